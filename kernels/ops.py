@@ -1,0 +1,142 @@
+"""The one door to the kernels: tensors in, tensors out.
+
+Every op is one function; its shapes stand in its docstring and are the same for every backend. A backend is a module
+with functions of these names: `cuda` (Triton), `cpu` (torch ops and the native library), `reference` (plain torch, any
+dtype, the oracle of the tests). Knows nothing of requests, models or schedules.
+
+Letters: T tokens of the whole ragged batch, B rows (sequences), H hidden, Hq query heads, Hkv KV heads, D head size,
+N blocks, S block size, I MLP size.
+"""
+
+import importlib
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+_BACKEND_OF_DEVICE = {"cuda": "cuda", "cpu": "cpu", "meta": "reference"}
+_backends: dict[str, ModuleType] = {}
+_forced: str | None = None
+
+
+class RaggedBatch(NamedTuple):
+    """Where each row's tokens and cached keys lie. Rows of one query token come first.
+
+    A row b owns query tokens [query_start_loc[b], query_start_loc[b + 1]); they are the last of its seq_lens[b] tokens,
+    whose keys and values stand in the blocks block_tables[b, : ceil(seq_lens[b] / S)]. Further entries are padding.
+    """
+
+    query_start_loc: Tensor  # [B + 1] int32
+    seq_lens: Tensor  # [B] int32, tokens in the cache after this step's write, so at least the row's query length
+    block_tables: Tensor  # [B, max blocks] int32
+    num_decodes: int  # rows [0, num_decodes) have exactly one query token; the others have two or more
+    max_query_len: int
+    max_seq_len: int
+
+
+def use_backend(name: str | None) -> None:
+    """Force one backend for every device ("cuda", "cpu", "reference"), or with None go by device again. For tests."""
+    global _forced
+    _forced = name
+
+
+def _backend(tensor: Tensor) -> ModuleType:
+    name = _forced or _BACKEND_OF_DEVICE[tensor.device.type]
+    module = _backends.get(name)
+    if module is None:
+        # On first use, so that a CPU user never imports Triton.
+        module = _backends[name] = importlib.import_module(f".{name}", __package__)
+    return module
+
+
+def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
+    """x / sqrt(mean(x²) + eps) · weight over the last dimension, computed in float32 (Zhang & Sennrich 2019).
+
+    x [T, H], weight [H] → [T, H] in x's dtype.
+    """
+    return _backend(x).rms_norm(x, weight, eps=eps)  # type: ignore[no-any-return]
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
+    """residual' = x + residual (rounded to x's dtype), then rms_norm(residual').
+
+    x, residual [T, H], weight [H] → (normed [T, H], residual' [T, H]). `residual` may be overwritten: use what returns.
+    """
+    return _backend(x).add_rms_norm(x, residual, weight, eps=eps)  # type: ignore[no-any-return]
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """silu(gate) · up, with gate_up = [gate | up] along the last dimension (Shazeer 2020, SwiGLU).
+
+    gate_up [T, 2·I] → [T, I].
+    """
+    return _backend(gate_up).silu_mul(gate_up)  # type: ignore[no-any-return]
+
+
+def rope_and_cache(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos_sin: Tensor,
+    positions: Tensor,
+    slot_mapping: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    *,
+    q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None,
+    eps: float = 1e-6,
+) -> Tensor:
+    """Optionally RMS-normalise each q and k head, rotate q and k (Su et al. 2021), write k and v into the cache.
+
+    q [T, Hq, D], k and v [T, Hkv, D], each possibly a strided view of one qkv tensor (last dimension contiguous).
+    cos_sin [max positions, R] float32, cosines in the first R/2 columns, sines in the rest; the first R ≤ D dimensions
+    of a head turn, in halves: (x1, x2) → (x1·cos - x2·sin, x2·cos + x1·sin) with x1 = x[:R/2], x2 = x[R/2:R].
+    positions [T] int64. slot_mapping [T] int64: token t goes to block slot // S, offset slot % S; -1 writes nothing.
+    k_cache, v_cache [N, Hkv, S, D]. q_norm, k_norm [D]: weights of the per-head norm, before the rotation (Qwen3).
+    → rotated q [T, Hq, D], contiguous or not; q may be overwritten: use what returns.
+    """
+    return _backend(q).rope_and_cache(  # type: ignore[no-any-return]
+        q, k, v, cos_sin, positions, slot_mapping, k_cache, v_cache, q_norm=q_norm, k_norm=k_norm, eps=eps
+    )
+
+
+def paged_attention(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, ragged: RaggedBatch, *, scale: float, sliding_window: int = 0
+) -> Tensor:
+    """Causal attention of each row's query tokens over that row's cached tokens (Kwon et al. 2023, PagedAttention).
+
+    q [T, Hq, D], k_cache and v_cache [N, Hkv, S, D] → [T, Hq, D]. Query head h reads KV head h // (Hq // Hkv).
+    Query token i of row b stands at position p = seq_lens[b] - query_len + i and sees cached positions
+    max(0, p - sliding_window + 1) .. p, or 0 .. p if sliding_window is 0. Slots beyond are never read, or masked
+    so that whatever they hold (NaN too) does not matter.
+    """
+    return _backend(q).paged_attention(  # type: ignore[no-any-return]
+        q, k_cache, v_cache, ragged, scale=scale, sliding_window=sliding_window
+    )
+
+
+def copy_blocks(caches: list[Tensor], source: Tensor, target: Tensor) -> None:
+    """cache[target[i]] = cache[source[i]] for every cache [N, Hkv, S, D]; source, target [n] int64, targets distinct.
+
+    No block is both a source and a target.
+    """
+    if caches and len(source):
+        _backend(caches[0]).copy_blocks(caches, source, target)
+
+
+def pack_linear(weight: Tensor, bias: Tensor | None = None) -> Any:
+    """Lay a weight [out, in] (and bias [out]) out as this device multiplies fastest; give the result to `linear`."""
+    return _backend(weight).pack_linear(weight, bias)
+
+
+def linear(x: Tensor, packed: Any) -> Tensor:
+    """x [T, in] times a weight from `pack_linear` → [T, out]."""
+    return _backend(x).linear(x, packed)  # type: ignore[no-any-return]
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done all work given to it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
