@@ -1,0 +1,71 @@
+"""Batch: what one step computes, as plain data. Made by the scheduler, read by the model runner."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .outputs import TokenLogprobs
+from .request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRow:
+    """Tokens [start, start + num_tokens) of one request, to be computed in this step.
+
+    `samples`: these are its last known tokens, so the next one is drawn.
+    """
+
+    request: Request
+    start: int
+    num_tokens: int
+    samples: bool
+
+    @property
+    def end(self) -> int:
+        """Tokens of the request that are in the cache after the step."""
+        return self.start + self.num_tokens
+
+    @property
+    def is_decode(self) -> bool:
+        """Whether it only continues the output by one token."""
+        return self.num_tokens == 1 and self.start >= self.request.num_prompt_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The rows of one step, those with a single token first (the attention kernels want them so)."""
+
+    step: int
+    rows: list[BatchRow]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in the forward pass."""
+        return sum(row.num_tokens for row in self.rows)
+
+    @property
+    def num_decode_tokens(self) -> int:
+        """Tokens that continue outputs; the others are prompt tokens or recomputed."""
+        return sum(row.is_decode for row in self.rows)
+
+    def subset(self, rows: list[BatchRow]) -> "Batch":
+        """The same step for some of its rows only."""
+        return Batch(self.step, rows)
+
+
+class SampledToken(NamedTuple):
+    """The token drawn for a row."""
+
+    token_id: int
+    logprobs: TokenLogprobs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RowFailure:
+    """A row whose result cannot be used, and why; it costs only its own request. `error_id` stands in the log."""
+
+    message: str
+    error_id: str | None = None
+
+
+# What the runner gives back for a row: a token, why there is none, or None where nothing was to be drawn.
+RowResult = SampledToken | RowFailure | None

@@ -1,0 +1,208 @@
+"""EngineCore: the step loop without asyncio: schedule, run, update. LLM and AsyncEngine drive it."""
+
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from .batch import Batch, RowFailure, RowResult
+from .blocks import BlockAllocator
+from .config import EngineConfig
+from .detokenizer import TextStream
+from .errors import RequestFailedError
+from .outputs import OutputDelta, StepStats
+from .request import Request
+from .scheduler import Progress, Scheduler
+from .tokenizer import Tokenizer
+
+_log = logging.getLogger("splitfuse.engine")
+
+
+class Runner(Protocol):
+    """Computes batches; ModelRunner in life, fakes in tests."""
+
+    def run(self, batch: Batch) -> list[RowResult]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What a step brought."""
+
+    deltas: list[OutputDelta]
+    stats: StepStats
+
+
+class EngineCore:
+    """Holds the unfinished requests and takes them through steps.
+
+    `schedule`, `update`, `add` and `abort` belong to one thread; `execute` may run in another in between.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        runner: Runner,
+        *,
+        num_blocks: int,
+        tokenizer: Tokenizer | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.allocator = BlockAllocator(num_blocks, config.block_size)
+        self.scheduler = Scheduler(config, self.allocator)
+        self._runner = runner
+        self._tokenizer = tokenizer
+        self._clock = clock
+        self._texts: dict[Request, TextStream] = {}
+        self._requests: dict[str, list[Request]] = {}
+        self._num_preemptions_seen = 0
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests (each with its n outputs) that have not ended."""
+        return len(self._requests)
+
+    def has(self, request_id: str) -> bool:
+        """Whether this id is in use."""
+        return request_id in self._requests
+
+    def add(self, requests: list[Request]) -> None:
+        """Queue the outputs of one prompt, all of one request_id that is not in use."""
+        assert requests[0].request_id not in self._requests
+        self._requests[requests[0].request_id] = list(requests)
+        for request in requests:
+            self.scheduler.add(request)
+            if self._tokenizer is not None:
+                self._texts[request] = TextStream(
+                    self._tokenizer,
+                    request.token_ids,
+                    stop=request.params.stop,
+                    include_stop=request.params.include_stop_str_in_output,
+                    skip_special_tokens=request.params.skip_special_tokens,
+                )
+
+    def abort(self, request_id: str) -> list[OutputDelta]:
+        """End a request. Outputs not in flight end now; the others' last delta comes with the step under way."""
+        deltas = []
+        for request in list(self._requests.get(request_id, ())):
+            if self.scheduler.finish(request, reason="abort", now=self._clock()):
+                deltas.append(self._delta(Progress(request)))
+        return deltas
+
+    def abort_all(self) -> list[OutputDelta]:
+        """End every request."""
+        return [delta for request_id in list(self._requests) for delta in self.abort(request_id)]
+
+    def schedule(self) -> tuple[Batch, float] | None:
+        """The next step and when it began, or None if there is nothing to do."""
+        start = self._clock()
+        batch = self.scheduler.schedule(start)
+        return None if batch is None else (batch, start)
+
+    def execute(self, batch: Batch) -> list[RowResult]:
+        """Run the batch; if that raises, find out whose fault it is by halves and fail that row alone."""
+        if not batch.rows:
+            return []
+        try:
+            return self._runner.run(batch)
+        except Exception as exc:
+            if len(batch.rows) == 1:
+                return [_failure(batch.rows[0].request, exc)]
+            _log.warning("a step with %d rows failed (%s); trying halves", len(batch.rows), type(exc).__name__)
+        middle = len(batch.rows) // 2
+        return self.execute(batch.subset(batch.rows[:middle])) + self.execute(batch.subset(batch.rows[middle:]))
+
+    def update(self, batch: Batch, results: list[RowResult], start: float) -> StepOutput:
+        """Book the step and turn tokens into text."""
+        progress = self.scheduler.update(batch, results, self._clock())
+        deltas = [self._delta(item) for item in progress]
+        return StepOutput(deltas, self._stats(batch, progress, start))
+
+    def step(self) -> StepOutput | None:
+        """One whole step in this thread."""
+        scheduled = self.schedule()
+        if scheduled is None:
+            return None
+        batch, start = scheduled
+        return self.update(batch, self.execute(batch), start)
+
+    def _delta(self, progress: Progress) -> OutputDelta:
+        request, sampled = progress.request, progress.sampled
+        text = ""
+        error = None if progress.failure is None else _request_error(progress.failure)
+        try:
+            text = self._text(request, None if sampled is None else sampled.token_id)
+        except Exception as exc:  # text is one request's own affair
+            self.scheduler.finish(request, reason="error", now=self._clock())
+            error = _request_error(_failure(request, exc))
+        if request.is_finished:
+            self._forget(request)
+        logprobs = None if sampled is None or sampled.logprobs is None else (sampled.logprobs,)
+        return OutputDelta(
+            request_id=request.request_id,
+            index=request.index,
+            text=text,
+            token_ids=() if sampled is None else (sampled.token_id,),
+            logprobs=logprobs,
+            finish_reason="error" if error else request.finish_reason,
+            stop_reason=request.stop_reason,
+            metrics=request.metrics() if request.is_finished else None,
+            error=error,
+        )
+
+    def _text(self, request: Request, token_id: int | None) -> str:
+        """New text of the request; ends it if a stop string is met."""
+        stream = self._texts.get(request)
+        if stream is None:
+            return ""
+        params = request.params
+        hidden = request.finish_reason == "stop" and not params.include_stop_str_in_output
+        text = stream.push(
+            None if hidden else token_id,
+            last=request.is_finished,
+            may_stop=request.num_output_tokens > params.min_tokens,
+        )
+        if stream.stopped_by is not None:
+            self.scheduler.stop_at_text(request, stop=stream.stopped_by, now=self._clock())
+        return text
+
+    def _forget(self, request: Request) -> None:
+        self._texts.pop(request, None)
+        siblings = self._requests[request.request_id]
+        siblings.remove(request)
+        if not siblings:
+            del self._requests[request.request_id]
+
+    def _stats(self, batch: Batch, progress: list[Progress], start: float) -> StepStats:
+        now = self._clock()
+        preempted = self.scheduler.num_preemptions - self._num_preemptions_seen
+        self._num_preemptions_seen = self.scheduler.num_preemptions
+        num_decode_tokens = batch.num_decode_tokens
+        return StepStats(
+            step=batch.step,
+            time=now,
+            duration=now - start,
+            num_prefill_tokens=batch.num_tokens - num_decode_tokens,
+            num_decode_tokens=num_decode_tokens,
+            num_running=len(self.scheduler.running),
+            num_waiting=len(self.scheduler.waiting),
+            num_used_blocks=self.allocator.num_used_blocks,
+            num_blocks=self.allocator.num_blocks,
+            num_preempted=preempted,
+            ttfts=tuple(
+                now - item.request.arrival_time for item in progress if item.sampled is not None and item.gap is None
+            ),
+            itls=tuple(item.gap for item in progress if item.gap is not None),
+        )
+
+
+def _failure(request: Request, exc: Exception) -> RowFailure:
+    error_id = uuid.uuid4().hex[:12]
+    _log.error("request %s failed, error id %s", request.request_id, error_id, exc_info=exc)
+    return RowFailure("the engine failed on this request", error_id)
+
+
+def _request_error(failure: RowFailure) -> RequestFailedError:
+    error_id = failure.error_id or uuid.uuid4().hex[:12]
+    return RequestFailedError(f"{failure.message} (error id {error_id})", error_id=error_id)

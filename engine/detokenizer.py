@@ -1,0 +1,79 @@
+"""TextStream: one output's ids become text as they come: never half a character, never past a stop string."""
+
+from collections.abc import Sequence
+
+from .tokenizer import Tokenizer
+
+# A decoder may treat the first token of a text specially (a stripped space); a few tokens before it prevent that.
+_NUM_CONTEXT_TOKENS = 6
+
+
+class TextStream:
+    """Joined, what `push` returns is the decoding of all ids, cut at the stop string if one was met."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt_token_ids: Sequence[int],
+        *,
+        stop: Sequence[str] = (),
+        include_stop: bool = False,
+        skip_special_tokens: bool = True,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._skip_special = skip_special_tokens
+        self._context = list(prompt_token_ids[-_NUM_CONTEXT_TOKENS:])
+        self._context_text = self._decode(self._context)
+        self._pending: list[int] = []  # ids whose text is not out yet
+        self._stop = stop
+        self._include_stop = include_stop
+        self._held = ""  # decoded, but may be the beginning of a stop string
+        self.stopped_by: str | None = None
+
+    def push(self, token_id: int | None, *, last: bool, may_stop: bool = True) -> str:
+        """Text that is certain after this token (None: no further token). `last` lets go of everything held back.
+
+        If a stop string is met (and `may_stop`), `stopped_by` is set and nothing more will come.
+        """
+        if token_id is not None:
+            self._pending.append(token_id)
+        text = self._held + self._take(last=last)
+        self._held = ""
+        if not self._stop or not may_stop:
+            return text
+        return self._until_stop(text, last=last)
+
+    def _take(self, *, last: bool) -> str:
+        """Decode the pending ids, unless they end within a character."""
+        if not self._pending:
+            return ""
+        whole = self._decode(self._context + self._pending)
+        if whole.endswith("\ufffd") and not last:
+            return ""
+        text = whole[len(self._context_text) :]
+        self._context = (self._context + self._pending)[-_NUM_CONTEXT_TOKENS:]
+        self._context_text = self._decode(self._context)
+        self._pending = []
+        return text
+
+    def _decode(self, token_ids: list[int]) -> str:
+        return self._tokenizer.decode(token_ids, skip_special_tokens=self._skip_special) if token_ids else ""
+
+    def _until_stop(self, text: str, *, last: bool) -> str:
+        found = [(position, stop) for stop in self._stop if (position := text.find(stop)) >= 0]
+        if found:
+            position, self.stopped_by = min(found)
+            return text[: position + len(self.stopped_by) * self._include_stop]
+        if last:
+            return text
+        keep = max(_overlap(text, stop) for stop in self._stop)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of the text that is a proper beginning of the stop string."""
+    for length in range(min(len(text), len(stop) - 1), 0, -1):
+        if text.endswith(stop[:length]):
+            return length
+    return 0

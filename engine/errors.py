@@ -1,0 +1,59 @@
+"""What can go wrong, as one tree. Users' faults and the machine's limits are exceptions; our own bugs are asserts.
+
+SplitfuseError
+├── ConfigError            the settings or the model folder are wrong: nothing starts
+├── InvalidRequestError    the request is wrong: nothing runs (HTTP 400)
+│   └── ContextLengthError the request does not fit the model or the cache
+├── ModelNotFoundError     the request names a model that is not served (HTTP 404)
+├── QueueFullError         come back later (HTTP 429)
+├── UnavailableError       loading, draining or stopped (HTTP 503)
+└── RequestFailedError     this request broke inside the engine; others went on (HTTP 500)
+"""
+
+
+class SplitfuseError(Exception):
+    """Base of everything that splitfuse raises on purpose. `str(error)` is meant for users and names the way out."""
+
+
+class ConfigError(SplitfuseError):
+    """Settings or model files that cannot work; the message says which and what to do."""
+
+
+class InvalidRequestError(SplitfuseError):
+    """A request field that cannot work. `param` names the field as the user spelt it, `code` refines the kind."""
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+
+
+class ContextLengthError(InvalidRequestError):
+    """Prompt and output together are longer than the model or the KV cache can hold."""
+
+    def __init__(self, message: str, *, param: str | None = "prompt") -> None:
+        super().__init__(message, param=param, code="context_length_exceeded")
+
+
+class ModelNotFoundError(SplitfuseError):
+    """The request asks for a model that this server does not serve."""
+
+
+class QueueFullError(SplitfuseError):
+    """The waiting queue is full. `retry_after_s`: seconds after which a try makes sense, from the measured drain rate."""
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class UnavailableError(SplitfuseError):
+    """The engine takes no requests now: loading, draining or stopped."""
+
+
+class RequestFailedError(SplitfuseError):
+    """The engine failed while it ran this request. `error_id` stands in the log beside the traceback."""
+
+    def __init__(self, message: str, *, error_id: str) -> None:
+        super().__init__(message)
+        self.error_id = error_id

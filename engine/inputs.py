@@ -1,0 +1,65 @@
+"""A Batch's plain numbers become the ragged tensors of one forward pass. Knows no model."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..kernels.ops import RaggedBatch
+from .batch import Batch
+
+
+class Inputs(NamedTuple):
+    """One forward pass over T tokens of B rows, S of which sample."""
+
+    token_ids: Tensor  # [T] int64
+    positions: Tensor  # [T] int64
+    slot_mapping: Tensor  # [T] int64, block · block_size + offset
+    ragged: RaggedBatch
+    sample_indices: Tensor  # [S] int64, the T-index of each sampling row's last token
+
+
+def build_inputs(batch: Batch, *, block_size: int, device: torch.device) -> Inputs:
+    """Lay the rows out one after the other. Host work is a few list operations per row and numpy for the rest."""
+    rows = batch.rows
+    lengths = np.fromiter((row.num_tokens for row in rows), dtype=np.int32, count=len(rows))
+    query_start_loc = np.zeros(len(rows) + 1, dtype=np.int32)
+    np.cumsum(lengths, out=query_start_loc[1:])
+    seq_lens = np.fromiter((row.end for row in rows), dtype=np.int32, count=len(rows))
+
+    token_ids: list[int] = []
+    for row in rows:
+        token_ids += row.request.token_ids[row.start : row.end]
+    # Position of token t = its place in the row + the row's start.
+    row_of_token = np.repeat(np.arange(len(rows)), lengths)
+    starts = seq_lens - lengths
+    positions = np.arange(len(token_ids), dtype=np.int64) - (query_start_loc[:-1] - starts)[row_of_token]
+
+    tables = [row.request.block_table for row in rows]
+    block_tables = np.zeros((len(rows), max(map(len, tables))), dtype=np.int32)
+    for index, table in enumerate(tables):
+        block_tables[index, : len(table)] = table
+    blocks = block_tables[row_of_token, positions // block_size].astype(np.int64)
+    slot_mapping = blocks * block_size + positions % block_size
+
+    sampling = [index for index, row in enumerate(rows) if row.samples]
+    sample_indices = query_start_loc[1:][sampling].astype(np.int64) - 1
+
+    def tensor(array: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]") -> Tensor:
+        return torch.from_numpy(array).to(device, non_blocking=True)
+
+    return Inputs(
+        token_ids=tensor(np.array(token_ids, dtype=np.int64)),
+        positions=tensor(positions),
+        slot_mapping=tensor(slot_mapping),
+        ragged=RaggedBatch(
+            query_start_loc=tensor(query_start_loc),
+            seq_lens=tensor(seq_lens),
+            block_tables=tensor(block_tables),
+            num_decodes=int((lengths == 1).sum()),
+            max_query_len=int(lengths.max()),
+            max_seq_len=int(seq_lens.max()),
+        ),
+        sample_indices=tensor(sample_indices),
+    )

@@ -1,0 +1,121 @@
+"""Intake: a prompt and its parameters become requests, or a clear refusal. The last check before the scheduler."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .config import ModelConfig
+from .errors import ContextLengthError, InvalidRequestError
+from .randomness import derive_seed
+from .request import Request
+from .sampling_params import SamplingParams, check_text, check_token_ids
+from .tokenizer import Tokenizer
+
+Prompt = str | Sequence[int] | Mapping[str, Any]
+
+
+class Intake:
+    """Checks what needs the model: vocabulary, context length, the size of the KV cache."""
+
+    def __init__(
+        self, *, tokenizer: Tokenizer | None, model_config: ModelConfig, max_model_len: int, max_cache_tokens: int, seed: int
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._vocab_size = model_config.vocab_size
+        self._eos_token_ids = frozenset(model_config.eos_token_ids)
+        self._max_model_len = max_model_len
+        self._max_cache_tokens = max_cache_tokens
+        self._seed = seed
+        self._num_seeds = 0
+
+    def requests(self, request_id: str, token_ids: list[int], params: SamplingParams, *, now: float) -> list[Request]:
+        """The n requests of one prompt. Raises InvalidRequestError (ContextLengthError)."""
+        params.check_against(vocab_size=self._vocab_size)
+        if params.truncate_prompt_tokens is not None:
+            token_ids = token_ids[-params.truncate_prompt_tokens :]
+        limit = self._max_num_tokens(len(token_ids), params)
+        stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._eos_token_ids)
+        seed = self._next_seed() if params.seed is None else params.seed
+        return [
+            Request(
+                request_id=request_id,
+                index=index,
+                prompt_token_ids=token_ids,
+                params=params,
+                max_num_tokens=limit,
+                seed=seed if index == 0 else derive_seed(seed, index),
+                stop_token_ids=stop_ids,
+                bad_words=self._bad_words(params.bad_words),
+                arrival_time=now,
+            )
+            for index in range(params.n)
+        ]
+
+    def token_ids(self, prompt: Prompt) -> list[int]:
+        """Ids of a prompt: text, ids, or {"prompt": text} / {"prompt_token_ids": ids} as vLLM takes them."""
+        if isinstance(prompt, Mapping):
+            if len(prompt) != 1 or next(iter(prompt)) not in ("prompt", "prompt_token_ids"):
+                raise InvalidRequestError('a prompt object has one key: "prompt" or "prompt_token_ids"', param="prompt")
+            prompt = next(iter(prompt.values()))
+        if isinstance(prompt, str):
+            token_ids = self._encode(prompt)
+        elif isinstance(prompt, (list, tuple)) and all(type(item) is int for item in prompt):
+            token_ids = list(prompt)
+            check_token_ids(token_ids, vocab_size=self._vocab_size, param="prompt")
+        else:
+            raise InvalidRequestError("prompt must be a string or a list of token ids", param="prompt")
+        if not token_ids:
+            raise InvalidRequestError("prompt is empty; send at least one token", param="prompt")
+        return token_ids
+
+    def _encode(self, text: str) -> list[int]:
+        check_text(text, param="prompt")
+        if self._tokenizer is None:
+            raise InvalidRequestError("this model has no tokenizer; send token ids", param="prompt")
+        token_ids = self._tokenizer.encode(text)
+        # A tokenizer wider than the logits can make ids that the embedding does not have.
+        check_token_ids(token_ids, vocab_size=self._vocab_size, param="prompt")
+        return token_ids
+
+    def _max_num_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
+        """Prompt and output together: what was asked for, if it fits."""
+        largest = min(self._max_model_len, self._max_cache_tokens)
+        what = "the model's context" if largest == self._max_model_len else "the KV cache (see --kv-cache-memory-bytes)"
+        if num_prompt_tokens >= largest:
+            raise ContextLengthError(
+                f"the prompt has {num_prompt_tokens} tokens and {what} holds {largest} with at least one new token; "
+                f"shorten the prompt or set truncate_prompt_tokens to {largest - 1} or less"
+            )
+        if params.max_length is not None and params.max_length <= num_prompt_tokens:
+            raise InvalidRequestError(
+                f"max_length {params.max_length} leaves no room for output after a prompt of "
+                f"{num_prompt_tokens} tokens; it counts both",
+                param="max_length",
+            )
+        asked = [] if params.max_tokens is None else [num_prompt_tokens + params.max_tokens]
+        asked += [] if params.max_length is None else [params.max_length]
+        # What was asked for must fit; a door's default is cut to what fits.
+        limit = min(asked) if asked else min(largest, num_prompt_tokens + (params.default_max_tokens or largest))
+        if limit > largest:
+            raise ContextLengthError(
+                f"{num_prompt_tokens} prompt tokens and up to {limit - num_prompt_tokens} new ones are more than the "
+                f"{largest} that {what} holds; set max_tokens to {largest - num_prompt_tokens} or less",
+                param="max_tokens",
+            )
+        if params.min_tokens > limit - num_prompt_tokens:
+            raise InvalidRequestError(
+                f"min_tokens {params.min_tokens} is more than the {limit - num_prompt_tokens} tokens that can come",
+                param="min_tokens",
+            )
+        return limit
+
+    def _bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """Ids of each word, as it stands and after a space: both spellings occur in running text."""
+        if words and self._tokenizer is None:
+            raise InvalidRequestError("bad_words needs a tokenizer, and this model has none", param="bad_words")
+        spellings = [spelling for word in words for spelling in (word, " " + word.lstrip())]
+        encoded = [tuple(self._tokenizer.encode(s, add_special_tokens=False)) for s in spellings if self._tokenizer]
+        return tuple(dict.fromkeys(ids for ids in encoded if ids))
+
+    def _next_seed(self) -> int:
+        self._num_seeds += 1
+        return derive_seed(self._seed, self._num_seeds)

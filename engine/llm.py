@@ -1,0 +1,88 @@
+"""LLM: prompts in, finished outputs out, in this process and thread, in vLLM's shape."""
+
+import itertools
+import time
+from collections.abc import Sequence
+from typing import Any, cast
+
+from .config import EngineConfig
+from .core import EngineCore
+from .errors import InvalidRequestError
+from .intake import Prompt
+from .loading import load
+from .outputs import CompletionOutput, RequestOutput
+from .sampling_params import SamplingParams
+
+
+class LLM:
+    """An engine for scripts. Keyword arguments are those of EngineConfig. Raises ConfigError."""
+
+    def __init__(self, model: str | None = None, **settings: Any) -> None:
+        self.config = EngineConfig(model=model, **settings)
+        parts = load(self.config)
+        self._intake = parts.intake
+        self._ids = itertools.count()
+        self.tokenizer = parts.tokenizer
+        self.core = EngineCore(
+            self.config, parts.runner, num_blocks=parts.runner.loaded.num_blocks, tokenizer=parts.tokenizer
+        )
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """One RequestOutput per prompt, in their order.
+
+        A prompt is a string, a list of ids, {"prompt": str} or {"prompt_token_ids": ids}; give one, or a list of them,
+        and one SamplingParams for all or one each. Raises InvalidRequestError before anything runs, RequestFailedError
+        if one failed.
+        """
+        many = _as_list(prompts)
+        params = _params_for(many, sampling_params)
+        outputs = [self._add(prompt, each) for prompt, each in zip(many, params, strict=True)]
+        by_id = {output.request_id: output for output in outputs}
+        try:
+            while self.core.num_unfinished:
+                step = self.core.step()
+                for delta in step.deltas if step else ():
+                    by_id[delta.request_id].outputs[delta.index].add(delta)
+                    if delta.error is not None:
+                        raise delta.error
+        finally:
+            self.core.abort_all()  # nothing to do unless we leave early
+        for output in outputs:
+            metrics = output.outputs[0].metrics
+            output.num_cached_tokens = metrics.num_cached_tokens if metrics else 0
+        return outputs
+
+    def _add(self, prompt: Prompt, params: SamplingParams) -> RequestOutput:
+        request_id = str(next(self._ids))
+        try:
+            token_ids = self._intake.token_ids(prompt)
+            requests = self._intake.requests(request_id, token_ids, params, now=time.monotonic())
+        except InvalidRequestError:
+            self.core.abort_all()
+            raise
+        self.core.add(requests)
+        return RequestOutput(
+            request_id=request_id,
+            prompt=prompt if isinstance(prompt, str) else None,
+            prompt_token_ids=requests[0].token_ids[: requests[0].num_prompt_tokens],
+            outputs=[CompletionOutput(index) for index in range(params.n)],
+        )
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    is_one = isinstance(prompts, (str, dict)) or (bool(prompts) and isinstance(cast(Sequence[Any], prompts)[0], int))
+    return [cast(Prompt, prompts)] if is_one else list(cast(Sequence[Prompt], prompts))
+
+
+def _params_for(
+    prompts: list[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
+) -> list[SamplingParams]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * len(prompts)
+    if len(params) != len(prompts):
+        raise InvalidRequestError(f"{len(prompts)} prompts but {len(params)} sampling params; give one, or one each")
+    return list(params)

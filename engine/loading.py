@@ -1,0 +1,33 @@
+"""From an EngineConfig to the parts of an engine: tokenizer, model runner, intake."""
+
+from dataclasses import dataclass
+
+from .config import EngineConfig
+from .intake import Intake
+from .model_runner import ModelRunner, model_folder
+from .tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class EngineParts:
+    """What an engine is built from. `tokenizer` is None if the model folder has none (dummy weights)."""
+
+    tokenizer: Tokenizer | None
+    runner: ModelRunner
+    intake: Intake
+
+
+def load(config: EngineConfig) -> EngineParts:
+    """Fetch, read and lay out the model. Raises ConfigError."""
+    folder = model_folder(config)
+    runner = ModelRunner(config, folder)
+    has_tokenizer = (folder / "tokenizer.json").exists() or config.load_format != "dummy"
+    tokenizer = Tokenizer(folder) if has_tokenizer else None
+    intake = Intake(
+        tokenizer=tokenizer,
+        model_config=runner.loaded.model_config,
+        max_model_len=runner.loaded.max_model_len,
+        max_cache_tokens=runner.loaded.num_blocks * config.block_size,
+        seed=config.seed,
+    )
+    return EngineParts(tokenizer, runner, intake)

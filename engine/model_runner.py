@@ -1,0 +1,119 @@
+"""ModelRunner: owns the model and its cache on one device; a Batch goes in, one result per row comes out."""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from .batch import Batch, RowResult
+from .config import DEMO_FOLDER, EngineConfig, ModelConfig
+from .errors import ConfigError
+from .inputs import build_inputs
+from .kv_cache import KVCache, num_cache_blocks
+from .models.registry import model_class
+from .sampler import sample
+from .weights import weight_source
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """What loading found out."""
+
+    model_config: ModelConfig
+    device: torch.device
+    dtype: torch.dtype
+    max_model_len: int
+    num_blocks: int
+    load_seconds: float
+
+
+class ModelRunner:
+    """Loads on construction, which can take long. Raises ConfigError. Use it from one thread."""
+
+    def __init__(self, config: EngineConfig, folder: Path) -> None:
+        start = time.perf_counter()
+        torch.set_num_threads(config.num_threads or num_usable_cores())
+        model_config = ModelConfig.from_folder(folder)
+        device = resolve_device(config.device)
+        dtype = resolve_dtype(config.dtype, model_config, device)
+        max_model_len = _max_model_len(config, model_config)
+        with weight_source(folder, load_format=config.load_format, dtype=dtype, seed=config.seed) as source:
+            build = model_class(model_config.architecture)
+            self._model = build(model_config, source, device=device, max_model_len=max_model_len)
+        num_blocks = num_cache_blocks(config, model_config, max_model_len=max_model_len, dtype=dtype, device=device)
+        self._cache = KVCache(
+            model_config, num_blocks=num_blocks, block_size=config.block_size, dtype=dtype, device=device
+        )
+        self._device = device
+        self.loaded = LoadedModel(
+            model_config, device, dtype, max_model_len, num_blocks, time.perf_counter() - start
+        )
+
+    @torch.inference_mode()
+    def run(self, batch: Batch) -> list[RowResult]:
+        """Compute the batch, draw where rows sample. Running a batch again gives the same: it writes the same slots."""
+        inputs = build_inputs(batch, block_size=self._cache.block_size, device=self._device)
+        logits = self._model.forward(inputs, self._cache)
+        sampled = iter(sample(logits, [row.request for row in batch.rows if row.samples]))
+        return [next(sampled) if row.samples else None for row in batch.rows]
+
+
+def num_usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device for --device. Raises ConfigError if CUDA is asked for and not there."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device cuda: torch sees no CUDA device; `splitfuse doctor` says why, --device cpu works")
+    return torch.device(name)
+
+
+def resolve_dtype(name: str, model_config: ModelConfig, device: torch.device) -> torch.dtype:
+    """The dtype for --dtype; auto is the checkpoint's, but bfloat16 instead of float16 on a CPU, which has no fast one."""
+    if name == "auto":
+        name = model_config.dtype
+        if device.type == "cpu" and name == "float16":
+            name = "bfloat16"
+    if name not in _DTYPES:
+        raise ConfigError(f"dtype {name!r} of config.json is not known; set --dtype to one of {', '.join(_DTYPES)}")
+    return _DTYPES[name]
+
+
+def _max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:
+    longest = model_config.max_position_embeddings
+    if config.max_model_len is not None and config.max_model_len > longest:
+        raise ConfigError(
+            f"--max-model-len {config.max_model_len} is more than the {longest} positions the model was made for"
+        )
+    return config.max_model_len or longest
+
+
+def model_folder(config: EngineConfig) -> Path:
+    """The folder of the model: the demo's, a local one, or one fetched from the Hugging Face hub. Raises ConfigError."""
+    if config.model is None:
+        return DEMO_FOLDER
+    folder = Path(config.model).expanduser()
+    if folder.is_dir():
+        return folder
+    if config.model.startswith((".", "/", "~")) or config.model.count("/") != 1:
+        raise ConfigError(f"model folder {config.model!r} does not exist; give a folder or a hub id like owner/name")
+    return _download(config.model, with_weights=config.load_format != "dummy")
+
+
+def _download(hub_id: str, *, with_weights: bool) -> Path:
+    from huggingface_hub import snapshot_download
+
+    patterns = ["*.json", "*.jinja", "tokenizer.model"] + (["*.safetensors"] if with_weights else [])
+    try:
+        return Path(snapshot_download(hub_id, allow_patterns=patterns))
+    except Exception as exc:  # the hub's client raises many kinds, all of which mean: not to be had
+        first_line = str(exc).strip().splitlines()[0] if str(exc).strip() else type(exc).__name__
+        raise ConfigError(f"model {hub_id!r} is no local folder and the hub does not give it: {first_line}") from exc

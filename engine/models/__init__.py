@@ -1,0 +1,1 @@
+"""Model families: each states its difference from the one decoder."""

@@ -1,0 +1,128 @@
+"""Request: one output sequence as the scheduler sees it, a list of tokens and how far the model has got with them.
+
+    token_ids:  [0, num_computed_tokens) in the cache | [num_computed_tokens, num_tokens) not yet
+
+There is no prefill and no decode here, only catching up. Knows no text, no tensors and no HTTP.
+"""
+
+from enum import Enum
+
+from .outputs import RequestMetrics
+from .sampling_params import SamplingParams
+
+
+class Status(Enum):
+    """Where a request stands. PREEMPTED waits like WAITING, but has run before."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+
+
+class Request:
+    """One sequence. After construction only the scheduler writes to it."""
+
+    __slots__ = (
+        "arrival_order",
+        "arrival_time",
+        "bad_words",
+        "block_table",
+        "finish_reason",
+        "finished_time",
+        "first_scheduled_time",
+        "first_token_time",
+        "index",
+        "last_token_time",
+        "max_num_tokens",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "params",
+        "request_id",
+        "seed",
+        "status",
+        "stop_reason",
+        "stop_token_ids",
+        "token_ids",
+    )
+
+    def __init__(
+        self,
+        *,
+        request_id: str,
+        prompt_token_ids: list[int],
+        params: SamplingParams,
+        max_num_tokens: int,
+        seed: int,
+        index: int = 0,
+        stop_token_ids: frozenset[int] = frozenset(),
+        bad_words: tuple[tuple[int, ...], ...] = (),
+        arrival_time: float = 0.0,
+        arrival_order: int = 0,
+    ) -> None:
+        assert prompt_token_ids, "intake refuses empty prompts"
+        assert len(prompt_token_ids) < max_num_tokens, "intake leaves room for a token"
+        self.request_id = request_id
+        self.index = index
+        self.params = params
+        self.seed = seed
+        self.max_num_tokens = max_num_tokens  # prompt and output together
+        self.stop_token_ids = stop_token_ids  # the model's end tokens (unless ignored) and the request's own
+        self.bad_words = bad_words  # token sequences that must not be completed
+        self.arrival_time = arrival_time
+        self.arrival_order = arrival_order
+
+        self.num_prompt_tokens = len(prompt_token_ids)
+        self.token_ids = list(prompt_token_ids)
+        self.num_computed_tokens = 0
+        self.block_table: list[int] = []
+        self.status = Status.WAITING
+        self.finish_reason: str | None = None
+        self.stop_reason: int | str | None = None
+        self.num_preemptions = 0
+        self.num_cached_tokens = 0
+        self.first_scheduled_time: float | None = None
+        self.first_token_time: float | None = None
+        self.last_token_time: float | None = None
+        self.finished_time: float | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output tokens known so far."""
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens drawn so far."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        """How far the cache lags behind the tokens; 1 while decoding."""
+        return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has ended, for whatever reason."""
+        return self.status is Status.FINISHED
+
+    def metrics(self) -> RequestMetrics:
+        """Its times and counts so far."""
+        return RequestMetrics(
+            arrival_time=self.arrival_time,
+            first_scheduled_time=self.first_scheduled_time,
+            first_token_time=self.first_token_time,
+            finished_time=self.finished_time,
+            num_prompt_tokens=self.num_prompt_tokens,
+            num_output_tokens=self.num_output_tokens,
+            num_cached_tokens=self.num_cached_tokens,
+            num_preemptions=self.num_preemptions,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"Request({self.request_id}/{self.index} {self.status.value} "
+            f"{self.num_computed_tokens}/{self.num_tokens} tokens, {len(self.block_table)} blocks)"
+        )

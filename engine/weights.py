@@ -1,0 +1,133 @@
+"""Where weights come from: safetensors files, sharded or not, or a seeded dummy of the same shapes.
+
+A model takes the tensors it needs by checkpoint name; files are mapped, so a tensor is read when it is taken.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from .config import read_json
+from .errors import ConfigError
+
+INDEX_FILE = "model.safetensors.index.json"
+SINGLE_FILE = "model.safetensors"
+
+
+class WeightSource(Protocol):
+    """Gives the tensors of a checkpoint by name."""
+
+    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """The tensor of this name, in the model's dtype. Raises ConfigError if it is missing or of another shape."""
+        ...
+
+    def has(self, name: str) -> bool:
+        """Whether the checkpoint has this tensor."""
+        ...
+
+
+class SafetensorsSource:
+    """Reads a folder's safetensors. Never pickle: .bin and .pt files are refused with the way to convert them."""
+
+    def __init__(self, folder: Path, *, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+        self._files: dict[str, Any] = {}
+        self._file_of_name: dict[str, Path] = {}
+        for path, names in _files_and_names(folder):
+            for name in names if names is not None else self._open(path).keys():
+                self._file_of_name[name] = path
+        self._where = folder
+
+    def has(self, name: str) -> bool:
+        return name in self._file_of_name
+
+    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        path = self._file_of_name.get(name)
+        if path is None:
+            raise ConfigError(f"{self._where}: no tensor {name!r} in the weights; do they belong to this config.json?")
+        try:
+            tensor: Tensor = self._open(path).get_tensor(name)
+        except (SafetensorError, OSError, ValueError, RuntimeError) as exc:
+            raise ConfigError(f"{path}: tensor {name!r} cannot be read ({exc}); fetch the file again") from exc
+        if tuple(tensor.shape) != shape:
+            raise ConfigError(
+                f"{path}: {name} has shape {list(tensor.shape)}, config.json says {list(shape)}; they do not belong together"
+            )
+        return tensor.to(self._dtype)
+
+    def _open(self, path: Path) -> Any:
+        if path not in self._files:
+            if not path.exists():
+                raise ConfigError(f"{path} is missing, but {INDEX_FILE} names it; fetch the file again")
+            try:
+                self._files[path] = safe_open(str(path), framework="pt", device="cpu")
+            except (SafetensorError, OSError, ValueError) as exc:
+                raise ConfigError(f"{path} is not a whole safetensors file ({exc}); fetch the file again") from exc
+        return self._files[path]
+
+
+def _files_and_names(folder: Path) -> Iterator[tuple[Path, list[str] | None]]:
+    """The weight files of a folder, with the names in them if an index lists these."""
+    index = folder / INDEX_FILE
+    if index.exists():
+        weight_map = read_json(index).get("weight_map")
+        if not isinstance(weight_map, dict) or not weight_map:
+            raise ConfigError(f"{index} has no weight_map; fetch the file again")
+        for file in sorted(set(weight_map.values())):
+            if not isinstance(file, str) or Path(file).name != file:
+                raise ConfigError(f"{index} names a file outside of its folder: {file!r}")
+            yield folder / file, [name for name, where in weight_map.items() if where == file]
+    elif (folder / SINGLE_FILE).exists():
+        yield folder / SINGLE_FILE, None
+    else:
+        raise ConfigError(_missing_weights(folder))
+
+
+def _missing_weights(folder: Path) -> str:
+    pickled = sorted(path.name for ending in ("bin", "pt", "pth", "ckpt") for path in folder.glob(f"*.{ending}"))
+    if pickled:
+        return (
+            f"{folder / pickled[0]} is a pickle, which can run code when it is read; convert it on a machine you trust: "
+            f"AutoModelForCausalLM.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
+        )
+    return f"{folder} has neither {SINGLE_FILE} nor {INDEX_FILE}; for random weights use --load-format dummy"
+
+
+class DummySource:
+    """Seeded random weights for measuring without a checkpoint: normal, 0.02 wide; norms are ones, biases zeros."""
+
+    def __init__(self, *, dtype: torch.dtype, seed: int) -> None:
+        self._dtype = dtype
+        self._seed = seed
+
+    def has(self, name: str) -> bool:
+        return True
+
+    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        if name.endswith("norm.weight"):
+            return torch.ones(shape, dtype=self._dtype)
+        if name.endswith(".bias"):
+            return torch.zeros(shape, dtype=self._dtype)
+        # Keyed by name, so that no tensor depends on the order in which others are taken.
+        key = int.from_bytes(hashlib.sha256(f"{self._seed}/{name}".encode()).digest()[:8], "big") >> 1
+        generator = torch.Generator().manual_seed(key)
+        return torch.empty(shape, dtype=self._dtype).normal_(0.0, 0.02, generator=generator)
+
+
+@contextmanager
+def weight_source(folder: Path, *, load_format: str, dtype: torch.dtype, seed: int) -> Iterator[WeightSource]:
+    """The source for --load-format; its files are let go of at the end."""
+    if load_format == "dummy":
+        yield DummySource(dtype=dtype, seed=seed)
+        return
+    source = SafetensorsSource(folder, dtype=dtype)
+    try:
+        yield source
+    finally:
+        source._files.clear()

@@ -1,0 +1,1 @@
+"""The HTTP door and the command line. Knows the engine's public classes; nothing imports this package."""
