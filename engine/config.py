@@ -67,7 +67,9 @@ class EngineConfig:
                 _require(self, name, at_least=1)
         _require(self, "long_prefill_token_threshold", at_least=0)
         if not 0.0 < self.gpu_memory_utilization <= 1.0:
-            raise ConfigError(f"gpu_memory_utilization must be above 0 and at most 1, not {self.gpu_memory_utilization}")
+            raise ConfigError(
+                f"gpu_memory_utilization must be above 0 and at most 1, not {self.gpu_memory_utilization}"
+            )
         self._refuse_what_is_not_built()
 
     def _refuse_what_is_not_built(self) -> None:
@@ -135,10 +137,14 @@ class ModelConfig:
         """Read config.json and, for the end tokens, generation_config.json."""
         raw = read_json(folder / "config.json")
         path = folder / "generation_config.json"
-        return cls.from_dict(raw, generation=read_json(path) if path.exists() else {}, source=str(folder / "config.json"))
+        return cls.from_dict(
+            raw, generation=read_json(path) if path.exists() else {}, source=str(folder / "config.json")
+        )
 
     @classmethod
-    def from_dict(cls, raw: dict[str, Any], *, generation: dict[str, Any], source: str = "config.json") -> "ModelConfig":
+    def from_dict(
+        cls, raw: dict[str, Any], *, generation: dict[str, Any], source: str = "config.json"
+    ) -> "ModelConfig":
         """`raw` as in config.json; both spellings of the rope settings are known (rope_theta, rope_parameters)."""
         get = _Reader(raw, source)
         architectures = raw.get("architectures") or ["(none named)"]

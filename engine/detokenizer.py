@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from .tokenizer import Tokenizer
 
-# A decoder may treat the first token of a text specially (a stripped space); a few tokens before it prevent that.
-_NUM_CONTEXT_TOKENS = 6
+# How far back to look in the prompt for a token at which a character begins: bytes of one, and a few special tokens.
+_MAX_PROMPT_CONTEXT = 8
 
 
 class TextStream:
@@ -22,8 +22,14 @@ class TextStream:
     ) -> None:
         self._tokenizer = tokenizer
         self._skip_special = skip_special_tokens
-        self._context = list(prompt_token_ids[-_NUM_CONTEXT_TOKENS:])
-        self._context_text = self._decode(self._context)
+        # A decoder may treat the first token of a text specially (a stripped space), so some whole text goes before.
+        self._context: list[int] = []
+        self._context_text = ""
+        for length in range(1, min(_MAX_PROMPT_CONTEXT, len(prompt_token_ids)) + 1):
+            self._context = list(prompt_token_ids[-length:])
+            self._context_text = self._decode(self._context)
+            if self._context_text.strip("\ufffd"):
+                break
         self._pending: list[int] = []  # ids whose text is not out yet
         self._stop = stop
         self._include_stop = include_stop
@@ -51,8 +57,10 @@ class TextStream:
         if whole.endswith("\ufffd") and not last:
             return ""
         text = whole[len(self._context_text) :]
-        self._context = (self._context + self._pending)[-_NUM_CONTEXT_TOKENS:]
-        self._context_text = self._decode(self._context)
+        if text:  # the next context begins here, at the beginning of a character
+            self._context, self._context_text = self._pending, self._decode(self._pending)
+        else:
+            self._context = self._context + self._pending
         self._pending = []
         return text
 

@@ -91,9 +91,7 @@ class AsyncEngine:
         self.loaded = parts.runner.loaded
         self.tokenizer, self._intake = parts.tokenizer, parts.intake
         self.model_config, self.max_model_len = self.loaded.model_config, self.loaded.max_model_len
-        self._core = EngineCore(
-            self.config, parts.runner, num_blocks=self.loaded.num_blocks, tokenizer=parts.tokenizer
-        )
+        self._core = EngineCore(self.config, parts.runner, num_blocks=self.loaded.num_blocks, tokenizer=parts.tokenizer)
         self._loop_task = asyncio.create_task(self._loop(self._core), name="splitfuse-engine")
 
     async def stop(self) -> None:

@@ -17,7 +17,13 @@ class Intake:
     """Checks what needs the model: vocabulary, context length, the size of the KV cache."""
 
     def __init__(
-        self, *, tokenizer: Tokenizer | None, model_config: ModelConfig, max_model_len: int, max_cache_tokens: int, seed: int
+        self,
+        *,
+        tokenizer: Tokenizer | None,
+        model_config: ModelConfig,
+        max_model_len: int,
+        max_cache_tokens: int,
+        seed: int,
     ) -> None:
         self._tokenizer = tokenizer
         self._vocab_size = model_config.vocab_size

@@ -36,7 +36,7 @@ class ModelRunner:
 
     def __init__(self, config: EngineConfig, folder: Path) -> None:
         start = time.perf_counter()
-        torch.set_num_threads(config.num_threads or num_usable_cores())
+        torch.set_num_threads(config.num_threads or default_num_threads())
         model_config = ModelConfig.from_folder(folder)
         device = resolve_device(config.device)
         dtype = resolve_dtype(config.dtype, model_config, device)
@@ -49,9 +49,7 @@ class ModelRunner:
             model_config, num_blocks=num_blocks, block_size=config.block_size, dtype=dtype, device=device
         )
         self._device = device
-        self.loaded = LoadedModel(
-            model_config, device, dtype, max_model_len, num_blocks, time.perf_counter() - start
-        )
+        self.loaded = LoadedModel(model_config, device, dtype, max_model_len, num_blocks, time.perf_counter() - start)
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> list[RowResult]:
@@ -62,8 +60,11 @@ class ModelRunner:
         return [next(sampled) if row.samples else None for row in batch.rows]
 
 
-def num_usable_cores() -> int:
-    """Cores that this process may run on."""
+def default_num_threads() -> int:
+    """OMP_NUM_THREADS if it is set, else the cores that this process may run on."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdigit() and int(asked):
+        return int(asked)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

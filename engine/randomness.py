@@ -16,6 +16,7 @@ def derive_seed(seed: int, index: int) -> int:
     return mix(mix(seed & _MASK) ^ index)
 
 
-def uniform(seed: int, position: int) -> float:
-    """A number in (0, 1) for the token at this position; 32 bits fine, so that float32 sums never reach past it."""
-    return ((mix(derive_seed(seed, position)) >> 32) + 0.5) / 2**32
+def draw_key(seed: int, position: int) -> int:
+    """The key of the draw of the token at this position, as a signed 64-bit integer for `ops.gumbel_argmax`."""
+    key = mix(derive_seed(seed, position))
+    return key - 2**64 if key >= 2**63 else key

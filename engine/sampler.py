@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..kernels import ops
 from .batch import RowFailure, RowResult, SampledToken
 from .outputs import TokenLogprobs
-from .randomness import uniform
+from .randomness import draw_key
 from .request import Request
 from .sampling_params import SamplingParams
 
@@ -96,7 +97,7 @@ def _is_about_to_end(word: tuple[int, ...], token_ids: list[int]) -> bool:
 
 
 def _draw(logits: Tensor, requests: Sequence[Request]) -> Tensor:
-    """Tokens [S] int64 by the inverse of the cumulative distribution, at a point keyed by (seed, position)."""
+    """Tokens [S] int64, drawn with noise keyed by (seed, position)."""
     params = [request.params for request in requests]
     temperatures = torch.tensor([p.temperature for p in params], dtype=torch.float32, device=logits.device)
     # Relative to the row's best first, so that a tiny temperature cannot overflow.
@@ -104,13 +105,10 @@ def _draw(logits: Tensor, requests: Sequence[Request]) -> Tensor:
     filtered = [row for row, p in enumerate(params) if p.top_k or p.top_p < 1.0 or p.min_p > 0.0]
     for row in filtered:
         scaled[row].masked_fill_(scaled[row] < _threshold(scaled[row], params[row]), _MINUS_INFINITY)
-    # Double: in float32 the sum over a large vocabulary is off by more than rare tokens weigh.
-    cumulative = scaled.softmax(dim=-1).cumsum(dim=-1, dtype=torch.float64)
-    points = torch.tensor(
-        [uniform(request.seed, request.num_tokens) for request in requests], dtype=torch.float64, device=logits.device
+    keys = torch.tensor(
+        [draw_key(request.seed, request.num_tokens) for request in requests], dtype=torch.int64, device=logits.device
     )
-    tokens = torch.searchsorted(cumulative, (points * cumulative[:, -1])[:, None], right=True)
-    return tokens[:, 0].clamp_max(logits.shape[-1] - 1)
+    return ops.gumbel_argmax(scaled, keys)
 
 
 def _threshold(row: Tensor, params: SamplingParams) -> Tensor:

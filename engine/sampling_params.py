@@ -126,7 +126,15 @@ class SamplingParams:
 # What a request may name; a door's own default is not a request's to set.
 FIELD_NAMES = frozenset(f.name for f in dataclasses.fields(SamplingParams)) - {"default_max_tokens"}
 
-_OPTIONAL = {"max_tokens", "default_max_tokens", "max_length", "seed", "logprobs", "prompt_logprobs", "truncate_prompt_tokens"}
+_OPTIONAL = {
+    "max_tokens",
+    "default_max_tokens",
+    "max_length",
+    "seed",
+    "logprobs",
+    "prompt_logprobs",
+    "truncate_prompt_tokens",
+}
 _INTS: dict[str, tuple[int, int]] = {
     "max_tokens": (1, MAX_TOKENS_LIMIT),
     "default_max_tokens": (1, MAX_TOKENS_LIMIT),

@@ -93,7 +93,9 @@ class Tokenizer:
             raise InvalidRequestError(
                 "this model has no chat template; use /v1/completions or /generate", param="messages"
             )
-        special = {name: _content(self._config.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
+        special = {
+            name: _content(self._config.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")
+        }
         try:
             text = self._compiled_template.render(
                 messages=list(messages), add_generation_prompt=add_generation_prompt, tools=None, **special

@@ -1,11 +1,18 @@
-"""The CPU backend: torch ops, and the native library where it could be built. Shapes are in ops.py."""
+"""The CPU backend: the native library's loops, torch's matrix products; torch ops where the library cannot be.
+
+Shapes are in ops.py; the torch-op versions of what the library does are in cpu_torch.py.
+"""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from . import cpu_torch, native
+from .cpu_torch import copy_blocks as copy_blocks
 from .ops import RaggedBatch
-from .reference import copy_blocks as copy_blocks
+
+# Longer chunks go to SDPA: from here on its blocked products beat one query at a time.
+_MAX_NATIVE_QUERY_LEN = 4
 
 
 class PackedLinear:
@@ -17,7 +24,7 @@ class PackedLinear:
         self.bias = bias
         self.packed: Tensor | None = None
         self.plain: Tensor | None = None
-        if weight.dtype == torch.bfloat16 and torch.backends.mkldnn.is_available():
+        if weight.dtype == torch.bfloat16 and torch._C._has_mkldnn:
             self.packed = torch.ops.mkldnn._reorder_linear_weight(weight)
         else:
             self.plain = weight.contiguous()
@@ -35,17 +42,46 @@ def linear(x: Tensor, packed: PackedLinear) -> Tensor:
 
 
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
-    return F.rms_norm(x, (x.shape[-1],), weight, eps)
+    library = _library_for(x)
+    if library is None or not x.is_contiguous():
+        return cpu_torch.rms_norm(x, weight, eps=eps)
+    out = torch.empty_like(x)
+    hidden = x.shape[-1]
+    getattr(library, f"add_rms_norm_{native.DTYPES[x.dtype]}")(
+        x.data_ptr(), None, weight.data_ptr(), out.data_ptr(), None, x.numel() // hidden, hidden, eps, _num_threads()
+    )
+    return out
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
-    residual = residual + x
-    return rms_norm(residual, weight, eps=eps), residual
+    library = _library_for(x)
+    if library is None or not (x.is_contiguous() and residual.is_contiguous()):
+        return cpu_torch.add_rms_norm(x, residual, weight, eps=eps)
+    out, new_residual = torch.empty_like(x), torch.empty_like(x)
+    getattr(library, f"add_rms_norm_{native.DTYPES[x.dtype]}")(
+        x.data_ptr(),
+        residual.data_ptr(),
+        weight.data_ptr(),
+        out.data_ptr(),
+        new_residual.data_ptr(),
+        len(x),
+        x.shape[-1],
+        eps,
+        _num_threads(),
+    )
+    return out, new_residual
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
-    gate, up = gate_up.chunk(2, dim=-1)
-    return F.silu(gate) * up
+    library = _library_for(gate_up)
+    if library is None or not gate_up.is_contiguous():
+        return cpu_torch.silu_mul(gate_up)
+    inner = gate_up.shape[-1] // 2
+    out = gate_up.new_empty(len(gate_up), inner)
+    getattr(library, f"silu_mul_{native.DTYPES[gate_up.dtype]}")(
+        gate_up.data_ptr(), out.data_ptr(), len(gate_up), inner, _num_threads()
+    )
+    return out
 
 
 def rope_and_cache(
@@ -62,52 +98,94 @@ def rope_and_cache(
     k_norm: Tensor | None = None,
     eps: float = 1e-6,
 ) -> Tensor:
-    if q_norm is not None:
-        q = rms_norm(q, q_norm, eps=eps)
-    if k_norm is not None:
-        k = rms_norm(k, k_norm, eps=eps)
-    cos, sin = cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)
-    q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
-    block_size = k_cache.shape[2]
-    kept = slot_mapping >= 0
-    if not bool(kept.all()):
-        slot_mapping, k, v = slot_mapping[kept], k[kept], v[kept]
-    blocks, offsets = slot_mapping // block_size, slot_mapping % block_size
-    k_cache[blocks, :, offsets] = k
-    v_cache[blocks, :, offsets] = v
-    return q
-
-
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    half = cos.shape[-1]
-    x1, x2, rest = x.float().split([half, half, x.shape[-1] - 2 * half], dim=-1)
-    return torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin, rest), dim=-1).to(x.dtype)
+    library = _library_for(q)
+    head_dim = q.shape[-1]
+    if library is None or not all(x.stride(1) == head_dim and x.stride(2) == 1 for x in (q, k, v)):
+        return cpu_torch.rope_and_cache(
+            q, k, v, cos_sin, positions, slot_mapping, k_cache, v_cache, q_norm=q_norm, k_norm=k_norm, eps=eps
+        )
+    out = torch.empty(q.shape, dtype=q.dtype)
+    getattr(library, f"rope_and_cache_{native.DTYPES[q.dtype]}")(
+        q.data_ptr(),
+        k.data_ptr(),
+        v.data_ptr(),
+        None if q_norm is None else q_norm.data_ptr(),
+        None if k_norm is None else k_norm.data_ptr(),
+        out.data_ptr(),
+        k_cache.data_ptr(),
+        v_cache.data_ptr(),
+        cos_sin.data_ptr(),
+        positions.data_ptr(),
+        slot_mapping.data_ptr(),
+        len(q),
+        q.shape[1],
+        k.shape[1],
+        head_dim,
+        cos_sin.shape[1],
+        k_cache.shape[2],
+        q.stride(0),
+        k.stride(0),
+        v.stride(0),
+        eps,
+        _num_threads(),
+    )
+    return out
 
 
 def paged_attention(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, ragged: RaggedBatch, *, scale: float, sliding_window: int = 0
 ) -> Tensor:
-    """Row by row: gather the row's keys and values, then SDPA, which keeps grouped heads unexpanded."""
-    out = torch.empty_like(q)
-    starts, lengths = ragged.query_start_loc.tolist(), ragged.seq_lens.tolist()
-    block_size = k_cache.shape[2]
-    for row, length in enumerate(lengths):
-        tokens = slice(starts[row], starts[row + 1])
-        blocks = ragged.block_tables[row, : -(-length // block_size)]
-        keys, values = (cache[blocks].transpose(0, 1).flatten(1, 2)[:, :length] for cache in (k_cache, v_cache))
-        mask = _mask(tokens.stop - tokens.start, length, sliding_window)
-        attended = F.scaled_dot_product_attention(
-            q[tokens].transpose(0, 1)[None], keys[None], values[None], attn_mask=mask, scale=scale, enable_gqa=True
+    """Short rows by the native loop, long chunks row by row by SDPA."""
+    library = _library_for(q)
+    if library is None or q.stride(2) != 1:
+        return cpu_torch.paged_attention(q, k_cache, v_cache, ragged, scale=scale, sliding_window=sliding_window)
+    num_rows = len(ragged.seq_lens)
+    num_native = num_rows if ragged.max_query_len <= _MAX_NATIVE_QUERY_LEN else ragged.num_decodes
+    out = torch.empty(q.shape, dtype=q.dtype)
+    if num_native:
+        getattr(library, f"paged_attention_{native.DTYPES[q.dtype]}")(
+            q.data_ptr(),
+            k_cache.data_ptr(),
+            v_cache.data_ptr(),
+            out.data_ptr(),
+            ragged.query_start_loc.data_ptr(),
+            ragged.seq_lens.data_ptr(),
+            ragged.block_tables.data_ptr(),
+            num_native,
+            ragged.block_tables.stride(0),
+            q.shape[1],
+            k_cache.shape[1],
+            q.shape[2],
+            k_cache.shape[2],
+            q.stride(0),
+            q.stride(1),
+            out.stride(0),
+            sliding_window,
+            scale,
+            _num_threads(),
         )
-        out[tokens] = attended[0].transpose(0, 1)
+    if num_native < num_rows:
+        cpu_torch.attend_rows(
+            out, q, k_cache, v_cache, ragged, range(num_native, num_rows), scale=scale, sliding_window=sliding_window
+        )
     return out
 
 
-def _mask(query_len: int, length: int, sliding_window: int) -> Tensor | None:
-    """Which cached positions each query sees, [query_len, length] bool; None = all."""
-    if query_len == 1 and not 0 < sliding_window < length:
-        return None
-    position = torch.arange(length - query_len, length)[:, None]
-    key = torch.arange(length)
-    mask = key <= position
-    return mask & (key > position - sliding_window) if sliding_window else mask
+def gumbel_argmax(logits: Tensor, keys: Tensor) -> Tensor:
+    library = _library_for(logits)
+    if library is None or logits.dtype != torch.float32:
+        return cpu_torch.gumbel_argmax(logits, keys)
+    logits = logits.contiguous()
+    tokens = torch.empty(len(logits), dtype=torch.int64)
+    library.gumbel_argmax_float32(
+        logits.data_ptr(), keys.data_ptr(), tokens.data_ptr(), len(logits), logits.shape[1], _num_threads()
+    )
+    return tokens
+
+
+def _library_for(x: Tensor) -> "native.ctypes.CDLL | None":
+    return native.library() if x.dtype in native.DTYPES else None
+
+
+def _num_threads() -> int:
+    return torch.get_num_threads()

@@ -126,6 +126,17 @@ def copy_blocks(caches: list[Tensor], source: Tensor, target: Tensor) -> None:
         _backend(caches[0]).copy_blocks(caches, source, target)
 
 
+def gumbel_argmax(logits: Tensor, keys: Tensor) -> Tensor:
+    """argmax of logit + Gumbel noise, which draws from softmax(logits) (Gumbel 1954; Maddison et al. 2014).
+
+    logits [S, V] float32, keys [S] int64 → tokens [S] int64. The noise of token id i is -log(-log(1 - v)) with
+    v = (hash(key, i) + 1/2) / 2^32, hash = scramble(scramble(i ^ low key) + high key) on 32 bits, scramble being
+    MurmurHash3's finaliser (Appleby 2011). So a draw depends on its key and logits only, and rounding errors in the
+    logits change it no more often than they change the distribution (an inverse CDF: up to V times as often).
+    """
+    return _backend(logits).gumbel_argmax(logits, keys)  # type: ignore[no-any-return]
+
+
 def pack_linear(weight: Tensor, bias: Tensor | None = None) -> Any:
     """Lay a weight [out, in] (and bias [out]) out as this device multiplies fastest; give the result to `linear`."""
     return _backend(weight).pack_linear(weight, bias)

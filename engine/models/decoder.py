@@ -48,9 +48,7 @@ class Decoder:
         self._source = source
         self._device = device
         self._scale = config.head_dim**-0.5
-        self._cos_sin = rope_table(
-            config.rope, head_dim=config.head_dim, num_positions=max_model_len, device=device
-        )
+        self._cos_sin = rope_table(config.rope, head_dim=config.head_dim, num_positions=max_model_len, device=device)
         table = (config.vocab_size, config.hidden_size)
         self._embed_tokens = self._take("model.embed_tokens.weight", *table)
         self._layers = [self._load_layer(index) for index in range(config.num_layers)]

@@ -1,0 +1,393 @@
+// The CPU's hot loops, for float and bfloat16: paged attention, rope + KV write, norms, SwiGLU. Shapes: ops.py.
+//
+// Built by native.py with the machine's own compiler in about two seconds; no torch headers, plain C entry points.
+// OpenMP calls resolve to the runtime that torch has loaded already, so torch and we share one pool of threads.
+// Vectors are the compiler's own (16 floats), so the same source serves AVX2, AVX-512 and NEON.
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+namespace {
+
+constexpr int LANES = 16;
+typedef float vec __attribute__((vector_size(LANES * 4), aligned(4)));
+typedef int32_t ivec __attribute__((vector_size(LANES * 4), aligned(4)));
+typedef uint32_t uvec __attribute__((vector_size(LANES * 4), aligned(4)));
+typedef uint16_t hvec __attribute__((vector_size(LANES * 2), aligned(2)));
+
+struct bf16 {
+    uint16_t bits;
+};
+
+inline float to_float(float x) { return x; }
+inline float to_float(bf16 x) {
+    uint32_t bits = uint32_t(x.bits) << 16;
+    float out;
+    std::memcpy(&out, &bits, 4);
+    return out;
+}
+
+inline void store_one(float* to, float x) { *to = x; }
+inline void store_one(bf16* to, float x) {
+    uint32_t bits;
+    std::memcpy(&bits, &x, 4);
+    // Round to nearest even; a NaN stays one instead of rounding up to infinity.
+    to->bits = x != x ? 0x7fc0 : uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+inline vec load(const float* from) {
+    vec out;
+    std::memcpy(&out, from, sizeof out);
+    return out;
+}
+inline vec load(const bf16* from) {
+    hvec half;
+    std::memcpy(&half, from, sizeof half);
+    return (vec)(__builtin_convertvector(half, uvec) << 16);
+}
+inline void store(float* to, vec x) { std::memcpy(to, &x, sizeof x); }
+inline void store(bf16* to, vec x) {
+    uvec bits = (uvec)x;
+    uvec rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    ivec is_nan = x != x;
+    rounded = (uvec)((is_nan & 0x7fc0) | (~is_nan & (ivec)rounded));
+    hvec half = __builtin_convertvector(rounded, hvec);
+    std::memcpy(to, &half, sizeof half);
+}
+
+inline vec splat(float x) { return vec{} + x; }
+
+inline float sum(vec x) {
+    float total = 0;
+    for (int i = 0; i < LANES; i++) total += x[i];
+    return total;
+}
+
+// e^x for x <= 0, relative error below 3e-7: x = k·ln2 + r, then a polynomial in r and k put into the exponent.
+inline vec exp_nonpositive(vec x) {
+    ivec small = x < splat(-87.0f);
+    vec scaled = x * 1.44269504089f;
+    ivec k = __builtin_convertvector(scaled - 0.5f, ivec);  // truncation of a negative number rounds towards zero
+    vec kf = __builtin_convertvector(k, vec);
+    vec r = x - kf * 0.693359375f - kf * -2.12194440e-4f;
+    vec p = splat(1.9875691500e-4f);
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    vec out = (vec)((ivec)p + (k << 23));
+    return (vec)(~small & (ivec)out);
+}
+
+// ln x for normal x > 0, relative error below 2e-7: x = m·2^k with m in [sqrt(1/2), sqrt(2)), a polynomial in m - 1.
+inline vec log_positive(vec x) {
+    ivec bits = (ivec)x - 0x3f3504f3;
+    vec k = __builtin_convertvector(bits >> 23, vec);
+    vec f = (vec)((bits & 0x007fffff) + 0x3f3504f3) - 1.0f;
+    vec z = f * f;
+    vec p = splat(7.0376836292e-2f);
+    p = p * f - 1.1514610310e-1f;
+    p = p * f + 1.1676998740e-1f;
+    p = p * f - 1.2420140846e-1f;
+    p = p * f + 1.4249322787e-1f;
+    p = p * f - 1.6668057665e-1f;
+    p = p * f + 2.0000714765e-1f;
+    p = p * f - 2.4999993993e-1f;
+    p = p * f + 3.3333331174e-1f;
+    p = p * f * z + k * -2.12194440e-4f - 0.5f * z;
+    return f + p + k * 0.693359375f;
+}
+
+inline uvec scramble(uvec h) {
+    h = (h ^ (h >> 16)) * 0x85ebca6bu;
+    h = (h ^ (h >> 13)) * 0xc2b2ae35u;
+    return h ^ (h >> 16);
+}
+
+// The token with the largest logit + Gumbel noise, the noise hashed from (key, token id): see reference.gumbel_argmax.
+int64_t gumbel_argmax_row(const float* logits, int64_t vocab, uint64_t key) {
+    vec best = splat(-INFINITY);
+    ivec winner = {};
+    uvec lane;
+    for (int i = 0; i < LANES; i++) lane[i] = i;
+    for (int64_t at = 0; at < vocab; at += LANES) {
+        vec logit = splat(-INFINITY);
+        std::memcpy(&logit, logits + at, (vocab - at < LANES ? vocab - at : LANES) * sizeof(float));
+        uvec id = lane + (uint32_t)at;
+        uvec h = scramble(scramble(id ^ (uint32_t)key) + (uint32_t)(key >> 32));
+        vec v = (__builtin_convertvector(h, vec) + 0.5f) * 0x1p-32f;
+        vec w = 1.0f - v;
+        // -log(1 - v), exact for small v: log(w)·v / (1 - w), and v itself where w rounds to 1. v = 1 gives infinity.
+        ivec is_one = w == splat(1.0f), is_zero = w <= splat(0.0f);
+        vec denominator = (vec)((is_one & (ivec)splat(1.0f)) | (~is_one & (ivec)(1.0f - w)));
+        vec safe = (vec)((is_zero & (ivec)splat(1.0f)) | (~is_zero & (ivec)w));
+        vec e = -log_positive(safe) * v / denominator;
+        e = (vec)((is_one & (ivec)v) | (~is_one & (ivec)e));
+        e = (vec)((is_zero & (ivec)splat(1e30f)) | (~is_zero & (ivec)e));
+        vec score = logit - log_positive(e);
+        ivec better = score > best;
+        best = (vec)((better & (ivec)score) | (~better & (ivec)best));
+        winner = (better & (ivec)id) | (~better & winner);
+    }
+    int64_t token = 0;
+    float top = -INFINITY;
+    for (int i = 0; i < LANES; i++)
+        if (best[i] > top || (best[i] == top && winner[i] < token)) top = best[i], token = winner[i];
+    return token;
+}
+
+struct Attention {
+    const int32_t *query_start_loc, *seq_lens, *block_tables;
+    int64_t max_blocks, num_heads, num_kv_heads, head_dim, block_size, q_token, q_head, out_token, window;
+    float scale;
+};
+
+// Scores of one key against G query heads. q is float, scaled, [G, head_dim].
+template <typename T>
+inline void score_key(const float* q, const T* key, int64_t group, int64_t head_dim, float* scores, int64_t stride) {
+    for (int64_t g0 = 0; g0 < group; g0 += 4) {  // four heads share each load of the key
+        int64_t n = group - g0 < 4 ? group - g0 : 4;
+        vec acc[4] = {};
+        int64_t d = 0;
+        for (; d + LANES <= head_dim; d += LANES) {
+            vec k = load(key + d);
+            for (int64_t g = 0; g < n; g++) acc[g] += load(q + (g0 + g) * head_dim + d) * k;
+        }
+        for (int64_t g = 0; g < n; g++) {
+            float total = sum(acc[g]);
+            for (int64_t e = d; e < head_dim; e++) total += q[(g0 + g) * head_dim + e] * to_float(key[e]);
+            scores[(g0 + g) * stride] = total;
+        }
+    }
+}
+
+// out[g, :] += weight[g] * value, for all heads of the group.
+template <typename T>
+inline void add_value(const T* value, const float* weights, int64_t stride, int64_t group, int64_t head_dim, float* out) {
+    int64_t d = 0;
+    for (; d + LANES <= head_dim; d += LANES) {
+        vec v = load(value + d);
+        for (int64_t g = 0; g < group; g++) store(out + g * head_dim + d, load(out + g * head_dim + d) + v * weights[g * stride]);
+    }
+    for (; d < head_dim; d++)
+        for (int64_t g = 0; g < group; g++) out[g * head_dim + d] += to_float(value[d]) * weights[g * stride];
+}
+
+// In place: scores become weights. `count` is padded up to LANES by the caller's buffer.
+inline void softmax(float* scores, int64_t count) {
+    float best = scores[0];
+    for (int64_t i = 1; i < count; i++) best = scores[i] > best ? scores[i] : best;
+    int64_t padded = (count + LANES - 1) / LANES * LANES;
+    for (int64_t i = count; i < padded; i++) scores[i] = -INFINITY;
+    vec total = {};
+    for (int64_t i = 0; i < padded; i += LANES) {
+        vec e = exp_nonpositive(load(scores + i) - best);
+        store(scores + i, e);
+        total += e;
+    }
+    float inverse = 1.0f / sum(total);
+    for (int64_t i = 0; i < padded; i += LANES) store(scores + i, load(scores + i) * inverse);
+}
+
+// One query token of one row against one KV head: all scores first, then one softmax, then all values. The order of
+// sums depends on the position alone, so a token's result is the same to the bit however its prompt was cut in chunks.
+template <typename T>
+void attend(const Attention& a, const T* q, const T* k_cache, const T* v_cache, T* out, int64_t row, int64_t token,
+            int64_t kv_head, std::vector<float>& buffer) {
+    int64_t group = a.num_heads / a.num_kv_heads, dim = a.head_dim;
+    int64_t position = a.seq_lens[row] - (a.query_start_loc[row + 1] - token);
+    int64_t first = a.window && position - a.window + 1 > 0 ? position - a.window + 1 : 0;
+    int64_t count = position + 1 - first, stride = (count + LANES - 1) / LANES * LANES;
+    buffer.resize(2 * group * dim + group * stride);
+    float *query = buffer.data(), *sums = query + group * dim, *scores = sums + group * dim;
+
+    const T* q_from = q + token * a.q_token + kv_head * group * a.q_head;
+    for (int64_t g = 0; g < group; g++)
+        for (int64_t d = 0; d < dim; d++) query[g * dim + d] = to_float(q_from[g * a.q_head + d]) * a.scale;
+
+    const int32_t* table = a.block_tables + row * a.max_blocks;
+    auto slot = [&](int64_t i) {
+        int64_t at = first + i;
+        return ((table[at / a.block_size] * a.num_kv_heads + kv_head) * a.block_size + at % a.block_size) * dim;
+    };
+    for (int64_t i = 0; i < count; i++) score_key(query, k_cache + slot(i), group, dim, scores + i, stride);
+    for (int64_t g = 0; g < group; g++) softmax(scores + g * stride, count);
+    std::memset(sums, 0, group * dim * sizeof(float));
+    for (int64_t i = 0; i < count; i++) add_value(v_cache + slot(i), scores + i, stride, group, dim, sums);
+
+    T* out_to = out + token * a.out_token + kv_head * group * dim;
+    for (int64_t d = 0; d < group * dim; d++) store_one(out_to + d, sums[d]);
+}
+
+template <typename T>
+void paged_attention(const Attention& a, const T* q, const T* k_cache, const T* v_cache, T* out, int64_t num_rows,
+                     int num_threads) {
+#pragma omp parallel num_threads(num_threads)
+    {
+        std::vector<float> buffer;
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t item = 0; item < num_rows * a.num_kv_heads; item++) {
+            int64_t row = item / a.num_kv_heads, kv_head = item % a.num_kv_heads;
+            for (int64_t token = a.query_start_loc[row]; token < a.query_start_loc[row + 1]; token++)
+                attend(a, q, k_cache, v_cache, out, row, token, kv_head, buffer);
+        }
+    }
+}
+
+// Normalise (if weight) and rotate one head: `from` [D] → `to` [D].
+template <typename T>
+inline void rope_head(const T* from, T* to, const T* weight, float eps, const float* cos_sin, int64_t rotary, int64_t dim) {
+    float scale = 1.0f;
+    if (weight) {
+        float squares = 0;
+        for (int64_t d = 0; d < dim; d++) squares += to_float(from[d]) * to_float(from[d]);
+        scale = 1.0f / std::sqrt(squares / dim + eps);
+    }
+    auto value = [&](int64_t d) {
+        if (!weight) return to_float(from[d]);
+        T rounded;  // the norm's result has the model's dtype before it is weighted, as in the reference models
+        store_one(&rounded, to_float(from[d]) * scale);
+        store_one(&rounded, to_float(rounded) * to_float(weight[d]));
+        return to_float(rounded);
+    };
+    int64_t half = rotary / 2;
+    for (int64_t d = 0; d < half; d++) {
+        float x1 = value(d), x2 = value(d + half), c = cos_sin[d], s = cos_sin[d + half];
+        store_one(to + d, x1 * c - x2 * s);
+        store_one(to + d + half, x2 * c + x1 * s);
+    }
+    for (int64_t d = rotary; d < dim; d++) store_one(to + d, value(d));
+}
+
+struct Rope {
+    const float* cos_sin;
+    const int64_t *positions, *slots;
+    int64_t num_tokens, num_heads, num_kv_heads, head_dim, rotary, block_size, q_token, k_token, v_token;
+    float eps;
+};
+
+template <typename T>
+void rope_and_cache(const Rope& r, const T* q, const T* k, const T* v, const T* q_norm, const T* k_norm, T* q_out,
+                    T* k_cache, T* v_cache, int num_threads) {
+    int64_t dim = r.head_dim;
+#pragma omp parallel for num_threads(num_threads) schedule(static) if (r.num_tokens >= 8)
+    for (int64_t t = 0; t < r.num_tokens; t++) {
+        const float* cos_sin = r.cos_sin + r.positions[t] * r.rotary;
+        for (int64_t h = 0; h < r.num_heads; h++)
+            rope_head(q + t * r.q_token + h * dim, q_out + (t * r.num_heads + h) * dim, q_norm, r.eps, cos_sin, r.rotary, dim);
+        if (r.slots[t] < 0) continue;
+        int64_t block = r.slots[t] / r.block_size, offset = r.slots[t] % r.block_size;
+        for (int64_t h = 0; h < r.num_kv_heads; h++) {
+            int64_t at = ((block * r.num_kv_heads + h) * r.block_size + offset) * dim;
+            rope_head(k + t * r.k_token + h * dim, k_cache + at, k_norm, r.eps, cos_sin, r.rotary, dim);
+            std::memcpy(v_cache + at, v + t * r.v_token + h * dim, dim * sizeof(T));
+        }
+    }
+}
+
+// residual' = x + residual (if residual); out = residual' / rms(residual') * weight.
+template <typename T>
+void add_rms_norm(const T* x, const T* residual, const T* weight, T* out, T* new_residual, int64_t num_tokens,
+                  int64_t hidden, float eps, int num_threads) {
+#pragma omp parallel for num_threads(num_threads) schedule(static) if (num_tokens * hidden >= 32768)
+    for (int64_t t = 0; t < num_tokens; t++) {
+        const T* source = x + t * hidden;
+        if (residual) {
+            T* to = new_residual + t * hidden;
+            const T* other = residual + t * hidden;
+            int64_t d = 0;
+            for (; d + LANES <= hidden; d += LANES) store(to + d, load(source + d) + load(other + d));
+            for (; d < hidden; d++) store_one(to + d, to_float(source[d]) + to_float(other[d]));
+            source = to;
+        }
+        vec squares = {};
+        float total = 0;
+        int64_t d = 0;
+        for (; d + LANES <= hidden; d += LANES) squares += load(source + d) * load(source + d);
+        for (; d < hidden; d++) total += to_float(source[d]) * to_float(source[d]);
+        float scale = 1.0f / std::sqrt((sum(squares) + total) / hidden + eps);
+        T* to = out + t * hidden;
+        for (d = 0; d + LANES <= hidden; d += LANES) {
+            store(to + d, load(source + d) * scale);  // rounded to T, then weighted, as in the reference models
+            store(to + d, load(to + d) * load(weight + d));
+        }
+        for (; d < hidden; d++) {
+            store_one(to + d, to_float(source[d]) * scale);
+            store_one(to + d, to_float(to[d]) * to_float(weight[d]));
+        }
+    }
+}
+
+template <typename T>
+void silu_mul(const T* gate_up, T* out, int64_t num_tokens, int64_t inner, int num_threads) {
+#pragma omp parallel for num_threads(num_threads) schedule(static) if (num_tokens * inner >= 16384)
+    for (int64_t t = 0; t < num_tokens; t++) {
+        const T *gate = gate_up + 2 * t * inner, *up = gate + inner;
+        T* to = out + t * inner;
+        int64_t d = 0;
+        for (; d + LANES <= inner; d += LANES) {
+            vec g = load(gate + d);
+            // sigmoid(g) by e^-|g|, which cannot overflow
+            ivec negative = g < splat(0.0f);
+            vec e = exp_nonpositive((vec)((ivec)g | INT32_MIN));
+            vec top = (vec)((negative & (ivec)e) | (~negative & (ivec)splat(1.0f)));
+            vec silu = g * top / (1.0f + e);
+            store(to + d, silu);
+            store(to + d, load(to + d) * load(up + d));
+        }
+        for (; d < inner; d++) {
+            float g = to_float(gate[d]);
+            store_one(to + d, g / (1.0f + std::exp(-g)));
+            store_one(to + d, to_float(to[d]) * to_float(up[d]));
+        }
+    }
+}
+
+}  // namespace
+
+extern "C" void gumbel_argmax_float32(const void* logits, const void* keys, void* tokens, int64_t num_rows, int64_t vocab,
+                                      int64_t num_threads) {
+#pragma omp parallel for num_threads((int)num_threads) schedule(static) if (num_rows * vocab >= 16384)
+    for (int64_t row = 0; row < num_rows; row++)
+        ((int64_t*)tokens)[row] =
+            gumbel_argmax_row((const float*)logits + row * vocab, vocab, ((const uint64_t*)keys)[row]);
+}
+
+#define ENTRY_POINTS(T, SUFFIX)                                                                                        \
+    extern "C" void paged_attention_##SUFFIX(                                                                          \
+        const void* q, const void* k_cache, const void* v_cache, void* out, const void* query_start_loc,               \
+        const void* seq_lens, const void* block_tables, int64_t num_rows, int64_t max_blocks, int64_t num_heads,       \
+        int64_t num_kv_heads, int64_t head_dim, int64_t block_size, int64_t q_token, int64_t q_head,                   \
+        int64_t out_token, int64_t window, float scale, int64_t num_threads) {                                         \
+        Attention a{(const int32_t*)query_start_loc, (const int32_t*)seq_lens, (const int32_t*)block_tables,           \
+                    max_blocks, num_heads, num_kv_heads, head_dim, block_size, q_token, q_head, out_token, window,     \
+                    scale};                                                                                            \
+        paged_attention<T>(a, (const T*)q, (const T*)k_cache, (const T*)v_cache, (T*)out, num_rows, (int)num_threads); \
+    }                                                                                                                  \
+    extern "C" void rope_and_cache_##SUFFIX(                                                                           \
+        const void* q, const void* k, const void* v, const void* q_norm, const void* k_norm, void* q_out,              \
+        void* k_cache, void* v_cache, const void* cos_sin, const void* positions, const void* slots,                   \
+        int64_t num_tokens, int64_t num_heads, int64_t num_kv_heads, int64_t head_dim, int64_t rotary,                 \
+        int64_t block_size, int64_t q_token, int64_t k_token, int64_t v_token, float eps, int64_t num_threads) {       \
+        Rope r{(const float*)cos_sin, (const int64_t*)positions, (const int64_t*)slots, num_tokens, num_heads,         \
+               num_kv_heads, head_dim, rotary, block_size, q_token, k_token, v_token, eps};                            \
+        rope_and_cache<T>(r, (const T*)q, (const T*)k, (const T*)v, (const T*)q_norm, (const T*)k_norm, (T*)q_out,     \
+                          (T*)k_cache, (T*)v_cache, (int)num_threads);                                                 \
+    }                                                                                                                  \
+    extern "C" void add_rms_norm_##SUFFIX(const void* x, const void* residual, const void* weight, void* out,          \
+                                          void* new_residual, int64_t num_tokens, int64_t hidden, float eps,           \
+                                          int64_t num_threads) {                                                       \
+        add_rms_norm<T>((const T*)x, (const T*)residual, (const T*)weight, (T*)out, (T*)new_residual, num_tokens,      \
+                        hidden, eps, (int)num_threads);                                                                \
+    }                                                                                                                  \
+    extern "C" void silu_mul_##SUFFIX(const void* gate_up, void* out, int64_t num_tokens, int64_t inner,               \
+                                      int64_t num_threads) {                                                           \
+        silu_mul<T>((const T*)gate_up, (T*)out, num_tokens, inner, (int)num_threads);                                  \
+    }
+
+ENTRY_POINTS(float, float32)
+ENTRY_POINTS(bf16, bfloat16)

@@ -1,0 +1,113 @@
+"""Text comes out whole: joined deltas are the decoding of all ids, and stop strings are found wherever they fall."""
+
+import random
+
+import pytest
+from tiny_models import VOCAB_SIZE, byte_tokenizer
+from tokenizers import Tokenizer as FastTokenizer
+from tokenizers import decoders, models
+
+from splitfuse.engine.detokenizer import TextStream
+from splitfuse.engine.tokenizer import Tokenizer
+
+SCRIPTS = "Hello Привет γειά שלום مرحبا नमस्ते 你好 こんにちは 안녕 สวัสดี 👩‍👩‍👧‍👦🇩🇪é"
+
+
+@pytest.fixture(scope="module", params=["byte-level", "byte-fallback"])
+def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    fast = byte_tokenizer() if request.param == "byte-level" else _byte_fallback()
+    fast.save(str(folder / "tokenizer.json"))
+    return Tokenizer(folder)
+
+
+def _byte_fallback() -> FastTokenizer:
+    """As Llama 2's: "▁word" pieces and <0xNN> bytes, the first space of a text stripped when it is decoded."""
+    pieces = ["<unk>", "▁", "▁a", "▁the", "b", "ll", "▁Hello"]
+    vocab = {piece: i for i, piece in enumerate([*pieces, *(f"<0x{byte:02X}>" for byte in range(256))])}
+    fast = FastTokenizer(models.BPE(vocab=vocab, merges=[], unk_token="<unk>", byte_fallback=True))
+    fast.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(content=" ", left=1)]
+    )
+    return fast
+
+
+def stream_all(tokenizer: Tokenizer, prompt: list[int], ids: list[int]) -> list[str]:
+    stream = TextStream(tokenizer, prompt)
+    return [stream.push(token, last=i == len(ids) - 1) for i, token in enumerate(ids)]
+
+
+def random_ids(rng: random.Random, tokenizer: Tokenizer) -> list[int]:
+    """Any ids at all; with byte fallback whole characters only, since there a later byte can undo an earlier one."""
+    if tokenizer.vocab_size == VOCAB_SIZE:
+        return [rng.randrange(VOCAB_SIZE) for _ in range(rng.randint(1, 12))]
+    ids: list[int] = []
+    for _ in range(rng.randint(1, 8)):
+        spelled = [7 + byte for byte in rng.choice(SCRIPTS).encode()]
+        ids += rng.choice([[rng.randrange(1, 7)], spelled])
+    return ids
+
+
+def test_random_ids_join_to_the_full_decode(tokenizer: Tokenizer) -> None:
+    rng = random.Random(0)
+    for _ in range(3000):
+        ids, prompt = random_ids(rng, tokenizer), [rng.randrange(3, 7)] * rng.randint(1, 9)
+        expected = tokenizer.decode(prompt + ids)[len(tokenizer.decode(prompt)) :]
+        assert "".join(stream_all(tokenizer, prompt, ids)) == expected, ids
+
+
+def test_scripts_and_emoji_never_show_half_a_character() -> None:
+    fast = byte_tokenizer()
+    prompt = fast.encode("x").ids
+    ids = fast.encode(SCRIPTS).ids
+    assert max(ids) < VOCAB_SIZE
+
+    class Plain(Tokenizer):
+        def __init__(self) -> None:
+            self._fast = fast
+
+    deltas = stream_all(Plain(), prompt, ids)
+    assert "".join(deltas) == SCRIPTS
+    assert not any("\ufffd" in delta for delta in deltas)
+
+
+@pytest.mark.parametrize("include", [False, True])
+def test_stop_strings_across_token_borders(include: bool, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("stop")
+    byte_tokenizer().save(str(folder / "tokenizer.json"))
+    tokenizer = Tokenizer(folder)
+    rng = random.Random(1)
+    for _ in range(500):
+        text = "".join(rng.choice("abcé") for _ in range(30))
+        stops = ["".join(rng.choice("abcé") for _ in range(rng.randint(2, 5))) for _ in range(3)]
+        ends = {stop: text.find(stop) for stop in stops if stop in text}
+        stream = TextStream(tokenizer, [20], stop=stops, include_stop=include)
+        out = ""
+        ids = tokenizer.encode(text)
+        for i, token in enumerate(ids):
+            out += stream.push(token, last=i == len(ids) - 1)
+            if stream.stopped_by:
+                break
+            assert not any(stop in out for stop in stops)
+        if not ends:
+            assert (out, stream.stopped_by) == (text, None)
+            continue
+        # The stop string that is complete first ends the text.
+        stopped = stream.stopped_by
+        assert stopped is not None
+        first_end = min(position + len(stop) for stop, position in ends.items())
+        assert ends[stopped] + len(stopped) == first_end
+        assert out == text[: ends[stopped] + (len(stopped) if include else 0)]
+
+
+def test_what_only_looked_like_a_stop_string_comes_out() -> None:
+    fast = byte_tokenizer()
+
+    class Plain(Tokenizer):
+        def __init__(self) -> None:
+            self._fast = fast
+
+    stream = TextStream(Plain(), [20], stop=["abcd"])
+    ids = fast.encode("xabcabce").ids
+    deltas = [stream.push(token, last=False) for token in ids]
+    assert deltas == ["x", "", "", "", "abc", "", "", "abce"]

@@ -1,0 +1,113 @@
+"""The schedule never changes the answer: float32 tokens equal transformers' under any schedule we can think of."""
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from random_schedule import Arrival, random_llm, run_schedule
+from tiny_models import CONFIGS, VOCAB_SIZE, greedy, save_model
+
+from splitfuse.engine import LLM, SamplingParams
+
+NUM_PROMPTS = 50
+NUM_NEW = 24
+# More by hand: SPLITFUSE_TEST_SCHEDULES=50 pytest tests/engine/test_parity.py
+NUM_SCHEDULES = int(os.environ.get("SPLITFUSE_TEST_SCHEDULES", "6"))
+
+Case = tuple[str, list[list[int]], list[list[int]]]
+
+
+@pytest.fixture(scope="module", params=sorted(CONFIGS))
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
+    """A model folder, prompts of 1 to 300 tokens, and what transformers says to them."""
+    folder = tmp_path_factory.mktemp(request.param)
+    model = save_model(request.param, folder)
+    rng = random.Random(request.param)
+    lengths = [1, 2, 15, 16, 17, 32, 300] + [rng.randint(1, 300) for _ in range(NUM_PROMPTS - 7)]
+    prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(length)] for length in lengths]
+    yield str(folder), prompts, [greedy(model, prompt, NUM_NEW) for prompt in prompts]
+
+
+@pytest.mark.parametrize("seed", range(NUM_SCHEDULES))
+def test_greedy_tokens_equal_transformers_under_random_schedules(case: Case, seed: int) -> None:
+    folder, prompts, expected = case
+    rng = random.Random(f"{folder}{seed}")
+    llm = random_llm(rng, folder, max_tokens_of_one=300 + NUM_NEW, block_sizes=(16, 32) if seed % 2 else (1, 4, 8, 16))
+    params = SamplingParams(temperature=0, max_tokens=NUM_NEW, ignore_eos=True)
+    arrivals = [Arrival(prompt, params, at_step=rng.randint(0, 60)) for prompt in prompts]
+    leavers = [
+        Arrival(rng.choice(prompts), params, at_step=rng.randint(0, 60), abort_after=rng.randint(0, 12))
+        for _ in range(10)
+    ]
+    run_schedule(llm, arrivals + leavers)
+    for arrival, tokens in zip(arrivals, expected, strict=True):
+        assert arrival.output.token_ids == tokens, f"{llm.config}"
+
+
+def test_a_pool_for_one_preempts_and_still_gives_the_same_tokens(case: Case) -> None:
+    folder, prompts, expected = case
+    llm = LLM(
+        model=folder, dtype="float32", block_size=4, num_kv_blocks=(300 + NUM_NEW) // 4, max_num_batched_tokens=200
+    )
+    params = SamplingParams(temperature=0, max_tokens=NUM_NEW, ignore_eos=True)
+    # Short prompts grow by many blocks, so that they run into each other.
+    pairs = sorted(zip(prompts, expected, strict=True), key=lambda pair: len(pair[0]))[:30]
+    arrivals = [Arrival(prompt, params) for prompt, _ in pairs]
+    assert run_schedule(llm, arrivals) > 0, "the test is meant to preempt"
+    assert [arrival.output.token_ids for arrival in arrivals] == [tokens for _, tokens in pairs]
+
+
+def test_seeded_sampling_is_the_same_alone_and_in_company(case: Case) -> None:
+    folder, prompts, _ = case
+    rng = random.Random(7)
+    choices = [{}, {"top_k": 20}, {"top_p": 0.8}, {"min_p": 0.02}, {"top_k": 50, "top_p": 0.9, "temperature": 1.7}]
+    params = [
+        SamplingParams(seed=rng.randrange(2**63), max_tokens=12, ignore_eos=True, **rng.choice(choices))  # type: ignore[arg-type]
+        for _ in prompts[:20]
+    ]
+    alone_llm = LLM(model=folder, dtype="float32")
+    alone = [
+        alone_llm.generate({"prompt_token_ids": prompt}, each)[0].outputs[0].token_ids
+        for prompt, each in zip(prompts, params, strict=False)
+    ]
+    for _ in range(2):
+        llm = random_llm(rng, folder, max_tokens_of_one=300 + 12, block_sizes=(4, 16, 32))
+        arrivals = [
+            Arrival(prompt, each, at_step=rng.randint(0, 30)) for prompt, each in zip(prompts, params, strict=False)
+        ]
+        run_schedule(llm, arrivals)
+        assert [arrival.output.token_ids for arrival in arrivals] == alone
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_logits_equal_transformers(case: Case, native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import AutoModelForCausalLM
+
+    from splitfuse.kernels import native as native_module
+
+    if not native:
+        monkeypatch.setattr(native_module, "library", lambda: None)
+    elif native_module.library() is None:
+        pytest.skip("needs a C++ compiler for the native CPU library")
+    folder, prompts, _ = case
+    prompt = prompts[-1][:200] or [3]
+    with torch.inference_mode():
+        theirs = AutoModelForCausalLM.from_pretrained(folder)(torch.tensor([prompt])).logits[0, -1].log_softmax(-1)
+    llm = LLM(model=folder, dtype="float32", max_num_batched_tokens=33)
+    params = SamplingParams(temperature=0, max_tokens=1, logprobs=20)
+    output = llm.generate({"prompt_token_ids": prompt}, params)[0].outputs[0]
+    assert output.logprobs is not None
+    ids, values = zip(*output.logprobs[0].top, strict=True)
+    torch.testing.assert_close(torch.tensor(values), theirs[list(ids)], atol=2e-4, rtol=2e-4)
+
+
+def test_sharded_files_load_like_a_single_one(tmp_path: Path) -> None:
+    model = save_model("llama-mha", tmp_path, shards=3)
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
+    llm = LLM(model=str(tmp_path), dtype="float32")
+    prompt = list(range(20, 60))
+    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    assert llm.generate({"prompt_token_ids": prompt}, params)[0].outputs[0].token_ids == greedy(model, prompt, 8)

@@ -1,0 +1,143 @@
+"""The CPU backend, native and in torch ops, against the reference in float64."""
+
+import random
+
+import pytest
+import torch
+from torch import Tensor
+
+from splitfuse.kernels import cpu, native, ops, reference
+
+TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2e-2}
+
+
+@pytest.fixture(params=["native", "torch"], autouse=True)
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "torch":
+        monkeypatch.setattr(native, "library", lambda: None)
+    elif native.library() is None:
+        pytest.skip("needs a C++ compiler for the native CPU library")
+
+
+def close(actual: Tensor, expected: Tensor) -> None:
+    assert not actual.isnan().any()
+    tolerance = TOLERANCE[actual.dtype]
+    torch.testing.assert_close(actual.double(), expected.double(), atol=tolerance, rtol=tolerance)
+
+
+def randn(*shape: int, dtype: torch.dtype, seed: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(("num_tokens", "hidden"), [(1, 64), (3, 40), (5, 1000), (70, 512)])
+def test_norms_and_silu(dtype: torch.dtype, num_tokens: int, hidden: int) -> None:
+    x, residual = (randn(num_tokens, hidden, dtype=dtype, seed=s) for s in (0, 1))
+    weight = randn(hidden, dtype=dtype, seed=2)
+    close(cpu.rms_norm(x, weight, eps=1e-5), reference.rms_norm(x.double(), weight.double(), eps=1e-5))
+    normed, new = cpu.add_rms_norm(x, residual.clone(), weight, eps=1e-5)
+    close(new, x.double() + residual.double())
+    close(normed, reference.rms_norm(new.double(), weight.double(), eps=1e-5))
+    gate_up = randn(num_tokens, 2 * hidden, dtype=dtype, seed=3) * 4
+    close(cpu.silu_mul(gate_up), reference.silu_mul(gate_up.double()))
+
+
+def test_silu_at_the_ends() -> None:
+    gate = torch.tensor([[-200.0, -88.0, -20.0, 0.0, 20.0, 200.0] * 4])
+    out = cpu.silu_mul(torch.cat((gate, torch.ones_like(gate)), dim=-1))
+    torch.testing.assert_close(out, torch.nn.functional.silu(gate), atol=1e-6, rtol=1e-6)
+
+
+def ragged_case(rng: random.Random, *, block_size: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype):  # type: ignore[no-untyped-def]
+    """Random rows over a shuffled cache whose unused slots are NaN."""
+    rows = sorted(
+        ((rng.choice([1, 1, 1, 3, 20]), rng.choice([0, 5, 16, 63])) for _ in range(rng.randint(1, 5))),
+        key=lambda row: row[0] > 1,
+    )
+    seq_lens = [query + context for query, context in rows]
+    counts = [-(-length // block_size) for length in seq_lens]
+    num_blocks = sum(counts) + 3
+    order = rng.sample(range(num_blocks), num_blocks)
+    tables = torch.full((len(rows), max(counts)), order[-1], dtype=torch.int32)
+    caches = [torch.full((num_blocks, num_kv_heads, block_size, head_dim), torch.nan, dtype=dtype) for _ in range(2)]
+    for row, (count, length) in enumerate(zip(counts, seq_lens, strict=True)):
+        blocks, order = order[:count], order[count:]
+        tables[row, :count] = torch.tensor(blocks)
+        for position in range(length):
+            for cache in caches:
+                cache[blocks[position // block_size], :, position % block_size] = torch.randn(num_kv_heads, head_dim)
+    queries = [query for query, _ in rows]
+    starts = torch.tensor([0, *torch.tensor(queries).cumsum(0).tolist()], dtype=torch.int32)
+    ragged = ops.RaggedBatch(
+        starts, torch.tensor(seq_lens, dtype=torch.int32), tables, queries.count(1), max(queries), max(seq_lens)
+    )
+    return caches[0], caches[1], ragged, sum(queries)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("seed", range(12))
+def test_paged_attention(dtype: torch.dtype, seed: int) -> None:
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    num_kv_heads, group, head_dim = rng.choice([1, 2]), rng.choice([1, 3, 4, 7]), rng.choice([16, 24, 64, 80])
+    window = rng.choice([0, 0, 7, 30])
+    k, v, ragged, num_tokens = ragged_case(
+        rng, block_size=rng.choice([1, 4, 16, 32]), num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype
+    )
+    heads = num_kv_heads * group
+    q = randn(num_tokens, heads + 5, head_dim, dtype=dtype, seed=seed)[:, :heads]  # a strided view, as of a qkv tensor
+    out = cpu.paged_attention(q, k, v, ragged, scale=head_dim**-0.5, sliding_window=window)
+    expected = reference.paged_attention(
+        q.double(), k.double(), v.double(), ragged, scale=head_dim**-0.5, sliding_window=window
+    )
+    close(out, expected)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(("norm", "rotary", "num_tokens"), [(False, 64, 3), (True, 64, 20), (False, 32, 20)])
+def test_rope_and_cache(dtype: torch.dtype, norm: bool, rotary: int, num_tokens: int) -> None:
+    qkv = randn(num_tokens, 8, 64, dtype=dtype, seed=1)
+    q, k, v = qkv.split([4, 2, 2], dim=1)
+    cos_sin = torch.rand(100, rotary, generator=torch.Generator().manual_seed(2))
+    positions = torch.randint(0, 100, (num_tokens,))
+    slots = torch.randperm(160)[:num_tokens]
+    slots[1] = -1
+    weights = {"q_norm": randn(64, dtype=dtype, seed=3), "k_norm": randn(64, dtype=dtype, seed=4)} if norm else {}
+    caches = [torch.zeros(10, 2, 16, 64, dtype=dtype) for _ in range(2)]
+    expected_caches = [cache.double() for cache in caches]
+    expected = reference.rope_and_cache(
+        q.double(),
+        k.double(),
+        v.double(),
+        cos_sin.double(),
+        positions,
+        slots,
+        expected_caches[0],
+        expected_caches[1],
+        **{name: weight.double() for name, weight in weights.items()},
+    )
+    close(cpu.rope_and_cache(q, k, v, cos_sin, positions, slots, caches[0], caches[1], **weights), expected)
+    for cache, wanted in zip(caches, expected_caches, strict=True):
+        close(cache, wanted)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_linear(dtype: torch.dtype, bias: bool) -> None:
+    x, weight = randn(5, 48, dtype=dtype, seed=0), randn(33, 48, dtype=dtype, seed=1)
+    b = randn(33, dtype=dtype, seed=2) if bias else None
+    expected = x.double() @ weight.double().T + (0 if b is None else b.double())
+    torch.testing.assert_close(cpu.linear(x, cpu.pack_linear(weight, b)).double(), expected, atol=1e-1, rtol=2e-2)
+
+
+def test_gumbel_argmax_draws_what_the_reference_draws() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(300, 1003, generator=generator)
+    keys = torch.randint(-(2**63), 2**63 - 1, (300,), generator=generator)
+    assert cpu.gumbel_argmax(logits, keys).tolist() == reference.gumbel_argmax(logits.double(), keys).tolist()
+
+
+def test_gumbel_argmax_never_takes_what_is_impossible() -> None:
+    logits = torch.full((200, 50), -torch.inf)
+    logits[:, 17] = -3.0
+    assert cpu.gumbel_argmax(logits, torch.arange(200)).tolist() == [17] * 200

@@ -1,0 +1,64 @@
+"""Drives an EngineCore through a random schedule, checking its invariants after every step."""
+
+import random
+from dataclasses import dataclass, field
+
+from splitfuse.engine import LLM, CompletionOutput, SamplingParams
+
+
+@dataclass
+class Arrival:
+    """A prompt, what is wanted of it, and when it comes and perhaps goes (in steps)."""
+
+    prompt: list[int]
+    params: SamplingParams
+    at_step: int = 0
+    abort_after: int | None = None
+    output: CompletionOutput = field(default_factory=lambda: CompletionOutput(0))
+
+
+def run_schedule(llm: LLM, arrivals: list[Arrival]) -> int:
+    """Run all arrivals to their end; their outputs are filled in. Returns the number of preemptions."""
+    core = llm.core
+    allocator = core.allocator
+    waiting = sorted(arrivals, key=lambda arrival: arrival.at_step)
+    by_id: dict[str, Arrival] = {}
+    before = core.scheduler.num_preemptions
+    for step in range(100_000):
+        while waiting and (waiting[0].at_step <= step or not core.num_unfinished):
+            arrival = waiting.pop(0)
+            request_id = f"{id(llm)}-{len(by_id)}"
+            by_id[request_id] = arrival
+            core.add(llm._intake.requests(request_id, arrival.prompt, arrival.params, now=float(step)))
+        for request_id, arrival in by_id.items():
+            if arrival.abort_after is not None and step >= arrival.at_step + arrival.abort_after:
+                for delta in core.abort(request_id):
+                    arrival.output.add(delta)
+        core.scheduler.check()
+        output = core.step()
+        core.scheduler.check()
+        if output is not None:
+            assert output.stats.num_prefill_tokens + output.stats.num_decode_tokens <= llm.config.max_num_batched_tokens
+            for delta in output.deltas:
+                by_id[delta.request_id].output.add(delta)
+        if not core.num_unfinished and not waiting:
+            break
+    assert all(arrival.output.finish_reason for arrival in arrivals), "some request never ended"
+    assert allocator.num_free_blocks == allocator.num_blocks, "blocks leaked"
+    return core.scheduler.num_preemptions - before
+
+
+def random_llm(rng: random.Random, folder: str, *, max_tokens_of_one: int, block_sizes: tuple[int, ...]) -> LLM:
+    """An engine with a random budget, block size, chunk limit and a pool that is often too small for all at once."""
+    block_size = rng.choice(block_sizes)
+    smallest = -(-max_tokens_of_one // block_size)
+    return LLM(
+        model=folder,
+        dtype="float32",
+        device="cpu",
+        block_size=block_size,
+        max_num_batched_tokens=rng.choice([rng.randint(1, 16), rng.randint(17, 128), rng.randint(129, 512)]),
+        long_prefill_token_threshold=rng.choice([0, 0, rng.randint(1, 200)]),
+        max_num_seqs=rng.randint(1, 16),
+        num_kv_blocks=smallest + rng.choice([0, 1, smallest // 2, smallest * 8]),
+    )
