@@ -1,4 +1,4 @@
-"""Settings: EngineConfig as the user gives it, ModelConfig as the model folder states it. No torch, no defaults elsewhere."""
+"""Settings: EngineConfig as the user gives it, ModelConfig as the model folder states it. Imports no torch."""
 
 import dataclasses
 import json
@@ -196,7 +196,7 @@ class _Reader:
         self._raw = raw
         self._source = source
 
-    def int(self, name: str, default: int | None = None) -> int:  # noqa: A003
+    def int(self, name: str, default: int | None = None) -> int:
         value = self._raw.get(name)
         value = default if value is None else value
         if type(value) is not int or value < 1:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from .config import EngineConfig, ModelConfig
 from .core import EngineCore
-from .errors import QueueFullError, UnavailableError
+from .errors import QueueFullError, RequestFailedError, UnavailableError
 from .intake import Intake, Prompt
 from .outputs import OutputDelta, RequestMetrics, StepStats
 from .request import Request
@@ -26,7 +26,7 @@ _log = logging.getLogger("splitfuse.engine")
 
 DeltaSink = Callable[[OutputDelta], None]
 
-# A step that takes longer than this counts as hung: the slowest honest one, a full budget on a CPU, takes about a second.
+# A step that takes longer counts as hung: the slowest honest one, a full budget on a CPU, takes about a second.
 _STALL_S = 10.0
 _NUM_STEPS_KEPT = 100
 
@@ -59,8 +59,8 @@ class Handle:
 class AsyncEngine:
     """Serves many requests at once on one asyncio loop.
 
-    Use: construct, `await start()`, then `submit` or `generate`; `await stop()` at the end. After start, `model_config`,
-    `tokenizer`, `max_model_len` and `loaded` tell what is served.
+    Use: construct, `await start()`, then `submit` or `generate`; `await stop()` at the end. After start,
+    `model_config`, `tokenizer`, `max_model_len` and `loaded` tell what is served.
     """
 
     def __init__(self, config: EngineConfig) -> None:
@@ -98,9 +98,9 @@ class AsyncEngine:
         """Abort what runs (each output ends with finish_reason "abort") and end all tasks and threads."""
         self._draining = True
         if self._core is not None and self._loop_task is not None:
-            self._dispatch(self._core.abort_all())
-            self._work.set()
-            if not self._loop_task.done():
+            if self._is_stepping:
+                self._dispatch(self._core.abort_all())
+                self._work.set()
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._idle.wait(), timeout=_STALL_S)
             self._loop_task.cancel()
@@ -108,7 +108,7 @@ class AsyncEngine:
                 await self._loop_task
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    async def drain(self, timeout: float) -> None:
+    async def drain(self, timeout: float) -> None:  # noqa: ASYNC109  how long is the caller's whole question
         """Take no more requests (submit raises UnavailableError); return when the rest has finished or time is up."""
         self._draining = True
         with contextlib.suppress(asyncio.TimeoutError):
@@ -120,8 +120,8 @@ class AsyncEngine:
         """Validate, tokenize off the loop, queue.
 
         Deltas reach `sink` on the event loop, in order; the last delta of each of the n outputs has a finish_reason,
-        also after an abort. Raises InvalidRequestError, ContextLengthError, QueueFullError, UnavailableError; ValueError
-        if the request_id is in use.
+        also after an abort. Raises InvalidRequestError, ContextLengthError, QueueFullError, UnavailableError;
+        ValueError if the request_id is in use.
         """
         self._check_admission(params)
         token_ids = await asyncio.to_thread(self._intake.token_ids, prompt)
@@ -141,7 +141,7 @@ class AsyncEngine:
 
     def abort(self, request_id: str) -> None:
         """End a request; unknown or finished ids are ignored. Its blocks are free within one step."""
-        if self._core is not None:
+        if self._core is not None and self._is_stepping:
             self._dispatch(self._core.abort(request_id))
 
     async def generate(
@@ -163,6 +163,10 @@ class AsyncEngine:
                 self.abort(handle.request_id)
 
     @property
+    def _is_stepping(self) -> bool:
+        return self._loop_task is not None and not self._loop_task.done()
+
+    @property
     def is_ready(self) -> bool:
         """Started, not draining, loop alive."""
         return self._core is not None and not self._draining and self.is_healthy
@@ -170,9 +174,9 @@ class AsyncEngine:
     @property
     def is_healthy(self) -> bool:
         """False when the loop died, or no step ended for 10 s while work was there."""
-        if self._core is None or self._loop_task is None:
+        if self._core is None:
             return True  # still loading
-        if self._loop_task.done() and not self._draining:
+        if not self._is_stepping and not self._draining:
             return False
         return not self._core.num_unfinished or time.monotonic() - self._last_progress < _STALL_S
 
@@ -208,7 +212,7 @@ class AsyncEngine:
             raise UnavailableError("the model is still loading")
         if self._draining:
             raise UnavailableError("the server is shutting down")
-        if self._loop_task is None or self._loop_task.done():
+        if not self._is_stepping:
             raise UnavailableError("the engine has stopped; see the server's log")
         waiting = len(self._core.scheduler.waiting)
         if waiting + params.n > self.config.max_queue_size:
@@ -285,8 +289,6 @@ class AsyncEngine:
             del self._outputs_left[delta.request_id], self._sinks[delta.request_id]
 
     def _fail_all(self) -> None:
-        from .errors import RequestFailedError
-
         error_id = uuid.uuid4().hex[:12]
         _log.error("requests failed with the loop, error id %s", error_id)
         error = RequestFailedError(f"the engine stopped (error id {error_id})", error_id=error_id)

@@ -40,7 +40,7 @@ class ModelNotFoundError(SplitfuseError):
 
 
 class QueueFullError(SplitfuseError):
-    """The waiting queue is full. `retry_after_s`: seconds after which a try makes sense, from the measured drain rate."""
+    """The waiting queue is full. `retry_after_s`: when a try makes sense, in seconds, from the measured drain rate."""
 
     def __init__(self, message: str, *, retry_after_s: float) -> None:
         super().__init__(message)

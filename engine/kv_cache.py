@@ -15,7 +15,7 @@ _CPU_MEMORY_SHARE = 0.25
 
 
 class KVCache:
-    """Per layer one K and one V tensor [num_blocks, num_kv_heads, block_size, head_dim]: a (block, head) is contiguous."""
+    """Per layer K and V, each [num_blocks, num_kv_heads, block_size, head_dim]: one block of a head is contiguous."""
 
     def __init__(
         self, model: ModelConfig, *, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device

@@ -78,7 +78,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_dtype(name: str, model_config: ModelConfig, device: torch.device) -> torch.dtype:
-    """The dtype for --dtype; auto is the checkpoint's, but bfloat16 instead of float16 on a CPU, which has no fast one."""
+    """The dtype for --dtype; auto is the checkpoint's, but on a CPU, where float16 is slow, bfloat16 instead of it."""
     if name == "auto":
         name = model_config.dtype
         if device.type == "cpu" and name == "float16":
@@ -98,7 +98,7 @@ def _max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:
 
 
 def model_folder(config: EngineConfig) -> Path:
-    """The folder of the model: the demo's, a local one, or one fetched from the Hugging Face hub. Raises ConfigError."""
+    """The folder of the model: the demo's, a local one, or one fetched from the hub. Raises ConfigError."""
     if config.model is None:
         return DEMO_FOLDER
     folder = Path(config.model).expanduser()

@@ -87,7 +87,7 @@ def _penalise(row: Tensor, request: Request) -> None:
         row[seen] = torch.where(values > 0, values / penalty, values * penalty)
     output = request.token_ids[request.num_prompt_tokens :]
     if output and (params.presence_penalty or params.frequency_penalty):
-        ids, counts = torch.tensor(output, device=row.device).unique(return_counts=True)
+        ids, counts = torch.unique(torch.tensor(output, device=row.device), return_counts=True)
         row[ids] -= params.presence_penalty + params.frequency_penalty * counts
 
 

@@ -58,31 +58,33 @@ class SamplingParams:
     priority: int = 0  # lower first
 
     def __post_init__(self) -> None:
-        put = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731  frozen: normalise once, here
         for name, (low, high) in _INTS.items():
             value = getattr(self, name)
             if not (value is None and name in _OPTIONAL):
                 _check_int(name, value, low, high)
-        for name, (low, high) in _FLOATS.items():
-            put(name, _checked_float(name, getattr(self, name), low, high))
+        for name, (least, most) in _FLOATS.items():
+            self._put(name, _checked_float(name, getattr(self, name), least, most))
         for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidRequestError(f"{name} must be true or false", param=name)
-        put("top_k", max(self.top_k, 0))
-        put("stop", _strings("stop", self.stop, MAX_STOP_STRINGS, MAX_STOP_CHARS))
-        put("bad_words", _strings("bad_words", self.bad_words, MAX_BAD_WORDS, MAX_BAD_WORD_CHARS))
-        put("stop_token_ids", _ids("stop_token_ids", self.stop_token_ids, MAX_STOP_TOKEN_IDS))
+        self._put("top_k", max(self.top_k, 0))
+        self._put("stop", _strings("stop", self.stop, MAX_STOP_STRINGS, MAX_STOP_CHARS))
+        self._put("bad_words", _strings("bad_words", self.bad_words, MAX_BAD_WORDS, MAX_BAD_WORD_CHARS))
+        self._put("stop_token_ids", _ids("stop_token_ids", self.stop_token_ids, MAX_STOP_TOKEN_IDS))
         if self.allowed_token_ids is not None:
-            put("allowed_token_ids", _ids("allowed_token_ids", self.allowed_token_ids, MAX_ALLOWED_TOKEN_IDS))
-            if not self.allowed_token_ids:
-                raise InvalidRequestError(
-                    "allowed_token_ids is empty, so no token could be drawn; leave it out or list at least one id",
-                    param="allowed_token_ids",
-                )
-        put("logit_bias", _bias(self.logit_bias))
+            self._put("allowed_token_ids", _ids("allowed_token_ids", self.allowed_token_ids, MAX_ALLOWED_TOKEN_IDS))
+        self._put("logit_bias", _bias(self.logit_bias))
         self._check_relations()
 
+    def _put(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)  # frozen: fields get their normal form once, here
+
     def _check_relations(self) -> None:
+        if self.allowed_token_ids == ():
+            raise InvalidRequestError(
+                "allowed_token_ids is empty, so no token could be drawn; leave it out or list at least one id",
+                param="allowed_token_ids",
+            )
         if self.repetition_penalty <= 0:
             raise InvalidRequestError("repetition_penalty must be above 0", param="repetition_penalty")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:

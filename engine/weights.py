@@ -37,7 +37,7 @@ class SafetensorsSource:
 
     def __init__(self, folder: Path, *, dtype: torch.dtype) -> None:
         self._dtype = dtype
-        self._files: dict[str, Any] = {}
+        self._files: dict[Path, Any] = {}
         self._file_of_name: dict[str, Path] = {}
         for path, names in _files_and_names(folder):
             for name in names if names is not None else self._open(path).keys():
@@ -57,7 +57,8 @@ class SafetensorsSource:
             raise ConfigError(f"{path}: tensor {name!r} cannot be read ({exc}); fetch the file again") from exc
         if tuple(tensor.shape) != shape:
             raise ConfigError(
-                f"{path}: {name} has shape {list(tensor.shape)}, config.json says {list(shape)}; they do not belong together"
+                f"{path}: {name} has shape {list(tensor.shape)}, but config.json says {list(shape)}; "
+                "the files do not belong together"
             )
         return tensor.to(self._dtype)
 
@@ -93,7 +94,7 @@ def _missing_weights(folder: Path) -> str:
     pickled = sorted(path.name for ending in ("bin", "pt", "pth", "ckpt") for path in folder.glob(f"*.{ending}"))
     if pickled:
         return (
-            f"{folder / pickled[0]} is a pickle, which can run code when it is read; convert it on a machine you trust: "
+            f"{folder / pickled[0]} is a pickle, which can run code when it is read; convert it where you trust it: "
             f"AutoModelForCausalLM.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
         )
     return f"{folder} has neither {SINGLE_FILE} nor {INDEX_FILE}; for random weights use --load-format dummy"

@@ -3,6 +3,8 @@
 Shapes are in ops.py; the torch-op versions of what the library does are in cpu_torch.py.
 """
 
+from ctypes import CDLL
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -183,7 +185,7 @@ def gumbel_argmax(logits: Tensor, keys: Tensor) -> Tensor:
     return tokens
 
 
-def _library_for(x: Tensor) -> "native.ctypes.CDLL | None":
+def _library_for(x: Tensor) -> CDLL | None:
     return native.library() if x.dtype in native.DTYPES else None
 
 

@@ -81,7 +81,7 @@ class Decoder:
     def _attention(self, layer: Layer, x: Tensor, inputs: Inputs, cache: tuple[Tensor, Tensor]) -> Tensor:
         config = self.config
         heads = ops.linear(x, layer.qkv_proj).view(len(x), -1, config.head_dim)
-        q, k, v = heads.split([config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1)
+        q, k, v = torch.split(heads, [config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1)
         q = ops.rope_and_cache(
             q,
             k,

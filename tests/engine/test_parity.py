@@ -2,7 +2,6 @@
 
 import os
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,14 +20,14 @@ Case = tuple[str, list[list[int]], list[list[int]]]
 
 
 @pytest.fixture(scope="module", params=sorted(CONFIGS))
-def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     """A model folder, prompts of 1 to 300 tokens, and what transformers says to them."""
     folder = tmp_path_factory.mktemp(request.param)
     model = save_model(request.param, folder)
     rng = random.Random(request.param)
     lengths = [1, 2, 15, 16, 17, 32, 300] + [rng.randint(1, 300) for _ in range(NUM_PROMPTS - 7)]
     prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(length)] for length in lengths]
-    yield str(folder), prompts, [greedy(model, prompt, NUM_NEW) for prompt in prompts]
+    return str(folder), prompts, [greedy(model, prompt, NUM_NEW) for prompt in prompts]
 
 
 @pytest.mark.parametrize("seed", range(NUM_SCHEDULES))

@@ -1,0 +1,41 @@
+"""Engines on tiny models for tests, and a way to collect what they say."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from splitfuse.engine import AsyncEngine, CompletionOutput, EngineConfig, OutputDelta, SamplingParams
+
+
+@asynccontextmanager
+async def running_engine(folder: str, **settings: object) -> AsyncIterator[AsyncEngine]:
+    """A started engine on a folder's model, float32; stopped at the end."""
+    engine = AsyncEngine(EngineConfig(model=folder, dtype="float32", device="cpu", **settings))  # type: ignore[arg-type]
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.stop()
+
+
+async def collect(engine: AsyncEngine, prompt: object, params: SamplingParams) -> list[CompletionOutput]:
+    """All outputs of one request."""
+    outputs = [CompletionOutput(index) for index in range(params.n)]
+    async for delta in engine.generate(prompt, params):  # type: ignore[arg-type]
+        outputs[delta.index].add(delta)
+    return outputs
+
+
+class Collector:
+    """A sink that collects deltas and tells when the last output ended."""
+
+    def __init__(self, n: int = 1) -> None:
+        self.deltas: list[OutputDelta] = []
+        self.ended = asyncio.Event()
+        self._left = n
+
+    def __call__(self, delta: OutputDelta) -> None:
+        self.deltas.append(delta)
+        self._left -= delta.finish_reason is not None
+        if not self._left:
+            self.ended.set()
