@@ -1,0 +1,50 @@
+# Two commands are all a newcomer needs: `make serve` and `make test`. Everything goes into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# With an NVIDIA driver the CUDA build of torch and Triton are installed; without one torch's own index, if it can be
+# reached, gives the CPU build (200 MB instead of several GB).
+GPU := $(shell nvidia-smi -L 2>/dev/null | head -n 1)
+CPU_INDEX := https://download.pytorch.org/whl/cpu
+FIND_CPU_INDEX = import urllib.request as u; u.urlopen("$(CPU_INDEX)/torch/", timeout=5); print("--extra-index-url $(CPU_INDEX)")
+INSTALL = $(BIN)/python -m pip install -q -c constraints.txt $(if $(GPU),,$$($(PYTHON) -c '$(FIND_CPU_INDEX)' 2>/dev/null))
+ARGS ?=
+
+.PHONY: serve test lint types check gpu bench clean
+
+serve: $(VENV)/.serve  ## install and start on the demo model; ARGS="MODEL --port 9000" for more
+	$(BIN)/splitfuse serve $(ARGS)
+
+test: $(VENV)/.test  ## the test suite; ARGS="tests/engine -k parity" for a part
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.test
+	$(BIN)/mypy
+
+check: test lint types  ## all that CI runs
+
+bench: $(VENV)/.test  ## this engine against transformers on this machine
+	$(BIN)/splitfuse bench offline $(ARGS)
+
+gpu: $(VENV)/.test  ## on a machine with a card: kernel tests compiled, then the kernel table
+	$(BIN)/python -m pytest tests/kernels tests/engine -q $(ARGS)
+	$(BIN)/python tests/kernels/gpu_bench.py
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+# The stamps depend on what decides the installation, so a second call costs nothing.
+$(VENV)/.serve: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(INSTALL) -e ".$(if $(GPU),[gpu])"
+	touch $@
+
+$(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(INSTALL) -e ".[dev]"
+	touch $@ $(VENV)/.serve
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

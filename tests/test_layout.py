@@ -1,0 +1,88 @@
+"""The house rules: packages as declared, arrows between folders, what stays importable without what."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = {"server": {"engine", "client"}, "engine": {"kernels"}, "kernels": set(), "client": set()}
+CONTROL_FLOOR = [
+    "batch",
+    "blocks",
+    "config",
+    "errors",
+    "outputs",
+    "policies",
+    "randomness",
+    "request",
+    "sampling_params",
+    "scheduler",
+]
+
+
+def sources(folder: str) -> list[Path]:
+    return [path for path in sorted((ROOT / folder).rglob("*.py")) if "demo_model" not in path.parts]
+
+
+def test_declared_packages_are_the_ones_on_disk() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    folders = {path.parent.relative_to(ROOT) for name in PACKAGES for path in sources(name)}
+    assert set(declared) == {"splitfuse." + ".".join(folder.parts) for folder in folders}
+
+
+def test_no_init_where_it_would_shadow() -> None:
+    assert not (ROOT / "kernels/__init__.py").exists(), "from the root it would hide Hugging Face's `kernels`"
+    assert not list((ROOT / "tests").rglob("__init__.py"))
+
+
+@pytest.mark.parametrize("folder", PACKAGES)
+def test_imports_inside_are_relative_and_point_down(folder: str) -> None:
+    for path in sources(folder):
+        depth = len(path.relative_to(ROOT).parts) - 1
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                assert not any(alias.name.startswith("splitfuse") for alias in node.names), path
+            if isinstance(node, ast.ImportFrom):
+                assert not (node.module or "").startswith("splitfuse"), f"{path}: use relative imports"
+                if node.level > depth:
+                    target = (node.module or node.names[0].name).split(".")[0]
+                    assert target in PACKAGES[folder], f"{path} must not import {target}"
+
+
+@pytest.mark.parametrize(
+    ("modules", "absent"),
+    [
+        ([f"splitfuse.engine.{name}" for name in CONTROL_FLOOR], ["torch", "numpy", "transformers"]),
+        (["splitfuse.client"], ["torch", "fastapi", "splitfuse.engine", "splitfuse.server"]),
+        (["splitfuse.server.cli"], ["torch", "transformers", "fastapi"]),
+        (["splitfuse.engine.engine", "splitfuse.engine.llm"], ["fastapi", "pydantic", "uvicorn", "transformers", "triton"]),
+        (["splitfuse.kernels.cpu"], ["triton"]),
+    ],
+)
+def test_what_an_import_brings_along(modules: list[str], absent: list[str]) -> None:
+    program = f"import sys, {', '.join(modules)}; print([m for m in {absent} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]", modules
+
+
+def test_no_pickle_and_no_remote_code() -> None:
+    forbidden = {"pickle", "cloudpickle", "dill", "marshal", "shelve"}
+    for path in (path for folder in PACKAGES for path in sources(folder)):
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not {name.split(".")[0] for name in names} & forbidden, path
+        assert not re.search(r"trust_remote_code\s*=|torch\.load\(", text), path
+
+
+def test_every_module_says_what_it_knows() -> None:
+    for path in (path for folder in PACKAGES for path in sources(folder)):
+        docstring = ast.get_docstring(ast.parse(path.read_text()))
+        assert docstring, f"{path} has no docstring"
+        assert len(docstring.splitlines()) <= 20, path
