@@ -15,6 +15,7 @@ from .ops import RaggedBatch
 
 # Longer chunks go to SDPA: from here on its blocked products beat one query at a time.
 _MAX_NATIVE_QUERY_LEN = 4
+_MAX_HEAD_DIM = 512  # as in cpu_native.cpp
 
 
 class PackedLinear:
@@ -102,7 +103,8 @@ def rope_and_cache(
 ) -> Tensor:
     library = _library_for(q)
     head_dim = q.shape[-1]
-    if library is None or not all(x.stride(1) == head_dim and x.stride(2) == 1 for x in (q, k, v)):
+    strided = all(x.stride(1) == head_dim and x.stride(2) == 1 for x in (q, k, v))
+    if library is None or not strided or head_dim > _MAX_HEAD_DIM:
         return cpu_torch.rope_and_cache(
             q, k, v, cos_sin, positions, slot_mapping, k_cache, v_cache, q_norm=q_norm, k_norm=k_norm, eps=eps
         )

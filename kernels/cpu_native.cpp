@@ -9,6 +9,10 @@
 #include <cstring>
 #include <vector>
 
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
 namespace {
 
 constexpr int LANES = 16;
@@ -43,9 +47,14 @@ inline vec load(const float* from) {
     return out;
 }
 inline vec load(const bf16* from) {
+#ifdef __AVX512F__  // gcc 12 widens in two halves and glues them: twice the instructions of the hottest loop
+    __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)from));
+    return (vec)_mm512_slli_epi32(wide, 16);
+#else
     hvec half;
     std::memcpy(&half, from, sizeof half);
     return (vec)(__builtin_convertvector(half, uvec) << 16);
+#endif
 }
 inline void store(float* to, vec x) { std::memcpy(to, &x, sizeof x); }
 inline void store(bf16* to, vec x) {
@@ -59,10 +68,17 @@ inline void store(bf16* to, vec x) {
 
 inline vec splat(float x) { return vec{} + x; }
 
+// Pairwise, in vectors: one after the other would be fifteen additions that wait for each other.
 inline float sum(vec x) {
-    float total = 0;
-    for (int i = 0; i < LANES; i++) total += x[i];
-    return total;
+    typedef float vec8 __attribute__((vector_size(32)));
+    typedef float vec4 __attribute__((vector_size(16)));
+    vec8 halves[2];
+    std::memcpy(halves, &x, sizeof x);
+    vec8 h = halves[0] + halves[1];
+    vec4 quarters[2];
+    std::memcpy(quarters, &h, sizeof h);
+    vec4 q = quarters[0] + quarters[1];
+    return (q[0] + q[2]) + (q[1] + q[3]);
 }
 
 // e^x for x <= 0, relative error below 3e-7: x = k·ln2 + r, then a polynomial in r and k put into the exponent.
@@ -146,35 +162,43 @@ struct Attention {
     float scale;
 };
 
-// Scores of one key against G query heads. q is float, scaled, [G, head_dim].
-template <typename T>
-inline void score_key(const float* q, const T* key, int64_t group, int64_t head_dim, float* scores, int64_t stride) {
-    for (int64_t g0 = 0; g0 < group; g0 += 4) {  // four heads share each load of the key
-        int64_t n = group - g0 < 4 ? group - g0 : 4;
-        vec acc[4] = {};
+// Scores of `count` consecutive keys against the query heads of their group. q is float and scaled, [G, head_dim];
+// scores[g * stride + i]. HEADS query heads share each load of a key.
+template <int HEADS, typename T>
+inline void score_keys(const float* q, const T* keys, int64_t count, int64_t head_dim, float* scores, int64_t stride) {
+    for (int64_t i = 0; i < count; i++) {
+        const T* key = keys + i * head_dim;
+        vec acc[HEADS] = {};
         int64_t d = 0;
         for (; d + LANES <= head_dim; d += LANES) {
             vec k = load(key + d);
-            for (int64_t g = 0; g < n; g++) acc[g] += load(q + (g0 + g) * head_dim + d) * k;
+            for (int g = 0; g < HEADS; g++) acc[g] += load(q + g * head_dim + d) * k;
         }
-        for (int64_t g = 0; g < n; g++) {
+        for (int g = 0; g < HEADS; g++) {
             float total = sum(acc[g]);
-            for (int64_t e = d; e < head_dim; e++) total += q[(g0 + g) * head_dim + e] * to_float(key[e]);
-            scores[(g0 + g) * stride] = total;
+            for (int64_t e = d; e < head_dim; e++) total += q[g * head_dim + e] * to_float(key[e]);
+            scores[g * stride + i] = total;
         }
     }
 }
 
-// out[g, :] += weight[g] * value, for all heads of the group.
-template <typename T>
-inline void add_value(const T* value, const float* weights, int64_t stride, int64_t group, int64_t head_dim, float* out) {
+// out[g, :] += sum over `count` consecutive values of weights[g * stride + i] · value. A slice of the output stays in
+// registers while the values go by.
+template <int HEADS, typename T>
+inline void add_values(const T* values, const float* weights, int64_t stride, int64_t count, int64_t head_dim, float* out) {
     int64_t d = 0;
     for (; d + LANES <= head_dim; d += LANES) {
-        vec v = load(value + d);
-        for (int64_t g = 0; g < group; g++) store(out + g * head_dim + d, load(out + g * head_dim + d) + v * weights[g * stride]);
+        vec acc[HEADS];
+        for (int g = 0; g < HEADS; g++) acc[g] = load(out + g * head_dim + d);
+        for (int64_t i = 0; i < count; i++) {
+            vec v = load(values + i * head_dim + d);
+            for (int g = 0; g < HEADS; g++) acc[g] += v * weights[g * stride + i];
+        }
+        for (int g = 0; g < HEADS; g++) store(out + g * head_dim + d, acc[g]);
     }
     for (; d < head_dim; d++)
-        for (int64_t g = 0; g < group; g++) out[g * head_dim + d] += to_float(value[d]) * weights[g * stride];
+        for (int64_t i = 0; i < count; i++)
+            for (int g = 0; g < HEADS; g++) out[g * head_dim + d] += to_float(values[i * head_dim + d]) * weights[g * stride + i];
 }
 
 // In place: scores become weights. `count` is padded up to LANES by the caller's buffer.
@@ -214,10 +238,29 @@ void attend(const Attention& a, const T* q, const T* k_cache, const T* v_cache, 
         int64_t at = first + i;
         return ((table[at / a.block_size] * a.num_kv_heads + kv_head) * a.block_size + at % a.block_size) * dim;
     };
-    for (int64_t i = 0; i < count; i++) score_key(query, k_cache + slot(i), group, dim, scores + i, stride);
+    // Slots within a block are consecutive; heads go in fours, twos and ones.
+    auto each_run = [&](auto&& visit) {
+        for (int64_t i = 0; i < count;) {
+            int64_t run = a.block_size - (first + i) % a.block_size;
+            run = run < count - i ? run : count - i;
+            visit(slot(i), i, run);
+            i += run;
+        }
+    };
+    each_run([&](int64_t at, int64_t i, int64_t run) {
+        int64_t g = 0;
+        for (; g + 4 <= group; g += 4) score_keys<4>(query + g * dim, k_cache + at, run, dim, scores + g * stride + i, stride);
+        for (; g + 2 <= group; g += 2) score_keys<2>(query + g * dim, k_cache + at, run, dim, scores + g * stride + i, stride);
+        for (; g < group; g++) score_keys<1>(query + g * dim, k_cache + at, run, dim, scores + g * stride + i, stride);
+    });
     for (int64_t g = 0; g < group; g++) softmax(scores + g * stride, count);
     std::memset(sums, 0, group * dim * sizeof(float));
-    for (int64_t i = 0; i < count; i++) add_value(v_cache + slot(i), scores + i, stride, group, dim, sums);
+    each_run([&](int64_t at, int64_t i, int64_t run) {
+        int64_t g = 0;
+        for (; g + 4 <= group; g += 4) add_values<4>(v_cache + at, scores + g * stride + i, stride, run, dim, sums + g * dim);
+        for (; g + 2 <= group; g += 2) add_values<2>(v_cache + at, scores + g * stride + i, stride, run, dim, sums + g * dim);
+        for (; g < group; g++) add_values<1>(v_cache + at, scores + g * stride + i, stride, run, dim, sums + g * dim);
+    });
 
     T* out_to = out + token * a.out_token + kv_head * group * dim;
     for (int64_t d = 0; d < group * dim; d++) store_one(out_to + d, sums[d]);
@@ -238,29 +281,38 @@ void paged_attention(const Attention& a, const T* q, const T* k_cache, const T* 
     }
 }
 
+constexpr int64_t MAX_HEAD_DIM = 512;
+
 // Normalise (if weight) and rotate one head: `from` [D] → `to` [D].
 template <typename T>
 inline void rope_head(const T* from, T* to, const T* weight, float eps, const float* cos_sin, int64_t rotary, int64_t dim) {
-    float scale = 1.0f;
+    float x[MAX_HEAD_DIM];
+    int64_t d = 0;
+    for (; d + LANES <= dim; d += LANES) store(x + d, load(from + d));
+    for (; d < dim; d++) x[d] = to_float(from[d]);
     if (weight) {
         float squares = 0;
-        for (int64_t d = 0; d < dim; d++) squares += to_float(from[d]) * to_float(from[d]);
-        scale = 1.0f / std::sqrt(squares / dim + eps);
+        for (d = 0; d < dim; d++) squares += x[d] * x[d];
+        float scale = 1.0f / std::sqrt(squares / dim + eps);
+        for (d = 0; d < dim; d++) {
+            T rounded;  // the norm's result has the model's dtype before and after it is weighted, as in the references
+            store_one(&rounded, x[d] * scale);
+            store_one(&rounded, to_float(rounded) * to_float(weight[d]));
+            x[d] = to_float(rounded);
+        }
     }
-    auto value = [&](int64_t d) {
-        if (!weight) return to_float(from[d]);
-        T rounded;  // the norm's result has the model's dtype before it is weighted, as in the reference models
-        store_one(&rounded, to_float(from[d]) * scale);
-        store_one(&rounded, to_float(rounded) * to_float(weight[d]));
-        return to_float(rounded);
-    };
     int64_t half = rotary / 2;
-    for (int64_t d = 0; d < half; d++) {
-        float x1 = value(d), x2 = value(d + half), c = cos_sin[d], s = cos_sin[d + half];
+    for (d = 0; d + LANES <= half; d += LANES) {
+        vec x1 = load(x + d), x2 = load(x + d + half), c = load(cos_sin + d), s = load(cos_sin + d + half);
+        store(to + d, x1 * c - x2 * s);
+        store(to + d + half, x2 * c + x1 * s);
+    }
+    for (; d < half; d++) {
+        float x1 = x[d], x2 = x[d + half], c = cos_sin[d], s = cos_sin[d + half];
         store_one(to + d, x1 * c - x2 * s);
         store_one(to + d + half, x2 * c + x1 * s);
     }
-    for (int64_t d = rotary; d < dim; d++) store_one(to + d, value(d));
+    for (d = rotary; d < dim; d++) store_one(to + d, x[d]);
 }
 
 struct Rope {
