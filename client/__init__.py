@@ -1,0 +1,44 @@
+"""Talk to a splitfuse server from Python; needs httpx alone and knows the server only by its HTTP interface."""
+
+from .async_client import AsyncClient, AsyncJob, AsyncStream
+from .client import Client, Job, Stream
+from .errors import (
+    APIConnectionError,
+    APIError,
+    APITimeoutError,
+    AuthenticationError,
+    BadRequestError,
+    NotFoundError,
+    QueueFullError,
+    ServerError,
+    ServerStartError,
+)
+from .events import StreamEvent
+from .results import ErrorDetail, Output, Result, Timings, Usage
+from .server_process import Server, serve
+
+__all__ = [
+    "APIConnectionError",
+    "APIError",
+    "APITimeoutError",
+    "AsyncClient",
+    "AsyncJob",
+    "AsyncStream",
+    "AuthenticationError",
+    "BadRequestError",
+    "Client",
+    "ErrorDetail",
+    "Job",
+    "NotFoundError",
+    "Output",
+    "QueueFullError",
+    "Result",
+    "Server",
+    "ServerError",
+    "ServerStartError",
+    "Stream",
+    "StreamEvent",
+    "Timings",
+    "Usage",
+    "serve",
+]

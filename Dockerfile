@@ -1,0 +1,82 @@
+# syntax=docker/dockerfile:1
+#
+#   docker build -t splitfuse .                        the CPU image (the last stage)
+#   docker build -t splitfuse:cuda --target cuda .     for NVIDIA GPUs; the driver comes from the container runtime
+#   docker run --rm -p 127.0.0.1:8000:8000 -v splitfuse-cache:/cache splitfuse
+#
+# The demo model is part of the package; other models are named as the last argument of `docker run … serve MODEL`.
+
+ARG PYTHON_VERSION=3.11
+
+FROM python:${PYTHON_VERSION}-slim AS build
+WORKDIR /src
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
+    PATH=/opt/venv/bin:$PATH
+RUN python -m venv /opt/venv
+COPY constraints.txt ./
+
+FROM build AS build-cpu
+# torch first and alone: the largest layer, and the only package that comes from another index
+ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip install --no-deps --index-url ${TORCH_INDEX_URL} -c constraints.txt torch
+COPY pyproject.toml README.md LICENSE ./
+COPY client/ client/
+COPY engine/ engine/
+COPY kernels/ kernels/
+COPY server/ server/
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip install -c constraints.txt . && splitfuse --version
+
+FROM build AS build-cuda
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip install -c constraints.txt torch triton
+COPY pyproject.toml README.md LICENSE ./
+COPY client/ client/
+COPY engine/ engine/
+COPY kernels/ kernels/
+COPY server/ server/
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip install -c constraints.txt ".[gpu]" && splitfuse --version
+
+FROM python:${PYTHON_VERSION}-slim AS runtime
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="splitfuse" \
+      org.opencontainers.image.description="LLM inference server: Dynamic SplitFuse over a paged KV cache" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+# A compiler at run time: Triton compiles a launcher for each kernel with it, and the CPU kernels are one C++ file
+# that is built at the first start for the very processor it runs on (-march=native), so not here. Both go to /cache.
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends g++ \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --uid 10001 --user-group --home-dir /cache --no-create-home --shell /usr/sbin/nologin splitfuse \
+    && install --directory --owner=10001 --group=10001 --mode=0755 /cache
+ENV PATH=/opt/venv/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    HOME=/cache \
+    HF_HOME=/cache/huggingface \
+    TRITON_CACHE_DIR=/cache/triton \
+    XDG_CACHE_HOME=/cache/xdg \
+    SPLITFUSE_HOST=0.0.0.0
+WORKDIR /cache
+VOLUME /cache
+EXPOSE 8000
+USER 10001:10001
+STOPSIGNAL SIGTERM
+# no curl in slim images; and no proxy between a container and itself
+HEALTHCHECK --interval=15s --timeout=5s --start-period=300s --retries=3 \
+    CMD ["python", "-c", "import os, urllib.request as r; r.build_opener(r.ProxyHandler({})).open('http://127.0.0.1:' + os.environ.get('SPLITFUSE_PORT', '8000') + '/health', timeout=4)"]
+ENTRYPOINT ["splitfuse"]
+CMD ["serve"]
+
+FROM runtime AS cuda
+ENV NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility
+COPY --from=build-cuda /opt/venv /opt/venv
+
+FROM runtime AS cpu
+COPY --from=build-cpu /opt/venv /opt/venv

@@ -1,0 +1,112 @@
+"""What a load run measured: one record per request, and the figures of a whole run. Pure arithmetic.
+
+Names and formulas are those of `vllm bench serve`, so that figures can stand side by side:
+TTFT = sent -> first output; ITL = every gap between two chunks, pooled; E2EL = sent -> last output;
+TPOT = (E2EL - TTFT) / (output tokens - 1), for requests of at least two tokens.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+KINDS = ("ttft", "tpot", "itl", "e2el")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """One request; times in seconds. With `error` set nothing else counts."""
+
+    prompt_len: int
+    output_len: int = 0
+    ttft: float = 0.0
+    itls: list[float] = field(default_factory=list)
+    e2el: float = 0.0
+    error: str | None = None
+
+    @property
+    def tpot(self) -> float:
+        """Mean seconds per output token after the first; 0 where there is no second."""
+        return (self.e2el - self.ttft) / (self.output_len - 1) if self.output_len > 1 else 0.0
+
+    def meets(self, limits_ms: Mapping[str, float]) -> bool:
+        """Whether every limit holds (keys ttft, tpot, e2el)."""
+        return all(getattr(self, kind) * 1000 <= limit for kind, limit in limits_ms.items())
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A distribution in milliseconds; `percentiles` by their number."""
+
+    mean: float = 0.0
+    median: float = 0.0
+    std: float = 0.0
+    percentiles: Mapping[float, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """A whole run. Throughputs are per second of its duration; goodput is None where no limits were given."""
+
+    completed: int
+    failed: int
+    duration: float
+    total_input_tokens: int
+    total_output_tokens: int
+    request_throughput: float
+    request_goodput: float | None
+    output_throughput: float
+    total_token_throughput: float
+    spreads: Mapping[str, Spread]
+
+
+def summarize(
+    outcomes: Sequence[Outcome],
+    duration: float,
+    *,
+    percentiles: Sequence[float] = (99.0,),
+    goodput: Mapping[str, float] | None = None,
+) -> Summary:
+    """The figures of a run that took `duration` seconds; `goodput` holds limits in milliseconds."""
+    good = [outcome for outcome in outcomes if outcome.error is None]
+    num_input = sum(outcome.prompt_len for outcome in good)
+    num_output = sum(outcome.output_len for outcome in good)
+    samples = {
+        "ttft": [outcome.ttft for outcome in good],
+        "tpot": [outcome.tpot for outcome in good if outcome.output_len > 1],
+        "itl": [gap for outcome in good for gap in outcome.itls],
+        "e2el": [outcome.e2el for outcome in good],
+    }
+    return Summary(
+        completed=len(good),
+        failed=len(outcomes) - len(good),
+        duration=duration,
+        total_input_tokens=num_input,
+        total_output_tokens=num_output,
+        request_throughput=len(good) / duration,
+        request_goodput=sum(outcome.meets(goodput) for outcome in good) / duration if goodput else None,
+        output_throughput=num_output / duration,
+        total_token_throughput=(num_input + num_output) / duration,
+        spreads={kind: spread(samples[kind], percentiles) for kind in KINDS},
+    )
+
+
+def spread(seconds: Sequence[float], percentiles: Sequence[float]) -> Spread:
+    """Mean, median, population standard deviation and percentiles, in milliseconds; zeros of nothing."""
+    if not seconds:
+        return Spread(percentiles=dict.fromkeys(percentiles, 0.0))
+    ordered = sorted(second * 1000 for second in seconds)
+    return Spread(
+        mean=statistics.fmean(ordered),
+        median=percentile(ordered, 50.0),
+        std=statistics.pstdev(ordered),
+        percentiles={number: percentile(ordered, number) for number in percentiles},
+    )
+
+
+def percentile(ordered: Sequence[float], number: float) -> float:
+    """The percentile of sorted values, by linear interpolation between the two nearest."""
+    position = (len(ordered) - 1) * number / 100
+    below = math.floor(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)

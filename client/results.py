@@ -1,0 +1,96 @@
+"""The server's result object as typed, frozen values; keys that this version does not know are ignored."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+from .errors import APIError
+
+FINISHED = frozenset({"completed", "failed", "cancelled"})
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Output:
+    """One of the `n` outputs of a request."""
+
+    index: int = 0
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    logprobs: Any = None
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens that the request cost."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    total_tokens: int = 0
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Where the time went, in seconds as the server measured it; None where it has not come to that yet."""
+
+    queue_s: float | None = None
+    ttft_s: float | None = None
+    decode_s: float | None = None
+    e2e_s: float | None = None
+    tokens_per_s: float | None = None
+    num_preemptions: int = 0
+
+
+@dataclass(frozen=True)
+class ErrorDetail:
+    """Why a request failed."""
+
+    message: str = ""
+    type: str = "server_error"
+    param: str | None = None
+    code: str | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """A request as the server holds it; `text` and `token_ids` are those of outputs[0], partial while it runs."""
+
+    seq_id: str
+    status: str
+    model: str = ""
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    outputs: list[Output] = field(default_factory=list)
+    usage: Usage = Usage()
+    timings: Timings = Timings()
+    error: ErrorDetail | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing more will come."""
+        return self.status in FINISHED
+
+
+def read_result(data: object) -> Result:
+    """The result object from its JSON. Raises APIError where it is not one."""
+    known = _known(Result, data)
+    if not isinstance(known.get("seq_id"), str) or not isinstance(known.get("status"), str):
+        raise APIError("the server answered with something that is not a result object; is this a splitfuse server?")
+    known["outputs"] = [Output(**_known(Output, output)) for output in known.get("outputs") or ()]
+    known["usage"] = Usage(**_known(Usage, known.get("usage")))
+    known["timings"] = Timings(**_known(Timings, known.get("timings")))
+    if known.get("error") is not None:
+        known["error"] = ErrorDetail(**_known(ErrorDetail, known["error"]))
+    return Result(**known)
+
+
+def _known(cls: type[T], data: object) -> dict[str, Any]:
+    if not isinstance(data, Mapping):
+        return {}
+    return {item.name: data[item.name] for item in fields(cls) if item.name in data}  # type: ignore[arg-type]

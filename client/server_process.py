@@ -1,0 +1,169 @@
+"""A server as a child process: started on a free port, waited for until it is ready, stopped with its owner."""
+
+import atexit
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from .client import Client
+from .errors import ServerStartError
+
+PORT_TRIES = 3  # a free port can be taken by somebody else before the server binds it
+LONGEST_GLANCE = 2.0  # seconds for one question to /ready
+PAUSE = 0.1  # seconds between two of them
+_COMMAND = (sys.executable, "-m", "splitfuse.server", "serve")
+
+
+def serve(
+    model: str | os.PathLike[str] | None = None,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    ready_timeout: float = 300.0,
+    env: Mapping[str, str] | None = None,
+    **flags: Any,
+) -> "Server":
+    """Start `splitfuse serve` and return once it is ready; without a model it is the bundled demo model.
+
+    `flags` are the command's own: max_num_seqs=8, enable_prefix_caching=False, api_key="…". `env` is added to this
+    process's environment. Raises ServerStartError with the server's last word when it ends or takes too long.
+    """
+    if port and _is_taken(host, port):  # whoever is there would pass for the server that we start
+        raise ServerStartError(f"port {port} of {host} is in use; leave `port` out and a free one is taken")
+    environment = _environment(env or {}, flags.pop("api_key", None))
+    for tries_left in range(1 if port else PORT_TRIES, 0, -1):
+        chosen = port or _free_port(host)
+        command = [*_COMMAND, *_arguments(model, flags | {"host": host, "port": chosen})]
+        server = Server(command, base_url=f"http://{_reachable(host)}:{chosen}", env=environment)
+        try:
+            server.wait_until_ready(ready_timeout)
+            return server
+        except ServerStartError as error:
+            server.stop()
+            if tries_left == 1 or "in use" not in error.message:
+                raise
+        except BaseException:
+            server.stop()
+            raise
+    raise AssertionError("unreachable")
+
+
+class Server:
+    """A running server process. Use it as a context manager, or call `stop()`; it does not outlive this process."""
+
+    def __init__(self, command: list[str], *, base_url: str, env: Mapping[str, str]) -> None:
+        self.base_url = base_url
+        self.client = Client(base_url, api_key=env.get("SPLITFUSE_API_KEY", "").split(",")[0].strip())
+        self._files = contextlib.ExitStack()
+        # appending: reading here must not move the place where the server writes
+        self._stdout = self._files.enter_context(tempfile.TemporaryFile("a+b"))  # noqa: SIM115
+        self._stderr = self._files.enter_context(tempfile.TemporaryFile("a+b"))  # noqa: SIM115
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=self._stdout, stderr=self._stderr, env=env
+        )
+        atexit.register(self.stop)
+
+    def __repr__(self) -> str:
+        state = "running" if self._process.poll() is None else f"ended with {self._process.returncode}"
+        return f"Server({self.base_url!r}, {state})"
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    def wait_until_ready(self, timeout: float) -> None:
+        """Return when /ready answers 200. Raises ServerStartError."""
+        until = time.monotonic() + timeout
+        with Client(self.base_url, timeout=LONGEST_GLANCE) as client:
+            while not client.is_ready():
+                if self._process.poll() is not None:
+                    raise ServerStartError(
+                        f"the server ended with exit status {self._process.returncode}: {self._last_word()}"
+                    )
+                if time.monotonic() > until:
+                    raise ServerStartError(f"the server was not ready within {timeout:g} s: {self._last_word()}")
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(PAUSE)
+
+    def output(self) -> str:
+        """What the server has printed so far: standard output, then standard error."""
+        return _read(self._stdout) + _read(self._stderr)
+
+    def stop(self, timeout: float = 60.0) -> int:
+        """Ask it to finish what runs and end, insist after `timeout` seconds; returns its exit status."""
+        atexit.unregister(self.stop)
+        self.client.close()
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._files.close()
+        return self._process.returncode
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _last_word(self) -> str:
+        lines = [line for line in _read(self._stderr).splitlines() if line.strip()]
+        return lines[-1].strip() if lines else "it said nothing on standard error"
+
+
+def _environment(env: Mapping[str, str], api_key: str | Sequence[str] | None) -> dict[str, str]:
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", **env}
+    if api_key is not None:  # not on the command line, which every user of the machine can read
+        environment["SPLITFUSE_API_KEY"] = api_key if isinstance(api_key, str) else ",".join(api_key)
+    return environment
+
+
+def _arguments(model: str | os.PathLike[str] | None, flags: Mapping[str, Any]) -> list[str]:
+    arguments = [] if model is None else [str(model)]
+    for name, value in flags.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            arguments.append(f"--{flag}" if value else f"--no-{flag}")
+        elif value is not None:
+            for item in value if isinstance(value, list | tuple) else [value]:
+                arguments += [f"--{flag}", str(item)]
+    return arguments
+
+
+def _reachable(host: str) -> str:
+    """The address at which a server that listens on `host` can be asked from this machine."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{host}]" if ":" in host else host
+
+
+def _free_port(host: str) -> int:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def _is_taken(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((_reachable(host).strip("[]"), port), timeout=LONGEST_GLANCE).close()
+    except OSError:
+        return False
+    return True
+
+
+def _read(file: Any) -> str:
+    file.seek(0)
+    return bytes(file.read()).decode("utf-8", "replace")

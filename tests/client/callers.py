@@ -1,0 +1,114 @@
+"""The plain and the asyncio client behind one face, so that every test asks both."""
+
+import asyncio
+import dataclasses
+import itertools
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from splitfuse.client import AsyncClient, AsyncJob, AsyncStream, Client, Job, Result, Stream, StreamEvent
+
+
+class Caller(Protocol):
+    """What the tests do with a client."""
+
+    client: Any
+
+    def generate(self, prompt: Any, **sampling: Any) -> Result:
+        """client.generate"""
+
+    def submit(self, prompt: Any, **sampling: Any) -> Any:
+        """client.submit"""
+
+    def stream(self, prompt: Any, **sampling: Any) -> Any:
+        """client.stream"""
+
+    def events(self, stream: Any, at_most: int | None = None) -> list[StreamEvent]:
+        """Events of the stream; with `at_most` the iteration is left by `break` and the stream dropped or closed."""
+
+    def result(self, job: Any, wait: float | None = None) -> Result:
+        """job.result"""
+
+    def run(self, outcome: Any) -> Any:
+        """The value of a call that the face does not name."""
+
+    def close(self) -> None:
+        """client.close"""
+
+
+class PlainCaller:
+    """Client."""
+
+    def __init__(self, url: str | None = None, **options: Any) -> None:
+        self.client = Client(url, **options)
+        self.client.patience = dataclasses.replace(self.client.patience, first_pause=0.002)
+
+    def generate(self, prompt: Any, **sampling: Any) -> Result:
+        return self.client.generate(prompt, **sampling)
+
+    def submit(self, prompt: Any, **sampling: Any) -> Job:
+        return self.client.submit(prompt, **sampling)
+
+    def stream(self, prompt: Any, **sampling: Any) -> Stream:
+        return self.client.stream(prompt, **sampling)
+
+    def events(self, stream: Stream, at_most: int | None = None) -> list[StreamEvent]:
+        events = list(itertools.islice(stream, at_most))
+        if at_most is not None:
+            stream.close()
+        return events
+
+    def result(self, job: Job, wait: float | None = None) -> Result:
+        return job.result(wait=wait)
+
+    def run(self, outcome: Any) -> Any:
+        return outcome
+
+    def close(self) -> None:
+        self.client.close()
+
+
+class AsyncCaller:
+    """AsyncClient, in a loop that lives as long as this object."""
+
+    def __init__(self, url: str | None = None, **options: Any) -> None:
+        self._runner = asyncio.Runner()
+        self.client = AsyncClient(url, **options)
+        self.client.patience = dataclasses.replace(self.client.patience, first_pause=0.002)
+
+    def generate(self, prompt: Any, **sampling: Any) -> Result:
+        return self._runner.run(self.client.generate(prompt, **sampling))
+
+    def submit(self, prompt: Any, **sampling: Any) -> AsyncJob:
+        return self._runner.run(self.client.submit(prompt, **sampling))
+
+    def stream(self, prompt: Any, **sampling: Any) -> AsyncStream:
+        return self._runner.run(self._started(self.client.stream(prompt, **sampling)))
+
+    def events(self, stream: AsyncStream, at_most: int | None = None) -> list[StreamEvent]:
+        return self._runner.run(self._collect(stream, at_most))
+
+    def result(self, job: AsyncJob, wait: float | None = None) -> Result:
+        return self._runner.run(job.result(wait=wait))
+
+    def run(self, outcome: Coroutine[Any, Any, Any]) -> Any:
+        return self._runner.run(outcome)
+
+    def close(self) -> None:
+        self._runner.run(self.client.close())
+        self._runner.close()
+
+    async def _started(self, stream: AsyncStream) -> AsyncStream:
+        return await stream
+
+    async def _collect(self, stream: AsyncStream, at_most: int | None) -> list[StreamEvent]:
+        events: list[StreamEvent] = []
+        async for event in stream:
+            events.append(event)
+            if len(events) == at_most:
+                await stream.close()
+                break
+        return events
+
+
+CALLERS: list[Callable[..., Caller]] = [PlainCaller, AsyncCaller]

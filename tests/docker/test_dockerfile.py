@@ -1,0 +1,168 @@
+"""The image's recipe: what can be known of it without building it."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from fnmatch import fnmatch
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from socketserver import TCPServer
+from threading import Thread
+
+import pytest
+
+from .dockerfile import Instruction, Stage, ancestry, read_dockerfile
+
+ROOT = Path(__file__).parents[2]
+STAGES = read_dockerfile(ROOT / "Dockerfile")
+TARGETS = ("cpu", "cuda")
+
+
+def last(target: str, name: str) -> Instruction:
+    """The instruction that holds for the finished image."""
+    return [found for stage in ancestry(STAGES, target) for found in stage.all(name)][-1]
+
+
+def environment(target: str) -> dict[str, str]:
+    """The image's variables."""
+    pairs = [word for stage in ancestry(STAGES, target) for found in stage.all("ENV") for word in found.words]
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def test_there_is_one_stage_for_each_target_and_cpu_is_the_default() -> None:
+    names = [stage.name for stage in STAGES]
+    assert len(set(names)) == len(names)
+    assert set(TARGETS) <= set(names)
+    assert names[-1] == "cpu"
+
+
+def test_every_base_is_an_earlier_stage_or_the_pinned_slim_python() -> None:
+    earlier: set[str] = set()
+    for stage in STAGES:
+        assert stage.base in earlier or stage.base == "python:${PYTHON_VERSION}-slim"
+        earlier.add(stage.name)
+    (version,) = re.findall(r"^ARG PYTHON_VERSION=(\S+)", (ROOT / "Dockerfile").read_text(), re.M)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["requires-python"] == f">={version}"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_it_runs_as_nobody_in_particular(target: str) -> None:
+    assert last(target, "USER").text == "10001:10001"
+    stage = [stage for stage in ancestry(STAGES, target) if stage.all("USER")][-1]
+    after = stage.instructions[stage.instructions.index(stage.all("USER")[-1]) :]
+    assert not [found for found in after if found.name == "RUN"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_it_starts_without_a_shell_and_stops_on_sigterm(target: str) -> None:
+    assert last(target, "ENTRYPOINT").is_exec_form
+    assert last(target, "ENTRYPOINT").words == ["splitfuse"]
+    assert last(target, "CMD").is_exec_form
+    assert last(target, "CMD").words == ["serve"]
+    assert last(target, "STOPSIGNAL").text == "SIGTERM"
+    assert last(target, "EXPOSE").text == "8000"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_everything_that_is_written_lies_on_the_volume(target: str) -> None:
+    variables = environment(target)
+    assert last(target, "VOLUME").text == "/cache"
+    for name in ("HOME", "HF_HOME", "TRITON_CACHE_DIR", "XDG_CACHE_HOME"):
+        assert Path(variables[name]).is_relative_to("/cache")
+    assert variables["SPLITFUSE_HOST"] == "0.0.0.0"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_compiler_is_there_at_run_time(target: str) -> None:
+    commands = [found.text for stage in ancestry(STAGES, target) for found in stage.all("RUN")]
+    assert any("g++" in command and "rm -rf /var/lib/apt/lists" in command for command in commands)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_labels_name_the_project(target: str) -> None:
+    labels = dict(word.split("=", 1) for word in last(target, "LABEL").words)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert labels["org.opencontainers.image.title"] == project["name"]
+    assert labels["org.opencontainers.image.licenses"] == project["license"]
+    (version,) = (found.text for found in ancestry(STAGES, target)[0].all("ARG") if found.text.startswith("VERSION"))
+    assert version == f"VERSION={project['version']}"
+
+
+def copies() -> list[tuple[Stage, Instruction]]:
+    """Every COPY of the file."""
+    return [(stage, found) for stage in STAGES for found in stage.all("COPY")]
+
+
+def test_nothing_is_added_from_the_network() -> None:
+    assert not [found for stage in STAGES for found in stage.all("ADD")]
+
+
+def test_every_source_exists_and_gets_past_dockerignore() -> None:
+    patterns = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
+    sources = [word for _, found in copies() if "from" not in found.flags for word in found.words[:-1]]
+    assert sources
+    for source in sources:
+        assert (ROOT / source).exists()
+        assert not is_ignored(source.rstrip("/"), patterns)
+    assert is_ignored(".git", patterns)
+    assert is_ignored("tests", patterns)
+
+
+def is_ignored(path: str, patterns: list[str]) -> bool:
+    """Docker's rule for a top-level name: the last pattern that matches decides."""
+    ignored = False
+    for pattern in patterns:
+        if fnmatch(path, pattern.removeprefix("!")):
+            ignored = not pattern.startswith("!")
+    return ignored
+
+
+def test_every_package_is_copied_where_it_is_installed() -> None:
+    setup = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    folders = {folder.split("/")[0] for folder in setup["package-dir"].values()}
+    for stage in STAGES:
+        if any("pip install" in run.text and " ." in run.text.replace('"', " ") for run in stage.all("RUN")):
+            copied = {word.rstrip("/") for found in stage.all("COPY") for word in found.words[:-1]}
+            assert folders | {"pyproject.toml", "README.md", "LICENSE"} <= copied
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_finished_image_takes_the_environment_of_its_own_build(target: str) -> None:
+    (found,) = [found for stage, found in copies() if stage.name == target]
+    assert found.flags["from"] == f"build-{target}"
+    assert found.words == ["/opt/venv", "/opt/venv"]
+
+
+class Health(BaseHTTPRequestHandler):
+    """Answers /health with the status that the server object holds."""
+
+    status = 200
+
+    def do_GET(self) -> None:
+        """One answer."""
+        self.send_response(self.status if self.path == "/health" else 404)
+        self.end_headers()
+
+    def log_message(self, format: str, *words: object) -> None:
+        """Says nothing."""
+
+
+@pytest.mark.parametrize(("status", "is_healthy"), [(200, True), (503, False), (404, False)])
+def test_the_health_check_tells_a_healthy_server_from_a_sick_one(status: int, is_healthy: bool) -> None:
+    instruction = last("cpu", "HEALTHCHECK")
+    assert {"interval", "timeout", "start-period", "retries"} <= set(instruction.flags)
+    keyword, _, command = instruction.text.partition(" ")
+    assert keyword == "CMD"
+    words = Instruction("CMD", {}, command.strip()).words
+    assert words[0] == "python"
+    handler = type("Handler", (Health,), {"status": status})
+    with TCPServer(("127.0.0.1", 0), handler) as server:
+        thread = Thread(target=server.handle_request)
+        thread.start()
+        variables = {**os.environ, "SPLITFUSE_PORT": str(server.server_address[1]), "http_proxy": "http://127.0.0.1:9"}
+        done = subprocess.run([sys.executable, *words[1:]], env=variables, capture_output=True, check=False)
+        thread.join()
+    assert (done.returncode == 0) == is_healthy
