@@ -26,8 +26,9 @@ _log = logging.getLogger("splitfuse.engine")
 
 DeltaSink = Callable[[OutputDelta], None]
 
-# A step that takes longer counts as hung: the slowest honest one, a full budget on a CPU, takes about a second.
+# No step for so long counts as hung; more where steps have been seen to take long, or none has been seen at all.
 _STALL_S = 10.0
+_FIRST_STALL_S = 60.0
 _NUM_STEPS_KEPT = 100
 
 
@@ -72,7 +73,7 @@ class AsyncEngine:
         self._core: EngineCore | None = None
         self._intake: Intake
         self._sinks: dict[str, DeltaSink] = {}
-        self._outputs_left: dict[str, int] = {}
+        self._outputs_left: dict[str, set[int]] = {}
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -131,7 +132,7 @@ class AsyncEngine:
             raise ValueError(f"request_id {request_id!r} is in use")
         requests = self._intake.requests(request_id, token_ids, params, now=time.monotonic())
         self._sinks[request_id] = sink
-        self._outputs_left[request_id] = len(requests)
+        self._outputs_left[request_id] = set(range(len(requests)))
         if not core.num_unfinished:
             self._last_progress = time.monotonic()
         core.add(requests)
@@ -173,12 +174,13 @@ class AsyncEngine:
 
     @property
     def is_healthy(self) -> bool:
-        """False when the loop died, or no step ended for 10 s while work was there."""
+        """False when the loop died, or no step ended for 10 s (or five times the longest one) while work was there."""
         if self._core is None:
             return True  # still loading
         if not self._is_stepping and not self._draining:
             return False
-        return not self._core.num_unfinished or time.monotonic() - self._last_progress < _STALL_S
+        longest = max((step.duration for step in self._steps), default=_FIRST_STALL_S / 5)
+        return not self._core.num_unfinished or time.monotonic() - self._last_progress < max(_STALL_S, 5 * longest)
 
     @property
     def num_unfinished(self) -> int:
@@ -284,7 +286,7 @@ class AsyncEngine:
         self._finished_times.append(time.monotonic())
         for observer in self.observers:
             observer.on_output_finished(delta.metrics, delta.finish_reason)
-        self._outputs_left[delta.request_id] -= 1
+        self._outputs_left[delta.request_id].discard(delta.index)
         if not self._outputs_left[delta.request_id]:
             del self._outputs_left[delta.request_id], self._sinks[delta.request_id]
 
@@ -294,7 +296,7 @@ class AsyncEngine:
         error = RequestFailedError(f"the engine stopped (error id {error_id})", error_id=error_id)
         nothing = RequestMetrics(time.monotonic(), None, None, time.monotonic(), 0, 0, 0, 0)
         for request_id, left in list(self._outputs_left.items()):
-            for index in range(left):
+            for index in sorted(left):
                 delta = OutputDelta(request_id, index, "", (), finish_reason="error", metrics=nothing, error=error)
                 self._dispatch([delta])
         self._idle.set()

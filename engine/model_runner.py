@@ -38,11 +38,11 @@ class ModelRunner:
         start = time.perf_counter()
         torch.set_num_threads(config.num_threads or default_num_threads())
         model_config = ModelConfig.from_folder(folder)
+        build = model_class(model_config.architecture)  # first: an unknown one is a better reason than its weights
         device = resolve_device(config.device)
         dtype = resolve_dtype(config.dtype, model_config, device)
         max_model_len = _max_model_len(config, model_config)
         with weight_source(folder, load_format=config.load_format, dtype=dtype, seed=config.seed) as source:
-            build = model_class(model_config.architecture)
             self._model = build(model_config, source, device=device, max_model_len=max_model_len)
         num_blocks = num_cache_blocks(config, model_config, max_model_len=max_model_len, dtype=dtype, device=device)
         self._cache = KVCache(

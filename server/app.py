@@ -1,0 +1,66 @@
+"""The ASGI application: routes, what stands before them, and how failures leave. One app serves one engine."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..engine.errors import SplitfuseError
+from . import native, openai_api, operations
+from .auth import RequireKey
+from .errors import ResultNotFoundError, UnexpectedErrors, describe
+from .request_id import EchoRequestId
+from .service import Service
+from .settings import Settings
+from .version import package_version
+
+if TYPE_CHECKING:
+    from ..engine.engine import AsyncEngine
+
+
+def build_app(settings: Settings, engine: "AsyncEngine | None" = None) -> FastAPI:
+    """The application. Without an engine, or with one not started, it loads it while it already answers /ready."""
+    service = Service(settings, engine)
+    app = FastAPI(
+        title="splitfuse",
+        version=package_version(),
+        lifespan=_lifespan,
+        redirect_slashes=False,
+        # The order of the way in: every answer has an id, every failure an envelope, and then the key is asked for.
+        middleware=[
+            Middleware(EchoRequestId),
+            Middleware(UnexpectedErrors),
+            Middleware(RequireKey, keys=service.keys),
+        ],
+    )
+    app.state.service = service
+    for router in (native.router, openai_api.router, operations.router):
+        app.include_router(router)
+    for exception in (SplitfuseError, HTTPException, RequestValidationError):
+        app.add_exception_handler(exception, _answer_failure)
+    return app
+
+
+@contextlib.asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    service: Service = app.state.service
+    service.loading = asyncio.create_task(service.load())
+    try:
+        yield
+    finally:
+        service.loading.cancel()
+        await asyncio.gather(service.loading, return_exceptions=True)
+        await service.close()
+
+
+async def _answer_failure(request: Request, exc: Exception) -> Response:
+    if isinstance(exc, HTTPException) and exc.status_code == 404 and request.url.path.startswith("/result/"):
+        exc = ResultNotFoundError()  # a malformed id must look like an unknown one
+    return describe(exc).response()

@@ -1,0 +1,65 @@
+"""Who may come in. Everything needs a key unless it is listed as open; keys are kept as SHA-256 digests only."""
+
+import hashlib
+import hmac
+from collections.abc import Iterable
+
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from .errors import AuthenticationError, describe
+
+# What a load balancer asks. Compared with the path that the router sees, so an odd spelling can only lose access.
+OPEN_PATHS = frozenset({"/health", "/ready", "/version"})
+NOBODY = ""  # the owner of everything on a server without keys
+
+
+class KeyRing:
+    """The keys that open this server."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self._digests = [_digest(key) for key in keys]
+
+    def __repr__(self) -> str:
+        return f"KeyRing({len(self._digests)} keys)"
+
+    def owner(self, authorization: str | None) -> str:
+        """Who sends this `Authorization` header: the digest of the key, or NOBODY without keys. Raises."""
+        if not self._digests:
+            return NOBODY
+        scheme, _, key = (authorization or "").partition(" ")
+        if scheme.lower() != "bearer" or not key.strip():
+            raise AuthenticationError("this server needs an API key: send `Authorization: Bearer KEY`")
+        digest = _digest(key.strip())
+        matches = [hmac.compare_digest(digest, known) for known in self._digests]  # all of them: time tells nothing
+        if not any(matches):
+            raise AuthenticationError("this API key is not known here")
+        return digest
+
+
+def owner_of(connection: HTTPConnection) -> str:
+    """The owner that the middleware found for this request."""
+    owner = connection.scope["splitfuse.owner"]
+    assert isinstance(owner, str)
+    return owner
+
+
+class RequireKey:
+    """ASGI middleware: no key, no answer."""
+
+    def __init__(self, app: ASGIApp, keys: KeyRing) -> None:
+        self._app = app
+        self._keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+            try:
+                scope["splitfuse.owner"] = self._keys.owner(HTTPConnection(scope).headers.get("authorization"))
+            except AuthenticationError as exc:
+                await describe(exc).response()(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()

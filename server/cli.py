@@ -1,0 +1,165 @@
+"""The `splitfuse` command: reads the command line and hands over. What users can mend is one line and exit 2."""
+
+import argparse
+import difflib
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from ..engine.errors import ConfigError, InvalidRequestError, SplitfuseError
+from .settings import Settings
+from .sources import ALL_FIELDS, ENGINE_FIELDS, add_flags, resolve
+from .version import package_version
+
+USAGE_ERROR = 2
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; the exit code."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    is_debug = "--debug" in argv
+    argv = [word for word in argv if word != "--debug"]
+    logging.basicConfig(
+        level=logging.DEBUG if is_debug else logging.WARNING,
+        format="splitfuse: %(levelname)s %(name)s: %(message)s",
+    )
+    try:
+        if argv[:1] == ["bench"]:
+            return _bench(argv[1:])
+        args = _parse(argv)
+        run: Callable[[argparse.Namespace], int] = args.run
+        return run(args)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as exc:
+        if is_debug:
+            raise
+        _print_error(exc)
+        return USAGE_ERROR if isinstance(exc, (ConfigError, InvalidRequestError)) else 1
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse whose complaints are ConfigErrors, so that all end as one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} (see `{self.prog} --help`)")
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    parser, commands = _build_parser()
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:
+        known = [flag for action in commands[args.command]._actions for flag in action.option_strings]
+        near = difflib.get_close_matches(unknown[0].partition("=")[0], known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else f" (see `splitfuse {args.command} --help`)"
+        raise ConfigError(f"{unknown[0]} is not known to `splitfuse {args.command}`{hint}")
+    return args
+
+
+def _build_parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    parser = _Parser(prog="splitfuse", description="LLM inference server. `splitfuse serve` serves a demo model.")
+    parser.add_argument("--version", action="version", version=f"splitfuse {package_version()}")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks and the log")
+
+    def show_help(_args: argparse.Namespace) -> int:
+        parser.print_help()
+        return 0
+
+    parser.set_defaults(run=show_help)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+    made = {
+        "serve": _command(commands, "serve", _serve, "serve a model over HTTP", ALL_FIELDS),
+        "generate": _command(commands, "generate", _generate, "continue a prompt, in this process", ENGINE_FIELDS),
+        "chat": _command(commands, "chat", _chat, "talk to a model, in this process", ENGINE_FIELDS),
+        "doctor": _command(commands, "doctor", _doctor, "what is installed, what is missing, how to fix it", ()),
+    }
+    commands.add_parser("bench", help="measure: `bench serve` a running server, `bench offline` the engine")
+    made["generate"].add_argument("-p", "--prompt", required=True, help="text to continue")
+    for name in ("generate", "chat"):
+        made[name].add_argument("-n", "--max-tokens", type=_integer, metavar="INT", help="most tokens of an answer")
+        made[name].add_argument("--temperature", type=_number, metavar="FLOAT", help="0 = always the likeliest token")
+    return parser, made
+
+
+def _command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int], text: str, fields: Sequence[str]
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="Hugging Face id or folder; none = the demo model")
+    if fields:
+        add_flags(parser, fields)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _serve(args: argparse.Namespace) -> int:
+    from .process import serve
+
+    serve(_settings(args))
+    return 0
+
+
+def _generate(args: argparse.Namespace) -> int:
+    from .terminal import generate
+
+    return generate(_settings(args), prompt=args.prompt, params=_params(args))
+
+
+def _chat(args: argparse.Namespace) -> int:
+    from .terminal import chat
+
+    return chat(_settings(args), params=_params(args))
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from .doctor import doctor
+
+    return doctor(args.model)
+
+
+def _bench(argv: list[str]) -> int:
+    homes = {"serve": "..client.load_generator", "offline": "..engine.bench"}
+    if not argv or argv[0] not in homes:
+        raise ConfigError("bench takes `serve` (a running server) or `offline` (the engine in this process)")
+    try:
+        module = importlib.import_module(homes[argv[0]], __package__)
+    except ModuleNotFoundError as exc:
+        raise ConfigError(f"bench {argv[0]} is not in this installation ({exc.name} is missing)") from exc
+    return module.main(argv[1:]) or 0
+
+
+def _settings(args: argparse.Namespace) -> Settings:
+    return resolve(vars(args), os.environ)
+
+
+def _params(args: argparse.Namespace) -> Any:
+    from ..engine.sampling_params import SamplingParams
+
+    fields = {"max_tokens": args.max_tokens, "temperature": args.temperature}
+    defaults = {"default_max_tokens": None if args.command == "chat" else 64}
+    return SamplingParams.from_fields(fields, defaults=defaults)
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as exc:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer") from exc
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as exc:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from exc
+
+
+def _print_error(exc: Exception) -> None:
+    text = " ".join(str(exc).split())
+    if not isinstance(exc, SplitfuseError):
+        text = f"unexpected {type(exc).__name__}: {text}; --debug shows where"
+    print(f"splitfuse: error: {text}", file=sys.stderr)

@@ -1,0 +1,127 @@
+"""`splitfuse doctor`: what is installed, which device there is, what is missing and how to mend it."""
+
+import importlib
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..engine.config import DEMO_FOLDER, ModelConfig
+from ..engine.errors import ConfigError
+
+SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report. `fix` is shown if it is not ok; `is_needed` False makes it a remark."""
+
+    name: str
+    text: str
+    ok: bool = True
+    fix: str = ""
+    is_needed: bool = True
+
+    def __str__(self) -> str:
+        mark = "ok" if self.ok else "MISSING" if self.is_needed else "no"
+        fix = f"\n{'':<21}fix: {self.fix}" if self.fix and not self.ok else ""
+        return f"{self.name:<12} {mark:<7} {self.text}{fix}"
+
+
+def doctor(model: str | None) -> int:
+    """Print the report. 0 if everything needed is there, else 1."""
+    findings = list(examine(model))
+    print("\n".join(map(str, findings)))
+    return 0 if all(finding.ok or not finding.is_needed for finding in findings) else 1
+
+
+def examine(model: str | None) -> Iterator[Finding]:
+    """All findings, in the order of the report."""
+    checks: list[Callable[[], Finding]] = [_python, _torch, _cuda, _triton, _compiler, _memory, _cores]
+    for check in checks:
+        yield check()
+    yield _model(model)
+
+
+def _python() -> Finding:
+    version = platform.python_version()
+    is_enough = sys.version_info >= (3, 11)
+    return Finding("python", f"{version} at {sys.executable}", is_enough, "install Python 3.11 or newer")
+
+
+def _torch() -> Finding:
+    try:
+        torch = importlib.import_module("torch")
+    except Exception as exc:  # a broken install raises anything
+        return Finding("torch", f"{type(exc).__name__}: {exc}", False, "pip install 'torch>=2.9'")
+    target = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU"
+    return Finding("torch", f"{torch.__version__}, built for {target}")
+
+
+def _cuda() -> Finding:
+    try:
+        torch = importlib.import_module("torch")
+    except Exception:
+        return Finding("CUDA", "unknown without torch", False, is_needed=False)
+    if torch.cuda.is_available():
+        gib = torch.cuda.get_device_properties(0).total_memory / 2**30
+        return Finding("CUDA", f"{torch.cuda.get_device_name(0)}, {gib:.0f} GiB, {torch.cuda.device_count()} device(s)")
+    if shutil.which("nvidia-smi") is None:
+        return Finding("CUDA", "no NVIDIA driver; the CPU is used", False, "install the NVIDIA driver", is_needed=False)
+    if torch.version.cuda is None:
+        text = "a driver is there, but this torch is for CPU"
+        return Finding("CUDA", text, False, "pip install torch", is_needed=False)
+    fix = "compare `nvidia-smi` with torch.version.cuda; in a container start it with --gpus all"
+    return Finding("CUDA", "a driver is there, but torch sees no device", False, fix, is_needed=False)
+
+
+def _triton() -> Finding:
+    try:
+        triton = importlib.import_module("triton")
+    except Exception:
+        fix = "pip install 'splitfuse[gpu]'"
+        return Finding("triton", "not installed; only CUDA needs it", False, fix, is_needed=False)
+    return Finding("triton", triton.__version__)
+
+
+def _compiler() -> Finding:
+    for name in filter(None, (os.environ.get("CC"), "cc", "gcc", "clang")):
+        if path := shutil.which(name):
+            return Finding("C compiler", path)
+    text = "none; Triton needs one at run time, and the CPU runs faster with one"
+    return Finding("C compiler", text, False, "apt-get install gcc g++, or set CC", is_needed=False)
+
+
+def _memory() -> Finding:
+    try:
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    except (AttributeError, ValueError, OSError):
+        return Finding("memory", "unknown on this system", False, is_needed=False)
+    fix = "use a smaller model, or --kv-cache-memory-bytes"
+    return Finding("memory", f"{total:.1f} GiB", total >= 2, fix, is_needed=False)
+
+
+def _cores() -> Finding:
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Finding("cores", f"{num_cores} usable of {os.cpu_count()}")
+
+
+def _model(model: str | None) -> Finding:
+    folder = DEMO_FOLDER if model is None else Path(model).expanduser()
+    if not folder.is_dir():
+        return Finding("model", f"{model} is no local folder; `serve` would ask the Hugging Face hub", is_needed=False)
+    try:
+        config = ModelConfig.from_folder(folder)
+        importlib.import_module("..engine.models.registry", __package__).model_class(config.architecture)
+    except (ConfigError, ImportError) as exc:
+        return Finding("model", str(exc), False, "fetch the model folder again, or choose a supported model")
+    missing = [" or ".join(names) for names in (SAFETENSORS, ("tokenizer.json",)) if not _has_any(folder, names)]
+    text = f"{config.architecture} in {folder}"
+    return Finding("model", f"{text}: no {', no '.join(missing)}" if missing else text, not missing, "fetch it again")
+
+
+def _has_any(folder: Path, names: tuple[str, ...]) -> bool:
+    return any((folder / name).exists() for name in names)

@@ -1,0 +1,49 @@
+"""Takes a route's own fields out of a request's JSON; what is left goes to SamplingParams, which refuses the rest."""
+
+from typing import Any, TypeGuard
+
+from ..engine.errors import InvalidRequestError
+
+MAX_PROMPTS = 16
+
+
+def take_bool(fields: dict[str, Any], name: str) -> bool:
+    """An optional true or false; null counts as absent."""
+    value = fields.pop(name, None)
+    if value is not None and not isinstance(value, bool):
+        raise InvalidRequestError(f"{name} must be true or false", param=name)
+    return bool(value)
+
+
+def take_prompt(fields: dict[str, Any]) -> str | list[int]:
+    """The prompt of a route that takes one."""
+    prompt = _required(fields, "prompt")
+    if isinstance(prompt, str) or is_ids(prompt):
+        return prompt
+    raise InvalidRequestError("prompt must be a string or a list of token ids (integers)", param="prompt")
+
+
+def take_prompts(fields: dict[str, Any]) -> list[str | list[int]]:
+    """The prompts of a completion: a string, strings, ids, or lists of ids."""
+    prompt = _required(fields, "prompt")
+    if isinstance(prompt, str) or is_ids(prompt):
+        return [prompt]
+    if not isinstance(prompt, list) or not (all(isinstance(p, str) for p in prompt) or all(is_ids(p) for p in prompt)):
+        raise InvalidRequestError(
+            "prompt must be a string, a list of strings, a list of token ids or a list of such lists", param="prompt"
+        )
+    if len(prompt) > MAX_PROMPTS:
+        raise InvalidRequestError(f"prompt holds {len(prompt)} prompts; at most {MAX_PROMPTS} fit", param="prompt")
+    return prompt
+
+
+def is_ids(value: object) -> TypeGuard[list[int]]:
+    """Whether this is a list of integers, none of them a bool. An empty list is one: the engine says what is wrong."""
+    return isinstance(value, list) and all(type(item) is int for item in value)
+
+
+def _required(fields: dict[str, Any], name: str) -> Any:
+    value = fields.pop(name, None)
+    if value is None:
+        raise InvalidRequestError(f"{name} is missing", param=name)
+    return value

@@ -1,0 +1,138 @@
+"""Prometheus metrics under vLLM's names, in a registry of their own. Labels come from closed sets only.
+
+Counters and histograms are told by the engine (it is an EngineObserver); gauges are read from the engine at scrape.
+"""
+
+from collections.abc import Callable, Iterable
+
+import prometheus_client
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from ..engine.outputs import RequestMetrics, StepStats
+
+prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # process-wide: no _created series
+
+# vLLM's buckets, so that its dashboards fit; the small ones are for small models on CPU.
+_TTFT = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
+    *(1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560),
+)
+_PER_TOKEN = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
+    *(1, 2.5, 5, 7.5, 10, 20, 40, 80),
+)
+_REQUEST_SECONDS = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+_STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+_REQUEST_TOKENS = tuple(digit * 10**power for power in range(6) for digit in (1, 2, 5))
+
+_HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
+    "time_to_first_token_seconds": ("Seconds from arrival to the first token.", _TTFT),
+    "inter_token_latency_seconds": ("Seconds between two tokens of a request.", _PER_TOKEN),
+    "request_time_per_output_token_seconds": ("Mean seconds per token after the first, per request.", _PER_TOKEN),
+    "e2e_request_latency_seconds": ("Seconds from arrival to the last token.", _REQUEST_SECONDS),
+    "request_queue_time_seconds": ("Seconds from arrival to the first step.", _REQUEST_SECONDS),
+    "iteration_tokens_total": ("Tokens in one step.", _STEP_TOKENS),
+    "request_prompt_tokens": ("Prompt tokens of a request.", _REQUEST_TOKENS),
+    "request_generation_tokens": ("Generated tokens of a request.", _REQUEST_TOKENS),
+}
+_COUNTERS: dict[str, tuple[str, str | None, tuple[str, ...]]] = {
+    "prompt_tokens": ("Prompt tokens computed.", None, ()),
+    "generation_tokens": ("Tokens generated.", None, ()),
+    "num_preemptions": ("Sequences that had to give way.", "mode", ("recompute", "swap")),
+    "prefix_cache_queries": ("Prompt tokens looked up in the prefix cache.", None, ()),
+    "prefix_cache_hits": ("Prompt tokens found in the prefix cache.", None, ()),
+    "request_success": ("Outputs that ended, by reason.", "finished_reason", ("stop", "length", "abort", "error")),
+}
+_GAUGES = {
+    "num_requests_running": "Sequences in the running batch.",
+    "num_requests_waiting": "Sequences waiting to be scheduled.",
+    "num_requests_swapped": "Sequences swapped out to host memory.",
+    "kv_cache_usage_perc": "Share of the KV cache's blocks in use, 0 to 1.",
+}
+
+
+class Metrics:
+    """An EngineObserver that counts."""
+
+    def __init__(self, *, prefix: str, model_name: str, stats: Callable[[], dict[str, object]]) -> None:
+        self._registry = prometheus_client.CollectorRegistry()
+        self._registry.register(_Gauges(prefix, model_name, stats))
+        self._counters: dict[tuple[str, str], prometheus_client.Counter] = {}
+        self._histograms: dict[str, prometheus_client.Histogram] = {}
+        for name, (text, label, values) in _COUNTERS.items():
+            names = ("model_name", label) if label else ("model_name",)
+            counter = prometheus_client.Counter(prefix + name, text, names, registry=self._registry)
+            for value in values or ("",):
+                self._counters[name, value] = counter.labels(*((model_name, value) if label else (model_name,)))
+        for name, (text, buckets) in _HISTOGRAMS.items():
+            histogram = prometheus_client.Histogram(
+                prefix + name, text, ("model_name",), buckets=buckets, registry=self._registry
+            )
+            self._histograms[name] = histogram.labels(model_name)
+
+    def on_step(self, stats: StepStats) -> None:
+        """Count one step of the engine."""
+        self._count("prompt_tokens", stats.num_prefill_tokens)
+        self._count("generation_tokens", len(stats.ttfts) + len(stats.itls))
+        self._count("num_preemptions", stats.num_preempted, "recompute")
+        self._observe("iteration_tokens_total", stats.num_prefill_tokens + stats.num_decode_tokens)
+        for seconds in stats.ttfts:
+            self._observe("time_to_first_token_seconds", seconds)
+        for seconds in stats.itls:
+            self._observe("inter_token_latency_seconds", seconds)
+
+    def on_output_finished(self, metrics: RequestMetrics, finish_reason: str) -> None:
+        """Count one finished output."""
+        self._count("request_success", 1, finish_reason if finish_reason in ("stop", "length", "abort") else "error")
+        self._count("prefix_cache_queries", metrics.num_prompt_tokens)
+        self._count("prefix_cache_hits", metrics.num_cached_tokens)
+        self._observe("request_prompt_tokens", metrics.num_prompt_tokens)
+        self._observe("request_generation_tokens", metrics.num_output_tokens)
+        if metrics.first_scheduled_time is not None:
+            self._observe("request_queue_time_seconds", metrics.first_scheduled_time - metrics.arrival_time)
+        if metrics.finished_time is None:
+            return
+        self._observe("e2e_request_latency_seconds", metrics.finished_time - metrics.arrival_time)
+        if metrics.first_token_time is not None and metrics.num_output_tokens > 1:
+            decode_s = metrics.finished_time - metrics.first_token_time
+            self._observe("request_time_per_output_token_seconds", decode_s / (metrics.num_output_tokens - 1))
+
+    def render(self) -> bytes:
+        """The text that Prometheus scrapes."""
+        return prometheus_client.generate_latest(self._registry)
+
+    def _count(self, name: str, amount: float, label: str = "") -> None:
+        self._counters[name, label].inc(amount)
+
+    def _observe(self, name: str, value: float) -> None:
+        self._histograms[name].observe(value)
+
+
+class _Gauges(Collector):
+    """Reads the engine's snapshot when asked."""
+
+    def __init__(self, prefix: str, model_name: str, stats: Callable[[], dict[str, object]]) -> None:
+        self._prefix = prefix
+        self._model_name = model_name
+        self._stats = stats
+
+    def collect(self) -> Iterable[Metric]:
+        """One sample per gauge."""
+        stats = self._stats()
+        num_blocks = _number(stats, "num_blocks")
+        values = {
+            "num_requests_running": _number(stats, "num_running"),
+            "num_requests_waiting": _number(stats, "num_waiting"),
+            "num_requests_swapped": _number(stats, "num_swapped"),
+            "kv_cache_usage_perc": _number(stats, "num_used_blocks") / num_blocks if num_blocks else 0.0,
+        }
+        for name, text in _GAUGES.items():
+            family = GaugeMetricFamily(self._prefix + name, text, labels=["model_name"])
+            family.add_metric([self._model_name], values[name])
+            yield family
+
+
+def _number(stats: dict[str, object], name: str) -> float:
+    value = stats.get(name, 0)
+    return float(value) if isinstance(value, (int, float)) else 0.0

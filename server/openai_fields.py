@@ -1,0 +1,150 @@
+"""What OpenAI clients send: which fields are theirs and how they become a prompt and SamplingParams.
+
+Fields that would change the answer and are not built are refused by name; those that change nothing are dropped. All
+others are sampling fields, and SamplingParams has the last word on them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..engine.errors import InvalidRequestError
+from ..engine.sampling_params import SamplingParams
+from .fields import take_bool
+
+COMPLETION_DEFAULTS = {"default_max_tokens": 16}
+CHAT_DEFAULTS = {"default_max_tokens": None}  # all that fits
+
+_DROPPED = frozenset(
+    {
+        *("user", "store", "metadata", "service_tier", "parallel_tool_calls", "reasoning_effort", "safety_identifier"),
+        *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "verbosity", "prediction"),
+    }
+)
+# Not built, with the values that ask for nothing.
+_COMPLETION_NEUTRAL: dict[str, tuple[Any, ...]] = {"echo": (False,), "suffix": ("",)}
+_CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "response_format": ({"type": "text"},),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "modalities": (["text"],),
+    "audio": (),
+    "web_search_options": (),
+    "moderation": (),
+}
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamOptions:
+    """How the answer comes."""
+
+    stream: bool
+    include_usage: bool
+
+
+def take_stream_options(fields: dict[str, Any]) -> StreamOptions:
+    """`stream` and `stream_options`."""
+    stream = take_bool(fields, "stream")
+    options = fields.pop("stream_options", None)
+    if options is None:
+        return StreamOptions(stream=stream, include_usage=False)
+    if not stream:
+        raise InvalidRequestError("stream_options goes with stream true only", param="stream_options")
+    if not isinstance(options, dict):
+        raise InvalidRequestError("stream_options must be an object", param="stream_options")
+    options = dict(options)
+    include_usage = take_bool(options, "include_usage")
+    take_bool(options, "include_obfuscation")
+    if options:
+        name = min(options)
+        raise InvalidRequestError(f"unknown field stream_options.{name}", param=f"stream_options.{name}")
+    return StreamOptions(stream=stream, include_usage=include_usage)
+
+
+def completion_params(fields: dict[str, Any]) -> SamplingParams:
+    """The sampling fields of /v1/completions, everything else having been taken out."""
+    _drop(fields, _COMPLETION_NEUTRAL)
+    best_of = fields.pop("best_of", None)
+    n = 1 if fields.get("n") is None else fields["n"]
+    if best_of is not None and (type(best_of) is not int or best_of != n):
+        raise InvalidRequestError("best_of other than n is not supported; leave it out", param="best_of")
+    return SamplingParams.from_fields(fields, defaults=COMPLETION_DEFAULTS)
+
+
+def chat_params(fields: dict[str, Any]) -> SamplingParams:
+    """The sampling fields of /v1/chat/completions, everything else having been taken out."""
+    _drop(fields, _CHAT_NEUTRAL)
+    _rename_max_tokens(fields)
+    fields["logprobs"] = _chat_logprobs(fields)
+    return SamplingParams.from_fields(fields, defaults=CHAT_DEFAULTS)
+
+
+def take_messages(fields: dict[str, Any]) -> list[dict[str, str]]:
+    """The conversation, each message with a role and a text."""
+    messages = fields.pop("messages", None)
+    if not isinstance(messages, list) or not messages:
+        raise InvalidRequestError("messages must be a list of at least one message", param="messages")
+    return [_message(message, at=f"messages[{number}]") for number, message in enumerate(messages)]
+
+
+def _drop(fields: dict[str, Any], neutral: Mapping[str, tuple[Any, ...]]) -> None:
+    for name in _DROPPED & set(fields):
+        del fields[name]
+    for name, harmless in neutral.items():
+        value = fields.pop(name, None)
+        if value is not None and not any(type(value) is type(item) and value == item for item in harmless):
+            raise InvalidRequestError(f"{name} is not supported yet; leave it out", param=name)
+
+
+def _rename_max_tokens(fields: dict[str, Any]) -> None:
+    newer = fields.pop("max_completion_tokens", None)
+    if newer is None:
+        return
+    if type(newer) is not int:
+        raise InvalidRequestError("max_completion_tokens must be an integer", param="max_completion_tokens")
+    if fields.get("max_tokens") not in (None, newer):
+        raise InvalidRequestError(
+            "max_tokens and max_completion_tokens differ; send one of them", param="max_completion_tokens"
+        )
+    if newer < 1:
+        raise InvalidRequestError("max_completion_tokens must be at least 1", param="max_completion_tokens")
+    fields["max_tokens"] = newer
+
+
+def _chat_logprobs(fields: dict[str, Any]) -> Any:
+    is_wanted = take_bool(fields, "logprobs")
+    top = fields.pop("top_logprobs", None)
+    if top is None:
+        return 0 if is_wanted else None
+    if type(top) is not int or not 0 <= top <= 20:
+        raise InvalidRequestError("top_logprobs must be an integer from 0 to 20", param="top_logprobs")
+    if not is_wanted:
+        raise InvalidRequestError("top_logprobs goes with logprobs true only", param="top_logprobs")
+    return top
+
+
+def _message(message: Any, *, at: str) -> dict[str, str]:
+    if not isinstance(message, dict):
+        raise InvalidRequestError(f"{at} must be an object with a role and a content", param=at)
+    role = message.get("role")
+    if not isinstance(role, str) or role not in _ROLES:
+        raise InvalidRequestError(f"{at}.role must be one of {', '.join(_ROLES)}", param=f"{at}.role")
+    for name in ("tool_calls", "function_call", "audio"):
+        if message.get(name):
+            raise InvalidRequestError(f"{at}.{name} is not supported yet; leave it out", param=f"{at}.{name}")
+    return {"role": _ROLES[role], "content": _text(message.get("content"), at=f"{at}.content")}
+
+
+def _text(content: Any, *, at: str) -> str:
+    """The text of a message: a string, or parts that are all text."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list) or not content:
+        raise InvalidRequestError(f"{at} must be a string or a list of text parts", param=at)
+    for part in content:
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise InvalidRequestError(f'{at}: only parts of {{"type": "text", "text": ...}} are supported', param=at)
+    return "".join(part["text"] for part in content)

@@ -1,0 +1,182 @@
+"""What the routes share: settings, the engine once it is there, kept results, metrics, and whether work is taken.
+
+Imports no torch: the engine's module is imported in a thread by `load`, while the port already answers.
+"""
+
+import asyncio
+import importlib
+import logging
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import HTTPConnection
+
+from ..engine.errors import ConfigError, InvalidRequestError, ModelNotFoundError
+from ..engine.sampling_params import SamplingParams
+from .auth import KeyRing
+from .errors import NotReadyError
+from .jobs import Job, Signal
+from .metrics import Metrics
+from .results import ResultStore
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from ..engine.engine import AsyncEngine
+    from ..engine.intake import Prompt
+    from ..engine.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+LINGER_S = 3.0  # pollers are told to come back after 1 s
+
+_WHY = {
+    "loading": "the model is still loading",
+    "draining": "the server is shutting down",
+    "failed": "the model could not be loaded; the server's log says why",
+    "stalled": "the engine makes no progress; the server's log may say why",
+}
+
+
+class Service:
+    """One served model. `state` is loading, ready, draining, stalled or failed."""
+
+    def __init__(self, settings: Settings, engine: "AsyncEngine | None" = None) -> None:
+        self.settings = settings
+        self.keys = KeyRing(settings.api_key)
+        self.results = ResultStore(
+            ttl=settings.result_ttl, max_results=settings.max_results, max_bytes=settings.max_result_bytes
+        )
+        self.metrics = Metrics(prefix=settings.metrics_prefix, model_name=settings.model_name, stats=self.engine_stats)
+        self.start_time = time.time()
+        self.is_draining = False
+        self.logs_load_failure = True  # False where somebody awaits `loading`
+        self.loading: asyncio.Task[None] | None = None
+        self._engine = engine
+        self._is_loaded = False
+        self._is_ours = False
+
+    @property
+    def state(self) -> str:
+        """loading, ready, draining, stalled (the engine, or its end) or failed (to load)."""
+        if self.is_draining:
+            return "draining"
+        if self.loading is not None and self.loading.done() and not self._is_loaded:
+            return "failed"
+        if self._engine is None or not self._is_loaded:
+            return "loading"
+        return "ready" if self._engine.is_ready else "stalled"
+
+    @property
+    def engine(self) -> "AsyncEngine":
+        """The engine, also while it drains. Raises NotReadyError before it is loaded."""
+        if self._engine is None or not self._is_loaded:
+            raise self.not_ready()
+        return self._engine
+
+    @property
+    def tokenizer(self) -> "Tokenizer":
+        """The model's tokenizer. Raises InvalidRequestError if it has none."""
+        tokenizer = self.engine.tokenizer
+        if tokenizer is None:
+            raise InvalidRequestError("this model has no tokenizer; send token ids to /generate or /v1/completions")
+        return tokenizer
+
+    def not_ready(self) -> NotReadyError:
+        """Why no work is taken."""
+        return NotReadyError(_WHY[self.state], code=self.state)
+
+    def engine_stats(self) -> dict[str, object]:
+        """The engine's snapshot, empty until it is loaded."""
+        return self._engine.stats() if self._engine is not None and self._is_loaded else {}
+
+    async def load(self) -> None:
+        """Import and start the engine, unless one was given that runs already. Raises ConfigError."""
+        try:
+            await self._load()
+        except Exception as exc:
+            if self.logs_load_failure:
+                # A reason that the user can mend is one line, anything else a traceback.
+                reason = None if isinstance(exc, ConfigError) else exc
+                logger.error("the model was not loaded: %s", exc, exc_info=reason)
+            raise
+
+    async def _load(self) -> None:
+        if self._engine is None:
+            module = await asyncio.to_thread(importlib.import_module, "..engine.engine", __package__)
+            self._engine = module.AsyncEngine(self.settings.engine_config())
+        assert self._engine is not None
+        self._engine.observers.append(self.metrics)
+        if not self._engine.is_ready:
+            self._is_ours = True
+            await self._engine.start()
+        self._is_loaded = True
+
+    async def drain(self) -> None:
+        """Take no new work; return when what runs has ended, by itself or because the drain timeout is over."""
+        self.is_draining = True
+        if self._engine is not None and self._is_loaded:
+            running = self.results.unfinished()
+            await self._engine.drain(self.settings.drain_timeout)
+            await self.close()
+            # Whoever polls for a result that has just been finished gets a moment to fetch it.
+            unread = [asyncio.ensure_future(job.was_read.wait()) for job in running if job.status == "completed"]
+            if unread:
+                await asyncio.wait(unread, timeout=min(LINGER_S, self.settings.drain_timeout))
+
+    async def close(self) -> None:
+        """Stop the engine if `load` started it."""
+        if self._is_ours and self._is_loaded and self._engine is not None:
+            self._is_ours = False
+            await self._engine.stop()
+
+    def check_model(self, name: object) -> None:
+        """Raise unless `name` is None or the served model."""
+        if name is not None and not isinstance(name, str):
+            raise InvalidRequestError("model must be a string", param="model")
+        if name is not None and name != self.settings.model_name:
+            raise ModelNotFoundError(f"model {name[:100]!r} is not served here; served: {self.settings.model_name}")
+
+    def token_text(self, token_id: int) -> str:
+        """The text of one token alone, special tokens too."""
+        return self.tokenizer.decode([token_id], skip_special_tokens=False)
+
+    async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text, found off the loop."""
+        return await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens=add_special_tokens)
+
+    async def chat_prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Token ids of a conversation in the model's chat template. Raises InvalidRequestError, NotReadyError."""
+        text = await asyncio.to_thread(self.tokenizer.render_chat, messages)
+        return await self.encode(text, add_special_tokens=False)
+
+    def new_job(self, params: SamplingParams, *, owner: str, changed: Signal | None = None) -> Job:
+        """A job under a new, unguessable id; not submitted yet."""
+        return Job(
+            secrets.token_urlsafe(24),
+            model=self.settings.model_name,
+            num_outputs=params.n,
+            owner=owner,
+            stream_interval=self.settings.stream_interval,
+            changed=changed,
+        )
+
+    async def submit(self, job: Job, prompt: "Prompt", params: SamplingParams) -> None:
+        """Hand the job to the engine. Raises as AsyncEngine.submit, and NotReadyError."""
+        if self.state != "ready":
+            raise self.not_ready()
+        job.accept(await self.engine.submit(prompt, params, job.sink, request_id=job.seq_id))
+
+    def abort(self, *jobs: Job) -> None:
+        """End jobs that nobody waits for any more."""
+        for job in jobs:
+            if not job.finished and self._engine is not None:
+                self._engine.abort(job.seq_id)
+
+
+def service_of(connection: HTTPConnection) -> Service:
+    """The service behind this request."""
+    service = connection.app.state.service
+    assert isinstance(service, Service)
+    return service

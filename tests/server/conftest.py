@@ -1,0 +1,57 @@
+"""A served fake engine, and a client for it."""
+
+import sys
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # for the helpers beside this file: tests/ holds no packages
+
+from fake_engine import FakeEngine
+from serving import ServerProcess, serving
+
+from splitfuse.server.app import build_app
+from splitfuse.server.service import Service
+from splitfuse.server.settings import Settings
+
+
+@dataclass
+class Served:
+    """A running server with a fake engine."""
+
+    url: str
+    engine: FakeEngine
+    service: Service
+    client: httpx.AsyncClient
+
+
+@pytest.fixture
+def settings() -> Settings:
+    """Override in a module or by parametrizing to serve with others."""
+    return Settings()
+
+
+@pytest.fixture
+async def served(settings: Settings) -> AsyncIterator[Served]:
+    engine = FakeEngine()
+    app = build_app(settings, engine)  # type: ignore[arg-type]
+    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=10) as client:
+        await app.state.service.loading
+        yield Served(url, engine, app.state.service, client)
+
+
+@pytest.fixture(scope="session")
+def live_server() -> Iterator[ServerProcess]:
+    """`splitfuse serve` with the demo model: a real process, a real engine, a small cache."""
+    with ServerProcess("--dtype", "float32", "--num-kv-blocks", "128", "--max-model-len", "512") as server:
+        yield server
+
+
+@pytest.fixture
+async def live(live_server: ServerProcess) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the real server."""
+    async with httpx.AsyncClient(base_url=live_server.url, timeout=60) as client:
+        yield client

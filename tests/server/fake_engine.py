@@ -1,0 +1,306 @@
+"""An engine without a model: deterministic tokens, released one by one if a test wants, faults on demand.
+
+Has the public face of AsyncEngine, so the server cannot tell. Token ids are bytes; the answer to a prompt is a fixed
+function of the prompt, the output's index and the position.
+"""
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.errors import (
+    ContextLengthError,
+    InvalidRequestError,
+    QueueFullError,
+    RequestFailedError,
+    UnavailableError,
+)
+from splitfuse.engine.outputs import OutputDelta, RequestMetrics, StepStats, TokenLogprobs
+from splitfuse.engine.sampling_params import SamplingParams, check_token_ids
+
+VOCAB_SIZE = 300  # ids from 256 on have no text
+MAX_MODEL_LEN = 512
+NUM_BLOCKS = 100
+
+
+class FakeTokenizer:
+    has_chat_template = True
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        return list(text.encode())
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        return bytes(i for i in token_ids if i < 256).decode("utf-8", "replace")
+
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> str:
+        return "".join(f"<{m['role']}>{m['content']}\n" for m in messages) + "<assistant>"
+
+
+@dataclass
+class FakeHandle:
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    arrival_time: float
+    started: bool = False
+    aborted: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+def answer(prompt_token_ids: Sequence[int], index: int, position: int) -> int:
+    """The token at this position of the answer, a lower-case letter."""
+    return 97 + (sum(prompt_token_ids) + 7 * index + 3 * position * position) % 26
+
+
+def answer_text(prompt: str, *, num_tokens: int, index: int = 0) -> str:
+    """The whole answer."""
+    return "".join(chr(answer(list(prompt.encode()), index, position)) for position in range(num_tokens))
+
+
+class FakeEngine:
+    def __init__(self, config: EngineConfig | None = None) -> None:
+        self.config = config or EngineConfig()
+        self.tokenizer = FakeTokenizer()
+        self.max_model_len = MAX_MODEL_LEN
+        self.model_config = SimpleNamespace(vocab_size=VOCAB_SIZE)
+        self.observers: list[Any] = []
+        self.loaded = SimpleNamespace(num_blocks=NUM_BLOCKS, max_model_len=MAX_MODEL_LEN, device="cpu", dtype="float32")
+        self.is_healthy = True
+        self.is_started = False
+        self.is_draining = False
+        self.may_start = asyncio.Event()
+        self.may_start.set()
+        self.start_error: Exception | None = None
+        self.submit_error: Exception | None = None
+        self.queue_is_full = False
+        self.fail_at: int | None = None  # position at which every request breaks
+        self.leave_out_last_token = False  # the end comes as a delta of its own, without a token
+        self.handles: dict[str, FakeHandle] = {}
+        self.aborted: list[str] = []
+        self.abort_seen = asyncio.Event()
+        self.submitted = asyncio.Event()
+        self.drain_seen = asyncio.Event()
+        self.num_submitted = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._num_allowed: float = math.inf
+        self._allowed = asyncio.Condition()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    # What tests turn.
+
+    def hold(self) -> None:
+        """Let no further token out, of any request."""
+        self._num_allowed = 0
+
+    async def allow(self, num_tokens: float = math.inf) -> None:
+        """Let so many further tokens out, over all requests."""
+        async with self._allowed:
+            self._num_allowed += num_tokens
+            self._allowed.notify_all()
+
+    # The face of AsyncEngine.
+
+    async def start(self) -> None:
+        await self.may_start.wait()
+        if self.start_error is not None:
+            raise self.start_error
+        self.is_started = True
+
+    async def stop(self) -> None:
+        self.is_draining = True
+        for request_id in list(self.handles):
+            self.abort(request_id)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self.is_started = False
+
+    async def drain(self, timeout: float) -> None:  # noqa: ASYNC109  AsyncEngine's signature
+        self.is_draining = True
+        self.drain_seen.set()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), timeout)
+
+    async def submit(
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams,
+        sink: Callable[[OutputDelta], None],
+        *,
+        request_id: str | None = None,
+    ) -> FakeHandle:
+        await asyncio.sleep(0)
+        self._check(prompt, params)
+        token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        self.num_submitted += 1
+        request_id = request_id or f"r{self.num_submitted}"
+        assert request_id not in self.handles
+        handle = FakeHandle(
+            request_id, prompt if isinstance(prompt, str) else None, token_ids, params, time.monotonic()
+        )
+        self.handles[request_id] = handle
+        self.submitted.set()
+        self._idle.clear()
+        task = asyncio.create_task(self._run(handle, sink))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return handle
+
+    def abort(self, request_id: str) -> None:
+        if request_id in self.handles:
+            self.aborted.append(request_id)
+            self.abort_seen.set()
+            self.handles[request_id].aborted.set()
+
+    async def generate(
+        self, prompt: str, params: SamplingParams, *, request_id: str | None = None
+    ) -> AsyncIterator[OutputDelta]:
+        raise NotImplementedError
+        yield
+
+    @property
+    def is_ready(self) -> bool:
+        return self.is_started and not self.is_draining and self.is_healthy
+
+    @property
+    def num_unfinished(self) -> int:
+        return len(self.handles)
+
+    def stats(self) -> dict[str, Any]:
+        num_running = sum(handle.started for handle in self.handles.values())
+        return {
+            "num_running": num_running,
+            "num_waiting": len(self.handles) - num_running,
+            "num_blocks": NUM_BLOCKS,
+            "num_used_blocks": num_running,
+            "block_size": 16,
+            "steps": [],
+        }
+
+    def _check(self, prompt: str | Sequence[int], params: SamplingParams) -> None:
+        if self.is_draining or not self.is_started:
+            raise UnavailableError("no")
+        if self.submit_error is not None:
+            raise self.submit_error
+        if self.queue_is_full:
+            raise QueueFullError("the queue is full", retry_after_s=2.5)
+        params.check_against(vocab_size=VOCAB_SIZE)
+        if not prompt:
+            raise InvalidRequestError("prompt is empty", param="prompt")
+        if not isinstance(prompt, str):
+            check_token_ids(prompt, vocab_size=VOCAB_SIZE, param="prompt")
+        if len(prompt) + (params.max_tokens or 1) > MAX_MODEL_LEN:
+            raise ContextLengthError(f"{len(prompt)} tokens are too many")
+
+    async def _run(self, handle: FakeHandle, sink: Callable[[OutputDelta], None]) -> None:
+        params = handle.params
+        num_tokens = params.max_tokens or min(
+            params.default_max_tokens or MAX_MODEL_LEN, MAX_MODEL_LEN - len(handle.prompt_token_ids)
+        )
+        first_token_time: float | None = None
+        unfinished = list(range(params.n))
+        for position in range(num_tokens):
+            for index in list(unfinished):
+                if not await self._may_go_on(handle):
+                    self._end(handle, sink, unfinished, "abort", position, first_token_time)
+                    return
+                handle.started = True
+                first_token_time = first_token_time or time.monotonic()
+                if self.fail_at == position:
+                    self._end(handle, sink, unfinished, "error", position, first_token_time)
+                    return
+                is_last = position == num_tokens - 1
+                if is_last:
+                    unfinished.remove(index)
+                    if not unfinished:
+                        self._forget(handle)
+                self._token(handle, sink, index, position, is_last, first_token_time)
+        self._idle_if_empty()
+
+    def _token(
+        self,
+        handle: FakeHandle,
+        sink: Callable[[OutputDelta], None],
+        index: int,
+        position: int,
+        is_last: bool,
+        first_token_time: float,
+    ) -> None:
+        token_id = answer(handle.prompt_token_ids, index, position)
+        logprobs = None
+        if handle.params.logprobs is not None:
+            top = tuple((97 + rank, -0.5 - rank) for rank in range(handle.params.logprobs))
+            logprobs = (TokenLogprobs(token_id, -math.inf if position == 0 else -0.5, top),)
+        end = {"finish_reason": "length", "metrics": self._metrics(handle, position + 1, first_token_time)}
+        if is_last and self.leave_out_last_token:
+            sink(OutputDelta(handle.request_id, index, chr(token_id), (token_id,), logprobs))
+            sink(OutputDelta(handle.request_id, index, "", (), **end))
+        else:
+            sink(
+                OutputDelta(handle.request_id, index, chr(token_id), (token_id,), logprobs, **(end if is_last else {}))
+            )
+        now = time.monotonic()
+        stats = StepStats(position, now, 0.001, 5, 1, 1, 0, 1, NUM_BLOCKS, 0, ttfts=() if position else (0.01,))
+        for observer in self.observers:
+            observer.on_step(stats)
+            if is_last:
+                observer.on_output_finished(end["metrics"], "length")
+
+    def _end(
+        self,
+        handle: FakeHandle,
+        sink: Callable[[OutputDelta], None],
+        unfinished: list[int],
+        reason: str,
+        position: int,
+        first_token_time: float | None,
+    ) -> None:
+        self._forget(handle)
+        error = RequestFailedError("secret inside text", error_id="e" * 8) if reason == "error" else None
+        for index in unfinished:
+            metrics = self._metrics(handle, position, first_token_time)
+            sink(OutputDelta(handle.request_id, index, "", (), finish_reason=reason, metrics=metrics, error=error))
+        self._idle_if_empty()
+
+    async def _may_go_on(self, handle: FakeHandle) -> bool:
+        """Wait for permission to emit one token; False if the request was aborted meanwhile."""
+        await asyncio.sleep(0)
+        if self._num_allowed <= 0 and not handle.aborted.is_set():
+            aborted = asyncio.ensure_future(handle.aborted.wait())
+            allowed = asyncio.ensure_future(self._wait_allowed())
+            await asyncio.wait([aborted, allowed], return_when=asyncio.FIRST_COMPLETED)
+            aborted.cancel()
+            allowed.cancel()
+        if handle.aborted.is_set():
+            return False
+        self._num_allowed -= 1
+        return True
+
+    async def _wait_allowed(self) -> None:
+        async with self._allowed:
+            await self._allowed.wait_for(lambda: self._num_allowed > 0)
+
+    def _forget(self, handle: FakeHandle) -> None:
+        self.handles.pop(handle.request_id, None)
+
+    def _idle_if_empty(self) -> None:
+        if not self.handles:
+            self._idle.set()
+
+    def _metrics(self, handle: FakeHandle, num_tokens: int, first_token_time: float | None) -> RequestMetrics:
+        return RequestMetrics(
+            arrival_time=handle.arrival_time,
+            first_scheduled_time=first_token_time,
+            first_token_time=first_token_time,
+            finished_time=time.monotonic(),
+            num_prompt_tokens=len(handle.prompt_token_ids),
+            num_output_tokens=num_tokens,
+            num_cached_tokens=2,
+            num_preemptions=1,
+        )

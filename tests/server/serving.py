@@ -1,0 +1,119 @@
+"""Runs the server for tests: an app in the test's own loop, or the command in a process; reads event streams."""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+from uvicorn.server import ServerState
+
+from splitfuse.server.connection import Connection
+from splitfuse.server.process import uvicorn_config
+
+
+@contextlib.asynccontextmanager
+async def serving(app: FastAPI) -> AsyncIterator[str]:
+    """The app's URL. Like uvicorn.Server, less its 0.1 s polling loops."""
+    config = uvicorn_config(app)
+    config.load()
+    state = ServerState()
+    loop = asyncio.get_running_loop()
+    async with app.router.lifespan_context(app):
+        server = await loop.create_server(
+            lambda: Connection(config=config, server_state=state, app_state={}), "127.0.0.1", 0
+        )
+        try:
+            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        finally:
+            server.close()
+            for connection in list(state.connections):
+                connection.transport.abort()
+            if state.tasks:
+                await asyncio.wait(state.tasks, timeout=5)
+
+
+def parse_events(text: str) -> list[dict[str, Any]]:
+    """The events of a stream: id, event, data (decoded). Comments are left out."""
+    events = []
+    for block in text.split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.splitlines() if line and not line.startswith(":"))
+        if fields:
+            data = fields["data"]
+            events.append({**fields, "data": data if data == "[DONE]" else json.loads(data)})
+    return events
+
+
+async def stream_events(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
+    """The events as they come."""
+    text = ""
+    async for piece in response.aiter_text():
+        text += piece
+        while "\n\n" in text:
+            block, text = text.split("\n\n", 1)
+            for event in parse_events(block):
+                yield event
+
+
+class ServerProcess:
+    """`splitfuse serve` in a process of its own, on any free port. Leaving the `with` block ends it."""
+
+    def __init__(self, *args: str, env: dict[str, str] | None = None) -> None:
+        # One thread: the tests share their cores, and a barrier between threads that do not run costs most of a step.
+        command = [sys.executable, "-m", "splitfuse.server", "serve", "--port", "0", "--num-threads", "1", *args]
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+        )
+        self.panel = ""
+
+    def __enter__(self) -> "ServerProcess":
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.panel += line
+            if "curl" in line:
+                return self
+        raise AssertionError(f"the server ended: {self.process.communicate()}")
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        match = re.search(r"http://[\d.]+:\d+", self.panel)
+        assert match is not None, self.panel
+        return match[0]
+
+    def signal(self, number: int = signal.SIGTERM) -> None:
+        """Send a signal."""
+        self.process.send_signal(number)
+
+    def wait(self) -> tuple[int, str]:
+        """Exit code and what stood on stderr."""
+        _, stderr = self.process.communicate(timeout=60)
+        return self.process.returncode, stderr
+
+
+def run_cli(*args: str, stdin: str = "", env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """`splitfuse …` to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "splitfuse.server", *args],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+    )

@@ -1,0 +1,228 @@
+"""The whole house: a server process with the demo model, asked over HTTP as users do."""
+
+import asyncio
+import time
+
+import openai
+import pytest
+from serving import parse_events, stream_events
+
+GREEDY = {"prompt": "Once upon a time", "max_tokens": 24, "temperature": 0, "ignore_eos": True}
+MODEL = "splitfuse-demo-5m"
+
+
+async def submit(live, **fields):
+    response = await live.post("/generate", json={**GREEDY, **fields})
+    assert response.status_code == 202, response.text
+    return response.json()["result_url"]
+
+
+async def until_idle(live, *, seconds=20):
+    """Statistics once nothing runs and every block is free. There is no event for that, so it asks."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        stats = (await live.get("/stats")).json()
+        if stats["num_running"] == stats["num_waiting"] == stats["num_used_blocks"] == 0:
+            return stats
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"still busy: {stats['num_running']} running, {stats['num_used_blocks']} blocks used")
+
+
+@pytest.fixture
+async def client(live):
+    async with openai.AsyncOpenAI(
+        base_url=str(live.base_url).rstrip("/") + "/v1", api_key="unused", max_retries=0
+    ) as client:
+        yield client
+
+
+async def test_submit_and_poll(live):
+    url = await submit(live)
+    seen = set()
+    while True:
+        result = (await live.get(url)).json()
+        seen.add(result["status"])
+        if result["status"] not in ("queued", "running"):
+            break
+        await asyncio.sleep(0.01)
+    assert result["status"] == "completed"
+    assert seen <= {"queued", "running", "completed"}
+    assert result["finish_reason"] == "length"
+    assert len(result["token_ids"]) == 24
+    assert result["timings"]["e2e_s"] >= result["timings"]["ttft_s"] >= result["timings"]["queue_s"] >= 0
+    assert result["timings"]["tokens_per_s"] > 0
+
+
+async def test_every_door_gives_the_same_text(live, client):
+    polled = (await live.get(await submit(live) + "?wait=60")).json()
+    events = parse_events((await live.post("/generate", json={**GREEDY, "stream": True})).text)
+    fields = {"model": MODEL, "prompt": GREEDY["prompt"], "max_tokens": 24, "temperature": 0}
+    extra = {"ignore_eos": True}
+    plain = await client.completions.create(**fields, extra_body=extra)
+    stream = await client.completions.create(**fields, extra_body=extra, stream=True)
+    streamed = [chunk.choices[0].text async for chunk in stream]
+    texts = {
+        polled["text"],
+        "".join(event["data"]["text"] for event in events[:-1]),
+        events[-1]["data"]["text"],
+        plain.choices[0].text,
+        "".join(streamed),
+    }
+    assert len(texts) == 1
+    assert [i for event in events[:-1] for i in event["data"]["token_ids"]] == polled["token_ids"]
+    ids = (await live.post("/tokenize", json={"prompt": GREEDY["prompt"]})).json()["tokens"]
+    assert plain.usage.prompt_tokens == polled["usage"]["prompt_tokens"] == len(ids)
+
+
+async def test_prompt_of_ids(live):
+    ids = (await live.post("/tokenize", json={"prompt": GREEDY["prompt"]})).json()["tokens"]
+    from_text = (await live.get(await submit(live) + "?wait=60")).json()
+    from_ids = (await live.get(await submit(live, prompt=ids) + "?wait=60")).json()
+    assert from_ids["token_ids"] == from_text["token_ids"]
+    detokenized = (await live.post("/detokenize", json={"tokens": from_ids["token_ids"]})).json()
+    assert detokenized["prompt"] == from_text["text"]
+
+
+async def test_chat(client):
+    messages = [{"role": "user", "content": "Tell me a story."}]
+    fields = {"model": MODEL, "messages": messages, "temperature": 0, "max_tokens": 20}
+    plain = await client.chat.completions.create(**fields, logprobs=True, top_logprobs=2)
+    stream = await client.chat.completions.create(**fields, stream=True, stream_options={"include_usage": True})
+    chunks = [chunk async for chunk in stream]
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1])
+    assert text == plain.choices[0].message.content
+    assert text
+    assert chunks[-2].choices[0].finish_reason == plain.choices[0].finish_reason
+    assert chunks[-1].usage.total_tokens == plain.usage.total_tokens
+    logprobs = plain.choices[0].logprobs.content
+    assert all(token.logprob <= 0 for token in logprobs)
+    assert all(token.token == token.top_logprobs[0].token for token in logprobs)  # greedy
+
+
+async def test_seeded_outputs_differ_from_each_other_but_not_between_runs(live):
+    fields = {"temperature": 1.0, "seed": 7, "n": 3}
+    first = (await live.get(await submit(live, **fields) + "?wait=60")).json()
+    second = (await live.get(await submit(live, **fields) + "?wait=60")).json()
+    texts = [output["text"] for output in first["outputs"]]
+    assert texts == [output["text"] for output in second["outputs"]]
+    assert len(set(texts)) == 3
+    assert first["usage"]["completion_tokens"] == 72
+
+
+async def test_stop_string(live):
+    text = (await live.get(await submit(live) + "?wait=60")).json()["text"]
+    word = text.split()[3]
+    result = (await live.get(await submit(live, stop=word) + "?wait=60")).json()
+    assert (result["finish_reason"], result["stop_reason"]) == ("stop", word)
+    assert result["text"] == text[: text.index(word)]
+
+
+async def test_hanging_up_gives_the_blocks_back(live):
+    await until_idle(live)
+    async with live.stream("POST", "/generate", json={**GREEDY, "max_tokens": 450, "stream": True}) as stream:
+        events = stream_events(stream)
+        for _ in range(3):
+            await anext(events)
+        assert (await live.get("/stats")).json()["num_used_blocks"] > 0
+        url = stream.headers["location"]
+    await until_idle(live)
+    result = (await live.get(url)).json()
+    assert (result["status"], result["finish_reason"]) == ("cancelled", "abort")
+    assert 3 <= len(result["token_ids"]) < 450
+
+
+async def test_hanging_up_on_openai_gives_the_blocks_back(live, client):
+    stream = await client.completions.create(model=MODEL, prompt=["One", "Two"], max_tokens=450, stream=True)
+    await anext(aiter(stream))
+    await stream.close()
+    await until_idle(live)
+    pending = asyncio.create_task(live.post("/v1/completions", json={**GREEDY, "max_tokens": 450}))
+    while (await live.get("/stats")).json()["num_running"] == 0:
+        pass
+    pending.cancel()
+    await until_idle(live)
+
+
+async def test_delete_gives_the_blocks_back(live):
+    url = await submit(live, max_tokens=450)
+    assert (await live.delete(url)).json()["status"] == "cancelled"
+    await until_idle(live)
+    assert (await live.get(url)).status_code == 404
+
+
+async def test_reattaching_from_every_cut(live):
+    url = await submit(live)
+    whole = (await live.get(url + "/stream")).text
+    events = parse_events(whole)
+    for cut in range(len(events)):
+        rest = (await live.get(f"{url}/stream", headers={"Last-Event-ID": str(cut)})).text
+        kept = whole.split("\n\n")[: cut + 1]
+        assert "\n\n".join(kept) + "\n\n" + rest == whole
+
+
+async def test_a_stream_cut_while_it_runs_goes_on_without_a_gap(live):
+    url = await submit(live, max_tokens=60)
+    token_ids, last = [], None
+    while True:
+        headers = {} if last is None else {"Last-Event-ID": last}
+        async with live.stream("GET", url + "/stream", headers=headers) as stream:
+            num_read = 0
+            async for event in stream_events(stream):
+                last = event["id"]
+                if event["event"] == "done":
+                    break
+                token_ids += event["data"]["token_ids"]
+                num_read += 1
+                if num_read == 7:
+                    break
+            if event["event"] == "done":
+                break
+    assert token_ids == event["data"]["token_ids"]
+    assert len(token_ids) == 60
+
+
+async def test_long_poll_beside_a_stream(live):
+    url = await submit(live, max_tokens=40)
+    polled, streamed = await asyncio.gather(live.get(url + "?wait=60"), live.get(url + "/stream"))
+    assert polled.json() == parse_events(streamed.text)[-1]["data"]
+
+
+async def test_many_at_once(live):
+    """More than the cache holds at once; each gets what it would have got alone."""
+    prompts = [f"Once there was a {word}" for word in ("fox", "girl", "king", "cat", "tree", "boat", "bird", "boy")]
+    alone = [
+        (await live.get(await submit(live, prompt=prompt, max_tokens=80) + "?wait=60")).json() for prompt in prompts
+    ]
+    urls = [await submit(live, prompt=prompt, max_tokens=80) for prompt in prompts for _ in range(4)]
+    together = [(await live.get(url + "?wait=60")).json() for url in urls]
+    assert [r["token_ids"] for r in together] == [r["token_ids"] for r in alone for _ in range(4)]
+    await until_idle(live)
+
+
+async def test_metrics_move(live):
+    def value(text, name):
+        return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith("splitfuse:" + name))
+
+    before = (await live.get("/metrics")).text
+    await live.get(await submit(live) + "?wait=60")
+    after = (await live.get("/metrics")).text
+    grown = {
+        name: value(after, name) - value(before, name)
+        for name in (
+            "generation_tokens_total",
+            "request_success_total",
+            "time_to_first_token_seconds_count",
+            "inter_token_latency_seconds_count",
+            "e2e_request_latency_seconds_count",
+            "prefix_cache_queries_total",
+        )
+    }
+    num_prompt_tokens = len((await live.post("/tokenize", json={"prompt": GREEDY["prompt"]})).json()["tokens"])
+    assert grown == {
+        "generation_tokens_total": 24,
+        "request_success_total": 1,
+        "time_to_first_token_seconds_count": 1,
+        "inter_token_latency_seconds_count": 23,
+        "e2e_request_latency_seconds_count": 1,
+        "prefix_cache_queries_total": num_prompt_tokens,
+    }

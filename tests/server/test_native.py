@@ -1,0 +1,411 @@
+"""The native routes through a loopback socket: submit, poll, stream, re-attach, cancel."""
+
+import asyncio
+import json
+
+import httpx
+import pytest
+from fake_engine import answer_text
+from serving import parse_events, stream_events
+
+from splitfuse.engine.errors import RequestFailedError, UnavailableError
+from splitfuse.engine.outputs import OutputDelta
+from splitfuse.server.jobs import Job
+from splitfuse.server.native import _events
+from splitfuse.server.settings import Settings
+
+TIMINGS = {"queue_s", "ttft_s", "decode_s", "e2e_s", "tokens_per_s", "num_preemptions"}
+
+
+async def submit(served, **fields):
+    response = await served.client.post("/generate", json={"prompt": "hello", "max_tokens": 5, **fields})
+    assert response.status_code == 202, response.text
+    return response.json()
+
+
+async def test_submit_answers_where_to_look(served):
+    response = await served.client.post("/generate", json={"prompt": "hello"})
+    body = response.json()
+    assert response.status_code == 202
+    assert response.headers["location"] == f"/result/{body['seq_id']}" == body["result_url"]
+    assert response.headers["retry-after"] == "1"
+    assert body == {
+        "seq_id": body["seq_id"],
+        "status": "queued",
+        "result_url": f"/result/{body['seq_id']}",
+        "stream_url": f"/result/{body['seq_id']}/stream",
+    }
+    assert len(body["seq_id"]) == 32
+
+
+async def test_result_has_the_contracts_shape(served):
+    seq_id = (await submit(served))["seq_id"]
+    body = (await served.client.get(f"/result/{seq_id}?wait=10")).json()
+    text = answer_text("hello", num_tokens=5)
+    token_ids = list(text.encode())
+    timings = body.pop("timings")
+    assert set(timings) == TIMINGS
+    assert timings["num_preemptions"] == 1
+    assert timings["tokens_per_s"] > 0
+    assert body == {
+        "seq_id": seq_id,
+        "status": "completed",
+        "model": "splitfuse-demo-5m",
+        "text": text,
+        "token_ids": token_ids,
+        "finish_reason": "length",
+        "stop_reason": None,
+        "outputs": [
+            {
+                "index": 0,
+                "text": text,
+                "token_ids": token_ids,
+                "finish_reason": "length",
+                "stop_reason": None,
+                "logprobs": None,
+            }
+        ],
+        "usage": {"prompt_tokens": 5, "completion_tokens": 5, "total_tokens": 10, "cached_tokens": 2},
+        "error": None,
+    }
+
+
+async def test_status_goes_from_queued_over_running_to_completed(served):
+    served.engine.hold()
+    url = (await submit(served))["result_url"]
+    body = (await served.client.get(url)).json()
+    assert (body["status"], body["text"], body["finish_reason"]) == ("queued", "", None)
+    assert body["usage"]["prompt_tokens"] == 5
+    async with served.client.stream("GET", url + "/stream") as stream:
+        events = stream_events(stream)
+        await served.engine.allow(2)
+        await anext(events)
+        await anext(events)
+        body = (await served.client.get(url)).json()
+        assert (body["status"], body["text"]) == ("running", answer_text("hello", num_tokens=2))
+    await served.engine.allow()
+    assert (await served.client.get(url + "?wait=10")).json()["status"] == "completed"
+
+
+async def test_a_read_does_not_delete(served):
+    url = (await submit(served))["result_url"]
+    first = await served.client.get(url + "?wait=10")
+    assert (await served.client.get(url)).content == first.content
+
+
+async def test_default_of_64_tokens(served):
+    url = (await served.client.post("/generate", json={"prompt": "hi"})).json()["result_url"]
+    assert (await served.client.get(url + "?wait=10")).json()["usage"]["completion_tokens"] == 64
+
+
+async def test_null_fields_count_as_absent(served):
+    fields = {"prompt": "hi", "stream": None, "model": None, "max_tokens": None, "stop": None, "temperature": None}
+    assert (await served.client.post("/generate", json=fields)).status_code == 202
+
+
+async def test_prompt_of_ids_equals_prompt_of_text(served):
+    url = (await submit(served, prompt=list(b"hello")))["result_url"]
+    assert (await served.client.get(url + "?wait=10")).json()["text"] == answer_text("hello", num_tokens=5)
+
+
+async def test_n_outputs(served):
+    url = (await submit(served, n=3, logprobs=1))["result_url"]
+    body = (await served.client.get(url + "?wait=10")).json()
+    assert [output["text"] for output in body["outputs"]] == [
+        answer_text("hello", num_tokens=5, index=index) for index in range(3)
+    ]
+    assert body["text"] == body["outputs"][0]["text"]
+    assert body["usage"]["completion_tokens"] == 15
+    first = body["outputs"][0]["logprobs"][0]
+    assert first == {"token_id": body["token_ids"][0], "logprob": -9999.0, "top": [{"token_id": 97, "logprob": -0.5}]}
+
+
+@pytest.mark.parametrize("wait", ["-1", "61", "nan", "inf", "abc", "", "1e999"])
+async def test_wait_out_of_range(served, wait):
+    url = (await submit(served))["result_url"]
+    response = await served.client.get(f"{url}?wait={wait}")
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "wait"
+
+
+async def test_long_poll_wakes_at_the_end(served):
+    served.engine.hold()
+    url = (await submit(served))["result_url"]
+    poll = asyncio.create_task(served.client.get(url + "?wait=30"))
+    async with served.client.stream("GET", url + "/stream") as stream:
+        await served.engine.allow(2)
+        await anext(stream_events(stream))
+        assert not poll.done()
+        await served.engine.allow()
+        assert (await poll).json()["status"] == "completed"
+
+
+async def test_long_poll_returns_when_the_time_is_over(served):
+    served.engine.hold()
+    url = (await submit(served))["result_url"]
+    assert (await served.client.get(url + "?wait=0.05")).json()["status"] == "queued"
+
+
+async def test_stream_has_ids_deltas_and_the_result(served):
+    response = await served.client.post("/generate", json={"prompt": "hello", "max_tokens": 4, "stream": True})
+    assert response.status_code == 200
+    assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert response.headers["cache-control"] == "no-cache"
+    assert response.headers["x-accel-buffering"] == "no"
+    events = parse_events(response.text)
+    assert [event["id"] for event in events] == ["0", "1", "2", "3", "4"]
+    assert [event["event"] for event in events] == ["token"] * 4 + ["done"]
+    text = answer_text("hello", num_tokens=4)
+    assert [event["data"] for event in events[:4]] == [
+        {"index": 0, "text": char, "token_ids": [ord(char)]} for char in text
+    ]
+    seq_id = response.headers["x-seq-id"]
+    assert response.headers["location"] == f"/result/{seq_id}"
+    assert events[4]["data"] == (await served.client.get(f"/result/{seq_id}")).json()
+
+
+async def test_an_end_without_a_token_makes_no_event(served):
+    served.engine.leave_out_last_token = True
+    response = await served.client.post("/generate", json={"prompt": "hello", "max_tokens": 4, "stream": True})
+    assert [event["event"] for event in parse_events(response.text)] == ["token"] * 4 + ["done"]
+
+
+@pytest.mark.parametrize("settings", [Settings(stream_interval=4)])
+async def test_stream_interval_gathers_tokens_after_the_first(served):
+    response = await served.client.post("/generate", json={"prompt": "hello", "max_tokens": 10, "stream": True, "n": 2})
+    events = parse_events(response.text)
+    for index in range(2):
+        pieces = [e["data"]["text"] for e in events[:-1] if e["data"]["index"] == index]
+        assert [len(piece) for piece in pieces] == [1, 4, 4, 1]
+        assert "".join(pieces) == answer_text("hello", num_tokens=10, index=index)
+
+
+@pytest.mark.parametrize("settings", [Settings(stream_interval=4)])
+async def test_stream_interval_keeps_logprobs_and_ends_without_a_token(served):
+    served.engine.leave_out_last_token = True
+    fields = {"prompt": "hello", "max_tokens": 3, "stream": True, "logprobs": 1}
+    response = await served.client.post("/generate", json=fields)
+    events = parse_events(response.text)
+    assert [len(event["data"]["token_ids"]) for event in events[:-1]] == [1, 2]
+    assert [len(event["data"]["logprobs"]) for event in events[:-1]] == [1, 2]
+
+
+async def test_hanging_up_on_a_submitted_stream_cancels(served):
+    served.engine.hold()
+    async with served.client.stream(
+        "POST", "/generate", json={"prompt": "hello", "max_tokens": 5, "stream": True}
+    ) as stream:
+        await served.engine.allow(2)
+        await anext(stream_events(stream))
+        seq_id = stream.headers["x-seq-id"]
+    await asyncio.wait_for(served.engine.abort_seen.wait(), 10)
+    assert served.engine.aborted == [seq_id]
+    body = (await served.client.get(f"/result/{seq_id}?wait=10")).json()
+    assert (body["status"], body["finish_reason"]) == ("cancelled", "abort")
+
+
+async def test_hanging_up_on_an_attached_stream_cancels_nothing(served):
+    served.engine.hold()
+    url = (await submit(served))["result_url"]
+    async with served.client.stream("GET", url + "/stream") as stream:
+        await served.engine.allow(1)
+        await anext(stream_events(stream))
+    await served.engine.allow()
+    assert (await served.client.get(url + "?wait=10")).json()["status"] == "completed"
+    assert served.engine.aborted == []
+
+
+@pytest.mark.parametrize("by_header", [False, True])
+@pytest.mark.parametrize("is_running", [False, True])
+async def test_reattaching_from_every_cut_gives_the_rest(served, by_header, is_running):
+    whole = parse_events(
+        (await served.client.post("/generate", json={"prompt": "hello", "max_tokens": 6, "stream": True})).text
+    )
+    num_tokens = len(whole) - 1
+    for cut in range(-1, len(whole) + 2):
+        if is_running:
+            served.engine.hold()
+        url = (await submit(served, max_tokens=6))["result_url"]
+        if is_running:
+            await served.engine.allow(3)
+        else:
+            await served.client.get(url + "?wait=10")
+        headers = {"Last-Event-ID": str(cut)} if by_header and cut >= 0 else {}
+        query = f"?starting_after={cut}" if not by_header and cut >= 0 else ""
+        reading = asyncio.create_task(served.client.get(url + "/stream" + query, headers=headers))
+        if is_running:
+            await served.engine.allow()
+        rest = parse_events((await reading).text)
+        assert [event["id"] for event in rest] == [str(i) for i in range(cut + 1, num_tokens + 1)]
+        assert [event["data"] for event in rest][:-1] == [event["data"] for event in whole[cut + 1 : -1]]
+
+
+async def test_last_event_id_is_younger_than_the_url(served):
+    url = (await submit(served))["result_url"]
+    response = await served.client.get(f"{url}/stream?starting_after=0", headers={"Last-Event-ID": "3"})
+    assert [event["id"] for event in parse_events(response.text)] == ["4", "5"]
+
+
+@pytest.mark.parametrize("value", ["-1", "abc", "1.5", "9" * 40, "٣"])
+async def test_bad_position(served, value):
+    url = (await submit(served))["result_url"]
+    response = await served.client.get(f"{url}/stream", params={"starting_after": value})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "starting_after"
+    response = await served.client.get(f"{url}/stream", headers={"Last-Event-ID": value.encode()})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "Last-Event-ID"
+
+
+async def test_delete_cancels_and_forgets(served):
+    served.engine.hold()
+    body = await submit(served)
+    response = await served.client.delete(body["result_url"])
+    assert response.status_code == 200
+    assert response.json() == {"seq_id": body["seq_id"], "status": "cancelled", "deleted": True}
+    assert served.engine.aborted == [body["seq_id"]]
+    absent = await served.client.get("/result/" + "x" * 32)
+    for method, path in [("GET", ""), ("GET", "/stream"), ("DELETE", "")]:
+        response = await served.client.request(method, body["result_url"] + path)
+        assert (response.status_code, response.content) == (404, absent.content)
+
+
+async def test_delete_of_a_finished_result(served):
+    url = (await submit(served))["result_url"]
+    await served.client.get(url + "?wait=10")
+    assert (await served.client.delete(url)).json()["status"] == "completed"
+    assert served.engine.aborted == []
+    assert len(served.service.results) == 0
+
+
+async def test_a_reader_of_a_deleted_job_sees_its_end(served):
+    served.engine.hold()
+    url = (await submit(served))["result_url"]
+    async with served.client.stream("GET", url + "/stream") as stream:
+        events = stream_events(stream)
+        await served.engine.allow(1)
+        await anext(events)
+        await served.client.delete(url)
+        last = await anext(events)
+    assert (last["event"], last["data"]["status"]) == ("done", "cancelled")
+
+
+async def test_failure_in_the_engine(served):
+    served.engine.fail_at = 2
+    url = (await submit(served))["result_url"]
+    body = (await served.client.get(url + "?wait=10")).json()
+    assert (body["status"], body["finish_reason"], len(body["token_ids"])) == ("failed", "error", 2)
+    error = {
+        "message": "internal error; the server's log has it under eeeeeeee",
+        "type": "server_error",
+        "param": None,
+        "code": "eeeeeeee",
+    }
+    assert body["error"] == error
+    events = parse_events((await served.client.get(url + "/stream")).text)
+    assert [event["event"] for event in events] == ["token", "token", "error"]
+    assert events[-1]["data"] == {"error": error}
+
+
+async def test_queue_full(served):
+    served.engine.queue_is_full = True
+    response = await served.client.post("/generate", json={"prompt": "hello"})
+    assert response.status_code == 429
+    assert response.headers["retry-after"] == "3"
+    assert response.json()["error"]["type"] == "rate_limit_error"
+    assert response.json()["error"]["code"] == "queue_full"
+    assert len(served.service.results) == 0
+
+
+@pytest.mark.parametrize("error", [UnavailableError("not now"), RequestFailedError("inside", error_id="abc")])
+async def test_refusals_leave_nothing_behind(served, error):
+    served.engine.submit_error = error
+    response = await served.client.post("/generate", json={"prompt": "hello"})
+    assert response.status_code == (503 if isinstance(error, UnavailableError) else 500)
+    assert "inside" not in response.text
+    assert len(served.service.results) == 0
+
+
+async def test_a_bug_is_a_500_with_an_id_that_is_in_the_log(served, caplog):
+    served.engine.submit_error = KeyError("canary")
+    response = await served.client.post("/generate", json={"prompt": "hello"})
+    error = response.json()["error"]
+    assert response.status_code == 500
+    assert error["type"] == "server_error"
+    assert "canary" not in response.text
+    assert any(error["code"] in record.getMessage() and record.exc_info for record in caplog.records)
+
+
+async def test_another_models_name(served):
+    response = await served.client.post("/generate", json={"prompt": "hello", "model": "other"})
+    assert response.status_code == 404
+    error = response.json()["error"]
+    assert (error["type"], error["code"]) == ("not_found_error", "model_not_found")
+    assert "splitfuse-demo-5m" in error["message"]
+
+
+async def test_a_slow_reader_holds_nobody_up(served):
+    """A reader that does not read gets its events later in few writes; the engine runs on meanwhile."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(served.url).port, limit=2**20)
+    body = json.dumps({"prompt": "hello", "max_tokens": 400, "stream": True}).encode()
+    writer.write(b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    head = await reader.readuntil(b"\r\n\r\n")
+    seq_id = head.split(b"x-seq-id: ")[1].split(b"\r\n")[0].decode()
+    result = (await served.client.get(f"/result/{seq_id}?wait=10")).json()
+    assert result["usage"]["completion_tokens"] == 400
+    raw = await reader.readuntil(b"0\r\n\r\n")
+    assert raw.count(b"event: token") == 400
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_what_came_since_the_last_write_goes_in_one_piece():
+    job = Job("id", model="m")
+    chunks = _events(job, first=0)
+    for position in range(4):
+        job.sink(OutputDelta("id", 0, "x", (position,)))
+    assert len(parse_events((await anext(chunks)).decode())) == 4
+    waiting = asyncio.ensure_future(anext(chunks))
+    await asyncio.sleep(0)
+    job.sink(OutputDelta("id", 0, "x", (4,)))
+    job.sink(OutputDelta("id", 0, "x", (5,)))
+    assert len(parse_events((await waiting).decode())) == 2
+    for position in range(1000):
+        job.sink(OutputDelta("id", 0, "x", (position,), finish_reason="length" if position == 999 else None))
+    sizes = [len(parse_events(chunk.decode())) for chunk in [chunk async for chunk in chunks]]
+    assert sizes == [512, 488, 1]  # in bounded pieces, so that other streams get their turn
+
+
+async def test_ping_keeps_a_silent_stream_open(served, monkeypatch):
+    monkeypatch.setattr("splitfuse.server.native.PING_S", 0.02)
+    served.engine.hold()
+    url = (await submit(served))["result_url"]
+    async with served.client.stream("GET", url + "/stream") as stream:
+        pieces = stream.aiter_text()
+        assert await anext(pieces) == ": ping\n\n"
+        assert await anext(pieces) == ": ping\n\n"
+        await served.engine.allow()
+        assert "event: token" in await anext(pieces)
+
+
+async def test_request_id_is_echoed_or_made(served):
+    for given, is_kept in [("my-id_1", True), ("x" * 128, True), ("x" * 129, False), ("", False), ("tab\there", False)]:
+        response = await served.client.get("/health", headers={"X-Request-Id": given})
+        assert (response.headers["x-request-id"] == given) is is_kept
+        assert response.headers["x-request-id"]
+
+
+async def test_one_request_id_for_many_requests(served):
+    """A client's id is a label, never a key: the answers do not mix."""
+    prompts = [f"prompt {number}" for number in range(32)]
+    responses = await asyncio.gather(
+        *(
+            served.client.post(
+                "/generate", json={"prompt": prompt, "max_tokens": 5, "stream": True}, headers={"X-Request-Id": "same"}
+            )
+            for prompt in prompts
+        )
+    )
+    for prompt, response in zip(prompts, responses, strict=True):
+        assert parse_events(response.text)[-1]["data"]["text"] == answer_text(prompt, num_tokens=5)
+    assert len({response.headers["x-seq-id"] for response in responses}) == 32

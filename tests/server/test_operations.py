@@ -1,0 +1,223 @@
+"""Health, readiness, metrics, stats, and the envelope of everything that is not there."""
+
+import asyncio
+
+import httpx
+import pytest
+from fake_engine import FakeEngine
+from prometheus_client.parser import text_string_to_metric_families
+from serving import serving
+
+from splitfuse.engine.errors import ConfigError
+from splitfuse.server.app import build_app
+from splitfuse.server.settings import Settings
+
+GAUGES = ["num_requests_running", "num_requests_waiting", "num_requests_swapped", "kv_cache_usage_perc"]
+COUNTERS = {
+    "prompt_tokens": {},
+    "generation_tokens": {},
+    "num_preemptions": {"mode"},
+    "prefix_cache_queries": {},
+    "prefix_cache_hits": {},
+    "request_success": {"finished_reason"},
+}
+HISTOGRAMS = [
+    "time_to_first_token_seconds",
+    "inter_token_latency_seconds",
+    "request_time_per_output_token_seconds",
+    "e2e_request_latency_seconds",
+    "request_queue_time_seconds",
+    "iteration_tokens_total",
+    "request_prompt_tokens",
+    "request_generation_tokens",
+]
+
+
+@pytest.fixture
+async def loading(settings):
+    """A server whose engine has not started yet."""
+    engine = FakeEngine()
+    engine.may_start.clear()
+    app = build_app(settings, engine)
+    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=10) as client:
+        yield engine, app.state.service, client
+        engine.may_start.set()
+
+
+def is_refusal(response, code):
+    error = response.json()["error"]
+    assert response.status_code == 503
+    assert int(response.headers["retry-after"]) >= 1
+    assert (error["type"], error["code"]) == ("service_unavailable", code)
+
+
+async def test_while_loading(loading):
+    engine, service, client = loading
+    for path in ("/health", "/ready", "/v1/models", "/v1/models/splitfuse-demo-5m"):
+        is_refusal(await client.get(path), "loading")
+    for path, fields in [
+        ("/generate", {"prompt": "x"}),
+        ("/v1/completions", {"prompt": "x"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
+        ("/tokenize", {"prompt": "x"}),
+        ("/detokenize", {"tokens": [1]}),
+    ]:
+        is_refusal(await client.post(path, json=fields), "loading")
+    assert (await client.get("/version")).status_code == 200
+    assert (await client.get("/metrics")).status_code == 200
+    assert (await client.get("/stats")).json()["state"] == "loading"
+    engine.may_start.set()
+    await service.loading
+    assert (await client.get("/ready")).status_code == 200
+    assert (await client.get("/health")).status_code == 200
+
+
+@pytest.mark.parametrize("error", [ConfigError("no weights"), RuntimeError("a bug")])
+async def test_a_model_that_cannot_be_loaded(loading, error, caplog):
+    engine, service, client = loading
+    engine.start_error = error
+    engine.may_start.set()
+    await asyncio.wait([service.loading])
+    is_refusal(await client.get("/ready"), "failed")
+    is_refusal(await client.get("/health"), "failed")
+    assert str(error) in caplog.text
+
+
+async def test_draining(served):
+    served.engine.hold()
+    url = (await served.client.post("/generate", json={"prompt": "x", "max_tokens": 3})).json()["result_url"]
+    draining = asyncio.create_task(served.service.drain())
+    await served.engine.drain_seen.wait()
+    is_refusal(await served.client.get("/ready"), "draining")
+    assert (await served.client.get("/health")).status_code == 200
+    for path, fields in [
+        ("/generate", {"prompt": "x"}),
+        ("/generate", {"prompt": "x", "stream": True}),
+        ("/v1/completions", {"prompt": "x"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "stream": True}),
+    ]:
+        is_refusal(await served.client.post(path, json=fields), "draining")
+    await served.engine.allow()
+    assert (await served.client.get(url + "?wait=10")).json()["status"] == "completed"
+    await draining
+
+
+@pytest.mark.parametrize("settings", [Settings(drain_timeout=0.05)])
+async def test_drain_timeout_cancels_what_is_left(served):
+    served.engine.hold()
+    url = (await served.client.post("/generate", json={"prompt": "x"})).json()["result_url"]
+    await served.service.drain()
+    assert (await served.client.get(url)).json()["status"] == "cancelled"
+
+
+@pytest.mark.parametrize("settings", [Settings(drain_timeout=0.2)])
+async def test_drain_waits_a_moment_for_pollers(served):
+    served.engine.hold()
+    url = (await served.client.post("/generate", json={"prompt": "x", "max_tokens": 1})).json()["result_url"]
+    draining = asyncio.create_task(served.service.drain())
+    await asyncio.sleep(0)
+    await served.engine.allow()
+    await served.service.results.get(url.rpartition("/")[2], owner="").ended.wait()
+    assert not draining.done()
+    assert (await served.client.get(url)).json()["status"] == "completed"
+    await draining
+
+
+async def test_an_engine_without_progress(served):
+    served.engine.is_healthy = False
+    is_refusal(await served.client.get("/health"), "stalled")
+    is_refusal(await served.client.get("/ready"), "stalled")
+
+
+async def test_nothing_here(served):
+    for method, path, status in [
+        ("GET", "/nope", 404),
+        ("GET", "/generate/", 404),
+        ("GET", "/v1", 404),
+        ("GET", "/generate", 405),
+        ("PUT", "/generate", 405),
+        ("BREW", "/generate", 405),
+        ("POST", "/health", 405),
+        ("PATCH", "/v1/completions", 405),
+    ]:
+        response = await served.client.request(method, path)
+        assert response.status_code == status, (method, path)
+        assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+    assert (await served.client.get("/generate")).headers["allow"] == "POST"
+
+
+async def test_no_cors(served):
+    headers = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}
+    for method in ("OPTIONS", "GET"):
+        response = await served.client.request(method, "/v1/models", headers=headers)
+        assert not any(name.startswith("access-control") for name in response.headers)
+
+
+async def test_documentation(served):
+    assert (await served.client.get("/docs")).status_code == 200
+    paths = (await served.client.get("/openapi.json")).json()["paths"]
+    assert {"/generate", "/result/{seq_id}", "/v1/chat/completions", "/metrics"} <= set(paths)
+    assert "422" not in str(paths)
+    assert paths["/result/{seq_id}"]["get"]["parameters"][0]["name"] == "seq_id"
+
+
+async def test_version(served):
+    assert set((await served.client.get("/version")).json()) == {"version"}
+
+
+async def test_stats(served):
+    served.engine.hold()
+    await served.client.post("/generate", json={"prompt": "x"})
+    stats = (await served.client.get("/stats")).json()
+    assert stats["state"] == "ready"
+    assert (stats["num_waiting"], stats["num_blocks"], stats["num_results"]) == (1, 100, 1)
+
+
+async def scrape(served):
+    response = await served.client.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain")
+    return {family.name: family for family in text_string_to_metric_families(response.text)}
+
+
+@pytest.mark.parametrize("settings", [Settings(), Settings(metrics_prefix="vllm:", served_model_name="mine")])
+async def test_metrics_have_the_contracts_names(served):
+    prefix = served.service.settings.metrics_prefix
+    families = await scrape(served)
+    expected = {prefix + name: "gauge" for name in GAUGES}
+    expected |= {prefix + name: "counter" for name in COUNTERS}
+    expected |= {prefix + name: "histogram" for name in HISTOGRAMS}
+    assert {name: family.type for name, family in families.items()} == expected
+    for family in families.values():
+        for sample in family.samples:
+            assert sample.labels["model_name"] == served.service.settings.model_name
+            assert not sample.name.endswith("_created")
+    for name, labels in COUNTERS.items():
+        for sample in families[prefix + name].samples:
+            assert sample.name == f"{prefix}{name}_total"
+            assert set(sample.labels) == {"model_name", *labels}
+
+
+async def test_metrics_count(served):
+    url = (await served.client.post("/generate", json={"prompt": "hello", "max_tokens": 3})).json()["result_url"]
+    await served.client.get(url + "?wait=10")
+    samples = {
+        (sample.name.removeprefix("splitfuse:"), sample.labels.get("finished_reason")): sample.value
+        for family in (await scrape(served)).values()
+        for sample in family.samples
+    }
+    assert samples["request_success_total", "length"] == 1
+    assert samples["request_success_total", "abort"] == 0
+    assert samples["prefix_cache_queries_total", None] == 5
+    assert samples["prefix_cache_hits_total", None] == 2
+    assert samples["request_generation_tokens_sum", None] == 3
+    assert samples["e2e_request_latency_seconds_count", None] == 1
+    assert samples["request_time_per_output_token_seconds_count", None] == 1
+    assert samples["time_to_first_token_seconds_count", None] == 1
+
+
+async def test_odd_requests_make_no_new_series(served):
+    before = len((await served.client.get("/metrics")).text.splitlines())
+    for number in range(50):
+        await served.client.request(f"BREW{number}", f"/path{number}")
+        await served.client.post("/v1/completions", json={"prompt": "x", "model": f"model{number}"})
+    assert len((await served.client.get("/metrics")).text.splitlines()) == before

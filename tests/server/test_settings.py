@@ -1,0 +1,204 @@
+"""Where settings come from and who wins; what a slip of the pen is answered with."""
+
+import argparse
+import dataclasses
+
+import pytest
+
+from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.errors import ConfigError
+from splitfuse.server.settings import HELP, Settings
+from splitfuse.server.sources import ALL_FIELDS, add_flags, flag, resolve
+
+
+def parse(*argv):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model", nargs="?")
+    add_flags(parser, ALL_FIELDS)
+    return vars(parser.parse_args(argv))
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text):
+        path = tmp_path / "settings.yaml"
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def test_defaults_are_the_contracts():
+    settings = resolve({}, {})
+    assert (settings.host, settings.port, settings.result_ttl, settings.max_body_bytes) == (
+        "127.0.0.1",
+        8000,
+        3600,
+        2**20,
+    )
+    assert (settings.drain_timeout, settings.stream_interval, settings.metrics_prefix) == (30, 1, "splitfuse:")
+    assert settings.engine_config() == EngineConfig()
+
+
+def test_the_contracts_flags():
+    flags = [
+        "--host",
+        "--port",
+        "--device",
+        "--dtype",
+        "--max-model-len",
+        "--max-num-seqs",
+        "--max-num-batched-tokens",
+        "--long-prefill-token-threshold",
+        "--block-size",
+        "--gpu-memory-utilization",
+        "--kv-cache-memory-bytes",
+        "--swap-space",
+        "--enable-prefix-caching",
+        "--no-enable-prefix-caching",
+        "--batching-policy",
+        "--scheduling-policy",
+        "--preemption-mode",
+        "--load-format",
+        "--served-model-name",
+        "--api-key",
+        "--seed",
+        "--stream-interval",
+        "--log-steps",
+        "--config",
+        "--result-ttl",
+        "--max-body-bytes",
+        "--drain-timeout",
+        "--metrics-prefix",
+    ]
+    parser = argparse.ArgumentParser()
+    add_flags(parser, ALL_FIELDS)
+    assert set(flags) <= set(parser._option_string_actions)
+
+
+def test_command_line_over_environment_over_file_over_default(write):
+    path = write("port: 1\nmax-num-seqs: 2\nseed: 3\nhost: file")
+    environ = {"SPLITFUSE_PORT": "10", "SPLITFUSE_MAX_NUM_SEQS": "20", "SPLITFUSE_CONFIG": path}
+    settings = resolve(parse("--port", "100"), environ)
+    assert (settings.port, settings.max_num_seqs, settings.seed, settings.host) == (100, 20, 3, "file")
+    assert settings.block_size == 16
+    other = write("port: 5")
+    assert resolve(parse("--config", other), {"SPLITFUSE_CONFIG": "/nowhere"}).port == 5
+
+
+def test_every_field_has_a_flag_a_variable_and_help():
+    assert set(HELP) == set(ALL_FIELDS)
+    parser = argparse.ArgumentParser()
+    add_flags(parser, ALL_FIELDS)
+    text = " ".join(parser.format_help().split())
+    for field in dataclasses.fields(Settings):
+        if field.name != "model":
+            assert flag(field.name) in text
+            assert f"SPLITFUSE_{field.name.upper()}" in text
+
+
+@pytest.mark.parametrize("source", ["flag", "env", "file"])
+def test_every_type_from_every_source(source, write):
+    texts = {
+        "port": ("9000", 9000),
+        "result_ttl": ("60", 60.0),
+        "drain_timeout": ("1.5", 1.5),
+        "dtype": ("float32", "float32"),
+        "kv_cache_memory_bytes": ("2GiB", 2 * 2**30),
+        "max_body_bytes": ("1.5 MiB", 1572864),
+        "enable_prefix_caching": ("false", False),
+        "api_key": ("k1", ("k1",)),
+    }
+    if source == "flag":
+        argv = [
+            word for name, (text, _) in texts.items() if name != "enable_prefix_caching" for word in (flag(name), text)
+        ]
+        settings = resolve(parse(*argv, "--no-enable-prefix-caching"), {})
+    elif source == "env":
+        settings = resolve({}, {f"SPLITFUSE_{name.upper()}": text for name, (text, _) in texts.items()})
+    else:
+        path = write("".join(f"{name}: {text}\n" for name, (text, _) in texts.items()))
+        settings = resolve({"config": path}, {})
+    for name, (_, value) in texts.items():
+        assert getattr(settings, name) == value
+        assert type(getattr(settings, name)) is type(value)
+
+
+def test_many_keys(write):
+    assert resolve(parse("--api-key", "a", "--api-key", "b"), {"SPLITFUSE_API_KEY": "c"}).api_key == ("a", "b")
+    assert resolve({}, {"SPLITFUSE_API_KEY": "a, b"}).api_key == ("a", "b")
+    assert resolve({"config": write("api_key: [a, b]")}, {}).api_key == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("args", "environ", "file", "message"),
+    [
+        (["--port", "abc"], {}, "", "--port: 'abc' is not an integer"),
+        (["--port", "70000"], {}, "", "port must be between"),
+        (["--drain-timeout", "nan"], {}, "", "drain_timeout"),
+        (["--result-ttl", "-1"], {}, "", "result_ttl"),
+        (["--max-results", "0"], {}, "", "max_results must be at least 1"),
+        (["--metrics-prefix", "a-b"], {}, "", "metrics_prefix"),
+        (["--api-key", " "], {}, "", "api_key"),
+        (["--api-key", "clé"], {}, "", "api_key"),
+        (["--dtype", "int3"], {}, "", "dtype 'int3' is not one of"),
+        (["--speculative-config", "[1]"], {}, "", "is not an object"),
+        ([], {"SPLITFUSE_PRT": "1"}, "", "SPLITFUSE_PRT is not known; did you mean SPLITFUSE_PORT?"),
+        ([], {"SPLITFUSE_MAX_NUM_SEQ": "1"}, "", "did you mean SPLITFUSE_MAX_NUM_SEQS?"),
+        ([], {"SPLITFUSE_LOG_STEPS": "maybe"}, "", "SPLITFUSE_LOG_STEPS: 'maybe' is not true or false"),
+        ([], {"SPLITFUSE_PORT": ""}, "", "SPLITFUSE_PORT"),
+        ([], {}, "prot: 1", "prot is not a setting; did you mean port?"),
+        ([], {}, "something: 1", "something is not a setting"),
+        ([], {}, "config: x", "config is not a setting"),
+        ([], {}, "port: '1'", "port: '1' is not an integer"),
+        ([], {}, "port: true", "port: True is not an integer"),
+        ([], {}, "port: null", "port: None is not an integer"),
+        ([], {}, "log_steps: 1", "log_steps: 1 is not true or false"),
+        ([], {}, "api_key: [1]", "api_key: [1] is not a string or a list of strings"),
+        ([], {}, "max-num-seqs: 1\nmax_num_seqs: 2", "max_num_seqs stands there twice"),
+        ([], {}, "- port", "must hold settings"),
+        ([], {}, "{", "cannot be read as YAML"),
+        (["--config", "/no/such.yaml"], {}, "", "/no/such.yaml: no such file"),
+    ],
+)
+def test_slips_are_named(args, environ, file, message, write):
+    given = parse(*args)
+    if file:
+        given["config"] = write(file)
+    with pytest.raises(ConfigError, match=message.replace("[", r"\[").replace("?", r"\?")):
+        resolve(given, environ)
+
+
+def test_an_empty_file_changes_nothing(write):
+    assert resolve({"config": write("")}, {}) == Settings()
+
+
+def test_variables_of_others_are_let_be():
+    """Kubernetes' service variables above all: a service called splitfuse makes SPLITFUSE_PORT=tcp://…"""
+    environ = {
+        "SPLITFUSE_PORT": "tcp://10.0.0.1:8000",
+        "SPLITFUSE_SERVICE_HOST": "10.0.0.1",
+        "SPLITFUSE_SERVICE_PORT": "8000",
+        "SPLITFUSE_SERVICE_PORT_HTTP": "8000",
+        "SPLITFUSE_PORT_8000_TCP": "tcp://10.0.0.1:8000",
+        "SPLITFUSE_PORT_8000_TCP_ADDR": "10.0.0.1",
+        "SPLITFUSE_BASE_URL": "http://localhost",
+        "SPLITFUSE_NATIVE": "0",
+        "SPLITFUSE": "1",
+        "PORT": "9",
+    }
+    assert resolve({}, environ) == Settings()
+
+
+def test_reading_settings_imports_neither_torch_nor_fastapi():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; import splitfuse.server.cli, splitfuse.server.sources\n"
+        "heavy = {'torch', 'fastapi', 'pydantic', 'transformers', 'uvicorn', 'yaml', 'jinja2'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    )
