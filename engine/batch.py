@@ -30,12 +30,24 @@ class BatchRow:
         return self.num_tokens == 1 and self.start >= self.request.num_prompt_tokens
 
 
+class Moves(NamedTuple):
+    """Blocks to copy before the step computes, as (from, to), in this order of kinds."""
+
+    swap_out: list[tuple[int, int]]  # device → host
+    swap_in: list[tuple[int, int]]  # host → device
+    copies: list[tuple[int, int]]  # device → device
+
+
+NO_MOVES = Moves([], [], [])
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """The rows of one step, those with a single token first (the attention kernels want them so)."""
 
     step: int
     rows: list[BatchRow]
+    moves: Moves = NO_MOVES
 
     @property
     def num_tokens(self) -> int:
@@ -48,7 +60,7 @@ class Batch:
         return sum(row.is_decode for row in self.rows)
 
     def subset(self, rows: list[BatchRow]) -> "Batch":
-        """The same step for some of its rows only."""
+        """The same step for some of its rows only, its moves having been made."""
         return Batch(self.step, rows)
 
 

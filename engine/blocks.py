@@ -1,21 +1,24 @@
 """BlockAllocator: which blocks of the KV cache are whose. Counts blocks and references; never sees a tensor."""
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
+
+from .prefix_cache import PrefixCache
 
 
 class BlockAllocator:
     """Hands out block ids 0 .. num_blocks-1, each with a reference count; a block is free when its count is 0.
 
-    Freed blocks go to the end of the queue, so that what was cached in them stays intact the longest.
+    A free block whose contents the prefix cache knows keeps them until it is the least recently used free one.
     """
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int, cache: PrefixCache | None = None) -> None:
         assert num_blocks > 0
         assert block_size > 0
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self._free: deque[int] = deque(range(num_blocks))
+        self._cache = cache
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))  # next to be used first
         self._references = [0] * num_blocks
 
     @property
@@ -32,26 +35,51 @@ class BlockAllocator:
         """Blocks that hold this many tokens."""
         return -(-num_tokens // self.block_size)
 
+    def is_free(self, block: int) -> bool:
+        """Whether nobody holds it."""
+        return not self._references[block]
+
+    def num_freed_by(self, table: Sequence[int], gone: Sequence[Sequence[int]]) -> int:
+        """Blocks of the table that would be free without the tables in `gone`, of which it is the last."""
+        lost = Counter(block for other in gone for block in other)
+        return sum(self._references[block] == lost[block] for block in table)
+
     def allocate(self, count: int) -> list[int]:
-        """Take `count` free blocks. The caller has made sure that there are so many."""
+        """Take `count` free blocks, with no contents. The caller has made sure that there are so many."""
         assert 0 <= count <= len(self._free), f"{count} blocks wanted, {len(self._free)} free: the plan was wrong"
-        blocks = [self._free.popleft() for _ in range(count)]
+        blocks = [self._free.popitem(last=False)[0] for _ in range(count)]
         for block in blocks:
             self._references[block] = 1
+            if self._cache is not None:
+                self._cache.forget(block)
         return blocks
 
-    def free(self, blocks: Iterable[int]) -> None:
-        """Give one reference to each block back."""
+    def share(self, blocks: Iterable[int]) -> None:
+        """Take one more reference to each block, free or not, with its contents."""
         for block in blocks:
+            if not self._references[block]:
+                del self._free[block]
+            self._references[block] += 1
+
+    def free(self, blocks: Sequence[int]) -> None:
+        """Give one reference to each block of a table back.
+
+        Last block first: it is the leaf of its chain, and without its parents a block cannot be found.
+        """
+        for block in reversed(blocks):
             assert self._references[block] > 0, f"block {block} is freed twice"
             self._references[block] -= 1
             if not self._references[block]:
-                self._free.append(block)
+                self._free[block] = None
+                if self._cache is None or block not in self._cache:
+                    self._free.move_to_end(block, last=False)  # worth nothing, so used first
 
     def check(self, block_tables: Iterable[Sequence[int]]) -> None:
         """Prove that references equal the tables' entries and that free and used blocks are a partition."""
         held = Counter(block for table in block_tables for block in table)
         assert all(self._references[block] == held[block] for block in range(self.num_blocks)), "references != tables"
-        free = set(self._free)
-        assert len(free) == len(self._free), "a block is in the free queue twice"
-        assert free == {block for block in range(self.num_blocks) if not held[block]}, "free and used overlap or leak"
+        assert set(self._free) == {block for block in range(self.num_blocks) if not held[block]}, (
+            "free overlaps or leaks"
+        )
+        if self._cache is not None:
+            self._cache.check()

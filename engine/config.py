@@ -16,9 +16,9 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "device": ("auto", "cpu", "cuda"),
     "dtype": ("auto", "float32", "bfloat16", "float16"),
     "load_format": ("auto", "safetensors", "dummy"),
-    "batching_policy": ("splitfuse",),
+    "batching_policy": ("splitfuse", "prefill_first", "decode_first", "static"),
     "scheduling_policy": ("fcfs", "priority"),
-    "preemption_mode": ("auto", "recompute"),
+    "preemption_mode": ("auto", "recompute", "swap"),
 }
 
 
@@ -42,7 +42,7 @@ class EngineConfig:
     gpu_memory_utilization: float = 0.9
     kv_cache_memory_bytes: int | None = None
     num_kv_blocks: int | None = None
-    swap_space: float = 0.0
+    swap_space: float = 0.0  # GiB of host memory for blocks of requests that gave way
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
     batching_policy: str = "splitfuse"
@@ -70,11 +70,13 @@ class EngineConfig:
             raise ConfigError(
                 f"gpu_memory_utilization must be above 0 and at most 1, not {self.gpu_memory_utilization}"
             )
+        if self.swap_space < 0:
+            raise ConfigError(f"swap_space must be a number of GiB of at least 0, not {self.swap_space}")
+        if self.preemption_mode == "swap" and not self.swap_space:
+            raise ConfigError("preemption_mode swap needs room to swap to: set swap_space to some GiB")
         self._refuse_what_is_not_built()
 
     def _refuse_what_is_not_built(self) -> None:
-        if self.swap_space:
-            raise ConfigError("swap_space: preemption by swap is not built yet; leave it 0")
         if self.speculative_config is not None:
             raise ConfigError("speculative_config: speculative decoding is not built yet; leave it out")
         if not self.enable_chunked_prefill:

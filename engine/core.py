@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from .batch import Batch, RowFailure, RowResult
-from .blocks import BlockAllocator
+from .block_manager import BlockManager
 from .config import EngineConfig
 from .detokenizer import TextStream
 from .errors import RequestFailedError
@@ -16,6 +16,9 @@ from .outputs import OutputDelta, StepStats
 from .request import Request
 from .scheduler import Progress, Scheduler
 from .tokenizer import Tokenizer
+
+# From so many tokens on a step's time says what a prompt token costs; below, weights and overheads hide it.
+_NUM_TOKENS_OF_A_FULL_STEP = 128
 
 _log = logging.getLogger("splitfuse.engine")
 
@@ -46,17 +49,26 @@ class EngineCore:
         runner: Runner,
         *,
         num_blocks: int,
+        num_host_blocks: int = 0,
+        seconds_per_block: float | None = None,
         tokenizer: Tokenizer | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.allocator = BlockAllocator(num_blocks, config.block_size)
-        self.scheduler = Scheduler(config, self.allocator)
+        self.blocks = BlockManager(
+            num_blocks=num_blocks,
+            block_size=config.block_size,
+            num_host_blocks=num_host_blocks,
+            prefix_caching=config.enable_prefix_caching,
+        )
+        self.allocator = self.blocks.device
+        self.scheduler = Scheduler(config, self.blocks)
+        self.scheduler.costs.seconds_per_block = seconds_per_block
         self._runner = runner
         self._tokenizer = tokenizer
         self._clock = clock
         self._texts: dict[Request, TextStream] = {}
         self._requests: dict[str, list[Request]] = {}
-        self._num_preemptions_seen = 0
+        self._num_preemptions_seen = dict(self.scheduler.num_preemptions_by_mode)
 
     @property
     def num_unfinished(self) -> int:
@@ -115,7 +127,11 @@ class EngineCore:
 
     def update(self, batch: Batch, results: list[RowResult], start: float) -> StepOutput:
         """Book the step and turn tokens into text."""
-        progress = self.scheduler.update(batch, results, self._clock())
+        now = self._clock()
+        num_tokens = batch.num_tokens
+        if num_tokens > _NUM_TOKENS_OF_A_FULL_STEP:
+            self.scheduler.costs.measured_step(now - start, num_tokens)
+        progress = self.scheduler.update(batch, results, now)
         deltas = [self._delta(item) for item in progress]
         return StepOutput(deltas, self._stats(batch, progress, start))
 
@@ -176,8 +192,9 @@ class EngineCore:
 
     def _stats(self, batch: Batch, progress: list[Progress], start: float) -> StepStats:
         now = self._clock()
-        preempted = self.scheduler.num_preemptions - self._num_preemptions_seen
-        self._num_preemptions_seen = self.scheduler.num_preemptions
+        by_mode = self.scheduler.num_preemptions_by_mode
+        given_way = {mode: count - self._num_preemptions_seen[mode] for mode, count in by_mode.items()}
+        self._num_preemptions_seen = dict(by_mode)
         num_decode_tokens = batch.num_decode_tokens
         return StepStats(
             step=batch.step,
@@ -189,7 +206,8 @@ class EngineCore:
             num_waiting=len(self.scheduler.waiting),
             num_used_blocks=self.allocator.num_used_blocks,
             num_blocks=self.allocator.num_blocks,
-            num_preempted=preempted,
+            num_preempted=sum(given_way.values()),
+            num_swapped_out=given_way["swap"],
             ttfts=tuple(
                 now - item.request.arrival_time for item in progress if item.sampled is not None and item.gap is None
             ),

@@ -92,7 +92,7 @@ class AsyncEngine:
         self.loaded = parts.runner.loaded
         self.tokenizer, self._intake = parts.tokenizer, parts.intake
         self.model_config, self.max_model_len = self.loaded.model_config, self.loaded.max_model_len
-        self._core = EngineCore(self.config, parts.runner, num_blocks=self.loaded.num_blocks, tokenizer=parts.tokenizer)
+        self._core = parts.core(self.config)
         self._loop_task = asyncio.create_task(self._loop(self._core), name="splitfuse-engine")
 
     async def stop(self) -> None:
@@ -116,9 +116,15 @@ class AsyncEngine:
             await asyncio.wait_for(self._idle.wait(), timeout=timeout)
 
     async def submit(
-        self, prompt: Prompt, params: SamplingParams, sink: DeltaSink, *, request_id: str | None = None
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        sink: DeltaSink,
+        *,
+        request_id: str | None = None,
+        tenant: str = "",
     ) -> Handle:
-        """Validate, tokenize off the loop, queue.
+        """Validate, tokenize off the loop, queue. `tenant`: whose prefix cache it may share.
 
         Deltas reach `sink` on the event loop, in order; the last delta of each of the n outputs has a finish_reason,
         also after an abort. Raises InvalidRequestError, ContextLengthError, QueueFullError, UnavailableError;
@@ -130,7 +136,7 @@ class AsyncEngine:
         request_id = request_id or uuid.uuid4().hex
         if core.has(request_id):
             raise ValueError(f"request_id {request_id!r} is in use")
-        requests = self._intake.requests(request_id, token_ids, params, now=time.monotonic())
+        requests = self._intake.requests(request_id, token_ids, params, now=time.monotonic(), tenant=tenant)
         self._sinks[request_id] = sink
         self._outputs_left[request_id] = set(range(len(requests)))
         if not core.num_unfinished:
@@ -198,8 +204,10 @@ class AsyncEngine:
             "model": self.config.model_name,
             "num_running": len(scheduler.running),
             "num_waiting": len(scheduler.waiting),
-            "num_swapped": 0,
+            "num_swapped": sum(bool(request.host_block_table) for request in scheduler.waiting),
             "num_preemptions": scheduler.num_preemptions,
+            "prefix_cache_queries": core.blocks.num_prefix_queries,
+            "prefix_cache_hits": core.blocks.num_prefix_hits,
             "num_blocks": allocator.num_blocks,
             "num_used_blocks": allocator.num_used_blocks,
             "num_free_blocks": allocator.num_free_blocks,

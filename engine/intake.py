@@ -33,7 +33,9 @@ class Intake:
         self._seed = seed
         self._num_seeds = 0
 
-    def requests(self, request_id: str, token_ids: list[int], params: SamplingParams, *, now: float) -> list[Request]:
+    def requests(
+        self, request_id: str, token_ids: list[int], params: SamplingParams, *, now: float, tenant: str = ""
+    ) -> list[Request]:
         """The n requests of one prompt. Raises InvalidRequestError (ContextLengthError)."""
         params.check_against(vocab_size=self._vocab_size)
         if params.truncate_prompt_tokens is not None:
@@ -41,20 +43,24 @@ class Intake:
         limit = self._max_num_tokens(len(token_ids), params)
         stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._eos_token_ids)
         seed = self._next_seed() if params.seed is None else params.seed
-        return [
-            Request(
-                request_id=request_id,
-                index=index,
-                prompt_token_ids=token_ids,
-                params=params,
-                max_num_tokens=limit,
-                seed=seed if index == 0 else derive_seed(seed, index),
-                stop_token_ids=stop_ids,
-                bad_words=self._bad_words(params.bad_words),
-                arrival_time=now,
+        requests: list[Request] = []
+        for index in range(params.n):
+            requests.append(
+                Request(
+                    request_id=request_id,
+                    index=index,
+                    prompt_token_ids=token_ids,
+                    params=params,
+                    max_num_tokens=limit,
+                    seed=seed if index == 0 else derive_seed(seed, index),
+                    stop_token_ids=stop_ids,
+                    bad_words=self._bad_words(params.bad_words),
+                    tenant=tenant,
+                    leader=requests[0] if index else None,
+                    arrival_time=now,
+                )
             )
-            for index in range(params.n)
-        ]
+        return requests
 
     def token_ids(self, prompt: Prompt) -> list[int]:
         """Ids of a prompt: text, ids, or {"prompt": text} / {"prompt_token_ids": ids} as vLLM takes them."""

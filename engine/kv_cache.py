@@ -1,12 +1,14 @@
 """KVCache: the memory of keys and values, cut into blocks, and how many blocks there can be."""
 
 import os
+import time
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ..kernels import ops
+from .batch import Moves
 from .config import EngineConfig, ModelConfig, num_blocks_for
 from .errors import ConfigError
 
@@ -18,20 +20,64 @@ class KVCache:
     """Per layer K and V, each [num_blocks, num_kv_heads, block_size, head_dim]: one block of a head is contiguous."""
 
     def __init__(
-        self, model: ModelConfig, *, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+        self,
+        model: ModelConfig,
+        *,
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        num_host_blocks: int = 0,
     ) -> None:
         self.block_size = block_size
-        shape = (num_blocks, model.num_kv_heads, block_size, model.head_dim)
+        self._device = device
 
         # Not zeroed: kernels never read a slot that was not written, and untouched pages cost no memory.
-        def layer() -> tuple[Tensor, Tensor]:
-            return torch.empty(shape, dtype=dtype, device=device), torch.empty(shape, dtype=dtype, device=device)
+        def layers(count: int, *, on: torch.device) -> list[tuple[Tensor, Tensor]]:
+            shape = (count, model.num_kv_heads, block_size, model.head_dim)
+            pinned = on.type == "cpu" and device.type == "cuda"
+            return [
+                tuple(torch.empty(shape, dtype=dtype, device=on, pin_memory=pinned) for _ in range(2))  # type: ignore[misc]
+                for _ in range(model.num_layers)
+            ]
 
-        self.layers = [layer() for _ in range(model.num_layers)]
+        self.layers = layers(num_blocks, on=device)
+        self._host_layers = layers(num_host_blocks, on=torch.device("cpu")) if num_host_blocks else []
 
-    def copy_blocks(self, source: Tensor, target: Tensor) -> None:
-        """Copy blocks source[i] → target[i] in every layer; both [n] int64."""
-        ops.copy_blocks([cache for layer in self.layers for cache in layer], source, target)
+    def make(self, moves: Moves) -> None:
+        """Copy what has to be copied before a step: out to the host, in from it, then within the device."""
+        if moves.swap_out:
+            _copy(moves.swap_out, self.layers, self._host_layers)
+        if moves.swap_in:
+            _copy(moves.swap_in, self._host_layers, self.layers)
+        if moves.copies:
+            pairs = torch.tensor(moves.copies, device=self._device)
+            caches = [cache for layer in self.layers for cache in layer]
+            ops.copy_blocks(caches, pairs[:, 0].contiguous(), pairs[:, 1].contiguous())
+
+    def measure_swap(self) -> float | None:
+        """Seconds to copy one block one way, measured; None without room to swap. Leaves rubbish in some blocks."""
+        if not self._host_layers:
+            return None
+        count = min(32, len(self.layers[0][0]), len(self._host_layers[0][0]))
+        pairs = [(block, block) for block in range(count)]
+        _copy(pairs, self.layers, self._host_layers)  # touches the pages for the first time
+        start = time.perf_counter()
+        _copy(pairs, self._host_layers, self.layers)
+        ops.synchronize(self._device)
+        return (time.perf_counter() - start) / count
+
+
+def _copy(
+    pairs: list[tuple[int, int]], source: list[tuple[Tensor, Tensor]], target: list[tuple[Tensor, Tensor]]
+) -> None:
+    """Blocks from[i] of `source` into to[i] of `target`, in every layer, across devices."""
+    indices = torch.tensor(pairs)
+    from_device, to_device = source[0][0].device, target[0][0].device
+    sources, targets = indices[:, 0].to(from_device), indices[:, 1].to(to_device)
+    for from_layer, to_layer in zip(source, target, strict=True):
+        for from_cache, to_cache in zip(from_layer, to_layer, strict=True):
+            to_cache.index_copy_(0, targets, from_cache.index_select(0, sources).to(to_device))
 
 
 def num_cache_blocks(

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from .config import EngineConfig
-from .core import EngineCore
 from .errors import InvalidRequestError
 from .intake import Prompt
 from .loading import load
@@ -23,9 +22,7 @@ class LLM:
         self._intake = parts.intake
         self._ids = itertools.count()
         self.tokenizer = parts.tokenizer
-        self.core = EngineCore(
-            self.config, parts.runner, num_blocks=parts.runner.loaded.num_blocks, tokenizer=parts.tokenizer
-        )
+        self.core = parts.core(self.config)
 
     def generate(
         self,

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from .config import EngineConfig
+from .core import EngineCore
 from .intake import Intake
 from .model_runner import ModelRunner, model_folder
 from .tokenizer import Tokenizer
@@ -15,6 +16,18 @@ class EngineParts:
     tokenizer: Tokenizer | None
     runner: ModelRunner
     intake: Intake
+
+    def core(self, config: EngineConfig) -> EngineCore:
+        """The step loop over these parts."""
+        loaded = self.runner.loaded
+        return EngineCore(
+            config,
+            self.runner,
+            num_blocks=loaded.num_blocks,
+            num_host_blocks=loaded.num_host_blocks,
+            seconds_per_block=loaded.seconds_per_block,
+            tokenizer=self.tokenizer,
+        )
 
 
 def load(config: EngineConfig) -> EngineParts:

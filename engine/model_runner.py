@@ -28,6 +28,8 @@ class LoadedModel:
     dtype: torch.dtype
     max_model_len: int
     num_blocks: int
+    num_host_blocks: int
+    seconds_per_block: float | None  # to swap one block one way; None without host blocks
     load_seconds: float
 
 
@@ -45,15 +47,35 @@ class ModelRunner:
         with weight_source(folder, load_format=config.load_format, dtype=dtype, seed=config.seed) as source:
             self._model = build(model_config, source, device=device, max_model_len=max_model_len)
         num_blocks = num_cache_blocks(config, model_config, max_model_len=max_model_len, dtype=dtype, device=device)
+        block_bytes = config.block_size * model_config.kv_bytes_per_token(dtype.itemsize)
+        num_host_blocks = int(config.swap_space * 2**30) // block_bytes
         self._cache = KVCache(
-            model_config, num_blocks=num_blocks, block_size=config.block_size, dtype=dtype, device=device
+            model_config,
+            num_blocks=num_blocks,
+            block_size=config.block_size,
+            dtype=dtype,
+            device=device,
+            num_host_blocks=num_host_blocks,
         )
         self._device = device
-        self.loaded = LoadedModel(model_config, device, dtype, max_model_len, num_blocks, time.perf_counter() - start)
+        self.loaded = LoadedModel(
+            model_config=model_config,
+            device=device,
+            dtype=dtype,
+            max_model_len=max_model_len,
+            num_blocks=num_blocks,
+            num_host_blocks=num_host_blocks,
+            seconds_per_block=self._cache.measure_swap(),
+            load_seconds=time.perf_counter() - start,
+        )
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> list[RowResult]:
-        """Compute the batch, draw where rows sample. Running a batch again gives the same: it writes the same slots."""
+        """Make the batch's moves, compute it, draw where rows sample.
+
+        Running its rows again (`subset`, which has no moves) gives the same: they write the same slots.
+        """
+        self._cache.make(batch.moves)
         inputs = build_inputs(batch, block_size=self._cache.block_size, device=self._device)
         logits = self._model.forward(inputs, self._cache)
         sampled = iter(sample(logits, [row.request for row in batch.rows if row.samples]))

@@ -103,7 +103,8 @@ class StepStats:
     num_waiting: int
     num_used_blocks: int
     num_blocks: int
-    num_preempted: int
+    num_preempted: int  # requests that gave way
+    num_swapped_out: int = 0  # of these, those whose tokens went to the host
     ttfts: tuple[float, ...] = ()  # seconds from arrival, of requests whose first token came in this step
     itls: tuple[float, ...] = ()  # seconds between tokens, of requests that got a further token
 

@@ -27,13 +27,16 @@ class Request:
         "arrival_order",
         "arrival_time",
         "bad_words",
+        "block_hashes",
         "block_table",
         "finish_reason",
         "finished_time",
         "first_scheduled_time",
         "first_token_time",
+        "host_block_table",
         "index",
         "last_token_time",
+        "leader",
         "max_num_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
@@ -45,6 +48,7 @@ class Request:
         "status",
         "stop_reason",
         "stop_token_ids",
+        "tenant",
         "token_ids",
     )
 
@@ -59,6 +63,8 @@ class Request:
         index: int = 0,
         stop_token_ids: frozenset[int] = frozenset(),
         bad_words: tuple[tuple[int, ...], ...] = (),
+        tenant: str = "",
+        leader: "Request | None" = None,
         arrival_time: float = 0.0,
         arrival_order: int = 0,
     ) -> None:
@@ -71,6 +77,8 @@ class Request:
         self.max_num_tokens = max_num_tokens  # prompt and output together
         self.stop_token_ids = stop_token_ids  # the model's end tokens (unless ignored) and the request's own
         self.bad_words = bad_words  # token sequences that must not be completed
+        self.tenant = tenant  # whose blocks it may share, and whose share of the machine it uses
+        self.leader = leader  # the first of the n outputs of this prompt, if it is another one
         self.arrival_time = arrival_time
         self.arrival_order = arrival_order
 
@@ -78,6 +86,8 @@ class Request:
         self.token_ids = list(prompt_token_ids)
         self.num_computed_tokens = 0
         self.block_table: list[int] = []
+        self.host_block_table: list[int] = []  # where its computed tokens lie while it is swapped out
+        self.block_hashes: list[bytes] = []  # of its full blocks, as far as anybody asked
         self.status = Status.WAITING
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None

@@ -7,13 +7,14 @@ because the step under way still writes to its blocks.
 
 import itertools
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from .batch import Batch, BatchRow, RowFailure, RowResult, SampledToken
-from .blocks import BlockAllocator
+from .block_manager import BlockManager, Prefix
 from .config import EngineConfig
-from .policies import BATCHING_POLICIES, QUEUE_ORDERS
+from .policies import BATCHING_POLICIES, QUEUE_ORDERS, Source
+from .preemption import PreemptionCosts
 from .request import Request, Status
 
 
@@ -22,8 +23,8 @@ class Plan:
     """One step's decisions. Nothing has been changed yet."""
 
     num_tokens: dict[Request, int]  # in the order in which they drew on the budget
-    preempted: list[Request]
-    admitted: list[Request]
+    preempted: dict[Request, bool]  # → whether it is swapped out (else it will be recomputed)
+    admitted: dict[Request, Prefix]  # → what it need not compute
 
 
 @dataclass(slots=True)
@@ -33,8 +34,10 @@ class _Room:
     tokens: int
     blocks: int
     promised_blocks: int = 0  # blocks that admitted prompts will still need; not for newcomers
+    promised_host_blocks: int = 0
     num_tokens: dict[Request, int] = field(default_factory=dict)
     new_blocks: dict[Request, int] = field(default_factory=dict)
+    preempted: dict[Request, bool] = field(default_factory=dict)
 
     def give(self, request: Request, num_tokens: int, num_blocks: int) -> None:
         self.tokens -= num_tokens
@@ -42,9 +45,9 @@ class _Room:
         self.num_tokens[request] = num_tokens
         self.new_blocks[request] = num_blocks
 
-    def take_back(self, request: Request) -> None:
+    def take_back(self, request: Request, num_freed: int) -> None:
         self.tokens += self.num_tokens.pop(request, 0)
-        self.blocks += self.new_blocks.pop(request, 0) + len(request.block_table)
+        self.blocks += self.new_blocks.pop(request, 0) + num_freed
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,33 +64,45 @@ class Progress:
 
 
 class Scheduler:
-    """Continuous batching with chunked prefill over paged blocks; preemption by recompute.
+    """Continuous batching with chunked prefill over paged blocks; preemption by recompute or swap.
 
     Progress: the first request in queue order is never a victim of another, and intake admits only requests that fit
     the pool alone, so it always ends; then the next is first.
     """
 
-    def __init__(self, config: EngineConfig, allocator: BlockAllocator) -> None:
-        self._allocator = allocator
+    def __init__(self, config: EngineConfig, blocks: BlockManager) -> None:
+        self._blocks = blocks
         self._max_num_seqs = config.max_num_seqs
         self._max_num_batched_tokens = config.max_num_batched_tokens
-        self._max_chunk = config.long_prefill_token_threshold or config.max_num_batched_tokens
-        self._order = QUEUE_ORDERS[config.scheduling_policy]
         self._policy = BATCHING_POLICIES[config.batching_policy]
+        limit = config.long_prefill_token_threshold
+        self._max_chunk = limit if limit and not self._policy.whole_prompts else 2**31
+        self._order = QUEUE_ORDERS[config.scheduling_policy]
+        self._costs = PreemptionCosts(config.preemption_mode)
         # Newcomers leave 1 % of the pool free, so that running requests do not need to preempt at once.
-        self._watermark = allocator.num_blocks // 100
+        self._watermark = blocks.device.num_blocks // 100
         self._arrivals = itertools.count()
         self._step = itertools.count()
         self._in_flight: frozenset[Request] = frozenset()
         self._to_finish: dict[Request, tuple[str, int | str | None]] = {}
         self.waiting: list[Request] = []  # in queue order
         self.running: list[Request] = []  # in queue order
-        self.num_preemptions = 0
+        self.num_preemptions_by_mode = {"recompute": 0, "swap": 0}
 
     @property
     def has_work(self) -> bool:
         """Whether any request is not finished."""
         return bool(self.waiting or self.running)
+
+    @property
+    def num_preemptions(self) -> int:
+        """How often a request had to give way."""
+        return sum(self.num_preemptions_by_mode.values())
+
+    @property
+    def costs(self) -> PreemptionCosts:
+        """What preemption is thought to cost; the engine tells it what it measures."""
+        return self._costs
 
     def add(self, request: Request) -> None:
         """Queue a request."""
@@ -105,7 +120,7 @@ class Scheduler:
             self._to_finish.setdefault(request, (reason, stop_reason))
             return False
         (self.running if request.status is Status.RUNNING else self.waiting).remove(request)
-        self._release(request)
+        self._blocks.release(request)
         request.status = Status.FINISHED
         request.finish_reason, request.stop_reason, request.finished_time = reason, stop_reason, now
         return True
@@ -127,83 +142,124 @@ class Scheduler:
         return self._apply(plan, now)
 
     def _plan(self) -> Plan:
-        room = _Room(tokens=self._max_num_batched_tokens, blocks=self._allocator.num_free_blocks)
-        preempted = self._plan_running(room)
-        # Whoever was preempted just now comes first when there is room again; a newcomer would take it away.
-        admitted = [] if preempted else self._plan_waiting(room)
-        return Plan(room.num_tokens, preempted, admitted)
+        """The policy's first round that gives anybody tokens."""
+        for sources in self._policy.rounds:
+            room = _Room(tokens=self._max_num_batched_tokens, blocks=self._blocks.device.num_free_blocks)
+            admitted: dict[Request, Prefix] = {}
+            for source in sources:
+                if source is not Source.NEWCOMERS:
+                    is_chunk = source is Source.CHUNKS
+                    self._plan_running(room, [r for r in self.running if (r.num_uncomputed_tokens > 1) is is_chunk])
+                elif not room.preempted and self._policy.joins(self.running):
+                    # After a preemption nobody joins: a newcomer would take the room away from who just gave way.
+                    admitted = self._plan_waiting(room)
+            if room.num_tokens or room.preempted:
+                return Plan(room.num_tokens, room.preempted, admitted)
+        return Plan({}, {}, {})
 
-    def _plan_running(self, room: _Room) -> list[Request]:
-        preempted: list[Request] = []
-        for request in self._policy.share(self.running):
-            if request in preempted:
+    def _num_tokens_for(self, num_wanted: int, room: _Room) -> int:
+        """How many of its tokens a request gets; 0 if none can be given."""
+        if self._policy.whole_prompts and num_wanted > room.tokens:
+            return 0 if room.num_tokens else num_wanted  # longer than the budget: alone
+        return min(num_wanted, self._max_chunk, room.tokens)
+
+    def _plan_running(self, room: _Room, requests: Iterable[Request]) -> None:
+        blocks_to_add = self._blocks.blocks_to_add
+        for request in requests:
+            if request in room.preempted:
                 continue
-            num_tokens = min(request.num_uncomputed_tokens, self._max_chunk, room.tokens)
-            if num_tokens:
-                blocks = self._blocks_to_add(request, request.num_computed_tokens + num_tokens)
-                while blocks > room.blocks and request not in preempted:
-                    victim = next(r for r in reversed(self.running) if r not in preempted)
-                    room.take_back(victim)
-                    preempted.append(victim)
-                if request in preempted:
+            num_wanted = request.num_uncomputed_tokens
+            num_tokens = self._num_tokens_for(num_wanted, room)
+            if num_tokens > 0:
+                num_blocks = blocks_to_add(request, request.num_computed_tokens + num_tokens)
+                while num_blocks > room.blocks and request not in room.preempted:
+                    self._plan_preemption(room)
+                if request in room.preempted:
                     continue
-                room.give(request, num_tokens, blocks)
-            room.promised_blocks += self._blocks_to_add(request, request.num_tokens) - room.new_blocks.get(request, 0)
-        return preempted
+                room.give(request, num_tokens, num_blocks)
+            if num_wanted > 1:
+                promised = blocks_to_add(request, request.num_tokens) - room.new_blocks.get(request, 0)
+                room.promised_blocks += promised
 
-    def _plan_waiting(self, room: _Room) -> list[Request]:
-        admitted: list[Request] = []
+    def _plan_preemption(self, room: _Room) -> None:
+        """Choose the next victim: the latest, but nobody for the third time while others can give way."""
+        candidates = [request for request in self.running if request not in room.preempted]
+        spared = [request for request in candidates[1:] if request.num_preemptions < self._costs.max_preemptions]
+        victim = (spared or candidates)[-1]
+        can_swap = self._blocks.can_swap_out(victim, room.promised_host_blocks)
+        is_swapped = can_swap and self._costs.prefers_swap(victim, self._blocks.device.block_size)
+        if is_swapped:
+            room.promised_host_blocks += self._blocks.device.num_blocks_for(victim.num_computed_tokens)
+        room.preempted[victim] = is_swapped
+        room.take_back(victim, self._blocks.num_freed_by(victim, room.preempted))
+
+    def _plan_waiting(self, room: _Room) -> dict[Request, Prefix]:
+        admitted: dict[Request, Prefix] = {}
+        blocks_for = self._blocks.device.num_blocks_for
         for request in self.waiting:
-            if not room.tokens or len(self.running) + len(admitted) >= self._max_num_seqs:
+            if room.tokens <= 0 or len(self.running) + len(admitted) >= self._max_num_seqs:
                 break
+            if self._waits_for_its_leader(request, admitted):
+                continue
+            prefix = self._blocks.find_prefix(request)
+            num_computed = max(prefix.num_tokens, request.num_computed_tokens)
+            num_tokens = self._num_tokens_for(request.num_tokens - num_computed, room)
+            if num_tokens <= 0:
+                break
+            num_taken = self._blocks.num_taken(prefix) - len(prefix.blocks)
+            whole = blocks_for(request.num_tokens) + num_taken
             watermark = self._watermark if self.running or admitted else 0
-            whole = self._allocator.num_blocks_for(request.num_tokens)
             if whole + watermark > room.blocks - room.promised_blocks:
                 break
-            num_tokens = min(request.num_tokens, self._max_chunk, room.tokens)
-            blocks = self._allocator.num_blocks_for(num_tokens)
-            room.give(request, num_tokens, blocks)
-            room.promised_blocks += whole - blocks
-            admitted.append(request)
+            now = blocks_for(num_computed + num_tokens) + num_taken
+            room.give(request, num_tokens, now)
+            room.promised_blocks += whole - now
+            admitted[request] = prefix
         return admitted
 
-    def _blocks_to_add(self, request: Request, num_tokens: int) -> int:
-        return self._allocator.num_blocks_for(num_tokens) - len(request.block_table)
+    def _waits_for_its_leader(self, request: Request, admitted: dict[Request, Prefix]) -> bool:
+        """Whether the prompt that it shares is being computed just now."""
+        leader = request.leader
+        if leader is None or request.num_output_tokens:
+            return False
+        is_running = leader.status is Status.RUNNING or leader in admitted
+        return is_running and leader.num_computed_tokens < request.num_prompt_tokens
 
     def _apply(self, plan: Plan, now: float) -> Batch:
-        for request in plan.preempted:
-            self._preempt(request)
-        if plan.admitted:
-            del self.waiting[: len(plan.admitted)]
-        for request in plan.admitted:
-            request.status = Status.RUNNING
-            if request.first_scheduled_time is None:
-                request.first_scheduled_time = now
-            insort(self.running, request, key=self._order)
+        for request, is_swapped in plan.preempted.items():
+            self._preempt(request, is_swapped=is_swapped)
+        for request, prefix in plan.admitted.items():
+            self._admit(request, prefix, now)
+        for request, prefix in plan.admitted.items():
+            self._blocks.bring_back(request, prefix)
         for request, num_tokens in plan.num_tokens.items():
-            missing = self._blocks_to_add(request, request.num_computed_tokens + num_tokens)
-            if missing:
-                request.block_table.extend(self._allocator.allocate(missing))
+            self._blocks.grow(request, request.num_computed_tokens + num_tokens)
         rows = [
             BatchRow(request, request.num_computed_tokens, n, samples=n == request.num_uncomputed_tokens)
             for request, n in plan.num_tokens.items()
         ]
         rows.sort(key=lambda row: row.num_tokens > 1)
         self._in_flight = frozenset(plan.num_tokens)
-        return Batch(next(self._step), rows)
+        return Batch(next(self._step), rows, self._blocks.take_moves())
 
-    def _preempt(self, request: Request) -> None:
+    def _preempt(self, request: Request, *, is_swapped: bool) -> None:
         self.running.remove(request)
-        self._release(request)
+        if is_swapped:
+            self._blocks.swap_out(request)
+        else:
+            self._blocks.release(request)
         request.status = Status.PREEMPTED
         request.num_preemptions += 1
-        self.num_preemptions += 1
+        self.num_preemptions_by_mode["swap" if is_swapped else "recompute"] += 1
         insort(self.waiting, request, key=self._order)
 
-    def _release(self, request: Request) -> None:
-        self._allocator.free(request.block_table)
-        request.block_table.clear()
-        request.num_computed_tokens = 0
+    def _admit(self, request: Request, prefix: Prefix, now: float) -> None:
+        self.waiting.remove(request)
+        self._blocks.admit(request, prefix)
+        request.status = Status.RUNNING
+        if request.first_scheduled_time is None:
+            request.first_scheduled_time = now
+        insort(self.running, request, key=self._order)
 
     def update(self, batch: Batch, results: Sequence[RowResult], now: float) -> list[Progress]:
         """Book a step: results[i] is row i's token, its failure, or None where nothing was drawn.
@@ -224,6 +280,7 @@ class Scheduler:
                 progress.append(Progress(request, failure=result))
             else:
                 request.num_computed_tokens = row.end
+                self._blocks.remember(request, row.start)
                 if result is not None:
                     assert row.samples
                     progress.append(Progress(request, result, self._append(request, result.token_id, now)))
@@ -247,7 +304,7 @@ class Scheduler:
 
     def check(self) -> None:
         """Prove the invariants; tests call this after every step."""
-        self._allocator.check(request.block_table for request in self.running)
+        self._blocks.check(self.running, self.waiting)
         assert self.running == sorted(self.running, key=self._order)
         assert self.waiting == sorted(self.waiting, key=self._order)
         assert not set(self.running) & set(self.waiting)
@@ -256,9 +313,8 @@ class Scheduler:
             assert request.status is Status.RUNNING
             assert request.num_computed_tokens < request.num_tokens <= request.max_num_tokens
             held = len(request.block_table)
-            assert self._allocator.num_blocks_for(request.num_computed_tokens) <= held
-            assert held <= self._allocator.num_blocks_for(request.num_tokens)
+            assert not request.host_block_table
+            assert self._blocks.device.num_blocks_for(request.num_computed_tokens) <= held
+            assert held <= self._blocks.device.num_blocks_for(request.num_tokens)
         for request in self.waiting:
             assert request.status in (Status.WAITING, Status.PREEMPTED)
-            assert not request.block_table
-            assert request.num_computed_tokens == 0

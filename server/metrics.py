@@ -75,7 +75,8 @@ class Metrics:
         """Count one step of the engine."""
         self._count("prompt_tokens", stats.num_prefill_tokens)
         self._count("generation_tokens", len(stats.ttfts) + len(stats.itls))
-        self._count("num_preemptions", stats.num_preempted, "recompute")
+        self._count("num_preemptions", stats.num_preempted - stats.num_swapped_out, "recompute")
+        self._count("num_preemptions", stats.num_swapped_out, "swap")
         self._observe("iteration_tokens_total", stats.num_prefill_tokens + stats.num_decode_tokens)
         for seconds in stats.ttfts:
             self._observe("time_to_first_token_seconds", seconds)

@@ -166,7 +166,8 @@ class Service:
         """Hand the job to the engine. Raises as AsyncEngine.submit, and NotReadyError."""
         if self.state != "ready":
             raise self.not_ready()
-        job.accept(await self.engine.submit(prompt, params, job.sink, request_id=job.seq_id))
+        handle = await self.engine.submit(prompt, params, job.sink, request_id=job.seq_id, tenant=job.owner)
+        job.accept(handle)
 
     def abort(self, *jobs: Job) -> None:
         """End jobs that nobody waits for any more."""

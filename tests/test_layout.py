@@ -13,11 +13,14 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = {"server": {"engine", "client"}, "engine": {"kernels"}, "kernels": set(), "client": set()}
 CONTROL_FLOOR = [
     "batch",
+    "block_manager",
     "blocks",
     "config",
     "errors",
     "outputs",
     "policies",
+    "preemption",
+    "prefix_cache",
     "randomness",
     "request",
     "sampling_params",

@@ -105,8 +105,7 @@ async def test_abort_frees_blocks_within_one_step(tiny_folder: str) -> None:
     async with running_engine(tiny_folder) as engine:
         sink = Collector()
         handle = await engine.submit([30] * 200, SamplingParams(max_tokens=300, ignore_eos=True), sink)
-        while len(sink.deltas) < 3:
-            await asyncio.sleep(0)
+        await sink.until(3)
         steps = engine._steps[-1].step
         engine.abort(handle.request_id)
         await sink.ended.wait()
@@ -165,8 +164,7 @@ async def test_a_full_queue_refuses_with_a_time_to_come_back(tiny_folder: str) -
         sinks = [Collector() for _ in range(3)]
         params = SamplingParams(max_tokens=400, ignore_eos=True)
         await engine.submit([30], params, sinks[0])
-        while not sinks[0].deltas:
-            await asyncio.sleep(0)
+        await sinks[0].until(1)
         await engine.submit([31], params, sinks[1])
         await engine.submit([32], params, sinks[2])
         with pytest.raises(QueueFullError) as info:

@@ -14,7 +14,7 @@ from splitfuse.engine import LLM, SamplingParams
 NUM_PROMPTS = 50
 NUM_NEW = 24
 # More by hand: SPLITFUSE_TEST_SCHEDULES=50 pytest tests/engine/test_parity.py
-NUM_SCHEDULES = int(os.environ.get("SPLITFUSE_TEST_SCHEDULES", "6"))
+NUM_SCHEDULES = int(os.environ.get("SPLITFUSE_TEST_SCHEDULES", "4"))
 
 Case = tuple[str, list[list[int]], list[list[int]]]
 
@@ -27,6 +27,9 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     rng = random.Random(request.param)
     lengths = [1, 2, 15, 16, 17, 32, 300] + [rng.randint(1, 300) for _ in range(NUM_PROMPTS - 7)]
     prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(length)] for length in lengths]
+    for index in range(10, NUM_PROMPTS, 2):  # some begin alike, for the prefix cache
+        beginning = rng.choice(prompts[:index])[: rng.randint(1, 200)]
+        prompts[index] = (beginning + prompts[index])[:300]
     return str(folder), prompts, [greedy(model, prompt, NUM_NEW) for prompt in prompts]
 
 
@@ -79,6 +82,33 @@ def test_seeded_sampling_is_the_same_alone_and_in_company(case: Case) -> None:
         ]
         run_schedule(llm, arrivals)
         assert [arrival.output.token_ids for arrival in arrivals] == alone
+
+
+def test_outputs_of_one_prompt_share_it_and_are_what_they_are_alone(case: Case) -> None:
+    folder, prompts, _ = case
+    rng = random.Random(9)
+    params = [SamplingParams(n=rng.randint(2, 5), seed=i, max_tokens=9, ignore_eos=True) for i in range(12)]
+    shared = [prompt for prompt in prompts if len(prompt) > 1][:12]
+    expected = LLM(model=folder, dtype="float32", enable_prefix_caching=False).generate(shared, params)
+    for caching in (False, True):
+        llm = LLM(
+            model=folder,
+            dtype="float32",
+            block_size=4,
+            num_kv_blocks=100,
+            max_num_batched_tokens=70,
+            swap_space=1e-3,
+            enable_prefix_caching=caching,
+        )
+        arrivals = [
+            Arrival(prompt, each, at_step=i) for i, (prompt, each) in enumerate(zip(shared, params, strict=True))
+        ]
+        run_schedule(llm, arrivals)
+        for arrival, want in zip(arrivals, expected, strict=True):
+            assert [o.token_ids for o in arrival.outputs] == [o.token_ids for o in want.outputs]
+            assert len({tuple(o.token_ids) for o in arrival.outputs}) > 1
+        cached = [o.metrics.num_cached_tokens for arrival in arrivals for o in arrival.outputs if o.metrics]
+        assert sum(count > 0 for count in cached) > len(cached) // 3, "most of the others share their leader's prompt"
 
 
 @pytest.mark.parametrize("native", [True, False])

@@ -134,6 +134,7 @@ class FakeEngine:
         sink: Callable[[OutputDelta], None],
         *,
         request_id: str | None = None,
+        tenant: str = "",
     ) -> FakeHandle:
         await asyncio.sleep(0)
         self._check(prompt, params)

@@ -32,10 +32,18 @@ class Collector:
     def __init__(self, n: int = 1) -> None:
         self.deltas: list[OutputDelta] = []
         self.ended = asyncio.Event()
+        self._grew = asyncio.Event()
         self._left = n
 
     def __call__(self, delta: OutputDelta) -> None:
         self.deltas.append(delta)
+        self._grew.set()
         self._left -= delta.finish_reason is not None
         if not self._left:
             self.ended.set()
+
+    async def until(self, count: int) -> None:
+        """Wait for so many deltas."""
+        while len(self.deltas) < count:
+            self._grew.clear()
+            await self._grew.wait()

@@ -14,7 +14,14 @@ class Arrival:
     params: SamplingParams
     at_step: int = 0
     abort_after: int | None = None
-    output: CompletionOutput = field(default_factory=lambda: CompletionOutput(0))
+    outputs: list[CompletionOutput] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.outputs = [CompletionOutput(index) for index in range(self.params.n)]
+
+    @property
+    def output(self) -> CompletionOutput:
+        return self.outputs[0]
 
 
 def run_schedule(llm: LLM, arrivals: list[Arrival]) -> int:
@@ -33,17 +40,19 @@ def run_schedule(llm: LLM, arrivals: list[Arrival]) -> int:
         for request_id, arrival in by_id.items():
             if arrival.abort_after is not None and step >= arrival.at_step + arrival.abort_after:
                 for delta in core.abort(request_id):
-                    arrival.output.add(delta)
+                    arrival.outputs[delta.index].add(delta)
         core.scheduler.check()
         output = core.step()
         core.scheduler.check()
         if output is not None:
-            assert output.stats.num_prefill_tokens + output.stats.num_decode_tokens <= llm.config.max_num_batched_tokens
+            num_tokens = output.stats.num_prefill_tokens + output.stats.num_decode_tokens
+            is_whole = llm.config.batching_policy in ("prefill_first", "static")
+            assert num_tokens <= (10_000 if is_whole else llm.config.max_num_batched_tokens)
             for delta in output.deltas:
-                by_id[delta.request_id].output.add(delta)
+                by_id[delta.request_id].outputs[delta.index].add(delta)
         if not core.num_unfinished and not waiting:
             break
-    assert all(arrival.output.finish_reason for arrival in arrivals), "some request never ended"
+    assert all(output.finish_reason for a in arrivals for output in a.outputs), "some request never ended"
     assert allocator.num_free_blocks == allocator.num_blocks, "blocks leaked"
     return core.scheduler.num_preemptions - before
 
@@ -51,6 +60,7 @@ def run_schedule(llm: LLM, arrivals: list[Arrival]) -> int:
 def random_llm(rng: random.Random, folder: str, *, max_tokens_of_one: int, block_sizes: tuple[int, ...]) -> LLM:
     """An engine with a random budget, block size, chunk limit and a pool that is often too small for all at once."""
     block_size = rng.choice(block_sizes)
+    swap_space = rng.choice([0, 2e-4, 1e-2])  # GiB: none, some 200 tokens, plenty
     smallest = -(-max_tokens_of_one // block_size)
     return LLM(
         model=folder,
@@ -61,4 +71,8 @@ def random_llm(rng: random.Random, folder: str, *, max_tokens_of_one: int, block
         long_prefill_token_threshold=rng.choice([0, 0, rng.randint(1, 200)]),
         max_num_seqs=rng.randint(1, 16),
         num_kv_blocks=smallest + rng.choice([0, 1, smallest // 2, smallest * 8]),
+        batching_policy=rng.choice(["splitfuse", "splitfuse", "prefill_first", "decode_first", "static"]),
+        enable_prefix_caching=rng.random() < 0.6,
+        swap_space=swap_space,
+        preemption_mode=rng.choice(["auto", "recompute", "swap"]) if swap_space else "auto",
     )

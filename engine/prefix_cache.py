@@ -1,0 +1,88 @@
+"""PrefixCache: which blocks hold which tokens, so that a prompt that begins like an earlier one need not be computed.
+
+A full block is known by a hash chained over its tokens and everything before it, rooted in the tenant's namespace; what
+is found is compared token by token, so a colliding hash costs a miss, never a wrong answer.
+"""
+
+import hashlib
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+
+Hash = Callable[[bytes], bytes]
+
+
+def sha256(data: bytes) -> bytes:
+    """The hash in use; tests put a weak one in its place."""
+    return hashlib.sha256(data).digest()
+
+
+class PrefixCache:
+    """Maps chained hashes to block ids. Never owns a block: it forgets one when the allocator gives it away."""
+
+    def __init__(self, block_size: int, hash_function: Hash = sha256) -> None:
+        self._block_size = block_size
+        self._hash = hash_function
+        self._block_of: dict[bytes, int] = {}
+        self._content: dict[int, tuple[bytes, bytes, bytes]] = {}  # block → its hash, its parent's hash, its tokens
+
+    def __len__(self) -> int:
+        return len(self._content)
+
+    def __contains__(self, block: int) -> bool:
+        return block in self._content
+
+    def extend_hashes(self, hashes: list[bytes], token_ids: Sequence[int], *, tenant: str) -> None:
+        """Append the hashes of the full blocks of `token_ids` that `hashes` does not have yet."""
+        size = self._block_size
+        for index in range(len(hashes), len(token_ids) // size):
+            parent = hashes[-1] if hashes else self._root(tenant)
+            hashes.append(self._hash(parent + _packed(token_ids[index * size : (index + 1) * size])))
+
+    def find(self, hashes: Sequence[bytes], token_ids: Sequence[int], *, tenant: str, limit: int) -> list[int]:
+        """The blocks that hold the longest known beginning of `token_ids`, at most `limit` of them."""
+        found: list[int] = []
+        size = self._block_size
+        parent = self._root(tenant)
+        for index, key in enumerate(hashes[:limit]):
+            block = self._block_of.get(key)
+            if block is None:
+                break
+            tokens = _packed(token_ids[index * size : (index + 1) * size])
+            if self._content[block] != (key, parent, tokens):
+                break
+            found.append(block)
+            parent = key
+        return found
+
+    def remember(
+        self, block: int, index: int, hashes: Sequence[bytes], token_ids: Sequence[int], *, tenant: str
+    ) -> None:
+        """Say that `block` holds the index-th full block of these tokens. The first one to say so stays."""
+        if hashes[index] in self._block_of or block in self._content:
+            return
+        parent = hashes[index - 1] if index else self._root(tenant)
+        size = self._block_size
+        self._block_of[hashes[index]] = block
+        self._content[block] = (hashes[index], parent, _packed(token_ids[index * size : (index + 1) * size]))
+
+    def forget(self, block: int) -> None:
+        """The block gets other contents."""
+        content = self._content.pop(block, None)
+        if content is not None:
+            del self._block_of[content[0]]
+
+    def check(self) -> None:
+        """Prove that the two maps mirror each other."""
+        assert {content[0]: block for block, content in self._content.items()} == self._block_of
+
+    def blocks(self) -> Iterator[int]:
+        """All blocks whose contents are known."""
+        return iter(self._content)
+
+    def _root(self, tenant: str) -> bytes:
+        # Tenants never see each other's blocks: neither by a hit nor by its speed.
+        return self._hash(b"tenant " + tenant.encode())
+
+
+def _packed(token_ids: Sequence[int]) -> bytes:
+    return array("i", token_ids).tobytes()

@@ -1,0 +1,58 @@
+"""Through AsyncEngine: a second turn finds the first one's blocks, tenants are apart, swap shows in the numbers."""
+
+import asyncio
+
+from engines import Collector, running_engine
+
+from splitfuse.engine import AsyncEngine, SamplingParams
+
+GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+
+
+async def cached_tokens(engine: AsyncEngine, prompt: list[int], *, tenant: str = "") -> int:
+    sink = Collector()
+    await engine.submit(prompt, GREEDY, sink, tenant=tenant)
+    await sink.ended.wait()
+    metrics = sink.deltas[-1].metrics
+    assert metrics is not None
+    return metrics.num_cached_tokens
+
+
+async def test_a_second_turn_computes_only_what_is_new(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder, block_size=16) as engine:
+        first = list(range(20, 120))
+        assert await cached_tokens(engine, first) == 0
+        assert await cached_tokens(engine, [*first, 7, 7, 7]) == 96
+        assert await cached_tokens(engine, first, tenant="somebody else") == 0
+        stats = engine.stats()
+        assert (stats["prefix_cache_queries"], stats["prefix_cache_hits"]) == (303, 96)
+        assert stats["num_free_blocks"] == stats["num_blocks"], "what is only remembered is free"
+
+
+async def test_switched_off_nothing_is_found(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder, enable_prefix_caching=False) as engine:
+        for _ in range(2):
+            assert await cached_tokens(engine, list(range(20, 120))) == 0
+
+
+async def test_swapping_shows_in_the_numbers(tiny_folder: str) -> None:
+    async with running_engine(
+        tiny_folder, num_kv_blocks=12, block_size=4, swap_space=0.01, preemption_mode="swap"
+    ) as engine:
+        seen: list[int] = []
+
+        class Watcher:
+            def on_step(self, stats) -> None:  # type: ignore[no-untyped-def]
+                seen.append(stats.num_swapped_out)
+
+            def on_output_finished(self, metrics, finish_reason) -> None:  # type: ignore[no-untyped-def]
+                pass
+
+        engine.observers.append(Watcher())
+        sinks = [Collector() for _ in range(4)]
+        for sink in sinks:
+            await engine.submit([30] * 10, SamplingParams(temperature=0, max_tokens=25, ignore_eos=True), sink)
+        await asyncio.gather(*(sink.ended.wait() for sink in sinks))
+        assert sum(seen) > 0
+        assert sum(seen) == engine.stats()["num_preemptions"]
+        assert engine.stats()["num_swapped"] == 0
