@@ -17,7 +17,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "dtype": ("auto", "float32", "bfloat16", "float16"),
     "load_format": ("auto", "safetensors", "dummy"),
     "batching_policy": ("splitfuse", "prefill_first", "decode_first", "static"),
-    "scheduling_policy": ("fcfs", "priority"),
+    "scheduling_policy": ("fcfs", "priority", "fair"),
     "preemption_mode": ("auto", "recompute", "swap"),
 }
 

@@ -34,7 +34,7 @@ class StepOutput:
     """What a step brought."""
 
     deltas: list[OutputDelta]
-    stats: StepStats
+    stats: StepStats | None  # None if there was nothing to compute
 
 
 class EngineCore:
@@ -106,6 +106,10 @@ class EngineCore:
         """End every request."""
         return [delta for request_id in list(self._requests) for delta in self.abort(request_id)]
 
+    def expire(self) -> list[OutputDelta]:
+        """End what has run out of time."""
+        return [self._delta(Progress(request)) for request in self.scheduler.expire(self._clock())]
+
     def schedule(self) -> tuple[Batch, float] | None:
         """The next step and when it began, or None if there is nothing to do."""
         start = self._clock()
@@ -135,13 +139,15 @@ class EngineCore:
         deltas = [self._delta(item) for item in progress]
         return StepOutput(deltas, self._stats(batch, progress, start))
 
-    def step(self) -> StepOutput | None:
+    def step(self) -> StepOutput:
         """One whole step in this thread."""
+        expired = self.expire()
         scheduled = self.schedule()
         if scheduled is None:
-            return None
+            return StepOutput(expired, None)
         batch, start = scheduled
-        return self.update(batch, self.execute(batch), start)
+        output = self.update(batch, self.execute(batch), start)
+        return StepOutput(expired + output.deltas, output.stats)
 
     def _delta(self, progress: Progress) -> OutputDelta:
         request, sampled = progress.request, progress.sampled

@@ -264,6 +264,7 @@ class AsyncEngine:
             self._fail_all()
 
     async def _step(self, core: EngineCore) -> None:
+        self._dispatch(core.expire())
         scheduled = core.schedule()
         if scheduled is None:
             await asyncio.sleep(0)
@@ -271,6 +272,7 @@ class AsyncEngine:
         batch, start = scheduled
         results = await asyncio.get_running_loop().run_in_executor(self._executor, core.execute, batch)
         output = core.update(batch, results, start)
+        assert output.stats is not None
         self._last_progress = output.stats.time
         self._steps.append(output.stats)
         if self.config.log_steps:

@@ -41,8 +41,7 @@ class LLM:
         by_id = {output.request_id: output for output in outputs}
         try:
             while self.core.num_unfinished:
-                step = self.core.step()
-                for delta in step.deltas if step else ():
+                for delta in self.core.step().deltas:
                     by_id[delta.request_id].outputs[delta.index].add(delta)
                     if delta.error is not None:
                         raise delta.error

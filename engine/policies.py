@@ -24,7 +24,8 @@ def priority(request: Request) -> tuple[int, int]:
     return (request.params.priority, request.arrival_order)
 
 
-QUEUE_ORDERS: dict[str, QueueOrder] = {"fcfs": fcfs, "priority": priority}
+# "fair" queues as they came too; who of the waiting ones goes next is then up to fairness.TokenCounters.
+QUEUE_ORDERS: dict[str, QueueOrder] = {"fcfs": fcfs, "priority": priority, "fair": fcfs}
 
 
 class Source(Enum):

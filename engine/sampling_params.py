@@ -56,6 +56,8 @@ class SamplingParams:
     skip_special_tokens: bool = True
     truncate_prompt_tokens: int | None = None
     priority: int = 0  # lower first
+    timeout_ms: int | None = None  # from arrival; then it ends with what there is, finish_reason "timeout"
+    max_queue_ms: int | None = None  # the same if it has not begun by then
 
     def __post_init__(self) -> None:
         for name, (low, high) in _INTS.items():
@@ -129,6 +131,8 @@ class SamplingParams:
 FIELD_NAMES = frozenset(f.name for f in dataclasses.fields(SamplingParams)) - {"default_max_tokens"}
 
 _OPTIONAL = {
+    "timeout_ms",
+    "max_queue_ms",
     "max_tokens",
     "default_max_tokens",
     "max_length",
@@ -149,6 +153,8 @@ _INTS: dict[str, tuple[int, int]] = {
     "prompt_logprobs": (0, MAX_LOGPROBS),
     "truncate_prompt_tokens": (1, MAX_TOKENS_LIMIT),
     "priority": (-(2**31), 2**31 - 1),
+    "timeout_ms": (1, 86_400_000),
+    "max_queue_ms": (1, 86_400_000),
 }
 _FLOATS: dict[str, tuple[float, float]] = {
     "temperature": (0.0, 100.0),

@@ -5,6 +5,7 @@ and applies it; `update` books the results. Between the two, `finish` of a reque
 because the step under way still writes to its blocks.
 """
 
+import heapq
 import itertools
 from bisect import insort
 from collections.abc import Iterable, Sequence
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from .batch import Batch, BatchRow, RowFailure, RowResult, SampledToken
 from .block_manager import BlockManager, Prefix
 from .config import EngineConfig
+from .fairness import TokenCounters
 from .policies import BATCHING_POLICIES, QUEUE_ORDERS, Source
 from .preemption import PreemptionCosts
 from .request import Request, Status
@@ -78,11 +80,13 @@ class Scheduler:
         limit = config.long_prefill_token_threshold
         self._max_chunk = limit if limit and not self._policy.whole_prompts else 2**31
         self._order = QUEUE_ORDERS[config.scheduling_policy]
+        self._counters = TokenCounters() if config.scheduling_policy == "fair" else None
         self._costs = PreemptionCosts(config.preemption_mode)
         # Newcomers leave 1 % of the pool free, so that running requests do not need to preempt at once.
         self._watermark = blocks.device.num_blocks // 100
         self._arrivals = itertools.count()
         self._step = itertools.count()
+        self._deadlines: list[tuple[float, int, Request, bool]] = []  # heap of (when, tie, who, only if not begun)
         self._in_flight: frozenset[Request] = frozenset()
         self._to_finish: dict[Request, tuple[str, int | str | None]] = {}
         self.waiting: list[Request] = []  # in queue order
@@ -107,7 +111,14 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Queue a request."""
         request.arrival_order = next(self._arrivals)
+        if self._counters is not None:
+            self._counters.joined(request.tenant, self.waiting)
         insort(self.waiting, request, key=self._order)
+        for only_queued, milliseconds in enumerate((request.params.timeout_ms, request.params.max_queue_ms)):
+            if milliseconds is not None:
+                tie = 2 * request.arrival_order + only_queued
+                deadline = request.arrival_time + milliseconds / 1000
+                heapq.heappush(self._deadlines, (deadline, tie, request, bool(only_queued)))
 
     def finish(self, request: Request, *, reason: str, now: float, stop_reason: int | str | None = None) -> bool:
         """End a request and free its blocks; at the end of the step if one is under way with it.
@@ -124,6 +135,17 @@ class Scheduler:
         request.status = Status.FINISHED
         request.finish_reason, request.stop_reason, request.finished_time = reason, stop_reason, now
         return True
+
+    def expire(self, now: float) -> list[Request]:
+        """End requests whose time is over. Returns them."""
+        assert not self._in_flight, "between steps"
+        ended = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, _, request, only_queued = heapq.heappop(self._deadlines)
+            has_begun = request.first_scheduled_time is not None
+            if not (only_queued and has_begun) and self.finish(request, reason="timeout", now=now):
+                ended.append(request)
+        return ended
 
     def stop_at_text(self, request: Request, *, stop: str, now: float) -> None:
         """End a request whose text met a stop string, before the next `schedule`.
@@ -196,7 +218,7 @@ class Scheduler:
     def _plan_waiting(self, room: _Room) -> dict[Request, Prefix]:
         admitted: dict[Request, Prefix] = {}
         blocks_for = self._blocks.device.num_blocks_for
-        for request in self.waiting:
+        for request in self.waiting if self._counters is None else self._counters.order(self.waiting):
             if room.tokens <= 0 or len(self.running) + len(admitted) >= self._max_num_seqs:
                 break
             if self._waits_for_its_leader(request, admitted):
@@ -259,6 +281,8 @@ class Scheduler:
         request.status = Status.RUNNING
         if request.first_scheduled_time is None:
             request.first_scheduled_time = now
+            if self._counters is not None:
+                self._counters.admitted(request, request.num_computed_tokens)
         insort(self.running, request, key=self._order)
 
     def update(self, batch: Batch, results: Sequence[RowResult], now: float) -> list[Progress]:
@@ -289,6 +313,8 @@ class Scheduler:
 
     def _append(self, request: Request, token_id: int, now: float) -> float | None:
         request.token_ids.append(token_id)
+        if self._counters is not None:
+            self._counters.produced(request)
         gap = None
         if request.last_token_time is None:
             request.first_token_time = now

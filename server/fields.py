@@ -5,6 +5,7 @@ from typing import Any, TypeGuard
 from ..engine.errors import InvalidRequestError
 
 MAX_PROMPTS = 16
+MAX_USER_CHARS = 256
 
 
 def take_bool(fields: dict[str, Any], name: str) -> bool:
@@ -13,6 +14,16 @@ def take_bool(fields: dict[str, Any], name: str) -> bool:
     if value is not None and not isinstance(value, bool):
         raise InvalidRequestError(f"{name} must be true or false", param=name)
     return bool(value)
+
+
+def take_user(fields: dict[str, Any]) -> str:
+    """Who the end user is, for a server without keys to tell its tenants apart; "" if nobody says."""
+    user = fields.pop("user", None)
+    if user is None:
+        return ""
+    if not isinstance(user, str) or len(user) > MAX_USER_CHARS:
+        raise InvalidRequestError(f"user must be a string of at most {MAX_USER_CHARS} characters", param="user")
+    return user
 
 
 def take_prompt(fields: dict[str, Any]) -> str | list[int]:

@@ -36,13 +36,14 @@ _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
     "request_prompt_tokens": ("Prompt tokens of a request.", _REQUEST_TOKENS),
     "request_generation_tokens": ("Generated tokens of a request.", _REQUEST_TOKENS),
 }
+_FINISH_REASONS = ("stop", "length", "abort", "timeout", "error")
 _COUNTERS: dict[str, tuple[str, str | None, tuple[str, ...]]] = {
     "prompt_tokens": ("Prompt tokens computed.", None, ()),
     "generation_tokens": ("Tokens generated.", None, ()),
     "num_preemptions": ("Sequences that had to give way.", "mode", ("recompute", "swap")),
     "prefix_cache_queries": ("Prompt tokens looked up in the prefix cache.", None, ()),
     "prefix_cache_hits": ("Prompt tokens found in the prefix cache.", None, ()),
-    "request_success": ("Outputs that ended, by reason.", "finished_reason", ("stop", "length", "abort", "error")),
+    "request_success": ("Outputs that ended, by reason.", "finished_reason", _FINISH_REASONS),
 }
 _GAUGES = {
     "num_requests_running": "Sequences in the running batch.",
@@ -85,7 +86,7 @@ class Metrics:
 
     def on_output_finished(self, metrics: RequestMetrics, finish_reason: str) -> None:
         """Count one finished output."""
-        self._count("request_success", 1, finish_reason if finish_reason in ("stop", "length", "abort") else "error")
+        self._count("request_success", 1, finish_reason if finish_reason in _FINISH_REASONS else "error")
         self._count("prefix_cache_queries", metrics.num_prompt_tokens)
         self._count("prefix_cache_hits", metrics.num_cached_tokens)
         self._observe("request_prompt_tokens", metrics.num_prompt_tokens)

@@ -13,7 +13,7 @@ from .auth import owner_of
 from .body import read_json
 from .docs import path_parameter, request_body
 from .errors import describe
-from .fields import take_bool, take_prompt
+from .fields import take_bool, take_prompt, take_user
 from .hang_up import unless_hung_up
 from .jobs import Job
 from .native_shapes import event_object, result_object
@@ -35,12 +35,13 @@ async def generate(request: Request) -> Response:
     fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
     service.check_model(fields.pop("model", None))
     is_stream = take_bool(fields, "stream")
+    user = take_user(fields)
     prompt = take_prompt(fields)
     params = SamplingParams.from_fields(fields, defaults=DEFAULTS)
     job = service.new_job(params, owner=owner_of(request))
     service.results.add(job)
     try:
-        await service.submit(job, prompt, params)
+        await service.submit(job, prompt, params, user=user)
     except BaseException:
         service.results.forget(job)
         raise

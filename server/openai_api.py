@@ -19,7 +19,7 @@ from ..engine.sampling_params import SamplingParams
 from .auth import owner_of
 from .body import read_json
 from .docs import path_parameter, request_body
-from .fields import take_prompts
+from .fields import take_prompts, take_user
 from .hang_up import unless_hung_up
 from .jobs import Job, Signal
 from .openai_fields import (
@@ -58,10 +58,11 @@ async def completions(request: Request) -> Response:
     fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
     service.check_model(fields.pop("model", None))
     options = take_stream_options(fields)
+    user = take_user(fields)
     prompts = take_prompts(fields)
     params = completion_params(fields)
     shape = CompletionShape(_head(service, "cmpl-"), service.token_text, include_usage=options.include_usage)
-    return await _answer(request, shape, prompts, params, options)
+    return await _answer(request, shape, prompts, params, options, user=user)
 
 
 @router.post("/chat/completions", openapi_extra=request_body(messages=[{"role": "user", "content": "Hello"}]))
@@ -71,12 +72,13 @@ async def chat_completions(request: Request) -> Response:
     fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
     service.check_model(fields.pop("model", None))
     options = take_stream_options(fields)
+    user = take_user(fields)
     messages = take_messages(fields)
     params = chat_params(fields)
     shape = ChatShape(_head(service, "chatcmpl-"), service.token_text, include_usage=options.include_usage)
     prompt = await service.chat_prompt(messages)
     try:
-        return await _answer(request, shape, [prompt], params, options)
+        return await _answer(request, shape, [prompt], params, options, user=user)
     except InvalidRequestError as exc:
         if exc.param == "prompt":  # the user sent messages, not a prompt
             exc.param = "messages"
@@ -84,14 +86,20 @@ async def chat_completions(request: Request) -> Response:
 
 
 async def _answer(
-    request: Request, shape: Shape, prompts: Sequence[Any], params: SamplingParams, options: StreamOptions
+    request: Request,
+    shape: Shape,
+    prompts: Sequence[Any],
+    params: SamplingParams,
+    options: StreamOptions,
+    *,
+    user: str,
 ) -> Response:
     service = service_of(request)
     changed = Signal()
     jobs = [service.new_job(params, owner=owner_of(request), changed=changed) for _ in prompts]
     try:
         for job, prompt in zip(jobs, prompts, strict=True):
-            await service.submit(job, prompt, params)
+            await service.submit(job, prompt, params, user=user)
         if options.stream:
             source = _chunks(shape, jobs, changed, include_usage=options.include_usage)
             return EventStream(source, error_frame=openai_error_frame, on_hang_up=lambda: service.abort(*jobs))

@@ -17,7 +17,7 @@ CHAT_DEFAULTS = {"default_max_tokens": None}  # all that fits
 
 _DROPPED = frozenset(
     {
-        *("user", "store", "metadata", "service_tier", "parallel_tool_calls", "reasoning_effort", "safety_identifier"),
+        *("store", "metadata", "service_tier", "parallel_tool_calls", "reasoning_effort", "safety_identifier"),
         *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "verbosity", "prediction"),
     }
 )

@@ -52,9 +52,9 @@ class Shape:
     def chunk(self, index: int, delta: OutputDelta, *, text_offset: int) -> str:
         """One event's chunk for choice `index`; `text_offset` characters have gone before."""
         choice = self.chunk_choice(index, delta, text_offset)
-        choice["finish_reason"] = delta.finish_reason
+        choice["finish_reason"] = None
         if delta.finish_reason is not None:
-            choice["stop_reason"] = delta.stop_reason
+            choice |= _ending(delta)
         return self._prefix + dumps(choice) + self._suffix
 
     def usage_chunk(self, jobs: Sequence[Job]) -> str:
@@ -83,8 +83,7 @@ class CompletionShape(Shape):
         """Text, with logprobs as parallel lists."""
         return {
             **self._choice(index, output.text, output.logprobs, 0),
-            "finish_reason": output.finish_reason,
-            "stop_reason": output.stop_reason,
+            **_ending(output),
         }
 
     def chunk_choice(self, index: int, delta: OutputDelta, text_offset: int) -> dict[str, Any]:
@@ -125,8 +124,7 @@ class ChatShape(Shape):
         message = {"role": "assistant", "content": output.text, "refusal": None}
         return {
             **_chat_choice(index, {"message": message}, self._logprobs(output.logprobs)),
-            "finish_reason": output.finish_reason,
-            "stop_reason": output.stop_reason,
+            **_ending(output),
         }
 
     def chunk_choice(self, index: int, delta: OutputDelta, text_offset: int) -> dict[str, Any]:
@@ -155,3 +153,10 @@ def full_usage(jobs: Sequence[Job]) -> dict[str, Any]:
 
 def _chat_choice(index: int, content: dict[str, Any], logprobs: dict[str, Any] | None) -> dict[str, Any]:
     return {"index": index, **content, "logprobs": logprobs}
+
+
+def _ending(output: OutputDelta | CompletionOutput) -> dict[str, Any]:
+    """Why it ended, in OpenAI's words, which know no timeout: it ran out of room to go on."""
+    if output.finish_reason == "timeout":
+        return {"finish_reason": "length", "stop_reason": "timeout"}
+    return {"finish_reason": output.finish_reason, "stop_reason": output.stop_reason}

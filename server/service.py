@@ -162,11 +162,14 @@ class Service:
             changed=changed,
         )
 
-    async def submit(self, job: Job, prompt: "Prompt", params: SamplingParams) -> None:
-        """Hand the job to the engine. Raises as AsyncEngine.submit, and NotReadyError."""
+    async def submit(self, job: Job, prompt: "Prompt", params: SamplingParams, *, user: str = "") -> None:
+        """Hand the job to the engine. The tenant is the key's owner, or without keys whom `user` names.
+
+        Raises as AsyncEngine.submit, and NotReadyError.
+        """
         if self.state != "ready":
             raise self.not_ready()
-        handle = await self.engine.submit(prompt, params, job.sink, request_id=job.seq_id, tenant=job.owner)
+        handle = await self.engine.submit(prompt, params, job.sink, request_id=job.seq_id, tenant=job.owner or user)
         job.accept(handle)
 
     def abort(self, *jobs: Job) -> None:

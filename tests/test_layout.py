@@ -17,6 +17,7 @@ CONTROL_FLOOR = [
     "blocks",
     "config",
     "errors",
+    "fairness",
     "outputs",
     "policies",
     "preemption",

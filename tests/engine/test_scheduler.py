@@ -26,12 +26,14 @@ def request(
     leader: Request | None = None,
     tokens: list[int] | None = None,
     tenant: str = "",
+    timeout_ms: int | None = None,
+    max_queue_ms: int | None = None,
 ) -> Request:
     tokens = tokens or [1] * num_prompt
     return Request(
         request_id=name,
         prompt_token_ids=tokens,
-        params=SamplingParams(priority=priority),
+        params=SamplingParams(priority=priority, timeout_ms=timeout_ms, max_queue_ms=max_queue_ms),
         max_num_tokens=len(tokens) + num_new,
         seed=0,
         stop_token_ids=stop,
@@ -228,7 +230,7 @@ def test_random_life(seed: int) -> None:
         max_num_batched_tokens=rng.randint(1, 80),
         max_num_seqs=rng.randint(1, 12),
         long_prefill_token_threshold=rng.choice([0, rng.randint(1, 40)]),
-        scheduling_policy=rng.choice(["fcfs", "priority"]),
+        scheduling_policy=rng.choice(["fcfs", "priority", "fair"]),
         batching_policy=rng.choice(sorted(BATCHING_POLICIES)),
         enable_prefix_caching=rng.random() < 0.5,
         swap_space=1,
@@ -408,3 +410,33 @@ def test_a_whole_last_block_needs_no_copy() -> None:
     assert bench.batches[-1].moves.copies == []
     assert other.block_table[:2] == leader.block_table[:2]
     bench.run()
+
+
+def test_deadlines_end_a_request_with_what_there_is() -> None:
+    bench = Bench.make(max_num_seqs=1)
+    slow = request(4, 50, name="slow", timeout_ms=5000)
+    queued = request(4, 50, name="queued", max_queue_ms=2000)
+    patient = request(4, 3, name="patient", max_queue_ms=60_000)
+    bench.add(slow, queued, patient)
+    ended: list[tuple[float, str]] = []
+    while bench.scheduler.has_work:
+        ended += [(bench.now, r.request_id) for r in bench.scheduler.expire(bench.now)]
+        bench.step()
+    assert ended == [(2.0, "queued"), (5.0, "slow")]
+    assert slow.finish_reason == queued.finish_reason == "timeout"
+    assert slow.num_output_tokens == 5
+    assert patient.finish_reason == "length"
+    bench.assert_empty()
+
+
+def test_a_thousand_aborts_at_once_take_one_step() -> None:
+    bench = Bench.make(max_num_seqs=200, num_blocks=4000)
+    crowd = [request(8, 8, name=str(i)) for i in range(1000)]
+    bench.add(*crowd)
+    batch = bench.scheduler.schedule(1.0)
+    assert batch is not None
+    for each in crowd:
+        bench.scheduler.finish(each, reason="abort", now=1.0)
+    bench.scheduler.update(batch, [SampledToken(TOKEN) if row.samples else None for row in batch.rows], 2.0)
+    assert not bench.scheduler.has_work
+    bench.assert_empty()

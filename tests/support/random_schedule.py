@@ -44,12 +44,12 @@ def run_schedule(llm: LLM, arrivals: list[Arrival]) -> int:
         core.scheduler.check()
         output = core.step()
         core.scheduler.check()
-        if output is not None:
+        if output.stats is not None:
             num_tokens = output.stats.num_prefill_tokens + output.stats.num_decode_tokens
             is_whole = llm.config.batching_policy in ("prefill_first", "static")
             assert num_tokens <= (10_000 if is_whole else llm.config.max_num_batched_tokens)
-            for delta in output.deltas:
-                by_id[delta.request_id].outputs[delta.index].add(delta)
+        for delta in output.deltas:
+            by_id[delta.request_id].outputs[delta.index].add(delta)
         if not core.num_unfinished and not waiting:
             break
     assert all(output.finish_reason for a in arrivals for output in a.outputs), "some request never ended"
