@@ -1,0 +1,137 @@
+"""Every op of `ops` in plain torch: any device, any dtype, written to be read. The oracle of all kernel tests.
+
+Computes in float32, or in float64 where the input is float64. On the meta device only shapes come out.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .ops import RaggedBatch
+
+
+def _compute_dtype(x: Tensor) -> torch.dtype:
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
+    wide = x.to(_compute_dtype(x))
+    scale = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
+    return (wide * scale * weight.to(wide.dtype)).to(x.dtype)
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
+    residual = x + residual
+    return rms_norm(residual, weight, eps=eps), residual
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    gate, up = gate_up.to(_compute_dtype(gate_up)).chunk(2, dim=-1)
+    return (F.silu(gate) * up).to(gate_up.dtype)
+
+
+def _rotate(x: Tensor, cos_sin: Tensor, positions: Tensor) -> Tensor:
+    """x [T, heads, D] turned by the angles of its tokens' positions; dimensions from R on stay as they are."""
+    rotary_dim = cos_sin.shape[1]
+    cos, sin = cos_sin[positions].to(x.dtype)[:, None].chunk(2, dim=-1)
+    x1, x2 = x[..., :rotary_dim].chunk(2, dim=-1)
+    return torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin, x[..., rotary_dim:]), dim=-1)
+
+
+def _write(cache: Tensor, x: Tensor, slot_mapping: Tensor) -> None:
+    if cache.is_meta:
+        return  # which tokens have a slot is a matter of data
+    kept = slot_mapping >= 0
+    slots = slot_mapping[kept]
+    block_size = cache.shape[2]
+    cache[slots // block_size, :, slots % block_size] = x[kept].to(cache.dtype)
+
+
+def rope_and_cache(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos_sin: Tensor,
+    positions: Tensor,
+    slot_mapping: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    *,
+    q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None,
+    eps: float = 1e-6,
+) -> Tensor:
+    wide_q, wide_k = q.to(_compute_dtype(q)), k.to(_compute_dtype(k))
+    if q_norm is not None:
+        wide_q = rms_norm(wide_q, q_norm, eps=eps)
+    if k_norm is not None:
+        wide_k = rms_norm(wide_k, k_norm, eps=eps)
+    _write(k_cache, _rotate(wide_k, cos_sin, positions), slot_mapping)
+    _write(v_cache, v, slot_mapping)
+    return _rotate(wide_q, cos_sin, positions).to(q.dtype)
+
+
+def _attend(q: Tensor, keys: Tensor, values: Tensor, visible: Tensor, scale: float) -> Tensor:
+    """q [n, Hq, D], keys and values [L, Hkv, D], visible [n, L] → [n, Hq, D]: softmax(scale · q kᵀ) v, head by head."""
+    group = q.shape[1] // keys.shape[1]
+    keys, values = (x.to(_compute_dtype(x)).repeat_interleave(group, dim=1) for x in (keys, values))
+    scores = torch.einsum("nhd,lhd->hnl", q.to(keys.dtype), keys) * scale
+    probabilities = scores.masked_fill(~visible, float("-inf")).softmax(dim=-1)
+    return torch.einsum("hnl,lhd->nhd", probabilities, values).to(q.dtype)
+
+
+def paged_attention(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, ragged: RaggedBatch, *, scale: float, sliding_window: int = 0
+) -> Tensor:
+    out = torch.empty_like(q)
+    if q.is_meta:
+        return out
+    block_size = k_cache.shape[2]
+    starts, seq_lens = ragged.query_start_loc.tolist(), ragged.seq_lens.tolist()
+    for row, (start, end, seq_len) in enumerate(zip(starts, starts[1:], seq_lens, strict=False)):
+        # Positions: [0, first) out of every window | [first, seq_len) read, the last `end - start` of them ours.
+        positions = torch.arange(seq_len - (end - start), seq_len, device=q.device)
+        oldest = (positions - sliding_window + 1).clamp(min=0) if sliding_window else torch.zeros_like(positions)
+        first = int(oldest[0]) if end > start else seq_len
+        cached = torch.arange(first, seq_len, device=q.device)
+        visible = (cached <= positions[:, None]) & (cached >= oldest[:, None])
+        blocks, offsets = ragged.block_tables[row, cached // block_size].long(), cached % block_size
+        keys, values = k_cache[blocks, :, offsets], v_cache[blocks, :, offsets]
+        out[start:end] = _attend(q[start:end], keys, values, visible, scale)
+    return out
+
+
+def copy_blocks(caches: list[Tensor], source: Tensor, target: Tensor) -> None:
+    for cache in caches:
+        cache[target] = cache[source]
+
+
+def pack_linear(weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    return weight, bias
+
+
+def linear(x: Tensor, packed: tuple[Tensor, Tensor | None]) -> Tensor:
+    weight, bias = packed
+    return F.linear(x, weight, bias)
+
+
+def gumbel_argmax(logits: Tensor, keys: Tensor) -> Tensor:
+    ids = torch.arange(logits.shape[-1], device=logits.device)
+    low, high = keys & _MASK32, (keys >> 32) & _MASK32
+    # A row at a time: the whole [S, V] in 64-bit integers would not fit a cache.
+    return torch.stack([_race(row, ids, low[i], high[i]) for i, row in enumerate(logits)])
+
+
+def _race(logits: Tensor, ids: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    hashed = _scramble((_scramble(ids ^ low) + high) & _MASK32)
+    v = (hashed.to(_compute_dtype(logits)) + 0.5) * 2.0**-32
+    return (logits - torch.log(-torch.log1p(-v))).argmax()
+
+
+_MASK32 = 2**32 - 1
+
+
+def _scramble(h: Tensor) -> Tensor:
+    h = ((h ^ (h >> 16)) * 0x85EBCA6B) & _MASK32
+    h = ((h ^ (h >> 13)) * 0xC2B2AE35) & _MASK32
+    return h ^ (h >> 16)
