@@ -48,7 +48,9 @@ class EngineConfig:
     batching_policy: str = "splitfuse"
     scheduling_policy: str = "fcfs"
     preemption_mode: str = "auto"
+    target_itl_ms: float | None = None  # longest gap between tokens to aim at; each step's budget follows from it
     max_queue_size: int = 1024  # requests waiting; one more is refused with a time to come back
+    max_queue_seconds: float | None = None  # the same for the predicted time to a first token
     seed: int = 0
     num_threads: int | None = None  # CPU threads of the model; None = the cores this process may use
     log_steps: bool = False
@@ -70,6 +72,10 @@ class EngineConfig:
             raise ConfigError(
                 f"gpu_memory_utilization must be above 0 and at most 1, not {self.gpu_memory_utilization}"
             )
+        for name in ("target_itl_ms", "max_queue_seconds"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ConfigError(f"{name} must be a number above 0, not {value!r}")
         if self.swap_space < 0:
             raise ConfigError(f"swap_space must be a number of GiB of at least 0, not {self.swap_space}")
         if self.preemption_mode == "swap" and not self.swap_space:

@@ -10,6 +10,7 @@ from typing import Protocol
 from .batch import Batch, RowFailure, RowResult
 from .block_manager import BlockManager
 from .config import EngineConfig
+from .cost_model import CostModel
 from .detokenizer import TextStream
 from .errors import RequestFailedError
 from .outputs import OutputDelta, StepStats
@@ -17,8 +18,8 @@ from .request import Request
 from .scheduler import Progress, Scheduler
 from .tokenizer import Tokenizer
 
-# From so many tokens on a step's time says what a prompt token costs; below, weights and overheads hide it.
-_NUM_TOKENS_OF_A_FULL_STEP = 128
+# After so many steps the cost model's price of a token is worth acting on.
+_NUM_STEPS_TO_LEARN = 20
 
 _log = logging.getLogger("splitfuse.engine")
 
@@ -66,6 +67,9 @@ class EngineCore:
         self._runner = runner
         self._tokenizer = tokenizer
         self._clock = clock
+        self.cost_model = CostModel()
+        self._target_itl_s = None if config.target_itl_ms is None else config.target_itl_ms / 1000
+        self._max_num_batched_tokens = config.max_num_batched_tokens
         self._texts: dict[Request, TextStream] = {}
         self._requests: dict[str, list[Request]] = {}
         self._num_preemptions_seen = dict(self.scheduler.num_preemptions_by_mode)
@@ -113,8 +117,39 @@ class EngineCore:
     def schedule(self) -> tuple[Batch, float] | None:
         """The next step and when it began, or None if there is nothing to do."""
         start = self._clock()
-        batch = self.scheduler.schedule(start)
+        batch = self.scheduler.schedule(start, budget=self._budget())
         return None if batch is None else (batch, start)
+
+    def _budget(self) -> int | None:
+        """Tokens of the next step such that who decodes in it gets its token in time; None = all there may be."""
+        if self._target_itl_s is None:
+            return None
+        running = self.scheduler.running
+        num_decodes = sum(request.num_uncomputed_tokens == 1 for request in running)
+        if not num_decodes:
+            return None
+        context = sum(request.num_computed_tokens for request in running)
+        budget = self.cost_model.budget_for(self._target_itl_s, context, maximum=self._max_num_batched_tokens)
+        # A prompt gets a block's worth at the least: late is better than never.
+        return max(budget, num_decodes + self.allocator.block_size)
+
+    def _learn(self, batch: Batch, seconds: float) -> None:
+        self.cost_model.observe(batch.num_tokens, sum(row.start for row in batch.rows), seconds)
+        if self.cost_model.num_steps >= _NUM_STEPS_TO_LEARN:
+            self.scheduler.costs.seconds_per_token = self.cost_model.b
+
+    def predicted_wait_s(self) -> float:
+        """Seconds until a request that came now would get its first token, by the cost model; 0 before it has learned.
+
+        All tokens that go before it, in full steps beside the decodes that run.
+        """
+        if self.cost_model.num_steps < _NUM_STEPS_TO_LEARN:
+            return 0.0
+        requests = (*self.scheduler.running, *self.scheduler.waiting)
+        num_ahead = sum(request.num_uncomputed_tokens for request in requests if request.num_uncomputed_tokens > 1)
+        room = max(1, self._max_num_batched_tokens - len(self.scheduler.running))
+        context = sum(request.num_computed_tokens for request in self.scheduler.running)
+        return num_ahead / room * self.cost_model.predict(self._max_num_batched_tokens, context)
 
     def execute(self, batch: Batch) -> list[RowResult]:
         """Run the batch; if that raises, find out whose fault it is by halves and fail that row alone."""
@@ -132,9 +167,7 @@ class EngineCore:
     def update(self, batch: Batch, results: list[RowResult], start: float) -> StepOutput:
         """Book the step and turn tokens into text."""
         now = self._clock()
-        num_tokens = batch.num_tokens
-        if num_tokens > _NUM_TOKENS_OF_A_FULL_STEP:
-            self.scheduler.costs.measured_step(now - start, num_tokens)
+        self._learn(batch, now - start)
         progress = self.scheduler.update(batch, results, now)
         deltas = [self._delta(item) for item in progress]
         return StepOutput(deltas, self._stats(batch, progress, start))

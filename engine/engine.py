@@ -214,6 +214,8 @@ class AsyncEngine:
             "block_size": allocator.block_size,
             "max_model_len": self.max_model_len,
             "tokens_per_s": self._tokens_per_s(),
+            "predicted_wait_s": core.predicted_wait_s(),
+            "cost_model": core.cost_model.to_dict(),
             "steps": [asdict(step) for step in self._steps],
         }
 
@@ -229,6 +231,14 @@ class AsyncEngine:
             retry_after = self._seconds_until_room(waiting + params.n - self.config.max_queue_size)
             raise QueueFullError(
                 f"{waiting} requests wait and the queue holds {self.config.max_queue_size}; "
+                f"try again in {retry_after:.0f} s",
+                retry_after_s=retry_after,
+            )
+        longest = self.config.max_queue_seconds
+        if longest is not None and (wait := self._core.predicted_wait_s()) > longest:
+            retry_after = min(60.0, max(1.0, wait - longest))
+            raise QueueFullError(
+                f"a first token is {wait:.1f} s away and --max-queue-seconds is {longest:g}; "
                 f"try again in {retry_after:.0f} s",
                 retry_after_s=retry_after,
             )

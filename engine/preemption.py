@@ -15,12 +15,6 @@ class PreemptionCosts:
         self.seconds_per_block: float | None = None  # to copy one block, one way
         self.seconds_per_token: float | None = None  # to compute one prompt token in a full step
 
-    def measured_step(self, seconds: float, num_tokens: int) -> None:
-        """Learn what a token costs from a step full of them; the last ten or so count."""
-        rate = seconds / num_tokens
-        old = self.seconds_per_token
-        self.seconds_per_token = rate if old is None else 0.9 * old + 0.1 * rate
-
     def prefers_swap(self, request: Request, block_size: int) -> bool:
         """For this victim, given that the host has room."""
         if self._mode != "auto":

@@ -155,18 +155,21 @@ class Scheduler:
         if not self.finish(request, reason="stop", stop_reason=stop, now=now):
             request.finish_reason, request.stop_reason = "stop", stop
 
-    def schedule(self, now: float) -> Batch | None:
-        """Decide and apply one step; None if there is nothing to compute. Follow it with `update`."""
+    def schedule(self, now: float, *, budget: int | None = None) -> Batch | None:
+        """Decide and apply one step; None if there is nothing to compute. Follow it with `update`.
+
+        `budget`: tokens of this step, if fewer than max_num_batched_tokens.
+        """
         assert not self._in_flight, "one step at a time"
-        plan = self._plan()
+        plan = self._plan(min(budget or self._max_num_batched_tokens, self._max_num_batched_tokens))
         if not plan.num_tokens and not plan.preempted:
             return None
         return self._apply(plan, now)
 
-    def _plan(self) -> Plan:
+    def _plan(self, budget: int) -> Plan:
         """The policy's first round that gives anybody tokens."""
         for sources in self._policy.rounds:
-            room = _Room(tokens=self._max_num_batched_tokens, blocks=self._blocks.device.num_free_blocks)
+            room = _Room(tokens=budget, blocks=self._blocks.device.num_free_blocks)
             admitted: dict[Request, Prefix] = {}
             for source in sources:
                 if source is not Source.NEWCOMERS:

@@ -16,6 +16,7 @@ CONTROL_FLOOR = [
     "block_manager",
     "blocks",
     "config",
+    "cost_model",
     "errors",
     "fairness",
     "outputs",

@@ -1,0 +1,56 @@
+"""What a step's scheduling costs: `python tests/bench/scheduling.py` prints µs per step by number of sequences.
+
+Goal: at most 60 µs + 1.5 µs per sequence (median) at 256 sequences, for schedule and update together.
+"""
+
+import statistics
+import time
+
+from splitfuse.engine.batch import SampledToken
+from splitfuse.engine.block_manager import BlockManager
+from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.request import Request
+from splitfuse.engine.sampling_params import SamplingParams
+from splitfuse.engine.scheduler import Scheduler
+
+STEPS = 300
+
+
+def measure(num_seqs: int, *, prefix_caching: bool) -> float:
+    """Median seconds of schedule + update with so many sequences decoding."""
+    config = EngineConfig(max_num_seqs=num_seqs, max_num_batched_tokens=16 * num_seqs)
+    scheduler = Scheduler(config, BlockManager(num_blocks=40 * num_seqs, block_size=16, prefix_caching=prefix_caching))
+    params = SamplingParams()
+    for index in range(num_seqs):
+        scheduler.add(
+            Request(
+                request_id=str(index),
+                prompt_token_ids=[index] * 16,
+                params=params,
+                max_num_tokens=16 + STEPS,
+                seed=index,
+            )
+        )
+    token = SampledToken(7)
+    times = []
+    for _ in range(STEPS - 10):
+        start = time.perf_counter()
+        batch = scheduler.schedule(start)
+        middle = time.perf_counter()
+        assert batch is not None
+        results = [token if row.samples else None for row in batch.rows]
+        begin = time.perf_counter()
+        scheduler.update(batch, results, begin)
+        times.append(middle - start + time.perf_counter() - begin)
+    return statistics.median(times)
+
+
+def main() -> None:
+    print(f"{'sequences':>10} {'µs/step':>9} {'goal':>7}   with the prefix cache on")
+    for num_seqs in (1, 16, 64, 256):
+        off, on = (measure(num_seqs, prefix_caching=caching) * 1e6 for caching in (False, True))
+        print(f"{num_seqs:>10} {off:>9.0f} {60 + 1.5 * num_seqs:>7.0f}   {on:.0f}")
+
+
+if __name__ == "__main__":
+    main()

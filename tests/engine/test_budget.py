@@ -1,0 +1,78 @@
+"""A latency target sets each step's budget; a predicted wait refuses who would wait too long."""
+
+import pytest
+from engines import Collector, running_engine
+
+from splitfuse.engine import SamplingParams
+from splitfuse.engine.batch import Batch, RowResult, SampledToken
+from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.core import EngineCore
+from splitfuse.engine.errors import QueueFullError
+from splitfuse.engine.outputs import StepStats
+from splitfuse.engine.request import Request
+
+SECONDS = (2e-3, 1e-4, 1e-7)  # of the machine below: per step, per token, per token of context
+
+
+class Machine:
+    """A runner and a clock: a step takes what the formula says."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def run(self, batch: Batch) -> list[RowResult]:
+        a, b, c = SECONDS
+        self.now += a + b * batch.num_tokens + c * sum(row.start for row in batch.rows)
+        return [SampledToken(7) if row.samples else None for row in batch.rows]
+
+
+def life(**settings: object) -> list[StepStats]:
+    """Eight sequences decode while prompts of 2,000 tokens come, one after the other."""
+    machine = Machine()
+    config = EngineConfig(max_num_batched_tokens=2048, **settings)  # type: ignore[arg-type]
+    core = EngineCore(config, machine, num_blocks=5000, tokenizer=None, clock=lambda: machine.now)
+
+    def add(name: str, num_prompt: int, num_new: int) -> None:
+        params = SamplingParams()
+        tokens = [int(name[1:])] * num_prompt  # not alike, or the prefix cache would find them
+        request = Request(
+            request_id=name, prompt_token_ids=tokens, params=params, max_num_tokens=num_prompt + num_new, seed=0
+        )
+        core.add([request])
+
+    for index in range(8):
+        add(f"d{index}", 10, 600)
+    steps = []
+    for step in range(600):
+        if step % 60 == 59:
+            add(f"p{step}", 2000, 3)
+        output = core.step()
+        core.scheduler.check()
+        if output.stats is not None:
+            steps.append(output.stats)
+    return steps
+
+
+def test_gaps_meet_the_target_once_the_cost_is_known() -> None:
+    slowest = max(step.duration for step in life()[100:])
+    assert slowest > 0.15, "a whole prompt beside decodes takes long"
+    steps = life(target_itl_ms=30)
+    assert max(step.duration for step in steps[100:]) < 0.033
+    assert sum(step.num_prefill_tokens for step in steps) >= 9 * 2000, "prompts get through all the same"
+
+
+def test_a_target_that_cannot_be_met_still_lets_prompts_through() -> None:
+    steps = life(target_itl_ms=0.5)
+    assert all(step.num_prefill_tokens for step in steps[61:100])
+
+
+async def test_a_predicted_wait_refuses(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder, max_num_seqs=1, max_queue_seconds=1e-4, max_num_batched_tokens=16) as engine:
+        params = SamplingParams(max_tokens=400, ignore_eos=True)
+        first, second = Collector(), Collector()
+        await engine.submit([30], params, first)
+        await first.until(40)
+        await engine.submit([31] * 400, SamplingParams(max_tokens=9), second)
+        with pytest.raises(QueueFullError, match="max-queue-seconds"):
+            await engine.submit([32], params, Collector())
+        assert engine.stats()["predicted_wait_s"] > 1e-4
