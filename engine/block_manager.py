@@ -144,6 +144,12 @@ class BlockManager:
                 request.block_table[index], index, request.block_hashes, request.token_ids, tenant=request.tenant
             )
 
+    def forget(self, request: Request) -> None:
+        """Let nobody find its blocks: something is wrong with what they hold."""
+        if self.cache is not None:
+            for block in request.block_table:
+                self.cache.forget(block)
+
     def take_moves(self) -> Moves:
         """What has to be copied before the step computes; asked once per step."""
         moves, self._moves = self._moves, Moves([], [], [])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from .batch import Batch, RowFailure, RowResult
+from .batch import Batch, Moves, RowFailure, RowResult
 from .block_manager import BlockManager
 from .config import EngineConfig
 from .cost_model import CostModel
@@ -25,7 +25,9 @@ _log = logging.getLogger("splitfuse.engine")
 
 
 class Runner(Protocol):
-    """Computes batches; ModelRunner in life, fakes in tests."""
+    """Moves blocks and computes batches; ModelRunner in life, fakes in tests."""
+
+    def move(self, moves: Moves) -> None: ...
 
     def run(self, batch: Batch) -> list[RowResult]: ...
 
@@ -152,7 +154,12 @@ class EngineCore:
         return num_ahead / room * self.cost_model.predict(self._max_num_batched_tokens, context)
 
     def execute(self, batch: Batch) -> list[RowResult]:
-        """Run the batch; if that raises, find out whose fault it is by halves and fail that row alone."""
+        """Run the batch; if that raises, find out whose fault it is by halves and fail that row alone.
+
+        A failure to move blocks is nobody's fault and leaves the cache unknown: it is raised.
+        """
+        if any(batch.moves):
+            self._runner.move(batch.moves)
         if not batch.rows:
             return []
         try:

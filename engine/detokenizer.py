@@ -6,6 +6,8 @@ from .tokenizer import Tokenizer
 
 # How far back to look in the prompt for a token at which a character begins: bytes of one, and a few special tokens.
 _MAX_PROMPT_CONTEXT = 8
+# No character takes so many tokens: what is pending is broken bytes, and decoding all of them each time would add up.
+_MANY_PENDING = 16
 
 
 class TextStream:
@@ -55,7 +57,7 @@ class TextStream:
             return ""
         whole = self._decode(self._context + self._pending)
         if whole.endswith("\ufffd") and not last:
-            return ""
+            return self._take_settled(whole) if len(self._pending) >= _MANY_PENDING else ""
         text = whole[len(self._context_text) :]
         if text:  # the next context begins here, at the beginning of a character
             self._context, self._context_text = self._pending, self._decode(self._pending)
@@ -63,6 +65,17 @@ class TextStream:
             self._context = self._context + self._pending
         self._pending = []
         return text
+
+    def _take_settled(self, whole: str) -> str:
+        """The part of a long run of broken bytes that no later one can mend: they are at most three from the end."""
+        for keep in range(3, 8):
+            head = self._decode(self._context + self._pending[:-keep])
+            if head + self._decode(self._pending[-keep:]) == whole:
+                text = head[len(self._context_text) :]
+                self._context, self._pending = self._pending[:-keep][-_MAX_PROMPT_CONTEXT:], self._pending[-keep:]
+                self._context_text = self._decode(self._context)
+                return text
+        return ""
 
     def _decode(self, token_ids: list[int]) -> str:
         return self._tokenizer.decode(token_ids, skip_special_tokens=self._skip_special) if token_ids else ""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from .batch import Batch, RowResult
+from .batch import Batch, Moves, RowResult
 from .config import DEMO_FOLDER, EngineConfig, ModelConfig
 from .errors import ConfigError
 from .inputs import build_inputs
@@ -70,12 +70,13 @@ class ModelRunner:
         )
 
     @torch.inference_mode()
-    def run(self, batch: Batch) -> list[RowResult]:
-        """Make the batch's moves, compute it, draw where rows sample.
+    def move(self, moves: Moves) -> None:
+        """Copy the blocks that a step needs elsewhere; before it runs."""
+        self._cache.make(moves)
 
-        Running its rows again (`subset`, which has no moves) gives the same: they write the same slots.
-        """
-        self._cache.make(batch.moves)
+    @torch.inference_mode()
+    def run(self, batch: Batch) -> list[RowResult]:
+        """Compute the batch, draw where rows sample. Running rows again gives the same: they write the same slots."""
         inputs = build_inputs(batch, block_size=self._cache.block_size, device=self._device)
         logits = self._model.forward(inputs, self._cache)
         sampled = iter(sample(logits, [row.request for row in batch.rows if row.samples]))

@@ -303,6 +303,7 @@ class Scheduler:
                 self.finish(request, reason=reason, stop_reason=stop_reason, now=now)
                 progress.append(Progress(request))
             elif isinstance(result, RowFailure):
+                self._blocks.forget(request)
                 self.finish(request, reason="error", now=now)
                 progress.append(Progress(request, failure=result))
             else:

@@ -4,7 +4,7 @@ import pytest
 from engines import Collector, running_engine
 
 from splitfuse.engine import SamplingParams
-from splitfuse.engine.batch import Batch, RowResult, SampledToken
+from splitfuse.engine.batch import Batch, Moves, RowResult, SampledToken
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.core import EngineCore
 from splitfuse.engine.errors import QueueFullError
@@ -19,6 +19,9 @@ class Machine:
 
     def __init__(self) -> None:
         self.now = 0.0
+
+    def move(self, moves: Moves) -> None:
+        pass
 
     def run(self, batch: Batch) -> list[RowResult]:
         a, b, c = SECONDS

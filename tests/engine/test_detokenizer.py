@@ -56,6 +56,26 @@ def test_random_ids_join_to_the_full_decode(tokenizer: Tokenizer) -> None:
         assert "".join(stream_all(tokenizer, prompt, ids)) == expected, ids
 
 
+def test_long_runs_of_broken_bytes_come_out_in_time() -> None:
+    fast = byte_tokenizer()
+    rng = random.Random(5)
+
+    class Plain(Tokenizer):
+        def __init__(self) -> None:
+            self._fast = fast
+
+    tokenizer = Plain()
+    lead, tail = (fast.encode("é").ids[i] for i in (0, 1))
+    for choices in ([tail], [lead], [lead, tail], fast.encode("é你👩x").ids):
+        ids = [rng.choice(choices) for _ in range(300)]
+        stream = TextStream(tokenizer, [20])
+        out = ""
+        for i, token in enumerate(ids):
+            out += stream.push(token, last=i == len(ids) - 1)
+            assert len(stream._pending) <= 20
+        assert out == tokenizer.decode(ids)
+
+
 def test_scripts_and_emoji_never_show_half_a_character() -> None:
     fast = byte_tokenizer()
     prompt = fast.encode("x").ids

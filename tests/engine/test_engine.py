@@ -8,7 +8,7 @@ import pytest
 from engines import Collector, collect, running_engine
 
 from splitfuse.engine import LLM, AsyncEngine, EngineConfig, SamplingParams
-from splitfuse.engine.batch import Batch, RowFailure, RowResult
+from splitfuse.engine.batch import Batch, Moves, RowFailure, RowResult
 from splitfuse.engine.errors import (
     ContextLengthError,
     InvalidRequestError,
@@ -126,6 +126,9 @@ class Sabotage:
         self._mark = mark
         self._spoil = spoil
         engine._core._runner = self
+
+    def move(self, moves: Moves) -> None:
+        self._runner.move(moves)
 
     def run(self, batch: Batch) -> list[RowResult]:
         marked = [row.request.token_ids[0] == self._mark for row in batch.rows]
