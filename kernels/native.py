@@ -20,7 +20,10 @@ import torch
 _log = logging.getLogger("splitfuse.kernels")
 _SOURCE = Path(__file__).with_name("cpu_native.cpp")
 # No -ffast-math: it would let the compiler assume that there is no NaN. These two only drop errno and traps.
-_FLAGS = ["-O3", "-march=native", "-std=c++17", "-ffp-contract=fast", "-fPIC", "-fopenmp", "-fno-math-errno", "-fno-trapping-math"]
+_FLAGS = [
+    *("-O3", "-march=native", "-std=c++17", "-fPIC", "-fopenmp"),
+    *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
+]
 
 _P, _N, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _SIGNATURES = {

@@ -125,6 +125,7 @@ def gumbel_argmax(logits: Tensor, keys: Tensor) -> Tensor:
 def _race(logits: Tensor, ids: Tensor, low: Tensor, high: Tensor) -> Tensor:
     hashed = _scramble((_scramble(ids ^ low) + high) & _MASK32)
     v = (hashed.to(_compute_dtype(logits)) + 0.5) * 2.0**-32
+    v = v.clamp(max=1 - 2.0**-24)  # float32 would round up to 1, and noise of -inf hide the only token there is
     return (logits - torch.log(-torch.log1p(-v))).argmax()
 
 

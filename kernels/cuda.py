@@ -1,0 +1,56 @@
+"""The CUDA backend of `ops`: Triton kernels of our own, and cuBLAS for the matmuls.
+
+No op waits for the card or reads a value back from it. Kernels launch on the current device, which must be the
+tensors' own.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .ops import RaggedBatch
+from .triton_activation import silu_mul
+from .triton_blocks import copy_blocks
+from .triton_decode import decode_attention
+from .triton_norm import add_rms_norm, rms_norm
+from .triton_prefill import prefill_attention
+from .triton_rope import rope_and_cache
+from .triton_sampling import gumbel_argmax
+
+__all__ = [
+    "add_rms_norm",
+    "copy_blocks",
+    "gumbel_argmax",
+    "linear",
+    "pack_linear",
+    "paged_attention",
+    "rms_norm",
+    "rope_and_cache",
+    "silu_mul",
+]
+
+
+class PackedLinear(NamedTuple):
+    weight: Tensor  # [out, in]: what cuBLAS takes as it is
+    bias: Tensor | None  # [out]
+
+
+def paged_attention(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, ragged: RaggedBatch, *, scale: float, sliding_window: int = 0
+) -> Tensor:
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    if ragged.num_decodes:
+        decode_attention(q, k_cache, v_cache, ragged, out, scale=scale, sliding_window=sliding_window)
+    if len(ragged.seq_lens) > ragged.num_decodes:
+        prefill_attention(q, k_cache, v_cache, ragged, out, scale=scale, sliding_window=sliding_window)
+    return out
+
+
+def pack_linear(weight: Tensor, bias: Tensor | None = None) -> PackedLinear:
+    return PackedLinear(weight, bias)
+
+
+def linear(x: Tensor, packed: PackedLinear) -> Tensor:
+    return F.linear(x, packed.weight, packed.bias)

@@ -1,0 +1,78 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""What the two attention kernels share: a tile of keys and values out of the paged cache, a step of online softmax.
+
+They stay two kernels: one that branched between them would lose its software pipelining, at least 2x (Ringlein et al.
+2025, arXiv 2511.11581).
+"""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .ops import RaggedBatch
+
+LOG2_E = 1.4426950408889634  # exp(x) = exp2(x · LOG2_E), and exp2 is one instruction
+
+
+@triton.jit
+def load_blocks(table_ptr, keys, oldest, newest, BLOCK_SIZE: tl.constexpr):
+    """The blocks [tile] where the cached positions `keys` [tile] stand; entries not in oldest .. newest stay unread.
+
+    Loops call this one step ahead of `load_tile`. Loaded in the same step, the tile hangs on a load that hangs on a
+    load, and Triton deals its stages out to both: at 4 stages nothing of the next tile was under way.
+    """
+    return tl.load(table_ptr + keys // BLOCK_SIZE, mask=(keys >= oldest) & (keys <= newest), other=0)
+
+
+@triton.jit
+def load_tile(
+    k_ptr, v_ptr, blocks, keys, readable, block_stride, slot_stride,
+    HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_SIZE: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Keys and values [tile, BLOCK_D] of the cached positions `keys` [tile], zero where not readable.
+
+    Zero, for what lies in such a slot may be NaN, and a probability of 0 times NaN is NaN. With MASKED false all of
+    `keys` are readable.
+    """
+    dims = tl.arange(0, BLOCK_D)[None, :]
+    offsets = (blocks.to(tl.int64) * block_stride + keys % BLOCK_SIZE * slot_stride)[:, None] + dims
+    if not MASKED and HEAD_DIM == BLOCK_D:
+        k, v = tl.load(k_ptr + offsets), tl.load(v_ptr + offsets)
+    else:
+        mask = dims < HEAD_DIM
+        if MASKED:
+            mask = mask & readable[:, None]
+        k = tl.load(k_ptr + offsets, mask=mask, other=0.0)
+        v = tl.load(v_ptr + offsets, mask=mask, other=0.0)
+    return k, v
+
+
+@triton.jit
+def attend(q, k, v, visible, maximum, total, out, scale_log2, MASKED: tl.constexpr):
+    """Fold one tile into softmax(q kᵀ · scale) v (Milakov & Gimelshein 2018; Dao et al. 2022).
+
+    Kept per query row: `maximum` m of the scores in base 2, `total` Σ exp2(s - m), `out` Σ exp2(s - m) · v. m begins
+    finite, so that a row that sees nothing of its first tiles gets exp2(-inf) = 0 there, not exp2(-inf + inf) = NaN.
+    """
+    scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+    if MASKED:
+        scores = tl.where(visible, scores, float("-inf"))
+    new_maximum = tl.maximum(maximum, tl.max(scores, axis=1) * scale_log2)
+    probabilities = tl.exp2(scores * scale_log2 - new_maximum[:, None])
+    shrink = tl.exp2(maximum - new_maximum)
+    total = total * shrink + tl.sum(probabilities, axis=1)
+    out = tl.dot(probabilities.to(v.dtype), v, out * shrink[:, None], input_precision="ieee")
+    return new_maximum, total, out
+
+
+def check_paged(q: Tensor, k_cache: Tensor, v_cache: Tensor, ragged: RaggedBatch, scale: float) -> None:
+    num_heads, head_dim = q.shape[1:]
+    _, num_kv_heads, block_size, cache_head_dim = k_cache.shape
+    assert cache_head_dim == head_dim
+    assert num_heads % num_kv_heads == 0
+    assert block_size & (block_size - 1) == 0  # so that // and % are a shift and a mask
+    assert v_cache.shape == k_cache.shape
+    assert v_cache.stride() == k_cache.stride()
+    assert q.dtype == k_cache.dtype == v_cache.dtype
+    assert q.stride(2) == k_cache.stride(3) == ragged.block_tables.stride(1) == 1
+    assert scale > 0  # `attend` takes the maximum before it scales

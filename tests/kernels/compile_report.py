@@ -1,0 +1,249 @@
+"""Compile what the launchers launch for cards that need not be there, and tell what the machine code is like.
+
+    python tests/kernels/compile_report.py [--arch 90] [--kernel prefill] [--json]
+
+The launchers run with CPU tensors; a driver that only names a target stands in for the card's, so Triton specialises
+and compiles as it would there, and stops before the launch. Registers and local memory (spills) come from the
+`cuobjdump` in Triton's wheel. Needs a process without TRITON_INTERPRET.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from splitfuse.kernels import cuda, ops, triton_decode, triton_prefill
+from splitfuse.kernels.triton_card import H100, SMALLEST_SHARED_MEMORY, Card
+
+CARDS = {
+    80: Card(80, 108, 166_912),  # A100
+    89: Card(89, 58, SMALLEST_SHARED_MEMORY),  # L4
+    90: H100,
+    100: Card(100, 148, 232_448),  # B200
+    120: Card(120, 170, SMALLEST_SHARED_MEMORY),  # RTX 5090
+}
+TENSOR_CORE = re.compile(r"wgmma\.mma_async|tcgen05\.mma|mma\.sync")
+LOAD = re.compile(r"ld\.global(?:\.v(\d))?\.[bfsu](\d+)")
+ASYNC_LOAD = re.compile(r"cp\.async\.c[ag]\.shared\.global [^;]*?, 0x([0-9a-f]+)")
+RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)")
+
+
+@dataclass(frozen=True)
+class Shape:
+    kind: str  # what to launch: a name in LAUNCHES
+    dtype: str = "bfloat16"
+    head_dim: int = 128
+    group: int = 4
+    block_size: int = 16
+    window: int = 0
+    num_tokens: int = 2048  # query tokens of a prefill, rows of a decode, rows of the others
+
+    def __str__(self) -> str:
+        window = f" window {self.window}" if self.window else ""
+        return f"{self.dtype} D{self.head_dim} G{self.group} S{self.block_size} T{self.num_tokens}{window}"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    kernel: str
+    shape: str
+    arch: int
+    num_warps: int
+    num_stages: int
+    registers: int
+    spilled: int  # bytes of stack and local memory per thread
+    shared: int  # bytes per program
+    widest_load: int  # bytes that one thread takes from global memory at once
+    tensor_core: str  # the tensor core instruction in the PTX, or ""
+
+
+class OfflineDriver:
+    """As much of a Triton driver as compiling needs."""
+
+    def __init__(self, arch: int) -> None:
+        self.arch = arch
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self.arch, 32)
+
+    def get_current_device(self) -> int:
+        return self.arch  # Triton caches kernels by device: one device per target
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def _empty(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype)
+
+
+def _attention(shape: Shape, *, query_len: int, seq_len: int) -> None:
+    dtype, num_kv_heads, num_blocks = getattr(torch, shape.dtype), 8, 8
+    num_rows = shape.num_tokens if query_len == 1 else 1
+    num_tokens = num_rows * query_len
+    q = _empty(num_tokens, num_kv_heads * shape.group, shape.head_dim, dtype=dtype)
+    k_cache = _empty(num_blocks, num_kv_heads, shape.block_size, shape.head_dim, dtype=dtype)
+    ragged = ops.RaggedBatch(
+        _empty(num_rows + 1, dtype=torch.int32),
+        _empty(num_rows, dtype=torch.int32),
+        _empty(num_rows, 64, dtype=torch.int32),
+        num_decodes=num_rows if query_len == 1 else 0,
+        max_query_len=query_len,
+        max_seq_len=seq_len,
+    )
+    cuda.paged_attention(q, k_cache, k_cache.clone(), ragged, scale=0.1, sliding_window=shape.window)
+
+
+def _rope(shape: Shape) -> None:
+    dtype, num_kv_heads, num_tokens = getattr(torch, shape.dtype), 8, shape.num_tokens
+    q = _empty(num_tokens, num_kv_heads * shape.group, shape.head_dim, dtype=dtype)
+    k, norm = _empty(num_tokens, num_kv_heads, shape.head_dim, dtype=dtype), _empty(shape.head_dim, dtype=dtype)
+    cache = _empty(8, num_kv_heads, shape.block_size, shape.head_dim, dtype=dtype)
+    angles, tokens = _empty(64, shape.head_dim, dtype=torch.float32), _empty(num_tokens, dtype=torch.int64)
+    cuda.rope_and_cache(q, k, k, angles, tokens, tokens, cache, cache.clone(), q_norm=norm, k_norm=norm)
+    half = angles[:, : shape.head_dim // 2].contiguous()
+    cuda.rope_and_cache(q, k, k, half, tokens, tokens, cache, cache.clone())
+
+
+def _norms(shape: Shape) -> None:
+    x, weight = (_empty(*size, dtype=getattr(torch, shape.dtype)) for size in ((shape.num_tokens, 4096), (4096,)))
+    cuda.rms_norm(x, weight, eps=1e-6)
+    cuda.add_rms_norm(x, x.clone(), weight, eps=1e-6)
+
+
+def _silu(shape: Shape) -> None:
+    cuda.silu_mul(_empty(shape.num_tokens, 28672, dtype=getattr(torch, shape.dtype)))
+
+
+def _blocks(shape: Shape) -> None:
+    cache = _empty(8, 8, shape.block_size, shape.head_dim, dtype=getattr(torch, shape.dtype))
+    indices = torch.zeros(3, dtype=torch.int64)
+    cuda.copy_blocks([cache, cache.clone()], indices, indices)
+
+
+def _sampling(shape: Shape) -> None:
+    logits = _empty(shape.num_tokens, 128_256, dtype=torch.float32)
+    cuda.gumbel_argmax(logits, _empty(shape.num_tokens, dtype=torch.int64))
+
+
+LAUNCHES: dict[str, Callable[[Shape], None]] = {
+    "prefill": lambda shape: _attention(shape, query_len=shape.num_tokens, seq_len=8192),
+    "decode": lambda shape: _attention(shape, query_len=1, seq_len=8192),
+    "rope": _rope,
+    "norm": _norms,
+    "silu": _silu,
+    "blocks": _blocks,
+    "sampling": _sampling,
+}
+
+SHAPES = [
+    *(Shape("prefill", head_dim=dim, group=group) for dim in (64, 128) for group in (1, 4, 8)),
+    *(Shape("prefill", "float16", num_tokens=tokens) for tokens in (3, 256, 2048)),
+    *(Shape("prefill", head_dim=dim) for dim in (80, 256)),
+    Shape("prefill", group=7, block_size=64, window=4096),
+    Shape("prefill", "float32", num_tokens=256),
+    # 1 row is split, 256 are not.
+    *(Shape("decode", head_dim=dim, group=group, num_tokens=256) for dim in (64, 128) for group in (1, 4, 8)),
+    *(Shape("decode", head_dim=dim, num_tokens=1) for dim in (64, 80, 128, 256)),
+    Shape("decode", "float16", group=16, block_size=64, window=4096, num_tokens=1),
+    Shape("decode", "float32", num_tokens=256),
+    *(Shape("rope", head_dim=dim) for dim in (64, 80, 128, 256)),
+    Shape("norm"),
+    Shape("silu"),
+    Shape("blocks"),
+    Shape("sampling", "float32", num_tokens=32),
+]
+
+
+def _resources(cubin: bytes) -> tuple[int, int]:
+    """(registers, spilled bytes) per thread."""
+    cuobjdump = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [str(cuobjdump), "-res-usage", file.name]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = RESOURCES.search(text)
+    assert found, text
+    registers, stack, local = map(int, found.groups())
+    return registers, stack + local
+
+
+def _widest_load(ptx: str) -> int:
+    direct = [int(count or 1) * int(bits) // 8 for count, bits in LOAD.findall(ptx)]
+    return max(direct + [int(size, 16) for size in ASYNC_LOAD.findall(ptx)])
+
+
+def _describe(kernel: Any, shape: Shape, arch: int) -> Compiled:
+    registers, spilled = _resources(kernel.asm["cubin"])
+    ptx, metadata = kernel.asm["ptx"], kernel.metadata
+    return Compiled(
+        kernel=metadata.name.strip("_"),
+        shape=str(shape),
+        arch=arch,
+        num_warps=metadata.num_warps,
+        num_stages=metadata.num_stages,
+        registers=registers,
+        spilled=spilled,
+        shared=metadata.shared,
+        widest_load=_widest_load(ptx),
+        tensor_core=", ".join(sorted(set(TENSOR_CORE.findall(ptx)))),
+    )
+
+
+def compile_shape(shape: Shape, arch: int) -> Iterator[Compiled]:
+    """Every kernel that the shape's launcher launches on a card of compute capability `arch` / 10."""
+    assert not triton.knobs.runtime.interpret
+    kernels: list[Any] = []
+
+    def launcher(self: JITFunction, grid: tuple[int, ...]) -> Callable[..., None]:
+        return lambda *args, **options: kernels.append(self.run(*args, grid=grid, warmup=True, **options))
+
+    driver.set_active(OfflineDriver(arch))
+    JITFunction.__getitem__ = launcher
+    for module in (triton_decode, triton_prefill):
+        vars(module)["card_of"] = lambda device: CARDS[arch]
+    LAUNCHES[shape.kind](shape)
+    yield from (_describe(kernel, shape, arch) for kernel in kernels)
+
+
+COLUMNS = {
+    "kernel": 14, "shape": 38, "arch": 4, "num_warps": 5, "num_stages": 6, "registers": 4, "spilled": 7, "shared": 6,
+    "widest_load": 4, "tensor_core": 15,
+}  # fmt: skip
+HEADINGS = ("kernel", "shape", "arch", "warps", "stages", "regs", "spilled", "shared", "load", "tensor cores")
+
+
+def _line(values: Iterable[object]) -> str:
+    return " ".join(f"{value!s:{width}}" for value, width in zip(values, COLUMNS.values(), strict=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--arch", type=int, choices=CARDS, help="one target; all of them by default")
+    parser.add_argument("--kernel", choices=LAUNCHES, help="one kind of kernel; all of them by default")
+    parser.add_argument("--json", action="store_true", help="one JSON object per kernel instead of a table")
+    options = parser.parse_args()
+    if not options.json:
+        print(_line(HEADINGS), flush=True)
+    for arch in [options.arch] if options.arch else CARDS:
+        for shape in SHAPES:
+            if options.kernel and shape.kind != options.kernel:
+                continue
+            for row in map(asdict, compile_shape(shape, arch)):
+                print(json.dumps(row) if options.json else _line(row[name] for name in COLUMNS), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""Without a CUDA device the kernels run under Triton's interpreter, which must be chosen before they are decorated.
+
+A test of another folder may have imported Triton first (transformers does): then the functions of triton.language that
+are themselves jitted, tl.sum for one, were decorated for the compiler, and are decorated anew.
+"""
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+sys.path.append(str(Path(__file__).parent))  # for kernel_cases, which the scripts here import as well
+
+
+def _choose_interpreter() -> None:
+    os.environ["TRITON_INTERPRET"] = "1"
+    import triton
+    import triton.language as tl
+    from triton.runtime.jit import JITFunction
+
+    for module in (tl, tl.standard):
+        for name, value in list(vars(module).items()):
+            if isinstance(value, JITFunction):
+                setattr(module, name, triton.jit(value.fn))
+
+
+if find_spec("triton") is None:  # macOS, Windows, or a plain CPU install
+    collect_ignore_glob = ["test_triton_*.py", "test_cuda.py", "test_compile.py", "test_gpu_bench.py"]
+elif not torch.cuda.is_available():
+    _choose_interpreter()

@@ -1,0 +1,124 @@
+"""Ragged batches over a poisoned paged cache, for the kernel tests and benchmarks."""
+
+import os
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from splitfuse.kernels import ops, reference
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+# The interpreter of Triton 3.6 and 3.7.1 multiplies the bit patterns of bfloat16: `tl.dot` is garbage there. It also
+# cuts float32 down to bfloat16 where the hardware rounds, which the tolerance covers.
+DOT_DTYPES = [torch.float16, torch.float32] if INTERPRETED else [torch.float16, torch.bfloat16, torch.float32]
+DTYPES = [torch.float16, torch.bfloat16, torch.float32]
+TOLERANCES = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 2e-5}
+NUM_RANDOM_CASES = 40 if INTERPRETED else 12  # on a card each is a kernel to compile, about a second
+UNMAPPED = 2**30  # a block number far out of any cache: to follow it is to crash
+
+
+def assert_near(actual: Tensor, expected: Tensor) -> None:
+    """actual against a float64 expectation, within what its dtype can hold."""
+    assert torch.isfinite(actual).all()
+    tolerance = TOLERANCES[actual.dtype]
+    torch.testing.assert_close(actual.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+def random_tensor(*shape: int, seed: int, dtype: torch.dtype) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator).to(dtype).to(DEVICE)
+
+
+@dataclass(frozen=True)
+class AttentionCase:
+    """query_lens[b] tokens of row b behind context_lens[b] cached ones. Rows of one query token come first."""
+
+    query_lens: tuple[int, ...]
+    context_lens: tuple[int, ...]
+    group: int = 2
+    num_kv_heads: int = 2
+    head_dim: int = 64
+    block_size: int = 16
+    sliding_window: int = 0
+    dtype: torch.dtype = torch.float16
+    is_cache_joint: bool = False  # K and V as views of one tensor [N, 2, Hkv, S, D]
+    seed: int = 0
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"scale": self.head_dim**-0.5, "sliding_window": self.sliding_window}
+
+    def build(self) -> tuple[Tensor, Tensor, Tensor, ops.RaggedBatch]:
+        """(q, k_cache, v_cache, ragged).
+
+        NaN fills every slot that no query may see, block tables lead nowhere but to blocks with a visible slot, and q
+        is a view of a wider tensor of NaN.
+        """
+        seq_lens = [query + context for query, context in zip(self.query_lens, self.context_lens, strict=True)]
+        blocks_per_row = [-(-seq_len // self.block_size) for seq_len in seq_lens]
+        generator = torch.Generator().manual_seed(self.seed)
+        order = torch.randperm(sum(blocks_per_row) + 3, generator=generator)
+        tables = torch.full((len(seq_lens), max(blocks_per_row) + 2), UNMAPPED, dtype=torch.int32)
+        k_cache, v_cache = self._poisoned_caches(len(order))
+        num_used = 0
+        for row, (seq_len, context) in enumerate(zip(seq_lens, self.context_lens, strict=True)):
+            oldest = max(0, context + 1 - self.sliding_window) if self.sliding_window else 0
+            positions = torch.arange(oldest, seq_len)
+            blocks = order[num_used : num_used + blocks_per_row[row]]
+            first = oldest // self.block_size
+            tables[row, first : len(blocks)] = blocks[first:]
+            places = blocks[positions // self.block_size].to(DEVICE), (positions % self.block_size).to(DEVICE)
+            for cache in (k_cache, v_cache):
+                values = torch.randn(len(positions), self.num_kv_heads, self.head_dim, generator=generator)
+                cache[places[0], :, places[1]] = values.to(self.dtype).to(DEVICE)
+            num_used += len(blocks)
+        starts = torch.tensor([0, *self.query_lens]).cumsum(0).to(torch.int32)
+        ragged = ops.RaggedBatch(
+            query_start_loc=starts.to(DEVICE),
+            seq_lens=torch.tensor(seq_lens, dtype=torch.int32, device=DEVICE),
+            block_tables=tables.to(DEVICE),
+            num_decodes=sum(length == 1 for length in self.query_lens),
+            max_query_len=max(self.query_lens),
+            max_seq_len=max(seq_lens),
+        )
+        num_heads = self.num_kv_heads * self.group
+        wide = torch.full((int(starts[-1]), num_heads + 2, self.head_dim), float("nan"))
+        wide[:, 1:-1] = torch.randn(len(wide), num_heads, self.head_dim, generator=generator)
+        return wide.to(self.dtype).to(DEVICE)[:, 1:-1], k_cache, v_cache, ragged
+
+    def _poisoned_caches(self, num_blocks: int) -> tuple[Tensor, Tensor]:
+        shape = (num_blocks, 2, self.num_kv_heads, self.block_size, self.head_dim)
+        joint = torch.full(shape, float("nan"), dtype=self.dtype, device=DEVICE)
+        if self.is_cache_joint:
+            return joint[:, 0], joint[:, 1]
+        return joint[:, 0].contiguous(), joint[:, 1].contiguous()
+
+    def expected(self) -> Tensor:
+        """What `paged_attention` must return, in float64."""
+        q, k_cache, v_cache, ragged = self.build()
+        return reference.paged_attention(q.double(), k_cache.double(), v_cache.double(), ragged, **self.options)
+
+
+def random_attention_case(seed: int, *, num_decodes: int, num_prefills: int) -> AttentionCase:
+    """A case of any shape the kernels claim, with up to that many rows of each sort."""
+    random = Random(seed)
+    pick = random.choice
+    num_decodes = random.randint(0, num_decodes) if num_prefills else random.randint(1, num_decodes)
+    num_prefills = random.randint(0 if num_decodes else 1, num_prefills) if num_prefills else 0
+    query_lens = [1] * num_decodes + [random.randint(2, pick([2, 9, 70])) for _ in range(num_prefills)]
+    return AttentionCase(
+        tuple(query_lens),
+        tuple(random.randint(0, pick([0, 20, 150])) for _ in query_lens),
+        group=pick([1, 2, 3, 4, 6, 7, 8, 16]),
+        num_kv_heads=pick([1, 2, 3]),
+        head_dim=pick([64, 64, 80, 96, 128, 256]),
+        block_size=pick([16, 32, 64, 128]),
+        sliding_window=pick([0, 0, 1, 7, 33, 100]),
+        dtype=pick(DOT_DTYPES),
+        is_cache_joint=pick([True, False]),
+        seed=seed,
+    )

@@ -1,0 +1,74 @@
+"""The kernels as machine code, for cards that need not be there: what compile_report.py finds must be what we claim."""
+
+import json
+import os
+import subprocess
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ARCHES = [80, 90, 100]
+SHARED_MEMORY = {80: 166_912, 90: 232_448, 100: 232_448}
+
+
+@lru_cache
+def report(arch: int) -> list[dict[str, Any]]:
+    """Every kernel of compile_report.SHAPES, from a process of its own: here the kernels may be interpreted ones."""
+    command = [sys.executable, str(Path(__file__).with_name("compile_report.py")), "--json", "--arch", str(arch)]
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def is_rare(row: dict[str, Any]) -> bool:
+    """Attention in float32 works, but nobody waits for it."""
+    return row["kernel"] in ("prefill", "decode") and "float32" in row["shape"]
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_every_kernel_builds_and_fits(arch: int) -> None:
+    rows = report(arch)
+    assert {row["kernel"] for row in rows} == {
+        "prefill", "decode", "merge_splits", "rope_and_cache", "rms_norm", "add_rms_norm", "silu_mul", "copy_blocks",
+        "gumbel_argmax", "best_chunk",
+    }  # fmt: skip
+    assert all(row["shared"] <= SHARED_MEMORY[arch] for row in rows)
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_nothing_hot_spills(arch: int) -> None:
+    # For 10.0 ptxas pays up to 16 bytes to stay at 64 or 128 registers.
+    most = 16 if arch == 100 else 0
+    assert [row for row in report(arch) if row["spilled"] > most and not is_rare(row)] == []
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_dots_run_on_tensor_cores(arch: int) -> None:
+    warpgroup_instruction = {80: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}[arch]
+    for row in report(arch):
+        expected = ""
+        if row["kernel"] in ("prefill", "decode") and not is_rare(row):
+            # Decode, and prefill of a few tokens, have 16 dot rows: too few for a warpgroup.
+            is_small = row["kernel"] == "decode" or "T3" in row["shape"].split()
+            expected = "mma.sync" if is_small else warpgroup_instruction
+        assert row["tensor_core"] == expected, row
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_loads_are_16_bytes_wide(arch: int) -> None:
+    # A rope program holds one token and one KV head: at head size 64, 8 bytes a thread are all there is.
+    rows = [row for row in report(arch) if row["kernel"] != "best_chunk"]  # a few numbers a row
+    wide = [row for row in rows if row["kernel"] != "rope_and_cache" or "D64" not in row["shape"]]
+    assert [row for row in wide if row["widest_load"] != 16] == []
+
+
+def test_four_decode_programs_share_a_multiprocessor() -> None:
+    """What choose_num_splits counts on: the shared memory and the registers of an H100 hold four."""
+    for row in report(90):
+        if row["kernel"] == "decode" and not any(rare in row["shape"] for rare in ("float32", "D256")):
+            assert 4 * (row["shared"] + 1024) <= 233_472, row  # 1 KiB of each program's is the system's
+            assert 4 * row["num_warps"] * 32 * row["registers"] <= 65_536, row

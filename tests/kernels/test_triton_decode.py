@@ -1,0 +1,67 @@
+import pytest
+import torch
+from kernel_cases import DOT_DTYPES, NUM_RANDOM_CASES, AttentionCase, assert_near, random_attention_case
+
+from splitfuse.kernels import triton_decode
+from splitfuse.kernels.triton_card import H100
+
+
+def check(case: AttentionCase, *, num_splits: int | None = None) -> None:
+    q, k_cache, v_cache, ragged = case.build()
+    out = torch.full(q.shape, float("nan"), dtype=q.dtype, device=q.device)
+    triton_decode.decode_attention(q, k_cache, v_cache, ragged, out, num_splits=num_splits, **case.options)
+    assert_near(out[: ragged.num_decodes], case.expected()[: ragged.num_decodes])
+    assert out[ragged.num_decodes :].isnan().all()
+
+
+LENGTHS = (1, 1, 1, 1), (0, 15, 16, 90)
+
+
+@pytest.mark.parametrize("dtype", DOT_DTYPES, ids=str)
+@pytest.mark.parametrize("group", [1, 2, 3, 4, 6, 7, 8, 16, 20])
+def test_groups(group: int, dtype: torch.dtype) -> None:
+    check(AttentionCase(*LENGTHS, group=group, dtype=dtype))
+
+
+@pytest.mark.parametrize("block_size", [4, 16, 32, 64, 128])
+@pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
+def test_head_dims_and_block_sizes(head_dim: int, block_size: int) -> None:
+    check(AttentionCase(*LENGTHS, head_dim=head_dim, block_size=block_size))
+
+
+@pytest.mark.parametrize("window", [1, 16, 17, 64, 1000])
+@pytest.mark.parametrize("num_splits", [1, 4])
+def test_sliding_windows(window: int, num_splits: int) -> None:
+    check(AttentionCase((1, 1, 1), (0, 40, 200), sliding_window=window, group=3), num_splits=num_splits)
+
+
+@pytest.mark.parametrize("num_splits", [1, 2, 7, 16, 64])
+@pytest.mark.parametrize("context_lens", [(0, 1, 63), (300, 5), (511, 512, 40)], ids=str)
+def test_splits(context_lens: tuple[int, ...], num_splits: int) -> None:
+    check(AttentionCase((1,) * len(context_lens), context_lens), num_splits=num_splits)
+
+
+def test_rows_of_prompts_are_left_alone() -> None:
+    check(AttentionCase((1, 1, 5), (3, 30, 8)), num_splits=2)
+
+
+def test_long_row_is_split_by_itself() -> None:
+    case = AttentionCase((1,), (1500,), group=1, num_kv_heads=1)
+    assert triton_decode.choose_num_splits(1, 1501, H100) == 5
+    check(case)
+
+
+@pytest.mark.parametrize("seed", range(NUM_RANDOM_CASES))
+def test_random_shapes(seed: int) -> None:
+    case = random_attention_case(seed, num_decodes=5, num_prefills=0)
+    check(case, num_splits=[None, 1, 2, 5][seed % 4])
+
+
+@pytest.mark.parametrize("num_programs", [1, 8, 100, 256, 264, 2048])
+@pytest.mark.parametrize("num_tokens", [1, 255, 511, 512, 4096, 65536, 10**6])
+def test_number_of_splits(num_programs: int, num_tokens: int) -> None:
+    splits = triton_decode.choose_num_splits(num_programs, num_tokens, H100)
+    assert 1 <= splits <= triton_decode.MAX_SPLITS
+    if splits > 1:
+        assert num_tokens // splits >= triton_decode.MIN_TOKENS_PER_SPLIT
+        assert num_programs * splits <= triton_decode.PROGRAMS_PER_MULTIPROCESSOR * H100.num_multiprocessors

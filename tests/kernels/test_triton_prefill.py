@@ -1,0 +1,65 @@
+import pytest
+import torch
+from kernel_cases import DOT_DTYPES, NUM_RANDOM_CASES, AttentionCase, assert_near, random_attention_case
+
+from splitfuse.kernels import triton_prefill
+from splitfuse.kernels.triton_card import H100, Card
+from splitfuse.kernels.triton_prefill import Config
+
+WIDE, NARROW, SHORT = Config(128, 64, 8, 3), Config(64, 32, 4, 3), Config(16, 16, 4, 4)
+
+
+def check(case: AttentionCase, *, config: Config | None = None) -> None:
+    q, k_cache, v_cache, ragged = case.build()
+    out = torch.full(q.shape, float("nan"), dtype=q.dtype, device=q.device)
+    triton_prefill.prefill_attention(q, k_cache, v_cache, ragged, out, config=config, **case.options)
+    assert_near(out[ragged.num_decodes :], case.expected()[ragged.num_decodes :])
+    assert out[: ragged.num_decodes].isnan().all()
+
+
+LENGTHS = (2, 7, 70), (0, 100, 30)
+
+
+@pytest.mark.parametrize("dtype", DOT_DTYPES, ids=str)
+@pytest.mark.parametrize("group", [1, 2, 3, 4, 6, 7, 8, 16, 20])
+def test_groups(group: int, dtype: torch.dtype) -> None:
+    check(AttentionCase(*LENGTHS, group=group, num_kv_heads=1, dtype=dtype))
+
+
+@pytest.mark.parametrize("block_size", [4, 16, 32, 64, 128])
+@pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
+def test_head_dims_and_block_sizes(head_dim: int, block_size: int) -> None:
+    check(AttentionCase(*LENGTHS, head_dim=head_dim, block_size=block_size))
+
+
+@pytest.mark.parametrize("config", [WIDE, NARROW, SHORT], ids=str)
+@pytest.mark.parametrize("window", [0, 1, 16, 31, 64, 1000])
+def test_sliding_windows(window: int, config: Config) -> None:
+    check(AttentionCase((3, 20, 33), (0, 150, 63), sliding_window=window, group=3, num_kv_heads=1), config=config)
+
+
+@pytest.mark.parametrize("config", [WIDE, NARROW, SHORT], ids=str)
+@pytest.mark.parametrize("query_lens", [(16, 16, 16), (2,) * 20, (2, 130, 3), (15, 17, 2, 33)], ids=str)
+def test_every_query_block_finds_its_row(query_lens: tuple[int, ...], config: Config) -> None:
+    context_lens = tuple(7 * row for row in range(len(query_lens)))
+    check(AttentionCase(query_lens, context_lens, group=4, num_kv_heads=1), config=config)
+
+
+def test_rows_of_one_token_are_left_alone() -> None:
+    check(AttentionCase((1, 1, 1, 5, 20), (3, 30, 1, 8, 0)))
+
+
+@pytest.mark.parametrize("seed", range(NUM_RANDOM_CASES))
+def test_random_shapes(seed: int) -> None:
+    case = random_attention_case(1000 + seed, num_decodes=2, num_prefills=4)
+    if max(case.query_lens) > 1:
+        check(case, config=[None, None, NARROW, SHORT][seed % 4])
+
+
+@pytest.mark.parametrize("capability", [80, 89, 90, 100, 120])
+def test_small_work_takes_small_blocks(capability: int) -> None:
+    card = Card(capability, H100.num_multiprocessors, H100.shared_memory)
+    heads = 32
+    assert triton_prefill.choose_config(4 * heads, 4 * 4, 128, 2, card).BLOCK_M == 16
+    assert triton_prefill.choose_config(256 * heads, 256 * 4, 128, 2, card).BLOCK_M == 64
+    assert triton_prefill.choose_config(2048 * heads, 2048 * 4, 128, 2, card).BLOCK_M == 128

@@ -1,0 +1,105 @@
+import random
+from dataclasses import dataclass
+
+import pytest
+import torch
+from kernel_cases import DEVICE, DTYPES, assert_near
+from torch import Tensor
+
+from splitfuse.kernels import reference, triton_rope
+
+
+@dataclass(frozen=True)
+class RopeCase:
+    num_tokens: int = 5
+    group: int = 4
+    num_kv_heads: int = 2
+    head_dim: int = 64
+    rotary_dim: int = 0  # 0: all of the head
+    block_size: int = 16
+    has_norms: bool = False
+    dtype: torch.dtype = torch.float16
+    seed: int = 0
+
+    def check(self) -> None:
+        generator = torch.Generator().manual_seed(self.seed)
+        num_kv_heads, head_dim = self.num_kv_heads, self.head_dim
+        widths = [num_kv_heads * self.group * head_dim, num_kv_heads * head_dim, num_kv_heads * head_dim]
+        qkv = torch.randn(self.num_tokens, sum(widths), generator=generator).to(self.dtype).to(DEVICE)
+        q, k, v = (x.unflatten(1, (-1, head_dim)) for x in qkv.split_with_sizes(widths, 1))
+        angles = torch.rand(50, (self.rotary_dim or head_dim) // 2, generator=generator) * 6
+        cos_sin = torch.cat((angles.cos(), angles.sin()), dim=1).to(DEVICE)
+        positions = torch.randint(0, 50, (self.num_tokens,), generator=generator).to(DEVICE)
+        slots = torch.randperm(3 * self.block_size, generator=generator)[: self.num_tokens]
+        slots[torch.rand(self.num_tokens, generator=generator) < 0.2] = -1
+        slots = slots.to(DEVICE)
+        caches = [torch.full((3, num_kv_heads, self.block_size, head_dim), float("nan"), device=DEVICE) for _ in "kv"]
+        norms = torch.rand(2, head_dim, generator=generator).to(self.dtype).to(DEVICE) if self.has_norms else None
+        self._compare((q, k, v, cos_sin, positions, slots), caches, norms)
+
+    def _compare(self, inputs: tuple[Tensor, ...], caches: list[Tensor], norms: Tensor | None) -> None:
+        q, k, v, cos_sin, positions, slots = inputs
+        q_norm, k_norm = (None, None) if norms is None else norms
+        k_cache, v_cache = (cache.to(self.dtype) for cache in caches)
+        wide_k_cache, wide_v_cache = (cache.double() for cache in caches)
+        wide_q_norm, wide_k_norm = (None, None) if norms is None else norms.double()
+        expected = reference.rope_and_cache(
+            q.double(), k.double(), v.double(), cos_sin, positions, slots, wide_k_cache, wide_v_cache,
+            q_norm=wide_q_norm, k_norm=wide_k_norm,
+        )  # fmt: skip
+        got = triton_rope.rope_and_cache(
+            q, k, v, cos_sin, positions, slots, k_cache, v_cache, q_norm=q_norm, k_norm=k_norm
+        )
+        assert_near(got, expected)
+        for cache, wide in ((k_cache, wide_k_cache), (v_cache, wide_v_cache)):
+            written = ~wide.isnan()
+            assert torch.equal(cache.isnan(), ~written)
+            assert_near(cache[written], wide[written])
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        RopeCase(),
+        RopeCase(dtype=torch.bfloat16, has_norms=True),
+        RopeCase(dtype=torch.float32, head_dim=128, group=1),
+        RopeCase(head_dim=80, group=3, has_norms=True),
+        RopeCase(head_dim=96, group=7, num_kv_heads=1),
+        RopeCase(head_dim=256, group=2, block_size=64, has_norms=True),
+        RopeCase(head_dim=80, rotary_dim=32),
+        RopeCase(head_dim=128, rotary_dim=64, has_norms=True, dtype=torch.bfloat16),
+        RopeCase(head_dim=96, rotary_dim=48, group=6, has_norms=True),
+        RopeCase(group=16, num_kv_heads=1, block_size=32),
+        RopeCase(num_tokens=0),
+        RopeCase(num_tokens=37, block_size=128),
+    ],
+    ids=str,
+)
+def test_rope_and_cache(case: RopeCase) -> None:
+    case.check()
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_random_shapes(seed: int) -> None:
+    pick = random.Random(seed).choice
+    head_dim = pick([64, 80, 96, 128])
+    RopeCase(
+        num_tokens=pick([1, 2, 11, 30]),
+        group=pick([1, 2, 3, 4, 5, 6, 7, 8]),
+        num_kv_heads=pick([1, 2, 3]),
+        head_dim=head_dim,
+        rotary_dim=pick([0, head_dim // 2, head_dim - 16]),
+        block_size=pick([16, 32, 64]),
+        has_norms=pick([True, False]),
+        dtype=pick(DTYPES),
+        seed=seed,
+    ).check()
+
+
+def test_only_q_norm() -> None:
+    q = torch.randn(2, 4, 64, device=DEVICE)
+    cos_sin = torch.cat((torch.ones(1, 32), torch.zeros(1, 32)), dim=1).to(DEVICE)
+    cache, indices = torch.zeros(1, 4, 16, 64, device=DEVICE), torch.zeros(2, dtype=torch.int64, device=DEVICE)
+    weight = torch.full((64,), 2.0, device=DEVICE)
+    got = triton_rope.rope_and_cache(q, q, q, cos_sin, indices, indices + 3, cache, cache.clone(), q_norm=weight)
+    assert_near(got, reference.rms_norm(q.double(), weight.double(), eps=1e-6))
