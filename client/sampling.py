@@ -31,3 +31,5 @@ class Sampling(TypedDict, total=False):
     skip_special_tokens: bool | None
     truncate_prompt_tokens: int | None
     priority: int | None
+    timeout_ms: int | None
+    max_queue_ms: int | None

@@ -268,10 +268,15 @@ class AsyncEngine:
                 else:
                     self._idle.set()
                     await self._work.wait()
-        except Exception:
-            # A bug of ours: no step can be trusted any more. Say so, end every request, and let /health tell.
+        except asyncio.CancelledError:
+            raise
+        except BaseException as exc:
+            # A bug of ours, or a Ctrl-C that struck just here: no step can be trusted any more. Say so, end every
+            # request, and let /health tell.
             _log.exception("the engine loop stopped")
             self._fail_all()
+            if not isinstance(exc, Exception):
+                raise
 
     async def _step(self, core: EngineCore) -> None:
         self._dispatch(core.expire())

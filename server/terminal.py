@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import importlib
+import signal
 import sys
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, cast
@@ -96,13 +97,25 @@ class _Session:
     def answer(self, prompt: str | list[int], params: SamplingParams) -> str:
         """Print the answer as it comes, and return it. Ctrl-C raises KeyboardInterrupt; `said` holds what came."""
         self.said = ""
-        self._runner.run(self._print_answer(prompt, params))
+        try:
+            self._runner.run(self._print_answer(prompt, params))
+        except asyncio.CancelledError as exc:
+            raise KeyboardInterrupt from exc
         print()
         return self.said
 
     async def _print_answer(self, prompt: str | list[int], params: SamplingParams) -> None:
-        deltas = cast(AsyncGenerator[OutputDelta, None], self.engine.generate(prompt, params))
-        async with contextlib.aclosing(deltas):
-            async for delta in deltas:
-                self.said += delta.text
-                print(delta.text, end="", flush=True)
+        task = asyncio.current_task()
+        assert task is not None
+        # Python's own handler could raise KeyboardInterrupt in the engine's task instead of this one. Windows has none.
+        with contextlib.suppress(NotImplementedError):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGINT, task.cancel)
+        try:
+            deltas = cast(AsyncGenerator[OutputDelta, None], self.engine.generate(prompt, params))
+            async with contextlib.aclosing(deltas):
+                async for delta in deltas:
+                    self.said += delta.text
+                    print(delta.text, end="", flush=True)
+        finally:
+            with contextlib.suppress(NotImplementedError):
+                asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ import httpx
 import pytest
 from serving import ServerProcess, parse_events, run_cli
 
+from splitfuse.engine.config import DEMO_FOLDER
 from splitfuse.server.cli import main
 from splitfuse.server.panel import curl
 from splitfuse.server.settings import Settings
@@ -301,8 +303,18 @@ def test_ctrl_c_stops_generate():
     assert (process.returncode, stderr) == (130, "")
 
 
-def test_ctrl_c_stops_an_answer_and_ctrl_d_the_chat():
-    with start_cli("chat", "-n", "1900", "--temperature", "2") as process:
+@pytest.fixture
+def talkative(tmp_path):
+    """The demo model without end tokens: it goes on until it is stopped."""
+    folder = tmp_path / "talkative"
+    shutil.copytree(DEMO_FOLDER, folder, ignore=shutil.ignore_patterns("*.py", "generation_config.json", "draft"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": None}))
+    return str(folder)
+
+
+def test_ctrl_c_stops_an_answer_and_ctrl_d_the_chat(talkative):
+    with start_cli("chat", talkative, "-n", "600") as process:
         process.stdin.write("Hello\n")
         process.stdin.flush()
         process.stdout.read(10)
@@ -311,6 +323,7 @@ def test_ctrl_c_stops_an_answer_and_ctrl_d_the_chat():
     assert process.returncode == 0
     assert len(stderr.splitlines()) == 1
     assert len(stdout.strip().split("\n", 1)) == 2
+    assert len(stdout) > 600, "the second answer is whole"
 
 
 @pytest.mark.parametrize("which", ["serve", "offline"])
