@@ -54,6 +54,7 @@ class EngineConfig:
     seed: int = 0
     num_threads: int | None = None  # CPU threads of the model; None = the cores this process may use
     log_steps: bool = False
+    record: str | None = None  # file for every decision and arrival, for `splitfuse replay`
     speculative_config: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:

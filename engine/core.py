@@ -3,17 +3,20 @@
 import logging
 import time
 import uuid
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TextIO
 
 from .batch import Batch, Moves, RowFailure, RowResult
 from .block_manager import BlockManager
+from .budget import step_budget
 from .config import EngineConfig
 from .cost_model import CostModel
 from .detokenizer import TextStream
 from .errors import RequestFailedError
 from .outputs import OutputDelta, StepStats
+from .record import RecordingScheduler
 from .request import Request
 from .scheduler import Progress, Scheduler
 from .tokenizer import Tokenizer
@@ -55,6 +58,7 @@ class EngineCore:
         num_host_blocks: int = 0,
         seconds_per_block: float | None = None,
         tokenizer: Tokenizer | None,
+        recording: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.blocks = BlockManager(
@@ -64,9 +68,14 @@ class EngineCore:
             prefix_caching=config.enable_prefix_caching,
         )
         self.allocator = self.blocks.device
-        self.scheduler = Scheduler(config, self.blocks)
+        self.scheduler = (
+            Scheduler(config, self.blocks) if recording is None else RecordingScheduler(config, self.blocks, recording)
+        )
         self.scheduler.costs.seconds_per_block = seconds_per_block
         self._runner = runner
+        if recording is not None:
+            # An LLM has no end that anybody tells it; the file is whole when the engine goes.
+            weakref.finalize(self, recording.close)
         self._tokenizer = tokenizer
         self._clock = clock
         self.cost_model = CostModel()
@@ -126,14 +135,13 @@ class EngineCore:
         """Tokens of the next step such that who decodes in it gets its token in time; None = all there may be."""
         if self._target_itl_s is None:
             return None
-        running = self.scheduler.running
-        num_decodes = sum(request.num_uncomputed_tokens == 1 for request in running)
-        if not num_decodes:
-            return None
-        context = sum(request.num_computed_tokens for request in running)
-        budget = self.cost_model.budget_for(self._target_itl_s, context, maximum=self._max_num_batched_tokens)
-        # A prompt gets a block's worth at the least: late is better than never.
-        return max(budget, num_decodes + self.allocator.block_size)
+        return step_budget(
+            self.cost_model,
+            self.scheduler.running,
+            target_s=self._target_itl_s,
+            maximum=self._max_num_batched_tokens,
+            block_size=self.allocator.block_size,
+        )
 
     def _learn(self, batch: Batch, seconds: float) -> None:
         self.cost_model.observe(batch.num_tokens, sum(row.start for row in batch.rows), seconds)

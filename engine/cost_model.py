@@ -7,6 +7,7 @@ has taught.
 No clock of its own and no torch.
 """
 
+import math
 import statistics
 from collections import deque
 from collections.abc import Mapping
@@ -18,8 +19,9 @@ from typing import Any
 CPU_SECONDS = (3.8e-3, 3.9e-4, 1.6e-6)
 
 _MEMORY = 0.98  # what is kept of old knowledge in the direction of a new step: about the last 50 such steps count
-_SHORT_MEMORY = 0.7  # the same where predictions are bad: at the start, and when the machine's speed has changed
-_BAD = 0.4  # median relative error
+_CLIPPED_MEMORY = 0.7  # the same for a step that was clipped: if there are more like it, they are right
+_BAD = 0.2  # a median error as large as this: the start, or the machine's speed has changed
+_BAD_MEMORY = 0.9  # then knowledge in every direction fades
 _PRIOR_WEIGHT = 1e-9  # steps that the prior is worth: it only decides where nothing has been seen
 _CLIP = 3.0  # a step off by more than this many median errors counts as off by just so much
 _LEAST_CLIP = 0.15
@@ -50,9 +52,8 @@ class CostModel:
         self.num_steps = 0
         self._coefficients = list(prior)
         largest = max(prior)
-        self._information: Matrix = [[0.0] * 3 for _ in range(3)]
-        for i, value in enumerate(prior):
-            self._information[i][i] = _PRIOR_WEIGHT / max(value, largest * 1e-9) ** 2
+        self._floor = [_PRIOR_WEIGHT / max(value, largest * 1e-9) ** 2 for value in prior]
+        self._information: Matrix = [[self._floor[i] if i == j else 0.0 for j in range(3)] for i in range(3)]
         self._errors: deque[float] = deque(maxlen=_NUM_ERRORS_KEPT)
         # Before anything is known a step may be off threefold without being clipped.
         self._recent: deque[float] = deque([1.0] * 8, maxlen=_NUM_ERRORS_CLIPPED_BY)
@@ -92,9 +93,9 @@ class CostModel:
 
     def observe(self, tokens: int, context: int, seconds: float) -> None:
         """Learn from a step that took so long."""
-        if not self.learns or not seconds > 0:
+        if not self.learns or not 0 < seconds < math.inf:
             return
-        predicted = self.predict(tokens, context)
+        predicted = max(self.predict(tokens, context), seconds * 1e-6)
         self.num_steps += 1
         self._errors.append(abs(predicted - seconds) / seconds)
         off = (seconds - predicted) / predicted
@@ -105,8 +106,15 @@ class CostModel:
         # In units of the step's own time, so that short steps count as much as long ones. Of the two times the longer:
         # a step that only seems short must not weigh more than all others together.
         unit = max(predicted, seconds)
-        memory = _MEMORY if usual < _BAD and off < limit else _SHORT_MEMORY
+        if usual >= _BAD:
+            self._fade()
+        memory = _MEMORY if off < limit else _CLIPPED_MEMORY
         self._learn([1 / unit, tokens / unit, context / unit], seconds / unit, memory)
+
+    def _fade(self) -> None:
+        for i, row in enumerate(self._information):
+            row[:] = [_BAD_MEMORY * value for value in row]
+            row[i] += (1 - _BAD_MEMORY) * self._floor[i]
 
     def _learn(self, row: Vector, target: float, memory: float) -> None:
         """Minimise (row · θ - target)² + (θ - old)ᵀ information (θ - old) over θ >= 0."""

@@ -1,9 +1,11 @@
 """From an EngineConfig to the parts of an engine: tokenizer, model runner, intake."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from .config import EngineConfig
 from .core import EngineCore
+from .errors import ConfigError
 from .intake import Intake
 from .model_runner import ModelRunner, model_folder
 from .tokenizer import Tokenizer
@@ -18,8 +20,12 @@ class EngineParts:
     intake: Intake
 
     def core(self, config: EngineConfig) -> EngineCore:
-        """The step loop over these parts."""
+        """The step loop over these parts. Raises ConfigError if the recording cannot be written."""
         loaded = self.runner.loaded
+        try:
+            recording = None if config.record is None else Path(config.record).open("w", encoding="utf-8")
+        except OSError as exc:
+            raise ConfigError(f"--record {config.record}: cannot be written ({exc.strerror})") from exc
         return EngineCore(
             config,
             self.runner,
@@ -27,6 +33,7 @@ class EngineParts:
             num_host_blocks=loaded.num_host_blocks,
             seconds_per_block=loaded.seconds_per_block,
             tokenizer=self.tokenizer,
+            recording=recording,
         )
 
 

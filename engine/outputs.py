@@ -109,8 +109,9 @@ class StepStats:
     itls: tuple[float, ...] = ()  # seconds between tokens, of requests that got a further token
 
     def __str__(self) -> str:
-        return (
+        line = (
             f"[Step={self.step}] prefill_tokens={self.num_prefill_tokens} decode_tokens={self.num_decode_tokens} "
             f"running={self.num_running} waiting={self.num_waiting} blocks={self.num_used_blocks}/{self.num_blocks} "
-            f"preempted={self.num_preempted} ms={self.duration * 1e3:.1f}"
+            f"preempted={self.num_preempted} ms={self.duration * 1e3:.1f} time={self.time:.4f}"
         )
+        return f"{line} gap_ms={max(self.itls) * 1e3:.1f}" if self.itls else line

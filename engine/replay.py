@@ -146,7 +146,7 @@ class _Replay:
                 setattr(scheduler.costs, name, value)
         ran_before = list(scheduler.running)
         waited_before = list(scheduler.waiting)
-        self._batch = scheduler.schedule(line["start"])
+        self._batch = scheduler.schedule(line["start"], budget=line.get("budget"))
         difference = _difference(line, decision(scheduler, self._batch, ran_before))
         if difference is None:
             self.num_steps += self._batch is not None

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from .batch import Batch, RowResult, SampledToken
+from .budget import step_budget
 from .config import EngineConfig
 from .cost_model import CostModel
 from .outputs import StepStats
@@ -62,6 +63,7 @@ class Simulation:
         self._num_slots_used = 0
         self._num_preemptions_logged = 0
         self._swap_s = swap_s
+        self._target_s = None if config.target_itl_ms is None else config.target_itl_ms / 1000
         self._log = log
 
     def run(self, load: Sequence[TraceRequest], *, num_clients: int | None = None) -> None:
@@ -71,7 +73,7 @@ class Simulation:
         while True:
             if upcoming:
                 self._add_arrivals(upcoming, num_clients)
-            batch = self.scheduler.schedule(self.now)
+            batch = self.scheduler.schedule(self.now, budget=None if self._target_s is None else self._budget())
             if batch is not None:
                 self._step(batch)
             elif upcoming:
@@ -112,6 +114,16 @@ class Simulation:
         request.token_times = served.token_times
         self.served.append(served)
         self.scheduler.add(request)
+
+    def _budget(self) -> int | None:
+        assert self._target_s is not None
+        return step_budget(
+            self.cost,
+            self.scheduler.running,
+            target_s=self._target_s,
+            maximum=self.config.max_num_batched_tokens,
+            block_size=self.config.block_size,
+        )
 
     def _step(self, batch: Batch) -> None:
         num_tokens = context = 0

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from ..engine.errors import ConfigError, InvalidRequestError, SplitfuseError
@@ -50,7 +51,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
-    parser, commands = _build_parser()
+    parser, commands = _build_parser(argv[:1])
     args, unknown = parser.parse_known_args(argv)
     if unknown:
         known = [flag for action in commands[args.command]._actions for flag in action.option_strings]
@@ -60,7 +61,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     return args
 
 
-def _build_parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+def _build_parser(command: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     parser = _Parser(prog="splitfuse", description="LLM inference server. `splitfuse serve` serves a demo model.")
     parser.add_argument("--version", action="version", version=f"splitfuse {package_version()}")
     parser.add_argument("--debug", action="store_true", help="show tracebacks and the log")
@@ -78,11 +79,35 @@ def _build_parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.Argumen
         "doctor": _command(commands, "doctor", _doctor, "what is installed, what is missing, how to fix it", ()),
     }
     commands.add_parser("bench", help="measure: `bench serve` a running server, `bench offline` the engine")
+    made |= _add_rehearsals(commands, command)
     made["generate"].add_argument("-p", "--prompt", required=True, help="text to continue")
     for name in ("generate", "chat"):
         made[name].add_argument("-n", "--max-tokens", type=_integer, metavar="INT", help="most tokens of an answer")
         made[name].add_argument("--temperature", type=_number, metavar="FLOAT", help="0 = always the likeliest token")
     return parser, made
+
+
+def _add_rehearsals(commands: Any, command: Sequence[str]) -> dict[str, argparse.ArgumentParser]:
+    """The commands that need no model."""
+    made: dict[str, argparse.ArgumentParser] = {}
+    for name, run, text in (
+        ("simulate", _simulate, "the scheduler over a load, without a model"),
+        ("replay", _replay, "a recorded run again: were the decisions the same?"),
+        ("plot", _plot, "draw recordings, simulations and step logs side by side"),
+    ):
+        made[name] = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+        made[name].set_defaults(run=run)
+    made["replay"].add_argument("file", type=Path, metavar="FILE", help="what `serve --record FILE` wrote")
+    made["plot"].add_argument("files", nargs="+", type=Path, metavar="FILE", help="a recording or a step log")
+    picture: dict[str, Any] = {"type": Path, "default": Path("splitfuse.png"), "metavar": "PNG"}
+    made["plot"].add_argument("-o", "--output", help="picture to write, default splitfuse.png", **picture)
+    if "simulate" in command:  # its flags stand with the code that reads them
+        from ..engine.record import DECIDING_FIELDS
+        from ..engine.simulate import add_arguments
+
+        add_arguments(made["simulate"])
+        add_flags(made["simulate"], (*DECIDING_FIELDS, "num_kv_blocks"))
+    return made
 
 
 def _command(
@@ -119,6 +144,24 @@ def _doctor(args: argparse.Namespace) -> int:
     from .doctor import doctor
 
     return doctor(args.model)
+
+
+def _simulate(args: argparse.Namespace) -> int:
+    from ..engine.simulate import run
+
+    return run(_settings(args).engine_config(), args)
+
+
+def _replay(args: argparse.Namespace) -> int:
+    from ..engine.replay import run
+
+    return run(args.file)
+
+
+def _plot(args: argparse.Namespace) -> int:
+    from ..engine.plot import run
+
+    return run(args.files, args.output)
 
 
 def _bench(argv: list[str]) -> int:

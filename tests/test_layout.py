@@ -15,6 +15,7 @@ CONTROL_FLOOR = [
     "batch",
     "block_manager",
     "blocks",
+    "budget",
     "config",
     "cost_model",
     "errors",
@@ -24,9 +25,16 @@ CONTROL_FLOOR = [
     "preemption",
     "prefix_cache",
     "randomness",
+    "record",
+    "replay",
     "request",
     "sampling_params",
     "scheduler",
+    "served",
+    "simulate",
+    "simulation",
+    "timeline",
+    "trace",
 ]
 
 
@@ -65,7 +73,10 @@ def test_imports_inside_are_relative_and_point_down(folder: str) -> None:
         ([f"splitfuse.engine.{name}" for name in CONTROL_FLOOR], ["torch", "numpy", "transformers"]),
         (["splitfuse.client"], ["torch", "fastapi", "splitfuse.engine", "splitfuse.server"]),
         (["splitfuse.server.cli"], ["torch", "transformers", "fastapi"]),
-        (["splitfuse.engine.engine", "splitfuse.engine.llm"], ["fastapi", "pydantic", "uvicorn", "transformers", "triton"]),
+        (
+            ["splitfuse.engine.engine", "splitfuse.engine.llm"],
+            ["fastapi", "pydantic", "uvicorn", "transformers", "triton"],
+        ),
         (["splitfuse.kernels.cpu"], ["triton"]),
     ],
 )
