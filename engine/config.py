@@ -67,7 +67,8 @@ class EngineConfig:
             _require(self, name, at_least=1)
         for name in ("max_model_len", "num_kv_blocks", "kv_cache_memory_bytes", "num_threads"):
             if getattr(self, name) is not None:
-                _require(self, name, at_least=1)
+                # A prompt and an answer have a token each at least.
+                _require(self, name, at_least=2 if name == "max_model_len" else 1)
         _require(self, "long_prefill_token_threshold", at_least=0)
         if not 0.0 < self.gpu_memory_utilization <= 1.0:
             raise ConfigError(
@@ -110,10 +111,9 @@ def _require(config: EngineConfig, name: str, *, at_least: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class RopeConfig:
-    """Rotary embedding: base theta, the share of a head that turns, and how positions are stretched."""
+    """Rotary embedding: base theta, and how positions are stretched."""
 
     theta: float = 10000.0
-    partial: float = 1.0
     scaling: dict[str, Any] = field(default_factory=dict)  # {} or {"rope_type": "llama3" | "linear", ...}
 
 
@@ -155,14 +155,25 @@ class ModelConfig:
         cls, raw: dict[str, Any], *, generation: dict[str, Any], source: str = "config.json"
     ) -> "ModelConfig":
         """`raw` as in config.json; both spellings of the rope settings are known (rope_theta, rope_parameters)."""
+        try:
+            return cls._from_dict(raw, generation=generation, source=source)
+        except (KeyError, TypeError, ValueError, IndexError) as exc:
+            raise ConfigError(
+                f"{source}: a field is missing or of the wrong kind ({type(exc).__name__}: {exc})"
+            ) from exc
+
+    @classmethod
+    def _from_dict(cls, raw: dict[str, Any], *, generation: dict[str, Any], source: str) -> "ModelConfig":
         get = _Reader(raw, source)
-        architectures = raw.get("architectures") or ["(none named)"]
+        architecture = str((raw.get("architectures") or ["(none named)"])[0])
+        if raw.get("quantization_config"):
+            raise ConfigError(f"{source}: quantized checkpoints are not supported yet; take the bfloat16 one")
         num_heads = get.int("num_attention_heads")
         hidden_size = get.int("hidden_size")
         num_layers = get.int("num_hidden_layers")
         eos = generation.get("eos_token_id", raw.get("eos_token_id"))
         config = cls(
-            architecture=str(architectures[0]),
+            architecture=architecture,
             vocab_size=get.int("vocab_size"),
             hidden_size=hidden_size,
             num_layers=num_layers,
@@ -177,11 +188,13 @@ class ModelConfig:
             attention_bias=bool(raw.get("attention_bias", False)),
             mlp_bias=bool(raw.get("mlp_bias", False)),
             hidden_act=str(raw.get("hidden_act", "silu")),
-            sliding_windows=_sliding_windows(raw, num_layers),
+            sliding_windows=_sliding_windows(raw, architecture, num_layers, source),
             dtype=str(raw.get("dtype") or raw.get("torch_dtype") or "float32"),
             eos_token_ids=tuple(eos) if isinstance(eos, list) else () if eos is None else (int(eos),),
             bos_token_id=raw.get("bos_token_id"),
         )
+        if config.head_dim % 2:
+            raise ConfigError(f"{source}: head_dim {config.head_dim} is odd; rotary embedding turns pairs")
         if num_heads % config.num_kv_heads:
             raise ConfigError(
                 f"{source}: num_attention_heads {num_heads} is not a multiple of "
@@ -213,27 +226,39 @@ class _Reader:
         return value
 
 
+# What each kind of rope scaling must state.
+_ROPE_NUMBERS = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+}
+
+
 def _rope(raw: dict[str, Any]) -> RopeConfig:
     parameters = dict(raw.get("rope_parameters") or raw.get("rope_scaling") or {})
     kind = parameters.get("rope_type") or parameters.get("type") or "default"
     theta = float(parameters.get("rope_theta") or raw.get("rope_theta") or 10000.0)
-    partial = float(parameters.get("partial_rotary_factor") or raw.get("partial_rotary_factor") or 1.0)
-    if kind not in ("default", "linear", "llama3"):
-        raise ConfigError(f"rope type {kind!r} is not known; known: default, linear, llama3")
+    if kind not in _ROPE_NUMBERS:
+        raise ConfigError(f"rope type {kind!r} is not known; known: {', '.join(_ROPE_NUMBERS)}")
+    for name in _ROPE_NUMBERS[kind]:
+        parameters[name] = float(parameters[name])
     parameters["rope_type"] = kind
-    return RopeConfig(theta=theta, partial=partial, scaling={} if kind == "default" else parameters)
+    return RopeConfig(theta=theta, scaling={} if kind == "default" else parameters)
 
 
-def _sliding_windows(raw: dict[str, Any], num_layers: int) -> tuple[int, ...]:
+def _sliding_windows(raw: dict[str, Any], architecture: str, num_layers: int, source: str) -> tuple[int, ...]:
+    """The window of each layer, 0 = none. The same key means something else in each family, and nothing in Llama's."""
     window = raw.get("sliding_window")
-    if not window or raw.get("use_sliding_window") is False:
+    is_qwen = architecture.startswith("Qwen")
+    if not window or not (architecture.startswith("Mistral") or (is_qwen and raw.get("use_sliding_window"))):
         return (0,) * num_layers
     if kinds := raw.get("layer_types"):
+        if len(kinds) != num_layers:
+            raise ConfigError(f"{source}: layer_types has {len(kinds)} entries for {num_layers} layers")
         return tuple(int(window) if kind == "sliding_attention" else 0 for kind in kinds)
-    if "use_sliding_window" in raw:  # Qwen: the first max_window_layers layers see everything
-        full = int(raw.get("max_window_layers", 0))
-        return tuple(0 if layer < full else int(window) for layer in range(num_layers))
-    return (int(window),) * num_layers
+    # Qwen's first max_window_layers layers see everything; 28 where it is not said.
+    num_full = int(raw.get("max_window_layers", 28)) if is_qwen else 0
+    return tuple(0 if layer < num_full else int(window) for layer in range(num_layers))
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -200,12 +200,12 @@ class EngineCore:
     def _delta(self, progress: Progress) -> OutputDelta:
         request, sampled = progress.request, progress.sampled
         text = ""
-        error = None if progress.failure is None else _request_error(progress.failure)
+        error = None if progress.failure is None else _request_error(request, progress.failure)
         try:
             text = self._text(request, None if sampled is None else sampled.token_id)
         except Exception as exc:  # text is one request's own affair
             self.scheduler.finish(request, reason="error", now=self._clock())
-            error = _request_error(_failure(request, exc))
+            error = _request_error(request, _failure(request, exc))
         if request.is_finished:
             self._forget(request)
         logprobs = None if sampled is None or sampled.logprobs is None else (sampled.logprobs,)
@@ -275,6 +275,9 @@ def _failure(request: Request, exc: Exception) -> RowFailure:
     return RowFailure("the engine failed on this request", error_id)
 
 
-def _request_error(failure: RowFailure) -> RequestFailedError:
-    error_id = failure.error_id or uuid.uuid4().hex[:12]
+def _request_error(request: Request, failure: RowFailure) -> RequestFailedError:
+    error_id = failure.error_id
+    if error_id is None:  # no exception has been logged for it
+        error_id = uuid.uuid4().hex[:12]
+        _log.error("request %s failed: %s, error id %s", request.request_id, failure.message, error_id)
     return RequestFailedError(f"{failure.message} (error id {error_id})", error_id=error_id)

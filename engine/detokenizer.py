@@ -24,15 +24,18 @@ class TextStream:
     ) -> None:
         self._tokenizer = tokenizer
         self._skip_special = skip_special_tokens
-        # A decoder may treat the first token of a text specially (a stripped space), so some whole text goes before.
+        # A decoder may treat the first token of a text specially (a stripped space), so some whole text goes before. A
+        # prompt that ends within a character leaves its last ids pending: the output completes it.
         self._context: list[int] = []
         self._context_text = ""
-        for length in range(1, min(_MAX_PROMPT_CONTEXT, len(prompt_token_ids)) + 1):
-            self._context = list(prompt_token_ids[-length:])
-            self._context_text = self._decode(self._context)
-            if self._context_text.strip("\ufffd"):
-                break
         self._pending: list[int] = []  # ids whose text is not out yet
+        tail = list(prompt_token_ids[-_MAX_PROMPT_CONTEXT:])
+        for num_pending in range(min(4, len(tail))):
+            context = tail[: len(tail) - num_pending]
+            text = self._decode(context)
+            if text and not text.endswith("\ufffd"):
+                self._context, self._context_text, self._pending = context, text, tail[len(context) :]
+                break
         self._stop = stop
         self._include_stop = include_stop
         self._held = ""  # decoded, but may be the beginning of a stop string
@@ -59,10 +62,8 @@ class TextStream:
         if whole.endswith("\ufffd") and not last:
             return self._take_settled(whole) if len(self._pending) >= _MANY_PENDING else ""
         text = whole[len(self._context_text) :]
-        if text:  # the next context begins here, at the beginning of a character
+        if text:  # the next context begins here, at the beginning of a character; ids without text leave it as it is
             self._context, self._context_text = self._pending, self._decode(self._pending)
-        else:
-            self._context = self._context + self._pending
         self._pending = []
         return text
 

@@ -77,6 +77,7 @@ class AsyncEngine:
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._dead = asyncio.Event()
         self._loop_task: asyncio.Task[None] | None = None
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="splitfuse-step")
         self._draining = False
@@ -93,7 +94,12 @@ class AsyncEngine:
         self.tokenizer, self._intake = parts.tokenizer, parts.intake
         self.model_config, self.max_model_len = self.loaded.model_config, self.loaded.max_model_len
         self._core = parts.core(self.config)
-        self._loop_task = asyncio.create_task(self._loop(self._core), name="splitfuse-engine")
+        if not self._draining:  # stopped meanwhile
+            self._loop_task = asyncio.create_task(self._loop(self._core), name="splitfuse-engine")
+
+    async def wait_dead(self) -> None:
+        """Return when the loop has stopped because of an error; never otherwise."""
+        await self._dead.wait()
 
     async def stop(self) -> None:
         """Abort what runs (each output ends with finish_reason "abort") and end all tasks and threads."""
@@ -131,12 +137,12 @@ class AsyncEngine:
         ValueError if the request_id is in use.
         """
         self._check_admission(params)
-        token_ids = await asyncio.to_thread(self._intake.token_ids, prompt)
+        reading = await asyncio.to_thread(self._intake.read, prompt, params)
         core = self._check_admission(params)  # things may have changed meanwhile
         request_id = request_id or uuid.uuid4().hex
         if core.has(request_id):
             raise ValueError(f"request_id {request_id!r} is in use")
-        requests = self._intake.requests(request_id, token_ids, params, now=time.monotonic(), tenant=tenant)
+        requests = self._intake.requests(request_id, reading, params, now=time.monotonic(), tenant=tenant)
         self._sinks[request_id] = sink
         self._outputs_left[request_id] = set(range(len(requests)))
         if not core.num_unfinished:
@@ -227,7 +233,7 @@ class AsyncEngine:
         if not self._is_stepping:
             raise UnavailableError("the engine has stopped; see the server's log")
         waiting = len(self._core.scheduler.waiting)
-        if waiting + params.n > self.config.max_queue_size:
+        if waiting and waiting + params.n > self.config.max_queue_size:
             retry_after = self._seconds_until_room(waiting + params.n - self.config.max_queue_size)
             raise QueueFullError(
                 f"{waiting} requests wait and the queue holds {self.config.max_queue_size}; "
@@ -273,8 +279,8 @@ class AsyncEngine:
         except BaseException as exc:
             # A bug of ours, or a Ctrl-C that struck just here: no step can be trusted any more. Say so, end every
             # request, and let /health tell.
-            _log.exception("the engine loop stopped")
             self._fail_all()
+            _log.exception("the engine loop stopped")
             if not isinstance(exc, Exception):
                 raise
 
@@ -291,10 +297,11 @@ class AsyncEngine:
         self._last_progress = output.stats.time
         self._steps.append(output.stats)
         if self.config.log_steps:
-            print(output.stats, flush=True)
+            with contextlib.suppress(OSError):  # a closed pipe or a full disk is no reason to stop
+                print(output.stats, flush=True)
         self._dispatch(output.deltas)
         for observer in self.observers:
-            observer.on_step(output.stats)
+            _tell(observer.on_step, output.stats)
 
     def _dispatch(self, deltas: list[OutputDelta]) -> None:
         for delta in deltas:
@@ -310,7 +317,7 @@ class AsyncEngine:
         assert delta.metrics is not None
         self._finished_times.append(time.monotonic())
         for observer in self.observers:
-            observer.on_output_finished(delta.metrics, delta.finish_reason)
+            _tell(observer.on_output_finished, delta.metrics, delta.finish_reason)
         self._outputs_left[delta.request_id].discard(delta.index)
         if not self._outputs_left[delta.request_id]:
             del self._outputs_left[delta.request_id], self._sinks[delta.request_id]
@@ -325,3 +332,12 @@ class AsyncEngine:
                 delta = OutputDelta(request_id, index, "", (), finish_reason="error", metrics=nothing, error=error)
                 self._dispatch([delta])
         self._idle.set()
+        self._dead.set()
+
+
+def _tell(call: Callable[..., None], *arguments: object) -> None:
+    """Tell an observer. It is somebody else's code; if it fails, that costs nobody a token."""
+    try:
+        call(*arguments)
+    except Exception:
+        _log.exception("an observer failed")

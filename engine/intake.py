@@ -1,6 +1,7 @@
 """Intake: a prompt and its parameters become requests, or a clear refusal. The last check before the scheduler."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from .config import ModelConfig
@@ -10,7 +11,16 @@ from .request import Request
 from .sampling_params import SamplingParams, check_text, check_token_ids
 from .tokenizer import Tokenizer
 
+# Text, ids, or {"prompt": text} / {"prompt_token_ids": ids} as vLLM takes them.
 Prompt = str | Sequence[int] | Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the tokenizer makes of a prompt and its bad words."""
+
+    token_ids: list[int]
+    bad_words: tuple[tuple[int, ...], ...] = ()
 
 
 class Intake:
@@ -27,21 +37,27 @@ class Intake:
     ) -> None:
         self._tokenizer = tokenizer
         self._vocab_size = model_config.vocab_size
-        self._eos_token_ids = frozenset(model_config.eos_token_ids)
+        # A checkpoint may name an end token that its logits do not have.
+        self._eos_token_ids = frozenset(i for i in model_config.eos_token_ids if 0 <= i < model_config.vocab_size)
         self._max_model_len = max_model_len
         self._max_cache_tokens = max_cache_tokens
         self._seed = seed
         self._num_seeds = 0
 
     def requests(
-        self, request_id: str, token_ids: list[int], params: SamplingParams, *, now: float, tenant: str = ""
+        self, request_id: str, reading: Reading, params: SamplingParams, *, now: float, tenant: str = ""
     ) -> list[Request]:
         """The n requests of one prompt. Raises InvalidRequestError (ContextLengthError)."""
+        token_ids = reading.token_ids
         params.check_against(vocab_size=self._vocab_size)
         if params.truncate_prompt_tokens is not None:
             token_ids = token_ids[-params.truncate_prompt_tokens :]
         limit = self._max_num_tokens(len(token_ids), params)
         stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._eos_token_ids)
+        if params.min_tokens and params.allowed_token_ids is not None and stop_ids.issuperset(params.allowed_token_ids):
+            raise InvalidRequestError(
+                "allowed_token_ids holds nothing but end tokens, which min_tokens forbids", param="allowed_token_ids"
+            )
         seed = self._next_seed() if params.seed is None else params.seed
         requests: list[Request] = []
         for index in range(params.n):
@@ -54,7 +70,7 @@ class Intake:
                     max_num_tokens=limit,
                     seed=seed if index == 0 else derive_seed(seed, index),
                     stop_token_ids=stop_ids,
-                    bad_words=self._bad_words(params.bad_words),
+                    bad_words=reading.bad_words,
                     tenant=tenant,
                     leader=requests[0] if index else None,
                     arrival_time=now,
@@ -62,8 +78,14 @@ class Intake:
             )
         return requests
 
-    def token_ids(self, prompt: Prompt) -> list[int]:
-        """Ids of a prompt: text, ids, or {"prompt": text} / {"prompt_token_ids": ids} as vLLM takes them."""
+    def read(self, prompt: Prompt, params: SamplingParams) -> Reading:
+        """Tokenize what has to be; can take long, so not for an event loop. Raises InvalidRequestError."""
+        if self._tokenizer is None and (params.stop or params.bad_words):
+            param = "stop" if params.stop else "bad_words"
+            raise InvalidRequestError(f"{param} needs a tokenizer, and this model has none", param=param)
+        return Reading(self._token_ids(prompt), self._bad_words(params.bad_words))
+
+    def _token_ids(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, Mapping):
             if len(prompt) != 1 or next(iter(prompt)) not in ("prompt", "prompt_token_ids"):
                 raise InvalidRequestError('a prompt object has one key: "prompt" or "prompt_token_ids"', param="prompt")
@@ -122,8 +144,6 @@ class Intake:
 
     def _bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """Ids of each word, as it stands and after a space: both spellings occur in running text."""
-        if words and self._tokenizer is None:
-            raise InvalidRequestError("bad_words needs a tokenizer, and this model has none", param="bad_words")
         spellings = [spelling for word in words for spelling in (word, " " + word.lstrip())]
         encoded = [tuple(self._tokenizer.encode(s, add_special_tokens=False)) for s in spellings if self._tokenizer]
         return tuple(dict.fromkeys(ids for ids in encoded if ids))

@@ -41,8 +41,15 @@ class KVCache:
                 for _ in range(model.num_layers)
             ]
 
-        self.layers = layers(num_blocks, on=device)
-        self._host_layers = layers(num_host_blocks, on=torch.device("cpu")) if num_host_blocks else []
+        try:
+            self.layers = layers(num_blocks, on=device)
+            self._host_layers = layers(num_host_blocks, on=torch.device("cpu")) if num_host_blocks else []
+        except RuntimeError as exc:  # torch's out of memory is one
+            block_bytes = block_size * model.kv_bytes_per_token(dtype.itemsize)
+            raise ConfigError(
+                f"KV cache: {num_blocks} blocks and {num_host_blocks} on the host, of {block_bytes} bytes each, "
+                "cannot be had; set --kv-cache-memory-bytes or --swap-space lower"
+            ) from exc
 
     def make(self, moves: Moves) -> None:
         """Copy what has to be copied before a step: out to the host, in from it, then within the device."""

@@ -9,16 +9,15 @@ from .config import RopeConfig
 
 
 def rope_table(rope: RopeConfig, *, head_dim: int, num_positions: int, device: torch.device) -> Tensor:
-    """Cosines and sines of every position, [num_positions, rotary_dim] float32: cosines left, sines right.
+    """Cosines and sines of every position, [num_positions, head_dim] float32: cosines left, sines right.
 
     Su et al. 2021 (RoFormer); scalings "linear" (Chen et al. 2023) and "llama3" (Dubey et al. 2024).
     """
-    rotary_dim = int(head_dim * rope.partial)
-    exponents = torch.arange(0, rotary_dim, 2, dtype=torch.int64).float() / rotary_dim
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
     frequencies = 1.0 / (rope.theta**exponents)
     kind = rope.scaling.get("rope_type")
     if kind == "linear":
-        frequencies = frequencies / float(rope.scaling["factor"])
+        frequencies = frequencies / rope.scaling["factor"]
     elif kind == "llama3":
         frequencies = _llama3(frequencies, rope)
     angles = torch.arange(num_positions, dtype=torch.int64).float()[:, None] * frequencies
@@ -29,6 +28,6 @@ def _llama3(frequencies: Tensor, rope: RopeConfig) -> Tensor:
     """Slow the long waves down by `factor`, leave the short ones, blend between."""
     scaling = rope.scaling
     factor, low, high = (float(scaling[key]) for key in ("factor", "low_freq_factor", "high_freq_factor"))
-    turns = float(scaling["original_max_position_embeddings"]) * frequencies / (2 * math.pi)
+    turns = frequencies * (float(scaling["original_max_position_embeddings"]) / (2 * math.pi))
     blend = ((turns - low) / (high - low)).clamp(0.0, 1.0)
     return frequencies * blend + frequencies / factor * (1.0 - blend)

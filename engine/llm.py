@@ -1,6 +1,7 @@
 """LLM: prompts in, finished outputs out, in this process and thread, in vLLM's shape."""
 
 import itertools
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any, cast
@@ -21,6 +22,7 @@ class LLM:
         parts = load(self.config)
         self._intake = parts.intake
         self._ids = itertools.count()
+        self._lock = threading.Lock()  # one call at a time takes the steps
         self.tokenizer = parts.tokenizer
         self.core = parts.core(self.config)
 
@@ -35,7 +37,12 @@ class LLM:
         and one SamplingParams for all or one each. Raises InvalidRequestError before anything runs, RequestFailedError
         if one failed.
         """
-        many = _as_list(prompts)
+        with self._lock:
+            return self._generate(_as_list(prompts), sampling_params)
+
+    def _generate(
+        self, many: list[Prompt], sampling_params: SamplingParams | Sequence[SamplingParams] | None
+    ) -> list[RequestOutput]:
         params = _params_for(many, sampling_params)
         outputs = [self._add(prompt, each) for prompt, each in zip(many, params, strict=True)]
         by_id = {output.request_id: output for output in outputs}
@@ -55,8 +62,8 @@ class LLM:
     def _add(self, prompt: Prompt, params: SamplingParams) -> RequestOutput:
         request_id = str(next(self._ids))
         try:
-            token_ids = self._intake.token_ids(prompt)
-            requests = self._intake.requests(request_id, token_ids, params, now=time.monotonic())
+            reading = self._intake.read(prompt, params)
+            requests = self._intake.requests(request_id, reading, params, now=time.monotonic())
         except InvalidRequestError:
             self.core.abort_all()
             raise

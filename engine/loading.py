@@ -23,7 +23,8 @@ class EngineParts:
         """The step loop over these parts. Raises ConfigError if the recording cannot be written."""
         loaded = self.runner.loaded
         try:
-            recording = None if config.record is None else Path(config.record).open("w", encoding="utf-8")
+            # The core closes it.
+            recording = None if config.record is None else Path(config.record).open("w", encoding="utf-8")  # noqa: SIM115
         except OSError as exc:
             raise ConfigError(f"--record {config.record}: cannot be written ({exc.strerror})") from exc
         return EngineCore(

@@ -1,12 +1,14 @@
 """ModelRunner: owns the model and its cache on one device; a Batch goes in, one result per row comes out."""
 
 import os
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from ..kernels import ops
 from .batch import Batch, Moves, RowResult
 from .config import DEMO_FOLDER, EngineConfig, ModelConfig
 from .errors import ConfigError
@@ -44,8 +46,12 @@ class ModelRunner:
         device = resolve_device(config.device)
         dtype = resolve_dtype(config.dtype, model_config, device)
         max_model_len = _max_model_len(config, model_config)
+        # While weights are read: the first start on a machine builds the CPU library, 3 s of a compiler's time.
+        preparing = threading.Thread(target=ops.prepare, args=(device,), name="splitfuse-prepare")
+        preparing.start()
         with weight_source(folder, load_format=config.load_format, dtype=dtype, seed=config.seed) as source:
             self._model = build(model_config, source, device=device, max_model_len=max_model_len)
+        preparing.join()
         num_blocks = num_cache_blocks(config, model_config, max_model_len=max_model_len, dtype=dtype, device=device)
         block_bytes = config.block_size * model_config.kv_bytes_per_token(dtype.itemsize)
         num_host_blocks = int(config.swap_space * 2**30) // block_bytes

@@ -227,7 +227,7 @@ def _ids(name: str, value: object, max_items: int) -> tuple[int, ...]:
         raise InvalidRequestError(f"{name} must be a list of token ids (integers)", param=name)
     if len(value) > max_items:
         raise InvalidRequestError(f"{name} takes at most {max_items} ids, not {len(value)}", param=name)
-    return tuple(value)
+    return tuple(dict.fromkeys(value))
 
 
 def _bias(value: object) -> dict[int, float]:

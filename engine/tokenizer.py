@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,10 @@ class Tokenizer:
         # A file may carry the padding or truncation of its training; a server must not cut or fill prompts in silence.
         self._fast.no_padding()
         self._fast.no_truncation()
+        # Read now, so that a broken file stops the start and not somebody's request.
+        path = folder / "tokenizer_config.json"
+        self._config = read_json(path) if path.exists() else {}
+        self._template = self._compile(self._template_source())
 
     @property
     def vocab_size(self) -> int:
@@ -45,17 +48,14 @@ class Tokenizer:
         """Text of the ids; an id without text gives none."""
         return self._fast.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
 
-    @cached_property
-    def _config(self) -> dict[str, Any]:
-        path = self._folder / "tokenizer_config.json"
-        return read_json(path) if path.exists() else {}
-
-    @cached_property
-    def chat_template(self) -> str | None:
+    def _template_source(self) -> str | None:
         """The template's source: chat_template.jinja, or the entry in tokenizer_config.json."""
         path = self._folder / "chat_template.jinja"
         if path.exists():
-            return path.read_text(encoding="utf-8")
+            try:
+                return path.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as exc:
+                raise ConfigError(f"{path} cannot be read as text ({exc}); fetch the file again") from exc
         template = self._config.get("chat_template")
         if isinstance(template, list):  # several named ones
             template = next((item["template"] for item in template if item.get("name") == "default"), None)
@@ -64,11 +64,13 @@ class Tokenizer:
     @property
     def has_chat_template(self) -> bool:
         """Whether conversations can be rendered."""
-        return self.chat_template is not None
+        return self._template is not None
 
-    @cached_property
-    def _compiled_template(self) -> Any:
-        # The rules of transformers: sandboxed, immutable, trimmed blocks, loop controls.
+    def _compile(self, source: str | None) -> Any:
+        """By the rules of transformers: sandboxed, immutable, trimmed blocks, loop controls."""
+        if source is None:
+            return None
+        from jinja2 import TemplateSyntaxError
         from jinja2.ext import loopcontrols
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -82,7 +84,10 @@ class Tokenizer:
         environment.filters["tojson"] = tojson
         environment.globals["raise_exception"] = raise_exception
         environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
-        return environment.from_string(self.chat_template or "")
+        try:
+            return environment.from_string(source)
+        except TemplateSyntaxError as exc:
+            raise ConfigError(f"{self._folder}: the chat template does not compile (line {exc.lineno}: {exc})") from exc
 
     def render_chat(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> str:
         """The prompt text of a conversation, by the model's chat template. Raises InvalidRequestError.
@@ -97,7 +102,7 @@ class Tokenizer:
             name: _content(self._config.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")
         }
         try:
-            text = self._compiled_template.render(
+            text = self._template.render(
                 messages=list(messages), add_generation_prompt=add_generation_prompt, tools=None, **special
             )
         except InvalidRequestError:

@@ -60,6 +60,8 @@ class SafetensorsSource:
                 f"{path}: {name} has shape {list(tensor.shape)}, but config.json says {list(shape)}; "
                 "the files do not belong together"
             )
+        if not tensor.is_floating_point() or tensor.dtype.itemsize < 2:
+            raise ConfigError(f"{path}: {name} is {tensor.dtype}; quantized checkpoints are not supported yet")
         return tensor.to(self._dtype)
 
     def _open(self, path: Path) -> Any:

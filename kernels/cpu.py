@@ -18,6 +18,10 @@ _MAX_NATIVE_QUERY_LEN = 4
 _MAX_HEAD_DIM = 512  # as in cpu_native.cpp
 
 
+def prepare() -> None:
+    native.library()
+
+
 class PackedLinear:
     """A weight laid out once for oneDNN, which otherwise reorders it at every call."""
 

@@ -47,7 +47,7 @@ def library() -> ctypes.CDLL | None:
     try:
         path = _build(compiler)
         loaded = ctypes.CDLL(str(path))
-    except (OSError, subprocess.SubprocessError) as exc:
+    except (OSError, RuntimeError, subprocess.SubprocessError) as exc:  # RuntimeError: a user without a home
         _log.warning("the native CPU library cannot be used (%s); CPU attention runs on torch ops", exc)
         return None
     for name, arguments in _SIGNATURES.items():

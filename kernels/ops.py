@@ -50,6 +50,13 @@ def _backend(tensor: Tensor) -> ModuleType:
     return module
 
 
+def prepare(device: torch.device) -> None:
+    """Do what a backend does once per machine before its first op, such as building a library. May take seconds."""
+    module = _backend(torch.empty(0, device=device))
+    if hasattr(module, "prepare"):
+        module.prepare()
+
+
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
     """x / sqrt(mean(x²) + eps) · weight over the last dimension, computed in float32 (Zhang & Sennrich 2019).
 

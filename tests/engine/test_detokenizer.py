@@ -76,6 +76,31 @@ def test_long_runs_of_broken_bytes_come_out_in_time() -> None:
         assert out == tokenizer.decode(ids)
 
 
+def test_a_prompt_that_ends_within_a_character_is_completed() -> None:
+    fast = byte_tokenizer()
+
+    class Plain(Tokenizer):
+        def __init__(self) -> None:
+            self._fast = fast
+
+    ids = fast.encode("a世b").ids
+    assert "".join(stream_all(Plain(), ids[:3], ids[3:])) == "世b"
+
+
+def test_tokens_without_text_cost_nothing_later() -> None:
+    fast = byte_tokenizer()
+
+    class Plain(Tokenizer):
+        def __init__(self) -> None:
+            self._fast = fast
+
+    stream = TextStream(Plain(), [20])
+    for _ in range(500):
+        assert stream.push(3, last=False) == ""
+    assert len(stream._context) + len(stream._pending) < 10
+    assert stream.push(25, last=True) == fast.decode([25])
+
+
 def test_scripts_and_emoji_never_show_half_a_character() -> None:
     fast = byte_tokenizer()
     prompt = fast.encode("x").ids

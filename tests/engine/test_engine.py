@@ -283,3 +283,76 @@ async def test_stop_strings_and_stop_tokens(tiny_folder: str) -> None:
         at = free.token_ids.index(token)
         assert (ended.finish_reason, ended.stop_reason) == ("stop", token)
         assert ended.token_ids == free.token_ids[: at + 1]
+
+
+async def test_observers_and_a_closed_pipe_cost_nothing(
+    tiny_folder: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken:
+        def on_step(self, stats: object) -> None:
+            raise RuntimeError("mine")
+
+        def on_output_finished(self, metrics: object, finish_reason: str) -> None:
+            raise RuntimeError("mine too")
+
+    def closed(*_: object, **__: object) -> None:
+        raise BrokenPipeError
+
+    async with running_engine(tiny_folder, log_steps=True) as engine:
+        monkeypatch.setattr("splitfuse.engine.engine.print", closed, raising=False)
+        engine.observers.append(Broken())
+        assert (await collect(engine, [30], GREEDY))[0].finish_reason == "length"
+        assert engine.is_healthy
+    assert "mine too" in caplog.text
+
+
+async def test_more_outputs_than_the_queue_holds_run_on_an_idle_engine(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder, max_queue_size=2, max_num_seqs=2) as engine:
+        outputs = await collect(engine, [30], SamplingParams(n=5, max_tokens=3, ignore_eos=True))
+        assert all(len(output.token_ids) == 3 for output in outputs)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"allowed_token_ids": (1,), "min_tokens": 1},  # 1 is the end token
+        {"allowed_token_ids": (1, 5), "stop_token_ids": (5,), "min_tokens": 1},
+    ],
+)
+async def test_nothing_to_draw_from_is_refused(tiny_folder: str, fields: dict[str, object]) -> None:
+    async with running_engine(tiny_folder) as engine:
+        with pytest.raises(InvalidRequestError, match="allowed_token_ids"):
+            await engine.submit([5], SamplingParams(**fields), Collector())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"allowed_token_ids": (40,), "bad_words": ("(",)},
+        {"repetition_penalty": 1e-38},
+        {"repetition_penalty": 1e-300, "temperature": 1e-9},
+        {"logit_bias": dict.fromkeys(range(200), -100.0)},
+    ],
+)
+async def test_extremes_still_draw(tiny_folder: str, fields: dict[str, object]) -> None:
+    async with running_engine(tiny_folder) as engine:
+        params = SamplingParams(max_tokens=4, ignore_eos=True, **fields)  # type: ignore[arg-type]
+        assert (await collect(engine, [40], params))[0].finish_reason == "length"
+
+
+async def test_the_error_id_is_in_the_log(tiny_folder: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with running_engine(tiny_folder) as engine:
+        Sabotage(engine, mark=2, spoil=True)
+        with pytest.raises(RequestFailedError) as info:
+            await collect(engine, [2], GREEDY)
+        assert info.value.error_id in caplog.text
+
+
+async def test_stop_while_loading_leaves_no_task(tiny_folder: str) -> None:
+    before = asyncio.all_tasks()
+    engine = AsyncEngine(EngineConfig(model=tiny_folder, dtype="float32"))
+    starting = asyncio.create_task(engine.start())
+    await asyncio.sleep(0)
+    await engine.stop()
+    await asyncio.wait([starting])
+    assert asyncio.all_tasks() <= before | {starting}

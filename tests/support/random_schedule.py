@@ -4,6 +4,7 @@ import random
 from dataclasses import dataclass, field
 
 from splitfuse.engine import LLM, CompletionOutput, SamplingParams
+from splitfuse.engine.intake import Reading
 
 
 @dataclass
@@ -36,7 +37,7 @@ def run_schedule(llm: LLM, arrivals: list[Arrival]) -> int:
             arrival = waiting.pop(0)
             request_id = f"{id(llm)}-{len(by_id)}"
             by_id[request_id] = arrival
-            core.add(llm._intake.requests(request_id, arrival.prompt, arrival.params, now=float(step)))
+            core.add(llm._intake.requests(request_id, Reading(arrival.prompt), arrival.params, now=float(step)))
         for request_id, arrival in by_id.items():
             if arrival.abort_after is not None and step >= arrival.at_step + arrival.abort_after:
                 for delta in core.abort(request_id):
