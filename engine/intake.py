@@ -133,7 +133,7 @@ class Intake:
             raise ContextLengthError(
                 f"{num_prompt_tokens} prompt tokens and up to {limit - num_prompt_tokens} new ones are more than the "
                 f"{largest} that {what} holds; set max_tokens to {largest - num_prompt_tokens} or less",
-                param="max_tokens",
+                param="max_length" if limit == params.max_length else "max_tokens",
             )
         if params.min_tokens > limit - num_prompt_tokens:
             raise InvalidRequestError(

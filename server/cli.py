@@ -17,6 +17,7 @@ from .version import package_version
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
+READER_GONE = 141  # as a shell reports a program that SIGPIPE ended
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,9 +34,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _bench(argv[1:])
         args = _parse(argv)
         run: Callable[[argparse.Namespace], int] = args.run
-        return run(args)
+        code = run(args)
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:
+        return _reader_gone()
     except Exception as exc:
         if is_debug:
             raise
@@ -199,6 +204,12 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError as exc:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number") from exc
+
+
+def _reader_gone() -> int:
+    """Whoever read our output, `head` say, wants no more. What is still buffered must not fail at the exit again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return READER_GONE
 
 
 def _print_error(exc: Exception) -> None:

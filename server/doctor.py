@@ -1,6 +1,8 @@
 """`splitfuse doctor`: what is installed, which device there is, what is missing and how to mend it."""
 
+import contextlib
 import importlib
+import logging
 import os
 import platform
 import shutil
@@ -9,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..engine.config import DEMO_FOLDER, ModelConfig
+from ..engine.config import DEMO_FOLDER, EngineConfig, ModelConfig
 from ..engine.errors import ConfigError
 
 SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
@@ -40,7 +42,7 @@ def doctor(model: str | None) -> int:
 
 def examine(model: str | None) -> Iterator[Finding]:
     """All findings, in the order of the report."""
-    checks: list[Callable[[], Finding]] = [_python, _torch, _cuda, _triton, _compiler, _memory, _cores]
+    checks: list[Callable[[], Finding]] = [_python, _torch, _cuda, _triton, _c_compiler, _cpu_library, _memory, _cores]
     for check in checks:
         yield check()
     yield _model(model)
@@ -87,12 +89,50 @@ def _triton() -> Finding:
     return Finding("triton", triton.__version__)
 
 
-def _compiler() -> Finding:
-    for name in filter(None, (os.environ.get("CC"), "cc", "gcc", "clang")):
+def _c_compiler() -> Finding:
+    # Triton's own order. It takes no `cc`.
+    for name in filter(None, (os.environ.get("CC"), "gcc", "clang")):
         if path := shutil.which(name):
-            return Finding("C compiler", path)
-    text = "none; Triton needs one at run time, and the CPU runs faster with one"
-    return Finding("C compiler", text, False, "apt-get install gcc g++, or set CC", is_needed=False)
+            return Finding("C compiler", f"{path}, for Triton on CUDA")
+    text = "none; Triton, which only CUDA uses, needs one at run time"
+    return Finding("C compiler", text, False, "apt-get install gcc, or set CC", is_needed=False)
+
+
+def _cpu_library() -> Finding:
+    """Whether the CPU's own kernels can be built and loaded; tried out, since a compiler alone proves little."""
+    name, slow = "CPU library", "CPU attention runs on torch ops, several times slower"
+    if os.environ.get("SPLITFUSE_NATIVE") == "0":
+        return Finding(name, f"switched off by SPLITFUSE_NATIVE=0; {slow}", False, "unset it", is_needed=False)
+    said: list[str] = []
+    try:
+        native = importlib.import_module("..kernels.native", __package__)
+        compiler = native.find_compiler()
+        with _listening("splitfuse.kernels", said):
+            is_loaded = native.library() is not None
+    except Exception as exc:  # torch is broken, or the library lacks a function
+        return Finding(name, f"{type(exc).__name__}: {exc}", False, "mend torch first", is_needed=False)
+    if is_loaded:
+        return Finding(name, f"built with {compiler} and loaded")
+    if compiler is None:
+        return Finding(name, f"no C++ compiler; {slow}", False, "apt-get install g++, or set CXX", is_needed=False)
+    reason = " ".join(" ".join(said).split()) or "not loaded"
+    return Finding(name, reason, False, "apt-get install g++, or set CXX to one that works", is_needed=False)
+
+
+@contextlib.contextmanager
+def _listening(logger_name: str, said: list[str]) -> Iterator[None]:
+    """Take the logger's messages into `said` instead of the log."""
+
+    def keep(record: logging.LogRecord) -> bool:
+        said.append(record.getMessage())
+        return False
+
+    logger = logging.getLogger(logger_name)
+    logger.addFilter(keep)
+    try:
+        yield
+    finally:
+        logger.removeFilter(keep)
 
 
 def _memory() -> Finding:
@@ -110,17 +150,26 @@ def _cores() -> Finding:
 
 
 def _model(model: str | None) -> Finding:
-    folder = DEMO_FOLDER if model is None else Path(model).expanduser()
-    if not folder.is_dir():
-        return Finding("model", f"{model} is no local folder; `serve` would ask the Hugging Face hub", is_needed=False)
     try:
+        settings = EngineConfig(model=model)
+        folder = DEMO_FOLDER if model is None else Path(model).expanduser()
+        if not folder.is_dir():
+            if _looks_like_hub_id(str(model)):
+                text = f"{model} is no local folder; `serve` would ask the Hugging Face hub"
+                return Finding("model", text, False, is_needed=False)
+            importlib.import_module("..engine.model_runner", __package__).model_folder(settings)  # says what is wrong
         config = ModelConfig.from_folder(folder)
         importlib.import_module("..engine.models.registry", __package__).model_class(config.architecture)
     except (ConfigError, ImportError) as exc:
-        return Finding("model", str(exc), False, "fetch the model folder again, or choose a supported model")
+        return Finding("model", str(exc), False, "give a folder that is there and whole, of a supported model")
     missing = [" or ".join(names) for names in (SAFETENSORS, ("tokenizer.json",)) if not _has_any(folder, names)]
     text = f"{config.architecture} in {folder}"
     return Finding("model", f"{text}: no {', no '.join(missing)}" if missing else text, not missing, "fetch it again")
+
+
+def _looks_like_hub_id(model: str) -> bool:
+    """Whether `serve` would go to the network with this; a report must not download a model."""
+    return model.count("/") == 1 and not model.startswith((".", "/", "~"))
 
 
 def _has_any(folder: Path, names: tuple[str, ...]) -> bool:

@@ -57,6 +57,10 @@ class BodyTooSlowError(SplitfuseError):
     """The body did not arrive in time."""
 
 
+class EngineDiedError(SplitfuseError):
+    """The engine's loop has ended of an error of its own: this process can serve no more."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """A failure in the words of the HTTP contract."""
@@ -89,9 +93,7 @@ def describe(exc: BaseException) -> Problem:
         return _http(exc)
     if isinstance(exc, RequestValidationError):
         return Problem(400, "the request is not valid")
-    error_id = secrets.token_hex(8)
-    logger.error("error %s", error_id, exc_info=exc)
-    return _internal(error_id)
+    return _logged(exc)
 
 
 def _ours(exc: SplitfuseError) -> Problem:
@@ -119,7 +121,7 @@ def _ours(exc: SplitfuseError) -> Problem:
         case RequestFailedError():
             return _internal(exc.error_id)
         case _:
-            return describe(AssertionError(f"no status for {type(exc).__name__}"))
+            return _logged(exc)  # a ConfigError, say: the model folder turned out broken only now
 
 
 def _http(exc: HTTPException) -> Problem:
@@ -130,6 +132,12 @@ def _http(exc: HTTPException) -> Problem:
         return Problem(405, "this path does not take this method", code="method_not_allowed", headers=headers)
     kind = "server_error" if exc.status_code >= 500 else "invalid_request_error"
     return Problem(exc.status_code, str(exc.detail), kind, headers=headers)
+
+
+def _logged(exc: BaseException) -> Problem:
+    error_id = secrets.token_hex(8)
+    logger.error("error %s", error_id, exc_info=exc)
+    return _internal(error_id)
 
 
 def _internal(error_id: str) -> Problem:

@@ -1,5 +1,6 @@
 """The native routes: submit, poll, stream, re-attach, cancel."""
 
+import asyncio
 import math
 from collections.abc import AsyncGenerator
 
@@ -18,8 +19,8 @@ from .hang_up import unless_hung_up
 from .jobs import Job
 from .native_shapes import event_object, result_object
 from .service import Service, service_of
-from .sse import MAX_BATCH, PING, PING_S, EventStream, frame, native_error_frame
-from .wire import JsonResponse, dumps
+from .sse import MAX_BATCH, PING, PING_S, EventStream, frame, frame_of_pieces, native_error_frame
+from .wire import JsonResponse, PiecesResponse, dump_pieces, dumps
 
 router = APIRouter(tags=["native"])
 
@@ -57,7 +58,7 @@ async def result(request: Request) -> Response:
         await unless_hung_up(request.receive, job.wait(wait_s))
     if job.finished:
         job.was_read.set()
-    return JsonResponse(result_object(job))
+    return PiecesResponse(await dump_pieces(result_object(job)))
 
 
 @router.get("/result/{seq_id}/stream", openapi_extra=SEQ_ID)
@@ -108,24 +109,28 @@ async def _events(job: Job, *, first: int) -> AsyncGenerator[bytes, None]:
             frames = [_token_frame(job, position + offset) for offset in range(len(batch))]
             position += len(batch)
             yield b"".join(frames)
+            if len(batch) == MAX_BATCH:
+                await asyncio.sleep(0)  # a reader that keeps up would let nobody else in
         elif job.finished:
             break
         elif not await job.changed.wait(PING_S):
             yield PING
     job.was_read.set()
     if position <= len(job.events):
-        yield _end_frame(job)
+        for piece in await _end_frame(job):
+            yield piece
 
 
 def _token_frame(job: Job, event_id: int) -> bytes:
     return frame(dumps(event_object(job.events[event_id])), event="token", event_id=event_id)
 
 
-def _end_frame(job: Job) -> bytes:
+async def _end_frame(job: Job) -> list[bytes]:
     failure = job.failure() if job.status == "failed" else None
     if failure is not None:
-        return frame(dumps(describe(failure).envelope()), event="error", event_id=len(job.events))
-    return frame(dumps(result_object(job)), event="done", event_id=len(job.events))
+        return [frame(dumps(describe(failure).envelope()), event="error", event_id=len(job.events))]
+    pieces = await dump_pieces(result_object(job))
+    return frame_of_pieces(pieces, event="done", event_id=len(job.events))
 
 
 def _wait_s(request: Request) -> float:

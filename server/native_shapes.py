@@ -8,7 +8,7 @@ from .jobs import Job, usage
 
 
 def result_object(job: Job) -> dict[str, Any]:
-    """The result as the HTTP contract shapes it; partial while the job runs."""
+    """The result as the HTTP contract shapes it, a snapshot; partial while the job runs. For `dump_pieces`."""
     outputs = [_output(output) for output in job.outputs]
     failure = job.failure() if job.status == "failed" else None
     return {
@@ -43,7 +43,7 @@ def _output(output: CompletionOutput) -> dict[str, Any]:
         "token_ids": list(output.token_ids),
         "finish_reason": output.finish_reason,
         "stop_reason": output.stop_reason,
-        "logprobs": None if output.logprobs is None else [_logprobs(item) for item in output.logprobs],
+        "logprobs": None if output.logprobs is None else map(_logprobs, list(output.logprobs)),
     }
 
 

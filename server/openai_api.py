@@ -13,7 +13,6 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..engine.errors import InvalidRequestError
 from ..engine.outputs import OutputDelta
 from ..engine.sampling_params import SamplingParams
 from .auth import owner_of
@@ -26,13 +25,14 @@ from .openai_fields import (
     StreamOptions,
     chat_params,
     completion_params,
+    in_chat_words,
     take_messages,
     take_stream_options,
 )
 from .openai_shapes import ChatShape, CompletionShape, Head, Shape
 from .service import Service, service_of
 from .sse import DONE, MAX_BATCH, PING, PING_S, EventStream, data_frame, openai_error_frame
-from .wire import JsonResponse
+from .wire import JsonResponse, PiecesResponse, dump_pieces
 
 router = APIRouter(prefix="/v1", tags=["OpenAI shape"])
 
@@ -74,15 +74,11 @@ async def chat_completions(request: Request) -> Response:
     options = take_stream_options(fields)
     user = take_user(fields)
     messages = take_messages(fields)
-    params = chat_params(fields)
-    shape = ChatShape(_head(service, "chatcmpl-"), service.token_text, include_usage=options.include_usage)
-    prompt = await service.chat_prompt(messages)
-    try:
+    with in_chat_words(fields):
+        params = chat_params(fields)
+        shape = ChatShape(_head(service, "chatcmpl-"), service.token_text, include_usage=options.include_usage)
+        prompt = await service.chat_prompt(messages)
         return await _answer(request, shape, [prompt], params, options, user=user)
-    except InvalidRequestError as exc:
-        if exc.param == "prompt":  # the user sent messages, not a prompt
-            exc.param = "messages"
-        raise
 
 
 async def _answer(
@@ -108,7 +104,7 @@ async def _answer(
         service.abort(*jobs)
         raise
     _raise_failure(jobs)
-    return JsonResponse(shape.answer(jobs))
+    return PiecesResponse(await dump_pieces(shape.answer(jobs)))
 
 
 async def _chunks(
@@ -120,6 +116,8 @@ async def _chunks(
         chunks = [chunk for reader in readers for chunk in reader.fresh()]
         if chunks:
             yield b"".join(map(data_frame, chunks))
+            if len(chunks) >= MAX_BATCH:
+                await asyncio.sleep(0)  # a reader that keeps up would let nobody else in
         elif all(reader.at_end for reader in readers):
             break
         elif not await changed.wait(PING_S):

@@ -4,7 +4,8 @@ Fields that would change the answer and are not built are refused by name; those
 others are sampling fields, and SamplingParams has the last word on them.
 """
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,9 +23,10 @@ _DROPPED = frozenset(
     }
 )
 # Not built, with the values that ask for nothing.
-_COMPLETION_NEUTRAL: dict[str, tuple[Any, ...]] = {"echo": (False,), "suffix": ("",)}
+_RESPONSE_FORMAT: dict[str, tuple[Any, ...]] = {"response_format": ({"type": "text"},)}
+_COMPLETION_NEUTRAL: dict[str, tuple[Any, ...]] = {"echo": (False,), "suffix": ("",), **_RESPONSE_FORMAT}
 _CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "response_format": ({"type": "text"},),
+    **_RESPONSE_FORMAT,
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "functions": ([],),
@@ -80,6 +82,21 @@ def chat_params(fields: dict[str, Any]) -> SamplingParams:
     _rename_max_tokens(fields)
     fields["logprobs"] = _chat_logprobs(fields)
     return SamplingParams.from_fields(fields, defaults=CHAT_DEFAULTS)
+
+
+@contextlib.contextmanager
+def in_chat_words(fields: Mapping[str, Any]) -> Iterator[None]:
+    """Make refusals name what the user sent: messages, not a prompt, and perhaps max_completion_tokens."""
+    sent = {name for name, value in fields.items() if value is not None}
+    try:
+        yield
+    except InvalidRequestError as exc:
+        if exc.param == "prompt" and "prompt" not in sent:
+            exc.param = "messages"
+        elif exc.param == "max_tokens" and "max_completion_tokens" in sent:
+            exc.param = "max_completion_tokens"
+            exc.args = (str(exc).replace("max_tokens", "max_completion_tokens"),)
+        raise
 
 
 def take_messages(fields: dict[str, Any]) -> list[dict[str, str]]:

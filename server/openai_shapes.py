@@ -5,6 +5,7 @@ A chunk is a prebuilt beginning and end around the one choice that changes, so t
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, islice
 from typing import Any
 
 from ..engine.outputs import CompletionOutput, OutputDelta, TokenLogprobs
@@ -42,7 +43,7 @@ class Shape:
         self._suffix = '],"usage":null}' if include_usage else "]}"
 
     def answer(self, jobs: Sequence[Job]) -> dict[str, Any]:
-        """The whole answer, once all jobs have ended."""
+        """The whole answer, once all jobs have ended. For `dump_pieces`: token texts are found while it is written."""
         n = len(jobs[0].outputs)
         choices = [
             self.choice(number * n + output.index, output) for number, job in enumerate(jobs) for output in job.outputs
@@ -97,15 +98,16 @@ class CompletionShape(Shape):
         return {"index": index, "text": text, "logprobs": shown}
 
     def _logprobs(self, items: Sequence[TokenLogprobs], text_offset: int) -> dict[str, Any]:
-        tokens = [self._token_text(item.token_id) for item in items]
-        offsets = [text_offset + sum(map(len, tokens[:number])) for number in range(len(tokens))]
-        top = [{self._token_text(token): finite_logprob(value) for token, value in item.top} for item in items]
+        offsets = accumulate((len(self._token_text(item.token_id)) for item in items), initial=text_offset)
         return {
-            "tokens": tokens,
+            "tokens": (self._token_text(item.token_id) for item in items),
             "token_logprobs": [finite_logprob(item.logprob) for item in items],
-            "top_logprobs": top,
-            "text_offset": offsets,
+            "top_logprobs": map(self._top, items),
+            "text_offset": islice(offsets, len(items)),
         }
+
+    def _top(self, item: TokenLogprobs) -> dict[str, float]:
+        return {self._token_text(token_id): finite_logprob(logprob) for token_id, logprob in item.top}
 
 
 class ChatShape(Shape):
@@ -135,11 +137,11 @@ class ChatShape(Shape):
     def _logprobs(self, items: Sequence[TokenLogprobs] | None) -> dict[str, Any] | None:
         if items is None:
             return None
-        content = [
-            self._token(item.token_id, item.logprob) | {"top_logprobs": [self._token(*pair) for pair in item.top]}
-            for item in items
-        ]
-        return {"content": content, "refusal": None}
+        return {"content": map(self._position, items), "refusal": None}
+
+    def _position(self, item: TokenLogprobs) -> dict[str, Any]:
+        top = [self._token(token_id, logprob) for token_id, logprob in item.top]
+        return {**self._token(item.token_id, item.logprob), "top_logprobs": top}
 
     def _token(self, token_id: int, logprob: float) -> dict[str, Any]:
         text = self._token_text(token_id)

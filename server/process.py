@@ -17,6 +17,8 @@ import uvicorn
 from ..engine.errors import ConfigError
 from .app import build_app
 from .connection import KEEP_ALIVE_S, MAX_HEAD_BYTES, Connection
+from .errors import EngineDiedError
+from .open_files import say_rarely_that_they_ran_out, take_all_that_the_system_gives
 from .panel import panel
 from .service import Service
 from .settings import Settings
@@ -27,7 +29,12 @@ PORTS_TRIED = 50
 
 
 def serve(settings: Settings) -> None:
-    """Serve until SIGTERM or Ctrl-C. Raises ConfigError if the port is taken or the model cannot be loaded."""
+    """Serve until SIGTERM or Ctrl-C.
+
+    Raises ConfigError if the port is taken or the model cannot be loaded, EngineDiedError if the engine died.
+    """
+    take_all_that_the_system_gives()
+    say_rarely_that_they_ran_out()
     listener = listen(settings.host, settings.port)
     if not settings.api_key and not _is_loopback(settings.host):
         _warn(settings.host, listener.getsockname()[1])
@@ -95,7 +102,7 @@ class _Process:
         self._server = _Server(uvicorn_config(app))
 
     async def run(self) -> None:
-        """Until a signal has come and what runs has ended."""
+        """Until a signal has come and what runs has ended. Raises EngineDiedError."""
         port = self._listener.getsockname()[1]
         self._take_signals(asyncio.get_running_loop())
         serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
@@ -104,11 +111,24 @@ class _Process:
             assert self._service.loading is not None
             await self._service.loading
             print(panel(self._settings, self._service.engine, port=port), flush=True)
-            await self._stop.wait()
+            await self._stopped()
             await self._drain()
         finally:
             self._server.should_exit = True
             await serving
+
+    async def _stopped(self) -> None:
+        """Return at a signal. With a dead engine it could only refuse: it ends, and whoever watches starts it anew."""
+        dead = asyncio.create_task(self._service.engine.wait_dead())
+        stop = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait([dead, stop], return_when=asyncio.FIRST_COMPLETED)
+            if dead.done():
+                raise EngineDiedError("the engine has died of the error in the log, so the server ends")
+        finally:
+            dead.cancel()
+            stop.cancel()
+            await asyncio.gather(dead, stop, return_exceptions=True)
 
     async def _drain(self) -> None:
         if num := self._service.engine.num_unfinished:

@@ -76,6 +76,7 @@ HELP = {
     "seed": "seed of requests that bring none",
     "num_threads": "CPU threads of the model; nothing = the cores of this process",
     "log_steps": "print one line per step",
+    "record": "write every decision and arrival to this file, for `splitfuse replay`",
     "speculative_config": "speculative decoding, as a JSON object",
     "host": "address to listen on",
     "port": "port to listen on; 0 = any free one",

@@ -19,8 +19,8 @@ from ..engine.errors import ConfigError
 from .settings import HELP, Settings
 
 ENV_PREFIX = "SPLITFUSE_"
-# Variables of ours that are no settings: the client's address.
-_OTHER_VARIABLES = {"SPLITFUSE_BASE_URL"}
+# Variables of ours that are no settings: the client's address, Prometheus's key in compose.yaml, the native library.
+_OTHER_VARIABLES = {"SPLITFUSE_BASE_URL", "SPLITFUSE_METRICS_KEY", "SPLITFUSE_NATIVE"}
 # Kubernetes gives every pod SPLITFUSE_PORT=tcp://… and the like when a service is called splitfuse.
 _KUBERNETES_NAME = re.compile(r"_(SERVICE_(HOST|PORT)\w*|PORT_\d+_(TCP|UDP)\w*)$")
 _KUBERNETES_VALUE = re.compile(r"(tcp|udp)://")

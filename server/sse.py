@@ -28,6 +28,12 @@ def frame(data: str, *, event: str, event_id: int) -> bytes:
     return f"id: {event_id}\nevent: {event}\ndata: {data}\n\n".encode("ascii")
 
 
+def frame_of_pieces(pieces: list[bytes], *, event: str, event_id: int) -> list[bytes]:
+    """One event whose data comes in pieces."""
+    head = f"id: {event_id}\nevent: {event}\ndata: ".encode("ascii")
+    return [head + pieces[0], *pieces[1:-1], pieces[-1] + b"\n\n"] if pieces[1:] else [head + pieces[0] + b"\n\n"]
+
+
 def data_frame(data: str) -> bytes:
     """One event of data alone, as OpenAI's routes send."""
     return f"data: {data}\n\n".encode("ascii")

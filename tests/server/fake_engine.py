@@ -86,6 +86,7 @@ class FakeEngine:
         self.abort_seen = asyncio.Event()
         self.submitted = asyncio.Event()
         self.drain_seen = asyncio.Event()
+        self.died = asyncio.Event()
         self.num_submitted = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._num_allowed: float = math.inf
@@ -120,6 +121,9 @@ class FakeEngine:
         if self._tasks:
             await asyncio.wait(self._tasks)
         self.is_started = False
+
+    async def wait_dead(self) -> None:
+        await self.died.wait()
 
     async def drain(self, timeout: float) -> None:  # noqa: ASYNC109  AsyncEngine's signature
         self.is_draining = True

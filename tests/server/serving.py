@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import httpx
@@ -65,11 +65,11 @@ async def stream_events(response: httpx.Response) -> AsyncIterator[dict[str, Any
 class ServerProcess:
     """`splitfuse serve` in a process of its own, on any free port. Leaving the `with` block ends it."""
 
-    def __init__(self, *args: str, env: dict[str, str] | None = None) -> None:
+    def __init__(self, *args: str, env: dict[str, str] | None = None, wrapper: Sequence[str] = ()) -> None:
         # One thread: the tests share their cores, and a barrier between threads that do not run costs most of a step.
         command = [sys.executable, "-m", "splitfuse.server", "serve", "--port", "0", "--num-threads", "1", *args]
         self.process = subprocess.Popen(
-            command,
+            [*wrapper, *command],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -8,7 +8,7 @@ import pytest
 from fake_engine import answer_text
 from serving import parse_events, stream_events
 
-from splitfuse.engine.errors import RequestFailedError, UnavailableError
+from splitfuse.engine.errors import ConfigError, RequestFailedError, UnavailableError
 from splitfuse.engine.outputs import OutputDelta
 from splitfuse.server.jobs import Job
 from splitfuse.server.native import _events
@@ -324,6 +324,17 @@ async def test_refusals_leave_nothing_behind(served, error):
     assert response.status_code == (503 if isinstance(error, UnavailableError) else 500)
     assert "inside" not in response.text
     assert len(served.service.results) == 0
+
+
+async def test_a_model_folder_found_broken_late_is_a_500_with_an_id(served, caplog):
+    served.engine.submit_error = ConfigError("/models/secret: chat_template is broken")
+    response = await served.client.post("/generate", json={"prompt": "hello"})
+    error = response.json()["error"]
+    assert (response.status_code, error["type"]) == (500, "server_error")
+    assert "secret" not in error["message"]
+    (record,) = caplog.records
+    assert error["code"] in record.getMessage()
+    assert record.exc_info[1] is served.engine.submit_error
 
 
 async def test_a_bug_is_a_500_with_an_id_that_is_in_the_log(served, caplog):

@@ -8,6 +8,8 @@ import pytest
 from fake_engine import FakeTokenizer, answer_text
 from serving import parse_events
 
+from splitfuse.engine.errors import ContextLengthError
+
 MODEL = "splitfuse-demo-5m"
 MESSAGES = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello"}]
 CHAT_PROMPT = FakeTokenizer().render_chat(MESSAGES)
@@ -184,7 +186,15 @@ async def test_fields_that_change_nothing_are_accepted(client):
         extra_body={"top_k": 3, "min_p": 0.1, "repetition_penalty": 1.1, "ignore_eos": True, "min_tokens": 1},
     )
     await client.completions.create(
-        model=MODEL, prompt="x", max_tokens=2, echo=False, best_of=2, n=2, suffix="", user="me"
+        model=MODEL,
+        prompt="x",
+        max_tokens=2,
+        echo=False,
+        best_of=2,
+        n=2,
+        suffix="",
+        user="me",
+        extra_body={"response_format": {"type": "text"}},
     )
 
 
@@ -193,6 +203,7 @@ REFUSED = {
         ("echo", {"echo": True}),
         ("echo", {"echo": 0}),
         ("suffix", {"suffix": "end"}),
+        ("response_format", {"response_format": {"type": "json_object"}}),
         ("best_of", {"best_of": 2}),
         ("best_of", {"best_of": True}),
         ("messages", {"messages": MESSAGES}),
@@ -253,6 +264,31 @@ async def test_refused_fields_are_named(served, route):
         error = response.json()["error"]
         assert (error["type"], error["param"]) == ("invalid_request_error", param), fields
     assert served.engine.num_submitted == 0
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+@pytest.mark.parametrize("value", [2**31, 0])
+async def test_a_limit_is_refused_under_the_name_it_was_sent_with(served, name, value):
+    response = await served.client.post("/v1/chat/completions", json={"messages": MESSAGES, name: value})
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, name)
+    assert error["message"].startswith(f"{name} must be")
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+async def test_the_engines_refusal_names_the_limit_that_was_sent(served, name):
+    served.engine.submit_error = ContextLengthError("set max_tokens to 3 or less", param="max_tokens")
+    response = await served.client.post("/v1/chat/completions", json={"messages": MESSAGES, name: 500})
+    error = response.json()["error"]
+    assert (error["param"], error["message"]) == (name, f"set {name} to 3 or less")
+    assert error["code"] == "context_length_exceeded"
+
+
+async def test_unsupported_response_formats_say_so_on_both_routes(served):
+    for route in REFUSED:
+        fields = {"prompt": "x"} if route == "completions" else {"messages": MESSAGES}
+        response = await served.client.post(f"/v1/{route}", json={**fields, "response_format": {"type": "json_object"}})
+        assert response.json()["error"]["message"].startswith("response_format is not supported yet")
 
 
 async def test_equal_limits_under_both_names(served):

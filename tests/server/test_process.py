@@ -17,6 +17,7 @@ import pytest
 from serving import ServerProcess, parse_events, run_cli
 
 from splitfuse.engine.config import DEMO_FOLDER
+from splitfuse.kernels import native as kernels_native
 from splitfuse.server.cli import main
 from splitfuse.server.panel import curl
 from splitfuse.server.settings import Settings
@@ -73,7 +74,8 @@ def test_drain_timeout_ends_the_rest():
 def test_a_second_signal_ends_at_once():
     long = {**LONG, "max_tokens": 2000, "stream": True}
     with ServerProcess() as server, httpx.stream("POST", server.url + "/generate", json=long, timeout=60) as stream:
-        first_events(stream.iter_text(), 2)
+        pieces = stream.iter_text()  # kept: httpx hangs up when its iterator is collected
+        first_events(pieces, 2)
         server.signal(signal.SIGINT)
         while httpx.get(server.url + "/ready").status_code == 200:
             pass
@@ -99,6 +101,38 @@ def test_an_idle_server_ends_at_once():
     assert " decode_tokens=" in lines[0]
     for text in ("splitfuse-demo-5m", "bundled demo", "cpu", "blocks =", "requests of 2048", "/v1", "/docs", "curl -N"):
         assert text in server.panel
+
+
+DYING = """
+import sys
+from splitfuse.engine.core import EngineCore
+from splitfuse.server.cli import main
+
+update, num_left = EngineCore.update, 5
+
+def dying_update(self, *args):
+    global num_left
+    num_left -= 1
+    if not num_left:
+        raise OverflowError("a bug of the engine")
+    return update(self, *args)
+
+EngineCore.update = dying_update
+sys.exit(main(sys.argv[4:]))
+"""
+
+
+def test_a_dead_engine_ends_the_server():
+    """So that whoever watches the process starts it anew; as a living one it could only refuse."""
+    with ServerProcess(wrapper=(sys.executable, "-c", DYING)) as server:
+        stream = {**LONG, "stream": True}
+        events = parse_events(httpx.post(server.url + "/generate", json=stream, timeout=60).text)
+        assert [event["event"] for event in events] == ["token"] * (len(events) - 1) + ["error"]
+        assert events[-1]["data"]["error"]["type"] == "server_error"
+        code, stderr = server.wait()
+    assert code == 1
+    assert "OverflowError: a bug of the engine" in stderr
+    assert stderr.splitlines()[-1].startswith("splitfuse: error: the engine has died of the error in the log")
 
 
 def test_queue_full():
@@ -303,6 +337,15 @@ def test_ctrl_c_stops_generate():
     assert (process.returncode, stderr) == (130, "")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGPIPE")
+def test_a_reader_that_wants_no_more_of_generate():
+    with start_cli("generate", "-p", "Once upon a time", "-n", "2000") as process:
+        process.stdout.read(1)
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(60) == 141
+
+
 @pytest.fixture
 def talkative(tmp_path):
     """The demo model without end tokens: it goes on until it is stopped."""
@@ -336,12 +379,39 @@ def test_bench_hands_over(which):
 def test_doctor(capfd):
     result = run_cli("doctor")
     assert (result.returncode, result.stderr) == (0, "")
-    for name in ("python", "torch", "CUDA", "triton", "C compiler", "memory", "cores", "model"):
+    for name in ("python", "torch", "CUDA", "triton", "C compiler", "CPU library", "memory", "cores", "model"):
         assert name in result.stdout
     assert main(["doctor", "/"]) == 1
     broken = capfd.readouterr().out
     assert "config.json is missing" in broken
     assert "fix:" in broken
+
+
+def test_doctor_says_what_serve_would_say_of_the_model(capfd):
+    assert main(["doctor", "/no/such/folder"]) == 1
+    assert "model folder '/no/such/folder' does not exist" in capfd.readouterr().out
+    assert main(["doctor", ""]) == 1
+    assert main(["doctor", "some/name"]) == 0
+    assert "would ask the Hugging Face hub" in capfd.readouterr().out
+
+
+def doctors_line(name, **env):
+    result = run_cli("doctor", env=env)
+    assert (result.returncode, result.stderr) == (0, "")
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith(name)]
+    return line
+
+
+def test_doctor_tries_the_cpu_library(tmp_path):
+    assert "ok      built with /" in doctors_line("CPU library") or not kernels_native.find_compiler()
+    assert "no C++ compiler" in doctors_line("CPU library", PATH="/nowhere", CXX="")
+    broken = tmp_path / "broken-compiler"
+    broken.write_text("#!/bin/sh\necho it is broken >&2; exit 1\n")
+    broken.chmod(0o755)
+    line = doctors_line("CPU library", CXX=str(broken), XDG_CACHE_HOME=str(tmp_path))
+    assert f"no      the native CPU library cannot be used ({broken}: it is broken)" in line
+    assert "switched off" in doctors_line("CPU library", SPLITFUSE_NATIVE="0")
+    assert "none; Triton" in doctors_line("C compiler", PATH="/nowhere", CC="")
 
 
 # Model folders that cannot work: each is one line that names the file.

@@ -183,6 +183,7 @@ def test_variables_of_others_are_let_be():
         "SPLITFUSE_PORT_8000_TCP": "tcp://10.0.0.1:8000",
         "SPLITFUSE_PORT_8000_TCP_ADDR": "10.0.0.1",
         "SPLITFUSE_BASE_URL": "http://localhost",
+        "SPLITFUSE_METRICS_KEY": "k",
         "SPLITFUSE_NATIVE": "0",
         "SPLITFUSE": "1",
         "PORT": "9",
