@@ -11,10 +11,12 @@ if TYPE_CHECKING:
     from .outputs import CompletionOutput, OutputDelta, RequestOutput
     from .sampling_params import SamplingParams
 
-# Read by the OpenMP runtime when torch loads it. By default its threads spin at every barrier, and where anything else
-# wants a core (our own HTTP loop on a small machine) each barrier then costs a time slice: 58 instead of 2,634 tok/s
-# for the demo model, 16 sequences, two threads on two cores with one core busy.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# Read by the OpenMP runtime when torch loads it. By default its threads spin for long at every barrier, and beside
+# other busy processes each barrier then costs a time slice: 58 tok/s instead of 2,634 for the demo model (16
+# sequences, two threads, two cores, three neighbours). Never to spin costs 25 % on a quiet machine (65 instead of 88
+# tok/s for a 221 M model at batch 1). A short spin keeps 79 of the 88. tests/bench/RESULTS.md has the table.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 __all__ = ["LLM", "AsyncEngine", "CompletionOutput", "EngineConfig", "OutputDelta", "RequestOutput", "SamplingParams"]
 

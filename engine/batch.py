@@ -7,8 +7,7 @@ from .outputs import TokenLogprobs
 from .request import Request
 
 
-@dataclass(frozen=True, slots=True)
-class BatchRow:
+class BatchRow(NamedTuple):
     """Tokens [start, start + num_tokens) of one request, to be computed in this step.
 
     `samples`: these are its last known tokens, so the next one is drawn.

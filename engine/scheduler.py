@@ -10,6 +10,7 @@ import itertools
 from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from .batch import Batch, BatchRow, RowFailure, RowResult, SampledToken
 from .block_manager import BlockManager, Prefix
@@ -25,6 +26,7 @@ class Plan:
     """One step's decisions. Nothing has been changed yet."""
 
     num_tokens: dict[Request, int]  # in the order in which they drew on the budget
+    new_blocks: dict[Request, int]  # free blocks that each takes
     preempted: dict[Request, bool]  # → whether it is swapped out (else it will be recomputed)
     admitted: dict[Request, Prefix]  # → what it need not compute
 
@@ -52,8 +54,7 @@ class _Room:
         self.blocks += self.new_blocks.pop(request, 0) + num_freed
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """What a step did for one request: a token, its end, or both; the request's finish_reason says which.
 
     `gap`: seconds since its token before this one, None for the first.
@@ -168,19 +169,22 @@ class Scheduler:
 
     def _plan(self, budget: int) -> Plan:
         """The policy's first round that gives anybody tokens."""
+        running: dict[Source, list[Request]] = {Source.DECODES: [], Source.CHUNKS: []}
+        decodes, chunks = running[Source.DECODES], running[Source.CHUNKS]
+        for request in self.running:
+            (decodes if request.num_uncomputed_tokens == 1 else chunks).append(request)
         for sources in self._policy.rounds:
             room = _Room(tokens=budget, blocks=self._blocks.device.num_free_blocks)
             admitted: dict[Request, Prefix] = {}
             for source in sources:
                 if source is not Source.NEWCOMERS:
-                    is_chunk = source is Source.CHUNKS
-                    self._plan_running(room, [r for r in self.running if (r.num_uncomputed_tokens > 1) is is_chunk])
+                    self._plan_running(room, running[source])
                 elif not room.preempted and self._policy.joins(self.running):
                     # After a preemption nobody joins: a newcomer would take the room away from who just gave way.
                     admitted = self._plan_waiting(room)
             if room.num_tokens or room.preempted:
-                return Plan(room.num_tokens, room.preempted, admitted)
-        return Plan({}, {}, {})
+                return Plan(room.num_tokens, room.new_blocks, room.preempted, admitted)
+        return Plan({}, {}, {}, {})
 
     def _num_tokens_for(self, num_wanted: int, room: _Room) -> int:
         """How many of its tokens a request gets; 0 if none can be given."""
@@ -257,8 +261,9 @@ class Scheduler:
             self._admit(request, prefix, now)
         for request, prefix in plan.admitted.items():
             self._blocks.bring_back(request, prefix)
-        for request, num_tokens in plan.num_tokens.items():
-            self._blocks.grow(request, request.num_computed_tokens + num_tokens)
+        for request, num_blocks in plan.new_blocks.items():
+            if num_blocks:  # most decodes need none
+                self._blocks.grow(request, request.num_computed_tokens + plan.num_tokens[request])
         rows = [
             BatchRow(request, request.num_computed_tokens, n, samples=n == request.num_uncomputed_tokens)
             for request, n in plan.num_tokens.items()
