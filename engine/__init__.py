@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from .engine import AsyncEngine
     from .llm import LLM
     from .outputs import CompletionOutput, OutputDelta, RequestOutput
+    from .pipelines import pipeline
     from .sampling_params import SamplingParams
 
 # Read by the OpenMP runtime when torch loads it. By default its threads spin for long at every barrier, and beside
@@ -18,7 +19,16 @@ if TYPE_CHECKING:
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
-__all__ = ["LLM", "AsyncEngine", "CompletionOutput", "EngineConfig", "OutputDelta", "RequestOutput", "SamplingParams"]
+__all__ = [
+    "LLM",
+    "AsyncEngine",
+    "CompletionOutput",
+    "EngineConfig",
+    "OutputDelta",
+    "RequestOutput",
+    "SamplingParams",
+    "pipeline",
+]
 
 _HOME = {
     "AsyncEngine": ".engine",
@@ -28,6 +38,7 @@ _HOME = {
     "OutputDelta": ".outputs",
     "RequestOutput": ".outputs",
     "SamplingParams": ".sampling_params",
+    "pipeline": ".pipelines",
 }
 
 

@@ -1,0 +1,72 @@
+"""LLM and pipeline: the shapes that scripts written for vLLM and MII expect."""
+
+import threading
+
+import pytest
+
+from splitfuse.engine import LLM, SamplingParams, pipeline
+from splitfuse.engine.errors import InvalidRequestError
+
+
+def test_prompts_come_as_text_ids_or_objects_and_alone_or_in_lists(tiny_folder: str) -> None:
+    llm = LLM(tiny_folder, dtype="float32")
+    params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+    ids = llm.tokenizer.encode("hello") if llm.tokenizer else []
+    spellings = ["hello", ids, {"prompt": "hello"}, {"prompt_token_ids": ids}]
+    alone = [llm.generate(prompt, params)[0] for prompt in spellings]  # type: ignore[arg-type]
+    together = llm.generate(spellings, params)  # type: ignore[arg-type]
+    assert len({tuple(output.outputs[0].token_ids) for output in alone + together}) == 1
+    assert together[0].prompt_token_ids == ids
+    assert together[0].finished
+    assert together[1].num_cached_tokens == 0 or together[1].num_cached_tokens % 16 == 0
+
+
+def test_each_prompt_can_have_its_own_params(tiny_folder: str) -> None:
+    llm = LLM(tiny_folder, dtype="float32")
+    params = [SamplingParams(max_tokens=n, ignore_eos=True) for n in (1, 5, 3)]
+    outputs = llm.generate(["a", "b", "c"], params)
+    assert [len(output.outputs[0].token_ids) for output in outputs] == [1, 5, 3]
+    with pytest.raises(InvalidRequestError, match="3 prompts but 2"):
+        llm.generate(["a", "b", "c"], params[:2])
+
+
+def test_a_refused_prompt_leaves_nothing_behind(tiny_folder: str) -> None:
+    llm = LLM(tiny_folder, dtype="float32")
+    with pytest.raises(InvalidRequestError):
+        llm.generate(["fine", ""])
+    assert llm.core.num_unfinished == 0
+    assert llm.core.allocator.num_used_blocks == 0
+
+
+def test_the_same_seed_gives_the_same_draws_in_a_new_engine(tiny_folder: str) -> None:
+    params = SamplingParams(max_tokens=8, ignore_eos=True)
+    first, second = (LLM(tiny_folder, dtype="float32", seed=3).generate(["a", "b"], params) for _ in range(2))
+    assert [o.outputs[0].token_ids for o in first] == [o.outputs[0].token_ids for o in second]
+    other = LLM(tiny_folder, dtype="float32", seed=4).generate(["a", "b"], params)
+    assert [o.outputs[0].token_ids for o in first] != [o.outputs[0].token_ids for o in other]
+
+
+def test_threads_take_turns(tiny_folder: str) -> None:
+    llm = LLM(tiny_folder, dtype="float32")
+    params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
+    expected = llm.generate("hello", params)[0].outputs[0].token_ids
+    results: list[list[int]] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(llm.generate("hello", params)[0].outputs[0].token_ids))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [expected] * 4
+
+
+def test_pipeline_has_the_shape_of_mii(tiny_folder: str) -> None:
+    pipe = pipeline(tiny_folder, dtype="float32")
+    (response,) = pipe(["hello"], max_new_tokens=8, ignore_eos=True)
+    assert (response.prompt_length, response.generated_length, response.finish_reason) == (5, 8, "length")
+    assert str(response) == response.generated_text
+    assert [r.generated_length for r in pipe(["a", "b"], max_length=4, ignore_eos=True)] == [3, 3]
+    with pytest.raises(InvalidRequestError, match="max_tokens"):
+        pipe("hello", max_new_tokens=-1)
