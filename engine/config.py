@@ -1,6 +1,5 @@
 """Settings: EngineConfig as the user gives it, ModelConfig as the model folder states it. Imports no torch."""
 
-import dataclasses
 import json
 import math
 from dataclasses import dataclass, field
@@ -139,7 +138,6 @@ class ModelConfig:
     sliding_windows: tuple[int, ...]  # per layer, 0 = none
     dtype: str
     eos_token_ids: tuple[int, ...]
-    bos_token_id: int | None
 
     @classmethod
     def from_folder(cls, folder: Path) -> "ModelConfig":
@@ -191,7 +189,6 @@ class ModelConfig:
             sliding_windows=_sliding_windows(raw, architecture, num_layers, source),
             dtype=str(raw.get("dtype") or raw.get("torch_dtype") or "float32"),
             eos_token_ids=tuple(eos) if isinstance(eos, list) else () if eos is None else (int(eos),),
-            bos_token_id=raw.get("bos_token_id"),
         )
         if config.head_dim % 2:
             raise ConfigError(f"{source}: head_dim {config.head_dim} is odd; rotary embedding turns pairs")
@@ -205,10 +202,6 @@ class ModelConfig:
     def kv_bytes_per_token(self, dtype_bytes: int) -> int:
         """Bytes of keys and values that one token takes over all layers."""
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim * dtype_bytes
-
-    def replace(self, **changes: Any) -> "ModelConfig":
-        """A copy with some fields changed."""
-        return dataclasses.replace(self, **changes)
 
 
 class _Reader:

@@ -2,7 +2,6 @@
 
 import os
 import threading
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,14 +31,12 @@ class LoadedModel:
     num_blocks: int
     num_host_blocks: int
     seconds_per_block: float | None  # to swap one block one way; None without host blocks
-    load_seconds: float
 
 
 class ModelRunner:
     """Loads on construction, which can take long. Raises ConfigError. Use it from one thread."""
 
     def __init__(self, config: EngineConfig, folder: Path) -> None:
-        start = time.perf_counter()
         torch.set_num_threads(config.num_threads or default_num_threads())
         model_config = ModelConfig.from_folder(folder)
         build = model_class(model_config.architecture)  # first: an unknown one is a better reason than its weights
@@ -72,7 +69,6 @@ class ModelRunner:
             num_blocks=num_blocks,
             num_host_blocks=num_host_blocks,
             seconds_per_block=self._cache.measure_swap(),
-            load_seconds=time.perf_counter() - start,
         )
 
     @torch.inference_mode()

@@ -6,7 +6,7 @@ is found is compared token by token, so a colliding hash costs a miss, never a w
 
 import hashlib
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 Hash = Callable[[bytes], bytes]
 
@@ -24,9 +24,6 @@ class PrefixCache:
         self._hash = hash_function
         self._block_of: dict[bytes, int] = {}
         self._content: dict[int, tuple[bytes, bytes, bytes]] = {}  # block → its hash, its parent's hash, its tokens
-
-    def __len__(self) -> int:
-        return len(self._content)
 
     def __contains__(self, block: int) -> bool:
         return block in self._content
@@ -74,10 +71,6 @@ class PrefixCache:
     def check(self) -> None:
         """Prove that the two maps mirror each other."""
         assert {content[0]: block for block, content in self._content.items()} == self._block_of
-
-    def blocks(self) -> Iterator[int]:
-        """All blocks whose contents are known."""
-        return iter(self._content)
 
     def _root(self, tenant: str) -> bytes:
         # Tenants never see each other's blocks: neither by a hit nor by its speed.

@@ -27,10 +27,6 @@ class WeightSource(Protocol):
         """The tensor of this name, in the model's dtype. Raises ConfigError if it is missing or of another shape."""
         ...
 
-    def has(self, name: str) -> bool:
-        """Whether the checkpoint has this tensor."""
-        ...
-
 
 class SafetensorsSource:
     """Reads a folder's safetensors. Never pickle: .bin and .pt files are refused with the way to convert them."""
@@ -43,9 +39,6 @@ class SafetensorsSource:
             for name in names if names is not None else self._open(path).keys():
                 self._file_of_name[name] = path
         self._where = folder
-
-    def has(self, name: str) -> bool:
-        return name in self._file_of_name
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         path = self._file_of_name.get(name)
@@ -108,9 +101,6 @@ class DummySource:
     def __init__(self, *, dtype: torch.dtype, seed: int) -> None:
         self._dtype = dtype
         self._seed = seed
-
-    def has(self, name: str) -> bool:
-        return True
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         if name.endswith("norm.weight"):
