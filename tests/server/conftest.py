@@ -1,5 +1,6 @@
 """A served fake engine, and a client for it."""
 
+import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -11,9 +12,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # for the helpers beside this file: tests/ holds no packages
 
 from fake_engine import FakeEngine
-from serving import ServerProcess, serving
+from serving import ServerProcess, is_one_line, serving
 
 from splitfuse.server.app import build_app
+from splitfuse.server.cli import main
 from splitfuse.server.service import Service
 from splitfuse.server.settings import Settings
 
@@ -55,3 +57,22 @@ async def live(live_server: ServerProcess) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the real server."""
     async with httpx.AsyncClient(base_url=live_server.url, timeout=60) as client:
         yield client
+
+
+@pytest.fixture
+def one_line_here(capfd, caplog):
+    """The same for a command run in this process, which saves the start of Python and torch."""
+
+    def run(args, *texts):
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            code = main(args)
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+        out, err = capfd.readouterr()
+        assert (code, out) == (2, "")
+        is_one_line(err, *texts)
+        assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
+
+    return run

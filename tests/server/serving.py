@@ -117,3 +117,18 @@ def run_cli(*args: str, stdin: str = "", env: dict[str, str] | None = None) -> s
         timeout=120,
         env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
     )
+
+
+def is_one_line(stderr, *texts):
+    lines = stderr.splitlines()
+    assert len(lines) == 1, stderr
+    assert lines[0].startswith("splitfuse: error: ")
+    for text in texts:
+        assert text in lines[0]
+
+
+def one_line(result, *texts):
+    """Assert that a command ended with exit 2 and one line on stderr that holds the texts."""
+    assert result.returncode == 2, result
+    assert result.stdout == ""
+    is_one_line(result.stderr, *texts)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from serving import ServerProcess, parse_events, run_cli
+from serving import ServerProcess, one_line, parse_events, run_cli
 
 from splitfuse.engine.config import DEMO_FOLDER
 from splitfuse.kernels import native as kernels_native
@@ -201,40 +201,6 @@ def test_a_signal_while_loading_ends_at_once():
     assert server.wait() == (0, "")
 
 
-def is_one_line(stderr, *texts):
-    lines = stderr.splitlines()
-    assert len(lines) == 1, stderr
-    assert lines[0].startswith("splitfuse: error: ")
-    for text in texts:
-        assert text in lines[0]
-
-
-def one_line(result, *texts):
-    """Assert that a command ended with exit 2 and one line on stderr that holds the texts."""
-    assert result.returncode == 2, result
-    assert result.stdout == ""
-    is_one_line(result.stderr, *texts)
-
-
-@pytest.fixture
-def one_line_here(capfd, caplog):
-    """The same for a command run in this process, which saves the start of Python and torch."""
-
-    def run(args, *texts):
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            code = main(args)
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-        out, err = capfd.readouterr()
-        assert (code, out) == (2, "")
-        is_one_line(err, *texts)
-        assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
-
-    return run
-
-
 def test_port_taken():
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
@@ -412,123 +378,3 @@ def test_doctor_tries_the_cpu_library(tmp_path):
     assert f"no      the native CPU library cannot be used ({broken}: it is broken)" in line
     assert "switched off" in doctors_line("CPU library", SPLITFUSE_NATIVE="0")
     assert "none; Triton" in doctors_line("C compiler", PATH="/nowhere", CC="")
-
-
-# Model folders that cannot work: each is one line that names the file.
-
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_attention_heads": 2,
-    "num_hidden_layers": 1,
-    "vocab_size": 64,
-    "max_position_embeddings": 64,
-    "tie_word_embeddings": True,
-    "dtype": "float32",
-}
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """A model folder with a config and a tokenizer, and no weights."""
-    from splitfuse.engine.config import DEMO_FOLDER
-
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    (tmp_path / "tokenizer.json").write_bytes((DEMO_FOLDER / "tokenizer.json").read_bytes())
-    return tmp_path
-
-
-def without_config(folder):
-    (folder / "config.json").unlink()
-    return "config.json"
-
-
-def broken_config(folder):
-    (folder / "config.json").write_text('{"architectures": [')
-    return "config.json"
-
-
-def config_with_holes(folder):
-    (folder / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
-    return "config.json"
-
-
-def unknown_architecture(folder):
-    from splitfuse.engine.config import DEMO_FOLDER
-
-    (folder / "config.json").write_text(json.dumps({**CONFIG, "architectures": ["NoSuchForCausalLM"]}))
-    (folder / "model.safetensors").write_bytes((DEMO_FOLDER / "model.safetensors").read_bytes())
-    return "NoSuchForCausalLM"
-
-
-def no_weights(folder):
-    return "model.safetensors"
-
-
-def pickled_weights(folder):
-    (folder / "pytorch_model.bin").write_bytes(b"\x80\x04.")
-    return "pytorch_model.bin"
-
-
-def truncated_weights(folder):
-    from splitfuse.engine.config import DEMO_FOLDER
-
-    (folder / "config.json").write_bytes((DEMO_FOLDER / "config.json").read_bytes())
-    (folder / "model.safetensors").write_bytes((DEMO_FOLDER / "model.safetensors").read_bytes()[:100_000])
-    return "model.safetensors"
-
-
-def garbage_weights(folder):
-    (folder / "model.safetensors").write_bytes(b"\xff" * 1000)
-    return "model.safetensors"
-
-
-def foreign_weights(folder):
-    from splitfuse.engine.config import DEMO_FOLDER
-
-    (folder / "model.safetensors").write_bytes((DEMO_FOLDER / "model.safetensors").read_bytes())
-    return "model.safetensors"
-
-
-def missing_shard(folder):
-    index = {"weight_map": {"model.embed_tokens.weight": "model-00001-of-00002.safetensors"}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    return "model-00001-of-00002.safetensors"
-
-
-def broken_index(folder):
-    (folder / "model.safetensors.index.json").write_text("[]")
-    return "model.safetensors.index.json"
-
-
-def broken_tokenizer(folder):
-    from splitfuse.engine.config import DEMO_FOLDER
-
-    for name in ("config.json", "model.safetensors"):
-        (folder / name).write_bytes((DEMO_FOLDER / name).read_bytes())
-    (folder / "tokenizer.json").write_text("{}")
-    return "tokenizer.json"
-
-
-def no_tokenizer(folder):
-    broken_tokenizer(folder)
-    (folder / "tokenizer.json").unlink()
-    return "tokenizer.json"
-
-
-FAULTS = [
-    *(without_config, broken_config, config_with_holes, unknown_architecture, no_weights, pickled_weights),
-    *(truncated_weights, garbage_weights, foreign_weights, missing_shard, broken_index, broken_tokenizer, no_tokenizer),
-]
-
-
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_model_folder(folder, fault, one_line_here):
-    named = fault(folder)
-    one_line_here(["serve", str(folder), "--port", "0", "--num-threads", "1"], named)
-
-
-def test_model_folder_in_a_process_of_its_own(folder):
-    named = truncated_weights(folder)
-    one_line(run_cli("serve", str(folder), "--port", "0"), named)
