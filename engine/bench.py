@@ -25,6 +25,21 @@ from .weights import DummySource
 
 # Shapes that are measured without a checkpoint, as Hugging Face configs.
 SHAPES: dict[str, dict[str, Any]] = {
+    "llama-40m": {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 512,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 64,
+        "intermediate_size": 1408,
+        "vocab_size": 32000,
+        "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": True,
+        "dtype": "bfloat16",
+    },
     "llama-221m": {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

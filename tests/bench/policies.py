@@ -1,113 +1,85 @@
-"""FastGen's experiment in one engine: closed loops of clients, SplitFuse beside a rival policy, on the real model.
+"""FastGen's experiment in one engine: closed loops of clients, SplitFuse beside a rival policy, on a real model.
 
-`python tests/bench/policies.py [--rival prefill_first] [--prompt-len 325 --output-len 60] [--clients 1 4 8 16]`
+`python tests/bench/policies.py [--rival prefill_first] [--prompt-len 325 --output-len 8] [--clients 1 2 4 8 16]`
 Lengths are Normal(mean, 0.3 mean); the service level is a quarter of this machine's own solo rates (Holmes et al. 2024
-used 512 prompt tokens/s and 4 tokens/s on an A100). Per number of clients the policies take turns.
+used 512 prompt tokens/s and 4 tokens/s on an A100). Per number of clients the policies take turns. Unless a budget is
+given, SplitFuse gets the service level's gap as its latency target, and the rival, whose prompts are never cut, 2048.
 """
 
 import argparse
 import asyncio
-import json
 import tempfile
-import time
-from pathlib import Path
+from typing import Any
 
-from splitfuse.engine import AsyncEngine, EngineConfig, OutputDelta, SamplingParams
-from splitfuse.engine.bench import SHAPES
-from splitfuse.engine.served import Served, ServiceLevel, effective_throughput, percentile
-from splitfuse.engine.trace import TraceRequest, normal_lengths, prompt_token_ids
+from load import Run, closed_loop, model_folder, running, serve_one
+from splitfuse.engine import AsyncEngine, EngineConfig
+from splitfuse.engine.served import ServiceLevel, effective_throughput
+from splitfuse.engine.trace import TraceRequest, normal_lengths
 
-
-async def serve_one(engine: AsyncEngine, request: TraceRequest, name: str) -> Served:
-    """Run one request to its end and note when its tokens came."""
-    ids = [token % 32000 for token in prompt_token_ids(request, name=name, seed=0)]
-    served = Served(len(ids), time.monotonic())
-    ended = asyncio.Event()
-
-    def sink(delta: OutputDelta) -> None:
-        served.token_times.extend([time.monotonic()] * len(delta.token_ids))
-        if delta.finish_reason is not None:
-            ended.set()
-
-    params = SamplingParams(temperature=0, max_tokens=request.output_len, ignore_eos=True)
-    await engine.submit(ids, params, sink)
-    await ended.wait()
-    return served
-
-
-async def closed_loop(
-    engine: AsyncEngine, requests: list[TraceRequest], clients: int, name: str
-) -> tuple[list[Served], float]:
-    """So many clients, each with one request at a time, until all requests are served; and the seconds it took."""
-    queue = list(enumerate(requests))
-    done: list[Served] = []
-
-    async def client() -> None:
-        while queue:
-            number, request = queue.pop(0)
-            done.append(await serve_one(engine, request, f"{name}-{number}"))
-
-    start = time.monotonic()
-    await asyncio.gather(*(client() for _ in range(clients)))
-    return done, time.monotonic() - start
+_POINT = "{:>7} {:>14} {:>6.2f} {:>9.2f} {:>6.1f}ms {:>6.1f}ms {:>6.1f}ms {:>6.2f}s {:>6.2f}s {:>7.0%}"
 
 
 async def solo_level(engine: AsyncEngine, prompt_len: int) -> ServiceLevel:
-    """A quarter of the prompt rate and of the token rate that a request alone gets."""
-    request = normal_lengths(1, prompt_len=prompt_len, output_len=40, seed=1)[0]
-    await serve_one(engine, request, "warm-up")
-    alone = await serve_one(engine, request, "alone")
-    gap = sorted(alone.gaps)[len(alone.gaps) // 2]
-    return ServiceLevel(prompt_rate=alone.prompt_len / alone.ttft / 4, max_gap_s=4 * gap)
+    """A quarter of the prompt rate and of the token rate that a request alone gets, medians of five."""
+    (request,) = normal_lengths(1, prompt_len=prompt_len, output_len=40, seed=1)
+    alone = Run([await serve_one(engine, request) for _ in range(5)])
+    return ServiceLevel(prompt_rate=request.prompt_len / alone.ttft_s(50) / 4, max_gap_s=4e-3 * alone.gap_ms(50))
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shape", default="llama-40m")
+    parser.add_argument("--rival", default="prefill_first")
+    parser.add_argument("--prompt-len", type=int, default=325)
+    parser.add_argument("--output-len", type=int, default=8)
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 2, 3, 4, 6, 8, 12, 16])
+    parser.add_argument("--requests", type=int, default=200)
+    parser.add_argument("--budget", type=int, help="of both, instead of the latency target")
+    parser.add_argument("--target-share", type=float, default=0.9, help="of the gap that the service level allows")
+    return parser.parse_args()
+
+
+async def measure(config: EngineConfig, load: list[TraceRequest], clients: int) -> tuple[Run, dict[str, Any]]:
+    """One point. An engine of its own: two in a process get in each other's way even if one of them rests."""
+    async with running(config) as engine:
+        await closed_loop(engine, load[:24], clients)  # to learn what steps cost
+        return await closed_loop(engine, load, clients), engine.stats()["cost_model"]
 
 
 async def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rival", default="prefill_first")
-    parser.add_argument("--prompt-len", type=int, default=325)
-    parser.add_argument("--output-len", type=int, default=60)
-    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 8, 16])
-    parser.add_argument("--requests", type=int, default=40)
-    parser.add_argument("--budget", type=int, default=512)
-    parser.add_argument("--target-itl-ms", type=float)
-    args = parser.parse_args()
+    args = parse()
+    peaks: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "config.json").write_text(json.dumps(SHAPES["llama-221m"]))  # noqa: ASYNC240  nothing runs yet
-        engines = {}
-        for policy in ("splitfuse", args.rival):
-            engines[policy] = AsyncEngine(
-                EngineConfig(
-                    model=folder,
-                    load_format="dummy",
-                    max_model_len=2048,
-                    enable_prefix_caching=False,
-                    batching_policy=policy,
-                    max_num_batched_tokens=args.budget,
-                    target_itl_ms=args.target_itl_ms if policy == "splitfuse" else None,
-                )
-            )
-            await engines[policy].start()
-    level = await solo_level(engines["splitfuse"], args.prompt_len)
-    print(f"prompts {args.prompt_len}, outputs {args.output_len}, budget {args.budget}, target {args.target_itl_ms} ms")
-    print(f"service level: {level.prompt_rate:.0f} prompt tokens/s, gap at most {level.max_gap_s * 1e3:.0f} ms")
-    print(f"{'clients':>7} {'policy':>14} {'req/s':>6} {'effective':>9} {'P50 gap':>8} {'P95 gap':>8} {'P95 TTFT':>8}")
-    for clients in args.clients:
-        for policy, engine in engines.items():
-            requests = normal_lengths(
-                args.requests, prompt_len=args.prompt_len, output_len=args.output_len, seed=clients
-            )
-            done, duration = await closed_loop(engine, requests, clients, f"{policy}-{clients}")
-            gaps = sorted(gap for served in done for gap in served.gaps)
-            p50, p95 = (percentile(gaps, percent) or 0.0 for percent in (50, 95))
-            ttft = percentile(sorted(served.ttft for served in done), 95) or 0.0
-            effective = effective_throughput(done, level, duration_s=duration)
-            print(
-                f"{clients:>7} {policy:>14} {len(done) / duration:>6.2f} {effective:>9.2f} "
-                f"{p50 * 1e3:>6.0f}ms {p95 * 1e3:>6.0f}ms {ttft:>7.2f}s",
-                flush=True,
-            )
-    for engine in engines.values():
-        await engine.stop()
+        common = {
+            "model": model_folder(folder, args.shape),
+            "load_format": "dummy",
+            "max_model_len": 4096,
+            "enable_prefix_caching": False,
+            "max_num_batched_tokens": args.budget or 2048,
+        }
+        async with running(EngineConfig(**common)) as engine:
+            level = await solo_level(engine, args.prompt_len)
+        target = None if args.budget else level.max_gap_s * 1e3 * args.target_share
+        print(f"{args.shape}, prompts {args.prompt_len}, outputs {args.output_len}, {args.requests} requests a point")
+        print(f"service level: {level.prompt_rate:.0f} prompt tokens/s, gap at most {level.max_gap_s * 1e3:.1f} ms")
+        print("splitfuse: " + (f"budget {args.budget}" if args.budget else f"--target-itl-ms {target:.1f}"))
+        print("clients         policy  req/s effective  P50 gap  P95 gap  P99 gap P50 TTFT P95  fit's error")
+        configs = {
+            "splitfuse": EngineConfig(target_itl_ms=target, **common),
+            args.rival: EngineConfig(batching_policy=args.rival, **common),
+        }
+        for clients in args.clients:
+            load = normal_lengths(args.requests, prompt_len=args.prompt_len, output_len=args.output_len, seed=clients)
+            for policy, config in configs.items():
+                run, fit = await measure(config, load, clients)
+                effective = effective_throughput(run.served, level, duration_s=run.duration_s)
+                peaks[policy] = max(peaks.get(policy, 0.0), effective)
+                gaps = [run.gap_ms(percent) for percent in (50, 95, 99)]
+                ttfts = [run.ttft_s(percent) for percent in (50, 95)]
+                row = _POINT.format(clients, policy, run.requests_per_s, effective, *gaps, *ttfts, fit["median_error"])
+                print(row, flush=True)
+    ratio = peaks["splitfuse"] / peaks[args.rival] if peaks[args.rival] else float("inf")
+    print(f"peaks: splitfuse {peaks['splitfuse']:.2f}, {args.rival} {peaks[args.rival]:.2f}, ratio {ratio:.2f}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,98 @@
+"""Load on an AsyncEngine in this process: random-weight models, closed loops of clients, when each token came."""
+
+import asyncio
+import itertools
+import json
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from splitfuse.engine import AsyncEngine, EngineConfig, OutputDelta, SamplingParams
+from splitfuse.engine.bench import SHAPES
+from splitfuse.engine.served import Served, percentile
+from splitfuse.engine.trace import TraceRequest, prompt_token_ids
+
+_names = itertools.count()
+
+
+def model_folder(folder: str, shape: str, **changes: Any) -> str:
+    """A folder with the shape's config.json, for `load_format="dummy"`."""
+    Path(folder, "config.json").write_text(json.dumps(SHAPES[shape] | changes))
+    return folder
+
+
+@asynccontextmanager
+async def running(config: EngineConfig) -> AsyncIterator[AsyncEngine]:
+    """An engine that has served a request already."""
+    engine = AsyncEngine(config)
+    await engine.start()
+    try:
+        await serve_one(engine, TraceRequest(0.0, 64, 8))
+        yield engine
+    finally:
+        await engine.stop()
+
+
+async def serve_ids(engine: AsyncEngine, ids: list[int], output_len: int) -> tuple[Served, list[int]]:
+    """Run a prompt to its end, greedily; when its tokens came, and which."""
+    served = Served(len(ids), time.monotonic())
+    tokens: list[int] = []
+    ended = asyncio.Event()
+
+    def sink(delta: OutputDelta) -> None:
+        served.token_times.extend([time.monotonic()] * len(delta.token_ids))
+        tokens.extend(delta.token_ids)
+        if delta.finish_reason is not None:
+            ended.set()
+
+    await engine.submit(ids, SamplingParams(temperature=0, max_tokens=output_len, ignore_eos=True), sink)
+    await ended.wait()
+    return served, tokens
+
+
+async def serve_one(engine: AsyncEngine, request: TraceRequest) -> Served:
+    """The same for a prompt of this length that nobody has seen before."""
+    return (await serve_ids(engine, fresh_ids(request), request.output_len))[0]
+
+
+def fresh_ids(request: TraceRequest) -> list[int]:
+    """Token ids below 32,000 that no other call gives."""
+    return [token % 32000 for token in prompt_token_ids(request, name=str(next(_names)), seed=0)]
+
+
+@dataclass
+class Run:
+    """What a closed loop came to."""
+
+    served: list[Served] = field(default_factory=list)
+    duration_s: float = 0.0
+
+    @property
+    def requests_per_s(self) -> float:
+        return len(self.served) / self.duration_s
+
+    def gap_ms(self, percent: float) -> float:
+        """Percentile of all gaps between tokens."""
+        return 1e3 * (percentile(sorted(gap for one in self.served for gap in one.gaps), percent) or 0.0)
+
+    def ttft_s(self, percent: float) -> float:
+        """Percentile of the times to a first token."""
+        return percentile(sorted(one.ttft for one in self.served), percent) or 0.0
+
+
+async def closed_loop(engine: AsyncEngine, requests: Sequence[TraceRequest], clients: int) -> Run:
+    """So many clients, each with one request at a time, until all requests are served."""
+    run = Run()
+    queue = iter(requests)
+
+    async def client() -> None:
+        for request in queue:
+            run.served.append(await serve_one(engine, request))
+
+    start = time.monotonic()
+    await asyncio.gather(*(client() for _ in range(clients)))
+    run.duration_s = time.monotonic() - start
+    return run
