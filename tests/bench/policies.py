@@ -12,6 +12,7 @@ import tempfile
 from typing import Any
 
 from load import Run, closed_loop, model_folder, running, serve_one
+
 from splitfuse.engine import AsyncEngine, EngineConfig
 from splitfuse.engine.served import ServiceLevel, effective_throughput
 from splitfuse.engine.trace import TraceRequest, normal_lengths

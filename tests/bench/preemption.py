@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 from load import fresh_ids, model_folder, running, serve_ids
+
 from splitfuse.engine import EngineConfig
 from splitfuse.engine.trace import normal_lengths
 
