@@ -46,6 +46,8 @@ class EngineConfig:
     enable_chunked_prefill: bool = True
     batching_policy: str = "splitfuse"
     scheduling_policy: str = "fcfs"
+    # Of "fair": tokens of one tenant against another's, 1 if not named. May name keys, so it is not shown.
+    tenant_weights: dict[str, float] | None = field(default=None, repr=False)
     preemption_mode: str = "auto"
     target_itl_ms: float | None = None  # longest gap between tokens to aim at; each step's budget follows from it
     max_queue_size: int = 1024  # requests waiting; one more is refused with a time to come back
@@ -81,6 +83,11 @@ class EngineConfig:
             raise ConfigError(f"swap_space must be a number of GiB of at least 0, not {self.swap_space}")
         if self.preemption_mode == "swap" and not self.swap_space:
             raise ConfigError("preemption_mode swap needs room to swap to: set swap_space to some GiB")
+        for tenant, weight in (self.tenant_weights or {}).items():
+            if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
+                raise ConfigError(f"tenant_weights: the weight of {tenant!r} must be a number above 0, not {weight!r}")
+        if self.tenant_weights and self.scheduling_policy != "fair":
+            raise ConfigError("tenant_weights say how tenants share; they need scheduling_policy fair")
         self._refuse_what_is_not_built()
 
     def _refuse_what_is_not_built(self) -> None:

@@ -1,12 +1,13 @@
 """TokenCounters: whose turn it is when tenants compete, by how much each has been served.
 
 Virtual token counters (Sheng et al. 2024, "Fairness in Serving Large Language Models"): a tenant is charged for what it
-gets, prompt tokens when a request is admitted and output tokens as they come; the least charged one with something
-waiting goes next. One who comes back after a pause starts level with the others, so a pause saves nothing up.
+gets, prompt tokens when a request is admitted and output tokens as they come, divided by its weight; the least charged
+one with something waiting goes next. One who comes back after a pause starts level with the others, so a pause saves
+nothing up.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from .request import Request, Status
 
@@ -18,7 +19,9 @@ _OUTPUT_WEIGHT = 2.0
 class TokenCounters:
     """One counter per tenant. Those of tenants long gone are dropped when there are many."""
 
-    def __init__(self, *, max_tenants: int = 10_000) -> None:
+    def __init__(self, weights: Mapping[str, float] | None = None, *, max_tenants: int = 10_000) -> None:
+        """`weights`: a tenant of weight 2 gets twice the tokens of one of weight 1, which is everybody else's."""
+        self._weights = dict(weights or {})
         self._charged: dict[str, float] = {}
         self._max_tenants = max_tenants
         self._level = 0.0  # of who was served last: where one starts that finds nobody waiting
@@ -56,8 +59,8 @@ class TokenCounters:
             request = queues[tenant].popleft()
             if not queues[tenant]:
                 del queues[tenant]
-            level[tenant] += _PROMPT_WEIGHT * request.num_prompt_tokens
+            level[tenant] += _PROMPT_WEIGHT * request.num_prompt_tokens / self._weights.get(tenant, 1.0)
             yield request
 
     def _charge(self, tenant: str, amount: float) -> None:
-        self._charged[tenant] = self._charged.get(tenant, self._level) + amount
+        self._charged[tenant] = self._charged.get(tenant, self._level) + amount / self._weights.get(tenant, 1.0)

@@ -81,7 +81,7 @@ class Scheduler:
         limit = config.long_prefill_token_threshold
         self._max_chunk = limit if limit and not self._policy.whole_prompts else 2**31
         self._order = QUEUE_ORDERS[config.scheduling_policy]
-        self._counters = TokenCounters() if config.scheduling_policy == "fair" else None
+        self._counters = TokenCounters(config.tenant_weights) if config.scheduling_policy == "fair" else None
         self._costs = PreemptionCosts(config.preemption_mode)
         # Newcomers leave 1 % of the pool free, so that running requests do not need to preempt at once.
         self._watermark = blocks.device.num_blocks // 100

@@ -1,6 +1,5 @@
 """Who may come in. Everything needs a key unless it is listed as open; keys are kept as SHA-256 digests only."""
 
-import hashlib
 import hmac
 from collections.abc import Iterable
 
@@ -8,6 +7,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .errors import AuthenticationError, describe
+from .keys import digest
 
 # What a load balancer asks. Compared with the path that the router sees, so an odd spelling can only lose access.
 OPEN_PATHS = frozenset({"/health", "/ready", "/version"})
@@ -18,7 +18,7 @@ class KeyRing:
     """The keys that open this server."""
 
     def __init__(self, keys: Iterable[str]) -> None:
-        self._digests = [_digest(key) for key in keys]
+        self._digests = [digest(key) for key in keys]
 
     def __repr__(self) -> str:
         return f"KeyRing({len(self._digests)} keys)"
@@ -30,11 +30,11 @@ class KeyRing:
         scheme, _, key = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not key.strip():
             raise AuthenticationError("this server needs an API key: send `Authorization: Bearer KEY`")
-        digest = _digest(key.strip())
-        matches = [hmac.compare_digest(digest, known) for known in self._digests]  # all of them: time tells nothing
+        owner = digest(key.strip())
+        matches = [hmac.compare_digest(owner, known) for known in self._digests]  # all of them: time tells nothing
         if not any(matches):
             raise AuthenticationError("this API key is not known here")
-        return digest
+        return owner
 
 
 def owner_of(connection: HTTPConnection) -> str:
@@ -59,7 +59,3 @@ class RequireKey:
                 await describe(exc).response()(scope, receive, send)
                 return
         await self._app(scope, receive, send)
-
-
-def _digest(key: str) -> str:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()

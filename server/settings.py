@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from ..engine.config import EngineConfig
 from ..engine.errors import ConfigError
+from .keys import digest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +45,13 @@ class Settings(EngineConfig):
             raise ConfigError(f"metrics_prefix {self.metrics_prefix!r} takes letters, digits, _ and :, no digit first")
 
     def engine_config(self) -> EngineConfig:
-        """The engine's share of the settings."""
-        names = [f.name for f in dataclasses.fields(EngineConfig)]
-        return EngineConfig(**{name: getattr(self, name) for name in names})
+        """The engine's share of the settings. It knows keys by their digests only."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(EngineConfig)}
+        if self.tenant_weights:
+            values["tenant_weights"] = {
+                digest(name) if name in self.api_key else name: weight for name, weight in self.tenant_weights.items()
+            }
+        return EngineConfig(**values)
 
 
 # One line of help per setting; the flag's help adds the environment variable and the default.
@@ -69,6 +74,7 @@ HELP = {
     "enable_chunked_prefill": "split long prompts over steps; always on",
     "batching_policy": "who shares a step: splitfuse, prefill_first, decode_first or static",
     "scheduling_policy": "who comes first: fcfs, priority or fair (between keys, or users)",
+    "tenant_weights": 'shares of fair, as a JSON object: {"USER or API key": 2}; 1 for who is not named',
     "preemption_mode": "how a sequence gives way: auto, recompute or swap",
     "target_itl_ms": "longest gap between tokens to aim at, in ms; sets each step's budget",
     "max_queue_seconds": "refuse (429) when the predicted time to a first token is longer",

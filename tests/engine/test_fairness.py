@@ -21,8 +21,8 @@ def make(tenant: str, num_prompt: int = 20, num_new: int = 10) -> Request:
     )
 
 
-def scheduler(policy: str = "fair") -> Scheduler:
-    config = EngineConfig(scheduling_policy=policy, max_num_seqs=4, max_num_batched_tokens=32)
+def scheduler(policy: str = "fair", weights: dict[str, float] | None = None) -> Scheduler:
+    config = EngineConfig(scheduling_policy=policy, max_num_seqs=4, max_num_batched_tokens=32, tenant_weights=weights)
     return Scheduler(config, BlockManager(num_blocks=400, block_size=4, prefix_caching=False))
 
 
@@ -49,6 +49,17 @@ def test_a_loud_tenant_does_not_starve_a_quiet_one() -> None:
         run(one, 60, served)
         assert served.get("quiet", 0) >= share * sum(served.values())
         assert policy == "fair" or "quiet" not in served
+
+
+def test_weights_say_how_tenants_share() -> None:
+    one = scheduler(weights={"heavy": 3.0, "light": 0.5})
+    for _ in range(200):
+        for tenant in ("heavy", "middle", "light"):
+            one.add(make(tenant))
+    served: dict[str, int] = {}
+    run(one, 300, served)
+    assert 2.5 < served["heavy"] / served["middle"] < 3.5
+    assert 1.7 < served["middle"] / served["light"] < 2.4
 
 
 def test_service_of_backlogged_tenants_differs_by_a_bounded_amount() -> None:

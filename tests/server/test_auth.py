@@ -137,3 +137,10 @@ def test_key_ring_owner():
         with pytest.raises(AuthenticationError):
             ring.owner(header)
     assert KeyRing([]).owner(None) == ""
+
+
+def test_weights_may_name_keys_or_users():
+    settings = Settings(api_key=(ALICE,), scheduling_policy="fair", tenant_weights={ALICE: 2.0, "team": 3.0})
+    weights = settings.engine_config().tenant_weights
+    owner = KeyRing([ALICE]).owner(f"Bearer {ALICE}")
+    assert weights == {owner: 2.0, "team": 3.0}
