@@ -13,8 +13,8 @@ from . import cpu_torch, native
 from .cpu_torch import copy_blocks as copy_blocks
 from .ops import RaggedBatch
 
-# Longer chunks go to SDPA: from here on its blocked products beat one query at a time.
-_MAX_NATIVE_QUERY_LEN = 4
+# Longer rows are attended to in tiles, which pay from here on.
+_MAX_SHORT_QUERY_LEN = 4
 _MAX_HEAD_DIM = 512  # as in cpu_native.cpp
 
 
@@ -143,39 +143,22 @@ def rope_and_cache(
 def paged_attention(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, ragged: RaggedBatch, *, scale: float, sliding_window: int = 0
 ) -> Tensor:
-    """Short rows by the native loop, long chunks row by row by SDPA."""
+    """Short rows one query at a time, chunks in tiles."""
     library = _library_for(q)
-    if library is None or q.stride(2) != 1:
+    if library is None or q.stride(2) != 1 or q.shape[2] > _MAX_HEAD_DIM:
         return cpu_torch.paged_attention(q, k_cache, v_cache, ragged, scale=scale, sliding_window=sliding_window)
     num_rows = len(ragged.seq_lens)
-    num_native = num_rows if ragged.max_query_len <= _MAX_NATIVE_QUERY_LEN else ragged.num_decodes
+    num_short = num_rows if ragged.max_query_len <= _MAX_SHORT_QUERY_LEN else ragged.num_decodes
     out = torch.empty(q.shape, dtype=q.dtype)
-    if num_native:
-        getattr(library, f"paged_attention_{native.DTYPES[q.dtype]}")(
-            q.data_ptr(),
-            k_cache.data_ptr(),
-            v_cache.data_ptr(),
-            out.data_ptr(),
-            ragged.query_start_loc.data_ptr(),
-            ragged.seq_lens.data_ptr(),
-            ragged.block_tables.data_ptr(),
-            num_native,
-            ragged.block_tables.stride(0),
-            q.shape[1],
-            k_cache.shape[1],
-            q.shape[2],
-            k_cache.shape[2],
-            q.stride(0),
-            q.stride(1),
-            out.stride(0),
-            sliding_window,
-            scale,
-            _num_threads(),
-        )
-    if num_native < num_rows:
-        cpu_torch.attend_rows(
-            out, q, k_cache, v_cache, ragged, range(num_native, num_rows), scale=scale, sliding_window=sliding_window
-        )
+    tensors = (q, k_cache, v_cache, out, ragged.query_start_loc, ragged.seq_lens, ragged.block_tables)
+    pointers = [tensor.data_ptr() for tensor in tensors]
+    sizes = (ragged.block_tables.stride(0), q.shape[1], k_cache.shape[1], q.shape[2], k_cache.shape[2])
+    layout = (*sizes, q.stride(0), q.stride(1), out.stride(0), sliding_window, scale)
+    suffix = native.DTYPES[q.dtype]
+    if num_short:
+        getattr(library, f"paged_attention_{suffix}")(*pointers, num_short, *layout, _num_threads())
+    if num_short < num_rows:
+        getattr(library, f"attend_chunks_{suffix}")(*pointers, num_short, num_rows, *layout, 0.0, _num_threads())
     return out
 
 

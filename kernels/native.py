@@ -13,12 +13,14 @@ import shutil
 import subprocess
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 
 _log = logging.getLogger("splitfuse.kernels")
-_SOURCE = Path(__file__).with_name("cpu_native.cpp")
+_SOURCES = [Path(__file__).with_name(name) for name in ("cpu_native.cpp", "cpu_chunks.cpp")]
+_HEADER = Path(__file__).with_name("cpu_vector.h")
 # No -ffast-math: it would let the compiler assume that there is no NaN. These two only drop errno and traps.
 _FLAGS = [
     *("-O3", "-march=native", "-std=c++17", "-fPIC", "-fopenmp"),
@@ -28,6 +30,7 @@ _FLAGS = [
 _P, _N, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _SIGNATURES = {
     "paged_attention": [_P] * 7 + [_N] * 10 + [_F, _N],
+    "attend_chunks": [_P] * 7 + [_N] * 11 + [_F, _F, _N],
     "rope_and_cache": [_P] * 11 + [_N] * 9 + [_F, _N],
     "add_rms_norm": [_P] * 5 + [_N] * 2 + [_F, _N],
     "silu_mul": [_P] * 2 + [_N] * 3,
@@ -71,10 +74,16 @@ def _build(compiler: str) -> Path:
     start = time.perf_counter()
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        built, linked = Path(folder, "native.o"), Path(folder, "native.so")
-        _run([compiler, *_FLAGS, "-c", str(_SOURCE), "-o", str(built)])
+        objects = [Path(folder, f"{source.stem}.o") for source in _SOURCES]
+        commands = [
+            [compiler, *_FLAGS, "-c", str(source), "-o", str(built)]
+            for source, built in zip(_SOURCES, objects, strict=True)
+        ]
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(_run, commands))
         # Linked without -fopenmp on purpose: the runtime's symbols come from the one that torch has loaded.
-        _run([compiler, "-shared", str(built), "-o", str(linked)])
+        linked = Path(folder, "native.so")
+        _run([compiler, "-shared", *map(str, objects), "-o", str(linked)])
         linked.rename(target)  # at once, so that two servers starting together do not see half a file
     _log.info("built the native CPU library in %.1f s", time.perf_counter() - start)
     return target
@@ -93,7 +102,7 @@ def _cache_folder() -> Path:
 
 def _key(compiler: str) -> str:
     """Changes with the source, the compiler and the processor, since -march=native builds for this one."""
-    digest = hashlib.sha256(_SOURCE.read_bytes())
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in (_HEADER, *_SOURCES)))
     digest.update(repr((_FLAGS, compiler, os.stat(compiler).st_mtime_ns, platform.machine(), _cpu_features())).encode())
     return digest.hexdigest()[:20]
 
