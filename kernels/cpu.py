@@ -10,8 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import cpu_torch, native
+from .cpu_quantized import QuantizedLinear
 from .cpu_torch import copy_blocks as copy_blocks
 from .ops import RaggedBatch
+from .quantize import can_quantize, quantize
 
 # Longer rows are attended to in tiles, which pay from here on.
 _MAX_SHORT_QUERY_LEN = 4
@@ -37,11 +39,20 @@ class PackedLinear:
             self.plain = weight.contiguous()
 
 
-def pack_linear(weight: Tensor, bias: Tensor | None = None) -> PackedLinear:
-    return PackedLinear(weight, bias)
+def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16) -> PackedLinear | QuantizedLinear:
+    if bits == 16 or not can_quantize(weight, bits):
+        return PackedLinear(weight, bias)
+    quantized = quantize(weight, bits)
+    if _library_for(weight) is None:
+        return PackedLinear(quantized.dequantized().to(weight.dtype), bias)
+    return QuantizedLinear(quantized, bias)
 
 
-def linear(x: Tensor, packed: PackedLinear) -> Tensor:
+def linear(x: Tensor, packed: PackedLinear | QuantizedLinear) -> Tensor:
+    if isinstance(packed, QuantizedLinear):
+        library = native.library()
+        assert library is not None, "it was packed by it"
+        return packed.multiply(x, library)
     if packed.plain is not None:
         return F.linear(x, packed.plain, packed.bias)
     out: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed.packed, packed.bias, "none", [], "")

@@ -48,7 +48,8 @@ def paged_attention(
     return out
 
 
-def pack_linear(weight: Tensor, bias: Tensor | None = None) -> PackedLinear:
+def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16) -> PackedLinear:
+    assert bits == 16, "the engine refuses quantization on this device"
     return PackedLinear(weight, bias)
 
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 
 _log = logging.getLogger("splitfuse.kernels")
-_SOURCES = [Path(__file__).with_name(name) for name in ("cpu_native.cpp", "cpu_chunks.cpp")]
-_HEADER = Path(__file__).with_name("cpu_vector.h")
+_SOURCES = [Path(__file__).with_name(name) for name in ("cpu_native.cpp", "cpu_chunks.cpp", "cpu_quantized.cpp")]
+_HEADERS = [Path(__file__).with_name(name) for name in ("cpu_vector.h", "cpu_product.h")]
 # No -ffast-math: it would let the compiler assume that there is no NaN. These two only drop errno and traps.
 _FLAGS = [
     *("-O3", "-march=native", "-std=c++17", "-fPIC", "-fopenmp"),
@@ -31,6 +31,7 @@ _P, _N, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _SIGNATURES = {
     "paged_attention": [_P] * 7 + [_N] * 10 + [_F, _N],
     "attend_chunks": [_P] * 7 + [_N] * 11 + [_F, _F, _N],
+    "quantized_linear": [_P] * 6 + [_N] * 6,
     "rope_and_cache": [_P] * 11 + [_N] * 9 + [_F, _N],
     "add_rms_norm": [_P] * 5 + [_N] * 2 + [_F, _N],
     "silu_mul": [_P] * 2 + [_N] * 3,
@@ -102,7 +103,7 @@ def _cache_folder() -> Path:
 
 def _key(compiler: str) -> str:
     """Changes with the source, the compiler and the processor, since -march=native builds for this one."""
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in (_HEADER, *_SOURCES)))
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in (*_HEADERS, *_SOURCES)))
     digest.update(repr((_FLAGS, compiler, os.stat(compiler).st_mtime_ns, platform.machine(), _cpu_features())).encode())
     return digest.hexdigest()[:20]
 

@@ -144,9 +144,12 @@ def gumbel_argmax(logits: Tensor, keys: Tensor) -> Tensor:
     return _backend(logits).gumbel_argmax(logits, keys)  # type: ignore[no-any-return]
 
 
-def pack_linear(weight: Tensor, bias: Tensor | None = None) -> Any:
-    """Lay a weight [out, in] (and bias [out]) out as this device multiplies fastest; give the result to `linear`."""
-    return _backend(weight).pack_linear(weight, bias)
+def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16) -> Any:
+    """Lay a weight [out, in] (and bias [out]) out as this device multiplies fastest; give the result to `linear`.
+
+    `bits` 8 or 4: quantized first (quantize.py); a shape that has no quantized layout stays as it is.
+    """
+    return _backend(weight).pack_linear(weight, bias, bits=bits)
 
 
 def linear(x: Tensor, packed: Any) -> Tensor:

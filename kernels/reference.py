@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .ops import RaggedBatch
+from .quantize import can_quantize, quantize
 
 
 def _compute_dtype(x: Tensor) -> torch.dtype:
@@ -106,7 +107,9 @@ def copy_blocks(caches: list[Tensor], source: Tensor, target: Tensor) -> None:
         cache[target] = cache[source]
 
 
-def pack_linear(weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16) -> tuple[Tensor, Tensor | None]:
+    if bits < 16 and can_quantize(weight, bits):
+        weight = quantize(weight, bits).dequantized().to(weight.dtype)
     return weight, bias
 
 

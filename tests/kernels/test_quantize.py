@@ -1,0 +1,65 @@
+"""Quantized weights: how far they are off, and that the CPU multiplies by exactly what they say."""
+
+import pytest
+import torch
+
+from splitfuse.kernels import cpu, native, quantize
+from splitfuse.kernels.cpu_quantized import QuantizedLinear
+
+SHAPES = [(100, 128), (64, 256), (200, 384), (70, 1024), (3, 96)]
+
+
+def randn(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_no_value_is_off_by_more_than_half_a_step(shape: tuple[int, int]) -> None:
+    weight = randn(*shape)
+    eight = quantize.quantize(weight, 8)
+    assert ((eight.dequantized() - weight).abs() <= 0.5001 * eight.scales.T).all()
+    constant = torch.full(shape, 0.25)
+    torch.testing.assert_close(quantize.quantize(constant, 4).dequantized(), constant)
+    assert not quantize.quantize(torch.zeros(shape), 8).dequantized().any()
+
+
+def test_the_search_lowers_the_error_of_int4() -> None:
+    weight = randn(64, 512)
+    grouped = weight.view(64, -1, 128)
+    low, high = grouped.amin(2, keepdim=True), grouped.amax(2, keepdim=True)
+    plain = ((grouped - low) / (high - low) * 15).round() / 15 * (high - low) + low
+    found = quantize.quantize(weight, 4).dequantized()
+    assert (found - weight).square().mean() < 0.97 * (plain.view(64, 512) - weight).square().mean()
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("num_rows", [1, 5, 13, 200])
+def test_the_product_is_that_of_the_dequantized_weight(
+    bits: int, dtype: torch.dtype, shape: tuple[int, int], num_rows: int
+) -> None:
+    if native.library() is None:
+        pytest.skip("needs a C++ compiler for the native CPU library")
+    weight, bias = randn(*shape), randn(shape[0], seed=1).to(dtype)
+    x = randn(num_rows, shape[1], seed=2).to(dtype)
+    packed = cpu.pack_linear(weight.to(dtype), bias, bits=bits)
+    assert isinstance(packed, QuantizedLinear)
+    exact = quantize.quantize(weight.to(dtype), bits).dequantized().double()
+    expected = x.double() @ exact.T + bias.double()
+    error = (cpu.linear(x, packed).double() - expected).abs().max() / expected.abs().max()
+    # int4 as 128 + u loses four bits when the 128 is taken off again; quantizing loses some 16.
+    assert error < (8e-3 if dtype is torch.bfloat16 else 5e-5)
+
+
+def test_a_shape_without_a_layout_stays_as_it_is() -> None:
+    packed = cpu.pack_linear(randn(8, 33), bits=8)
+    assert isinstance(packed, cpu.PackedLinear)
+    assert isinstance(cpu.pack_linear(randn(8, 48), bits=4), cpu.PackedLinear)
+
+
+def test_without_a_compiler_the_same_values_are_multiplied_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "library", lambda: None)
+    weight, x = randn(40, 64), randn(3, 64, seed=1)
+    exact = quantize.quantize(weight, 4).dequantized()
+    torch.testing.assert_close(cpu.linear(x, cpu.pack_linear(weight, bits=4)), x @ exact.T)
