@@ -1,9 +1,12 @@
 """Which class serves which architecture name. A family is imported when it is used."""
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
-from .decoder import Decoder
+
+if TYPE_CHECKING:
+    from .decoder import Decoder
 
 MODELS = {
     "LlamaForCausalLM": ".llama",
@@ -13,7 +16,7 @@ MODELS = {
 }
 
 
-def model_class(architecture: str) -> type[Decoder]:
+def model_class(architecture: str) -> "type[Decoder]":
     """The class for config.json's architecture. Raises ConfigError that lists what is known."""
     if architecture not in MODELS:
         raise ConfigError(f"architecture {architecture!r} is not known; known: {', '.join(sorted(MODELS))}")
