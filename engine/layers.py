@@ -40,6 +40,45 @@ class RMSNorm:
         return ops.add_rms_norm(x, residual, self.weight, eps=self.eps)
 
 
+@dataclass(frozen=True, slots=True)
+class LayerNorm:
+    """Weight and bias [H]."""
+
+    weight: Tensor
+    bias: Tensor | None
+    eps: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return ops.layer_norm(x, self.weight, self.bias, eps=self.eps)
+
+    def add(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        if residual is None:
+            return self(x), x
+        return ops.add_layer_norm(x, residual, self.weight, self.bias, eps=self.eps)
+
+
+class NoNorm:
+    """Where others have a norm."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x
+
+    def add(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        total = x if residual is None else x + residual
+        return total, total
+
+
+@dataclass(frozen=True, slots=True)
+class Normed:
+    """A part whose output is normalised before it goes on."""
+
+    part: Callable[..., Tensor]
+    norm: Norm
+
+    def __call__(self, x: Tensor, *more: Any) -> Tensor:
+        return self.norm(self.part(x, *more))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
     """Projections, rotation and cache write, paged attention."""
@@ -52,6 +91,7 @@ class Attention:
     cos_sin: Tensor  # of `rope_table`; layers that turn alike share it
     scale: float
     sliding_window: int
+    softcap: float = 0.0
     q_norm: Tensor | None = None
     k_norm: Tensor | None = None
     norm_eps: float = 0.0
@@ -71,7 +111,14 @@ class Attention:
             k_norm=self.k_norm,
             eps=self.norm_eps,
         )
-        out = ops.paged_attention(q, *cache, inputs.ragged, scale=self.scale, sliding_window=self.sliding_window)
+        out = ops.paged_attention(
+            q,
+            *cache,
+            inputs.ragged,
+            scale=self.scale,
+            sliding_window=self.sliding_window,
+            softcap=self.softcap,
+        )
         return ops.linear(out.reshape(len(x), -1), self.o_proj)
 
 
@@ -88,7 +135,18 @@ class MLP:
 
 
 # By the names of config.json.
-GATED_ACTIVATIONS: dict[str, Activation] = {"silu": ops.silu_mul, "swish": ops.silu_mul}
+GATED_ACTIVATIONS: dict[str, Activation] = {
+    "silu": ops.silu_mul,
+    "swish": ops.silu_mul,
+    "gelu_new": ops.gelu_tanh_mul,
+    "gelu_pytorch_tanh": ops.gelu_tanh_mul,
+}
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": ops.gelu,
+    "gelu_new": ops.gelu_tanh,
+    "gelu_pytorch_tanh": ops.gelu_tanh,
+    "relu": ops.relu,
+}
 
 
 def activation(name: str, known: dict[str, Activation]) -> Activation:

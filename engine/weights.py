@@ -28,7 +28,9 @@ class WeightSource(Protocol):
         """The tensor of this name, in the model's dtype. Raises ConfigError if it is missing or of another shape."""
         ...
 
-    def __contains__(self, name: str) -> bool: ...
+    def has(self, name: str) -> bool:
+        """Whether there is a tensor of this name: some weights are spelled in two ways."""
+        ...
 
     def unread(self) -> list[str]:
         """Names that nobody took."""
@@ -66,7 +68,7 @@ class SafetensorsSource:
         self._taken.add(name)
         return tensor.to(self._dtype)
 
-    def __contains__(self, name: str) -> bool:
+    def has(self, name: str) -> bool:
         return name in self._file_of_name
 
     def unread(self) -> list[str]:
@@ -131,7 +133,7 @@ class DummySource:
         generator = torch.Generator().manual_seed(key)
         return torch.empty(shape, dtype=self._dtype).normal_(0.0, 0.02, generator=generator)
 
-    def __contains__(self, name: str) -> bool:
+    def has(self, name: str) -> bool:
         return True
 
     def unread(self) -> list[str]:

@@ -5,7 +5,7 @@ Weights keep their checkpoint names; q, k and v become one matrix, gate and up a
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,6 +30,20 @@ class Layer:
     mlp: Callable[[Tensor], Tensor]
 
 
+class Names(NamedTuple):
+    """What a family calls its weights."""
+
+    prefix: str = "model."  # of all but the head; missing if only the base model was saved
+    embed: str = "embed_tokens"
+    norm: str = "norm"
+    layers: str = "layers"
+    attention_norm: str = "input_layernorm"  # from here on within a layer
+    attention: str = "self_attn"
+    o_proj: str = "o_proj"  # within attention
+    mlp_norm: str = "post_attention_layernorm"
+    mlp: str = "mlp"
+
+
 class Decoder:
     """A Llama-shaped model: RMSNorm, rotary embedding, grouped-query attention, SwiGLU.
 
@@ -37,10 +51,7 @@ class Decoder:
     """
 
     partial_rotary: ClassVar[bool] = False  # whether some of a head, or all, may stay as it is
-    prefix: ClassVar[str] = "model."  # before all names but the head's; missing if only the base model was saved
-    embed_name: ClassVar[str] = "embed_tokens"
-    norm_name: ClassVar[str] = "norm"
-    layers_name: ClassVar[str] = "layers"
+    names: ClassVar[Names] = Names()
     qkv_bias: ClassVar[bool | None] = None  # None: as config.attention_bias says
     o_bias: ClassVar[bool | None] = None
     ignored: ClassVar[tuple[str, ...]] = ("rotary_emb.inv_freq", "lm_head.weight")  # endings of what is not read
@@ -60,9 +71,8 @@ class Decoder:
         self.config = config
         self._source = source
         self._device = device
-        self._prefix = self.prefix
-        if f"{self.prefix}{self.embed_name}.weight" not in source and f"{self.embed_name}.weight" in source:
-            self._prefix = ""
+        with_prefix, without = (f"{prefix}{self.names.embed}.weight" for prefix in (self.names.prefix, ""))
+        self._prefix = "" if source.has(without) and not source.has(with_prefix) else self.names.prefix
         self._cos_sin = {
             rope: rope_table(rope, num_positions=max_model_len, device=device) for rope in dict.fromkeys(config.ropes)
         }
@@ -76,14 +86,17 @@ class Decoder:
 
     def _load(self) -> None:
         config = self.config
-        table = (config.vocab_size, config.hidden_size)
-        self._embed_tokens = self._take(f"{self.embed_name}.weight", *table)
-        self._layers = [self._load_layer(f"{self.layers_name}.{i}", i) for i in range(config.num_layers)]
-        self._norm = self._load_norm(self.norm_name)
+        table = (config.vocab_size, self._embedding_size())
+        self._embed_tokens = self._take(f"{self._prefix}{self.names.embed}.weight", *table)
+        self._layers = [self._load_layer(index) for index in range(config.num_layers)]
+        self._norm = self._load_norm(f"{self._prefix}{self.names.norm}")
         head = self._embed_tokens
         if not config.tie_word_embeddings:
-            head = self._source.take("lm_head.weight", table).to(self._device)
+            head = self._take("lm_head.weight", *table)
         self._lm_head = ops.pack_linear(head)
+
+    def _embedding_size(self) -> int:
+        return self.config.hidden_size
 
     def forward(self, inputs: Inputs, kv_cache: KVCache) -> Tensor:
         """Logits of the rows that sample, [S, vocab_size] float32."""
@@ -110,13 +123,17 @@ class Decoder:
     def _logits(self, x: Tensor) -> Tensor:
         return ops.linear(x, self._lm_head).float()
 
-    def _load_layer(self, name: str, index: int) -> Layer:
+    def _load_layer(self, index: int) -> Layer:
+        layer = self._layer_name(index)
         return Layer(
-            attention_norm=self._load_norm(f"{name}.input_layernorm"),
-            attention=self._load_attention(f"{name}.self_attn", index),
-            mlp_norm=self._load_norm(f"{name}.post_attention_layernorm"),
-            mlp=self._load_mlp(f"{name}.mlp", index),
+            attention_norm=self._load_norm(f"{layer}.{self.names.attention_norm}"),
+            attention=self._load_attention(index),
+            mlp_norm=self._load_norm(f"{layer}.{self.names.mlp_norm}"),
+            mlp=self._load_mlp(index),
         )
+
+    def _layer_name(self, index: int) -> str:
+        return f"{self._prefix}{self.names.layers}.{index}"
 
     def _load_norm(self, name: str) -> Norm:
         return RMSNorm(self._norm_weight(name, self.config.hidden_size), self.config.norm_eps)
@@ -124,12 +141,14 @@ class Decoder:
     def _norm_weight(self, name: str, size: int) -> Tensor:
         return self._take(f"{name}.weight", size)
 
-    def _load_attention(self, name: str, index: int) -> Attention:
-        config = self.config
-        o_bias = config.attention_bias if self.o_bias is None else self.o_bias
+    def _load_attention(self, index: int) -> Attention:
+        config, name = self.config, f"{self._layer_name(index)}.{self.names.attention}"
+        q_size, o_bias = config.num_heads * config.head_dim, self.o_bias
+        if o_bias is None:
+            o_bias = config.attention_bias
         return Attention(
             qkv_proj=self._load_qkv(name),
-            o_proj=self._linear({f"{name}.o_proj": config.hidden_size}, config.num_heads * config.head_dim, o_bias),
+            o_proj=self._linear([(f"{name}.{self.names.o_proj}", config.hidden_size)], q_size, bias=o_bias),
             num_heads=config.num_heads,
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
@@ -144,24 +163,25 @@ class Decoder:
     def _load_qkv(self, name: str) -> Any:
         config = self.config
         q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        parts = {f"{name}.q_proj": q_size, f"{name}.k_proj": kv_size, f"{name}.v_proj": kv_size}
+        parts = [(f"{name}.q_proj", q_size), (f"{name}.k_proj", kv_size), (f"{name}.v_proj", kv_size)]
         bias = config.attention_bias if self.qkv_bias is None else self.qkv_bias
-        return self._linear(parts, config.hidden_size, bias)
+        return self._linear(parts, config.hidden_size, bias=bias)
 
-    def _load_mlp(self, name: str, index: int) -> Callable[[Tensor], Tensor]:
-        config = self.config
-        inner, bias = config.intermediate_size, config.mlp_bias
+    def _load_mlp(self, index: int) -> Callable[[Tensor], Tensor]:
+        """What follows a layer's attention."""
+        hidden, inner, bias = self.config.hidden_size, self.config.intermediate_size, self.config.mlp_bias
+        mlp = f"{self._layer_name(index)}.{self.names.mlp}"
         return MLP(
-            self._linear({f"{name}.gate_proj": inner, f"{name}.up_proj": inner}, config.hidden_size, bias),
-            activation(config.hidden_act, GATED_ACTIVATIONS),
-            self._linear({f"{name}.down_proj": config.hidden_size}, inner, bias),
+            self._linear([(f"{mlp}.gate_proj", inner), (f"{mlp}.up_proj", inner)], hidden, bias=bias),
+            activation(self.config.hidden_act, GATED_ACTIVATIONS),
+            self._linear([(f"{mlp}.down_proj", hidden)], inner, bias=bias),
         )
 
     def _take(self, name: str, *shape: int) -> Tensor:
-        return self._source.take(self._prefix + name, shape).to(self._device)
+        return self._source.take(name, shape).to(self._device)
 
-    def _linear(self, parts: Mapping[str, int], in_features: int, bias: bool) -> Any:
-        """Matrices of one input, name to rows, stacked into one."""
-        weight = torch.cat([self._take(f"{name}.weight", size, in_features) for name, size in parts.items()])
-        stacked_bias = torch.cat([self._take(f"{name}.bias", size) for name, size in parts.items()]) if bias else None
+    def _linear(self, parts: list[tuple[str, int]], in_features: int, *, bias: bool) -> Any:
+        """Matrices of one input, (name, rows) each, stacked into one."""
+        weight = torch.cat([self._take(f"{name}.weight", size, in_features) for name, size in parts])
+        stacked_bias = torch.cat([self._take(f"{name}.bias", size) for name, size in parts]) if bias else None
         return ops.pack_linear(weight, stacked_bias)
