@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 MODELS = {
     "LlamaForCausalLM": ".llama",
     "MistralForCausalLM": ".mistral",
+    "Phi3ForCausalLM": ".phi3",
     "Qwen2ForCausalLM": ".qwen2",
     "Qwen3ForCausalLM": ".qwen3",
 }
