@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from .decoder import Decoder
 
 MODELS = {
+    "Gemma2ForCausalLM": ".gemma2",
     "LlamaForCausalLM": ".llama",
     "MistralForCausalLM": ".mistral",
     "Phi3ForCausalLM": ".phi3",
