@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 MODELS = {
     "Gemma2ForCausalLM": ".gemma2",
+    "Gemma3ForCausalLM": ".gemma3",
     "LlamaForCausalLM": ".llama",
     "MistralForCausalLM": ".mistral",
     "Phi3ForCausalLM": ".phi3",
