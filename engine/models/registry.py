@@ -14,6 +14,7 @@ MODELS = {
     "Gemma3ForCausalLM": ".gemma3",
     "LlamaForCausalLM": ".llama",
     "MistralForCausalLM": ".mistral",
+    "OPTForCausalLM": ".opt",
     "Phi3ForCausalLM": ".phi3",
     "Qwen2ForCausalLM": ".qwen2",
     "Qwen3ForCausalLM": ".qwen3",
