@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from .decoder import Decoder
 
 MODELS = {
+    "FalconForCausalLM": ".falcon",
     "GPT2LMHeadModel": ".gpt2",
     "Gemma2ForCausalLM": ".gemma2",
     "Gemma3ForCausalLM": ".gemma3",
