@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from random_schedule import Arrival, random_llm, run_schedule
-from tiny_models import CONFIGS, VOCAB_SIZE, greedy, save_model
+from tiny_models import CONFIGS, VARIANTS, VOCAB_SIZE, greedy, save_model
 
 from splitfuse.engine import LLM, SamplingParams
 
@@ -25,9 +25,10 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp(request.param)
     model = save_model(request.param, folder)
     rng = random.Random(request.param)
-    lengths = [1, 2, 15, 16, 17, 32, 300] + [rng.randint(1, 300) for _ in range(NUM_PROMPTS - 7)]
+    num_prompts = 20 if request.param in VARIANTS else NUM_PROMPTS
+    lengths = [1, 2, 15, 16, 17, 32, 300] + [rng.randint(1, 300) for _ in range(num_prompts - 7)]
     prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(length)] for length in lengths]
-    for index in range(10, NUM_PROMPTS, 2):  # some begin alike, for the prefix cache
+    for index in range(10, num_prompts, 2):  # some begin alike, for the prefix cache
         beginning = rng.choice(prompts[:index])[: rng.randint(1, 200)]
         prompts[index] = (beginning + prompts[index])[:300]
     return str(folder), prompts, [greedy(model, prompt, NUM_NEW) for prompt in prompts]
