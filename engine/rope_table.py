@@ -39,9 +39,10 @@ def _llama3(frequencies: Tensor, rope: RopeConfig) -> Tensor:
     """Slow the long waves down by `factor`, leave the short ones, blend between."""
     scaling = rope.scaling
     factor, low, high = (scaling[key] for key in ("factor", "low_freq_factor", "high_freq_factor"))
-    turns = frequencies * (scaling["original_max_position_embeddings"] / (2 * math.pi))
+    turns = scaling["original_max_position_embeddings"] / (2 * math.pi / frequencies)
     blend = ((turns - low) / (high - low)).clamp(0.0, 1.0)
-    blended: Tensor = frequencies * blend + frequencies / factor * (1.0 - blend)
+    # Sums and products in transformers' order: at position 40,000 another rounding is an angle off by 1e-3.
+    blended: Tensor = (1.0 - blend) * frequencies / factor + blend * frequencies
     return blended
 
 

@@ -5,7 +5,6 @@ import random
 from pathlib import Path
 
 import pytest
-import torch
 from random_schedule import Arrival, random_llm, run_schedule
 from tiny_models import CONFIGS, VARIANTS, VOCAB_SIZE, greedy, save_model
 
@@ -110,28 +109,6 @@ def test_outputs_of_one_prompt_share_it_and_are_what_they_are_alone(case: Case) 
             assert len({tuple(o.token_ids) for o in arrival.outputs}) > 1
         cached = [o.metrics.num_cached_tokens for arrival in arrivals for o in arrival.outputs if o.metrics]
         assert sum(count > 0 for count in cached) > len(cached) // 3, "most of the others share their leader's prompt"
-
-
-@pytest.mark.parametrize("native", [True, False])
-def test_logits_equal_transformers(case: Case, native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from transformers import AutoModelForCausalLM
-
-    from splitfuse.kernels import native as native_module
-
-    if not native:
-        monkeypatch.setattr(native_module, "library", lambda: None)
-    elif native_module.library() is None:
-        pytest.skip("needs a C++ compiler for the native CPU library")
-    folder, prompts, _ = case
-    prompt = prompts[-1][:200] or [3]
-    with torch.inference_mode():
-        theirs = AutoModelForCausalLM.from_pretrained(folder)(torch.tensor([prompt])).logits[0, -1].log_softmax(-1)
-    llm = LLM(model=folder, dtype="float32", max_num_batched_tokens=33)
-    params = SamplingParams(temperature=0, max_tokens=1, logprobs=20)
-    output = llm.generate({"prompt_token_ids": prompt}, params)[0].outputs[0]
-    assert output.logprobs is not None
-    ids, values = zip(*output.logprobs[0].top, strict=True)
-    torch.testing.assert_close(torch.tensor(values), theirs[list(ids)], atol=2e-4, rtol=2e-4)
 
 
 def test_sharded_files_load_like_a_single_one(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ CONFIGS: dict[str, PretrainedConfig] = {
         },
     ),
     "gemma2": Gemma2Config(
-        **_SHAPE,
+        **{**_SHAPE, "hidden_size": 80},  # its square root is another number in bfloat16
         num_key_value_heads=2,
         head_dim=24,
         query_pre_attn_scalar=40,
@@ -127,7 +127,7 @@ CONFIGS: dict[str, PretrainedConfig] = {
         final_logit_softcapping=5.0,
     ),
     "gemma3": Gemma3TextConfig(
-        **{**_SHAPE, "num_hidden_layers": 3},
+        **{**_SHAPE, "hidden_size": 80, "num_hidden_layers": 3},
         num_key_value_heads=1,
         head_dim=24,
         query_pre_attn_scalar=10,
@@ -147,6 +147,7 @@ CONFIGS: dict[str, PretrainedConfig] = {
     "opt-no-bias": OPTConfig(
         **_OPT,
         enable_bias=False,
+        _remove_final_layer_norm=True,
         layer_norm_elementwise_affine=False,
         tie_word_embeddings=False,
         activation_function="gelu",
