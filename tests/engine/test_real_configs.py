@@ -2,19 +2,23 @@
 
 from copy import deepcopy
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from real_configs import REAL_CONFIGS
+from tiny_models import CONFIGS
 from torch import Tensor
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from splitfuse.engine.layers import Attention, Normed
 from splitfuse.engine.model_config import ModelConfig
 from splitfuse.engine.models.decoder import Decoder
-from splitfuse.engine.models.registry import MODELS, model_class
+from splitfuse.engine.models.registry import MODELS, families_table, model_class
 from splitfuse.engine.rope_table import rope_table
+from splitfuse.engine.weights import DummySource
 
 
 class MetaSource:
@@ -73,8 +77,25 @@ def attentions(model: Decoder) -> list[Attention]:
     return parts  # type: ignore[return-value]
 
 
-def test_every_family_has_a_published_model() -> None:
+def test_the_readme_has_the_registrys_table() -> None:
+    readme = Path(__file__).parents[2] / "README.md"
+    assert families_table() in readme.read_text(), "python -m splitfuse.engine.models.registry prints the table"
+
+
+def test_every_family_has_a_published_model_and_a_tiny_one() -> None:
     assert {raw["architectures"][0] for raw in REAL_CONFIGS.values()} == set(MODELS)
+    assert {MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type] for config in CONFIGS.values()} == set(MODELS)
+
+
+@pytest.mark.parametrize("name", REAL_CONFIGS)
+def test_dummy_norms_are_ones_and_biases_zeros(name: str) -> None:
+    source, model = DummySource(dtype=torch.float32, seed=1), their_model(name)
+    for key, module in model.named_modules():
+        is_norm = "Norm" in type(module).__name__
+        for part, parameter in module.named_parameters(recurse=False):
+            given = source.take(f"{key}.{part}", (4,) * parameter.ndim)
+            expected = 0.0 if part == "bias" else 1.0 if is_norm else None
+            assert (given == expected).all() if expected is not None else given.std() > 0.001, f"{key}.{part}"
 
 
 @pytest.mark.parametrize("name", REAL_CONFIGS)
