@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from .config import ModelConfig
 from .llm import LLM
+from .model_config import ModelConfig
 from .model_runner import default_num_threads, resolve_device
 from .sampling_params import SamplingParams
 from .weights import DummySource

@@ -1,7 +1,8 @@
-"""Settings: EngineConfig as the user gives it, ModelConfig as the model folder states it. Imports no torch."""
+"""Settings: EngineConfig as the user gives it. Imports no torch."""
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -115,152 +116,6 @@ def _require(config: EngineConfig, name: str, *, at_least: int) -> None:
         raise ConfigError(f"{name} must be an integer of at least {at_least}, not {value!r}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class RopeConfig:
-    """Rotary embedding: base theta, and how positions are stretched."""
-
-    theta: float = 10000.0
-    scaling: dict[str, Any] = field(default_factory=dict)  # {} or {"rope_type": "llama3" | "linear", ...}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """Shape of one decoder-only model, read from config.json (Hugging Face's names). Raises ConfigError."""
-
-    architecture: str
-    vocab_size: int  # width of the logits
-    hidden_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    intermediate_size: int
-    max_position_embeddings: int
-    rms_norm_eps: float
-    rope: RopeConfig
-    tie_word_embeddings: bool
-    attention_bias: bool
-    mlp_bias: bool
-    hidden_act: str
-    sliding_windows: tuple[int, ...]  # per layer, 0 = none
-    dtype: str
-    eos_token_ids: tuple[int, ...]
-
-    @classmethod
-    def from_folder(cls, folder: Path) -> "ModelConfig":
-        """Read config.json and, for the end tokens, generation_config.json."""
-        raw = read_json(folder / "config.json")
-        path = folder / "generation_config.json"
-        return cls.from_dict(
-            raw, generation=read_json(path) if path.exists() else {}, source=str(folder / "config.json")
-        )
-
-    @classmethod
-    def from_dict(
-        cls, raw: dict[str, Any], *, generation: dict[str, Any], source: str = "config.json"
-    ) -> "ModelConfig":
-        """`raw` as in config.json; both spellings of the rope settings are known (rope_theta, rope_parameters)."""
-        try:
-            return cls._from_dict(raw, generation=generation, source=source)
-        except (KeyError, TypeError, ValueError, IndexError) as exc:
-            raise ConfigError(
-                f"{source}: a field is missing or of the wrong kind ({type(exc).__name__}: {exc})"
-            ) from exc
-
-    @classmethod
-    def _from_dict(cls, raw: dict[str, Any], *, generation: dict[str, Any], source: str) -> "ModelConfig":
-        get = _Reader(raw, source)
-        architecture = str((raw.get("architectures") or ["(none named)"])[0])
-        if raw.get("quantization_config"):
-            raise ConfigError(f"{source}: quantized checkpoints are not supported yet; take the bfloat16 one")
-        num_heads = get.int("num_attention_heads")
-        hidden_size = get.int("hidden_size")
-        num_layers = get.int("num_hidden_layers")
-        eos = generation.get("eos_token_id", raw.get("eos_token_id"))
-        config = cls(
-            architecture=architecture,
-            vocab_size=get.int("vocab_size"),
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            num_heads=num_heads,
-            num_kv_heads=get.int("num_key_value_heads", num_heads),
-            head_dim=get.int("head_dim", hidden_size // num_heads),
-            intermediate_size=get.int("intermediate_size"),
-            max_position_embeddings=get.int("max_position_embeddings"),
-            rms_norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
-            rope=_rope(raw),
-            tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
-            attention_bias=bool(raw.get("attention_bias", False)),
-            mlp_bias=bool(raw.get("mlp_bias", False)),
-            hidden_act=str(raw.get("hidden_act", "silu")),
-            sliding_windows=_sliding_windows(raw, architecture, num_layers, source),
-            dtype=str(raw.get("dtype") or raw.get("torch_dtype") or "float32"),
-            eos_token_ids=tuple(eos) if isinstance(eos, list) else () if eos is None else (int(eos),),
-        )
-        if config.head_dim % 2:
-            raise ConfigError(f"{source}: head_dim {config.head_dim} is odd; rotary embedding turns pairs")
-        if num_heads % config.num_kv_heads:
-            raise ConfigError(
-                f"{source}: num_attention_heads {num_heads} is not a multiple of "
-                f"num_key_value_heads {config.num_kv_heads}"
-            )
-        return config
-
-    def kv_bytes_per_token(self, dtype_bytes: int) -> int:
-        """Bytes of keys and values that one token takes over all layers."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * dtype_bytes
-
-
-class _Reader:
-    """Takes positive integers out of config.json, or says which one is missing or wrong."""
-
-    def __init__(self, raw: dict[str, Any], source: str) -> None:
-        self._raw = raw
-        self._source = source
-
-    def int(self, name: str, default: int | None = None) -> int:
-        value = self._raw.get(name)
-        value = default if value is None else value
-        if type(value) is not int or value < 1:
-            raise ConfigError(f"{self._source}: {name} must be a positive integer, not {value!r}")
-        return value
-
-
-# What each kind of rope scaling must state.
-_ROPE_NUMBERS = {
-    "default": (),
-    "linear": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-}
-
-
-def _rope(raw: dict[str, Any]) -> RopeConfig:
-    parameters = dict(raw.get("rope_parameters") or raw.get("rope_scaling") or {})
-    kind = parameters.get("rope_type") or parameters.get("type") or "default"
-    theta = float(parameters.get("rope_theta") or raw.get("rope_theta") or 10000.0)
-    if kind not in _ROPE_NUMBERS:
-        raise ConfigError(f"rope type {kind!r} is not known; known: {', '.join(_ROPE_NUMBERS)}")
-    for name in _ROPE_NUMBERS[kind]:
-        parameters[name] = float(parameters[name])
-    parameters["rope_type"] = kind
-    return RopeConfig(theta=theta, scaling={} if kind == "default" else parameters)
-
-
-def _sliding_windows(raw: dict[str, Any], architecture: str, num_layers: int, source: str) -> tuple[int, ...]:
-    """The window of each layer, 0 = none. The same key means something else in each family, and nothing in Llama's."""
-    window = raw.get("sliding_window")
-    is_qwen = architecture.startswith("Qwen")
-    if not window or not (architecture.startswith("Mistral") or (is_qwen and raw.get("use_sliding_window"))):
-        return (0,) * num_layers
-    if kinds := raw.get("layer_types"):
-        if len(kinds) != num_layers:
-            raise ConfigError(f"{source}: layer_types has {len(kinds)} entries for {num_layers} layers")
-        return tuple(int(window) if kind == "sliding_attention" else 0 for kind in kinds)
-    # Qwen's first max_window_layers layers see everything; 28 where it is not said.
-    num_full = int(raw.get("max_window_layers", 28)) if is_qwen else 0
-    return tuple(0 if layer < num_full else int(window) for layer in range(num_layers))
-
-
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file of the model folder. Raises ConfigError naming the file."""
     try:
@@ -277,3 +132,21 @@ def read_json(path: Path) -> dict[str, Any]:
 def num_blocks_for(num_tokens: int, block_size: int) -> int:
     """Blocks that hold this many tokens."""
     return math.ceil(num_tokens / block_size)
+
+
+def positive_int(fields: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    """The positive integer under `name`; where it is missing or null, `default`. Raises ConfigError."""
+    value = fields.get(name)
+    value = default if value is None else value
+    if type(value) is not int or value < 1:
+        raise ConfigError(f"{name} must be a positive integer, not {value!r}")
+    return value
+
+
+def positive_number(fields: Mapping[str, Any], name: str, default: float | None = None) -> float:
+    """The finite number above 0 under `name`; where it is missing or null, `default`. Raises ConfigError."""
+    value: Any = fields.get(name)
+    value = default if value is None else value
+    if type(value) not in (int, float) or not 0 < value < math.inf:
+        raise ConfigError(f"{name} must be a number above 0, not {value!r}")
+    return float(value)

@@ -13,10 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any, Protocol
 
-from .config import EngineConfig, ModelConfig
+from .config import EngineConfig
 from .core import EngineCore
 from .errors import QueueFullError, RequestFailedError, UnavailableError
 from .intake import Intake, Prompt
+from .model_config import ModelConfig
 from .outputs import OutputDelta, RequestMetrics, StepStats
 from .request import Request
 from .sampling_params import SamplingParams

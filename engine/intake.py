@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .config import ModelConfig
 from .errors import ContextLengthError, InvalidRequestError
+from .model_config import ModelConfig
 from .randomness import derive_seed
 from .request import Request
 from .sampling_params import SamplingParams, check_text, check_token_ids

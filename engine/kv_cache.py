@@ -9,8 +9,9 @@ from torch import Tensor
 
 from ..kernels import ops
 from .batch import Moves
-from .config import EngineConfig, ModelConfig, num_blocks_for
+from .config import EngineConfig, num_blocks_for
 from .errors import ConfigError
+from .model_config import ModelConfig
 
 # Share of the free memory that a CPU server takes for its cache when nobody says how much.
 _CPU_MEMORY_SHARE = 0.25

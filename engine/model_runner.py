@@ -9,10 +9,11 @@ import torch
 
 from ..kernels import ops
 from .batch import Batch, Moves, RowResult
-from .config import DEMO_FOLDER, EngineConfig, ModelConfig
+from .config import DEMO_FOLDER, EngineConfig
 from .errors import ConfigError
 from .inputs import build_inputs
 from .kv_cache import KVCache, num_cache_blocks
+from .model_config import ModelConfig
 from .models.registry import model_class
 from .sampler import sample
 from .weights import weight_source
@@ -39,7 +40,6 @@ class ModelRunner:
     def __init__(self, config: EngineConfig, folder: Path) -> None:
         torch.set_num_threads(config.num_threads or default_num_threads())
         model_config = ModelConfig.from_folder(folder)
-        build = model_class(model_config.architecture)  # first: an unknown one is a better reason than its weights
         device = resolve_device(config.device)
         dtype = resolve_dtype(config.dtype, model_config, device)
         max_model_len = _max_model_len(config, model_config)
@@ -47,6 +47,7 @@ class ModelRunner:
         preparing = threading.Thread(target=ops.prepare, args=(device,), name="splitfuse-prepare")
         preparing.start()
         with weight_source(folder, load_format=config.load_format, dtype=dtype, seed=config.seed) as source:
+            build = model_class(model_config.architecture)
             self._model = build(model_config, source, device=device, max_model_len=max_model_len)
         preparing.join()
         num_blocks = num_cache_blocks(config, model_config, max_model_len=max_model_len, dtype=dtype, device=device)
@@ -114,12 +115,12 @@ def resolve_dtype(name: str, model_config: ModelConfig, device: torch.device) ->
 
 
 def _max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:
-    longest = model_config.max_position_embeddings
+    longest = model_config.max_len_limit
     if config.max_model_len is not None and config.max_model_len > longest:
         raise ConfigError(
             f"--max-model-len {config.max_model_len} is more than the {longest} positions the model was made for"
         )
-    return config.max_model_len or longest
+    return config.max_model_len or model_config.max_position_embeddings
 
 
 def model_folder(config: EngineConfig) -> Path:

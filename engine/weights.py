@@ -4,6 +4,7 @@ A model takes the tensors it needs by checkpoint name; files are mapped, so a te
 """
 
 import hashlib
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,14 @@ class WeightSource(Protocol):
         """The tensor of this name, in the model's dtype. Raises ConfigError if it is missing or of another shape."""
         ...
 
+    def has(self, name: str) -> bool:
+        """Whether there is a tensor of this name: some weights are spelled in two ways."""
+        ...
+
+    def unread(self) -> list[str]:
+        """Names that nobody took."""
+        ...
+
 
 class SafetensorsSource:
     """Reads a folder's safetensors. Never pickle: .bin and .pt files are refused with the way to convert them."""
@@ -35,6 +44,7 @@ class SafetensorsSource:
         self._dtype = dtype
         self._files: dict[Path, Any] = {}
         self._file_of_name: dict[str, Path] = {}
+        self._taken: set[str] = set()
         for path, names in _files_and_names(folder):
             for name in names if names is not None else self._open(path).keys():
                 self._file_of_name[name] = path
@@ -55,7 +65,14 @@ class SafetensorsSource:
             )
         if not tensor.is_floating_point() or tensor.dtype.itemsize < 2:
             raise ConfigError(f"{path}: {name} is {tensor.dtype}; quantized checkpoints are not supported yet")
+        self._taken.add(name)
         return tensor.to(self._dtype)
+
+    def has(self, name: str) -> bool:
+        return name in self._file_of_name
+
+    def unread(self) -> list[str]:
+        return sorted(self._file_of_name.keys() - self._taken)
 
     def _open(self, path: Path) -> Any:
         if path not in self._files:
@@ -95,6 +112,10 @@ def _missing_weights(folder: Path) -> str:
     return f"{folder} has neither {SINGLE_FILE} nor {INDEX_FILE}; for random weights use --load-format dummy"
 
 
+# The modules that families call norms: input_layernorm, q_norm, ln_1, ln_f, self_attn_layer_norm.
+_NORM = re.compile(r"(norm|\bln_\w+)\.weight$")
+
+
 class DummySource:
     """Seeded random weights for measuring without a checkpoint: normal, 0.02 wide; norms are ones, biases zeros."""
 
@@ -103,7 +124,7 @@ class DummySource:
         self._seed = seed
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        if name.endswith("norm.weight"):
+        if _NORM.search(name):
             return torch.ones(shape, dtype=self._dtype)
         if name.endswith(".bias"):
             return torch.zeros(shape, dtype=self._dtype)
@@ -111,6 +132,12 @@ class DummySource:
         key = int.from_bytes(hashlib.sha256(f"{self._seed}/{name}".encode()).digest()[:8], "big") >> 1
         generator = torch.Generator().manual_seed(key)
         return torch.empty(shape, dtype=self._dtype).normal_(0.0, 0.02, generator=generator)
+
+    def has(self, name: str) -> bool:
+        return True
+
+    def unread(self) -> list[str]:
+        return []
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 Shapes are in ops.py; the torch-op versions of what the library does are in cpu_torch.py.
 """
 
+from collections.abc import Callable
 from ctypes import CDLL
 
 import torch
@@ -12,6 +13,9 @@ from torch import Tensor
 from . import cpu_torch, native
 from .cpu_quantized import QuantizedLinear
 from .cpu_torch import copy_blocks as copy_blocks
+from .cpu_torch import gelu as gelu
+from .cpu_torch import gelu_tanh as gelu_tanh
+from .cpu_torch import relu as relu
 from .ops import RaggedBatch
 from .quantize import can_quantize, quantize
 
@@ -60,23 +64,23 @@ def linear(x: Tensor, packed: PackedLinear | QuantizedLinear) -> Tensor:
 
 
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
-    library = _library_for(x)
-    if library is None or not x.is_contiguous():
+    library, dtypes = native.library(), native.NORM_DTYPES.get((x.dtype, weight.dtype))
+    if library is None or dtypes is None or not x.is_contiguous():
         return cpu_torch.rms_norm(x, weight, eps=eps)
     out = torch.empty_like(x)
     hidden = x.shape[-1]
-    getattr(library, f"add_rms_norm_{native.DTYPES[x.dtype]}")(
+    getattr(library, f"add_rms_norm_{dtypes}")(
         x.data_ptr(), None, weight.data_ptr(), out.data_ptr(), None, x.numel() // hidden, hidden, eps, _num_threads()
     )
     return out
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
-    library = _library_for(x)
-    if library is None or not (x.is_contiguous() and residual.is_contiguous()):
+    library, dtypes = native.library(), native.NORM_DTYPES.get((x.dtype, weight.dtype))
+    if library is None or dtypes is None or not (x.is_contiguous() and residual.is_contiguous()):
         return cpu_torch.add_rms_norm(x, residual, weight, eps=eps)
     out, new_residual = torch.empty_like(x), torch.empty_like(x)
-    getattr(library, f"add_rms_norm_{native.DTYPES[x.dtype]}")(
+    getattr(library, f"add_rms_norm_{dtypes}")(
         x.data_ptr(),
         residual.data_ptr(),
         weight.data_ptr(),
@@ -90,15 +94,68 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> 
     return out, new_residual
 
 
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, *, eps: float) -> Tensor:
+    return _layer_norm(x, None, weight, bias, eps)[0]
+
+
+def add_layer_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None, *, eps: float
+) -> tuple[Tensor, Tensor]:
+    return _layer_norm(x, residual, weight, bias, eps)
+
+
+def _layer_norm(
+    x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor]:
+    """(normed, x + residual, or x where there is no residual)."""
+    library = _library_for(x)
+    if library is None or not (x.is_contiguous() and (residual is None or residual.is_contiguous())):
+        if residual is None:
+            return cpu_torch.layer_norm(x, weight, bias, eps=eps), x
+        return cpu_torch.add_layer_norm(x, residual, weight, bias, eps=eps)
+    out, new_residual = torch.empty_like(x), x if residual is None else torch.empty_like(x)
+    hidden = x.shape[-1]
+    getattr(library, f"add_layer_norm_{native.DTYPES[x.dtype]}")(
+        x.data_ptr(),
+        None if residual is None else residual.data_ptr(),
+        weight.data_ptr(),
+        None if bias is None else bias.data_ptr(),
+        out.data_ptr(),
+        new_residual.data_ptr(),
+        x.numel() // hidden,
+        hidden,
+        eps,
+        _num_threads(),
+    )
+    return out, new_residual
+
+
 def silu_mul(gate_up: Tensor) -> Tensor:
+    return _gated(gate_up, "silu_mul", cpu_torch.silu_mul)
+
+
+def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
+    return _gated(gate_up, "gelu_tanh_mul", cpu_torch.gelu_tanh_mul)
+
+
+def _gated(gate_up: Tensor, name: str, fallback: Callable[[Tensor], Tensor]) -> Tensor:
     library = _library_for(gate_up)
     if library is None or not gate_up.is_contiguous():
-        return cpu_torch.silu_mul(gate_up)
+        return fallback(gate_up)
     inner = gate_up.shape[-1] // 2
     out = gate_up.new_empty(len(gate_up), inner)
-    getattr(library, f"silu_mul_{native.DTYPES[gate_up.dtype]}")(
+    getattr(library, f"{name}_{native.DTYPES[gate_up.dtype]}")(
         gate_up.data_ptr(), out.data_ptr(), len(gate_up), inner, _num_threads()
     )
+    return out
+
+
+def softcap(x: Tensor, cap: float) -> Tensor:
+    library = native.library()
+    if library is None or x.dtype != torch.float32 or not x.is_contiguous():
+        return cpu_torch.softcap(x, cap)
+    out = torch.empty_like(x)
+    library.softcap_float32(x.data_ptr(), out.data_ptr(), x.numel(), cap, _num_threads())
     return out
 
 
@@ -116,15 +173,17 @@ def rope_and_cache(
     k_norm: Tensor | None = None,
     eps: float = 1e-6,
 ) -> Tensor:
-    library = _library_for(q)
+    library = native.library()
+    norm = k_norm if q_norm is None else q_norm
+    dtypes = native.NORM_DTYPES.get((q.dtype, q.dtype if norm is None else norm.dtype))
     head_dim = q.shape[-1]
     strided = all(x.stride(1) == head_dim and x.stride(2) == 1 for x in (q, k, v))
-    if library is None or not strided or head_dim > _MAX_HEAD_DIM:
+    if library is None or dtypes is None or not strided or head_dim > _MAX_HEAD_DIM:
         return cpu_torch.rope_and_cache(
             q, k, v, cos_sin, positions, slot_mapping, k_cache, v_cache, q_norm=q_norm, k_norm=k_norm, eps=eps
         )
     out = torch.empty(q.shape, dtype=q.dtype)
-    getattr(library, f"rope_and_cache_{native.DTYPES[q.dtype]}")(
+    getattr(library, f"rope_and_cache_{dtypes}")(
         q.data_ptr(),
         k.data_ptr(),
         v.data_ptr(),
@@ -152,24 +211,33 @@ def rope_and_cache(
 
 
 def paged_attention(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, ragged: RaggedBatch, *, scale: float, sliding_window: int = 0
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    ragged: RaggedBatch,
+    *,
+    scale: float,
+    sliding_window: int = 0,
+    softcap: float = 0.0,
 ) -> Tensor:
     """Short rows one query at a time, chunks in tiles."""
     library = _library_for(q)
     if library is None or q.stride(2) != 1 or q.shape[2] > _MAX_HEAD_DIM:
-        return cpu_torch.paged_attention(q, k_cache, v_cache, ragged, scale=scale, sliding_window=sliding_window)
+        return cpu_torch.paged_attention(
+            q, k_cache, v_cache, ragged, scale=scale, sliding_window=sliding_window, softcap=softcap
+        )
     num_rows = len(ragged.seq_lens)
     num_short = num_rows if ragged.max_query_len <= _MAX_SHORT_QUERY_LEN else ragged.num_decodes
     out = torch.empty(q.shape, dtype=q.dtype)
     tensors = (q, k_cache, v_cache, out, ragged.query_start_loc, ragged.seq_lens, ragged.block_tables)
     pointers = [tensor.data_ptr() for tensor in tensors]
     sizes = (ragged.block_tables.stride(0), q.shape[1], k_cache.shape[1], q.shape[2], k_cache.shape[2])
-    layout = (*sizes, q.stride(0), q.stride(1), out.stride(0), sliding_window, scale)
+    layout = (*sizes, q.stride(0), q.stride(1), out.stride(0), sliding_window, scale, softcap)
     suffix = native.DTYPES[q.dtype]
     if num_short:
         getattr(library, f"paged_attention_{suffix}")(*pointers, num_short, *layout, _num_threads())
     if num_short < num_rows:
-        getattr(library, f"attend_chunks_{suffix}")(*pointers, num_short, num_rows, *layout, 0.0, _num_threads())
+        getattr(library, f"attend_chunks_{suffix}")(*pointers, num_short, num_rows, *layout, _num_threads())
     return out
 
 

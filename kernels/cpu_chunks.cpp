@@ -149,12 +149,7 @@ class Tile {
     // Soft-cap (Gemma 2), then hide what a query must not see.
     void finish_scores(const ivec* positions, int64_t at) {
         if (c.softcap != 0)
-            for (int64_t i = 0; i < TILE * V; i++) {
-                vec x = scores[i] * (1.0f / c.softcap);
-                vec e = exp_nonpositive(-2.0f * (vec)((ivec)x & INT32_MAX));
-                vec tanh = (1.0f - e) / (1.0f + e);
-                scores[i] = (vec)((ivec)tanh | ((ivec)x & INT32_MIN)) * c.softcap;
-            }
+            for (int64_t i = 0; i < TILE * V; i++) scores[i] = ::softcap(scores[i], c.softcap);
         if (!positions) return;
         for (int64_t key = 0; key < TILE; key++)
             for (int v = 0; v < V; v++) {

@@ -1,9 +1,10 @@
-// The CPU's hot loops, for float and bfloat16: paged attention of short rows, rope + KV write, norms, SwiGLU. Shapes: ops.py.
+// The CPU's hot loops, for float and bfloat16: paged attention of short rows, rope + KV write, norms, SwiGLU, GEGLU.
 //
 // Built by native.py with the machine's own compiler in about two seconds; no torch headers, plain C entry points.
 // OpenMP calls resolve to the runtime that torch has loaded already, so torch and we share one pool of threads.
 // Prompt chunks are cpu_chunks.cpp's.
 
+#include <type_traits>
 #include <vector>
 
 #include "cpu_vector.h"
@@ -70,7 +71,7 @@ int64_t gumbel_argmax_row(const float* logits, int64_t vocab, uint64_t key) {
 struct Attention {
     const int32_t *query_start_loc, *seq_lens, *block_tables;
     int64_t max_blocks, num_heads, num_kv_heads, head_dim, block_size, q_token, q_head, out_token, window;
-    float scale;
+    float scale, softcap;
 };
 
 // Scores of `count` consecutive keys against the query heads of their group. q is float and scaled, [G, head_dim];
@@ -164,6 +165,8 @@ void attend(const Attention& a, const T* q, const T* k_cache, const T* v_cache, 
         for (; g + 2 <= group; g += 2) score_keys<2>(query + g * dim, k_cache + at, run, dim, scores + g * stride + i, stride);
         for (; g < group; g++) score_keys<1>(query + g * dim, k_cache + at, run, dim, scores + g * stride + i, stride);
     });
+    if (a.softcap > 0)
+        for (int64_t i = 0; i < group * stride; i += LANES) store(scores + i, softcap(load(scores + i), a.softcap));
     for (int64_t g = 0; g < group; g++) softmax(scores + g * stride, count);
     std::memset(sums, 0, group * dim * sizeof(float));
     each_run([&](int64_t at, int64_t i, int64_t run) {
@@ -194,9 +197,19 @@ void paged_attention(const Attention& a, const T* q, const T* k_cache, const T* 
 
 constexpr int64_t MAX_HEAD_DIM = 512;
 
+// x · scale · weight, rounded to T before the weight as in the reference models, unless the weight is exact.
+template <typename T, typename W>
+inline float weighted(float x, float scale, W weight) {
+    T rounded;
+    store_one(&rounded, std::is_same<T, W>::value ? x * scale : x * scale * to_float(weight));
+    if (!std::is_same<T, W>::value) return to_float(rounded);
+    store_one(&rounded, to_float(rounded) * to_float(weight));
+    return to_float(rounded);
+}
+
 // Normalise (if weight) and rotate one head: `from` [D] → `to` [D].
-template <typename T>
-inline void rope_head(const T* from, T* to, const T* weight, float eps, const float* cos_sin, int64_t rotary, int64_t dim) {
+template <typename T, typename W>
+inline void rope_head(const T* from, T* to, const W* weight, float eps, const float* cos_sin, int64_t rotary, int64_t dim) {
     float x[MAX_HEAD_DIM];
     int64_t d = 0;
     for (; d + LANES <= dim; d += LANES) store(x + d, load(from + d));
@@ -205,12 +218,7 @@ inline void rope_head(const T* from, T* to, const T* weight, float eps, const fl
         float squares = 0;
         for (d = 0; d < dim; d++) squares += x[d] * x[d];
         float scale = 1.0f / std::sqrt(squares / dim + eps);
-        for (d = 0; d < dim; d++) {
-            T rounded;  // the norm's result has the model's dtype before and after it is weighted, as in the references
-            store_one(&rounded, x[d] * scale);
-            store_one(&rounded, to_float(rounded) * to_float(weight[d]));
-            x[d] = to_float(rounded);
-        }
+        for (d = 0; d < dim; d++) x[d] = weighted<T>(x[d], scale, weight[d]);
     }
     int64_t half = rotary / 2;
     for (d = 0; d + LANES <= half; d += LANES) {
@@ -233,8 +241,8 @@ struct Rope {
     float eps;
 };
 
-template <typename T>
-void rope_and_cache(const Rope& r, const T* q, const T* k, const T* v, const T* q_norm, const T* k_norm, T* q_out,
+template <typename T, typename W>
+void rope_and_cache(const Rope& r, const T* q, const T* k, const T* v, const W* q_norm, const W* k_norm, T* q_out,
                     T* k_cache, T* v_cache, int num_threads) {
     int64_t dim = r.head_dim;
 #pragma omp parallel for num_threads(num_threads) schedule(static) if (r.num_tokens >= 8)
@@ -252,21 +260,26 @@ void rope_and_cache(const Rope& r, const T* q, const T* k, const T* v, const T* 
     }
 }
 
-// residual' = x + residual (if residual); out = residual' / rms(residual') * weight.
+// Row t of x, or of new_residual = x + residual if there is one.
 template <typename T>
-void add_rms_norm(const T* x, const T* residual, const T* weight, T* out, T* new_residual, int64_t num_tokens,
+inline const T* add_row(const T* x, const T* residual, T* new_residual, int64_t t, int64_t hidden) {
+    const T* source = x + t * hidden;
+    if (!residual) return source;
+    T* to = new_residual + t * hidden;
+    const T* other = residual + t * hidden;
+    int64_t d = 0;
+    for (; d + LANES <= hidden; d += LANES) store(to + d, load(source + d) + load(other + d));
+    for (; d < hidden; d++) store_one(to + d, to_float(source[d]) + to_float(other[d]));
+    return to;
+}
+
+// residual' = x + residual (if residual); out = residual' / rms(residual') * weight.
+template <typename T, typename W>
+void add_rms_norm(const T* x, const T* residual, const W* weight, T* out, T* new_residual, int64_t num_tokens,
                   int64_t hidden, float eps, int num_threads) {
 #pragma omp parallel for num_threads(num_threads) schedule(static) if (num_tokens * hidden >= 32768)
     for (int64_t t = 0; t < num_tokens; t++) {
-        const T* source = x + t * hidden;
-        if (residual) {
-            T* to = new_residual + t * hidden;
-            const T* other = residual + t * hidden;
-            int64_t d = 0;
-            for (; d + LANES <= hidden; d += LANES) store(to + d, load(source + d) + load(other + d));
-            for (; d < hidden; d++) store_one(to + d, to_float(source[d]) + to_float(other[d]));
-            source = to;
-        }
+        const T* source = add_row(x, residual, new_residual, t, hidden);
         vec squares = {};
         float total = 0;
         int64_t d = 0;
@@ -275,37 +288,67 @@ void add_rms_norm(const T* x, const T* residual, const T* weight, T* out, T* new
         float scale = 1.0f / std::sqrt((sum(squares) + total) / hidden + eps);
         T* to = out + t * hidden;
         for (d = 0; d + LANES <= hidden; d += LANES) {
-            store(to + d, load(source + d) * scale);  // rounded to T, then weighted, as in the reference models
-            store(to + d, load(to + d) * load(weight + d));
+            if (std::is_same<T, W>::value) {
+                store(to + d, load(source + d) * scale);  // rounded to T, then weighted, as in the reference models
+                store(to + d, load(to + d) * load(weight + d));
+            } else {
+                store(to + d, load(source + d) * scale * load(weight + d));
+            }
+        }
+        for (; d < hidden; d++) store_one(to + d, weighted<T>(to_float(source[d]), scale, weight[d]));
+    }
+}
+
+// residual' = x + residual (if residual); out = (residual' - mean) / sqrt(variance + eps) * weight + bias (if bias).
+template <typename T>
+void add_layer_norm(const T* x, const T* residual, const T* weight, const T* bias, T* out, T* new_residual,
+                    int64_t num_tokens, int64_t hidden, float eps, int num_threads) {
+#pragma omp parallel for num_threads(num_threads) schedule(static) if (num_tokens * hidden >= 32768)
+    for (int64_t t = 0; t < num_tokens; t++) {
+        const T* source = add_row(x, residual, new_residual, t, hidden);
+        vec sums = {}, squares = {};
+        float total = 0;
+        int64_t d = 0, whole = hidden / LANES * LANES;
+        for (; d < whole; d += LANES) sums += load(source + d);
+        for (; d < hidden; d++) total += to_float(source[d]);
+        float mean = (sum(sums) + total) / hidden;
+        // A second pass over a row that is in the nearest cache: the difference of two large sums would cancel.
+        total = 0;
+        for (d = 0; d < whole; d += LANES) squares += (load(source + d) - mean) * (load(source + d) - mean);
+        for (; d < hidden; d++) total += (to_float(source[d]) - mean) * (to_float(source[d]) - mean);
+        float scale = 1.0f / std::sqrt((sum(squares) + total) / hidden + eps);
+        T* to = out + t * hidden;
+        for (d = 0; d < whole; d += LANES) {
+            vec y = (load(source + d) - mean) * scale * load(weight + d);
+            store(to + d, bias ? y + load(bias + d) : y);
         }
         for (; d < hidden; d++) {
-            store_one(to + d, to_float(source[d]) * scale);
-            store_one(to + d, to_float(to[d]) * to_float(weight[d]));
+            float y = (to_float(source[d]) - mean) * scale * to_float(weight[d]);
+            store_one(to + d, bias ? y + to_float(bias[d]) : y);
         }
     }
 }
 
-template <typename T>
-void silu_mul(const T* gate_up, T* out, int64_t num_tokens, int64_t inner, int num_threads) {
+// out = activation(gate), rounded to T as in the reference models, times up.
+template <typename T, typename F>
+void gated(const T* gate_up, T* out, int64_t num_tokens, int64_t inner, int num_threads, F activation) {
 #pragma omp parallel for num_threads(num_threads) schedule(static) if (num_tokens * inner >= 16384)
     for (int64_t t = 0; t < num_tokens; t++) {
         const T *gate = gate_up + 2 * t * inner, *up = gate + inner;
         T* to = out + t * inner;
         int64_t d = 0;
         for (; d + LANES <= inner; d += LANES) {
-            vec g = load(gate + d);
-            // sigmoid(g) by e^-|g|, which cannot overflow
-            ivec negative = g < splat(0.0f);
-            vec e = exp_nonpositive((vec)((ivec)g | INT32_MIN));
-            vec top = (vec)((negative & (ivec)e) | (~negative & (ivec)splat(1.0f)));
-            vec silu = g * top / (1.0f + e);
-            store(to + d, silu);
+            store(to + d, activation(load(gate + d)));
             store(to + d, load(to + d) * load(up + d));
         }
-        for (; d < inner; d++) {
-            float g = to_float(gate[d]);
-            store_one(to + d, g / (1.0f + std::exp(-g)));
-            store_one(to + d, to_float(to[d]) * to_float(up[d]));
+        if (d < inner) {
+            T rest[3][LANES] = {};
+            size_t bytes = (inner - d) * sizeof(T);
+            std::memcpy(rest[0], gate + d, bytes);
+            std::memcpy(rest[1], up + d, bytes);
+            store(rest[2], activation(load(rest[0])));
+            store(rest[2], load(rest[2]) * load(rest[1]));
+            std::memcpy(to + d, rest[2], bytes);
         }
     }
 }
@@ -320,17 +363,20 @@ extern "C" void gumbel_argmax_float32(const void* logits, const void* keys, void
             gumbel_argmax_row((const float*)logits + row * vocab, vocab, ((const uint64_t*)keys)[row]);
 }
 
-#define ENTRY_POINTS(T, SUFFIX)                                                                                        \
-    extern "C" void paged_attention_##SUFFIX(                                                                          \
-        const void* q, const void* k_cache, const void* v_cache, void* out, const void* query_start_loc,               \
-        const void* seq_lens, const void* block_tables, int64_t num_rows, int64_t max_blocks, int64_t num_heads,       \
-        int64_t num_kv_heads, int64_t head_dim, int64_t block_size, int64_t q_token, int64_t q_head,                   \
-        int64_t out_token, int64_t window, float scale, int64_t num_threads) {                                         \
-        Attention a{(const int32_t*)query_start_loc, (const int32_t*)seq_lens, (const int32_t*)block_tables,           \
-                    max_blocks, num_heads, num_kv_heads, head_dim, block_size, q_token, q_head, out_token, window,     \
-                    scale};                                                                                            \
-        paged_attention<T>(a, (const T*)q, (const T*)k_cache, (const T*)v_cache, (T*)out, num_rows, (int)num_threads); \
-    }                                                                                                                  \
+extern "C" void softcap_float32(const void* x, void* out, int64_t count, float cap, int64_t num_threads) {
+    const float* from = (const float*)x;
+    float* to = (float*)out;
+    int64_t whole = count / LANES * LANES;
+#pragma omp parallel for num_threads((int)num_threads) schedule(static) if (count >= 32768)
+    for (int64_t i = 0; i < whole; i += LANES) store(to + i, softcap(load(from + i), cap));
+    float rest[LANES] = {};
+    std::memcpy(rest, from + whole, (count - whole) * sizeof(float));
+    store(rest, softcap(load(rest), cap));
+    std::memcpy(to + whole, rest, (count - whole) * sizeof(float));
+}
+
+// T: of the values; W: of the norms' weights.
+#define NORM_ENTRY_POINTS(T, W, SUFFIX)                                                                                \
     extern "C" void rope_and_cache_##SUFFIX(                                                                           \
         const void* q, const void* k, const void* v, const void* q_norm, const void* k_norm, void* q_out,              \
         void* k_cache, void* v_cache, const void* cos_sin, const void* positions, const void* slots,                   \
@@ -338,19 +384,44 @@ extern "C" void gumbel_argmax_float32(const void* logits, const void* keys, void
         int64_t block_size, int64_t q_token, int64_t k_token, int64_t v_token, float eps, int64_t num_threads) {       \
         Rope r{(const float*)cos_sin, (const int64_t*)positions, (const int64_t*)slots, num_tokens, num_heads,         \
                num_kv_heads, head_dim, rotary, block_size, q_token, k_token, v_token, eps};                            \
-        rope_and_cache<T>(r, (const T*)q, (const T*)k, (const T*)v, (const T*)q_norm, (const T*)k_norm, (T*)q_out,     \
-                          (T*)k_cache, (T*)v_cache, (int)num_threads);                                                 \
+        rope_and_cache<T, W>(r, (const T*)q, (const T*)k, (const T*)v, (const W*)q_norm, (const W*)k_norm, (T*)q_out,  \
+                             (T*)k_cache, (T*)v_cache, (int)num_threads);                                              \
     }                                                                                                                  \
     extern "C" void add_rms_norm_##SUFFIX(const void* x, const void* residual, const void* weight, void* out,          \
                                           void* new_residual, int64_t num_tokens, int64_t hidden, float eps,           \
                                           int64_t num_threads) {                                                       \
-        add_rms_norm<T>((const T*)x, (const T*)residual, (const T*)weight, (T*)out, (T*)new_residual, num_tokens,      \
-                        hidden, eps, (int)num_threads);                                                                \
+        add_rms_norm<T, W>((const T*)x, (const T*)residual, (const W*)weight, (T*)out, (T*)new_residual, num_tokens,   \
+                           hidden, eps, (int)num_threads);                                                             \
+    }
+
+#define ENTRY_POINTS(T, SUFFIX)                                                                                        \
+    extern "C" void paged_attention_##SUFFIX(                                                                          \
+        const void* q, const void* k_cache, const void* v_cache, void* out, const void* query_start_loc,               \
+        const void* seq_lens, const void* block_tables, int64_t num_rows, int64_t max_blocks, int64_t num_heads,       \
+        int64_t num_kv_heads, int64_t head_dim, int64_t block_size, int64_t q_token, int64_t q_head,                   \
+        int64_t out_token, int64_t window, float scale, float softcap, int64_t num_threads) {                          \
+        Attention a{(const int32_t*)query_start_loc, (const int32_t*)seq_lens, (const int32_t*)block_tables,           \
+                    max_blocks, num_heads, num_kv_heads, head_dim, block_size, q_token, q_head, out_token, window,     \
+                    scale, softcap};                                                                                   \
+        paged_attention<T>(a, (const T*)q, (const T*)k_cache, (const T*)v_cache, (T*)out, num_rows, (int)num_threads); \
+    }                                                                                                                  \
+    extern "C" void add_layer_norm_##SUFFIX(const void* x, const void* residual, const void* weight, const void* bias, \
+                                            void* out, void* new_residual, int64_t num_tokens, int64_t hidden,         \
+                                            float eps, int64_t num_threads) {                                          \
+        add_layer_norm<T>((const T*)x, (const T*)residual, (const T*)weight, (const T*)bias, (T*)out,                  \
+                          (T*)new_residual, num_tokens, hidden, eps, (int)num_threads);                                \
     }                                                                                                                  \
     extern "C" void silu_mul_##SUFFIX(const void* gate_up, void* out, int64_t num_tokens, int64_t inner,               \
                                       int64_t num_threads) {                                                           \
-        silu_mul<T>((const T*)gate_up, (T*)out, num_tokens, inner, (int)num_threads);                                  \
+        gated((const T*)gate_up, (T*)out, num_tokens, inner, (int)num_threads, [](vec x) { return silu(x); });         \
+    }                                                                                                                  \
+    extern "C" void gelu_tanh_mul_##SUFFIX(const void* gate_up, void* out, int64_t num_tokens, int64_t inner,          \
+                                           int64_t num_threads) {                                                      \
+        gated((const T*)gate_up, (T*)out, num_tokens, inner, (int)num_threads, [](vec x) { return gelu_tanh(x); });    \
     }
 
 ENTRY_POINTS(float, float32)
 ENTRY_POINTS(bf16, bfloat16)
+NORM_ENTRY_POINTS(float, float, float32)
+NORM_ENTRY_POINTS(bf16, bf16, bfloat16)
+NORM_ENTRY_POINTS(bf16, float, bfloat16_float32)

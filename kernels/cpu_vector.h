@@ -92,3 +92,29 @@ inline vec exp_nonpositive(vec x) {
     vec out = (vec)((ivec)p + (k << 23));
     return (vec)(~small & (ivec)out);
 }
+
+inline vec where(ivec condition, vec yes, vec no) { return (vec)((condition & (ivec)yes) | (~condition & (ivec)no)); }
+inline vec minus_abs(vec x) { return (vec)((ivec)x | INT32_MIN); }
+
+// 1 / (1 + e^-x), by e^-|x|, which cannot overflow.
+inline vec sigmoid(vec x) {
+    vec e = exp_nonpositive(minus_abs(x));
+    return where(x < splat(0.0f), e, splat(1.0f)) / (1.0f + e);
+}
+inline vec silu(vec x) { return x * sigmoid(x); }
+// (1 + tanh(u)) / 2 is sigmoid(2u).
+inline vec gelu_tanh(vec x) { return x * sigmoid(1.5957691216f * (x + 0.044715f * x * x * x)); }
+
+// tanh x, relative error below 3e-7: a polynomial where 1 - e^-2|x| would cancel, |x| < 0.625.
+inline vec tanh_of(vec x) {
+    vec e = exp_nonpositive(2.0f * minus_abs(x));
+    vec large = (vec)((ivec)((1.0f - e) / (1.0f + e)) | ((ivec)x & INT32_MIN));
+    vec z = x * x;
+    vec p = splat(-5.70498872745e-3f);
+    p = p * z + 2.06390887954e-2f;
+    p = p * z - 5.37397155531e-2f;
+    p = p * z + 1.33314422036e-1f;
+    p = p * z - 3.33332819422e-1f;
+    return where(minus_abs(x) > splat(-0.625f), x + x * z * p, large);
+}
+inline vec softcap(vec x, float cap) { return cap * tanh_of(x * (1.0f / cap)); }

@@ -4,31 +4,38 @@ No op waits for the card or reads a value back from it. Kernels launch on the cu
 tensors' own.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from .ops import RaggedBatch
-from .triton_activation import silu_mul
+from .triton_activation import gelu, gelu_tanh, gelu_tanh_mul, relu, silu_mul, softcap
 from .triton_blocks import copy_blocks
 from .triton_decode import decode_attention
-from .triton_norm import add_rms_norm, rms_norm
+from .triton_norm import add_layer_norm, add_rms_norm, layer_norm, rms_norm
 from .triton_prefill import prefill_attention
 from .triton_rope import rope_and_cache
 from .triton_sampling import gumbel_argmax
 
 __all__ = [
+    "add_layer_norm",
     "add_rms_norm",
     "copy_blocks",
+    "gelu",
+    "gelu_tanh",
+    "gelu_tanh_mul",
     "gumbel_argmax",
+    "layer_norm",
     "linear",
     "pack_linear",
     "paged_attention",
+    "relu",
     "rms_norm",
     "rope_and_cache",
     "silu_mul",
+    "softcap",
 ]
 
 
@@ -38,13 +45,21 @@ class PackedLinear(NamedTuple):
 
 
 def paged_attention(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, ragged: RaggedBatch, *, scale: float, sliding_window: int = 0
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    ragged: RaggedBatch,
+    *,
+    scale: float,
+    sliding_window: int = 0,
+    softcap: float = 0.0,
 ) -> Tensor:
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    options: dict[str, Any] = {"scale": scale, "sliding_window": sliding_window, "softcap": softcap}
     if ragged.num_decodes:
-        decode_attention(q, k_cache, v_cache, ragged, out, scale=scale, sliding_window=sliding_window)
+        decode_attention(q, k_cache, v_cache, ragged, out, **options)
     if len(ragged.seq_lens) > ragged.num_decodes:
-        prefill_attention(q, k_cache, v_cache, ragged, out, scale=scale, sliding_window=sliding_window)
+        prefill_attention(q, k_cache, v_cache, ragged, out, **options)
     return out
 
 

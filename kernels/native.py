@@ -29,14 +29,24 @@ _FLAGS = [
 
 _P, _N, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _SIGNATURES = {
-    "paged_attention": [_P] * 7 + [_N] * 10 + [_F, _N],
+    "paged_attention": [_P] * 7 + [_N] * 10 + [_F, _F, _N],
     "attend_chunks": [_P] * 7 + [_N] * 11 + [_F, _F, _N],
     "quantized_linear": [_P] * 6 + [_N] * 6,
+    "add_layer_norm": [_P] * 6 + [_N] * 2 + [_F, _N],
+    "silu_mul": [_P] * 2 + [_N] * 3,
+    "gelu_tanh_mul": [_P] * 2 + [_N] * 3,
+}
+_NORM_SIGNATURES = {
     "rope_and_cache": [_P] * 11 + [_N] * 9 + [_F, _N],
     "add_rms_norm": [_P] * 5 + [_N] * 2 + [_F, _N],
-    "silu_mul": [_P] * 2 + [_N] * 3,
 }
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+# By the dtype of the values and of the norm's weight.
+NORM_DTYPES = {
+    (torch.float32, torch.float32): "float32",
+    (torch.bfloat16, torch.bfloat16): "bfloat16",
+    (torch.bfloat16, torch.float32): "bfloat16_float32",
+}
 
 
 @functools.cache
@@ -54,11 +64,12 @@ def library() -> ctypes.CDLL | None:
     except (OSError, RuntimeError, subprocess.SubprocessError) as exc:  # RuntimeError: a user without a home
         _log.warning("the native CPU library cannot be used (%s); CPU attention runs on torch ops", exc)
         return None
-    for name, arguments in _SIGNATURES.items():
-        for suffix in DTYPES.values():
-            function = getattr(loaded, f"{name}_{suffix}")
-            function.argtypes, function.restype = arguments, None
-    loaded.gumbel_argmax_float32.argtypes, loaded.gumbel_argmax_float32.restype = [_P] * 3 + [_N] * 3, None
+    signatures = {f"{name}_{dtype}": types for name, types in _SIGNATURES.items() for dtype in DTYPES.values()}
+    signatures |= {f"{name}_{both}": types for name, types in _NORM_SIGNATURES.items() for both in NORM_DTYPES.values()}
+    signatures |= {"gumbel_argmax_float32": [_P] * 3 + [_N] * 3, "softcap_float32": [_P] * 2 + [_N, _F, _N]}
+    for name, types in signatures.items():
+        function = getattr(loaded, name)
+        function.argtypes, function.restype = types, None
     return loaded
 
 

@@ -60,7 +60,7 @@ def prepare(device: torch.device) -> None:
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
     """x / sqrt(mean(x²) + eps) · weight over the last dimension, computed in float32 (Zhang & Sennrich 2019).
 
-    x [T, H], weight [H] → [T, H] in x's dtype.
+    x [T, H], weight [H] → [T, H] in x's dtype. With a float32 weight nothing is rounded before it is applied.
     """
     return _backend(x).rms_norm(x, weight, eps=eps)  # type: ignore[no-any-return]
 
@@ -73,12 +73,55 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> 
     return _backend(x).add_rms_norm(x, residual, weight, eps=eps)  # type: ignore[no-any-return]
 
 
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, *, eps: float) -> Tensor:
+    """(x - mean(x)) / sqrt(var(x) + eps) · weight + bias over the last dimension, in float32 (Ba et al. 2016).
+
+    x [T, H], weight and bias [H] → [T, H] in x's dtype. The variance is the biased one.
+    """
+    return _backend(x).layer_norm(x, weight, bias, eps=eps)  # type: ignore[no-any-return]
+
+
+def add_layer_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None, *, eps: float
+) -> tuple[Tensor, Tensor]:
+    """residual' = x + residual (rounded to x's dtype), then layer_norm(residual'). Shapes as add_rms_norm."""
+    return _backend(x).add_layer_norm(x, residual, weight, bias, eps=eps)  # type: ignore[no-any-return]
+
+
 def silu_mul(gate_up: Tensor) -> Tensor:
     """silu(gate) · up, with gate_up = [gate | up] along the last dimension (Shazeer 2020, SwiGLU).
 
     gate_up [T, 2·I] → [T, I].
     """
     return _backend(gate_up).silu_mul(gate_up)  # type: ignore[no-any-return]
+
+
+def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
+    """gelu_tanh(gate) · up, with gate_up = [gate | up] along the last dimension (Shazeer 2020, GEGLU).
+
+    gate_up [T, 2·I] → [T, I].
+    """
+    return _backend(gate_up).gelu_tanh_mul(gate_up)  # type: ignore[no-any-return]
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """x · (1 + tanh(sqrt(2/π) · (x + 0.044715·x³))) / 2, GELU's approximation (Hendrycks & Gimpel 2016). x [T, I]."""
+    return _backend(x).gelu_tanh(x)  # type: ignore[no-any-return]
+
+
+def gelu(x: Tensor) -> Tensor:
+    """x · (1 + erf(x / sqrt(2))) / 2 (Hendrycks & Gimpel 2016). x [T, I]."""
+    return _backend(x).gelu(x)  # type: ignore[no-any-return]
+
+
+def relu(x: Tensor) -> Tensor:
+    """max(x, 0). x [T, I]."""
+    return _backend(x).relu(x)  # type: ignore[no-any-return]
+
+
+def softcap(x: Tensor, cap: float) -> Tensor:
+    """cap · tanh(x / cap): nearly x for small x, never beyond ±cap (Gemma Team 2024, Gemma 2). x [S, V]."""
+    return _backend(x).softcap(x, cap)  # type: ignore[no-any-return]
 
 
 def rope_and_cache(
@@ -99,9 +142,11 @@ def rope_and_cache(
 
     q [T, Hq, D], k and v [T, Hkv, D], each possibly a strided view of one qkv tensor (last dimension contiguous).
     cos_sin [max positions, R] float32, cosines in the first R/2 columns, sines in the rest; the first R ≤ D dimensions
-    of a head turn, in halves: (x1, x2) → (x1·cos - x2·sin, x2·cos + x1·sin) with x1 = x[:R/2], x2 = x[R/2:R].
+    of a head turn, in halves: (x1, x2) → (x1·cos - x2·sin, x2·cos + x1·sin) with x1 = x[:R/2], x2 = x[R/2:R]. R may be
+    0: nothing turns (learned positions).
     positions [T] int64. slot_mapping [T] int64: token t goes to block slot // S, offset slot % S; -1 writes nothing.
-    k_cache, v_cache [N, Hkv, S, D]. q_norm, k_norm [D]: weights of the per-head norm, before the rotation (Qwen3).
+    k_cache, v_cache [N, Hkv, S, D]. q_norm, k_norm [D]: weights of the per-head norm, before the rotation (Qwen3), as
+    rms_norm takes them.
     → rotated q [T, Hq, D], contiguous or not; q may be overwritten: use what returns.
     """
     return _backend(q).rope_and_cache(  # type: ignore[no-any-return]
@@ -110,17 +155,24 @@ def rope_and_cache(
 
 
 def paged_attention(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, ragged: RaggedBatch, *, scale: float, sliding_window: int = 0
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    ragged: RaggedBatch,
+    *,
+    scale: float,
+    sliding_window: int = 0,
+    softcap: float = 0.0,
 ) -> Tensor:
     """Causal attention of each row's query tokens over that row's cached tokens (Kwon et al. 2023, PagedAttention).
 
     q [T, Hq, D], k_cache and v_cache [N, Hkv, S, D] → [T, Hq, D]. Query head h reads KV head h // (Hq // Hkv).
     Query token i of row b stands at position p = seq_lens[b] - query_len + i and sees cached positions
     max(0, p - sliding_window + 1) .. p, or 0 .. p if sliding_window is 0. Slots beyond are never read, or masked
-    so that whatever they hold (NaN too) does not matter.
+    so that whatever they hold (NaN too) does not matter. With a softcap c above 0 a score s becomes c · tanh(s / c).
     """
     return _backend(q).paged_attention(  # type: ignore[no-any-return]
-        q, k_cache, v_cache, ragged, scale=scale, sliding_window=sliding_window
+        q, k_cache, v_cache, ragged, scale=scale, sliding_window=sliding_window, softcap=softcap
     )
 
 

@@ -3,6 +3,8 @@
 Computes in float32, or in float64 where the input is float64. On the meta device only shapes come out.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -26,9 +28,47 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> 
     return rms_norm(residual, weight, eps=eps), residual
 
 
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, *, eps: float) -> Tensor:
+    wide = x.to(_compute_dtype(x))
+    centred = wide - wide.mean(dim=-1, keepdim=True)
+    normed = centred * torch.rsqrt(centred.square().mean(dim=-1, keepdim=True) + eps) * weight.to(wide.dtype)
+    return (normed if bias is None else normed + bias.to(wide.dtype)).to(x.dtype)
+
+
+def add_layer_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None, *, eps: float
+) -> tuple[Tensor, Tensor]:
+    residual = x + residual
+    return layer_norm(residual, weight, bias, eps=eps), residual
+
+
 def silu_mul(gate_up: Tensor) -> Tensor:
     gate, up = gate_up.to(_compute_dtype(gate_up)).chunk(2, dim=-1)
     return (F.silu(gate) * up).to(gate_up.dtype)
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    wide = x.to(_compute_dtype(x))
+    inner = math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)
+    return (0.5 * wide * (1.0 + torch.tanh(inner))).to(x.dtype)
+
+
+def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
+    gate, up = gate_up.to(_compute_dtype(gate_up)).chunk(2, dim=-1)
+    return (gelu_tanh(gate) * up).to(gate_up.dtype)
+
+
+def gelu(x: Tensor) -> Tensor:
+    wide = x.to(_compute_dtype(x))
+    return (0.5 * wide * (1.0 + torch.erf(wide * math.sqrt(0.5)))).to(x.dtype)
+
+
+def relu(x: Tensor) -> Tensor:
+    return x.clamp(min=0)
+
+
+def softcap(x: Tensor, cap: float) -> Tensor:
+    return (cap * torch.tanh(x.to(_compute_dtype(x)) / cap)).to(x.dtype)
 
 
 def _rotate(x: Tensor, cos_sin: Tensor, positions: Tensor) -> Tensor:
@@ -72,17 +112,26 @@ def rope_and_cache(
     return _rotate(wide_q, cos_sin, positions).to(q.dtype)
 
 
-def _attend(q: Tensor, keys: Tensor, values: Tensor, visible: Tensor, scale: float) -> Tensor:
+def _attend(q: Tensor, keys: Tensor, values: Tensor, visible: Tensor, scale: float, cap: float) -> Tensor:
     """q [n, Hq, D], keys and values [L, Hkv, D], visible [n, L] → [n, Hq, D]: softmax(scale · q kᵀ) v, head by head."""
     group = q.shape[1] // keys.shape[1]
     keys, values = (x.to(_compute_dtype(x)).repeat_interleave(group, dim=1) for x in (keys, values))
     scores = torch.einsum("nhd,lhd->hnl", q.to(keys.dtype), keys) * scale
+    if cap:
+        scores = softcap(scores, cap)
     probabilities = scores.masked_fill(~visible, float("-inf")).softmax(dim=-1)
     return torch.einsum("hnl,lhd->nhd", probabilities, values).to(q.dtype)
 
 
 def paged_attention(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, ragged: RaggedBatch, *, scale: float, sliding_window: int = 0
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    ragged: RaggedBatch,
+    *,
+    scale: float,
+    sliding_window: int = 0,
+    softcap: float = 0.0,
 ) -> Tensor:
     out = torch.empty_like(q)
     if q.is_meta:
@@ -98,7 +147,7 @@ def paged_attention(
         visible = (cached <= positions[:, None]) & (cached >= oldest[:, None])
         blocks, offsets = ragged.block_tables[row, cached // block_size].long(), cached % block_size
         keys, values = k_cache[blocks, :, offsets], v_cache[blocks, :, offsets]
-        out[start:end] = _attend(q[start:end], keys, values, visible, scale)
+        out[start:end] = _attend(q[start:end], keys, values, visible, scale, softcap)
     return out
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .ops import RaggedBatch
 from .triton_card import Card, card_of
-from .triton_paged import LOG2_E, attend, check_paged, load_blocks, load_tile
+from .triton_paged import attend, check_paged, load_blocks, load_tile, score_scales
 
 # Programs per multiprocessor that keep its memory queue full; below that, rows are split. Untuned.
 PROGRAMS_PER_MULTIPROCESSOR = 4
@@ -64,10 +64,10 @@ def _span(seq_len, split, num_splits, WINDOW: tl.constexpr, BLOCK_N: tl.constexp
 
 @triton.jit(do_not_specialize=["table_stride"], do_not_specialize_on_alignment=["seq_lens_ptr", "tables_ptr"])
 def _decode(
-    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, seq_lens_ptr, tables_ptr, table_stride, scale_log2,
+    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, seq_lens_ptr, tables_ptr, table_stride, scale_log2, inner_scale,
     q_token_stride, q_head_stride, block_stride, kv_head_stride, slot_stride,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, GROUP: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    WINDOW: tl.constexpr, IS_SPLIT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    WINDOW: tl.constexpr, CAPPED: tl.constexpr, IS_SPLIT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """out [rows, Hq, splits, D], each span's own softmax; lse [rows, Hq, splits], its log2 Σ exp2."""
     # The number of splits is no constexpr: it changes with the batch, and no step should wait for the compiler.
@@ -95,7 +95,9 @@ def _decode(
             HEAD_DIM, BLOCK_D, BLOCK_SIZE, True,
         )  # fmt: skip
         blocks = load_blocks(table_ptr, keys + BLOCK_N, oldest, end - 1, BLOCK_SIZE)
-        maximum, total, out = attend(q, k, v, readable[None, :], maximum, total, out, scale_log2, True)
+        maximum, total, out = attend(
+            q, k, v, readable[None, :], maximum, total, out, scale_log2, inner_scale, True, CAPPED
+        )
     places = (row * tl.num_programs(1) * GROUP + heads) * num_splits + split
     out = (out / total[:, None]).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + places[:, None] * HEAD_DIM + dims[None, :], out, mask=inside)
@@ -135,6 +137,7 @@ def decode_attention(
     *,
     scale: float,
     sliding_window: int = 0,
+    softcap: float = 0.0,
     num_splits: int | None = None,
     config: Config | None = None,
 ) -> None:
@@ -142,7 +145,7 @@ def decode_attention(
 
     q [T, Hq, D], caches [N, Hkv, S, D], out contiguous [T, Hq, D]. `num_splits` and `config` are chosen if None.
     """
-    check_paged(q, k_cache, v_cache, ragged, scale)
+    check_paged(q, k_cache, v_cache, ragged, scale, softcap)
     assert out.is_contiguous()
     num_rows, (num_heads, head_dim) = ragged.num_decodes, q.shape[1:]
     num_kv_heads, block_size = k_cache.shape[1:3]
@@ -159,8 +162,8 @@ def decode_attention(
     shape = {"HEAD_DIM": head_dim, "BLOCK_D": max(triton.next_power_of_2(head_dim), 16), "WINDOW": sliding_window}
     _decode[(num_rows, num_kv_heads, num_splits)](
         q, k_cache, v_cache, partial, lse, ragged.seq_lens, ragged.block_tables, ragged.block_tables.stride(0),
-        scale * LOG2_E, *q.stride()[:2], *k_cache.stride()[:3],
-        GROUP=group, BLOCK_SIZE=block_size, IS_SPLIT=num_splits > 1, **shape, **config._asdict(),
+        *score_scales(scale, softcap), *q.stride()[:2], *k_cache.stride()[:3],
+        GROUP=group, BLOCK_SIZE=block_size, CAPPED=softcap > 0, IS_SPLIT=num_splits > 1, **shape, **config._asdict(),
     )  # fmt: skip
     if num_splits > 1:
         _merge_splits[(num_rows, num_heads)](

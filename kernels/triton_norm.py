@@ -1,9 +1,11 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""RMSNorm, alone and behind the residual addition: y = x / sqrt(mean(x²) + eps) · weight (Zhang & Sennrich 2019).
+"""RMSNorm and LayerNorm, alone and behind the residual addition.
 
-One program holds one row in registers: one pass, float32 inside. Per element (2 bytes each) rms_norm reads x and writes
-y: 4 bytes; add_rms_norm reads x and residual, writes residual' and y: 8 bytes, where two kernels would move 10.
-About 4 operations per element: bound by memory.
+y = x / sqrt(mean(x²) + eps) · weight (Zhang & Sennrich 2019);
+y = (x - mean(x)) / sqrt(var(x) + eps) · weight + bias (Ba et al. 2016).
+One program holds one row in registers: one pass, float32 inside. Per element (2 bytes each) a norm reads x and writes
+y: 4 bytes; with the addition it reads x and residual, writes residual' and y: 8 bytes, where two kernels would move 10.
+At most 8 operations per element: bound by memory.
 """
 
 import torch
@@ -44,6 +46,47 @@ def _add_rms_norm(
     tl.store(y_ptr + row * y_stride + columns, y.to(y_ptr.dtype.element_ty), mask=inside)
 
 
+@triton.jit
+def _layer_normalized(x, weight_ptr, bias_ptr, columns, inside, num_columns, eps, HAS_BIAS: tl.constexpr):
+    weight = tl.load(weight_ptr + columns, mask=inside, other=0.0).to(tl.float32)
+    centred = tl.where(inside, x - tl.sum(x, axis=0) / num_columns, 0.0)
+    y = centred * tl.math.rsqrt(tl.sum(centred * centred, axis=0) / num_columns + eps) * weight
+    if HAS_BIAS:
+        y += tl.load(bias_ptr + columns, mask=inside, other=0.0).to(tl.float32)
+    return y
+
+
+@triton.jit
+def _layer_norm(
+    x_ptr, weight_ptr, bias_ptr, y_ptr, x_stride, y_stride, num_columns, eps, HAS_BIAS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < num_columns
+    x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
+    y = _layer_normalized(x, weight_ptr, bias_ptr, columns, inside, num_columns, eps, HAS_BIAS)
+    tl.store(y_ptr + row * y_stride + columns, y.to(y_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _add_layer_norm(
+    x_ptr, residual_ptr, weight_ptr, bias_ptr, y_ptr, x_stride, residual_stride, y_stride, num_columns, eps,
+    HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < num_columns
+    residual_ptrs = residual_ptr + row * residual_stride + columns
+    x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
+    total = (x + tl.load(residual_ptrs, mask=inside, other=0.0).to(tl.float32)).to(residual_ptr.dtype.element_ty)
+    y = _layer_normalized(
+        total.to(tl.float32), weight_ptr, bias_ptr, columns, inside, num_columns, eps, HAS_BIAS
+    )  # fmt: skip
+    tl.store(residual_ptrs, total, mask=inside)
+    tl.store(y_ptr + row * y_stride + columns, y.to(y_ptr.dtype.element_ty), mask=inside)
+
+
 def _launch_options(num_columns: int) -> dict[str, int]:
     """The padded row, and warps for 16 elements a thread, so that a thread's loads are two of 16 bytes. Untuned."""
     block = triton.next_power_of_2(num_columns)
@@ -55,6 +98,12 @@ def _check(x: Tensor, weight: Tensor) -> None:
     assert x.stride(1) == 1
     assert weight.shape == x.shape[1:]
     assert weight.is_contiguous()
+
+
+def _check_residual(x: Tensor, residual: Tensor) -> None:
+    assert residual.shape == x.shape
+    assert residual.dtype == x.dtype
+    assert residual.stride(1) == 1
 
 
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
@@ -69,13 +118,38 @@ def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
     """x, residual [T, H] with contiguous rows, weight [H] → (normed [T, H], `residual` itself, overwritten)."""
     _check(x, weight)
-    assert residual.shape == x.shape
-    assert residual.dtype == x.dtype
-    assert residual.stride(1) == 1
+    _check_residual(x, residual)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     num_rows, num_columns = x.shape
     _add_rms_norm[(num_rows,)](
         x, residual, weight, y, x.stride(0), residual.stride(0), y.stride(0), num_columns, eps,
         **_launch_options(num_columns),
+    )  # fmt: skip
+    return y, residual
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, *, eps: float) -> Tensor:
+    """x [T, H] with contiguous rows, weight and bias [H] → [T, H]."""
+    _check(x, weight)
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    num_rows, num_columns = x.shape
+    _layer_norm[(num_rows,)](
+        x, weight, bias, y, x.stride(0), y.stride(0), num_columns, eps, HAS_BIAS=bias is not None,
+        **_launch_options(num_columns),
+    )  # fmt: skip
+    return y
+
+
+def add_layer_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None, *, eps: float
+) -> tuple[Tensor, Tensor]:
+    """x, residual [T, H] with contiguous rows, weight and bias [H] → (normed [T, H], `residual`, overwritten)."""
+    _check(x, weight)
+    _check_residual(x, residual)
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    num_rows, num_columns = x.shape
+    _add_layer_norm[(num_rows,)](
+        x, residual, weight, bias, y, x.stride(0), residual.stride(0), y.stride(0), num_columns, eps,
+        HAS_BIAS=bias is not None, **_launch_options(num_columns),
     )  # fmt: skip
     return y, residual

@@ -48,13 +48,18 @@ def load_tile(
 
 
 @triton.jit
-def attend(q, k, v, visible, maximum, total, out, scale_log2, MASKED: tl.constexpr):
+def attend(q, k, v, visible, maximum, total, out, scale_log2, inner_scale, MASKED: tl.constexpr, CAPPED: tl.constexpr):
     """Fold one tile into softmax(q kᵀ · scale) v (Milakov & Gimelshein 2018; Dao et al. 2022).
+
+    CAPPED, the scores are cap · tanh(q kᵀ · scale / cap): `inner_scale` is 2 · scale / cap · log2(e), for exp2, and
+    `scale_log2` cap · log2(e). Else it is scale · log2(e).
 
     Kept per query row: `maximum` m of the scores in base 2, `total` Σ exp2(s - m), `out` Σ exp2(s - m) · v. m begins
     finite, so that a row that sees nothing of its first tiles gets exp2(-inf) = 0 there, not exp2(-inf + inf) = NaN.
     """
     scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+    if CAPPED:
+        scores = 1.0 - 2.0 / (1.0 + tl.exp2(scores * inner_scale))
     if MASKED:
         scores = tl.where(visible, scores, float("-inf"))
     new_maximum = tl.maximum(maximum, tl.max(scores, axis=1) * scale_log2)
@@ -65,7 +70,14 @@ def attend(q, k, v, visible, maximum, total, out, scale_log2, MASKED: tl.constex
     return new_maximum, total, out
 
 
-def check_paged(q: Tensor, k_cache: Tensor, v_cache: Tensor, ragged: RaggedBatch, scale: float) -> None:
+def score_scales(scale: float, softcap: float) -> tuple[float, float]:
+    """(scale_log2, inner_scale) as `attend` takes them."""
+    if not softcap:
+        return scale * LOG2_E, 0.0
+    return softcap * LOG2_E, 2 * scale / softcap * LOG2_E
+
+
+def check_paged(q: Tensor, k_cache: Tensor, v_cache: Tensor, ragged: RaggedBatch, scale: float, softcap: float) -> None:
     num_heads, head_dim = q.shape[1:]
     _, num_kv_heads, block_size, cache_head_dim = k_cache.shape
     assert cache_head_dim == head_dim
@@ -76,3 +88,4 @@ def check_paged(q: Tensor, k_cache: Tensor, v_cache: Tensor, ragged: RaggedBatch
     assert q.dtype == k_cache.dtype == v_cache.dtype
     assert q.stride(2) == k_cache.stride(3) == ragged.block_tables.stride(1) == 1
     assert scale > 0  # `attend` takes the maximum before it scales
+    assert softcap >= 0

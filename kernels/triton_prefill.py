@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .ops import RaggedBatch
 from .triton_card import Card, card_of
-from .triton_paged import LOG2_E, attend, check_paged, load_blocks, load_tile
+from .triton_paged import attend, check_paged, load_blocks, load_tile, score_scales
 
 
 class Config(NamedTuple):
@@ -38,7 +38,8 @@ def choose_config(num_dot_rows: int, max_dot_rows: int, head_dim: int, element_s
     if element_size > 2:
         return Config(16, 16, 4, 1)  # float32 has no tensor cores to fill: what compiles fast
     if max_dot_rows <= 16:
-        return Config(16, max(4096 // block_d, 16), 4, 4)  # as decode: bound by memory
+        # As decode: bound by memory. 4 warps at head size 256 with a window spill 8 bytes on 8.0.
+        return Config(16, max(4096 // block_d, 16), 8 if block_d > 128 else 4, 4)
     # wgmma (9.0) or tcgen05 (10.x, 11.0), and twice the shared memory; 12.x has neither.
     is_strong, is_large = 90 <= card.capability < 120, block_d > 128
     # 64 rows are the least that wgmma takes. 128 halve the traffic from L2, once they too fill the card.
@@ -71,9 +72,9 @@ def _row_of(query_start_loc_ptr, query_block, num_decodes, num_rows, BLOCK_Q: tl
 @triton.jit
 def _attend_span(
     q, k_ptr, v_ptr, table_ptr, positions, oldest, newest, begin, end, maximum, total, out, scale_log2,
-    block_stride, slot_stride,
+    inner_scale, block_stride, slot_stride,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr,
-    BLOCK_N: tl.constexpr, MASKED: tl.constexpr,
+    BLOCK_N: tl.constexpr, MASKED: tl.constexpr, CAPPED: tl.constexpr,
 ):  # fmt: skip
     blocks = load_blocks(table_ptr, begin + tl.arange(0, BLOCK_N), oldest, newest, BLOCK_SIZE)
     for start in range(begin, end, BLOCK_N):
@@ -86,7 +87,9 @@ def _attend_span(
         visible = keys[None, :] <= positions[:, None]
         if WINDOW:
             visible = visible & (keys[None, :] > positions[:, None] - WINDOW)
-        maximum, total, out = attend(q, k, v, visible, maximum, total, out, scale_log2, MASKED)
+        maximum, total, out = attend(
+            q, k, v, visible, maximum, total, out, scale_log2, inner_scale, MASKED, CAPPED
+        )  # fmt: skip
     return maximum, total, out
 
 
@@ -96,11 +99,11 @@ def _attend_span(
 )
 def _prefill(
     q_ptr, k_ptr, v_ptr, out_ptr, query_start_loc_ptr, seq_lens_ptr, tables_ptr, table_stride, num_decodes, num_rows,
-    scale_log2, q_token_stride, q_head_stride, out_token_stride, out_head_stride, block_stride, kv_head_stride,
-    slot_stride,
+    scale_log2, inner_scale, q_token_stride, q_head_stride, out_token_stride, out_head_stride, block_stride,
+    kv_head_stride, slot_stride,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, GROUP: tl.constexpr, NUM_KV_HEADS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    BLOCK_N: tl.constexpr, CAPPED: tl.constexpr,
 ):  # fmt: skip
     # The last blocks of a row see the most keys: first come, so that the card does not end on a few long programs.
     program = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -139,15 +142,15 @@ def _prefill(
     if WINDOW:
         maximum, total, out = _attend_span(
             q, k_ptr, v_ptr, table_ptr, positions, oldest, newest, begin, left, maximum, total, out, scale_log2,
-            block_stride, slot_stride, HEAD_DIM, BLOCK_D, BLOCK_SIZE, WINDOW, BLOCK_N, True,
+            inner_scale, block_stride, slot_stride, HEAD_DIM, BLOCK_D, BLOCK_SIZE, WINDOW, BLOCK_N, True, CAPPED,
         )  # fmt: skip
     maximum, total, out = _attend_span(
         q, k_ptr, v_ptr, table_ptr, positions, oldest, newest, left, right, maximum, total, out, scale_log2,
-        block_stride, slot_stride, HEAD_DIM, BLOCK_D, BLOCK_SIZE, WINDOW, BLOCK_N, False,
+        inner_scale, block_stride, slot_stride, HEAD_DIM, BLOCK_D, BLOCK_SIZE, WINDOW, BLOCK_N, False, CAPPED,
     )  # fmt: skip
     maximum, total, out = _attend_span(
         q, k_ptr, v_ptr, table_ptr, positions, oldest, newest, right, newest + 1, maximum, total, out, scale_log2,
-        block_stride, slot_stride, HEAD_DIM, BLOCK_D, BLOCK_SIZE, WINDOW, BLOCK_N, True,
+        inner_scale, block_stride, slot_stride, HEAD_DIM, BLOCK_D, BLOCK_SIZE, WINDOW, BLOCK_N, True, CAPPED,
     )  # fmt: skip
 
     out_ptrs = out_ptr + rows[:, None] * out_token_stride + heads[:, None] * out_head_stride + dims[None, :]
@@ -163,13 +166,14 @@ def prefill_attention(
     *,
     scale: float,
     sliding_window: int = 0,
+    softcap: float = 0.0,
     config: Config | None = None,
 ) -> None:
     """Write out[num_decodes:]: attention of rows [num_decodes, B), whose query tokens are q[num_decodes:].
 
     q, out [T, Hq, D], caches [N, Hkv, S, D]. `config` is chosen if None.
     """
-    check_paged(q, k_cache, v_cache, ragged, scale)
+    check_paged(q, k_cache, v_cache, ragged, scale, softcap)
     assert out.shape == q.shape
     assert out.stride(2) == 1
     num_tokens, num_rows = len(q) - ragged.num_decodes, len(ragged.seq_lens) - ragged.num_decodes
@@ -185,7 +189,7 @@ def prefill_attention(
     grid = ((num_tokens // block_q + num_rows) * num_kv_heads,)
     _prefill[grid](
         q, k_cache, v_cache, out, ragged.query_start_loc, ragged.seq_lens, ragged.block_tables,
-        ragged.block_tables.stride(0), ragged.num_decodes, num_rows, scale * LOG2_E,
+        ragged.block_tables.stride(0), ragged.num_decodes, num_rows, *score_scales(scale, softcap),
         *q.stride()[:2], *out.stride()[:2], *k_cache.stride()[:3],
         HEAD_DIM=head_dim,
         BLOCK_D=max(triton.next_power_of_2(head_dim), 16),
@@ -194,5 +198,6 @@ def prefill_attention(
         BLOCK_SIZE=block_size,
         WINDOW=sliding_window,
         BLOCK_Q=block_q,
+        CAPPED=softcap > 0,
         **config._asdict(),
     )  # fmt: skip

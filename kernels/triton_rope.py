@@ -125,7 +125,7 @@ def rope_and_cache(
         GROUP=group,
         BLOCK_SIZE=block_size,
         BLOCK_GROUP=triton.next_power_of_2(group),
-        BLOCK_HALF=triton.next_power_of_2(rotary_dim // 2),
+        BLOCK_HALF=triton.next_power_of_2(max(rotary_dim // 2, 1)),  # 1, and masked, where nothing turns
         BLOCK_REST=triton.next_power_of_2(max(head_dim - rotary_dim, 1)),
         BLOCK_D=triton.next_power_of_2(head_dim),
         HAS_Q_NORM=q_norm is not None,

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..engine.config import DEMO_FOLDER, EngineConfig, ModelConfig
+from ..engine.config import DEMO_FOLDER, EngineConfig
 from ..engine.errors import ConfigError
+from ..engine.model_config import ModelConfig
 
 SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
 
@@ -159,7 +160,6 @@ def _model(model: str | None) -> Finding:
                 return Finding("model", text, False, is_needed=False)
             importlib.import_module("..engine.model_runner", __package__).model_folder(settings)  # says what is wrong
         config = ModelConfig.from_folder(folder)
-        importlib.import_module("..engine.models.registry", __package__).model_class(config.architecture)
     except (ConfigError, ImportError) as exc:
         return Finding("model", str(exc), False, "give a folder that is there and whole, of a supported model")
     missing = [" or ".join(names) for names in (SAFETENSORS, ("tokenizer.json",)) if not _has_any(folder, names)]

@@ -1,128 +1,187 @@
-"""The one decoder: pre-norm attention and gated MLP over a paged cache. A family states only its difference.
+"""The one decoder: attention and MLP behind norms, over a paged cache. A family states only its difference.
 
 Weights keep their checkpoint names; q, k and v become one matrix, gate and up another.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...kernels import ops
-from ..config import ModelConfig
 from ..errors import ConfigError
 from ..inputs import Inputs
 from ..kv_cache import KVCache
-from ..layers import rope_table
+from ..layers import GATED_ACTIVATIONS, MLP, Attention, Cache, Norm, RMSNorm, activation
+from ..model_config import ModelConfig
+from ..rope_table import rope_table
 from ..weights import WeightSource
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer's weights, the matrices packed by `ops.pack_linear`."""
+    """One layer: two norms, each before what it feeds."""
 
-    input_layernorm: Tensor
-    qkv_proj: Any
-    q_norm: Tensor | None
-    k_norm: Tensor | None
-    o_proj: Any
-    post_attention_layernorm: Tensor
-    gate_up_proj: Any
-    down_proj: Any
-    sliding_window: int
+    attention_norm: Norm
+    attention: Callable[[Tensor, Inputs, Cache], Tensor]
+    mlp_norm: Norm
+    mlp: Callable[[Tensor], Tensor]
+
+
+class Names(NamedTuple):
+    """What a family calls its weights."""
+
+    prefix: str = "model."  # of all but the head; missing if only the base model was saved
+    embed: str = "embed_tokens"
+    norm: str = "norm"
+    layers: str = "layers"
+    attention_norm: str = "input_layernorm"  # from here on within a layer
+    attention: str = "self_attn"
+    o_proj: str = "o_proj"  # within attention
+    mlp_norm: str = "post_attention_layernorm"
+    mlp: str = "mlp"
 
 
 class Decoder:
-    """A Llama-shaped model: RMSNorm, rotary embedding, grouped-query attention, SwiGLU."""
+    """A Llama-shaped model: RMSNorm, rotary embedding, grouped-query attention, SwiGLU.
 
-    # What families differ in.
+    Families override what differs: how config.json reads, what the weights are called, how a part is built or run.
+    """
+
+    partial_rotary: ClassVar[bool] = False  # whether some of a head, or all, may stay as it is
+    names: ClassVar[Names] = Names()
     qkv_bias: ClassVar[bool | None] = None  # None: as config.attention_bias says
     o_bias: ClassVar[bool | None] = None
+    ignored: ClassVar[tuple[str, ...]] = ("rotary_emb.inv_freq", "lm_head.weight")  # endings of what is not read
     qk_norm: ClassVar[bool] = False  # RMSNorm on each query and key head, before the rotation
 
+    @classmethod
+    def config_words(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """config.json in Llama's words, what it leaves unsaid filled in as transformers does.
+
+        Raises ConfigError for what would be silently wrong.
+        """
+        return dict(raw)
+
     def __init__(self, config: ModelConfig, source: WeightSource, *, device: torch.device, max_model_len: int) -> None:
-        if config.hidden_act not in ("silu", "swish"):
-            raise ConfigError(f"hidden_act {config.hidden_act!r} is not known for {config.architecture}; known: silu")
+        if not self.partial_rotary and any(rope.rotary_dim != config.head_dim for rope in config.ropes):
+            raise ConfigError(f"partial_rotary_factor other than 1 is not known for {config.architecture}")
         self.config = config
         self._source = source
         self._device = device
-        self._scale = config.head_dim**-0.5
-        self._cos_sin = rope_table(config.rope, head_dim=config.head_dim, num_positions=max_model_len, device=device)
-        table = (config.vocab_size, config.hidden_size)
-        self._embed_tokens = self._take("model.embed_tokens.weight", *table)
-        self._layers = [self._load_layer(index) for index in range(config.num_layers)]
-        self._norm = self._take("model.norm.weight", config.hidden_size)
-        head = self._embed_tokens if config.tie_word_embeddings else self._take("lm_head.weight", *table)
-        self._lm_head = ops.pack_linear(head)
+        with_prefix, without = (f"{prefix}{self.names.embed}.weight" for prefix in (self.names.prefix, ""))
+        self._prefix = "" if source.has(without) and not source.has(with_prefix) else self.names.prefix
+        self._cos_sin = {
+            rope: rope_table(rope, num_positions=max_model_len, device=device) for rope in dict.fromkeys(config.ropes)
+        }
+        self._load()
+        if unread := [name for name in source.unread() if not name.endswith(self.ignored)]:
+            raise ConfigError(
+                f"the weights have tensors that {config.architecture} would not read, {unread[0]!r} for one of "
+                f"{len(unread)}; do they belong to this config.json?"
+            )
         del self._source
+
+    def _load(self) -> None:
+        config = self.config
+        table = (config.vocab_size, self._embedding_size())
+        self._embed_tokens = self._take(f"{self._prefix}{self.names.embed}.weight", *table)
+        self._layers = [self._load_layer(index) for index in range(config.num_layers)]
+        self._norm = self._load_norm(f"{self._prefix}{self.names.norm}")
+        head = self._embed_tokens
+        if not config.tie_word_embeddings:
+            head = self._take("lm_head.weight", *table)
+        self._lm_head = ops.pack_linear(head)
+
+    def _embedding_size(self) -> int:
+        return self.config.hidden_size
 
     def forward(self, inputs: Inputs, kv_cache: KVCache) -> Tensor:
         """Logits of the rows that sample, [S, vocab_size] float32."""
-        x = self._embed_tokens[inputs.token_ids]
-        residual: Tensor | None = None
+        x, residual = self._embed(inputs), None
         for layer, cache in zip(self._layers, kv_cache.layers, strict=True):
-            x, residual = self._norm_add(x, residual, layer.input_layernorm)
-            x = self._attention(layer, x, inputs, cache)
-            x, residual = self._norm_add(x, residual, layer.post_attention_layernorm)
-            x = ops.linear(ops.silu_mul(ops.linear(x, layer.gate_up_proj)), layer.down_proj)
-        assert residual is not None
+            x, residual = self._run_layer(layer, x, residual, inputs, cache)
         if len(inputs.sample_indices) < len(x):
-            x, residual = x[inputs.sample_indices], residual[inputs.sample_indices]
-        x, _ = self._norm_add(x, residual, self._norm)
+            x = x[inputs.sample_indices]
+            residual = None if residual is None else residual[inputs.sample_indices]
+        return self._logits(self._norm.add(x, residual)[0])
+
+    def _embed(self, inputs: Inputs) -> Tensor:
+        return self._embed_tokens[inputs.token_ids]
+
+    def _run_layer(
+        self, layer: Layer, x: Tensor, residual: Tensor | None, inputs: Inputs, cache: Cache
+    ) -> tuple[Tensor, Tensor | None]:
+        """(what the next norm adds to the residual stream, the stream so far)."""
+        x, residual = layer.attention_norm.add(x, residual)
+        x = layer.attention(x, inputs, cache)
+        x, residual = layer.mlp_norm.add(x, residual)
+        return layer.mlp(x), residual
+
+    def _logits(self, x: Tensor) -> Tensor:
         return ops.linear(x, self._lm_head).float()
 
-    def _norm_add(self, x: Tensor, residual: Tensor | None, weight: Tensor) -> tuple[Tensor, Tensor]:
-        eps = self.config.rms_norm_eps
-        if residual is None:
-            return ops.rms_norm(x, weight, eps=eps), x
-        return ops.add_rms_norm(x, residual, weight, eps=eps)
-
-    def _attention(self, layer: Layer, x: Tensor, inputs: Inputs, cache: tuple[Tensor, Tensor]) -> Tensor:
-        config = self.config
-        heads = ops.linear(x, layer.qkv_proj).view(len(x), -1, config.head_dim)
-        q, k, v = torch.split(heads, [config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1)
-        q = ops.rope_and_cache(
-            q,
-            k,
-            v,
-            self._cos_sin,
-            inputs.positions,
-            inputs.slot_mapping,
-            *cache,
-            q_norm=layer.q_norm,
-            k_norm=layer.k_norm,
-            eps=config.rms_norm_eps,
+    def _load_layer(self, index: int) -> Layer:
+        layer = self._layer_name(index)
+        return Layer(
+            attention_norm=self._load_norm(f"{layer}.{self.names.attention_norm}"),
+            attention=self._load_attention(index),
+            mlp_norm=self._load_norm(f"{layer}.{self.names.mlp_norm}"),
+            mlp=self._load_mlp(index),
         )
-        out = ops.paged_attention(q, *cache, inputs.ragged, scale=self._scale, sliding_window=layer.sliding_window)
-        return ops.linear(out.reshape(len(x), -1), layer.o_proj)
+
+    def _layer_name(self, index: int) -> str:
+        return f"{self._prefix}{self.names.layers}.{index}"
+
+    def _load_norm(self, name: str) -> Norm:
+        return RMSNorm(self._norm_weight(name, self.config.hidden_size), self.config.norm_eps)
+
+    def _norm_weight(self, name: str, size: int) -> Tensor:
+        return self._take(f"{name}.weight", size)
+
+    def _load_attention(self, index: int) -> Attention:
+        config, name = self.config, f"{self._layer_name(index)}.{self.names.attention}"
+        q_size, o_bias = config.num_heads * config.head_dim, self.o_bias
+        if o_bias is None:
+            o_bias = config.attention_bias
+        return Attention(
+            qkv_proj=self._load_qkv(name),
+            o_proj=self._linear([(f"{name}.{self.names.o_proj}", config.hidden_size)], q_size, bias=o_bias),
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            cos_sin=self._cos_sin[config.ropes[index]],
+            scale=config.head_dim**-0.5,
+            sliding_window=config.sliding_windows[index],
+            q_norm=self._norm_weight(f"{name}.q_norm", config.head_dim) if self.qk_norm else None,
+            k_norm=self._norm_weight(f"{name}.k_norm", config.head_dim) if self.qk_norm else None,
+            norm_eps=config.norm_eps,
+        )
+
+    def _load_qkv(self, name: str) -> Any:
+        config = self.config
+        q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        parts = [(f"{name}.q_proj", q_size), (f"{name}.k_proj", kv_size), (f"{name}.v_proj", kv_size)]
+        bias = config.attention_bias if self.qkv_bias is None else self.qkv_bias
+        return self._linear(parts, config.hidden_size, bias=bias)
+
+    def _load_mlp(self, index: int) -> Callable[[Tensor], Tensor]:
+        """What follows a layer's attention."""
+        hidden, inner, bias = self.config.hidden_size, self.config.intermediate_size, self.config.mlp_bias
+        mlp = f"{self._layer_name(index)}.{self.names.mlp}"
+        return MLP(
+            self._linear([(f"{mlp}.gate_proj", inner), (f"{mlp}.up_proj", inner)], hidden, bias=bias),
+            activation(self.config.hidden_act, GATED_ACTIVATIONS),
+            self._linear([(f"{mlp}.down_proj", hidden)], inner, bias=bias),
+        )
 
     def _take(self, name: str, *shape: int) -> Tensor:
         return self._source.take(name, shape).to(self._device)
 
-    def _load_layer(self, index: int) -> Layer:
-        config = self.config
-        hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
-        attention, mlp = f"model.layers.{index}.self_attn", f"model.layers.{index}.mlp"
-        q_size, kv_size = config.num_heads * head_dim, config.num_kv_heads * head_dim
-        qkv = [(f"{attention}.q_proj", q_size), (f"{attention}.k_proj", kv_size), (f"{attention}.v_proj", kv_size)]
-        gate_up = [(f"{mlp}.gate_proj", inner), (f"{mlp}.up_proj", inner)]
-        qkv_bias = config.attention_bias if self.qkv_bias is None else self.qkv_bias
-        o_bias = config.attention_bias if self.o_bias is None else self.o_bias
-        return Layer(
-            input_layernorm=self._take(f"model.layers.{index}.input_layernorm.weight", hidden),
-            qkv_proj=self._linear(qkv, hidden, bias=qkv_bias),
-            q_norm=self._take(f"{attention}.q_norm.weight", head_dim) if self.qk_norm else None,
-            k_norm=self._take(f"{attention}.k_norm.weight", head_dim) if self.qk_norm else None,
-            o_proj=self._linear([(f"{attention}.o_proj", hidden)], q_size, bias=o_bias),
-            post_attention_layernorm=self._take(f"model.layers.{index}.post_attention_layernorm.weight", hidden),
-            gate_up_proj=self._linear(gate_up, hidden, bias=config.mlp_bias),
-            down_proj=self._linear([(f"{mlp}.down_proj", hidden)], inner, bias=config.mlp_bias),
-            sliding_window=config.sliding_windows[index],
-        )
-
     def _linear(self, parts: list[tuple[str, int]], in_features: int, *, bias: bool) -> Any:
-        """Matrices of one input, stacked into one."""
+        """Matrices of one input, (name, rows) each, stacked into one."""
         weight = torch.cat([self._take(f"{name}.weight", size, in_features) for name, size in parts])
         stacked_bias = torch.cat([self._take(f"{name}.bias", size) for name, size in parts]) if bias else None
         return ops.pack_linear(weight, stacked_bias)

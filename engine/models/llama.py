@@ -1,7 +1,14 @@
 """Llama 1 to 3 (Touvron et al. 2023, Dubey et al. 2024): the decoder as it stands."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from .decoder import Decoder
 
 
 class LlamaForCausalLM(Decoder):
-    """Nothing differs."""
+    """Sees everything: transformers ignores a sliding_window here."""
+
+    @classmethod
+    def config_words(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        return {**super().config_words(raw), "sliding_window": None}

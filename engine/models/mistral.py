@@ -1,7 +1,14 @@
 """Mistral (Jiang et al. 2023): a Llama whose layers may see only a sliding window, which config.json states."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from .decoder import Decoder
 
 
 class MistralForCausalLM(Decoder):
-    """Nothing differs but the window, which is in the config."""
+    """Nothing differs but the window."""
+
+    @classmethod
+    def config_words(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        return super().config_words({"sliding_window": 4096, **raw})

@@ -1,9 +1,18 @@
 """Qwen3 (Yang et al. 2025): RMSNorm on every query and key head instead of biases."""
 
-from .decoder import Decoder
+from collections.abc import Mapping
+from typing import Any
+
+from .qwen2 import Qwen2ForCausalLM
 
 
-class Qwen3ForCausalLM(Decoder):
-    """Normalises queries and keys per head."""
+class Qwen3ForCausalLM(Qwen2ForCausalLM):
+    """Normalises queries and keys per head; windows as Qwen2 has them."""
 
+    qkv_bias = None
+    o_bias = None
     qk_norm = True
+
+    @classmethod
+    def config_words(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        return super().config_words({"head_dim": 128, **raw})

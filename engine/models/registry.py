@@ -1,22 +1,61 @@
-"""Which class serves which architecture name. A family is imported when it is used."""
+"""Which class serves which architecture name, and what the README says of it. A family is imported when it is used.
+
+`python -m splitfuse.engine.models.registry` prints the README's table.
+"""
 
 from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import ConfigError
-from .decoder import Decoder
 
+if TYPE_CHECKING:
+    from .decoder import Decoder
+
+
+class Family(NamedTuple):
+    """Where a class stands, and a row of the README's table."""
+
+    module: str
+    name: str
+    example: str  # an id on the hub
+    notes: str
+
+
+# By the architecture that config.json names.
 MODELS = {
-    "LlamaForCausalLM": ".llama",
-    "MistralForCausalLM": ".mistral",
-    "Qwen2ForCausalLM": ".qwen2",
-    "Qwen3ForCausalLM": ".qwen3",
+    "FalconForCausalLM": Family(".falcon", "Falcon", "tiiuae/falcon-7b", "7B, 11B, 40B; no ALiBi"),
+    "Gemma2ForCausalLM": Family(".gemma2", "Gemma 2", "google/gemma-2-2b-it", "soft-caps, windows in turn"),
+    "Gemma3ForCausalLM": Family(".gemma3", "Gemma 3", "google/gemma-3-1b-it", "text models"),
+    "GPT2LMHeadModel": Family(".gpt2", "GPT-2", "openai-community/gpt2", ""),
+    "LlamaForCausalLM": Family(".llama", "Llama 1 to 3", "meta-llama/Llama-3.1-8B", "and its likes: SmolLM2, Falcon 3"),
+    "MistralForCausalLM": Family(".mistral", "Mistral", "mistralai/Mistral-7B-v0.3", "with or without window"),
+    "OPTForCausalLM": Family(".opt", "OPT", "facebook/opt-125m", "pre- and post-norm; convert `.bin` files first"),
+    "Phi3ForCausalLM": Family(
+        ".phi3",
+        "Phi-3, Phi-4",
+        "microsoft/Phi-4-mini-instruct",
+        "longrope: long factors if `--max-model-len` is over the original length",
+    ),
+    "Qwen2ForCausalLM": Family(".qwen2", "Qwen2, Qwen2.5", "Qwen/Qwen2.5-7B-Instruct", ""),
+    "Qwen3ForCausalLM": Family(".qwen3", "Qwen3", "Qwen/Qwen3-0.6B", ""),
 }
 
 
-def model_class(architecture: str) -> type[Decoder]:
+def model_class(architecture: str) -> "type[Decoder]":
     """The class for config.json's architecture. Raises ConfigError that lists what is known."""
     if architecture not in MODELS:
         raise ConfigError(f"architecture {architecture!r} is not known; known: {', '.join(sorted(MODELS))}")
-    module = import_module(MODELS[architecture], __package__)
+    module = import_module(MODELS[architecture].module, __package__)
     found: type[Decoder] = getattr(module, architecture)
     return found
+
+
+def families_table() -> str:
+    """The README's table."""
+    rows = sorted(MODELS.items(), key=lambda item: item[1].name.lower())
+    lines = [f"| {row.name} | `{architecture}` | `{row.example}` | {row.notes} |" for architecture, row in rows]
+    return "\n".join(["| family | `architectures` | for example | |", "|---|---|---|---|", *lines])
+
+
+if __name__ == "__main__":
+    print(families_table())

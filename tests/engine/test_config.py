@@ -11,8 +11,9 @@ from tiny_models import greedy, save_model, write_config
 from transformers import AutoModelForCausalLM
 
 from splitfuse.engine import LLM, EngineConfig, SamplingParams
-from splitfuse.engine.config import ModelConfig
 from splitfuse.engine.errors import ConfigError
+from splitfuse.engine.model_config import ModelConfig
+from splitfuse.engine.model_runner import ModelRunner
 from splitfuse.engine.tokenizer import Tokenizer
 
 PROMPT = [20 + i * 7 % 200 for i in range(120)]
@@ -33,6 +34,60 @@ OURS_LIKE_THEIRS: list[tuple[str, dict[str, Any]]] = [
         {"sliding_window": 16, "use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"]},
     ),
     ("qwen3", {"use_sliding_window": False, "sliding_window": 16, "layer_types": None}),
+    (
+        "llama-mha",
+        {
+            "rope_parameters": None,
+            "rope_theta": 500.0,
+            "rope_scaling": {"type": "yarn", "factor": 4.0, "beta_fast": 8, "original_max_position_embeddings": 64},
+        },
+    ),
+    (
+        "qwen2",
+        {
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "factor": 3.0,
+                "original_max_position_embeddings": 100,
+                "mscale": 0.7,
+                "mscale_all_dim": 1.2,
+                "truncate": False,
+            }
+        },
+    ),
+    ("llama-mha", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "attention_factor": 1.3}}),
+    ("llama-mha", {"rope_parameters": None, "rope_scaling": {"type": "dynamic", "factor": 2.0}}),
+    ("phi3-window", {"sliding_window": None}),
+    # All of the sequence is beyond the original length: the long factors, here as there.
+    ("phi3-longrope", {"original_max_position_embeddings": 64}),
+    (
+        "phi3-longrope",
+        {
+            "original_max_position_embeddings": 64,
+            "partial_rotary_factor": 0.5,
+            "rope_parameters": None,
+            "rope_scaling": {
+                "type": "su",
+                "original_max_position_embeddings": 64,
+                "short_factor": [1.0, 1.1, 1.2, 1.3],
+                "long_factor": [1.5, 2.0, 2.5, 9.0],
+            },
+        },
+    ),
+    ("gemma2", {"layer_types": None, "attn_logit_softcapping": None, "hidden_act": "relu"}),
+    ("gemma2", {"final_logit_softcapping": None, "sliding_window": 100, "query_pre_attn_scalar": 7}),
+    ("gemma3", {"layer_types": None, "sliding_window_pattern": 2, "final_logit_softcapping": 2.0}),
+    (
+        "gemma3",
+        {
+            "rope_parameters": None,
+            "rope_theta": 5000.0,
+            "rope_local_base_freq": 70.0,
+            "rope_scaling": {"rope_type": "linear", "factor": 2.0},
+        },
+    ),
+    ("gpt2", {"scale_attn_weights": False, "activation_function": "relu"}),
+    ("falcon-7b", {"rope_parameters": None, "rope_theta": 77.0}),
 ]
 
 
@@ -50,16 +105,22 @@ def test_config_variants_give_the_tokens_of_transformers(name: str, changes: dic
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+    ({"rope_parameters": {"rope_type": "default", "rope_theta": 1}}, "rope_theta"),
+    ({"rope_parameters": {"rope_type": "yarn", "factor": "4"}}, "factor"),
+    ({"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}}, "8 numbers"),
+    ({"layer_types": ["full_attention", "linear_attention"]}, "linear_attention"),
+    ({"attention_bias": True}, "q_proj.bias"),
     ({"quantization_config": {"quant_method": "fp8"}}, "quantized"),
     ({"rope_parameters": None, "rope_scaling": {"type": "linear"}}, "factor"),
-    ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "yarn"),
+    ({"rope_parameters": {"rope_type": "mrope", "factor": 2.0}}, "mrope"),
     ({"eos_token_id": "</s>"}, "config.json"),
     ({"rms_norm_eps": None}, "config.json"),
     ({"head_dim": 15}, "odd"),
     ({"num_key_value_heads": 3}, "multiple"),
     ({"hidden_size": -1}, "hidden_size"),
     ({"hidden_act": "gelu"}, "gelu"),
-    ({"architectures": ["FooForCausalLM"]}, "known: LlamaForCausalLM"),
+    ({"architectures": ["FooForCausalLM"]}, "known: .*LlamaForCausalLM"),
     ({"intermediate_size": 97}, "do not belong together"),
 ]
 
@@ -71,6 +132,77 @@ def test_what_cannot_work_is_refused(changes: dict[str, Any], words: str, tmp_pa
     write_config(tmp_path, **changes)
     with pytest.raises(ConfigError, match=words):
         LLM(str(tmp_path), dtype="float32")
+
+
+REFUSED_BY_FAMILY: list[tuple[str, dict[str, Any], str]] = [
+    ("phi3-longrope", {"partial_rotary_factor": 0.5}, "short_factor must be 4 numbers"),
+    ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+    ("gemma2", {"hidden_activation": "quick_gelu"}, "quick_gelu"),
+    ("gemma2", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar"),
+    ("gemma3", {"attn_logit_softcapping": 30.0}, "attn_logit_softcapping"),
+    ("gpt2", {"add_cross_attention": True}, "add_cross_attention"),
+    ("gpt2", {"activation_function": "tanh"}, "tanh"),
+    ("opt", {"word_embed_proj_dim": "narrow"}, "word_embed_proj_dim"),
+    ("opt", {"enable_bias": False}, "would not read"),
+    ("falcon-7b", {"alibi": True}, "alibi"),
+    ("falcon-7b", {"bias": True}, "query_key_value.bias"),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "words"), REFUSED_BY_FAMILY)
+def test_what_a_family_cannot_do_is_refused(name: str, changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    save_model(name, tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    if "partial_rotary_factor" in changes:
+        saved["rope_parameters"].pop("partial_rotary_factor")
+        changes = {**changes, "rope_parameters": saved["rope_parameters"]}
+    write_config(tmp_path, **changes)
+    with pytest.raises(ConfigError, match=words):
+        LLM(str(tmp_path), dtype="float32")
+
+
+def test_weights_that_nothing_would_read_are_refused(tmp_path: Path) -> None:
+    save_model("qwen2", tmp_path)
+    write_config(tmp_path, architectures=["LlamaForCausalLM"], model_type="llama")
+    with pytest.raises(ConfigError, match=r"k_proj\.bias.* one of 6"):
+        LLM(str(tmp_path), dtype="float32")
+
+
+def test_gpt2_as_it_was_published(tmp_path: Path) -> None:
+    """Names without "transformer.", causal masks among the weights, no head."""
+    model = save_model("gpt2", tmp_path)
+    path = tmp_path / "model.safetensors"
+    tensors = {name.removeprefix("transformer."): tensor for name, tensor in load_file(path).items()}
+    assert "wte.weight" in tensors
+    assert "lm_head.weight" not in tensors
+    save_file({**tensors, "h.0.attn.bias": torch.ones(1, 1, 9, 9), "h.0.attn.masked_bias": torch.ones(1)}, path)
+    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+    ours = LLM(str(tmp_path), dtype="float32").generate({"prompt_token_ids": PROMPT}, params)[0]
+    assert ours.outputs[0].token_ids == greedy(model, PROMPT, 12)
+
+
+def test_yarn_serves_what_it_stretches_to(tmp_path: Path) -> None:
+    save_model("llama-yarn", tmp_path)
+    yarn = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 512}
+    write_config(tmp_path, rope_parameters=yarn)
+    with pytest.raises(ConfigError, match="2048 positions"):
+        LLM(str(tmp_path), dtype="float32", max_model_len=2049)
+    assert ModelRunner(EngineConfig(model=str(tmp_path), num_kv_blocks=40), tmp_path).loaded.max_model_len == 512
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+    ours = LLM(str(tmp_path), dtype="float32", max_model_len=700).generate({"prompt_token_ids": PROMPT * 5}, params)[0]
+    assert ours.outputs[0].token_ids == greedy(theirs, PROMPT * 5, 12)
+
+
+@pytest.mark.parametrize(("max_model_len", "name"), [(128, "short_factor"), (129, "long_factor")])
+def test_longrope_says_which_factors_hold(
+    max_model_len: int, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_model("phi3-longrope", tmp_path)
+    write_config(tmp_path, original_max_position_embeddings=128)
+    with caplog.at_level("INFO", logger="splitfuse.engine"):
+        LLM(str(tmp_path), dtype="float32", max_model_len=max_model_len, num_kv_blocks=40)
+    assert f"longrope: {name}" in caplog.text
 
 
 def test_integer_weights_are_refused(tmp_path: Path) -> None:

@@ -5,9 +5,8 @@ import random
 from pathlib import Path
 
 import pytest
-import torch
 from random_schedule import Arrival, random_llm, run_schedule
-from tiny_models import CONFIGS, VOCAB_SIZE, greedy, save_model
+from tiny_models import CONFIGS, VARIANTS, VOCAB_SIZE, greedy, save_model
 
 from splitfuse.engine import LLM, SamplingParams
 
@@ -25,9 +24,10 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp(request.param)
     model = save_model(request.param, folder)
     rng = random.Random(request.param)
-    lengths = [1, 2, 15, 16, 17, 32, 300] + [rng.randint(1, 300) for _ in range(NUM_PROMPTS - 7)]
+    num_prompts = 20 if request.param in VARIANTS else NUM_PROMPTS
+    lengths = [1, 2, 15, 16, 17, 32, 300] + [rng.randint(1, 300) for _ in range(num_prompts - 7)]
     prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(length)] for length in lengths]
-    for index in range(10, NUM_PROMPTS, 2):  # some begin alike, for the prefix cache
+    for index in range(10, num_prompts, 2):  # some begin alike, for the prefix cache
         beginning = rng.choice(prompts[:index])[: rng.randint(1, 200)]
         prompts[index] = (beginning + prompts[index])[:300]
     return str(folder), prompts, [greedy(model, prompt, NUM_NEW) for prompt in prompts]
@@ -109,28 +109,6 @@ def test_outputs_of_one_prompt_share_it_and_are_what_they_are_alone(case: Case) 
             assert len({tuple(o.token_ids) for o in arrival.outputs}) > 1
         cached = [o.metrics.num_cached_tokens for arrival in arrivals for o in arrival.outputs if o.metrics]
         assert sum(count > 0 for count in cached) > len(cached) // 3, "most of the others share their leader's prompt"
-
-
-@pytest.mark.parametrize("native", [True, False])
-def test_logits_equal_transformers(case: Case, native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from transformers import AutoModelForCausalLM
-
-    from splitfuse.kernels import native as native_module
-
-    if not native:
-        monkeypatch.setattr(native_module, "library", lambda: None)
-    elif native_module.library() is None:
-        pytest.skip("needs a C++ compiler for the native CPU library")
-    folder, prompts, _ = case
-    prompt = prompts[-1][:200] or [3]
-    with torch.inference_mode():
-        theirs = AutoModelForCausalLM.from_pretrained(folder)(torch.tensor([prompt])).logits[0, -1].log_softmax(-1)
-    llm = LLM(model=folder, dtype="float32", max_num_batched_tokens=33)
-    params = SamplingParams(temperature=0, max_tokens=1, logprobs=20)
-    output = llm.generate({"prompt_token_ids": prompt}, params)[0].outputs[0]
-    assert output.logprobs is not None
-    ids, values = zip(*output.logprobs[0].top, strict=True)
-    torch.testing.assert_close(torch.tensor(values), theirs[list(ids)], atol=2e-4, rtol=2e-4)
 
 
 def test_sharded_files_load_like_a_single_one(tmp_path: Path) -> None:

@@ -47,10 +47,12 @@ class Shape:
     group: int = 4
     block_size: int = 16
     window: int = 0
+    softcap: float = 0.0
     num_tokens: int = 2048  # query tokens of a prefill, rows of a decode, rows of the others
 
     def __str__(self) -> str:
         window = f" window {self.window}" if self.window else ""
+        window += f" cap {self.softcap:g}" if self.softcap else ""
         return f"{self.dtype} D{self.head_dim} G{self.group} S{self.block_size} T{self.num_tokens}{window}"
 
 
@@ -102,7 +104,8 @@ def _attention(shape: Shape, *, query_len: int, seq_len: int) -> None:
         max_query_len=query_len,
         max_seq_len=seq_len,
     )
-    cuda.paged_attention(q, k_cache, k_cache.clone(), ragged, scale=0.1, sliding_window=shape.window)
+    options: dict[str, Any] = {"scale": 0.1, "sliding_window": shape.window, "softcap": shape.softcap}
+    cuda.paged_attention(q, k_cache, k_cache.clone(), ragged, **options)
 
 
 def _rope(shape: Shape) -> None:
@@ -114,16 +117,27 @@ def _rope(shape: Shape) -> None:
     cuda.rope_and_cache(q, k, k, angles, tokens, tokens, cache, cache.clone(), q_norm=norm, k_norm=norm)
     half = angles[:, : shape.head_dim // 2].contiguous()
     cuda.rope_and_cache(q, k, k, half, tokens, tokens, cache, cache.clone())
+    cuda.rope_and_cache(q, k, k, angles[:, :0], tokens, tokens, cache, cache.clone())
+    cuda.rope_and_cache(q, k, k, angles, tokens, tokens, cache, cache.clone(), q_norm=norm.float(), k_norm=norm.float())
 
 
 def _norms(shape: Shape) -> None:
     x, weight = (_empty(*size, dtype=getattr(torch, shape.dtype)) for size in ((shape.num_tokens, 4096), (4096,)))
     cuda.rms_norm(x, weight, eps=1e-6)
     cuda.add_rms_norm(x, x.clone(), weight, eps=1e-6)
+    cuda.add_rms_norm(x, x.clone(), weight.float(), eps=1e-6)
+    cuda.layer_norm(x, weight, weight, eps=1e-5)
+    cuda.add_layer_norm(x, x.clone(), weight, weight, eps=1e-5)
 
 
-def _silu(shape: Shape) -> None:
-    cuda.silu_mul(_empty(shape.num_tokens, 28672, dtype=getattr(torch, shape.dtype)))
+def _activations(shape: Shape) -> None:
+    x = _empty(shape.num_tokens, 28672, dtype=getattr(torch, shape.dtype))
+    cuda.silu_mul(x)
+    cuda.gelu_tanh_mul(x)
+    cuda.gelu_tanh(x)
+    cuda.gelu(x)
+    cuda.relu(x)
+    cuda.softcap(x.float(), 30.0)
 
 
 def _blocks(shape: Shape) -> None:
@@ -142,7 +156,7 @@ LAUNCHES: dict[str, Callable[[Shape], None]] = {
     "decode": lambda shape: _attention(shape, query_len=1, seq_len=8192),
     "rope": _rope,
     "norm": _norms,
-    "silu": _silu,
+    "activation": _activations,
     "blocks": _blocks,
     "sampling": _sampling,
 }
@@ -152,15 +166,20 @@ SHAPES = [
     *(Shape("prefill", "float16", num_tokens=tokens) for tokens in (3, 256, 2048)),
     *(Shape("prefill", head_dim=dim) for dim in (80, 256)),
     Shape("prefill", group=7, block_size=64, window=4096),
+    Shape("prefill", head_dim=64, group=71),  # Falcon 7B
+    *(Shape("prefill", head_dim=256, group=2, window=4096, softcap=50.0, num_tokens=n) for n in (3, 2048)),  # Gemma 2
     Shape("prefill", "float32", num_tokens=256),
     # 1 row is split, 256 are not.
     *(Shape("decode", head_dim=dim, group=group, num_tokens=256) for dim in (64, 128) for group in (1, 4, 8)),
     *(Shape("decode", head_dim=dim, num_tokens=1) for dim in (64, 80, 128, 256)),
     Shape("decode", "float16", group=16, block_size=64, window=4096, num_tokens=1),
+    Shape("decode", head_dim=64, group=71, num_tokens=256),
+    Shape("decode", head_dim=256, group=2, window=4096, softcap=50.0, num_tokens=1),
     Shape("decode", "float32", num_tokens=256),
     *(Shape("rope", head_dim=dim) for dim in (64, 80, 128, 256)),
+    Shape("rope", head_dim=64, group=71),
     Shape("norm"),
-    Shape("silu"),
+    Shape("activation"),
     Shape("blocks"),
     Shape("sampling", "float32", num_tokens=32),
 ]

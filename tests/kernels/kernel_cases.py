@@ -44,13 +44,14 @@ class AttentionCase:
     head_dim: int = 64
     block_size: int = 16
     sliding_window: int = 0
+    softcap: float = 0.0
     dtype: torch.dtype = torch.float16
     is_cache_joint: bool = False  # K and V as views of one tensor [N, 2, Hkv, S, D]
     seed: int = 0
 
     @property
     def options(self) -> dict[str, Any]:
-        return {"scale": self.head_dim**-0.5, "sliding_window": self.sliding_window}
+        return {"scale": self.head_dim**-0.5, "sliding_window": self.sliding_window, "softcap": self.softcap}
 
     def build(self) -> tuple[Tensor, Tensor, Tensor, ops.RaggedBatch]:
         """(q, k_cache, v_cache, ragged).
@@ -120,5 +121,6 @@ def random_attention_case(seed: int, *, num_decodes: int, num_prefills: int) -> 
         sliding_window=pick([0, 0, 1, 7, 33, 100]),
         dtype=pick(DOT_DTYPES),
         is_cache_joint=pick([True, False]),
+        softcap=pick([0.0, 0.0, 0.7, 50.0]),
         seed=seed,
     )

@@ -42,10 +42,52 @@ def test_norms_and_silu(dtype: torch.dtype, num_tokens: int, hidden: int) -> Non
     close(cpu.silu_mul(gate_up), reference.silu_mul(gate_up.double()))
 
 
-def test_silu_at_the_ends() -> None:
-    gate = torch.tensor([[-200.0, -88.0, -20.0, 0.0, 20.0, 200.0] * 4])
-    out = cpu.silu_mul(torch.cat((gate, torch.ones_like(gate)), dim=-1))
-    torch.testing.assert_close(out, torch.nn.functional.silu(gate), atol=1e-6, rtol=1e-6)
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(("num_tokens", "hidden"), [(1, 64), (3, 40), (5, 1000), (70, 512)])
+def test_layer_norms(dtype: torch.dtype, num_tokens: int, hidden: int, has_bias: bool) -> None:
+    x, residual = (randn(num_tokens, hidden, dtype=dtype, seed=s) + 2 for s in (0, 1))
+    weight, bias = randn(hidden, dtype=dtype, seed=2), randn(hidden, dtype=dtype, seed=3) if has_bias else None
+    wide_bias = None if bias is None else bias.double()
+    close(
+        cpu.layer_norm(x, weight, bias, eps=1e-5),
+        reference.layer_norm(x.double(), weight.double(), wide_bias, eps=1e-5),
+    )
+    normed, new = cpu.add_layer_norm(x, residual.clone(), weight, bias, eps=1e-5)
+    close(new, x.double() + residual.double())
+    close(normed, reference.layer_norm(new.double(), weight.double(), wide_bias, eps=1e-5))
+
+
+@pytest.mark.parametrize("hidden", [40, 512])
+def test_a_wide_weight_is_not_rounded(hidden: int) -> None:
+    x, residual = (randn(5, hidden, dtype=torch.bfloat16, seed=s) for s in (0, 1))
+    weight = 1 + randn(hidden, dtype=torch.float32, seed=2) * 1e-3  # bfloat16 would make most of it 1
+    expected = reference.rms_norm(x.double(), weight.double(), eps=1e-5)
+    assert torch.equal(cpu.rms_norm(x, weight, eps=1e-5), expected.bfloat16())
+    normed, new = cpu.add_rms_norm(x, residual.clone(), weight, eps=1e-5)
+    assert torch.equal(normed, reference.rms_norm(new.double(), weight.double(), eps=1e-5).bfloat16())
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("shape", [(1, 64), (3, 40), (70, 1000)])
+def test_activations(dtype: torch.dtype, shape: tuple[int, int]) -> None:
+    x = randn(*shape, dtype=dtype, seed=3) * 4
+    for name in ("gelu", "gelu_tanh", "relu", "gelu_tanh_mul"):
+        close(getattr(cpu, name)(x), getattr(reference, name)(x.double()))
+    for cap in (0.5, 30.0):
+        torch.testing.assert_close(
+            cpu.softcap(x.float(), cap).double(), reference.softcap(x.double(), cap), atol=0, rtol=5e-7
+        )
+
+
+def test_activations_at_the_ends() -> None:
+    gate = torch.tensor([[-torch.inf, -200.0, -88.0, -20.0, 0.0, 20.0, 200.0, 1e30] * 3])
+    gate_up = torch.cat((gate, torch.ones_like(gate)), dim=-1)
+    finite = gate.isfinite()  # -inf · 0 is NaN, in torch as well
+    for name in ("silu", "gelu_tanh"):
+        out, expected = getattr(cpu, f"{name}_mul")(gate_up), getattr(reference, f"{name}_mul")(gate_up)
+        torch.testing.assert_close(out[finite], expected[finite], atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(cpu.softcap(gate, 3.0), 3 * torch.tanh(gate / 3), atol=0, rtol=1e-6)
 
 
 def ragged_case(rng: random.Random, *, block_size: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype):  # type: ignore[no-untyped-def]
@@ -80,17 +122,15 @@ def test_paged_attention(dtype: torch.dtype, seed: int) -> None:
     rng = random.Random(seed)
     torch.manual_seed(seed)
     num_kv_heads, group, head_dim = rng.choice([1, 2]), rng.choice([1, 3, 4, 71]), rng.choice([16, 24, 37, 64, 80])
-    window = rng.choice([0, 0, 7, 30, 64])
+    window, softcap = rng.choice([0, 0, 7, 30, 64]), rng.choice([0.0, 0.5, 50.0])
     k, v, ragged, num_tokens = ragged_case(
         rng, block_size=rng.choice([1, 4, 16, 32]), num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype
     )
     heads = num_kv_heads * group
     q = randn(num_tokens, heads + 5, head_dim, dtype=dtype, seed=seed)[:, :heads]  # a strided view, as of a qkv tensor
-    out = cpu.paged_attention(q, k, v, ragged, scale=head_dim**-0.5, sliding_window=window)
-    expected = reference.paged_attention(
-        q.double(), k.double(), v.double(), ragged, scale=head_dim**-0.5, sliding_window=window
-    )
-    close(out, expected)
+    options = {"scale": head_dim**-0.5, "sliding_window": window, "softcap": softcap}
+    out = cpu.paged_attention(q, k, v, ragged, **options)
+    close(out, reference.paged_attention(q.double(), k.double(), v.double(), ragged, **options))
 
 
 @pytest.mark.parametrize("window", [0, 50])
@@ -112,15 +152,20 @@ def test_a_chunk_gives_the_same_bits_however_it_is_cut(window: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize(("norm", "rotary", "num_tokens"), [(False, 64, 3), (True, 64, 20), (False, 32, 20)])
-def test_rope_and_cache(dtype: torch.dtype, norm: bool, rotary: int, num_tokens: int) -> None:
+@pytest.mark.parametrize(
+    ("norm", "rotary", "num_tokens"),
+    [(None, 64, 3), ("same", 64, 20), ("float32", 64, 20), (None, 32, 20), (None, 0, 20), ("same", 24, 3)],
+)
+def test_rope_and_cache(dtype: torch.dtype, norm: str | None, rotary: int, num_tokens: int) -> None:
     qkv = randn(num_tokens, 8, 64, dtype=dtype, seed=1)
     q, k, v = qkv.split([4, 2, 2], dim=1)
     cos_sin = torch.rand(100, rotary, generator=torch.Generator().manual_seed(2))
     positions = torch.randint(0, 100, (num_tokens,))
     slots = torch.randperm(160)[:num_tokens]
     slots[1] = -1
-    weights = {"q_norm": randn(64, dtype=dtype, seed=3), "k_norm": randn(64, dtype=dtype, seed=4)} if norm else {}
+    norm_dtype = torch.float32 if norm == "float32" else dtype
+    names = ("q_norm", "k_norm") if norm else ()
+    weights = {name: randn(64, dtype=norm_dtype, seed=3 + i) for i, name in enumerate(names)}
     caches = [torch.zeros(10, 2, 16, 64, dtype=dtype) for _ in range(2)]
     expected_caches = [cache.double() for cache in caches]
     expected = reference.rope_and_cache(

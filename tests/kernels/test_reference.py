@@ -30,13 +30,32 @@ def test_add_rms_norm_normalises_the_rounded_sum() -> None:
     assert torch.equal(normed, reference.rms_norm(total, weight, eps=1e-6))
 
 
+def test_layer_norm_is_torchs() -> None:
+    x, residual, weight, bias = _random(5, 48) + 3, _random(5, 48) * 2, _random(48), _random(48) + 1
+    expected = F.layer_norm(x, (48,), weight, bias, 1e-5)
+    torch.testing.assert_close(reference.layer_norm(x, weight, bias, eps=1e-5), expected)
+    torch.testing.assert_close(reference.layer_norm(x, weight, None, eps=1e-5), expected - bias)
+    normed, total = reference.add_layer_norm(x, residual, weight, bias, eps=1e-5)
+    assert torch.equal(total, x + residual)
+    torch.testing.assert_close(normed, F.layer_norm(total, (48,), weight, bias, 1e-5))
+
+
+def test_activations_are_torchs() -> None:
+    x = _random(4, 20) * 3
+    torch.testing.assert_close(reference.gelu(x), F.gelu(x))
+    torch.testing.assert_close(reference.gelu_tanh(x), F.gelu(x, approximate="tanh"))
+    torch.testing.assert_close(reference.gelu_tanh_mul(x), F.gelu(x[:, :10], approximate="tanh") * x[:, 10:])
+    torch.testing.assert_close(reference.relu(x), F.relu(x))
+    torch.testing.assert_close(reference.softcap(x, 2.0), 2 * torch.tanh(x / 2))
+
+
 def test_silu_mul_multiplies_the_halves() -> None:
     gate, up = _random(3, 10), _random(3, 10) + 1
     expected = gate * torch.sigmoid(gate) * up
     torch.testing.assert_close(reference.silu_mul(torch.cat((gate, up), dim=-1)), expected)
 
 
-@pytest.mark.parametrize("rotary_dim", [16, 8])
+@pytest.mark.parametrize("rotary_dim", [16, 8, 0])
 def test_rope_is_a_complex_product(rotary_dim: int) -> None:
     q, k, v = _random(6, 4, 16), _random(6, 2, 16), _random(6, 2, 16)
     positions = torch.tensor([0, 1, 2, 7, 30, 31])
@@ -67,6 +86,17 @@ def test_rope_normalises_heads_first() -> None:
     got = reference.rope_and_cache(q, q, q, cos_sin, zeros, slots, cache, cache.clone(), q_norm=weight, k_norm=weight)
     torch.testing.assert_close(got, F.rms_norm(q, (8,), weight, 1e-6))
     torch.testing.assert_close(cache[0, :, 1], F.rms_norm(q[1], (8,), weight, 1e-6))
+
+
+def test_a_soft_cap_changes_the_scores() -> None:
+    case = AttentionCase((3,), (0,), group=1, num_kv_heads=1, head_dim=8, softcap=0.4, dtype=torch.float64)
+    q, k_cache, v_cache, ragged = case.build()
+    got = reference.paged_attention(q, k_cache, v_cache, ragged, **case.options)
+    block = int(ragged.block_tables[0, 0])
+    keys, values = k_cache[block, 0, :3], v_cache[block, 0, :3]
+    scores = 0.4 * torch.tanh(q[:, 0] @ keys.T * 8**-0.5 / 0.4)
+    mask = torch.ones(3, 3, dtype=torch.bool, device=q.device).tril()
+    torch.testing.assert_close(got[:, 0], scores.masked_fill(~mask, -torch.inf).softmax(-1) @ values)
 
 
 @pytest.mark.parametrize("window", [0, 5])
@@ -110,5 +140,9 @@ def test_meta_tensors_give_shapes() -> None:
         ragged = ops.RaggedBatch(indices, indices, indices, num_decodes=0, max_query_len=3, max_seq_len=3)
         q = ops.rope_and_cache(q, kv, kv, torch.empty(9, 8), indices, indices, cache, cache)
         assert ops.paged_attention(q, cache, cache, ragged, scale=1.0).shape == (3, 4, 8)
-        assert ops.silu_mul(torch.empty(3, 8)).shape == (3, 4)
+        assert ops.silu_mul(torch.empty(3, 8)).shape == ops.gelu_tanh_mul(torch.empty(3, 8)).shape == (3, 4)
+        x, weight = torch.empty(3, 8), torch.empty(8)
+        assert ops.add_layer_norm(x, x, weight, weight, eps=1e-5)[0].shape == (3, 8)
+        for name in ("gelu", "gelu_tanh", "relu"):
+            assert getattr(ops, name)(x).shape == (3, 8)
         assert ops.linear(torch.empty(3, 8), ops.pack_linear(torch.empty(5, 8))).shape == (3, 5)

@@ -18,7 +18,7 @@ LENGTHS = (1, 1, 1, 1), (0, 15, 16, 90)
 
 
 @pytest.mark.parametrize("dtype", DOT_DTYPES, ids=str)
-@pytest.mark.parametrize("group", [1, 2, 3, 4, 6, 7, 8, 16, 20])
+@pytest.mark.parametrize("group", [1, 2, 3, 4, 6, 7, 8, 16, 20, 71])
 def test_groups(group: int, dtype: torch.dtype) -> None:
     check(AttentionCase(*LENGTHS, group=group, dtype=dtype))
 
@@ -33,6 +33,13 @@ def test_head_dims_and_block_sizes(head_dim: int, block_size: int) -> None:
 @pytest.mark.parametrize("num_splits", [1, 4])
 def test_sliding_windows(window: int, num_splits: int) -> None:
     check(AttentionCase((1, 1, 1), (0, 40, 200), sliding_window=window, group=3), num_splits=num_splits)
+
+
+@pytest.mark.parametrize("softcap", [0.3, 5.0, 50.0])
+@pytest.mark.parametrize("num_splits", [1, 4])
+def test_soft_caps(softcap: float, num_splits: int) -> None:
+    case = AttentionCase((1, 1), (40, 200), softcap=softcap, sliding_window=90, group=3, dtype=torch.float32)
+    check(case, num_splits=num_splits)
 
 
 @pytest.mark.parametrize("num_splits", [1, 2, 7, 16, 64])

@@ -29,6 +29,34 @@ def test_add_rms_norm(shape: tuple[int, int], dtype: torch.dtype) -> None:
     assert_near(normed, reference.rms_norm(total.double(), weight.double(), eps=1e-5))
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_layer_norm(shape: tuple[int, int], has_bias: bool, dtype: torch.dtype) -> None:
+    x, residual = random_tensor(*shape, seed=1, dtype=dtype) + 3, random_tensor(*shape, seed=3, dtype=dtype)
+    weight, bias = (random_tensor(shape[1], seed=s, dtype=dtype) for s in (2, 4))
+    wide_bias = bias.double() if has_bias else None
+    got = triton_norm.layer_norm(x, weight, bias if has_bias else None, eps=1e-5)
+    assert got.dtype == dtype
+    assert_near(got, reference.layer_norm(x.double(), weight.double(), wide_bias, eps=1e-5))
+    expected = x.double() + residual.double()
+    normed, total = triton_norm.add_layer_norm(x, residual, weight, bias if has_bias else None, eps=1e-5)
+    assert_near(total, expected)
+    assert_near(normed, reference.layer_norm(total.double(), weight.double(), wide_bias, eps=1e-5))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_a_wide_weight_is_not_rounded(dtype: torch.dtype) -> None:
+    x, weight = random_tensor(3, 96, seed=1, dtype=dtype), random_tensor(96, seed=2, dtype=torch.float32) * 1e-3 + 1
+    expected = reference.rms_norm(x.double(), weight.double(), eps=1e-6)
+    got = triton_norm.rms_norm(x, weight, eps=1e-6)
+    assert got.dtype == dtype
+    if not INTERPRETED or dtype == torch.float16:  # the interpreter cuts bfloat16 where the hardware rounds
+        assert torch.equal(got.double(), expected.to(dtype).double())
+    assert_near(got, expected)
+    assert_near(triton_norm.add_rms_norm(x, torch.zeros_like(x), weight, eps=1e-6)[0], expected)
+
+
 def test_rows_may_lie_apart() -> None:
     wide = random_tensor(5, 300, seed=1, dtype=torch.float16)
     weight = random_tensor(96, seed=2, dtype=torch.float16)

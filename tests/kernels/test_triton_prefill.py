@@ -21,7 +21,7 @@ LENGTHS = (2, 7, 70), (0, 100, 30)
 
 
 @pytest.mark.parametrize("dtype", DOT_DTYPES, ids=str)
-@pytest.mark.parametrize("group", [1, 2, 3, 4, 6, 7, 8, 16, 20])
+@pytest.mark.parametrize("group", [1, 2, 3, 4, 6, 7, 8, 16, 20, 71])
 def test_groups(group: int, dtype: torch.dtype) -> None:
     check(AttentionCase(*LENGTHS, group=group, num_kv_heads=1, dtype=dtype))
 
@@ -36,6 +36,12 @@ def test_head_dims_and_block_sizes(head_dim: int, block_size: int) -> None:
 @pytest.mark.parametrize("window", [0, 1, 16, 31, 64, 1000])
 def test_sliding_windows(window: int, config: Config) -> None:
     check(AttentionCase((3, 20, 33), (0, 150, 63), sliding_window=window, group=3, num_kv_heads=1), config=config)
+
+
+@pytest.mark.parametrize("softcap", [0.3, 5.0, 50.0])
+@pytest.mark.parametrize("window", [0, 40])
+def test_soft_caps(softcap: float, window: int) -> None:
+    check(AttentionCase((3, 20, 33), (0, 150, 63), softcap=softcap, sliding_window=window, dtype=torch.float32))
 
 
 @pytest.mark.parametrize("config", [WIDE, NARROW, SHORT], ids=str)

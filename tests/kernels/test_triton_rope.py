@@ -15,9 +15,10 @@ class RopeCase:
     group: int = 4
     num_kv_heads: int = 2
     head_dim: int = 64
-    rotary_dim: int = 0  # 0: all of the head
+    rotary_dim: int | None = None  # None: all of the head
     block_size: int = 16
     has_norms: bool = False
+    has_wide_norms: bool = False  # weights in float32
     dtype: torch.dtype = torch.float16
     seed: int = 0
 
@@ -27,14 +28,18 @@ class RopeCase:
         widths = [num_kv_heads * self.group * head_dim, num_kv_heads * head_dim, num_kv_heads * head_dim]
         qkv = torch.randn(self.num_tokens, sum(widths), generator=generator).to(self.dtype).to(DEVICE)
         q, k, v = (x.unflatten(1, (-1, head_dim)) for x in qkv.split_with_sizes(widths, 1))
-        angles = torch.rand(50, (self.rotary_dim or head_dim) // 2, generator=generator) * 6
+        rotary_dim = head_dim if self.rotary_dim is None else self.rotary_dim
+        angles = torch.rand(50, rotary_dim // 2, generator=generator) * 6
         cos_sin = torch.cat((angles.cos(), angles.sin()), dim=1).to(DEVICE)
         positions = torch.randint(0, 50, (self.num_tokens,), generator=generator).to(DEVICE)
         slots = torch.randperm(3 * self.block_size, generator=generator)[: self.num_tokens]
         slots[torch.rand(self.num_tokens, generator=generator) < 0.2] = -1
         slots = slots.to(DEVICE)
         caches = [torch.full((3, num_kv_heads, self.block_size, head_dim), float("nan"), device=DEVICE) for _ in "kv"]
-        norms = torch.rand(2, head_dim, generator=generator).to(self.dtype).to(DEVICE) if self.has_norms else None
+        norms = None
+        if self.has_norms:
+            norm_dtype = torch.float32 if self.has_wide_norms else self.dtype
+            norms = torch.rand(2, head_dim, generator=generator).to(norm_dtype).to(DEVICE)
         self._compare((q, k, v, cos_sin, positions, slots), caches, norms)
 
     def _compare(self, inputs: tuple[Tensor, ...], caches: list[Tensor], norms: Tensor | None) -> None:
@@ -67,6 +72,10 @@ class RopeCase:
         RopeCase(head_dim=96, group=7, num_kv_heads=1),
         RopeCase(head_dim=256, group=2, block_size=64, has_norms=True),
         RopeCase(head_dim=80, rotary_dim=32),
+        RopeCase(rotary_dim=0),
+        RopeCase(head_dim=80, rotary_dim=0, group=1, dtype=torch.float32),
+        RopeCase(has_norms=True, has_wide_norms=True, dtype=torch.bfloat16),
+        RopeCase(group=71, num_kv_heads=1),
         RopeCase(head_dim=128, rotary_dim=64, has_norms=True, dtype=torch.bfloat16),
         RopeCase(head_dim=96, rotary_dim=48, group=6, has_norms=True),
         RopeCase(group=16, num_kv_heads=1, block_size=32),
@@ -88,7 +97,7 @@ def test_random_shapes(seed: int) -> None:
         group=pick([1, 2, 3, 4, 5, 6, 7, 8]),
         num_kv_heads=pick([1, 2, 3]),
         head_dim=head_dim,
-        rotary_dim=pick([0, head_dim // 2, head_dim - 16]),
+        rotary_dim=pick([None, 0, head_dim // 2, head_dim - 16]),
         block_size=pick([16, 32, 64]),
         has_norms=pick([True, False]),
         dtype=pick(DTYPES),

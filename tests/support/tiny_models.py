@@ -8,8 +8,14 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
+    FalconConfig,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GPT2Config,
     LlamaConfig,
     MistralConfig,
+    OPTConfig,
+    Phi3Config,
     PretrainedConfig,
     PreTrainedModel,
     Qwen2Config,
@@ -32,6 +38,38 @@ _SHAPE: dict[str, Any] = {
     "pad_token_id": None,
 }
 
+# The same under the names of families before Llama.
+_TOKENS = {name: _SHAPE[name] for name in ("vocab_size", "bos_token_id", "eos_token_id", "pad_token_id")}
+_OPT: dict[str, Any] = {
+    **_TOKENS,
+    "hidden_size": 64,
+    "ffn_dim": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": MAX_LEN,
+    "init_std": 0.2,
+}
+_FALCON: dict[str, Any] = {
+    **_TOKENS,
+    "hidden_size": 64,
+    "ffn_hidden_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": MAX_LEN,
+    "initializer_range": 0.2,
+}
+_GPT2: dict[str, Any] = {
+    **_TOKENS,
+    "n_embd": 64,
+    "n_inner": 96,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": MAX_LEN,
+    "initializer_range": 0.4,
+}
+_QKV = ("q_proj", "k_proj", "v_proj", "c_attn", "query_key_value")
+_PAIRS = [1.0, 1.1, 1.3, 1.7, 2.2, 3.0]  # longrope's divisors for heads of which 12 dimensions turn
+
 CONFIGS: dict[str, PretrainedConfig] = {
     "llama-mha": LlamaConfig(**_SHAPE, num_key_value_heads=4, tie_word_embeddings=False),
     "llama-gqa-tied": LlamaConfig(**_SHAPE, num_key_value_heads=2, tie_word_embeddings=True),
@@ -51,6 +89,87 @@ CONFIGS: dict[str, PretrainedConfig] = {
     "mistral-window": MistralConfig(**_SHAPE, num_key_value_heads=2, head_dim=16, sliding_window=37),
     "qwen2": Qwen2Config(**_SHAPE, num_key_value_heads=2, tie_word_embeddings=True),
     "qwen3": Qwen3Config(**_SHAPE, num_key_value_heads=2, head_dim=32, tie_word_embeddings=True),
+    "llama-yarn": LlamaConfig(
+        **_SHAPE,
+        num_key_value_heads=2,
+        attention_bias=True,
+        mlp_bias=True,
+        rope_parameters={
+            "rope_type": "yarn",
+            "rope_theta": 1000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 128,
+        },
+    ),
+    "phi3-window": Phi3Config(**_SHAPE, num_key_value_heads=2, sliding_window=37),
+    # The original length is the longest: the short factors hold for all lengths, here as there.
+    "phi3-longrope": Phi3Config(
+        **_SHAPE,
+        num_key_value_heads=4,
+        original_max_position_embeddings=MAX_LEN,
+        tie_word_embeddings=True,
+        rope_parameters={
+            "rope_type": "longrope",
+            "rope_theta": 10000.0,
+            "factor": 4.0,
+            "partial_rotary_factor": 0.75,
+            "short_factor": _PAIRS,
+            "long_factor": [9.0 * x for x in _PAIRS],
+        },
+    ),
+    "gemma2": Gemma2Config(
+        **{**_SHAPE, "hidden_size": 80},  # its square root is another number in bfloat16
+        num_key_value_heads=2,
+        head_dim=24,
+        query_pre_attn_scalar=40,
+        sliding_window=37,
+        attn_logit_softcapping=3.0,
+        final_logit_softcapping=5.0,
+    ),
+    "gemma3": Gemma3TextConfig(
+        **{**_SHAPE, "hidden_size": 80, "num_hidden_layers": 3},
+        num_key_value_heads=1,
+        head_dim=24,
+        query_pre_attn_scalar=10,
+        sliding_window=37,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+        rope_parameters={
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    ),
+    "gpt2": GPT2Config(**_GPT2),
+    "gpt2-untied": GPT2Config(
+        **_GPT2, tie_word_embeddings=False, scale_attn_by_inverse_layer_idx=True, activation_function="gelu"
+    ),
+    "opt": OPTConfig(**_OPT),
+    "opt-post-norm": OPTConfig(**{**_OPT, "init_std": 0.3}, do_layer_norm_before=False, word_embed_proj_dim=40),
+    "opt-no-bias": OPTConfig(
+        **_OPT,
+        enable_bias=False,
+        _remove_final_layer_norm=True,
+        layer_norm_elementwise_affine=False,
+        tie_word_embeddings=False,
+        activation_function="gelu",
+    ),
+    "falcon-7b": FalconConfig(**_FALCON),
+    "falcon-40b": FalconConfig(**_FALCON, new_decoder_architecture=True, num_kv_heads=2, bias=True),
+    "falcon-11b": FalconConfig(
+        **_FALCON, new_decoder_architecture=True, num_kv_heads=2, num_ln_in_parallel_attn=1, tie_word_embeddings=False
+    ),
+    "falcon-sequential": FalconConfig(**_FALCON, multi_query=False, parallel_attn=False),
+}
+
+
+# Members of a family another of whose members is tested at full length.
+VARIANTS = {
+    "llama-yarn",
+    "phi3-longrope",
+    "gpt2-untied",
+    "opt-no-bias",
+    "falcon-40b",
+    "falcon-11b",
+    "falcon-sequential",
 }
 
 
@@ -60,10 +179,14 @@ def make_model(name: str) -> PreTrainedModel:
     model = AutoModelForCausalLM.from_config(CONFIGS[name], dtype=torch.float32).eval()
     with torch.no_grad():
         for key, parameter in model.named_parameters():
+            is_norm = "norm" in key or "ln_" in key
             if key.endswith("bias"):
-                parameter.normal_(0.0, 0.5)
-            elif "norm" in key:
+                # Large where the rotation makes it depend on the position; elsewhere it would be all the model says.
+                parameter.normal_(0.0, 0.5 if any(part in key for part in _QKV) else 0.1)
+            elif is_norm:
                 parameter.uniform_(0.5, 1.5)
+                if name.startswith("gemma"):  # which stores weights less 1, and begins with large embeddings
+                    parameter.add_(2.0 if "post_" in key else -1.0)
     return model
 
 

@@ -1,0 +1,75 @@
+"""Gemma 2 (Gemma Team 2024): norms before and behind each part, soft-caps, every other layer sees a window."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...kernels import ops
+from ..config import positive_number
+from ..errors import ConfigError
+from ..inputs import Inputs
+from ..layers import Attention, Normed
+from .decoder import Decoder, Layer
+
+_UNSAID = {
+    "tie_word_embeddings": True,
+    "head_dim": 256,
+    "max_position_embeddings": 8192,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+    "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0,
+}
+
+
+class Gemma2ForCausalLM(Decoder):
+    """Norm weights are stored less 1; scores have a scale of their own; embeddings are scaled by sqrt(hidden size)."""
+
+    @classmethod
+    def config_words(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        words = super().config_words({**_UNSAID, **raw})
+        if words.get("use_bidirectional_attention"):
+            raise ConfigError("use_bidirectional_attention: tokens are generated one after the other here")
+        if not words.get("layer_types"):
+            kinds = ("sliding_attention", "full_attention")
+            words["layer_types"] = [kinds[index % 2] for index in range(words["num_hidden_layers"])]
+        for name in ("attn_logit_softcapping", "final_logit_softcapping"):
+            words[name] = 0.0 if words[name] is None else positive_number(words, name)
+        words["query_pre_attn_scalar"] = positive_number(words, "query_pre_attn_scalar")
+        words["hidden_act"] = words["hidden_activation"]
+        return words
+
+    def _load(self) -> None:
+        super()._load()
+        # The factor is rounded to the model's dtype, as in training: 33.94 is 34 in bfloat16.
+        factor = torch.tensor(self.config.hidden_size**0.5, dtype=self._embed_tokens.dtype)
+        self._embed_factor = float(factor)
+
+    def _embed(self, inputs: Inputs) -> Tensor:
+        return super()._embed(inputs).mul_(self._embed_factor)
+
+    def _logits(self, x: Tensor) -> Tensor:
+        logits, cap = super()._logits(x), self.config.words["final_logit_softcapping"]
+        return ops.softcap(logits, cap) if cap else logits
+
+    def _norm_weight(self, name: str, size: int) -> Tensor:
+        # In float32: in bfloat16 most of 1 + w would be 1.
+        return 1.0 + super()._norm_weight(name, size).float()
+
+    def _load_attention(self, index: int) -> Attention:
+        words = self.config.words
+        scale, softcap = words["query_pre_attn_scalar"] ** -0.5, words["attn_logit_softcapping"]
+        return replace(super()._load_attention(index), scale=scale, softcap=softcap)
+
+    def _load_layer(self, index: int) -> Layer:
+        layer = self._layer_name(index)
+        return Layer(
+            attention_norm=self._load_norm(f"{layer}.input_layernorm"),
+            attention=Normed(self._load_attention(index), self._load_norm(f"{layer}.post_attention_layernorm")),
+            mlp_norm=self._load_norm(f"{layer}.pre_feedforward_layernorm"),
+            mlp=Normed(self._load_mlp(index), self._load_norm(f"{layer}.post_feedforward_layernorm")),
+        )

@@ -1,0 +1,28 @@
+"""What the families before Llama share: LayerNorm, and an MLP without a gate."""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from torch import Tensor
+
+from ..layers import ACTIVATIONS, MLP, LayerNorm, Norm, activation
+from .decoder import Decoder
+
+
+class LayerNormDecoder(Decoder):
+    """Mean and bias in the norms, one matrix up, one down."""
+
+    mlp_names: ClassVar[tuple[str, str]]  # up and down, within a layer
+
+    def _load_norm(self, name: str) -> Norm:
+        size = self.config.hidden_size
+        return LayerNorm(self._take(f"{name}.weight", size), self._take(f"{name}.bias", size), self.config.norm_eps)
+
+    def _load_mlp(self, index: int) -> Callable[[Tensor], Tensor]:
+        hidden, inner, bias = self.config.hidden_size, self.config.intermediate_size, self.config.mlp_bias
+        up, down = (f"{self._layer_name(index)}.{name}" for name in self.mlp_names)
+        return MLP(
+            self._linear([(up, inner)], hidden, bias=bias),
+            activation(self.config.hidden_act, ACTIVATIONS),
+            self._linear([(down, hidden)], inner, bias=bias),
+        )

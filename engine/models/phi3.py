@@ -1,0 +1,42 @@
+"""Phi-3, Phi-3.5 and Phi-4 (Abdin et al. 2024): one matrix for q, k and v, one for gate and up, heads that turn partly.
+
+Its long versions have two sets of rope factors (longrope), and max_model_len decides which: transformers changes over
+when a sequence outgrows the original length, and computes all of its keys anew.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from ..layers import GATED_ACTIVATIONS, MLP, activation
+from .decoder import Decoder
+
+
+class Phi3ForCausalLM(Decoder):
+    """The matrices stand stacked in the checkpoint."""
+
+    partial_rotary = True
+
+    @classmethod
+    def config_words(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        words = super().config_words({"original_max_position_embeddings": 4096, "rms_norm_eps": 1e-5, **raw})
+        scaling = dict(words.get("rope_scaling") or words.get("rope_parameters") or {})
+        # Names that the first checkpoints had for longrope.
+        if (scaling.get("rope_type") or scaling.get("type")) in ("su", "yarn"):
+            words["rope_scaling"] = {**scaling, "rope_type": "longrope"}
+        return words
+
+    def _load_qkv(self, name: str) -> Any:
+        config = self.config
+        rows = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+        return self._linear([(f"{name}.qkv_proj", rows)], config.hidden_size, bias=False)
+
+    def _load_mlp(self, index: int) -> Callable[[Tensor], Tensor]:
+        hidden, inner = self.config.hidden_size, self.config.intermediate_size
+        mlp = f"{self._layer_name(index)}.mlp"
+        return MLP(
+            self._linear([(f"{mlp}.gate_up_proj", 2 * inner)], hidden, bias=False),
+            activation(self.config.hidden_act, GATED_ACTIVATIONS),
+            self._linear([(f"{mlp}.down_proj", hidden)], inner, bias=False),
+        )

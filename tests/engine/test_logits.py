@@ -1,0 +1,46 @@
+"""Logits of whole sequences beside transformers': equal in float32, and in bfloat16 as near to the truth as theirs."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from logits import all_logits
+from tiny_models import CONFIGS, VOCAB_SIZE, make_model
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from splitfuse.kernels import native as native_module
+
+CHUNKS = [100, 1, 3, 1, 150, 45]
+TOKENS = [random.Random(5).randrange(VOCAB_SIZE) for _ in range(sum(CHUNKS))]
+
+
+@torch.inference_mode()
+def their_logits(folder: Path, dtype: torch.dtype) -> Tensor:
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+    logits: Tensor = model(torch.tensor([TOKENS])).logits[0].float()
+    return logits
+
+
+@pytest.mark.parametrize("name", sorted(CONFIGS))
+def test_float32(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_model(name).save_pretrained(tmp_path)
+    theirs = their_logits(tmp_path, torch.float32)
+    for library in (native_module.library(), None):  # without a C++ compiler both are None
+        monkeypatch.setattr(native_module, "library", lambda library=library: library)
+        ours = all_logits(tmp_path, TOKENS, dtype="float32", chunks=CHUNKS)
+        torch.testing.assert_close(ours, theirs, atol=2e-4, rtol=2e-4)
+
+
+@pytest.mark.parametrize("name", sorted(CONFIGS))
+def test_bfloat16_differs_at_near_ties_only(name: str, tmp_path: Path) -> None:
+    """Teacher forcing: after the same tokens the likeliest is the same, or the two are closer than the rounding."""
+    make_model(name).bfloat16().save_pretrained(tmp_path)
+    truth, theirs = their_logits(tmp_path, torch.float32), their_logits(tmp_path, torch.bfloat16)
+    ours = all_logits(tmp_path, TOKENS, dtype="bfloat16", chunks=CHUNKS)
+    our_error, their_error = (ours - truth).abs(), (theirs - truth).abs()
+    assert our_error.mean() <= 1.2 * their_error.mean()
+    rows = torch.arange(len(TOKENS))
+    gaps = truth[rows, theirs.argmax(-1)] - truth[rows, ours.argmax(-1)]
+    assert (gaps.abs() <= 2 * torch.maximum(our_error, their_error).amax(-1)).all()

@@ -1,0 +1,40 @@
+"""All logits of a sequence, from the engine's own model, which otherwise computes those that are sampled."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.inputs import Inputs
+from splitfuse.engine.model_runner import ModelRunner
+from splitfuse.kernels.ops import RaggedBatch
+
+BLOCK_SIZE = 16
+
+
+@torch.inference_mode()
+def all_logits(folder: Path, token_ids: list[int], *, dtype: str, chunks: list[int]) -> Tensor:
+    """[T, vocab_size] float32, the sequence given to the model in chunks of these lengths."""
+    assert sum(chunks) == len(token_ids)
+    num_blocks = -(-len(token_ids) // BLOCK_SIZE)
+    runner = ModelRunner(
+        EngineConfig(model=str(folder), dtype=dtype, device="cpu", num_kv_blocks=num_blocks, block_size=BLOCK_SIZE),
+        folder,
+    )
+    logits, start = [], 0
+    for length in chunks:
+        end = start + length
+        ragged = RaggedBatch(
+            query_start_loc=torch.tensor([0, length], dtype=torch.int32),
+            seq_lens=torch.tensor([end], dtype=torch.int32),
+            block_tables=torch.arange(num_blocks, dtype=torch.int32)[None],
+            num_decodes=int(length == 1),
+            max_query_len=length,
+            max_seq_len=end,
+        )
+        positions = torch.arange(start, end)
+        inputs = Inputs(torch.tensor(token_ids[start:end]), positions, positions, ragged, torch.arange(length))
+        logits.append(runner._model.forward(inputs, runner._cache))
+        start = end
+    return torch.cat(logits)

@@ -1,0 +1,228 @@
+"""config.json of published models, as far as it concerns us: every family, and each of its odd members."""
+
+from typing import Any
+
+_LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+# The published lists of divisors are as long; their numbers do not matter here.
+_LONGROPE = {
+    "type": "longrope",
+    "short_factor": [1.0 + i / 50 for i in range(48)],
+    "long_factor": [1.0 + i * i / 40 for i in range(48)],
+}
+
+
+def _config(architecture: str, model_type: str, **fields: Any) -> dict[str, Any]:
+    return {"architectures": [architecture], "model_type": model_type, **fields}
+
+
+def _llama(**fields: Any) -> dict[str, Any]:
+    common = {"attention_bias": False, "mlp_bias": False, "hidden_act": "silu", "rms_norm_eps": 1e-5}
+    return _config("LlamaForCausalLM", "llama", **common, torch_dtype="bfloat16", **fields)
+
+
+def _qwen2(**fields: Any) -> dict[str, Any]:
+    common = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 1e6, "use_sliding_window": False}
+    return _config("Qwen2ForCausalLM", "qwen2", **common, torch_dtype="bfloat16", **fields)
+
+
+def _mistral(**fields: Any) -> dict[str, Any]:
+    return _config("MistralForCausalLM", "mistral", hidden_act="silu", rms_norm_eps=1e-5, **fields)
+
+
+def _phi3(**fields: Any) -> dict[str, Any]:
+    common = {
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "original_max_position_embeddings": 4096,
+    }
+    return _config("Phi3ForCausalLM", "phi3", **common, num_hidden_layers=32, hidden_size=3072, **fields)
+
+
+def _gemma2(**fields: Any) -> dict[str, Any]:
+    common = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "cache_implementation": "hybrid"}
+    common |= {"hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh", "vocab_size": 256000}
+    common |= {"max_position_embeddings": 8192, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "sliding_window": 4096}
+    return _config("Gemma2ForCausalLM", "gemma2", **common, attention_bias=False, **fields)
+
+
+def _gemma3(**fields: Any) -> dict[str, Any]:
+    common = {"attn_logit_softcapping": None, "final_logit_softcapping": None, "attention_bias": False}
+    common |= {"hidden_activation": "gelu_pytorch_tanh", "head_dim": 256, "query_pre_attn_scalar": 256}
+    common |= {"rms_norm_eps": 1e-6, "rope_theta": 1000000, "rope_local_base_freq": 10000, "sliding_window": 512}
+    return _config(
+        "Gemma3ForCausalLM", "gemma3_text", **common, max_position_embeddings=32768, vocab_size=262144, **fields
+    )
+
+
+def _gpt2(**fields: Any) -> dict[str, Any]:
+    common = {"activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "n_ctx": 1024, "n_positions": 1024}
+    return _config("GPT2LMHeadModel", "gpt2", **common, vocab_size=50257, **fields)
+
+
+def _opt(**fields: Any) -> dict[str, Any]:
+    common = {"_remove_final_layer_norm": False, "activation_function": "relu", "max_position_embeddings": 2048}
+    return _config("OPTForCausalLM", "opt", **common, vocab_size=50272, torch_dtype="float16", **fields)
+
+
+def _falcon(**fields: Any) -> dict[str, Any]:
+    common = {"alibi": False, "bias": False, "layer_norm_epsilon": 1e-5, "parallel_attn": True, "vocab_size": 65024}
+    return _config("FalconForCausalLM", "falcon", **common, **fields)
+
+
+def _shape(layers: int, hidden: int, inner: int, heads: int, kv_heads: int) -> dict[str, int]:
+    names = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
+    return dict(zip(names, (layers, hidden, inner, heads, kv_heads), strict=True))
+
+
+REAL_CONFIGS: dict[str, dict[str, Any]] = {
+    "meta-llama/Llama-2-7b-hf": _llama(
+        **_shape(32, 4096, 11008, 32, 32), max_position_embeddings=4096, rope_scaling=None, vocab_size=32000
+    ),
+    "meta-llama/Llama-3.1-8B": _llama(
+        **_shape(32, 4096, 14336, 32, 8),
+        max_position_embeddings=131072,
+        rope_theta=500000.0,
+        rope_scaling={**_LLAMA3_ROPE, "factor": 8.0},
+        vocab_size=128256,
+        tie_word_embeddings=False,
+    ),
+    "meta-llama/Llama-3.2-1B": _llama(
+        **_shape(16, 2048, 8192, 32, 8),
+        head_dim=64,
+        max_position_embeddings=131072,
+        rope_theta=500000.0,
+        rope_scaling={**_LLAMA3_ROPE, "factor": 32.0},
+        vocab_size=128256,
+        tie_word_embeddings=True,
+    ),
+    "mistralai/Mistral-7B-v0.1": _mistral(
+        **_shape(32, 4096, 14336, 32, 8),
+        max_position_embeddings=32768,
+        rope_theta=10000.0,
+        sliding_window=4096,
+        vocab_size=32000,
+    ),
+    "mistralai/Mistral-Nemo-Base-2407": _mistral(
+        **_shape(40, 5120, 14336, 32, 8),
+        head_dim=128,
+        max_position_embeddings=131072,
+        rope_theta=1e6,
+        sliding_window=None,
+        vocab_size=131072,
+    ),
+    "Qwen/Qwen2.5-0.5B": _qwen2(
+        **_shape(24, 896, 4864, 14, 2),
+        max_position_embeddings=32768,
+        max_window_layers=24,
+        sliding_window=32768,
+        tie_word_embeddings=True,
+        vocab_size=151936,
+    ),
+    "Qwen/Qwen2.5-7B-Instruct with YaRN": _qwen2(
+        **_shape(28, 3584, 18944, 28, 4),
+        max_position_embeddings=32768,
+        max_window_layers=28,
+        sliding_window=131072,
+        tie_word_embeddings=False,
+        rope_scaling={"factor": 4.0, "original_max_position_embeddings": 32768, "type": "yarn"},
+        vocab_size=152064,
+    ),
+    "Qwen/Qwen3-0.6B": _config(
+        "Qwen3ForCausalLM",
+        "qwen3",
+        **_shape(28, 1024, 3072, 16, 8),
+        attention_bias=False,
+        head_dim=128,
+        hidden_act="silu",
+        max_position_embeddings=40960,
+        max_window_layers=28,
+        rms_norm_eps=1e-6,
+        rope_scaling=None,
+        rope_theta=1000000,
+        sliding_window=None,
+        use_sliding_window=False,
+        tie_word_embeddings=True,
+        vocab_size=151936,
+    ),
+    "microsoft/Phi-3-mini-4k-instruct": _phi3(
+        intermediate_size=8192,
+        num_attention_heads=32,
+        num_key_value_heads=32,
+        max_position_embeddings=4096,
+        rope_scaling=None,
+        sliding_window=2047,
+        tie_word_embeddings=False,
+        vocab_size=32064,
+    ),
+    "microsoft/Phi-3-mini-128k-instruct": _phi3(
+        intermediate_size=8192,
+        num_attention_heads=32,
+        num_key_value_heads=32,
+        max_position_embeddings=131072,
+        rope_scaling=_LONGROPE,
+        sliding_window=262144,
+        tie_word_embeddings=False,
+        vocab_size=32064,
+    ),
+    "microsoft/Phi-4-mini-instruct": _phi3(
+        intermediate_size=8192,
+        num_attention_heads=24,
+        num_key_value_heads=8,
+        max_position_embeddings=131072,
+        partial_rotary_factor=0.75,
+        rope_scaling=_LONGROPE,
+        sliding_window=262144,
+        tie_word_embeddings=True,
+        vocab_size=200064,
+    ),
+    "google/gemma-2-2b": _gemma2(**_shape(26, 2304, 9216, 8, 4), head_dim=256, query_pre_attn_scalar=256),
+    "google/gemma-2-27b": _gemma2(**_shape(46, 4608, 36864, 32, 16), head_dim=128, query_pre_attn_scalar=144),
+    "google/gemma-3-1b-it": _gemma3(**_shape(26, 1152, 6912, 4, 1), sliding_window_pattern=6, rope_scaling=None),
+    "google/gemma-3-270m": _gemma3(
+        **_shape(18, 640, 2048, 4, 1),
+        layer_types=["full_attention" if i % 6 == 5 else "sliding_attention" for i in range(18)],
+        rope_scaling=None,
+    ),
+    "openai-community/gpt2": _gpt2(n_embd=768, n_head=12, n_layer=12),
+    "openai-community/gpt2-xl": _gpt2(n_embd=1600, n_head=25, n_layer=48),
+    "facebook/opt-125m": _opt(
+        do_layer_norm_before=True,
+        ffn_dim=3072,
+        hidden_size=768,
+        num_attention_heads=12,
+        num_hidden_layers=12,
+        word_embed_proj_dim=768,
+    ),
+    "facebook/opt-350m": _opt(
+        do_layer_norm_before=False,
+        ffn_dim=4096,
+        hidden_size=1024,
+        num_attention_heads=16,
+        num_hidden_layers=24,
+        word_embed_proj_dim=512,
+    ),
+    "tiiuae/falcon-7b": _falcon(
+        hidden_size=4544, num_attention_heads=71, num_hidden_layers=32, multi_query=True, new_decoder_architecture=False
+    ),
+    "tiiuae/falcon-40b": _falcon(
+        hidden_size=8192, num_attention_heads=128, num_hidden_layers=60, num_kv_heads=8, new_decoder_architecture=True
+    ),
+    "tiiuae/falcon-11B": _falcon(
+        hidden_size=4096,
+        ffn_hidden_size=16384,
+        num_attention_heads=32,
+        num_hidden_layers=60,
+        num_kv_heads=8,
+        num_ln_in_parallel_attn=1,
+        new_decoder_architecture=True,
+        max_position_embeddings=8192,
+        rope_theta=500042.0,
+        tie_word_embeddings=False,
+    ),
+}
