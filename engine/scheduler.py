@@ -303,12 +303,13 @@ class Scheduler:
         progress = []
         for row, result in zip(batch.rows, results, strict=True):
             request = row.request
+            if isinstance(result, RowFailure):
+                self._blocks.forget(request)
             if request in self._to_finish:
                 reason, stop_reason = self._to_finish.pop(request)
                 self.finish(request, reason=reason, stop_reason=stop_reason, now=now)
                 progress.append(Progress(request))
             elif isinstance(result, RowFailure):
-                self._blocks.forget(request)
                 self.finish(request, reason="error", now=now)
                 progress.append(Progress(request, failure=result))
             else:

@@ -216,6 +216,24 @@ def test_a_failed_row_ends_its_request_alone() -> None:
     assert good.finish_reason == "length"
 
 
+def test_blocks_of_a_failed_row_are_forgotten_though_its_request_was_aborted_meanwhile() -> None:
+    bench = Bench.make(enable_prefix_caching=True)
+    text = list(range(1, 15))
+    bench.add(request(0, 1, tokens=text))
+    bench.run()
+    reader, again = request(0, name="reader", tokens=text), request(0, name="again", tokens=text)
+    bench.add(reader)
+    batch = bench.scheduler.schedule(1.0)
+    assert batch is not None
+    assert reader.num_cached_tokens == 12
+    bench.scheduler.finish(reader, reason="abort", now=1.0)
+    bench.scheduler.update(batch, [RowFailure("not finite")], 1.0)
+    assert reader.finish_reason == "abort"
+    bench.add(again)
+    bench.step()
+    assert again.num_cached_tokens == 0
+
+
 @pytest.mark.parametrize("seed", range(150))
 def test_random_life(seed: int) -> None:
     """Whatever comes, goes or runs out: invariants hold after every step and every request ends."""
