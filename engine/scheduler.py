@@ -20,6 +20,8 @@ from .policies import BATCHING_POLICIES, QUEUE_ORDERS, Source
 from .preemption import PreemptionCosts
 from .request import Request, Status
 
+_FEW_DEADLINES = 64  # not worth looking through
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -146,6 +148,10 @@ class Scheduler:
             has_begun = request.first_scheduled_time is not None
             if not (only_queued and has_begun) and self.finish(request, reason="timeout", now=now):
                 ended.append(request)
+        # Most requests end long before their deadline, which can be a day away, and would be kept until then.
+        if len(self._deadlines) > 4 * (len(self.waiting) + len(self.running)) + _FEW_DEADLINES:
+            self._deadlines = [deadline for deadline in self._deadlines if not deadline[2].is_finished]
+            heapq.heapify(self._deadlines)
         return ended
 
     def stop_at_text(self, request: Request, *, stop: str, now: float) -> None:

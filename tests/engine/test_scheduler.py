@@ -447,6 +447,20 @@ def test_deadlines_end_a_request_with_what_there_is() -> None:
     bench.assert_empty()
 
 
+def test_a_far_deadline_keeps_no_finished_request() -> None:
+    bench = Bench.make()
+    for _ in range(300):
+        bench.add(request(4, 1, timeout_ms=86_400_000, max_queue_ms=86_400_000))
+        bench.scheduler.expire(bench.now)
+        bench.run()
+    slow = request(4, 50, timeout_ms=5000)
+    slow.arrival_time = bench.now
+    bench.add(slow)
+    assert len(bench.scheduler._deadlines) < 100
+    bench.scheduler.expire(bench.now + 6)
+    assert slow.finish_reason == "timeout"
+
+
 def test_a_thousand_aborts_at_once_take_one_step() -> None:
     bench = Bench.make(max_num_seqs=200, num_blocks=4000)
     crowd = [request(8, 8, name=str(i)) for i in range(1000)]
