@@ -230,6 +230,7 @@ class Scheduler:
 
     def _plan_waiting(self, room: _Room) -> dict[Request, Prefix]:
         admitted: dict[Request, Prefix] = {}
+        taken: set[int] = set()  # free blocks that those admitted share
         blocks_for = self._blocks.device.num_blocks_for
         for request in self.waiting if self._counters is None else self._counters.order(self.waiting):
             if room.tokens <= 0 or len(self.running) + len(admitted) >= self._max_num_seqs:
@@ -241,7 +242,8 @@ class Scheduler:
             num_tokens = self._num_tokens_for(request.num_tokens - num_computed, room)
             if num_tokens <= 0:
                 break
-            num_taken = self._blocks.num_taken(prefix) - len(prefix.blocks)
+            newly_taken = self._blocks.taken_by(prefix) - taken
+            num_taken = len(newly_taken) - len(prefix.blocks)
             whole = blocks_for(request.num_tokens) + num_taken
             watermark = self._watermark if self.running or admitted else 0
             if whole + watermark > room.blocks - room.promised_blocks:
@@ -249,6 +251,7 @@ class Scheduler:
             now = blocks_for(num_computed + num_tokens) + num_taken
             room.give(request, num_tokens, now)
             room.promised_blocks += whole - now
+            taken |= newly_taken
             admitted[request] = prefix
         return admitted
 

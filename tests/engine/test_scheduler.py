@@ -336,6 +336,15 @@ def test_prefix_hits_share_full_blocks_and_leave_something_to_compute() -> None:
     bench.run()
 
 
+def test_newcomers_with_one_prefix_take_its_blocks_once() -> None:
+    bench = Bench.make(enable_prefix_caching=True, num_blocks=10, block_size=4)
+    text = list(range(1, 26))
+    bench.add(request(0, 1, tokens=text))
+    bench.run()
+    bench.add(*(request(0, 1, name=name, tokens=text) for name in ("first", "second", "third")))
+    assert bench.step() == [("first", 24, 25), ("second", 24, 25), ("third", 24, 25)]
+
+
 def test_tenants_do_not_see_each_others_prefixes() -> None:
     bench = Bench.make(enable_prefix_caching=True)
     bench.add(request(20, name="a", tenant="A"))
