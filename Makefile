@@ -9,8 +9,10 @@ CPU_INDEX := https://download.pytorch.org/whl/cpu
 FIND_CPU_INDEX = import urllib.request as u; u.urlopen("$(CPU_INDEX)/torch/", timeout=5); print("--extra-index-url $(CPU_INDEX)")
 INSTALL = $(BIN)/python -m pip install -q -c constraints.txt $(if $(GPU),,$$($(PYTHON) -c '$(FIND_CPU_INDEX)' 2>/dev/null))
 ARGS ?=
+SEEDS ?= 200
+STEPS ?= 2000
 
-.PHONY: serve test lint types check gpu bench clean
+.PHONY: serve test lint types check simulation gpu bench clean
 
 serve: $(VENV)/.serve  ## install and start on the demo model; ARGS="MODEL --port 9000" for more
 	$(BIN)/splitfuse serve $(ARGS)
@@ -26,6 +28,9 @@ types: $(VENV)/.test
 	$(BIN)/mypy
 
 check: test lint types  ## all that CI runs
+
+simulation: $(VENV)/.test  ## the simulated worlds; SEEDS=10000 for a long run, SEEDS=17-17 for one of them
+	SPLITFUSE_TEST_SEEDS=$(SEEDS) SPLITFUSE_TEST_STEPS=$(STEPS) $(BIN)/python -m pytest -q tests/simulation/test_worlds.py $(ARGS)
 
 bench: $(VENV)/.test  ## this engine against transformers on this machine
 	$(BIN)/splitfuse bench offline $(ARGS)

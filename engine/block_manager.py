@@ -64,9 +64,9 @@ class BlockManager:
         full, rest = divmod(num_tokens, self.device.block_size)
         return Prefix(num_tokens, tuple(leader.block_table[:full]), leader.block_table[full] if rest else None)
 
-    def num_taken(self, prefix: Prefix) -> int:
+    def taken_by(self, prefix: Prefix) -> set[int]:
         """Free blocks that sharing this prefix takes out of the pool."""
-        return sum(map(self.device.is_free, prefix.blocks))
+        return set(filter(self.device.is_free, prefix.blocks))
 
     def num_freed_by(self, request: Request, preempted: Iterable[Request]) -> int:
         """Blocks that come free when this request gives way, `preempted` (which has it) having gone before."""

@@ -30,7 +30,7 @@ class TokenCounters:
         """A request of this tenant is about to join those who wait."""
         if any(request.tenant == tenant for request in waiting):
             return
-        level = min((self._charged[request.tenant] for request in waiting), default=self._level)
+        level = min((self._of(request.tenant) for request in waiting), default=self._level)
         if len(self._charged) >= self._max_tenants and tenant not in self._charged:
             kept = {request.tenant for request in waiting}
             self._charged = {name: value for name, value in self._charged.items() if name in kept}
@@ -53,7 +53,7 @@ class TokenCounters:
                 yield request
             else:
                 queues.setdefault(request.tenant, deque()).append(request)
-        level = {tenant: self._charged[tenant] for tenant in queues}
+        level = {tenant: self._of(tenant) for tenant in queues}
         while queues:
             tenant = min(queues, key=lambda name: (level[name], queues[name][0].arrival_order))
             request = queues[tenant].popleft()
@@ -62,5 +62,9 @@ class TokenCounters:
             level[tenant] += _PROMPT_WEIGHT * request.num_prompt_tokens / self._weights.get(tenant, 1.0)
             yield request
 
+    def _of(self, tenant: str) -> float:
+        # Who was running when counters were dropped, and gave way since, waits without one.
+        return self._charged.get(tenant, self._level)
+
     def _charge(self, tenant: str, amount: float) -> None:
-        self._charged[tenant] = self._charged.get(tenant, self._level) + amount / self._weights.get(tenant, 1.0)
+        self._charged[tenant] = self._of(tenant) + amount / self._weights.get(tenant, 1.0)

@@ -1,7 +1,8 @@
 """PrefixCache: which blocks hold which tokens, so that a prompt that begins like an earlier one need not be computed.
 
-A full block is known by a hash chained over its tokens and everything before it, rooted in the tenant's namespace; what
-is found is compared token by token, so a colliding hash costs a miss, never a wrong answer.
+A full block is known by a hash chained over its tokens and everything before it, rooted in the tenant's namespace. What
+is found is compared token by token, and by its parent's hash, so a collision of two blocks costs a miss. Only the same
+block after two beginnings whose hashes collide could not be told apart; for that somebody would have to break sha256.
 """
 
 import hashlib

@@ -20,6 +20,8 @@ from .policies import BATCHING_POLICIES, QUEUE_ORDERS, Source
 from .preemption import PreemptionCosts
 from .request import Request, Status
 
+_FEW_DEADLINES = 64  # not worth looking through
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -146,6 +148,10 @@ class Scheduler:
             has_begun = request.first_scheduled_time is not None
             if not (only_queued and has_begun) and self.finish(request, reason="timeout", now=now):
                 ended.append(request)
+        # Most requests end long before their deadline, which can be a day away, and would be kept until then.
+        if len(self._deadlines) > 4 * (len(self.waiting) + len(self.running)) + _FEW_DEADLINES:
+            self._deadlines = [deadline for deadline in self._deadlines if not deadline[2].is_finished]
+            heapq.heapify(self._deadlines)
         return ended
 
     def stop_at_text(self, request: Request, *, stop: str, now: float) -> None:
@@ -224,6 +230,7 @@ class Scheduler:
 
     def _plan_waiting(self, room: _Room) -> dict[Request, Prefix]:
         admitted: dict[Request, Prefix] = {}
+        taken: set[int] = set()  # free blocks that those admitted share
         blocks_for = self._blocks.device.num_blocks_for
         for request in self.waiting if self._counters is None else self._counters.order(self.waiting):
             if room.tokens <= 0 or len(self.running) + len(admitted) >= self._max_num_seqs:
@@ -235,7 +242,8 @@ class Scheduler:
             num_tokens = self._num_tokens_for(request.num_tokens - num_computed, room)
             if num_tokens <= 0:
                 break
-            num_taken = self._blocks.num_taken(prefix) - len(prefix.blocks)
+            newly_taken = self._blocks.taken_by(prefix) - taken
+            num_taken = len(newly_taken) - len(prefix.blocks)
             whole = blocks_for(request.num_tokens) + num_taken
             watermark = self._watermark if self.running or admitted else 0
             if whole + watermark > room.blocks - room.promised_blocks:
@@ -243,6 +251,7 @@ class Scheduler:
             now = blocks_for(num_computed + num_tokens) + num_taken
             room.give(request, num_tokens, now)
             room.promised_blocks += whole - now
+            taken |= newly_taken
             admitted[request] = prefix
         return admitted
 
@@ -303,12 +312,13 @@ class Scheduler:
         progress = []
         for row, result in zip(batch.rows, results, strict=True):
             request = row.request
+            if isinstance(result, RowFailure):
+                self._blocks.forget(request)
             if request in self._to_finish:
                 reason, stop_reason = self._to_finish.pop(request)
                 self.finish(request, reason=reason, stop_reason=stop_reason, now=now)
                 progress.append(Progress(request))
             elif isinstance(result, RowFailure):
-                self._blocks.forget(request)
                 self.finish(request, reason="error", now=now)
                 progress.append(Progress(request, failure=result))
             else:

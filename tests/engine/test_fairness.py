@@ -5,7 +5,8 @@ import random
 from splitfuse.engine.batch import SampledToken
 from splitfuse.engine.block_manager import BlockManager
 from splitfuse.engine.config import EngineConfig
-from splitfuse.engine.request import Request
+from splitfuse.engine.fairness import TokenCounters
+from splitfuse.engine.request import Request, Status
 from splitfuse.engine.sampling_params import SamplingParams
 from splitfuse.engine.scheduler import Scheduler
 
@@ -95,3 +96,15 @@ def test_everybody_ends() -> None:
         one.add(make(rng.choice("abcd"), num_prompt=rng.randint(1, 60)))
     run(one, 10_000, {})
     assert not one.has_work
+
+
+def test_a_counter_dropped_while_its_tenant_ran_is_not_missed_when_it_gives_way() -> None:
+    counters = TokenCounters(max_tenants=1)
+    gave_way, again, stranger = make("ran"), make("ran"), make("stranger")
+    counters.joined("ran", [])
+    counters.admitted(gave_way, 0)
+    counters.joined("stranger", [])  # drops the other's: nothing of it waits
+    gave_way.status = Status.PREEMPTED
+    counters.joined("ran", [gave_way, stranger])
+    counters.joined("third", [gave_way, stranger, again])
+    assert list(counters.order([gave_way, stranger, again])) == [gave_way, stranger, again]

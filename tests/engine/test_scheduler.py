@@ -216,6 +216,24 @@ def test_a_failed_row_ends_its_request_alone() -> None:
     assert good.finish_reason == "length"
 
 
+def test_blocks_of_a_failed_row_are_forgotten_though_its_request_was_aborted_meanwhile() -> None:
+    bench = Bench.make(enable_prefix_caching=True)
+    text = list(range(1, 15))
+    bench.add(request(0, 1, tokens=text))
+    bench.run()
+    reader, again = request(0, name="reader", tokens=text), request(0, name="again", tokens=text)
+    bench.add(reader)
+    batch = bench.scheduler.schedule(1.0)
+    assert batch is not None
+    assert reader.num_cached_tokens == 12
+    bench.scheduler.finish(reader, reason="abort", now=1.0)
+    bench.scheduler.update(batch, [RowFailure("not finite")], 1.0)
+    assert reader.finish_reason == "abort"
+    bench.add(again)
+    bench.step()
+    assert again.num_cached_tokens == 0
+
+
 @pytest.mark.parametrize("seed", range(150))
 def test_random_life(seed: int) -> None:
     """Whatever comes, goes or runs out: invariants hold after every step and every request ends."""
@@ -316,6 +334,15 @@ def test_prefix_hits_share_full_blocks_and_leave_something_to_compute() -> None:
     bench.step()
     assert whole.num_cached_tokens == 4, "the block that holds the last token is computed"
     bench.run()
+
+
+def test_newcomers_with_one_prefix_take_its_blocks_once() -> None:
+    bench = Bench.make(enable_prefix_caching=True, num_blocks=10, block_size=4)
+    text = list(range(1, 26))
+    bench.add(request(0, 1, tokens=text))
+    bench.run()
+    bench.add(*(request(0, 1, name=name, tokens=text) for name in ("first", "second", "third")))
+    assert bench.step() == [("first", 24, 25), ("second", 24, 25), ("third", 24, 25)]
 
 
 def test_tenants_do_not_see_each_others_prefixes() -> None:
@@ -427,6 +454,20 @@ def test_deadlines_end_a_request_with_what_there_is() -> None:
     assert slow.num_output_tokens == 5
     assert patient.finish_reason == "length"
     bench.assert_empty()
+
+
+def test_a_far_deadline_keeps_no_finished_request() -> None:
+    bench = Bench.make()
+    for _ in range(300):
+        bench.add(request(4, 1, timeout_ms=86_400_000, max_queue_ms=86_400_000))
+        bench.scheduler.expire(bench.now)
+        bench.run()
+    slow = request(4, 50, timeout_ms=5000)
+    slow.arrival_time = bench.now
+    bench.add(slow)
+    assert len(bench.scheduler._deadlines) < 100
+    bench.scheduler.expire(bench.now + 6)
+    assert slow.finish_reason == "timeout"
 
 
 def test_a_thousand_aborts_at_once_take_one_step() -> None:

@@ -1,0 +1,84 @@
+"""Every planted bug is caught by the simulated worlds: what they check is what keeps such bugs out."""
+
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import memory_bugs
+import pytest
+import schedule_bugs
+from planted_bug import Bug
+from world import World
+
+BUGS = {**memory_bugs.BUGS, **schedule_bugs.BUGS}
+MOST_SEEDS = 60
+STEPS = 2000
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, logger="splitfuse.engine")  # failures are part of every world
+
+
+def broken_rule(world: World) -> AssertionError | None:
+    try:
+        world.run(STEPS)
+    except AssertionError as exc:
+        return exc
+    return None
+
+
+def seeds_until_caught(bug: Bug, *, listens_only: bool = False) -> tuple[int, str]:
+    """How many worlds it took, and what the last one said. Fails if none says anything."""
+    for seed in range(MOST_SEEDS):
+        world = World(seed, listens_only=listens_only)
+        broken = broken_rule(world) if bug.where(world.settings) else None
+        if broken is not None:
+            assert isinstance(broken.__cause__, AssertionError), f"a blunder of the wrong code itself: {broken}"
+            return seed + 1, str(broken)
+    pytest.fail(f"{bug.owner.__name__}.{bug.name} is wrong and {MOST_SEEDS} worlds do not see it")
+
+
+@pytest.fixture
+def planted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bug]:
+    """The bug of that name, in the place of the right code. Fails if nothing called it."""
+    bug = BUGS[request.param]
+    wrong = bug.make(getattr(bug.owner, bug.name))
+    num_calls = 0
+
+    def counted(*args: Any, **more: Any) -> Any:
+        nonlocal num_calls
+        num_calls += 1
+        return wrong(*args, **more)
+
+    monkeypatch.setattr(bug.owner, bug.name, counted)
+    yield bug
+    assert num_calls > 0
+
+
+@pytest.mark.parametrize("planted", BUGS, indirect=True)
+def test_it_is_caught(planted: Bug) -> None:
+    num_seeds, message = seeds_until_caught(planted)
+    print(f"{num_seeds} seeds; {message.splitlines()[0]}")
+
+
+@pytest.mark.parametrize("planted", [name for name, bug in BUGS.items() if bug.shows_in_tokens], indirect=True)
+def test_it_shows_as_a_wrong_token(planted: Bug) -> None:
+    """To those who only hear what is said: the fake model reads what the blocks hold."""
+    num_seeds, message = seeds_until_caught(planted, listens_only=True)
+    print(f"{num_seeds} seeds; {message.splitlines()[0]}")
+    assert "the oracle" in message
+
+
+@pytest.mark.parametrize("planted", ["last_block_is_off_by_one"], indirect=True)
+def test_it_says_how_to_see_it_again(planted: Bug) -> None:
+    _, message = seeds_until_caught(planted)
+    told = re.search(
+        r"again: SPLITFUSE_TEST_SEEDS=(\d+)-\1 SPLITFUSE_TEST_STEPS=(\d+) python -m pytest (\S+)::", message
+    )
+    assert told is not None
+    assert (Path(__file__).parents[2] / told[3]).exists()
+    with pytest.raises(AssertionError, match=re.escape(message)):
+        World(int(told[1])).run(int(told[2]))

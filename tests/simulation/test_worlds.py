@@ -1,0 +1,99 @@
+"""Deterministic simulation: each seed is a world of its own, in which whatever happens, no rule is ever broken.
+
+SPLITFUSE_TEST_SEEDS ("1000", or "17-17" for one of them) and SPLITFUSE_TEST_STEPS make a longer or a shorter run.
+"""
+
+import io
+import logging
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from world import World
+from world_settings import draw_settings
+
+from splitfuse.engine.policies import BATCHING_POLICIES, QUEUE_ORDERS
+from splitfuse.engine.replay import replay
+
+
+def seeds(text: str) -> range:
+    """So many from 0 on, or from the first to the last."""
+    first, _, last = text.rpartition("-")
+    return range(int(first), int(last) + 1) if first else range(int(last))
+
+
+SEEDS = seeds(os.environ.get("SPLITFUSE_TEST_SEEDS", "200"))
+STEPS = int(os.environ.get("SPLITFUSE_TEST_STEPS", "2000"))
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, logger="splitfuse.engine")  # failures are part of every world
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_rule_is_broken(seed: int) -> None:
+    World(seed).run(STEPS)
+
+
+def test_a_seed_lives_the_same_life_in_every_process() -> None:
+    """Else a failing one could not be seen again: nothing hangs on the order of a set or on addresses."""
+    program = "from world import World; w = World(4); w.run(500); print(w.fingerprint, sorted(w.seen.items()))"
+    lives = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    here = World(4)
+    here.run(500)
+    assert lives == [f"{here.fingerprint} {sorted(here.seen.items())}\n"] * 2
+
+
+def test_everything_happens_somewhere() -> None:
+    seen: Counter[str] = Counter()
+    drawn: Counter[object] = Counter()
+    for seed in range(30):
+        world = World(seed)
+        world.run(500)
+        seen += world.seen
+        config = world.settings.config
+        drawn.update((config.batching_policy, config.scheduling_policy, config.preemption_mode, config.block_size))
+        drawn.update({"weak hash": world.settings.hash_is_weak, "no cache": not config.enable_prefix_caching})
+        drawn.update({"no swap": not world.settings.num_host_blocks, "large pool": world.settings.num_blocks >= 100})
+    events = ("abort", "abort in flight", "mass abort", "clock jump", "culprit", "not finite", "pass raises")
+    moves = ("swapped out", "swapped in", "copied", "recompute", "swap", "prefix hit", "bad slot in block", "n > 1")
+    endings = ("length", "stop", "abort", "timeout", "error")
+    for what in (*events, *moves, *(f"ends by {reason}" for reason in endings)):
+        assert seen[what] >= 10, f"{what} happened {seen[what]} times"
+    kinds = (*BATCHING_POLICIES, *QUEUE_ORDERS, "auto", "recompute", "swap", 1, 2, 4, 8, 16)
+    for kind in (*kinds, "weak hash", "no cache", "no swap", "large pool"):
+        assert drawn[kind] > 0, f"no world has {kind}"
+
+
+def can_be_recorded(seed: int) -> bool:
+    """Whether all that was drawn is a setting of an engine, so that a recording tells of it."""
+    settings = draw_settings(random.Random(seed))
+    return not settings.hash_is_weak and settings.max_tenants >= len(settings.tenants)
+
+
+@pytest.mark.parametrize("seed", [*filter(can_be_recorded, range(20))])
+def test_a_recorded_world_replays_alike(seed: int, tmp_path: Path) -> None:
+    class Recording(io.StringIO):
+        def close(self) -> None:
+            """Its text is wanted when the engine has gone."""
+
+    recording, path = Recording(), tmp_path / "world.jsonl"
+    World(seed, recording=recording).run(300)
+    path.write_text(recording.getvalue())
+    replayed = replay(path)
+    assert replayed.difference is None, replayed.difference
+    assert replayed.num_steps > 200

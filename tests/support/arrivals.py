@@ -1,0 +1,76 @@
+"""Arrivals: the requests that come to a world, made by the engine's own intake from drawn prompts and wishes."""
+
+import random
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+from fake_model import VOCAB_SIZE
+from world_settings import Weather, WorldSettings
+
+from splitfuse.engine.intake import Intake, Reading
+from splitfuse.engine.request import Request
+from splitfuse.engine.sampling_params import SamplingParams
+
+_END_TOKENS = range(16)
+
+
+class Arrivals:
+    """Prompts begin as others did, are put together from a few pieces, or are new."""
+
+    def __init__(self, rng: random.Random, settings: WorldSettings) -> None:
+        self._rng = rng
+        self._settings = settings
+        model_config: Any = SimpleNamespace(vocab_size=VOCAB_SIZE, eos_token_ids=_END_TOKENS)
+        self._intake = Intake(
+            tokenizer=None,
+            model_config=model_config,
+            max_model_len=settings.longest,
+            max_cache_tokens=settings.num_blocks * settings.config.block_size,
+            seed=settings.config.seed,
+        )
+        self._past: deque[tuple[str, list[int]]] = deque(maxlen=12)  # tenants, and what they have said or heard so far
+        self._num_requests = 0
+
+    def draw(self, weather: Weather, now: float) -> list[Request]:
+        """The outputs of one prompt."""
+        rng, longest, tenants = self._rng, self._settings.longest, self._settings.tenants
+        tenant = tenants[int(len(tenants) * rng.random() ** self._settings.loudness)]
+        prompt = self._prompt(tenant, weather)
+        max_tokens = rng.randint(1, longest - len(prompt))
+        if rng.random() < weather.greedy:
+            prompt = prompt[: longest // 2]
+            max_tokens = longest - len(prompt)
+        self._num_requests += 1
+        requests = self._intake.requests(
+            f"r{self._num_requests}", Reading(prompt), self._params(max_tokens, weather), now=now, tenant=tenant
+        )
+        self._past.append((tenant, requests[0].token_ids))
+        return requests
+
+    def _params(self, max_tokens: int, weather: Weather) -> SamplingParams:
+        rng = self._rng
+        has_deadline = rng.random() < weather.deadline
+        return SamplingParams(
+            n=rng.randint(2, 4) if rng.random() < weather.several else 1,
+            max_tokens=max_tokens,
+            min_tokens=rng.choice([0, 0, rng.randint(0, max_tokens)]),
+            ignore_eos=rng.random() < 0.5,
+            priority=rng.randint(-1, 1),
+            timeout_ms=rng.choice([rng.randint(1, 20), rng.randint(21, 1000)]) if has_deadline else None,
+            max_queue_ms=rng.randint(1, 200) if has_deadline and rng.random() < 0.5 else None,
+        )
+
+    def _prompt(self, tenant: str, weather: Weather) -> list[int]:
+        rng, settings = self._rng, self._settings
+        prompt: list[int] = []
+        # Behind a weak hash no block may come again after another beginning: only sha256 itself tells such apart.
+        if self._past and rng.random() < weather.follow_up:
+            other, tokens = rng.choice(self._past)
+            if other == tenant or not settings.hash_is_weak:
+                prompt = tokens[: rng.randint(1, len(tokens))]
+        elif not settings.hash_is_weak:
+            for _ in range(rng.randint(0, 4)):
+                prompt += rng.choice(settings.pieces)
+        prompt += [rng.randrange(VOCAB_SIZE) for _ in range(rng.choice([0, 1, rng.randint(0, settings.longest)]))]
+        return prompt[: rng.randint(settings.longest // 2, settings.longest - 1)] or [rng.randrange(VOCAB_SIZE)]

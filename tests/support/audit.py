@@ -1,0 +1,75 @@
+"""Audit: what must hold of an engine before, in and after every step."""
+
+from collections.abc import Iterable, Sequence
+
+from clients import Stream
+from fairness_audit import FairnessAudit
+from fake_model import FakeModel
+from memory_audit import MemoryAudit
+from schedule_audit import ScheduleAudit
+from world_settings import WorldSettings
+
+from splitfuse.engine.batch import Batch
+from splitfuse.engine.core import EngineCore
+from splitfuse.engine.request import Request
+
+
+class Audit:
+    """Raises AssertionError where something does not hold."""
+
+    def __init__(self, core: EngineCore, model: FakeModel, settings: WorldSettings) -> None:
+        self._core = core
+        self._memory = MemoryAudit(core.blocks, model, tenants=settings.tenants, hash_is_weak=settings.hash_is_weak)
+        self._schedule = ScheduleAudit(settings.config, core.scheduler)
+        is_fair = settings.config.scheduling_policy == "fair" and settings.max_tenants >= len(settings.tenants)
+        self._fairness = FairnessAudit(settings.config, longest=settings.longest) if is_fair else None
+
+    def before_decision(self) -> None:
+        """A step is about to be decided."""
+        self._schedule.before(self._core._budget())
+
+    def after_decision(self, batch: Batch | None) -> None:
+        """This is what has been decided."""
+        self._schedule.check(batch)
+        if batch is not None:
+            self._memory.check_writes(batch)
+
+    def after_results(self, batch: Batch, spoke: Iterable[Request], failed: Iterable[Sequence[int]]) -> None:
+        """The step is booked. `spoke`: whose tokens came; `failed`: the block tables of rows without a result."""
+        self._memory.check_forgotten(failed)
+        if self._fairness is not None:
+            self._fairness.served(self._schedule.begins(batch), spoke)
+
+    def after_step(self) -> None:
+        """Between two steps."""
+        self._memory.check(self._core.scheduler)
+        self._core.scheduler.check()
+        if self._fairness is not None:
+            self._fairness.check(self._core.scheduler.waiting)
+
+    def look_up(self, stream: Stream) -> None:
+        """Whether the prefix cache finds of this one what there is."""
+        self._memory.check_lookup(stream.request, stream.oracle.entries)
+
+    def when_empty(self) -> None:
+        """Nobody is left."""
+        self._memory.check_empty()
+        assert not self._core.scheduler.has_work
+        assert not self._core._requests, "the core keeps requests that have ended"
+        assert not self._core._texts, "the core keeps texts of requests that have ended"
+
+
+class NoAudit(Audit):
+    """Never looks: what then goes wrong must be heard."""
+
+    def before_decision(self) -> None: ...
+
+    def after_decision(self, batch: Batch | None) -> None: ...
+
+    def after_results(self, batch: Batch, spoke: Iterable[Request], failed: Iterable[Sequence[int]]) -> None: ...
+
+    def after_step(self) -> None: ...
+
+    def look_up(self, stream: Stream) -> None: ...
+
+    def when_empty(self) -> None: ...

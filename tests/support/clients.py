@@ -1,0 +1,122 @@
+"""Clients: who hears each output, token by token, and knows from the oracle and the clock what there is to hear."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
+
+from fake_model import FakeModel, Oracle
+
+from splitfuse.engine.outputs import OutputDelta
+from splitfuse.engine.request import Request
+
+
+class FakeText:
+    """In the place of a TextStream: some tokens meet a stop string, some cannot be told."""
+
+    def __init__(self) -> None:
+        self.stopped_by: str | None = None
+        self.has_failed = False
+
+    def push(self, token_id: int | None, *, last: bool, may_stop: bool = True) -> str:
+        if token_id is not None and token_id % 32 == 30:
+            self.has_failed = True
+            raise ValueError(token_id)
+        if token_id is not None and token_id % 32 == 31 and may_stop:
+            self.stopped_by = "stop"
+        return ""
+
+
+@dataclass(slots=True)
+class Stream:
+    """What a client knows of one output."""
+
+    request: Request
+    oracle: Oracle
+    text: FakeText | None
+    deadline: float
+    queue_deadline: float
+    num_tokens: int = 0
+    is_aborted: bool = False
+
+    @property
+    def must_stop(self) -> bool:
+        """Whether its last token is an end token."""
+        request = self.request
+        is_free = self.num_tokens > request.params.min_tokens
+        return is_free and request.token_ids[-1] in request.stop_token_ids
+
+    def is_late(self, now: float) -> bool:
+        """Whether its time is over."""
+        return self.deadline <= now or (self.queue_deadline <= now and self.request.first_scheduled_time is None)
+
+
+class Clients:
+    """All outputs that have not ended."""
+
+    def __init__(self, model: FakeModel) -> None:
+        self._model = model
+        self.streams: dict[tuple[str, int], Stream] = {}
+        self.endings: Counter[str] = Counter()
+        self.fingerprint = 0  # of all that was ever heard
+
+    def expect(self, request: Request, text: FakeText | None) -> None:
+        """A request has been added."""
+        params = request.params
+        deadline, queue_deadline = (
+            inf if milliseconds is None else request.arrival_time + milliseconds / 1000
+            for milliseconds in (params.timeout_ms, params.max_queue_ms)
+        )
+        self.streams[request.request_id, request.index] = Stream(
+            request, Oracle(request), text, deadline, queue_deadline
+        )
+
+    def aborted(self, request_id: str) -> None:
+        """All its outputs have to end with the step under way, or at once."""
+        for stream in self.streams.values():
+            stream.is_aborted |= stream.request.request_id == request_id
+
+    def hear(self, deltas: Iterable[OutputDelta], now: float) -> list[Request]:
+        """Every token is the oracle's, and there is a reason for every end. Gives back whose tokens came."""
+        spoke = []
+        for delta in deltas:
+            stream = self.streams.get((delta.request_id, delta.index))
+            assert stream is not None, f"{delta.request_id}/{delta.index} says something after its end"
+            for token_id in delta.token_ids:
+                expected = stream.oracle.next_token()
+                assert token_id == expected, f"{stream.request} says {token_id}, the oracle {expected}"
+                stream.num_tokens += 1
+                self.fingerprint = hash((self.fingerprint, token_id))
+                spoke.append(stream.request)
+            if delta.finish_reason is not None:
+                self._check_end(stream, delta, now)
+                del self.streams[delta.request_id, delta.index]
+            elif delta.token_ids:
+                assert not stream.must_stop, f"{stream.request} goes on after an end token"
+                assert stream.request.num_tokens < stream.request.max_num_tokens, f"{stream.request} goes on"
+        return spoke
+
+    def check_aborted(self) -> None:
+        """After a step nobody goes on who was aborted before its end."""
+        for stream in self.streams.values():
+            assert not stream.is_aborted, f"{stream.request} goes on after it was aborted"
+
+    def check_late(self, now: float) -> None:
+        """Before a step nobody goes on whose time is over."""
+        for stream in self.streams.values():
+            assert not stream.is_late(now), f"{stream.request} goes on after its deadline"
+
+    def _check_end(self, stream: Stream, delta: OutputDelta, now: float) -> None:
+        request, reason, text = stream.request, str(delta.finish_reason), stream.text
+        self.endings[reason] += 1
+        assert request.is_finished
+        assert request.num_output_tokens == stream.num_tokens, f"{request} lost a token on the way"
+        allowed = {
+            "length": request.num_tokens == request.max_num_tokens,
+            "stop": stream.must_stop or (text is not None and text.stopped_by is not None),
+            "abort": stream.is_aborted,
+            "timeout": stream.is_late(now),
+            "error": request in self._model.failed or (text is not None and text.has_failed),
+        }
+        assert allowed[reason], f"{request} has no reason to end by {reason}"
+        self._model.failed.discard(request)

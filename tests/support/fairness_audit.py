@@ -1,0 +1,44 @@
+"""What a fair queue owes its tenants, told from whom the engine served."""
+
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+
+from splitfuse.engine.batch import BatchRow
+from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.request import Request, Status
+
+PROMPT_WEIGHT, OUTPUT_WEIGHT = 1, 2  # what a token of service counts
+
+
+class FairnessAudit:
+    """Tenants with something waiting are served alike, up to the bound of Sheng et al. 2024 (twice: from any start)."""
+
+    def __init__(self, config: EngineConfig, *, longest: int) -> None:
+        running = OUTPUT_WEIGHT * longest * config.max_num_seqs
+        self._bound = 2 * max(PROMPT_WEIGHT * longest, running) + 2 * longest
+        self._served: dict[str, int] = {}
+        self._ahead: dict[tuple[str, str], int] = {}  # by how much the first was ahead when both began to wait
+
+    def served(self, begun: Iterable[BatchRow], spoke: Iterable[Request]) -> None:
+        """Who began in a step, where what it need not compute is no service, and who got a token."""
+        for row in begun:
+            self._serve(row.request.tenant, PROMPT_WEIGHT * (row.request.num_prompt_tokens - row.start))
+        for request in spoke:
+            self._serve(request.tenant, OUTPUT_WEIGHT)
+
+    def check(self, waiting: Sequence[Request]) -> None:
+        """After a step."""
+        tenants = {r.tenant for r in waiting if r.status is Status.WAITING and r.leader is None}
+        ahead = {
+            (one, other): self._served.get(one, 0) - self._served.get(other, 0)
+            for one, other in combinations(sorted(tenants), 2)
+        }
+        self._ahead = {pair: self._ahead.get(pair, now) for pair, now in ahead.items()}
+        for pair, now in ahead.items():
+            gained = abs(now - self._ahead[pair])
+            assert gained <= self._bound, (
+                f"one of {pair} got {gained} more while both waited; the bound is {self._bound}"
+            )
+
+    def _serve(self, tenant: str, amount: int) -> None:
+        self._served[tenant] = self._served.get(tenant, 0) + amount

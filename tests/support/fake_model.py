@@ -1,0 +1,136 @@
+"""FakeModel: a runner whose next token depends on every slot it reads, so a wrong block shows as a wrong token.
+
+A slot holds an entry, a number that stands for its tenant and all tokens up to its own; the next token is a hash of the
+request's seed and of all entries of its context, read through its block table. Blocks move as the batch's moves say.
+`Oracle` knows the same from the tokens alone, without blocks.
+"""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+
+from splitfuse.engine.batch import Batch, BatchRow, Moves, RowFailure, RowResult, SampledToken
+from splitfuse.engine.request import Request
+
+VOCAB_SIZE = 1024
+UNWRITTEN = -1
+BAD = -2  # an entry that went bad, as a NaN would: whatever is computed from it is bad too
+
+Blocks = list[list[int]]
+
+
+def root(tenant: str) -> int:
+    """What comes before the first entry: tenants' entries are never alike, so reading another's shows."""
+    return zlib.crc32(tenant.encode())
+
+
+def entry(previous: int, token_id: int) -> int:
+    """What the slot of this token holds, after the slot before it. Says all that went before, so its position too."""
+    return BAD if previous == BAD else hash((previous, token_id))
+
+
+def draw(seed: int, entries: tuple[int, ...]) -> int:
+    """The token after this context."""
+    return hash((seed, entries)) % VOCAB_SIZE
+
+
+class Oracle:
+    """What a request must say, token by token, whatever is scheduled, moved or shared."""
+
+    def __init__(self, request: Request) -> None:
+        self._seed = request.seed
+        self.entries: list[int] = []  # of its tokens
+        self._last = root(request.tenant)
+        for token_id in request.token_ids:
+            self._push(token_id)
+
+    def _push(self, token_id: int) -> None:
+        self._last = entry(self._last, token_id)
+        self.entries.append(self._last)
+
+    def next_token(self) -> int:
+        """The next token, which from now on belongs to the context."""
+        token_id = draw(self._seed, tuple(self.entries))
+        self._push(token_id)
+        return token_id
+
+
+@dataclass
+class Trouble:
+    """What goes wrong in one step."""
+
+    culprits: set[Request] = field(default_factory=set)  # whatever they are computed with raises
+    not_finite: set[Request] = field(default_factory=set)  # whose result cannot be used
+    raises: int = 0  # so many passes raise, whoever is in them
+
+
+class StepFailure(Exception):
+    """What a model raises."""
+
+
+class FakeModel:
+    """The memory of keys and values, and what is computed from it."""
+
+    def __init__(self, *, num_blocks: int, num_host_blocks: int, block_size: int) -> None:
+        self._block_size = block_size
+        self.device: Blocks = [[UNWRITTEN] * block_size for _ in range(num_blocks)]
+        self.host: Blocks = [[UNWRITTEN] * block_size for _ in range(num_host_blocks)]
+        self.trouble = Trouble()
+        self.failed: set[Request] = set()  # who has a reason to end with "error"
+
+    def move(self, moves: Moves) -> None:
+        """Copy blocks as KVCache.make does."""
+        _copy(moves.swap_out, self.device, self.host)
+        _copy(moves.swap_in, self.host, self.device)
+        _copy(moves.copies, self.device, self.device)
+
+    def run(self, batch: Batch) -> list[RowResult]:
+        """All rows write before any reads, as in a layer of a model."""
+        for row in batch.rows:
+            self._write(row)
+        trouble = self.trouble
+        if trouble.raises > 0 or (trouble.culprits and any(row.request in trouble.culprits for row in batch.rows)):
+            self._break_off(batch.rows)
+            raise StepFailure
+        return [self._result(row) for row in batch.rows]
+
+    def go_bad(self, block: int, offset: int) -> None:
+        """A slot loses its contents, until it is written again."""
+        self.device[block][offset] = BAD
+
+    def _break_off(self, rows: Sequence[BatchRow]) -> None:
+        """A pass that raises leaves anything in the slots that it was writing."""
+        self.trouble.raises -= 1
+        if len(rows) == 1:
+            self.failed.add(rows[0].request)
+        for row in rows:
+            for position in range(row.start, row.end):
+                self.go_bad(row.request.block_table[position // self._block_size], position % self._block_size)
+
+    def _write(self, row: BatchRow) -> None:
+        size, device = self._block_size, self.device
+        tokens, table = row.request.token_ids, row.request.block_table
+        last = device[table[(row.start - 1) // size]][(row.start - 1) % size] if row.start else root(row.request.tenant)
+        for position in range(row.start, row.end):
+            last = entry(last, tokens[position])
+            device[table[position // size]][position % size] = last
+
+    def _result(self, row: BatchRow) -> RowResult:
+        request = row.request
+        if not row.samples:
+            return None
+        context = tuple(islice(chain.from_iterable(map(self.device.__getitem__, request.block_table)), row.end))
+        if BAD in context or request in self.trouble.not_finite:
+            self.failed.add(request)
+            return RowFailure("not finite")
+        return SampledToken(draw(request.seed, context))
+
+
+def _copy(pairs: Sequence[tuple[int, int]], source: Blocks, target: Blocks) -> None:
+    """All at once, in no order: so nothing may be written twice, or read after it was written."""
+    targets = {to for _, to in pairs}
+    assert len(targets) == len(pairs), "two blocks are copied to one place"
+    assert source is not target or targets.isdisjoint(start for start, _ in pairs), "a copy of a copy"
+    for start, to in pairs:
+        target[to] = list(source[start])

@@ -1,0 +1,152 @@
+"""What every decision of the scheduler must keep, told from the states before and after it, not by its own code."""
+
+from splitfuse.engine.batch import Batch, BatchRow
+from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.request import Request, Status
+from splitfuse.engine.scheduler import Scheduler
+
+MAX_PREEMPTIONS = 2  # nobody gives way more often while somebody else can
+
+
+class ScheduleAudit:
+    """Budgets, order, promises and the policy's own word, for one decision after the other."""
+
+    def __init__(self, config: EngineConfig, scheduler: Scheduler) -> None:
+        self._config = config
+        self._scheduler = scheduler
+        self._pool = scheduler._blocks.device
+        self._whole_prompts = config.batching_policy in ("prefill_first", "static")
+        self.joined: list[Request] = []
+        self.gave_way: list[Request] = []
+
+    def before(self, budget: int | None) -> None:
+        """Look at what is there to decide on."""
+        most = self._config.max_num_batched_tokens
+        self._budget = min(budget or most, most)
+        self._running = list(self._scheduler.running)
+        self._waiting = list(self._scheduler.waiting)
+        self._wanted = {request: request.num_uncomputed_tokens for request in self._running}
+        self._begun = {request for request in self._waiting if request.status is Status.PREEMPTED}
+        self._first_decoding = [request.num_output_tokens < 2 for request in self._running]
+
+    def check(self, batch: Batch | None) -> None:
+        """Look at what has been decided."""
+        if batch is None:
+            assert not self._running, "somebody runs but nothing is to be done"
+            assert not self._waiting, "somebody waits but nothing is to be done"
+            self.joined, self.gave_way = [], []
+            return
+        self.joined = [request for request in self._scheduler.running if request not in self._wanted]
+        self.gave_way = [request for request in self._running if request.status is Status.PREEMPTED]
+        self._check_rows(batch)
+        self._check_budget(batch)
+        self._check_policy(batch)
+        if self.gave_way:
+            self._check_who_gave_way()
+        if self.joined:
+            self._check_who_joined()
+        self._check_nobody_idles(batch)
+
+    def begins(self, batch: Batch) -> list[BatchRow]:
+        """The first rows of requests."""
+        return [row for row in batch.rows if row.request in self.joined and row.request not in self._begun]
+
+    def _check_rows(self, batch: Batch) -> None:
+        assert len({row.request for row in batch.rows}) == len(batch.rows), "a request has two rows"
+        sizes = [row.num_tokens for row in batch.rows]
+        assert sorted(sizes, key=lambda size: size > 1) == sizes, "rows of one token come first"
+        for request, start, num_tokens, samples in batch.rows:
+            assert request.status is Status.RUNNING, f"{request} is computed"
+            assert start == request.num_computed_tokens, f"{request} goes on at {start}"
+            assert 0 < num_tokens <= request.num_uncomputed_tokens, f"{request} gets {num_tokens} tokens"
+            assert samples == (num_tokens == request.num_uncomputed_tokens), f"{request} samples: {samples}"
+
+    def _check_budget(self, batch: Batch) -> None:
+        total, largest = batch.num_tokens, max((row.num_tokens for row in batch.rows), default=0)
+        alone = self._whole_prompts and len(batch.rows) == 1
+        assert alone or total <= self._budget, f"{total} tokens, the budget is {self._budget}"
+        assert len(self._scheduler.running) <= self._config.max_num_seqs, f"{len(self._scheduler.running)} run"
+        if self._whole_prompts:
+            assert all(row.samples for row in batch.rows), "a prompt was cut"
+        elif self._config.long_prefill_token_threshold:
+            assert largest <= self._config.long_prefill_token_threshold, f"a chunk of {largest} tokens"
+
+    def _check_policy(self, batch: Batch) -> None:
+        decodes = [request for request, wanted in self._wanted.items() if wanted == 1]
+        computed = {row.request for row in batch.rows}
+        num_decodes = len(computed.intersection(decodes))
+        others = len(batch.rows) - num_decodes
+        policy = self._config.batching_policy
+        if policy == "splitfuse":
+            waits = [request for request in decodes if request not in computed and request not in self.gave_way]
+            assert not waits or num_decodes == self._budget, f"{waits} waits for its token"
+        else:
+            assert not num_decodes or not others, f"{policy} computes decodes beside prompts"
+        if policy == "decode_first":
+            assert not others or not decodes, "a prompt goes before a decode"
+        if policy == "static":
+            assert not self.joined or all(self._first_decoding), "a batch that runs was joined"
+
+    def _check_nobody_idles(self, batch: Batch) -> None:
+        """SplitFuse leaves no token of the budget unused while somebody could have it."""
+        if self._config.batching_policy != "splitfuse" or batch.num_tokens >= self._budget or self.gave_way:
+            return
+        assert len(batch.rows) == len(self._scheduler.running), (
+            f"{batch.num_tokens} tokens, the budget is {self._budget}"
+        )
+        waiting = [request for request in self._scheduler.waiting if not self._waits_for_its_leader(request)]
+        # One whose leader has just come back is best forked in the next step; those behind it wait as long.
+        comes_back = any(request.leader in self.joined for request in self._scheduler.waiting)
+        if waiting and not comes_back and len(self._scheduler.running) < self._config.max_num_seqs:
+            largest = max(self._pool.num_blocks_for(request.num_tokens) for request in waiting)
+            assert self._spare_blocks() < largest + self._pool.num_blocks // 100, f"nobody of {waiting} joined"
+
+    def _spare_blocks(self) -> int:
+        """Free blocks that no prompt on its way will need."""
+        prompts = [request for request, wanted in self._wanted.items() if wanted > 1] + self.joined
+        return self._pool.num_free_blocks - sum(
+            self._pool.num_blocks_for(request.num_tokens) - len(request.block_table)
+            for request in prompts
+            if request.status is Status.RUNNING
+        )
+
+    def _check_who_gave_way(self) -> None:
+        """The latest goes first, sparing who has gone often; the first of all is never another's victim."""
+        assert not self.joined, "somebody joined though somebody gave way"
+        largest = max(self._pool.num_blocks_for(victim.num_tokens) for victim in self.gave_way)
+        assert self._pool.num_free_blocks < largest, f"{self.gave_way} gave way for nothing"
+        stayed = [request for request in self._running if request.status is Status.RUNNING]
+        assert self._running[0] in stayed or not stayed, "the first in the queue gave way to another"
+        for victim in self.gave_way:
+            is_often = victim.num_preemptions > MAX_PREEMPTIONS
+            for other in stayed[1:]:
+                if other.num_preemptions < MAX_PREEMPTIONS:
+                    assert not is_often, f"{victim} gave way for the {victim.num_preemptions}th time before {other}"
+                    assert self._place(other) < self._place(victim), f"{victim} gave way before {other}"
+                elif is_often:
+                    assert self._place(other) < self._place(victim), f"{victim} gave way before {other}"
+
+    def _check_who_joined(self) -> None:
+        for waits in self._scheduler.waiting:
+            if not self._waits_for_its_leader(waits):
+                for joined in self.joined:
+                    is_next = self._place(joined) < self._place(waits) or self._is_a_tenants_turn(joined, waits)
+                    assert is_next, f"{joined} overtook {waits}"
+        spare = self._spare_blocks()
+        kept = self._pool.num_blocks // 100 if self._running or len(self.joined) > 1 else 0
+        assert spare >= kept, f"{self.joined} joined and left {spare} blocks that nobody was promised, not {kept}"
+
+    def _place(self, request: Request) -> tuple[int, int]:
+        levels = {"fcfs": 0, "priority": request.params.priority, "fair": request not in self._begun}
+        return (int(levels[self._config.scheduling_policy]), request.arrival_order)
+
+    def _is_a_tenants_turn(self, joined: Request, waits: Request) -> bool:
+        """Whose turn it is among tenants depends on their service, unless somebody comes back."""
+        is_fair = self._config.scheduling_policy == "fair"
+        return is_fair and joined.tenant != waits.tenant and self._place(joined)[0] == self._place(waits)[0]
+
+    def _waits_for_its_leader(self, request: Request) -> bool:
+        leader = request.leader
+        if leader is None or request.num_output_tokens or leader.status is not Status.RUNNING:
+            return False
+        return leader in self.joined or leader.num_computed_tokens < request.num_prompt_tokens

@@ -1,0 +1,232 @@
+"""Bugs in who gets how much and when, who gives way, and how requests end."""
+
+from dataclasses import replace
+from typing import Any
+
+from planted_bug import Bugs, Method, plant
+
+from splitfuse.engine.batch import Batch, RowFailure
+from splitfuse.engine.core import EngineCore
+from splitfuse.engine.fairness import TokenCounters
+from splitfuse.engine.policies import Source
+from splitfuse.engine.scheduler import Scheduler
+
+BUGS: Bugs = {}
+
+
+# Budgets and promises.
+
+
+@plant(BUGS, Scheduler, "_plan")
+def budget_is_off_by_one(right: Method) -> Method:
+    return lambda self, budget: right(self, budget + 1)
+
+
+@plant(BUGS, Scheduler, "_num_tokens_for")
+def chunks_have_no_limit(right: Method) -> Method:
+    def wrong(self: Any, num_wanted: int, room: Any) -> int:
+        self._max_chunk = 2**31
+        return int(right(self, num_wanted, room))
+
+    return wrong
+
+
+@plant(BUGS, Scheduler, "_plan_waiting")
+def one_too_many_joins(right: Method) -> Method:
+    def wrong(self: Any, room: Any) -> Any:
+        self._max_num_seqs += 1
+        admitted = right(self, room)
+        self._max_num_seqs -= 1
+        return admitted
+
+    return wrong
+
+
+@plant(BUGS, Scheduler, "_plan_waiting", where=lambda settings: settings.num_blocks >= 100)
+def watermark_is_ignored(right: Method) -> Method:
+    def wrong(self: Any, room: Any) -> Any:
+        self._watermark = 0
+        return right(self, room)
+
+    return wrong
+
+
+@plant(BUGS, Scheduler, "_plan_waiting", where=lambda settings: settings.config.long_prefill_token_threshold > 0)
+def promised_blocks_are_given_away(right: Method) -> Method:
+    def wrong(self: Any, room: Any) -> Any:
+        room.promised_blocks = 0
+        return right(self, room)
+
+    return wrong
+
+
+@plant(BUGS, Scheduler, "_plan_waiting")
+def nobody_joins_two(right: Method) -> Method:
+    return lambda self, room: {} if len(self.running) >= 2 else right(self, room)
+
+
+# Who goes first, and who gives way.
+
+
+@plant(BUGS, Scheduler, "__init__")
+def priority_is_inverted(right: Method) -> Method:
+    def wrong(self: Any, config: Any, *more: Any) -> None:
+        right(self, config, *more)
+        if config.scheduling_policy == "priority":
+            self._order = lambda request: (-request.params.priority, request.arrival_order)
+
+    return wrong
+
+
+@plant(BUGS, Scheduler, "__init__")
+def decodes_wait_for_prompts(right: Method) -> Method:
+    def wrong(self: Any, *config: Any) -> None:
+        right(self, *config)
+        if self._policy.name == "splitfuse":
+            self._policy = replace(self._policy, rounds=((Source.CHUNKS, Source.NEWCOMERS, Source.DECODES),))
+
+    return wrong
+
+
+@plant(BUGS, Scheduler, "__init__")
+def running_batch_is_joined(right: Method) -> Method:
+    def wrong(self: Any, *config: Any) -> None:
+        right(self, *config)
+        self._policy = replace(self._policy, joins=lambda running: True)
+
+    return wrong
+
+
+@plant(BUGS, TokenCounters, "_charge", where=lambda settings: settings.config.scheduling_policy == "fair")
+def service_is_not_charged(right: Method) -> Method:
+    return lambda self, tenant, amount: None
+
+
+@plant(BUGS, Scheduler, "_plan_preemption")
+def first_gives_way(right: Method) -> Method:
+    def wrong(self: Any, room: Any) -> None:
+        self.running.reverse()
+        right(self, room)
+        self.running.reverse()
+
+    return wrong
+
+
+@plant(BUGS, Scheduler, "_plan_preemption")
+def one_gives_way_again_and_again(right: Method) -> Method:
+    def wrong(self: Any, room: Any) -> None:
+        self._costs.max_preemptions = 2**31
+        right(self, room)
+
+    return wrong
+
+
+@plant(BUGS, Scheduler, "_plan_preemption")
+def two_give_way_for_one(right: Method) -> Method:
+    def wrong(self: Any, room: Any) -> None:
+        right(self, room)
+        if len(self.running) > len(room.preempted):
+            right(self, room)
+
+    return wrong
+
+
+@plant(BUGS, Scheduler, "_waits_for_its_leader")
+def leader_that_has_gone_is_waited_for(right: Method) -> Method:
+    def wrong(self: Any, request: Any, admitted: Any) -> bool:
+        leader = request.leader
+        return leader is not None and leader.num_computed_tokens < request.num_prompt_tokens
+
+    return wrong
+
+
+# Ends and failures.
+
+
+@plant(BUGS, Scheduler, "finish")
+def abort_in_flight_is_lost(right: Method) -> Method:
+    def wrong(self: Any, request: Any, **more: Any) -> bool:
+        return request not in self._in_flight and bool(right(self, request, **more))
+
+    return wrong
+
+
+@plant(BUGS, EngineCore, "abort")
+def only_the_first_output_is_aborted(right: Method) -> Method:
+    def wrong(self: Any, request_id: str) -> Any:
+        requests = self._requests[request_id]
+        self._requests[request_id] = requests[:1]
+        deltas = right(self, request_id)
+        self._requests[request_id] = requests
+        return deltas
+
+    return wrong
+
+
+@plant(BUGS, Scheduler, "expire")
+def deadline_is_ignored(right: Method) -> Method:
+    return lambda self, now: []
+
+
+@plant(BUGS, Scheduler, "expire")
+def queue_deadline_ends_who_has_begun(right: Method) -> Method:
+    def wrong(self: Any, now: float) -> Any:
+        self._deadlines = [(when, tie, request, False) for when, tie, request, _ in self._deadlines]
+        return right(self, now)
+
+    return wrong
+
+
+@plant(BUGS, Scheduler, "update")
+def failed_row_counts_as_computed(right: Method) -> Method:
+    def wrong(self: Any, batch: Any, results: Any, now: float) -> Any:
+        return right(self, batch, [None if isinstance(result, RowFailure) else result for result in results], now)
+
+    return wrong
+
+
+@plant(BUGS, Scheduler, "update", shows_in_tokens=True)
+def two_rows_get_each_others_tokens(right: Method) -> Method:
+    def wrong(self: Any, batch: Any, results: Any, now: float) -> Any:
+        if all(isinstance(result, tuple) for result in results[:2]):
+            results = [*reversed(results[:2]), *results[2:]]
+        return right(self, batch, results, now)
+
+    return wrong
+
+
+@plant(BUGS, EngineCore, "execute")
+def one_culprit_fails_all(right: Method) -> Method:
+    def wrong(self: Any, batch: Any) -> Any:
+        results = right(self, batch)
+        failures = [result for result in results if isinstance(result, RowFailure)]
+        return failures[:1] * len(results) if failures else results
+
+    return wrong
+
+
+@plant(BUGS, Batch, "subset", shows_in_tokens=True)
+def blocks_are_moved_again_for_each_half(right: Method) -> Method:
+    return lambda self, rows: Batch(self.step, rows, self.moves)
+
+
+@plant(BUGS, Scheduler, "_append")
+def one_token_too_many(right: Method) -> Method:
+    def wrong(self: Any, request: Any, token_id: int, now: float) -> Any:
+        request.max_num_tokens += 1
+        gap = right(self, request, token_id, now)
+        request.max_num_tokens -= 1
+        return gap
+
+    return wrong
+
+
+@plant(BUGS, Scheduler, "_append")
+def end_token_is_ignored(right: Method) -> Method:
+    def wrong(self: Any, request: Any, token_id: int, now: float) -> Any:
+        request.stop_token_ids, kept = frozenset(), request.stop_token_ids
+        gap = right(self, request, token_id, now)
+        request.stop_token_ids = kept
+        return gap
+
+    return wrong

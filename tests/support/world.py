@@ -1,0 +1,202 @@
+"""World: an EngineCore over a fake model and a virtual clock, to which seeded things happen, audited at every step."""
+
+import random
+from collections import Counter, deque
+from typing import TextIO
+
+from arrivals import Arrivals
+from audit import Audit, NoAudit
+from clients import Clients, FakeText
+from fake_model import FakeModel, Trouble
+from world_settings import CALM, Weather, draw_settings, draw_weather
+
+from splitfuse.engine.batch import Batch, RowFailure
+from splitfuse.engine.core import EngineCore
+
+_LOOK_UP = 0.1  # how often somebody's prefix is looked up beside the engine
+
+
+class World:
+    """`run` it; whatever does not hold raises an AssertionError that tells the seed and the last events."""
+
+    def __init__(self, seed: int, *, recording: TextIO | None = None, listens_only: bool = False) -> None:
+        """`listens_only`: no look inside the engine, only at what the clients hear."""
+        self._seed = seed
+        self._rng = random.Random(seed)
+        self.settings = draw_settings(self._rng)
+        self._now = 1000.0
+        self._model = FakeModel(
+            num_blocks=self.settings.num_blocks,
+            num_host_blocks=self.settings.num_host_blocks,
+            block_size=self.settings.config.block_size,
+        )
+        self._core = self._make_core(recording)
+        self._audit = (NoAudit if listens_only else Audit)(self._core, self._model, self.settings)
+        self._arrivals = Arrivals(self._rng, self.settings)
+        self._clients = Clients(self._model)
+        self.num_steps = 0
+        self._seen: Counter[str] = Counter()
+        self._events: deque[tuple[object, ...]] = deque(maxlen=24)
+
+    def _make_core(self, recording: TextIO | None) -> EngineCore:
+        settings = self.settings
+        core = EngineCore(
+            settings.config,
+            self._model,
+            num_blocks=settings.num_blocks,
+            num_host_blocks=settings.num_host_blocks,
+            seconds_per_block=settings.seconds_per_block,
+            tokenizer=None,
+            recording=recording,
+            clock=lambda: self._now,
+        )
+        if core.blocks.cache is not None:
+            core.blocks.cache._hash = settings.hash
+        if core.scheduler._counters is not None:
+            core.scheduler._counters._max_tenants = settings.max_tenants
+        return core
+
+    @property
+    def seen(self) -> Counter[str]:
+        """What has happened so far, and how often."""
+        endings = {f"ends by {reason}": count for reason, count in self._clients.endings.items()}
+        return self._seen + Counter(endings) + Counter(self._core.scheduler.num_preemptions_by_mode)
+
+    @property
+    def fingerprint(self) -> int:
+        """Of everything that was said, in its order."""
+        return self._clients.fingerprint
+
+    # Time goes by.
+
+    def run(self, num_steps: int) -> None:
+        """Weather after weather for so many steps, and every now and then calm until nobody is left."""
+        try:
+            while self.num_steps < num_steps:
+                weather = draw_weather(self._rng)
+                for _ in range(min(self._rng.randint(20, 300), num_steps - self.num_steps)):
+                    self._step(weather)
+                if self._chance(0.3):
+                    self._calm_down()
+            self._calm_down()
+        except Exception as exc:
+            raise AssertionError(self._story(exc, num_steps)) from exc
+
+    def _calm_down(self) -> None:
+        """Nothing comes, nothing goes wrong: all that is there ends, in a bounded number of steps, without a trace."""
+        streams = self._clients.streams
+        most = 50 + 4 * sum(stream.request.max_num_tokens for stream in streams.values())
+        for _ in range(most):
+            if not self._core.num_unfinished:
+                break
+            self._step(CALM)
+        assert not streams, f"{len(streams)} outputs have not ended after {most} calm steps"
+        self._audit.when_empty()
+
+    def _step(self, weather: Weather) -> None:
+        """As AsyncEngine's loop does it: requests come and go before the step and while it is under way."""
+        self.num_steps += 1
+        self._happen(weather)
+        self._clients.hear(self._core.expire(), self._now)
+        self._clients.check_late(self._now)
+        self._audit.before_decision()
+        scheduled = self._core.schedule()
+        self._audit.after_decision(None if scheduled is None else scheduled[0])
+        if scheduled is None:
+            self._now += 0.01
+        else:
+            self._compute(*scheduled, weather)
+        self._audit.after_step()
+        if self._clients.streams and self._chance(_LOOK_UP):
+            self._audit.look_up(self._rng.choice(list(self._clients.streams.values())))
+
+    def _compute(self, batch: Batch, start: float, weather: Weather) -> None:
+        self._count(batch)
+        self._happen(weather)
+        self._model.trouble = self._draw_trouble(batch, weather)
+        results = self._core.execute(batch)
+        tables = [
+            list(row.request.block_table)
+            for row, result in zip(batch.rows, results, strict=True)
+            if isinstance(result, RowFailure)
+        ]
+        self._happen(weather)
+        self._now += (0.002 + 1e-4 * batch.num_tokens) * (0.8 + 0.4 * self._rng.random())
+        deltas = self._core.update(batch, results, start).deltas
+        spoke = self._clients.hear(deltas, self._now)
+        self._clients.check_aborted()
+        self._audit.after_results(batch, spoke, failed=tables)
+
+    # Things happen.
+
+    def _happen(self, weather: Weather) -> None:
+        streams, settings, rng = self._clients.streams, self.settings, self._rng
+        if len(streams) < weather.most_unfinished and self._chance(weather.arrival):
+            self._arrive(weather)
+        if streams and self._chance(weather.abort):
+            self._abort(rng.choice(list(streams))[0])
+        if streams and self._chance(weather.mass_abort):
+            self._saw("mass abort")
+            for request_id in dict.fromkeys(request_id for request_id, _ in streams if self._chance(0.8)):
+                self._abort(request_id)
+        if self._chance(weather.goes_bad):
+            block, offset = rng.randrange(settings.num_blocks), rng.randrange(settings.config.block_size)
+            self._model.go_bad(block, offset)
+            self._saw("bad slot in block", block)
+        if self._chance(weather.clock_jump):
+            self._now += rng.choice([-0.5, 0.5, 3600.0])
+            self._saw("clock jump")
+
+    def _arrive(self, weather: Weather) -> None:
+        requests = self._arrivals.draw(weather, self._now)
+        self._saw("arrival" if len(requests) == 1 else "n > 1", requests[0].request_id)
+        self._core.add(requests)
+        for request in requests:
+            text = FakeText() if self._chance(weather.late_text) else None
+            if text is not None:
+                self._core._texts[request] = text  # type: ignore[assignment]
+            self._clients.expect(request, text)
+
+    def _abort(self, request_id: str) -> None:
+        self._saw("abort in flight" if self._core.scheduler._in_flight else "abort", request_id)
+        self._clients.aborted(request_id)
+        self._clients.hear(self._core.abort(request_id), self._now)
+
+    def _draw_trouble(self, batch: Batch, weather: Weather) -> Trouble:
+        rng, trouble = self._rng, Trouble()
+        if batch.rows and self._chance(weather.culprit):
+            self._saw("culprit")
+            trouble.culprits.add(rng.choice(batch.rows).request)
+        if batch.rows and self._chance(weather.not_finite):
+            self._saw("not finite")
+            trouble.not_finite.add(rng.choice(batch.rows).request)
+        if batch.rows and self._chance(weather.raises):
+            self._saw("pass raises")
+            trouble.raises = rng.choice([1, 1, 2, 1000])
+        return trouble
+
+    def _chance(self, probability: float) -> bool:
+        return probability > 0 and self._rng.random() < probability
+
+    # What it was like.
+
+    def _saw(self, what: str, *which: object) -> None:
+        self._seen[what] += 1
+        self._events.append((self.num_steps, what, *which))
+
+    def _count(self, batch: Batch) -> None:
+        moves, seen = batch.moves, self._seen
+        seen["rows"] += len(batch.rows)
+        seen["swapped out"] += len(moves.swap_out)
+        seen["swapped in"] += len(moves.swap_in)
+        seen["copied"] += len(moves.copies)
+        begun = (row.request for row in batch.rows if row.start == row.request.num_cached_tokens)
+        seen["prefix hit"] += sum(request.num_cached_tokens > 0 for request in begun)
+
+    def _story(self, exc: Exception, num_steps: int) -> str:
+        events = "\n".join(f"  step {step}: {' '.join(map(str, rest))}" for step, *rest in self._events)
+        return (
+            f"seed {self._seed}, step {self.num_steps}: {type(exc).__name__}: {exc}\n  {self.settings}\n{events}\n"
+            f"again: SPLITFUSE_TEST_SEEDS={self._seed}-{self._seed} SPLITFUSE_TEST_STEPS={num_steps} "
+            "python -m pytest tests/simulation/test_worlds.py::test_no_rule_is_broken"
+        )
