@@ -12,10 +12,11 @@ from .errors import ConfigError
 DEMO_MODEL = "splitfuse-demo-5m"
 DEMO_FOLDER = Path(__file__).parent / "demo_model"
 
-_CHOICES: dict[str, tuple[str, ...]] = {
+_CHOICES: dict[str, tuple[str | None, ...]] = {
     "device": ("auto", "cpu", "cuda"),
     "dtype": ("auto", "float32", "bfloat16", "float16"),
     "load_format": ("auto", "safetensors", "dummy"),
+    "quantization": (None, "int8", "int4"),
     "batching_policy": ("splitfuse", "prefill_first", "decode_first", "static"),
     "scheduling_policy": ("fcfs", "priority", "fair"),
     "preemption_mode": ("auto", "recompute", "swap"),
@@ -34,6 +35,7 @@ class EngineConfig:
     device: str = "auto"
     dtype: str = "auto"
     load_format: str = "auto"
+    quantization: str | None = None  # weights in fewer bits, rounded while they load: int8 or int4
     max_model_len: int | None = None
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512
@@ -64,7 +66,7 @@ class EngineConfig:
             raise ConfigError("model is an empty string; name a folder or hub id, or leave it out for the demo model")
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
-                raise ConfigError(f"{name} {getattr(self, name)!r} is not one of {', '.join(choices)}")
+                raise ConfigError(f"{name} {getattr(self, name)!r} is not one of {', '.join(filter(None, choices))}")
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_queue_size"):
             _require(self, name, at_least=1)
         for name in ("max_model_len", "num_kv_blocks", "kv_cache_memory_bytes", "num_threads"):

@@ -18,6 +18,7 @@ from .models.registry import model_class
 from .sampler import sample
 from .weights import weight_source
 
+_WEIGHT_BITS = {None: 16, "int8": 8, "int4": 4}
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -41,6 +42,10 @@ class ModelRunner:
         torch.set_num_threads(config.num_threads or default_num_threads())
         model_config = ModelConfig.from_folder(folder)
         device = resolve_device(config.device)
+        if config.quantization and device.type != "cpu":
+            raise ConfigError(
+                f"--quantization {config.quantization} is built for --device cpu only so far; leave it out"
+            )
         dtype = resolve_dtype(config.dtype, model_config, device)
         max_model_len = _max_model_len(config, model_config)
         # While weights are read: the first start on a machine builds the CPU library, 3 s of a compiler's time.
@@ -48,7 +53,13 @@ class ModelRunner:
         preparing.start()
         with weight_source(folder, load_format=config.load_format, dtype=dtype, seed=config.seed) as source:
             build = model_class(model_config.architecture)
-            self._model = build(model_config, source, device=device, max_model_len=max_model_len)
+            self._model = build(
+                model_config,
+                source,
+                device=device,
+                max_model_len=max_model_len,
+                weight_bits=_WEIGHT_BITS[config.quantization],
+            )
         preparing.join()
         num_blocks = num_cache_blocks(config, model_config, max_model_len=max_model_len, dtype=dtype, device=device)
         block_bytes = config.block_size * model_config.kv_bytes_per_token(dtype.itemsize)

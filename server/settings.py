@@ -61,6 +61,7 @@ HELP = {
     "device": "auto, cpu or cuda",
     "dtype": "auto, float32, bfloat16 or float16",
     "load_format": "auto, safetensors or dummy (random weights)",
+    "quantization": "round weights to int8 or int4 as they load; CPU",
     "max_model_len": "longest prompt plus output, in tokens; less needs less memory",
     "max_num_seqs": "most sequences in one step",
     "max_num_batched_tokens": "token budget of one step",

@@ -65,12 +65,21 @@ class Decoder:
         """
         return dict(raw)
 
-    def __init__(self, config: ModelConfig, source: WeightSource, *, device: torch.device, max_model_len: int) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        source: WeightSource,
+        *,
+        device: torch.device,
+        max_model_len: int,
+        weight_bits: int = 16,
+    ) -> None:
         if not self.partial_rotary and any(rope.rotary_dim != config.head_dim for rope in config.ropes):
             raise ConfigError(f"partial_rotary_factor other than 1 is not known for {config.architecture}")
         self.config = config
         self._source = source
         self._device = device
+        self._weight_bits = weight_bits
         with_prefix, without = (f"{prefix}{self.names.embed}.weight" for prefix in (self.names.prefix, ""))
         self._prefix = "" if source.has(without) and not source.has(with_prefix) else self.names.prefix
         self._cos_sin = {
@@ -93,7 +102,8 @@ class Decoder:
         head = self._embed_tokens
         if not config.tie_word_embeddings:
             head = self._take("lm_head.weight", *table)
-        self._lm_head = ops.pack_linear(head)
+        # The head decides between near ties, so it keeps 8 bits where the layers have 4.
+        self._lm_head = ops.pack_linear(head, bits=max(8, self._weight_bits))
 
     def _embedding_size(self) -> int:
         return self.config.hidden_size
@@ -184,4 +194,7 @@ class Decoder:
         """Matrices of one input, (name, rows) each, stacked into one."""
         weight = torch.cat([self._take(f"{name}.weight", size, in_features) for name, size in parts])
         stacked_bias = torch.cat([self._take(f"{name}.bias", size) for name, size in parts]) if bias else None
-        return ops.pack_linear(weight, stacked_bias)
+        return self._pack(weight, stacked_bias)
+
+    def _pack(self, weight: Tensor, bias: Tensor | None = None) -> Any:
+        return ops.pack_linear(weight, bias, bits=self._weight_bits)

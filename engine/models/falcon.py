@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...kernels import ops
 from ..errors import ConfigError
 from ..inputs import Inputs
 from ..layers import Cache
@@ -59,7 +58,7 @@ class FalconForCausalLM(LayerNormDecoder):
         tensors = [self._take(f"{name}.query_key_value.weight", rows, config.hidden_size)]
         if config.attention_bias:
             tensors.append(self._take(f"{name}.query_key_value.bias", rows))
-        return ops.pack_linear(*(_ungroup(tensor, groups, width, head_dim) for tensor in tensors))
+        return self._pack(*(_ungroup(tensor, groups, width, head_dim) for tensor in tensors))
 
     def _load_layer(self, index: int) -> Layer:
         layer = self._layer_name(index)

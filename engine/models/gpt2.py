@@ -6,7 +6,6 @@ from typing import Any
 
 from torch import Tensor
 
-from ...kernels import ops
 from ..errors import ConfigError
 from ..inputs import Inputs
 from ..layers import Attention
@@ -68,4 +67,4 @@ class GPT2LMHeadModel(LayerNormDecoder):
     def _linear(self, parts: list[tuple[str, int]], in_features: int, *, bias: bool) -> Any:
         [(name, rows)] = parts
         weight = self._take(f"{name}.weight", in_features, rows).T
-        return ops.pack_linear(weight.contiguous(), self._take(f"{name}.bias", rows))
+        return self._pack(weight.contiguous(), self._take(f"{name}.bias", rows))

@@ -1,0 +1,42 @@
+"""--quantization: the tokens are those of a checkpoint that was rounded beforehand."""
+
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+from tiny_models import save_model
+
+from splitfuse.engine import LLM, EngineConfig, SamplingParams
+from splitfuse.engine.errors import ConfigError
+from splitfuse.kernels.quantize import quantize
+
+PROMPTS = [{"prompt_token_ids": list(range(start, start + 40))} for start in (3, 50, 130)]
+GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+
+
+def tokens(folder: Path, **settings: object) -> list[list[int]]:
+    llm = LLM(str(folder), dtype="float32", max_num_batched_tokens=16, **settings)
+    return [output.outputs[0].token_ids for output in llm.generate(PROMPTS, GREEDY)]
+
+
+@pytest.mark.parametrize("family", ["llama-mha", "gpt2-untied"])
+@pytest.mark.parametrize(("name", "bits"), [("int8", 8), ("int4", 4)])
+def test_rounding_at_load_is_rounding_beforehand(tmp_path: Path, family: str, name: str, bits: int) -> None:
+    save_model(family, tmp_path)
+    quantized = tokens(tmp_path, quantization=name)
+    assert name == "int8" or quantized != tokens(tmp_path)
+    path = tmp_path / "model.safetensors"
+    weights = load_file(path)
+    for key, weight in weights.items():
+        if weight.ndim == 2 and not any(part in key for part in ("embed", "wte", "wpe")):
+            transposed = family.startswith("gpt2")
+            own_bits = 8 if "lm_head" in key else bits
+            rounded = quantize(weight.T if transposed else weight, own_bits).dequantized()
+            weights[key] = (rounded.T if transposed else rounded).contiguous()
+    save_file(weights, path, metadata={"format": "pt"})
+    assert tokens(tmp_path) == quantized
+
+
+def test_what_is_not_known_is_refused() -> None:
+    with pytest.raises(ConfigError, match="quantization 'fp3' is not one of int8, int4"):
+        EngineConfig(quantization="fp3")
