@@ -49,7 +49,7 @@ class LLM:
         try:
             while self.core.num_unfinished:
                 for delta in self.core.step().deltas:
-                    by_id[delta.request_id].outputs[delta.index].add(delta)
+                    by_id[delta.request_id].add(delta)
                     if delta.error is not None:
                         raise delta.error
         finally:

@@ -98,6 +98,7 @@ class Recorder:
             "index": request.index,
             "priority": request.params.priority,
             "tenant": self._tenants.setdefault(request.tenant, len(self._tenants)),
+            "scored": request.is_scored,
         }
         leader = {} if request.leader is None else {"leader": request.leader.arrival_order}
         self._write(

@@ -93,8 +93,6 @@ class SamplingParams:
             raise InvalidRequestError(
                 f"min_tokens {self.min_tokens} is more than max_tokens {self.max_tokens}", param="min_tokens"
             )
-        if self.prompt_logprobs is not None:
-            raise InvalidRequestError("prompt_logprobs is not supported yet; leave it out", param="prompt_logprobs")
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any], *, defaults: Mapping[str, Any] | None = None) -> "SamplingParams":

@@ -58,7 +58,7 @@ class Decoder:
         del self._source
 
     def forward(self, inputs: Inputs, kv_cache: KVCache) -> Tensor:
-        """Logits of the rows that sample, [S, vocab_size] float32."""
+        """Last hidden states of the tokens at `logits_indices`, [L, hidden_size]; `logits` takes them."""
         x = self._embed_tokens[inputs.token_ids]
         residual: Tensor | None = None
         for layer, cache in zip(self._layers, kv_cache.layers, strict=True):
@@ -67,10 +67,12 @@ class Decoder:
             x, residual = self._norm_add(x, residual, layer.post_attention_layernorm)
             x = ops.linear(ops.silu_mul(ops.linear(x, layer.gate_up_proj)), layer.down_proj)
         assert residual is not None
-        if len(inputs.sample_indices) < len(x):
-            x, residual = x[inputs.sample_indices], residual[inputs.sample_indices]
-        x, _ = self._norm_add(x, residual, self._norm)
-        return ops.linear(x, self._lm_head).float()
+        kept = inputs.logits_indices
+        return self._norm_add(x[kept], residual[kept], self._norm)[0]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits of hidden states [L, hidden_size], [L, vocab_size] float32: wide, so who calls says of how many."""
+        return ops.linear(hidden, self._lm_head).float()
 
     def _norm_add(self, x: Tensor, residual: Tensor | None, weight: Tensor) -> tuple[Tensor, Tensor]:
         eps = self.config.rms_norm_eps
