@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..engine.errors import RequestFailedError, SplitfuseError
-from ..engine.outputs import CompletionOutput, OutputDelta, RequestMetrics, TokenLogprobs
+from ..engine.outputs import CompletionOutput, OutputDelta, PromptLogprobs, RequestMetrics, TokenLogprobs
 from .errors import NotReadyError
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class Job:
         owner: str = "",
         stream_interval: int = 1,
         changed: Signal | None = None,
+        keeps_prompt: bool = False,
     ) -> None:
         self.seq_id = seq_id
         self.owner = owner
@@ -66,6 +67,10 @@ class Job:
         self.events: list[OutputDelta] = []
         self.num_bytes = 0
         self.num_prompt_tokens = 0
+        self.prompt: str | None = None  # the text given, whole; like the ids only if `keeps_prompt`: it can be long
+        self.prompt_token_ids: list[int] = []
+        self.prompt_logprobs: PromptLogprobs | None = None
+        self._keeps_prompt = keeps_prompt
         self.changed = changed or Signal()
         self.ended = asyncio.Event()
         self.was_read = asyncio.Event()  # a reader has had the end
@@ -78,12 +83,17 @@ class Job:
     def accept(self, handle: "Handle") -> None:
         """Remember what the engine says of the request. The prompt itself is kept no longer than the job runs."""
         self.num_prompt_tokens = len(handle.prompt_token_ids)
+        if self._keeps_prompt:
+            self.prompt_token_ids = handle.prompt_token_ids
+            self.prompt = handle.prompt if handle.params.truncate_prompt_tokens is None else None
         if not self.finished:
             self._handle = handle
 
     def sink(self, delta: OutputDelta) -> None:
         """Take one delta from the engine."""
         self.outputs[delta.index].add(delta)
+        if delta.prompt_logprobs is not None:
+            self.prompt_logprobs = delta.prompt_logprobs
         is_last = delta.finish_reason is not None
         if delta.token_ids or delta.text or delta.index in self._pending:
             self._log(delta, flush=is_last)
@@ -152,6 +162,7 @@ class Job:
     def _grew(self, delta: OutputDelta) -> None:
         logprobs = sum(1 + len(item.top) for item in delta.logprobs or ())
         num_bytes = EVENT_BYTES + 2 * len(delta.text) + 16 * len(delta.token_ids) + LOGPROB_BYTES * logprobs
+        num_bytes += delta.prompt_logprobs.num_bytes if delta.prompt_logprobs is not None else 0
         self.num_bytes += num_bytes
         if self.on_grow is not None:
             self.on_grow(self, num_bytes)

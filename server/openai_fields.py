@@ -24,7 +24,7 @@ _DROPPED = frozenset(
 )
 # Not built, with the values that ask for nothing.
 _RESPONSE_FORMAT: dict[str, tuple[Any, ...]] = {"response_format": ({"type": "text"},)}
-_COMPLETION_NEUTRAL: dict[str, tuple[Any, ...]] = {"echo": (False,), "suffix": ("",), **_RESPONSE_FORMAT}
+_COMPLETION_NEUTRAL: dict[str, tuple[Any, ...]] = {"suffix": ("",), **_RESPONSE_FORMAT}
 _CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = {
     **_RESPONSE_FORMAT,
     "tools": ([],),
@@ -64,6 +64,27 @@ def take_stream_options(fields: dict[str, Any]) -> StreamOptions:
         name = min(options)
         raise InvalidRequestError(f"unknown field stream_options.{name}", param=f"stream_options.{name}")
     return StreamOptions(stream=stream, include_usage=include_usage)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Echo:
+    """Whether the prompt stands before the answer, and whether nothing but the prompt is wanted (max_tokens 0)."""
+
+    is_wanted: bool
+    is_all: bool
+
+
+def take_echo(fields: dict[str, Any]) -> Echo:
+    """`echo`, which brings the prompt's logprobs where logprobs are wanted."""
+    is_wanted = take_bool(fields, "echo")
+    if not is_wanted:
+        return Echo(is_wanted=False, is_all=False)
+    if fields.get("prompt_logprobs") is None:
+        fields["prompt_logprobs"] = fields.get("logprobs")
+    is_all = type(fields.get("max_tokens")) is int and fields["max_tokens"] == 0
+    if is_all:
+        fields["max_tokens"] = 1  # the engine draws one, which is left out
+    return Echo(is_wanted=True, is_all=is_all)
 
 
 def completion_params(fields: dict[str, Any]) -> SamplingParams:

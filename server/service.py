@@ -142,6 +142,12 @@ class Service:
         """The text of one token alone, special tokens too."""
         return self.tokenizer.decode([token_id], skip_special_tokens=False)
 
+    def prompt_text(self, job: Job) -> str:
+        """The prompt of a job that keeps it; one that came as ids or was truncated is decoded."""
+        if job.prompt is not None:
+            return job.prompt
+        return self.tokenizer.decode(job.prompt_token_ids, skip_special_tokens=False)
+
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text, found off the loop."""
         return await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens=add_special_tokens)
@@ -151,7 +157,9 @@ class Service:
         text = await asyncio.to_thread(self.tokenizer.render_chat, messages)
         return await self.encode(text, add_special_tokens=False)
 
-    def new_job(self, params: SamplingParams, *, owner: str, changed: Signal | None = None) -> Job:
+    def new_job(
+        self, params: SamplingParams, *, owner: str, changed: Signal | None = None, keeps_prompt: bool = False
+    ) -> Job:
         """A job under a new, unguessable id; not submitted yet."""
         return Job(
             secrets.token_urlsafe(24),
@@ -160,6 +168,7 @@ class Service:
             owner=owner,
             stream_interval=self.settings.stream_interval,
             changed=changed,
+            keeps_prompt=keeps_prompt,
         )
 
     async def submit(self, job: Job, prompt: "Prompt", params: SamplingParams, *, user: str = "") -> None:

@@ -21,7 +21,7 @@ from splitfuse.engine.errors import (
     RequestFailedError,
     UnavailableError,
 )
-from splitfuse.engine.outputs import OutputDelta, RequestMetrics, StepStats, TokenLogprobs
+from splitfuse.engine.outputs import OutputDelta, PromptLogprobs, RequestMetrics, StepStats, TokenLogprobs
 from splitfuse.engine.sampling_params import SamplingParams, check_token_ids
 
 VOCAB_SIZE = 300  # ids from 256 on have no text
@@ -61,6 +61,15 @@ def answer(prompt_token_ids: Sequence[int], index: int, position: int) -> int:
 def answer_text(prompt: str, *, num_tokens: int, index: int = 0) -> str:
     """The whole answer."""
     return "".join(chr(answer(list(prompt.encode()), index, position)) for position in range(num_tokens))
+
+
+def _scores(handle: FakeHandle) -> PromptLogprobs:
+    """Each prompt token at -0.25, third to the likeliest ones, which are a, b, …"""
+    num_top = handle.params.prompt_logprobs or 0
+    scores = PromptLogprobs(num_top)
+    for token_id in handle.prompt_token_ids[1:]:
+        scores.add([token_id], [-0.25], [3], [97 + i for i in range(num_top)], [-0.5 - i for i in range(num_top)])
+    return scores
 
 
 class FakeEngine:
@@ -143,6 +152,7 @@ class FakeEngine:
         await asyncio.sleep(0)
         self._check(prompt, params)
         token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        token_ids = token_ids[-(params.truncate_prompt_tokens or len(token_ids)) :]
         self.num_submitted += 1
         request_id = request_id or f"r{self.num_submitted}"
         assert request_id not in self.handles
@@ -242,13 +252,24 @@ class FakeEngine:
         if handle.params.logprobs is not None:
             top = tuple((97 + rank, -0.5 - rank) for rank in range(handle.params.logprobs))
             logprobs = (TokenLogprobs(token_id, -math.inf if position == 0 else -0.5, top),)
+        prompt_logprobs = None
+        if handle.params.prompt_logprobs is not None and (index, position) == (0, 0):
+            prompt_logprobs = _scores(handle)
         end = {"finish_reason": "length", "metrics": self._metrics(handle, position + 1, first_token_time)}
         if is_last and self.leave_out_last_token:
             sink(OutputDelta(handle.request_id, index, chr(token_id), (token_id,), logprobs))
             sink(OutputDelta(handle.request_id, index, "", (), **end))
         else:
             sink(
-                OutputDelta(handle.request_id, index, chr(token_id), (token_id,), logprobs, **(end if is_last else {}))
+                OutputDelta(
+                    handle.request_id,
+                    index,
+                    chr(token_id),
+                    (token_id,),
+                    logprobs,
+                    **(end if is_last else {}),
+                    prompt_logprobs=prompt_logprobs,
+                )
             )
         now = time.monotonic()
         stats = StepStats(position, now, 0.001, 5, 1, 1, 0, 1, NUM_BLOCKS, 0, ttfts=() if position else (0.01,))

@@ -26,6 +26,7 @@ INTS = [
     "seed",
     "n",
     "logprobs",
+    "prompt_logprobs",
     "truncate_prompt_tokens",
     "priority",
 ]
@@ -33,7 +34,7 @@ FLOATS = ["temperature", "top_p", "min_p", "repetition_penalty", "presence_penal
 BOOLS = ["stream", "include_stop_str_in_output", "ignore_eos", "skip_special_tokens"]
 STRINGS = ["stop", "bad_words"]
 IDS = ["stop_token_ids", "allowed_token_ids"]
-ZERO_IS_FINE = {"min_tokens", "top_k", "seed", "logprobs", "priority"}
+ZERO_IS_FINE = {"min_tokens", "top_k", "seed", "logprobs", "prompt_logprobs", "priority"}
 NEGATIVE_IS_FINE = {"seed", "priority", "top_k"}
 NOT_FINITE = ["NaN", "Infinity", "-Infinity", "1e400", "-1e400"]
 WRONG_TYPES = ["true", '"5"', "[1]", "{}"]
@@ -78,7 +79,7 @@ def cases():
     yield "n", "65"
     yield "logprobs", "21"
     yield "top_k", "-2"
-    yield "prompt_logprobs", "1"
+    yield "prompt_logprobs", "21"
     yield "min_tokens", "3"  # more than max_tokens
     yield "max_tokens", "100000"
     yield "max_length", "1"
