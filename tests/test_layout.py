@@ -33,6 +33,7 @@ CONTROL_FLOOR = [
     "served",
     "simulate",
     "simulation",
+    "structured_outputs",
     "timeline",
     "trace",
 ]
