@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,26 @@ class Tokenizer:
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Text of the ids; an id without text gives none."""
         return self._fast.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+
+    @cached_property
+    def byte_ids(self) -> frozenset[int]:
+        """Ids of the pieces <0x00> to <0xFF>, if the decoder makes bytes of them (SentencePiece's byte fallback)."""
+        found = [self._fast.token_to_id(f"<0x{byte:02X}>") for byte in range(256)]
+        ids = [token_id for token_id in found if token_id is not None]
+        if len(ids) < 256 or self._fast.decode([ids[0x41]], skip_special_tokens=False) != "A":
+            return frozenset()
+        return frozenset(ids)
+
+    @cached_property
+    def _special_ids(self) -> frozenset[int]:
+        added = self._fast.get_added_tokens_decoder()
+        return frozenset(token_id for token_id, token in added.items() if token.special)
+
+    def has_text(self, token_id: int, *, skip_special_tokens: bool = True) -> bool:
+        """Whether decoding sees this id at all: it passes over special tokens and ids that it does not know."""
+        if skip_special_tokens and token_id in self._special_ids:
+            return False
+        return self._fast.id_to_token(token_id) is not None
 
     def _template_source(self) -> str | None:
         """The template's source: chat_template.jinja, or the entry in tokenizer_config.json."""
