@@ -8,12 +8,12 @@ MAX_PROMPTS = 16
 MAX_USER_CHARS = 256
 
 
-def take_bool(fields: dict[str, Any], name: str) -> bool:
+def take_bool(fields: dict[str, Any], name: str, *, default: bool = False) -> bool:
     """An optional true or false; null counts as absent."""
     value = fields.pop(name, None)
     if value is not None and not isinstance(value, bool):
         raise InvalidRequestError(f"{name} must be true or false", param=name)
-    return bool(value)
+    return default if value is None else value
 
 
 def take_user(fields: dict[str, Any]) -> str:

@@ -18,6 +18,7 @@ from ..engine.outputs import OutputDelta
 from ..engine.sampling_params import SamplingParams
 from .auth import owner_of
 from .body import read_json
+from .chat import constrained, take_chat
 from .chat_shape import ChatShape
 from .completion_shape import CompletionShape
 from .docs import path_parameter, request_body
@@ -30,7 +31,6 @@ from .openai_fields import (
     completion_params,
     in_chat_words,
     take_echo,
-    take_messages,
     take_stream_options,
 )
 from .openai_shapes import Head, Shape
@@ -84,12 +84,14 @@ async def chat_completions(request: Request) -> Response:
     service.check_model(fields.pop("model", None))
     options = take_stream_options(fields)
     user = take_user(fields)
-    messages = take_messages(fields)
+    chat = take_chat(fields)
     with in_chat_words(fields):
         params = chat_params(fields)
-        shape = ChatShape(_head(service, "chatcmpl-"), service.token_text, include_usage=options.include_usage)
-        prompt = await service.chat_prompt(messages)
-        return await _answer(request, shape, [prompt], params, options, user=user)
+        prompt, form = await service.chat_prompt(chat)
+        shape = ChatShape(
+            _head(service, "chatcmpl-"), service.token_text, include_usage=options.include_usage, form=form
+        )
+        return await _answer(request, shape, [prompt], constrained(params, form), options, user=user)
 
 
 async def _answer(
@@ -184,7 +186,7 @@ class _Reader:
         if event.finish_reason is not None:
             self._closed.add(event.index)
         chunk = self._shape.chunk(index, event, text_offset=text_offset)
-        return [chunk] if first is None else [first, chunk]
+        return [each for each in (first, chunk) if each is not None]
 
 
 async def _all_ended(jobs: Sequence[Job]) -> None:

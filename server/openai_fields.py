@@ -18,7 +18,7 @@ CHAT_DEFAULTS = {"default_max_tokens": None}  # all that fits
 
 _DROPPED = frozenset(
     {
-        *("store", "metadata", "service_tier", "parallel_tool_calls", "reasoning_effort", "safety_identifier"),
+        *("store", "metadata", "service_tier", "safety_identifier"),
         *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "verbosity", "prediction"),
     }
 )
@@ -27,8 +27,6 @@ _RESPONSE_FORMAT: dict[str, tuple[Any, ...]] = {"response_format": ({"type": "te
 _COMPLETION_NEUTRAL: dict[str, tuple[Any, ...]] = {"suffix": ("",), **_RESPONSE_FORMAT}
 _CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = {
     **_RESPONSE_FORMAT,
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
@@ -36,7 +34,6 @@ _CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = {
     "web_search_options": (),
     "moderation": (),
 }
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,14 +117,6 @@ def in_chat_words(fields: Mapping[str, Any]) -> Iterator[None]:
         raise
 
 
-def take_messages(fields: dict[str, Any]) -> list[dict[str, str]]:
-    """The conversation, each message with a role and a text."""
-    messages = fields.pop("messages", None)
-    if not isinstance(messages, list) or not messages:
-        raise InvalidRequestError("messages must be a list of at least one message", param="messages")
-    return [_message(message, at=f"messages[{number}]") for number, message in enumerate(messages)]
-
-
 def _drop(fields: dict[str, Any], neutral: Mapping[str, tuple[Any, ...]]) -> None:
     for name in _DROPPED & set(fields):
         del fields[name]
@@ -162,27 +151,3 @@ def _chat_logprobs(fields: dict[str, Any]) -> Any:
     if not is_wanted:
         raise InvalidRequestError("top_logprobs goes with logprobs true only", param="top_logprobs")
     return top
-
-
-def _message(message: Any, *, at: str) -> dict[str, str]:
-    if not isinstance(message, dict):
-        raise InvalidRequestError(f"{at} must be an object with a role and a content", param=at)
-    role = message.get("role")
-    if not isinstance(role, str) or role not in _ROLES:
-        raise InvalidRequestError(f"{at}.role must be one of {', '.join(_ROLES)}", param=f"{at}.role")
-    for name in ("tool_calls", "function_call", "audio"):
-        if message.get(name):
-            raise InvalidRequestError(f"{at}.{name} is not supported yet; leave it out", param=f"{at}.{name}")
-    return {"role": _ROLES[role], "content": _text(message.get("content"), at=f"{at}.content")}
-
-
-def _text(content: Any, *, at: str) -> str:
-    """The text of a message: a string, or parts that are all text."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list) or not content:
-        raise InvalidRequestError(f"{at} must be a string or a list of text parts", param=at)
-    for part in content:
-        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise InvalidRequestError(f'{at}: only parts of {{"type": "text", "text": ...}} are supported', param=at)
-    return "".join(part["text"] for part in content)

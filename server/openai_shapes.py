@@ -50,7 +50,7 @@ class Shape:
         ]
         return {**self._head.fields(self.kind), "choices": choices, "usage": self.usage(jobs)}
 
-    def chunk(self, index: int, delta: OutputDelta, *, text_offset: int) -> str:
+    def chunk(self, index: int, delta: OutputDelta, *, text_offset: int) -> str | None:
         """One event's chunk for choice `index`; `text_offset` characters have gone before."""
         choice = self.chunk_choice(index, delta, text_offset)
         choice["finish_reason"] = None

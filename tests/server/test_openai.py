@@ -253,6 +253,7 @@ async def test_fields_that_change_nothing_are_accepted(client):
     )
 
 
+TOOL = {"type": "function", "function": {"name": "f"}}
 REFUSED = {
     "completions": [
         ("echo", {"echo": 0}),
@@ -284,8 +285,35 @@ REFUSED = {
     ],
     "chat/completions": [
         ("prompt_logprobs", {"prompt_logprobs": 1, "stream": True}),
-        ("tools", {"tools": [{"type": "function", "function": {"name": "f"}}]}),
+        ("tools", {"tools": [TOOL]}),
+        ("tools", {"tools": [TOOL], "tool_choice": "auto"}),
+        ("tools", {"tools": {}}),
+        ("tools", {"tools": [TOOL] * 129}),
+        ("tools[0].type", {"tools": [{"type": "web_search"}]}),
+        ("tools[0].type", {"tools": ["f"]}),
+        ("tools[0].function", {"tools": [{"type": "function"}]}),
+        ("tools[0].function.name", {"tools": [{"type": "function", "function": {"name": "a b"}}]}),
+        ("tools[0].function.name", {"tools": [{"type": "function", "function": {"name": "a" * 65}}]}),
+        ("tools[0].function.description", {"tools": [{"function": {"name": "f", "description": 5}}]}),
+        ("tools[0].function.parameters", {"tools": [{"function": {"name": "f", "parameters": []}}]}),
+        ("tools[1].function.name", {"tools": [TOOL, TOOL]}),
         ("tool_choice", {"tool_choice": "required"}),
+        ("tool_choice", {"tool_choice": "perhaps", "tools": [TOOL]}),
+        ("tool_choice", {"tool_choice": 5, "tools": [TOOL]}),
+        ("tool_choice", {"tool_choice": {"type": "function"}, "tools": [TOOL]}),
+        ("tool_choice", {"tool_choice": {"type": "function", "function": {"name": "g"}}, "tools": [TOOL]}),
+        ("tool_choice", {"tool_choice": {"type": "allowed_tools", "allowed_tools": {}}, "tools": [TOOL]}),
+        ("parallel_tool_calls", {"parallel_tool_calls": "no"}),
+        ("continue_final_message", {"continue_final_message": True, "add_generation_prompt": True}),
+        ("continue_final_message", {"continue_final_message": 1}),
+        ("chat_template_kwargs", {"chat_template_kwargs": [1]}),
+        ("chat_template_kwargs", {"chat_template_kwargs": {f"a{i}": 1 for i in range(65)}}),
+        ("chat_template_kwargs.messages", {"chat_template_kwargs": {"messages": "x"}}),
+        ("chat_template_kwargs.chat_template", {"chat_template_kwargs": {"chat_template": "x"}}),
+        ("chat_template_kwargs.bos_token", {"chat_template_kwargs": {"bos_token": "x"}}),
+        ("chat_template_kwargs.a b", {"chat_template_kwargs": {"a b": 1}}),
+        ("chat_template_kwargs.a", {"chat_template_kwargs": {"a": {"b": 1}}}),
+        ("reasoning_effort", {"reasoning_effort": 5}),
         ("functions", {"functions": [{}]}),
         ("response_format", {"response_format": {"type": "json_object"}}),
         ("modalities", {"modalities": ["audio"]}),
@@ -304,12 +332,12 @@ REFUSED = {
         ("messages", {"messages": "hello"}),
         ("messages[0]", {"messages": ["hello"]}),
         ("messages[0].role", {"messages": [{"content": "x"}]}),
-        ("messages[0].role", {"messages": [{"role": "tool", "content": "x"}]}),
+        ("messages[0].role", {"messages": [{"role": "function", "content": "x"}]}),
         ("messages[0].role", {"messages": [{"role": ["user"], "content": "x"}]}),
         ("messages[0].content", {"messages": [{"role": "user"}]}),
         ("messages[0].content", {"messages": [{"role": "user", "content": []}]}),
         ("messages[0].content", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
-        ("messages[0].tool_calls", {"messages": [{"role": "assistant", "content": "x", "tool_calls": [{}]}]}),
+        ("messages[0].tool_calls[0]", {"messages": [{"role": "assistant", "content": "x", "tool_calls": [{}]}]}),
     ],
 }
 
