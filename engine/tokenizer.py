@@ -92,9 +92,13 @@ class Tokenizer:
             )
         return self._chat_template
 
-    def render_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
-        """The prompt text of a conversation; options as of ChatTemplate.render. Raises InvalidRequestError."""
-        text = self.chat_template.render(messages, **options)
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], *, template: str | None = None, **options: Any) -> str:
+        """The prompt text of a conversation, by this template's source or the model's own template.
+
+        Options are those of ChatTemplate.render. Raises InvalidRequestError; ConfigError about `template`.
+        """
+        chat_template = self.chat_template if template is None else self._made(read_template(template))
+        text = chat_template.render(messages, **options)
         check_text(text, param="messages")
         return text
 
@@ -103,15 +107,15 @@ class Tokenizer:
         sources = self._template_sources() if setting is None else {"default": read_template(setting)}
         if "default" not in sources:
             return None
-        special = {name: _content(self._config.get(name)) for name in _SPECIAL_TOKENS}
         try:
-            return ChatTemplate(
-                sources["default"],
-                special_tokens={name: text for name, text in special.items() if text},
-                tool_source=sources.get("tool_use"),
-            )
+            return self._made(sources["default"], tool_source=sources.get("tool_use"))
         except ConfigError as exc:
             raise ConfigError(f"{self._folder if setting is None else '--chat-template'}: {exc}") from exc
+
+    def _made(self, source: str, *, tool_source: str | None = None) -> ChatTemplate:
+        special = {name: _content(self._config.get(name)) for name in _SPECIAL_TOKENS}
+        special = {name: text for name, text in special.items() if text}
+        return ChatTemplate(source, special_tokens=special, tool_source=tool_source)
 
     def _template_sources(self) -> dict[str, str]:
         """The model's templates by name; one that has no name is the default."""
