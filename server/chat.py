@@ -85,7 +85,7 @@ def take_chat(fields: dict[str, Any]) -> Chat:
         is_parallel=take_bool(fields, "parallel_tool_calls", default=True),
         add_generation_prompt=add_generation_prompt,
         continue_final_message=continues,
-        variables=_take_variables(fields),
+        variables=take_variables(fields),
     )
 
 
@@ -146,7 +146,7 @@ def _ends_in_reasoning(chat: Chat, prompt: str) -> bool:
     return prompt.rstrip().endswith(OPENING)
 
 
-def _take_variables(fields: dict[str, Any]) -> dict[str, Any]:
+def take_variables(fields: dict[str, Any]) -> dict[str, Any]:
     """chat_template_kwargs: plain values by name. A template itself is not a request's to bring."""
     if fields.get("chat_template") is not None:
         raise InvalidRequestError(

@@ -48,6 +48,13 @@ def take_prompts(fields: dict[str, Any]) -> list[str | list[int]]:
     return prompt
 
 
+def event_id(text: str, *, name: str) -> int:
+    """The id of an event after which a reader wants to go on."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise InvalidRequestError(f"{name} must be the id of an event, an integer of at least 0", param=name)
+    return int(text)
+
+
 def is_ids(value: object) -> TypeGuard[list[int]]:
     """Whether this is a list of integers, none of them a bool. An empty list is one: the engine says what is wrong."""
     return isinstance(value, list) and all(type(item) is int for item in value)

@@ -7,6 +7,7 @@ bounded by the request's own max_tokens. Knows neither HTTP nor who stores it.
 import asyncio
 import contextlib
 import dataclasses
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from .errors import NotReadyError
 
 if TYPE_CHECKING:
     from ..engine.engine import Handle
+    from .response_form import ResponseForm
 
 # What an event costs beside its text, measured with tracemalloc: delta, ids tuple, list slot.
 EVENT_BYTES = 250
@@ -61,6 +63,7 @@ class Job:
         keeps_prompt: bool = False,
     ) -> None:
         self.seq_id = seq_id
+        self.created_at = int(time.time())
         self.owner = owner
         self.model = model
         self.outputs = [CompletionOutput(index=index) for index in range(num_outputs)]
@@ -70,6 +73,7 @@ class Job:
         self.prompt: str | None = None  # the text given, whole; like the ids only if `keeps_prompt`: it can be long
         self.prompt_token_ids: list[int] = []
         self.prompt_logprobs: PromptLogprobs | None = None
+        self.form: ResponseForm | None = None  # what /v1/responses keeps of its request
         self._keeps_prompt = keeps_prompt
         self.changed = changed or Signal()
         self.ended = asyncio.Event()
@@ -88,6 +92,11 @@ class Job:
             self.prompt = handle.prompt if handle.params.truncate_prompt_tokens is None else None
         if not self.finished:
             self._handle = handle
+
+    def keep(self, form: "ResponseForm") -> None:
+        """Keep what the request asked, for as long as its result is kept."""
+        self.form = form
+        self.num_bytes += form.num_bytes
 
     def sink(self, delta: OutputDelta) -> None:
         """Take one delta from the engine."""

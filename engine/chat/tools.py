@@ -25,10 +25,11 @@ class ToolChoice:
         return self.mode in ("required", "named")
 
 
-def read_tools(tools: object) -> list[Tool]:
+def read_tools(tools: object, *, are_flat: bool = False) -> list[Tool]:
     """The tools as chat templates read them: {"type": "function", "function": {name, description, parameters}}.
 
-    Raises InvalidRequestError that names the place.
+    `are_flat`: they come without the inner object, as /v1/responses has them. Raises InvalidRequestError that names the
+    place.
     """
     if tools is None:
         return []
@@ -36,11 +37,11 @@ def read_tools(tools: object) -> list[Tool]:
         raise InvalidRequestError("tools must be a list", param="tools")
     if len(tools) > MAX_TOOLS:
         raise InvalidRequestError(f"tools takes at most {MAX_TOOLS} tools, not {len(tools)}", param="tools")
-    read = [_tool(tool, at=f"tools[{number}]") for number, tool in enumerate(tools)]
+    read = [_tool(tool, at=f"tools[{number}]", is_flat=are_flat) for number, tool in enumerate(tools)]
     names = [tool["function"]["name"] for tool in read]
     for number, name in enumerate(names):
         if name in names[:number]:
-            at = f"tools[{number}].function.name"
+            at = f"tools[{number}].name" if are_flat else f"tools[{number}].function.name"
             raise InvalidRequestError(f"{at}: {name!r} stands there twice", param=at)
     return read
 
@@ -71,18 +72,18 @@ def _chosen_name(choice: object) -> str:
     )
 
 
-def _tool(tool: object, *, at: str) -> Tool:
+def _tool(tool: object, *, at: str, is_flat: bool) -> Tool:
     if not isinstance(tool, Mapping) or tool.get("type", "function") != "function":
         raise InvalidRequestError(f'{at}.type must be "function"; other tools are not supported', param=f"{at}.type")
-    function = tool.get("function")
+    at = at if is_flat else f"{at}.function"
+    function = tool if is_flat else tool.get("function")
     if not isinstance(function, Mapping):
-        raise InvalidRequestError(f"{at}.function must be an object with a name", param=f"{at}.function")
-    at = f"{at}.function"
+        raise InvalidRequestError(f"{at} must be an object with a name", param=at)
     if not isinstance(function.get("name"), str) or not _NAME.fullmatch(function["name"]):
         raise InvalidRequestError(f"{at}.name must be 1 to 64 letters, digits, _, . and -", param=f"{at}.name")
     for name, kind, words in (("description", str, "a string"), ("parameters", Mapping, "a JSON schema, an object")):
         if function.get(name) is not None and not isinstance(function[name], kind):
             raise InvalidRequestError(f"{at}.{name} must be {words}", param=f"{at}.{name}")
     # `strict` is for whoever enforces the schema; in a prompt no model has seen it.
-    kept = {name: value for name, value in function.items() if name != "strict" and value is not None}
+    kept = {name: value for name, value in function.items() if name not in ("strict", "type") and value is not None}
     return {"type": "function", "function": kept}
