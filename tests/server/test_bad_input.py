@@ -13,6 +13,7 @@ BASE = {
     "/generate": {"prompt": "Once upon a time", "max_tokens": 2},
     "/v1/completions": {"prompt": "Once upon a time", "max_tokens": 2},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2},
+    "/v1/responses": {"input": "Hello", "max_output_tokens": 2},
 }
 PROMPT_ROUTES = ["/generate", "/v1/completions"]
 VOCAB_SIZE = 4096
@@ -117,6 +118,9 @@ def bodies(route):
     if route in PROMPT_ROUTES:
         for prompt in PROMPTS:
             yield b'{"max_tokens": 2, "prompt": ' + prompt.encode() + b"}"
+    elif route == "/v1/responses":
+        for content in ("5", "null", "[]", '"\\ud800"', "[5]", '[{"role": "user"}]', json.dumps("word " * 600)):
+            yield b'{"max_output_tokens": 2, "input": ' + content.encode() + b"}"
     else:
         for content in ("5", "null", "[]", '"\\ud800"', json.dumps("word " * 600)):
             yield b'{"max_tokens": 2, "messages": [{"role": "user", "content": ' + content.encode() + b"}]}"
