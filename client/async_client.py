@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import weakref
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -13,9 +13,9 @@ from . import calls
 from .actions import Steps
 from .base import BaseClient, BaseStream
 from .events import StreamEvent
-from .messages import Prompt
+from .messages import Prompt, many
 from .results import Result
-from .sampling import Sampling
+from .sampling import Sampling, of_mii
 from .wire import AsyncWire
 
 
@@ -39,6 +39,13 @@ class AsyncClient(BaseClient):
     async def generate(self, prompt: Prompt, **sampling: Unpack[Sampling]) -> Result:
         """Submit, wait, return the finished result. A caller who gives up cancels the request."""
         return await self._wire().run(calls.generate(prompt, dict(sampling), self.patience))
+
+    async def __call__(
+        self, prompts: str | Sequence[Prompt], *, max_new_tokens: int | None = None, **sampling: Unpack[Sampling]
+    ) -> list[Result]:
+        """As Client's."""
+        steps = calls.generate_many(many(prompts), of_mii(sampling, max_new_tokens), self.patience)
+        return await self._wire().run(steps)
 
     async def submit(self, prompt: Prompt, **sampling: Unpack[Sampling]) -> "AsyncJob":
         """Submit and return at once."""

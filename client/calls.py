@@ -6,6 +6,7 @@ so that one text serves both clients and cleaning up is an ordinary `except`.
 
 import contextlib
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from . import messages
@@ -70,6 +71,28 @@ def generate(prompt: Prompt, sampling: dict[str, Any], patience: Patience) -> St
     except BaseException as error:
         yield from _give_up(seq_id, error)
         raise
+    return _checked(result)
+
+
+def generate_many(prompts: Sequence[Prompt], sampling: dict[str, Any], patience: Patience) -> Steps[list[Result]]:
+    """Submit all, wait for all. If one is refused or fails, or the caller gives up, the others are stopped."""
+    deadline = patience.begin()
+    seq_ids: list[str] = []
+    results: list[Result] = []
+    try:
+        for prompt in prompts:
+            seq_ids.append((yield from submit(prompt, sampling, deadline)))
+        for seq_id in seq_ids:
+            results.append(_checked((yield from _finish(seq_id, deadline))))
+    except BaseException:
+        for seq_id in seq_ids[len(results) :]:
+            with contextlib.suppress(APIError):
+                yield Send(messages.cancel(seq_id), FAREWELL)
+        raise
+    return results
+
+
+def _checked(result: Result) -> Result:
     if result.status == "failed":
         raise from_envelope(vars(result.error) if result.error else None)
     return result

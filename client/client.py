@@ -2,6 +2,7 @@
 
 import contextlib
 import weakref
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
@@ -11,9 +12,9 @@ from . import calls
 from .actions import Steps
 from .base import BaseClient, BaseStream
 from .events import StreamEvent
-from .messages import Prompt
+from .messages import Prompt, many
 from .results import Result
-from .sampling import Sampling
+from .sampling import Sampling, of_mii
 from .wire import Wire
 
 
@@ -39,6 +40,12 @@ class Client(BaseClient):
     def generate(self, prompt: Prompt, **sampling: Unpack[Sampling]) -> Result:
         """Submit, wait, return the finished result. A caller who gives up (timeout, Ctrl-C) cancels the request."""
         return self._wire().run(calls.generate(prompt, dict(sampling), self.patience))
+
+    def __call__(
+        self, prompts: str | Sequence[Prompt], *, max_new_tokens: int | None = None, **sampling: Unpack[Sampling]
+    ) -> list[Result]:
+        """A prompt or many, a result for each: DeepSpeed-MII's shape. If one fails, the others are stopped."""
+        return self._wire().run(calls.generate_many(many(prompts), of_mii(sampling, max_new_tokens), self.patience))
 
     def submit(self, prompt: Prompt, **sampling: Unpack[Sampling]) -> "Job":
         """Submit and return at once."""

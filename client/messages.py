@@ -14,6 +14,11 @@ from .errors import APIError, class_for, from_envelope
 Prompt = str | Sequence[int]
 
 
+def many(prompts: str | Sequence[Prompt]) -> list[Prompt]:
+    """A single text as a list of one."""
+    return [prompts] if isinstance(prompts, str) else list(prompts)
+
+
 @dataclass(frozen=True)
 class Request:
     """One HTTP request, its path relative to the server's base URL."""

@@ -70,6 +70,22 @@ class Result:
     usage: Usage = Usage()
     timings: Timings = Timings()
     error: ErrorDetail | None = None
+    prompt_logprobs: Any = None
+
+    @property
+    def generated_text(self) -> str:
+        """`text` under DeepSpeed-MII's name, as the next two."""
+        return self.text
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens of the prompt."""
+        return self.usage.prompt_tokens
+
+    @property
+    def generated_length(self) -> int:
+        """Tokens of the first output."""
+        return len(self.token_ids)
 
     @property
     def is_finished(self) -> bool:

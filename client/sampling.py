@@ -1,6 +1,7 @@
 """The fields of POST /generate beside the prompt, for editors and type checkers; the server checks the values."""
 
-from typing import TypedDict
+from collections.abc import Mapping
+from typing import Any, TypedDict
 
 
 class Sampling(TypedDict, total=False):
@@ -33,3 +34,8 @@ class Sampling(TypedDict, total=False):
     priority: int | None
     timeout_ms: int | None
     max_queue_ms: int | None
+
+
+def of_mii(sampling: Mapping[str, Any], max_new_tokens: int | None) -> dict[str, Any]:
+    """The fields with DeepSpeed-MII's word for max_tokens, if it was used."""
+    return dict(sampling) if max_new_tokens is None else {**sampling, "max_tokens": max_new_tokens}

@@ -10,10 +10,13 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from .client import Client
 from .errors import ServerStartError
+from .messages import Prompt
+from .results import Result
+from .sampling import Sampling
 
 PORT_TRIES = 3  # a free port can be taken by somebody else before the server binds it
 LONGEST_GLANCE = 2.0  # seconds for one question to /ready
@@ -74,6 +77,12 @@ class Server:
         state = "running" if self._process.poll() is None else f"ended with {self._process.returncode}"
         return f"Server({self.base_url!r}, {state})"
 
+    def __call__(
+        self, prompts: str | Sequence[Prompt], *, max_new_tokens: int | None = None, **sampling: Unpack[Sampling]
+    ) -> list[Result]:
+        """A prompt or many, a result for each: what DeepSpeed-MII's serve() returns is called like this."""
+        return self.client(prompts, max_new_tokens=max_new_tokens, **sampling)
+
     @property
     def pid(self) -> int:
         """The process id."""
@@ -110,6 +119,9 @@ class Server:
                 self._process.wait()
         self._files.close()
         return self._process.returncode
+
+    generate = __call__
+    terminate_server = stop
 
     def __enter__(self) -> Self:
         return self

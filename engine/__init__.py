@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .outputs import CompletionOutput, OutputDelta, RequestOutput
     from .pipelines import pipeline
     from .sampling_params import SamplingParams
+    from .structured_outputs import StructuredOutputs
 
 # Read by the OpenMP runtime when torch loads it. By default its threads spin for long at every barrier, and beside
 # other busy processes each barrier then costs a time slice: 58 tok/s instead of 2,634 for the demo model (16
@@ -27,6 +28,7 @@ __all__ = [
     "OutputDelta",
     "RequestOutput",
     "SamplingParams",
+    "StructuredOutputs",
     "pipeline",
 ]
 
@@ -38,6 +40,7 @@ _HOME = {
     "OutputDelta": ".outputs",
     "RequestOutput": ".outputs",
     "SamplingParams": ".sampling_params",
+    "StructuredOutputs": ".structured_outputs",
     "pipeline": ".pipelines",
 }
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .outputs import TokenLogprobs
+from .outputs import PromptLogprobs, TokenLogprobs
 from .request import Request
 
 
@@ -22,6 +22,14 @@ class BatchRow(NamedTuple):
     def end(self) -> int:
         """Tokens of the request that are in the cache after the step."""
         return self.start + self.num_tokens
+
+    @property
+    def scored(self) -> range:
+        """Positions of the prompt whose logprobs this row finds out; most requests want none."""
+        request = self.request
+        if not request.is_scored:
+            return range(0)
+        return range(max(self.start, request.num_read_tokens) + 1, min(self.end + 1, request.num_prompt_tokens))
 
     @property
     def is_decode(self) -> bool:
@@ -78,5 +86,16 @@ class RowFailure:
     error_id: str | None = None
 
 
-# What the runner gives back for a row: a token, why there is none, or None where nothing was to be drawn.
+# What the scheduler is told of a row: a token, why there is none, or None where nothing was to be drawn.
 RowResult = SampledToken | RowFailure | None
+
+
+class ScoredRow(NamedTuple):
+    """The result of a row that also scored prompt tokens, and their logprobs."""
+
+    result: SampledToken | None
+    logprobs: PromptLogprobs
+
+
+# What the runner gives back for a row.
+RunResult = RowResult | ScoredRow

@@ -53,8 +53,7 @@ class BlockManager:
         if self.cache is None:
             return _NOTHING
         self.cache.extend_hashes(request.block_hashes, request.token_ids, tenant=request.tenant)
-        # The last token must be computed to have something to draw from.
-        limit = (request.num_tokens - 1) // self.device.block_size
+        limit = request.num_skippable_tokens // self.device.block_size
         blocks = self.cache.find(request.block_hashes, request.token_ids, tenant=request.tenant, limit=limit)
         return Prefix(len(blocks) * self.device.block_size, tuple(blocks)) if blocks else _NOTHING
 

@@ -59,6 +59,7 @@ class EngineConfig:
     num_threads: int | None = None  # CPU threads of the model; None = the cores this process may use
     log_steps: bool = False
     record: str | None = None  # file for every decision and arrival, for `splitfuse replay`
+    chat_template: str | None = None  # a file, or the template itself, instead of the model's own
     speculative_config: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:

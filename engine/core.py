@@ -8,14 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TextIO
 
-from .batch import Batch, Moves, RowFailure, RowResult
+from .batch import Batch, Moves, RowFailure, RowResult, RunResult, ScoredRow
 from .block_manager import BlockManager
 from .budget import step_budget
 from .config import EngineConfig
 from .cost_model import CostModel
 from .detokenizer import TextStream
 from .errors import RequestFailedError
-from .outputs import OutputDelta, StepStats
+from .outputs import OutputDelta, PromptLogprobs, StepStats
 from .record import RecordingScheduler
 from .request import Request
 from .scheduler import Progress, Scheduler
@@ -32,7 +32,7 @@ class Runner(Protocol):
 
     def move(self, moves: Moves) -> None: ...
 
-    def run(self, batch: Batch) -> list[RowResult]: ...
+    def run(self, batch: Batch) -> list[RunResult]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,7 @@ class EngineCore:
         self._max_num_batched_tokens = config.max_num_batched_tokens
         self._texts: dict[Request, TextStream] = {}
         self._requests: dict[str, list[Request]] = {}
+        self._prompt_logprobs: dict[Request, PromptLogprobs] = {}  # of those who asked, until their first token
         self._num_preemptions_seen = dict(self.scheduler.num_preemptions_by_mode)
 
     @property
@@ -100,6 +101,8 @@ class EngineCore:
         self._requests[requests[0].request_id] = list(requests)
         for request in requests:
             self.scheduler.add(request)
+            if request.is_scored:
+                self._prompt_logprobs[request] = PromptLogprobs(request.params.prompt_logprobs or 0)
             if self._tokenizer is not None:
                 self._texts[request] = TextStream(
                     self._tokenizer,
@@ -161,7 +164,7 @@ class EngineCore:
         context = sum(request.num_computed_tokens for request in self.scheduler.running)
         return num_ahead / room * self.cost_model.predict(self._max_num_batched_tokens, context)
 
-    def execute(self, batch: Batch) -> list[RowResult]:
+    def execute(self, batch: Batch) -> list[RunResult]:
         """Run the batch; if that raises, find out whose fault it is by halves and fail that row alone.
 
         A failure to move blocks is nobody's fault and leaves the cache unknown: it is raised.
@@ -179,13 +182,24 @@ class EngineCore:
         middle = len(batch.rows) // 2
         return self.execute(batch.subset(batch.rows[:middle])) + self.execute(batch.subset(batch.rows[middle:]))
 
-    def update(self, batch: Batch, results: list[RowResult], start: float) -> StepOutput:
+    def update(self, batch: Batch, results: list[RunResult], start: float) -> StepOutput:
         """Book the step and turn tokens into text."""
         now = self._clock()
         self._learn(batch, now - start)
-        progress = self.scheduler.update(batch, results, now)
+        progress = self.scheduler.update(batch, self._without_scores(batch, results), now)
         deltas = [self._delta(item) for item in progress]
         return StepOutput(deltas, self._stats(batch, progress, start))
+
+    def _without_scores(self, batch: Batch, results: list[RunResult]) -> list[RowResult]:
+        """The results as the scheduler wants them; what rows scored is kept here."""
+        plain: list[RowResult] = []
+        for row, result in zip(batch.rows, results, strict=True):
+            if isinstance(result, ScoredRow):
+                self._prompt_logprobs[row.request].extend(result.logprobs)
+                plain.append(result.result)
+            else:
+                plain.append(result)
+        return plain
 
     def step(self) -> StepOutput:
         """One whole step in this thread."""
@@ -199,6 +213,7 @@ class EngineCore:
 
     def _delta(self, progress: Progress) -> OutputDelta:
         request, sampled = progress.request, progress.sampled
+        prompt_logprobs = None if sampled is None else self._prompt_logprobs.pop(request, None)
         text = ""
         error = None if progress.failure is None else _request_error(request, progress.failure)
         try:
@@ -219,6 +234,7 @@ class EngineCore:
             stop_reason=request.stop_reason,
             metrics=request.metrics() if request.is_finished else None,
             error=error,
+            prompt_logprobs=prompt_logprobs,
         )
 
     def _text(self, request: Request, token_id: int | None) -> str:
@@ -239,6 +255,7 @@ class EngineCore:
 
     def _forget(self, request: Request) -> None:
         self._texts.pop(request, None)
+        self._prompt_logprobs.pop(request, None)
         siblings = self._requests[request.request_id]
         siblings.remove(request)
         if not siblings:

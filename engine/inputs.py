@@ -11,13 +11,13 @@ from .batch import Batch
 
 
 class Inputs(NamedTuple):
-    """One forward pass over T tokens of B rows, S of which sample."""
+    """One forward pass over T tokens of B rows, L of which logits are wanted of."""
 
     token_ids: Tensor  # [T] int64
     positions: Tensor  # [T] int64
     slot_mapping: Tensor  # [T] int64, block · block_size + offset
     ragged: RaggedBatch
-    sample_indices: Tensor  # [S] int64, the T-index of each sampling row's last token
+    logits_indices: Tensor  # [L] int64, T-indices: the last token of each row that samples, then what rows score
 
 
 def build_inputs(batch: Batch, *, block_size: int, device: torch.device) -> Inputs:
@@ -44,7 +44,15 @@ def build_inputs(batch: Batch, *, block_size: int, device: torch.device) -> Inpu
     slot_mapping = blocks * block_size + positions % block_size
 
     sampling = [index for index, row in enumerate(rows) if row.samples]
-    sample_indices = query_start_loc[1:][sampling].astype(np.int64) - 1
+    logits_indices = query_start_loc[1:][sampling].astype(np.int64) - 1
+    # The logits that score a token are those of the token before it.
+    scoring = [
+        np.arange(scored.start - 1 - row.start, scored.stop - 1 - row.start) + start
+        for row, start in zip(rows, query_start_loc.tolist(), strict=False)
+        if row.request.is_scored and (scored := row.scored)
+    ]
+    if scoring:
+        logits_indices = np.concatenate([logits_indices, *scoring])
 
     def tensor(array: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]") -> Tensor:
         return torch.from_numpy(array).to(device, non_blocking=True)
@@ -61,5 +69,5 @@ def build_inputs(batch: Batch, *, block_size: int, device: torch.device) -> Inpu
             max_query_len=int(lengths.max()),
             max_seq_len=int(seq_lens.max()),
         ),
-        sample_indices=tensor(sample_indices),
+        logits_indices=tensor(logits_indices),
     )

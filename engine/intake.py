@@ -143,10 +143,13 @@ class Intake:
         return limit
 
     def _bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """Ids of each word, as it stands and after a space: both spellings occur in running text."""
+        """Ids of each word, as it stands and after a space: both spellings occur in running text.
+
+        A tokenizer can be wider than the logits; what they cannot make need not be forbidden.
+        """
         spellings = [spelling for word in words for spelling in (word, " " + word.lstrip())]
         encoded = [tuple(self._tokenizer.encode(s, add_special_tokens=False)) for s in spellings if self._tokenizer]
-        return tuple(dict.fromkeys(ids for ids in encoded if ids))
+        return tuple(dict.fromkeys(ids for ids in encoded if ids and max(ids) < self._vocab_size))
 
     def _next_seed(self) -> int:
         self._num_seeds += 1

@@ -3,9 +3,11 @@
 import itertools
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from .chat.conversation import read_messages
+from .chat.tools import read_tools
 from .config import EngineConfig
 from .errors import InvalidRequestError
 from .intake import Prompt
@@ -30,15 +32,50 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = False,
     ) -> list[RequestOutput]:
         """One RequestOutput per prompt, in their order.
 
         A prompt is a string, a list of ids, {"prompt": str} or {"prompt_token_ids": ids}; give one, or a list of them,
-        and one SamplingParams for all or one each. Raises InvalidRequestError before anything runs, RequestFailedError
-        if one failed.
+        and one SamplingParams for all or one each. `use_tqdm` is vLLM's; no bar is drawn. Raises InvalidRequestError
+        before anything runs, RequestFailedError if one failed.
         """
         with self._lock:
             return self._generate(_as_list(prompts), sampling_params)
+
+    def chat(
+        self,
+        messages: Sequence[Any],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = False,
+        *,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer a conversation (a list of messages) or many (a list of such lists), one RequestOutput each.
+
+        The prompts are those of /v1/chat/completions, by `chat_template` or the model's own. Raises as `generate`.
+        """
+        if self.tokenizer is None:
+            raise InvalidRequestError("chat needs a tokenizer, and this model has none", param="messages")
+        conversations = messages if messages and isinstance(messages[0], (list, tuple)) else [messages]
+        texts = [
+            self.tokenizer.render_chat(
+                read_messages(conversation),
+                template=chat_template,
+                tools=read_tools(tools),
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                variables=chat_template_kwargs,
+            )
+            for conversation in conversations
+        ]
+        prompts = [self.tokenizer.encode(text, add_special_tokens=False) for text in texts]
+        with self._lock:
+            return self._generate(list(prompts), sampling_params)
 
     def _generate(
         self, many: list[Prompt], sampling_params: SamplingParams | Sequence[SamplingParams] | None
@@ -49,7 +86,7 @@ class LLM:
         try:
             while self.core.num_unfinished:
                 for delta in self.core.step().deltas:
-                    by_id[delta.request_id].outputs[delta.index].add(delta)
+                    by_id[delta.request_id].add(delta)
                     if delta.error is not None:
                         raise delta.error
         finally:

@@ -43,7 +43,7 @@ def load(config: EngineConfig) -> EngineParts:
     folder = model_folder(config)
     runner = ModelRunner(config, folder)
     has_tokenizer = (folder / "tokenizer.json").exists() or config.load_format != "dummy"
-    tokenizer = Tokenizer(folder) if has_tokenizer else None
+    tokenizer = Tokenizer(folder, chat_template=config.chat_template) if has_tokenizer else None
     intake = Intake(
         tokenizer=tokenizer,
         model_config=runner.loaded.model_config,

@@ -8,14 +8,15 @@ from pathlib import Path
 import torch
 
 from ..kernels import ops
-from .batch import Batch, Moves, RowResult
+from .batch import Batch, BatchRow, Moves, RowFailure, RowResult, RunResult, ScoredRow
 from .config import DEMO_FOLDER, EngineConfig
 from .errors import ConfigError
 from .inputs import build_inputs
 from .kv_cache import KVCache, num_cache_blocks
 from .model_config import ModelConfig
 from .models.registry import model_class
-from .sampler import sample
+from .prompt_scores import score
+from .sampler import NOT_FINITE, sample
 from .weights import weight_source
 
 _WEIGHT_BITS = {None: 16, "int8": 8, "int4": 4}
@@ -89,12 +90,25 @@ class ModelRunner:
         self._cache.make(moves)
 
     @torch.inference_mode()
-    def run(self, batch: Batch) -> list[RowResult]:
+    def run(self, batch: Batch) -> list[RunResult]:
         """Compute the batch, draw where rows sample. Running rows again gives the same: they write the same slots."""
         inputs = build_inputs(batch, block_size=self._cache.block_size, device=self._device)
-        logits = self._model.forward(inputs, self._cache)
-        sampled = iter(sample(logits, [row.request for row in batch.rows if row.samples]))
-        return [next(sampled) if row.samples else None for row in batch.rows]
+        hidden = self._model.forward(inputs, self._cache)
+        requests = [row.request for row in batch.rows if row.samples]
+        sampled = iter(sample(self._model.logits(hidden[: len(requests)]), requests))
+        results: list[RowResult] = [next(sampled) if row.samples else None for row in batch.rows]
+        if len(hidden) == len(requests):
+            return list(results)
+        states = torch.split(hidden[len(requests) :], [len(row.scored) for row in batch.rows])
+        return [self._scored(*each) for each in zip(batch.rows, results, states, strict=True)]
+
+    def _scored(self, row: BatchRow, result: RowResult, hidden: torch.Tensor) -> RunResult:
+        """The row's result with the logprobs of the prompt tokens that it scores."""
+        if not row.scored or isinstance(result, RowFailure):
+            return result
+        vocab_size = self.loaded.model_config.vocab_size
+        scores = score(row, hidden, self._model.logits, vocab_size=vocab_size)
+        return RowFailure(NOT_FINITE) if scores is None else ScoredRow(result, scores)
 
 
 def default_num_threads() -> int:

@@ -1,20 +1,105 @@
 """What comes out of the engine: deltas while a request runs, whole outputs at its end. Plain data, no torch."""
 
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple, overload
 
 from .errors import RequestFailedError
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLogprobs:
-    """Log-probabilities at one output position, of the model's distribution before temperature and filters.
+class Logprob(NamedTuple):
+    """A token's log-probability and its place among all, 1 = the most likely."""
 
-    `top` lists the most likely tokens in falling order as (token id, logprob); `logprob` is the drawn token's.
+    logprob: float
+    rank: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs(Mapping[int, Logprob]):
+    """Log-probabilities at one position, of the model's distribution before temperature and filters.
+
+    `top` lists the most likely tokens in falling order as (token id, logprob); `logprob` and `rank` are those of the
+    token that stands there. As a mapping, of token id to Logprob, it has vLLM's shape.
     """
 
     token_id: int
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
+    rank: int | None = None
+
+    def __getitem__(self, token_id: int) -> Logprob:
+        for rank, (candidate, logprob) in enumerate(self.top, 1):
+            if candidate == token_id:
+                return Logprob(logprob, rank)
+        if token_id != self.token_id:
+            raise KeyError(token_id)
+        return Logprob(self.logprob, self.rank)
+
+    def __iter__(self) -> Iterator[int]:
+        yield self.token_id
+        yield from (token_id for token_id, _ in self.top if token_id != self.token_id)
+
+    def __len__(self) -> int:
+        return len(self.top) + all(token_id != self.token_id for token_id, _ in self.top)
+
+
+class PromptLogprobs(Sequence[TokenLogprobs | None]):
+    """Logprobs of each prompt token given those before it; the first has none, so that entry is None.
+
+    Kept in flat arrays: a long prompt's would take ten times the memory as objects.
+    """
+
+    def __init__(self, num_top: int) -> None:
+        self.num_top = num_top
+        self._token_ids = array("i")
+        self._logprobs = array("f")
+        self._ranks = array("i")
+        self._top_ids = array("i")
+        self._top_logprobs = array("f")
+
+    def add(
+        self,
+        token_ids: Sequence[int],
+        logprobs: Sequence[float],
+        ranks: Sequence[int],
+        top_ids: Sequence[int],
+        top_logprobs: Sequence[float],
+    ) -> None:
+        """Append positions: each one's token, then `num_top` candidates of each, flat."""
+        assert len(token_ids) == len(logprobs) == len(ranks)
+        assert len(top_ids) == len(top_logprobs) == self.num_top * len(token_ids)
+        self._token_ids.extend(token_ids)
+        self._logprobs.extend(logprobs)
+        self._ranks.extend(ranks)
+        self._top_ids.extend(top_ids)
+        self._top_logprobs.extend(top_logprobs)
+
+    def extend(self, other: "PromptLogprobs") -> None:
+        """Append another one's positions."""
+        self.add(other._token_ids, other._logprobs, other._ranks, other._top_ids, other._top_logprobs)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the numbers."""
+        return len(self._token_ids) * (12 + 8 * self.num_top)
+
+    def __len__(self) -> int:
+        return 1 + len(self._token_ids)
+
+    @overload
+    def __getitem__(self, index: int) -> TokenLogprobs | None: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[TokenLogprobs | None]: ...
+    def __getitem__(self, index: int | slice) -> TokenLogprobs | list[TokenLogprobs | None] | None:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        place = range(len(self))[index] - 1  # IndexError beyond the end, which ends an iteration
+        if place < 0:
+            return None
+        candidates = slice(place * self.num_top, (place + 1) * self.num_top)
+        top = zip(self._top_ids[candidates], self._top_logprobs[candidates], strict=True)
+        return TokenLogprobs(self._token_ids[place], self._logprobs[place], tuple(top), self._ranks[place])
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +133,7 @@ class OutputDelta:
     stop_reason: int | str | None = None
     metrics: RequestMetrics | None = None
     error: RequestFailedError | None = None
+    prompt_logprobs: PromptLogprobs | None = None  # with the first token of output 0, if they were asked for
 
 
 @dataclass(slots=True)
@@ -83,6 +169,13 @@ class RequestOutput:
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     num_cached_tokens: int = 0
+    prompt_logprobs: list[TokenLogprobs | None] | None = None  # the first token has none
+
+    def add(self, delta: OutputDelta) -> None:
+        """Append what a delta carries."""
+        self.outputs[delta.index].add(delta)
+        if delta.prompt_logprobs is not None:
+            self.prompt_logprobs = list(delta.prompt_logprobs)
 
     @property
     def finished(self) -> bool:

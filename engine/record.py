@@ -27,7 +27,7 @@ _NUM_ID_CHARS = 8  # enough to find it in a log, too few to fetch its result
 _NOT_DECIDING = {
     *("model", "served_model_name", "device", "dtype", "load_format", "quantization", "num_threads"),
     *("speculative_config", "max_model_len", "gpu_memory_utilization", "kv_cache_memory_bytes", "num_kv_blocks"),
-    *("enable_chunked_prefill", "max_queue_size", "max_queue_seconds", "log_steps", "record"),
+    *("enable_chunked_prefill", "chat_template", "max_queue_size", "max_queue_seconds", "log_steps", "record"),
 }
 # The settings on which a scheduler's decisions depend, beside the sizes of its pools.
 DECIDING_FIELDS = tuple(f.name for f in dataclasses.fields(EngineConfig) if f.name not in _NOT_DECIDING)
@@ -98,6 +98,7 @@ class Recorder:
             "index": request.index,
             "priority": request.params.priority,
             "tenant": self._tenants.setdefault(request.tenant, len(self._tenants)),
+            "scored": request.is_scored,
         }
         leader = {} if request.leader is None else {"leader": request.leader.arrival_order}
         self._write(

@@ -114,7 +114,7 @@ class _Replay:
         request = Request(
             request_id=str(number),
             prompt_token_ids=prompt if isinstance(prompt, list) else [0] * prompt,
-            params=SamplingParams(priority=line.get("priority", 0)),
+            params=SamplingParams(priority=line.get("priority", 0), prompt_logprobs=0 if line.get("scored") else None),
             max_num_tokens=line["max"],
             seed=0,
             index=line.get("index", 0),

@@ -35,6 +35,7 @@ class Request:
         "first_token_time",
         "host_block_table",
         "index",
+        "is_scored",
         "last_token_time",
         "leader",
         "max_num_tokens",
@@ -42,6 +43,7 @@ class Request:
         "num_computed_tokens",
         "num_preemptions",
         "num_prompt_tokens",
+        "num_read_tokens",
         "params",
         "request_id",
         "seed",
@@ -82,9 +84,12 @@ class Request:
         self.arrival_time = arrival_time
         self.arrival_order = arrival_order
 
+        # The n outputs of a prompt share its logprobs: the first one finds them out.
+        self.is_scored = params.prompt_logprobs is not None and leader is None
         self.num_prompt_tokens = len(prompt_token_ids)
         self.token_ids = list(prompt_token_ids)
         self.num_computed_tokens = 0
+        self.num_read_tokens = 0  # computed once, before it gave way: the scores that follow from them are known
         self.block_table: list[int] = []
         self.host_block_table: list[int] = []  # where its computed tokens lie while it is swapped out
         self.block_hashes: list[bytes] = []  # of its full blocks, as far as anybody asked
@@ -112,6 +117,14 @@ class Request:
     def num_uncomputed_tokens(self) -> int:
         """How far the cache lags behind the tokens; 1 while decoding."""
         return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def num_skippable_tokens(self) -> int:
+        """Tokens that need not be computed where a cache has them: never the last, nor any that has yet to score."""
+        num_read = max(self.num_read_tokens, self.num_computed_tokens)
+        if self.is_scored and num_read < self.num_prompt_tokens - 1:
+            return num_read
+        return self.num_tokens - 1
 
     @property
     def is_finished(self) -> bool:

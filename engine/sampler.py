@@ -16,6 +16,7 @@ from .randomness import draw_key
 from .request import Request
 from .sampling_params import SamplingParams
 
+NOT_FINITE = "the model's output for this request is not finite"
 _MINUS_INFINITY = float("-inf")
 _LARGEST = 3e38  # about float32's largest
 # Candidates looked at before a full sort: at 32,000 entries topk(1024) takes a third of a sort's time.
@@ -42,7 +43,7 @@ def sample(logits: Tensor, requests: Sequence[Request]) -> list[RowResult]:
     return [
         SampledToken(token, None if count is None else _logprobs(raw[row], token, count))
         if good
-        else RowFailure("the model's output for this request is not finite")
+        else RowFailure(NOT_FINITE)
         for row, (token, count, good) in enumerate(zip(tokens.tolist(), wanted, finite, strict=True))
     ]
 
@@ -168,4 +169,5 @@ def _logprobs(row: Tensor, token: int, count: int) -> TokenLogprobs:
     """Of the drawn token and the `count` most likely ones, from raw logits [V]."""
     logprobs = row.log_softmax(dim=-1)
     values, ids = logprobs.topk(count)
-    return TokenLogprobs(token, float(logprobs[token]), tuple(zip(ids.tolist(), values.tolist(), strict=True)))
+    top = tuple(zip(ids.tolist(), values.tolist(), strict=True))
+    return TokenLogprobs(token, float(logprobs[token]), top, int((row > row[token]).sum()) + 1)

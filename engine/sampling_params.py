@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .errors import InvalidRequestError
+from .structured_outputs import StructuredOutputs
 
 MAX_N = 64
 MAX_STOP_STRINGS = 16
@@ -55,6 +56,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
     truncate_prompt_tokens: int | None = None
+    structured_outputs: StructuredOutputs | None = None  # a mapping of its fields is taken too
     priority: int = 0  # lower first
     timeout_ms: int | None = None  # from arrival; then it ends with what there is, finish_reason "timeout"
     max_queue_ms: int | None = None  # the same if it has not begun by then
@@ -76,6 +78,7 @@ class SamplingParams:
         if self.allowed_token_ids is not None:
             self._put("allowed_token_ids", _ids("allowed_token_ids", self.allowed_token_ids, MAX_ALLOWED_TOKEN_IDS))
         self._put("logit_bias", _bias(self.logit_bias))
+        self._put("structured_outputs", _structured_outputs(self.structured_outputs))
         self._check_relations()
 
     def _put(self, name: str, value: object) -> None:
@@ -93,8 +96,10 @@ class SamplingParams:
             raise InvalidRequestError(
                 f"min_tokens {self.min_tokens} is more than max_tokens {self.max_tokens}", param="min_tokens"
             )
-        if self.prompt_logprobs is not None:
-            raise InvalidRequestError("prompt_logprobs is not supported yet; leave it out", param="prompt_logprobs")
+        if self.structured_outputs is not None:
+            raise InvalidRequestError(
+                "structured_outputs is not supported yet; leave it out", param="structured_outputs"
+            )
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any], *, defaults: Mapping[str, Any] | None = None) -> "SamplingParams":
@@ -246,3 +251,13 @@ def _bias(value: object) -> dict[int, float]:
             raise InvalidRequestError(f"logit_bias: {_shown(key)} is not a token id", param="logit_bias")
         bias[key] = _checked_float("logit_bias", number, -100.0, 100.0)
     return bias
+
+
+def _structured_outputs(value: object) -> StructuredOutputs | None:
+    if value is None or isinstance(value, StructuredOutputs):
+        return value
+    if not isinstance(value, Mapping):
+        raise InvalidRequestError(
+            'structured_outputs must be an object such as {"json": {"type": "object"}}', param="structured_outputs"
+        )
+    return StructuredOutputs.from_fields(value)

@@ -286,6 +286,7 @@ class Scheduler:
         if is_swapped:
             self._blocks.swap_out(request)
         else:
+            request.num_read_tokens = max(request.num_read_tokens, request.num_computed_tokens)
             self._blocks.release(request)
         request.status = Status.PREEMPTED
         request.num_preemptions += 1

@@ -1,21 +1,27 @@
 """Text to ids and back. Reads tokenizer.json with `tokenizers`; never imports transformers for that (2 s)."""
 
-import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as FastTokenizer
 
+from .chat.template import ChatTemplate, read_template
 from .config import read_json
 from .errors import ConfigError, InvalidRequestError
+from .sampling_params import check_text
+
+_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 class Tokenizer:
-    """A model's tokenizer, special tokens and chat template. Raises ConfigError if the folder has no readable one."""
+    """A model's tokenizer, special tokens and chat template. Raises ConfigError if the folder has no readable one.
 
-    def __init__(self, folder: Path) -> None:
+    `chat_template`: a file or a template, instead of the model's own.
+    """
+
+    def __init__(self, folder: Path, *, chat_template: str | None = None) -> None:
         self._folder = folder
         path = folder / "tokenizer.json"
         if not path.exists():
@@ -33,7 +39,7 @@ class Tokenizer:
         # Read now, so that a broken file stops the start and not somebody's request.
         path = folder / "tokenizer_config.json"
         self._config = read_json(path) if path.exists() else {}
-        self._template = self._compile(self._template_source())
+        self._chat_template = self._read_template(chat_template)
 
     @property
     def vocab_size(self) -> int:
@@ -48,71 +54,83 @@ class Tokenizer:
         """Text of the ids; an id without text gives none."""
         return self._fast.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
 
-    def _template_source(self) -> str | None:
-        """The template's source: chat_template.jinja, or the entry in tokenizer_config.json."""
-        path = self._folder / "chat_template.jinja"
-        if path.exists():
-            try:
-                return path.read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as exc:
-                raise ConfigError(f"{path} cannot be read as text ({exc}); fetch the file again") from exc
-        template = self._config.get("chat_template")
-        if isinstance(template, list):  # several named ones
-            template = next((item["template"] for item in template if item.get("name") == "default"), None)
-        return template if isinstance(template, str) else None
+    @cached_property
+    def byte_ids(self) -> frozenset[int]:
+        """Ids of the pieces <0x00> to <0xFF>, if the decoder makes bytes of them (SentencePiece's byte fallback)."""
+        found = [self._fast.token_to_id(f"<0x{byte:02X}>") for byte in range(256)]
+        ids = [token_id for token_id in found if token_id is not None]
+        if len(ids) < 256 or self._fast.decode([ids[0x41]], skip_special_tokens=False) != "A":
+            return frozenset()
+        return frozenset(ids)
+
+    @cached_property
+    def _special_ids(self) -> frozenset[int]:
+        added = self._fast.get_added_tokens_decoder()
+        return frozenset(token_id for token_id, token in added.items() if token.special)
+
+    def has_text(self, token_id: int, *, skip_special_tokens: bool = True) -> bool:
+        """Whether decoding sees this id at all: it passes over special tokens and ids that it does not know."""
+        if skip_special_tokens and token_id in self._special_ids:
+            return False
+        return self._fast.id_to_token(token_id) is not None
 
     @property
     def has_chat_template(self) -> bool:
         """Whether conversations can be rendered."""
-        return self._template is not None
+        return self._chat_template is not None
 
-    def _compile(self, source: str | None) -> Any:
-        """By the rules of transformers: sandboxed, immutable, trimmed blocks, loop controls."""
-        if source is None:
-            return None
-        from jinja2 import TemplateSyntaxError
-        from jinja2.ext import loopcontrols
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    @property
+    def chat_template(self) -> ChatTemplate:
+        """What renders conversations. Encode its texts with add_special_tokens=False: it writes them itself.
 
-        def raise_exception(message: str) -> None:
-            raise InvalidRequestError(f"the chat template refuses this conversation: {message}", param="messages")
-
-        def tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None) -> str:
-            return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
-
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-        environment.filters["tojson"] = tojson
-        environment.globals["raise_exception"] = raise_exception
-        environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
-        try:
-            return environment.from_string(source)
-        except TemplateSyntaxError as exc:
-            raise ConfigError(f"{self._folder}: the chat template does not compile (line {exc.lineno}: {exc})") from exc
-
-    def render_chat(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> str:
-        """The prompt text of a conversation, by the model's chat template. Raises InvalidRequestError.
-
-        Encode the result with add_special_tokens=False: the template writes them itself.
+        Raises InvalidRequestError if there is none.
         """
-        if not self.has_chat_template:
+        if self._chat_template is None:
             raise InvalidRequestError(
-                "this model has no chat template; use /v1/completions or /generate", param="messages"
+                "this model has no chat template; use /v1/completions or /generate, or start with --chat-template",
+                param="messages",
             )
-        special = {
-            name: _content(self._config.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")
-        }
-        try:
-            text = self._template.render(
-                messages=list(messages), add_generation_prompt=add_generation_prompt, tools=None, **special
-            )
-        except InvalidRequestError:
-            raise
-        except Exception as exc:  # a template is the model's own program; whatever it raises is about this input
-            raise InvalidRequestError(
-                f"the chat template cannot render these messages ({type(exc).__name__}: {exc})", param="messages"
-            ) from exc
-        assert isinstance(text, str)
+        return self._chat_template
+
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], *, template: str | None = None, **options: Any) -> str:
+        """The prompt text of a conversation, by this template's source or the model's own template.
+
+        Options are those of ChatTemplate.render. Raises InvalidRequestError; ConfigError about `template`.
+        """
+        chat_template = self.chat_template if template is None else self._made(read_template(template))
+        text = chat_template.render(messages, **options)
+        check_text(text, param="messages")
         return text
+
+    def _read_template(self, setting: str | None) -> ChatTemplate | None:
+        """--chat-template, or chat_template.jinja, or the entry in tokenizer_config.json, in this order."""
+        sources = self._template_sources() if setting is None else {"default": read_template(setting)}
+        if "default" not in sources:
+            return None
+        try:
+            return self._made(sources["default"], tool_source=sources.get("tool_use"))
+        except ConfigError as exc:
+            raise ConfigError(f"{self._folder if setting is None else '--chat-template'}: {exc}") from exc
+
+    def _made(self, source: str, *, tool_source: str | None = None) -> ChatTemplate:
+        special = {name: _content(self._config.get(name)) for name in _SPECIAL_TOKENS}
+        special = {name: text for name, text in special.items() if text}
+        return ChatTemplate(source, special_tokens=special, tool_source=tool_source)
+
+    def _template_sources(self) -> dict[str, str]:
+        """The model's templates by name; one that has no name is the default."""
+        path = self._folder / "chat_template.jinja"
+        if path.exists():
+            try:
+                return {"default": path.read_text(encoding="utf-8")}
+            except (OSError, UnicodeDecodeError) as exc:
+                raise ConfigError(f"{path} cannot be read as text ({exc}); fetch the file again") from exc
+        templates = self._config.get("chat_template")
+        if isinstance(templates, str):
+            return {"default": templates}
+        items = [item for item in templates or () if isinstance(item, dict)] if isinstance(templates, list) else []
+        named = {item.get("name"): item.get("template") for item in items}
+        return {name: text for name, text in named.items() if isinstance(name, str) and isinstance(text, str)}
 
 
 def _content(token: object) -> str:

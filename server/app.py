@@ -13,13 +13,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..engine.errors import SplitfuseError
-from . import native, openai_api, operations
+from . import native, openai_api, operations, responses_api
 from .auth import RequireKey
 from .errors import ResultNotFoundError, UnexpectedErrors, describe
 from .request_id import EchoRequestId
 from .service import Service
 from .settings import Settings
 from .version import package_version
+
+_RESULTS = ("/result/", "/v1/responses/")
 
 if TYPE_CHECKING:
     from ..engine.engine import AsyncEngine
@@ -41,7 +43,7 @@ def build_app(settings: Settings, engine: "AsyncEngine | None" = None) -> FastAP
         ],
     )
     app.state.service = service
-    for router in (native.router, openai_api.router, operations.router):
+    for router in (native.router, openai_api.router, responses_api.router, operations.router):
         app.include_router(router)
     for exception in (SplitfuseError, HTTPException, RequestValidationError):
         app.add_exception_handler(exception, _answer_failure)
@@ -61,6 +63,6 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 async def _answer_failure(request: Request, exc: Exception) -> Response:
-    if isinstance(exc, HTTPException) and exc.status_code == 404 and request.url.path.startswith("/result/"):
+    if isinstance(exc, HTTPException) and exc.status_code == 404 and request.url.path.startswith(_RESULTS):
         exc = ResultNotFoundError()  # a malformed id must look like an unknown one
     return describe(exc).response()

@@ -8,12 +8,12 @@ MAX_PROMPTS = 16
 MAX_USER_CHARS = 256
 
 
-def take_bool(fields: dict[str, Any], name: str) -> bool:
+def take_bool(fields: dict[str, Any], name: str, *, default: bool = False) -> bool:
     """An optional true or false; null counts as absent."""
     value = fields.pop(name, None)
     if value is not None and not isinstance(value, bool):
         raise InvalidRequestError(f"{name} must be true or false", param=name)
-    return bool(value)
+    return default if value is None else value
 
 
 def take_user(fields: dict[str, Any]) -> str:
@@ -46,6 +46,13 @@ def take_prompts(fields: dict[str, Any]) -> list[str | list[int]]:
     if len(prompt) > MAX_PROMPTS:
         raise InvalidRequestError(f"prompt holds {len(prompt)} prompts; at most {MAX_PROMPTS} fit", param="prompt")
     return prompt
+
+
+def event_id(text: str, *, name: str) -> int:
+    """The id of an event after which a reader wants to go on."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise InvalidRequestError(f"{name} must be the id of an event, an integer of at least 0", param=name)
+    return int(text)
 
 
 def is_ids(value: object) -> TypeGuard[list[int]]:

@@ -7,15 +7,17 @@ bounded by the request's own max_tokens. Knows neither HTTP nor who stores it.
 import asyncio
 import contextlib
 import dataclasses
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..engine.errors import RequestFailedError, SplitfuseError
-from ..engine.outputs import CompletionOutput, OutputDelta, RequestMetrics, TokenLogprobs
+from ..engine.outputs import CompletionOutput, OutputDelta, PromptLogprobs, RequestMetrics, TokenLogprobs
 from .errors import NotReadyError
 
 if TYPE_CHECKING:
     from ..engine.engine import Handle
+    from .response_form import ResponseForm
 
 # What an event costs beside its text, measured with tracemalloc: delta, ids tuple, list slot.
 EVENT_BYTES = 250
@@ -58,14 +60,21 @@ class Job:
         owner: str = "",
         stream_interval: int = 1,
         changed: Signal | None = None,
+        keeps_prompt: bool = False,
     ) -> None:
         self.seq_id = seq_id
+        self.created_at = int(time.time())
         self.owner = owner
         self.model = model
         self.outputs = [CompletionOutput(index=index) for index in range(num_outputs)]
         self.events: list[OutputDelta] = []
         self.num_bytes = 0
         self.num_prompt_tokens = 0
+        self.prompt: str | None = None  # the text given, whole; like the ids only if `keeps_prompt`: it can be long
+        self.prompt_token_ids: list[int] = []
+        self.prompt_logprobs: PromptLogprobs | None = None
+        self.form: ResponseForm | None = None  # what /v1/responses keeps of its request
+        self._keeps_prompt = keeps_prompt
         self.changed = changed or Signal()
         self.ended = asyncio.Event()
         self.was_read = asyncio.Event()  # a reader has had the end
@@ -78,12 +87,22 @@ class Job:
     def accept(self, handle: "Handle") -> None:
         """Remember what the engine says of the request. The prompt itself is kept no longer than the job runs."""
         self.num_prompt_tokens = len(handle.prompt_token_ids)
+        if self._keeps_prompt:
+            self.prompt_token_ids = handle.prompt_token_ids
+            self.prompt = handle.prompt if handle.params.truncate_prompt_tokens is None else None
         if not self.finished:
             self._handle = handle
+
+    def keep(self, form: "ResponseForm") -> None:
+        """Keep what the request asked, for as long as its result is kept."""
+        self.form = form
+        self.num_bytes += form.num_bytes
 
     def sink(self, delta: OutputDelta) -> None:
         """Take one delta from the engine."""
         self.outputs[delta.index].add(delta)
+        if delta.prompt_logprobs is not None:
+            self.prompt_logprobs = delta.prompt_logprobs
         is_last = delta.finish_reason is not None
         if delta.token_ids or delta.text or delta.index in self._pending:
             self._log(delta, flush=is_last)
@@ -152,6 +171,7 @@ class Job:
     def _grew(self, delta: OutputDelta) -> None:
         logprobs = sum(1 + len(item.top) for item in delta.logprobs or ())
         num_bytes = EVENT_BYTES + 2 * len(delta.text) + 16 * len(delta.token_ids) + LOGPROB_BYTES * logprobs
+        num_bytes += delta.prompt_logprobs.num_bytes if delta.prompt_logprobs is not None else 0
         self.num_bytes += num_bytes
         if self.on_grow is not None:
             self.on_grow(self, num_bytes)

@@ -14,10 +14,11 @@ from .auth import owner_of
 from .body import read_json
 from .docs import path_parameter, request_body
 from .errors import describe
-from .fields import take_bool, take_prompt, take_user
+from .fields import event_id, take_bool, take_prompt, take_user
 from .hang_up import unless_hung_up
 from .jobs import Job
 from .native_shapes import event_object, result_object
+from .results import seq_id_of
 from .service import Service, service_of
 from .sse import MAX_BATCH, PING, PING_S, EventStream, frame, frame_of_pieces, native_error_frame
 from .wire import JsonResponse, PiecesResponse, dump_pieces, dumps
@@ -82,7 +83,7 @@ async def delete(request: Request) -> Response:
 
 def _job(request: Request) -> Job:
     """The job in the path, if it is the caller's. Raises ResultNotFoundError."""
-    return service_of(request).results.get(request.path_params["seq_id"], owner=owner_of(request))
+    return service_of(request).results.get(seq_id_of(request.path_params["seq_id"]), owner=owner_of(request))
 
 
 def _accepted(job: Job) -> Response:
@@ -151,7 +152,5 @@ def _starting_after(request: Request) -> int:
         ("starting_after", request.query_params.get("starting_after")),
     ):
         if text:
-            if not (text.isascii() and text.isdigit() and len(text) <= 18):
-                raise InvalidRequestError(f"{name} must be the id of an event, an integer of at least 0", param=name)
-            return int(text)
+            return event_id(text, name=name)
     return -1

@@ -1,8 +1,9 @@
 """What the native routes send: the result object and the data of token events, as the HTTP contract shapes them."""
 
+from collections.abc import Iterator
 from typing import Any
 
-from ..engine.outputs import CompletionOutput, OutputDelta, TokenLogprobs
+from ..engine.outputs import CompletionOutput, OutputDelta, PromptLogprobs, TokenLogprobs
 from .errors import describe
 from .jobs import Job, usage
 
@@ -17,6 +18,7 @@ def result_object(job: Job) -> dict[str, Any]:
         "model": job.model,
         **{name: outputs[0][name] for name in ("text", "token_ids", "finish_reason", "stop_reason")},
         "outputs": outputs,
+        **({} if job.prompt_logprobs is None else {"prompt_logprobs": prompt_logprobs(job.prompt_logprobs)}),
         "usage": usage(job) | {"cached_tokens": job.num_cached_tokens},
         "timings": _timings(job),
         "error": describe(failure).error() if failure else None,
@@ -29,6 +31,16 @@ def event_object(event: OutputDelta) -> dict[str, Any]:
     if event.logprobs is not None:
         data["logprobs"] = [_logprobs(item) for item in event.logprobs]
     return data
+
+
+def prompt_logprobs(scores: PromptLogprobs) -> Iterator[dict[str, Any] | None]:
+    """In vLLM's shape: null for the first token, then {"421": {"logprob": -1.5, "rank": 2}, …} for each."""
+    for score in scores:
+        yield None if score is None else {str(token_id): _entry(*entry) for token_id, entry in score.items()}
+
+
+def _entry(logprob: float, rank: int | None) -> dict[str, Any]:
+    return {"logprob": finite_logprob(logprob), "rank": rank}
 
 
 def finite_logprob(value: float) -> float:

@@ -13,10 +13,14 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ..engine.errors import InvalidRequestError
 from ..engine.outputs import OutputDelta
 from ..engine.sampling_params import SamplingParams
 from .auth import owner_of
 from .body import read_json
+from .chat import constrained, take_chat
+from .chat_shape import ChatShape
+from .completion_shape import CompletionShape
 from .docs import path_parameter, request_body
 from .fields import take_prompts, take_user
 from .hang_up import unless_hung_up
@@ -26,10 +30,10 @@ from .openai_fields import (
     chat_params,
     completion_params,
     in_chat_words,
-    take_messages,
+    take_echo,
     take_stream_options,
 )
-from .openai_shapes import ChatShape, CompletionShape, Head, Shape
+from .openai_shapes import Head, Shape
 from .service import Service, service_of
 from .sse import DONE, MAX_BATCH, PING, PING_S, EventStream, data_frame, openai_error_frame
 from .wire import JsonResponse, PiecesResponse, dump_pieces
@@ -60,9 +64,16 @@ async def completions(request: Request) -> Response:
     options = take_stream_options(fields)
     user = take_user(fields)
     prompts = take_prompts(fields)
+    echo = take_echo(fields)
     params = completion_params(fields)
-    shape = CompletionShape(_head(service, "cmpl-"), service.token_text, include_usage=options.include_usage)
-    return await _answer(request, shape, prompts, params, options, user=user)
+    shape = CompletionShape(
+        _head(service, "cmpl-"),
+        service.token_text,
+        include_usage=options.include_usage,
+        echo=echo,
+        prompt_text=service.prompt_text,
+    )
+    return await _answer(request, shape, prompts, params, options, user=user, keeps_prompt=echo.is_wanted)
 
 
 @router.post("/chat/completions", openapi_extra=request_body(messages=[{"role": "user", "content": "Hello"}]))
@@ -73,12 +84,14 @@ async def chat_completions(request: Request) -> Response:
     service.check_model(fields.pop("model", None))
     options = take_stream_options(fields)
     user = take_user(fields)
-    messages = take_messages(fields)
+    chat = take_chat(fields)
     with in_chat_words(fields):
         params = chat_params(fields)
-        shape = ChatShape(_head(service, "chatcmpl-"), service.token_text, include_usage=options.include_usage)
-        prompt = await service.chat_prompt(messages)
-        return await _answer(request, shape, [prompt], params, options, user=user)
+        prompt, form = await service.chat_prompt(chat)
+        shape = ChatShape(
+            _head(service, "chatcmpl-"), service.token_text, include_usage=options.include_usage, form=form
+        )
+        return await _answer(request, shape, [prompt], constrained(params, form), options, user=user)
 
 
 async def _answer(
@@ -89,10 +102,14 @@ async def _answer(
     options: StreamOptions,
     *,
     user: str,
+    keeps_prompt: bool = False,
 ) -> Response:
     service = service_of(request)
+    if options.stream and params.prompt_logprobs is not None and not keeps_prompt:
+        raise InvalidRequestError("prompt_logprobs goes with stream false only", param="prompt_logprobs")
     changed = Signal()
-    jobs = [service.new_job(params, owner=owner_of(request), changed=changed) for _ in prompts]
+    owner = owner_of(request)
+    jobs = [service.new_job(params, owner=owner, changed=changed, keeps_prompt=keeps_prompt) for _ in prompts]
     try:
         for job, prompt in zip(jobs, prompts, strict=True):
             await service.submit(job, prompt, params, user=user)
@@ -163,13 +180,13 @@ class _Reader:
 
     def _chunks(self, event: OutputDelta) -> list[str]:
         index = self._first_index + event.index
-        first = self._shape.first_chunk(index) if event.index not in self._num_chars else None
+        first = self._shape.first_chunk(index, self._job) if event.index not in self._num_chars else None
         text_offset = self._num_chars.get(event.index, 0)
         self._num_chars[event.index] = text_offset + len(event.text)
         if event.finish_reason is not None:
             self._closed.add(event.index)
         chunk = self._shape.chunk(index, event, text_offset=text_offset)
-        return [chunk] if first is None else [first, chunk]
+        return [each for each in (first, chunk) if each is not None]
 
 
 async def _all_ended(jobs: Sequence[Job]) -> None:

@@ -18,17 +18,15 @@ CHAT_DEFAULTS = {"default_max_tokens": None}  # all that fits
 
 _DROPPED = frozenset(
     {
-        *("store", "metadata", "service_tier", "parallel_tool_calls", "reasoning_effort", "safety_identifier"),
+        *("store", "metadata", "service_tier", "safety_identifier"),
         *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "verbosity", "prediction"),
     }
 )
 # Not built, with the values that ask for nothing.
 _RESPONSE_FORMAT: dict[str, tuple[Any, ...]] = {"response_format": ({"type": "text"},)}
-_COMPLETION_NEUTRAL: dict[str, tuple[Any, ...]] = {"echo": (False,), "suffix": ("",), **_RESPONSE_FORMAT}
+_COMPLETION_NEUTRAL: dict[str, tuple[Any, ...]] = {"suffix": ("",), **_RESPONSE_FORMAT}
 _CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = {
     **_RESPONSE_FORMAT,
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
@@ -36,7 +34,6 @@ _CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = {
     "web_search_options": (),
     "moderation": (),
 }
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +61,27 @@ def take_stream_options(fields: dict[str, Any]) -> StreamOptions:
         name = min(options)
         raise InvalidRequestError(f"unknown field stream_options.{name}", param=f"stream_options.{name}")
     return StreamOptions(stream=stream, include_usage=include_usage)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Echo:
+    """Whether the prompt stands before the answer, and whether nothing but the prompt is wanted (max_tokens 0)."""
+
+    is_wanted: bool
+    is_all: bool
+
+
+def take_echo(fields: dict[str, Any]) -> Echo:
+    """`echo`, which brings the prompt's logprobs where logprobs are wanted."""
+    is_wanted = take_bool(fields, "echo")
+    if not is_wanted:
+        return Echo(is_wanted=False, is_all=False)
+    if fields.get("prompt_logprobs") is None:
+        fields["prompt_logprobs"] = fields.get("logprobs")
+    is_all = type(fields.get("max_tokens")) is int and fields["max_tokens"] == 0
+    if is_all:
+        fields["max_tokens"] = 1  # the engine draws one, which is left out
+    return Echo(is_wanted=True, is_all=is_all)
 
 
 def completion_params(fields: dict[str, Any]) -> SamplingParams:
@@ -97,14 +115,6 @@ def in_chat_words(fields: Mapping[str, Any]) -> Iterator[None]:
             exc.param = "max_completion_tokens"
             exc.args = (str(exc).replace("max_tokens", "max_completion_tokens"),)
         raise
-
-
-def take_messages(fields: dict[str, Any]) -> list[dict[str, str]]:
-    """The conversation, each message with a role and a text."""
-    messages = fields.pop("messages", None)
-    if not isinstance(messages, list) or not messages:
-        raise InvalidRequestError("messages must be a list of at least one message", param="messages")
-    return [_message(message, at=f"messages[{number}]") for number, message in enumerate(messages)]
 
 
 def _drop(fields: dict[str, Any], neutral: Mapping[str, tuple[Any, ...]]) -> None:
@@ -141,27 +151,3 @@ def _chat_logprobs(fields: dict[str, Any]) -> Any:
     if not is_wanted:
         raise InvalidRequestError("top_logprobs goes with logprobs true only", param="top_logprobs")
     return top
-
-
-def _message(message: Any, *, at: str) -> dict[str, str]:
-    if not isinstance(message, dict):
-        raise InvalidRequestError(f"{at} must be an object with a role and a content", param=at)
-    role = message.get("role")
-    if not isinstance(role, str) or role not in _ROLES:
-        raise InvalidRequestError(f"{at}.role must be one of {', '.join(_ROLES)}", param=f"{at}.role")
-    for name in ("tool_calls", "function_call", "audio"):
-        if message.get(name):
-            raise InvalidRequestError(f"{at}.{name} is not supported yet; leave it out", param=f"{at}.{name}")
-    return {"role": _ROLES[role], "content": _text(message.get("content"), at=f"{at}.content")}
-
-
-def _text(content: Any, *, at: str) -> str:
-    """The text of a message: a string, or parts that are all text."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list) or not content:
-        raise InvalidRequestError(f"{at} must be a string or a list of text parts", param=at)
-    for part in content:
-        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise InvalidRequestError(f'{at}: only parts of {{"type": "text", "text": ...}} are supported', param=at)
-    return "".join(part["text"] for part in content)

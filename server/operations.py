@@ -11,10 +11,10 @@ from starlette.responses import Response
 from ..engine.errors import InvalidRequestError
 from ..engine.sampling_params import check_token_ids
 from .body import read_json
+from .chat import take_chat
 from .docs import request_body
 from .errors import NotReadyError, describe
 from .fields import is_ids, take_bool
-from .openai_fields import take_messages
 from .service import service_of
 from .version import package_version
 from .wire import JsonResponse
@@ -77,15 +77,14 @@ async def tokenize(request: Request) -> Response:
     service = service_of(request)
     fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
     service.check_model(fields.pop("model", None))
-    add_special_tokens = fields.get("add_special_tokens") is None or take_bool(fields, "add_special_tokens")
-    fields.pop("add_special_tokens", None)
+    add_special_tokens = take_bool(fields, "add_special_tokens", default=True)
     if (fields.get("prompt") is None) == (fields.get("messages") is None):
         raise InvalidRequestError("send either prompt or messages", param="prompt")
     if fields.get("messages") is not None:
         fields.pop("prompt", None)
-        messages = take_messages(fields)
+        chat = take_chat(fields)
         _refuse_others(fields)
-        tokens = await service.chat_prompt(messages)
+        tokens, _ = await service.chat_prompt(chat)
     else:
         fields.pop("messages", None)
         prompt = fields.pop("prompt")

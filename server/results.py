@@ -11,6 +11,14 @@ from ..engine.errors import QueueFullError
 from .errors import ResultNotFoundError
 from .jobs import Job
 
+ID_PREFIX = "resp_"  # what /v1/responses writes before an id
+_NUM_ID_CHARS = 32
+
+
+def seq_id_of(text: str) -> str:
+    """The id in either spelling."""
+    return text.removeprefix(ID_PREFIX) if len(text) > _NUM_ID_CHARS else text
+
 
 class ResultStore:
     """`_finished` holds the ids of `_jobs` that have ended, in that order, with the time when."""

@@ -8,14 +8,14 @@ import importlib
 import logging
 import secrets
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette.requests import HTTPConnection
 
 from ..engine.errors import ConfigError, InvalidRequestError, ModelNotFoundError
-from ..engine.sampling_params import SamplingParams
+from ..engine.sampling_params import SamplingParams, check_text
 from .auth import KeyRing
+from .chat import AnswerForm, Chat, answer_form
 from .errors import NotReadyError
 from .jobs import Job, Signal
 from .metrics import Metrics
@@ -142,16 +142,30 @@ class Service:
         """The text of one token alone, special tokens too."""
         return self.tokenizer.decode([token_id], skip_special_tokens=False)
 
+    def prompt_text(self, job: Job) -> str:
+        """The prompt of a job that keeps it; one that came as ids or was truncated is decoded."""
+        if job.prompt is not None:
+            return job.prompt
+        return self.tokenizer.decode(job.prompt_token_ids, skip_special_tokens=False)
+
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text, found off the loop."""
         return await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens=add_special_tokens)
 
-    async def chat_prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Token ids of a conversation in the model's chat template. Raises InvalidRequestError, NotReadyError."""
-        text = await asyncio.to_thread(self.tokenizer.render_chat, messages)
-        return await self.encode(text, add_special_tokens=False)
+    async def chat_prompt(self, chat: Chat) -> tuple[list[int], AnswerForm]:
+        """Token ids of a conversation in the model's chat template, and the form of the answer.
 
-    def new_job(self, params: SamplingParams, *, owner: str, changed: Signal | None = None) -> Job:
+        Raises InvalidRequestError, NotReadyError.
+        """
+        template = self.tokenizer.chat_template
+        text = await asyncio.to_thread(chat.render, template)
+        check_text(text, param="messages")
+        form = answer_form(chat, text, template, self.settings)
+        return await self.encode(text, add_special_tokens=False), form
+
+    def new_job(
+        self, params: SamplingParams, *, owner: str, changed: Signal | None = None, keeps_prompt: bool = False
+    ) -> Job:
         """A job under a new, unguessable id; not submitted yet."""
         return Job(
             secrets.token_urlsafe(24),
@@ -160,6 +174,7 @@ class Service:
             owner=owner,
             stream_interval=self.settings.stream_interval,
             changed=changed,
+            keeps_prompt=keeps_prompt,
         )
 
     async def submit(self, job: Job, prompt: "Prompt", params: SamplingParams, *, user: str = "") -> None:

@@ -9,9 +9,12 @@ import math
 import re
 from dataclasses import dataclass, field
 
+from ..engine.chat.calls import STYLES
 from ..engine.config import EngineConfig
 from ..engine.errors import ConfigError
 from .keys import digest
+
+_CHOICES = {"tool_call_parser": ("auto", "none", *STYLES), "reasoning_parser": ("auto", "think", "none")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +30,8 @@ class Settings(EngineConfig):
     max_body_bytes: int = 2**20
     drain_timeout: float = 30.0
     stream_interval: int = 1
+    tool_call_parser: str = "auto"
+    reasoning_parser: str = "auto"
     metrics_prefix: str = "splitfuse:"
 
     def __post_init__(self) -> None:
@@ -37,6 +42,9 @@ class Settings(EngineConfig):
         for name in ("result_ttl", "drain_timeout"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
                 raise ConfigError(f"{name} must be a number of seconds of at least 0, not {getattr(self, name)}")
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ConfigError(f"{name} {getattr(self, name)!r} is not one of {', '.join(choices)}")
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port must be between 0 (any free one) and 65535, not {self.port}")
         if any(not key.strip() or not key.isascii() for key in self.api_key):
@@ -82,6 +90,7 @@ HELP = {
     "max_queue_size": "requests that may wait; one more is answered 429",
     "seed": "seed of requests that bring none",
     "num_threads": "CPU threads of the model; nothing = the cores of this process",
+    "chat_template": "file with a chat template, or the template itself, instead of the model's own",
     "log_steps": "print one line per step",
     "record": "write every decision and arrival to this file, for `splitfuse replay`",
     "speculative_config": "speculative decoding, as a JSON object",
@@ -94,5 +103,7 @@ HELP = {
     "max_body_bytes": "longest request body; takes KiB, MiB, GiB",
     "drain_timeout": "seconds that running requests get to finish after SIGTERM",
     "stream_interval": "tokens per stream event after the first",
+    "tool_call_parser": "how calls of tools look: hermes, llama3_json, none, or auto (the chat template shows it)",
+    "reasoning_parser": "how reasoning looks: think (<think>…</think>), none, or auto (the chat template shows it)",
     "metrics_prefix": "beginning of every metric's name; vllm: suits stock dashboards",
 }

@@ -16,6 +16,10 @@ CONTROL_FLOOR = [
     "block_manager",
     "blocks",
     "budget",
+    "chat.calls",
+    "chat.conversation",
+    "chat.template",
+    "chat.tools",
     "config",
     "cost_model",
     "errors",
@@ -36,6 +40,7 @@ CONTROL_FLOOR = [
     "served",
     "simulate",
     "simulation",
+    "structured_outputs",
     "timeline",
     "trace",
 ]

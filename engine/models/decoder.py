@@ -109,14 +109,12 @@ class Decoder:
         return self.config.hidden_size
 
     def forward(self, inputs: Inputs, kv_cache: KVCache) -> Tensor:
-        """Logits of the rows that sample, [S, vocab_size] float32."""
+        """Last hidden states of the tokens at `logits_indices`, [L, hidden_size]; `logits` takes them."""
         x, residual = self._embed(inputs), None
         for layer, cache in zip(self._layers, kv_cache.layers, strict=True):
             x, residual = self._run_layer(layer, x, residual, inputs, cache)
-        if len(inputs.sample_indices) < len(x):
-            x = x[inputs.sample_indices]
-            residual = None if residual is None else residual[inputs.sample_indices]
-        return self._logits(self._norm.add(x, residual)[0])
+        kept = inputs.logits_indices
+        return self._norm.add(x[kept], None if residual is None else residual[kept])[0]
 
     def _embed(self, inputs: Inputs) -> Tensor:
         return self._embed_tokens[inputs.token_ids]
@@ -130,8 +128,9 @@ class Decoder:
         x, residual = layer.mlp_norm.add(x, residual)
         return layer.mlp(x), residual
 
-    def _logits(self, x: Tensor) -> Tensor:
-        return ops.linear(x, self._lm_head).float()
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits of hidden states [L, hidden_size], [L, vocab_size] float32: wide, so who calls says of how many."""
+        return ops.linear(hidden, self._lm_head).float()
 
     def _load_layer(self, index: int) -> Layer:
         layer = self._layer_name(index)

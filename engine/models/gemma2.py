@@ -52,8 +52,8 @@ class Gemma2ForCausalLM(Decoder):
     def _embed(self, inputs: Inputs) -> Tensor:
         return super()._embed(inputs).mul_(self._embed_factor)
 
-    def _logits(self, x: Tensor) -> Tensor:
-        logits, cap = super()._logits(x), self.config.words["final_logit_softcapping"]
+    def logits(self, hidden: Tensor) -> Tensor:
+        logits, cap = super().logits(hidden), self.config.words["final_logit_softcapping"]
         return ops.softcap(logits, cap) if cap else logits
 
     def _norm_weight(self, name: str, size: int) -> Tensor:

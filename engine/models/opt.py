@@ -83,5 +83,5 @@ class OPTForCausalLM(LayerNormDecoder):
         x, _ = layer.mlp_norm.add(layer.mlp(x), x)
         return x, None
 
-    def _logits(self, x: Tensor) -> Tensor:
-        return super()._logits(x if self._project_out is None else ops.linear(x, self._project_out))
+    def logits(self, hidden: Tensor) -> Tensor:
+        return super().logits(hidden if self._project_out is None else ops.linear(hidden, self._project_out))

@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
 from splitfuse.client import (
@@ -110,6 +111,22 @@ def test_refusals_arrive_as_the_errors_they_are(make_caller: MakeCaller, server:
         caller.generate(PROMPT, model="another")
     with pytest.raises(AuthenticationError):
         make_caller(server.base_url, api_key="wrong").generate(PROMPT)
+
+
+def test_the_server_is_called_as_that_of_mii(server: Server, answer: Result) -> None:
+    for ask in (server, server.generate, server.client):
+        first, second = ask([PROMPT, PROMPT + " there"], max_new_tokens=12, temperature=0.0, ignore_eos=True)
+        assert (first.generated_text, first.generated_length) == (answer.text, 12)
+        assert second.prompt_length == first.prompt_length + 1
+    assert server.terminate_server.__func__ is Server.stop
+
+
+def test_one_bad_prompt_among_many_stops_the_others(server: Server) -> None:
+    with pytest.raises(BadRequestError, match="prompt is empty"):
+        server([PROMPT, ""], max_new_tokens=1000, ignore_eos=True)
+    stats = httpx.get(server.base_url + "/stats", headers={"authorization": f"Bearer {KEY}"}).json()
+    assert stats["num_running"] + stats["num_waiting"] <= 1, "it ends within a step"
+    assert server.client.generate(PROMPT, **GREEDY).text
 
 
 async def test_many_at_once(server: Server, answer: Result) -> None:

@@ -70,3 +70,43 @@ def test_pipeline_has_the_shape_of_mii(tiny_folder: str) -> None:
     assert [r.generated_length for r in pipe(["a", "b"], max_length=4, ignore_eos=True)] == [3, 3]
     with pytest.raises(InvalidRequestError, match="max_tokens"):
         pipe("hello", max_new_tokens=-1)
+
+
+def test_chat_answers_one_conversation_or_many(tiny_folder: str) -> None:
+    template = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}{{ 'go:' if add_generation_prompt }}"
+    llm = LLM(tiny_folder, dtype="float32", chat_template=template)
+    params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+    conversations = [
+        [{"role": "user", "content": "hello"}],
+        [{"role": "developer", "content": [{"type": "text", "text": "be "}, {"type": "text", "text": "kind"}]}],
+    ]
+    texts = ["user:hello;go:", "system:be kind;go:"]
+    many = llm.chat(conversations, params, use_tqdm=False)
+    expected = llm.generate(texts, params, use_tqdm=False)
+    assert [output.prompt_token_ids for output in many] == [output.prompt_token_ids for output in expected]
+    assert [output.outputs[0].token_ids for output in many] == [output.outputs[0].token_ids for output in expected]
+    (alone,) = llm.chat(conversations[0], params)
+    assert alone.outputs[0].token_ids == many[0].outputs[0].token_ids
+    assert llm.tokenizer is not None
+
+    def text(**options: object) -> str:
+        (output,) = llm.chat(conversations[0], params, **options)  # type: ignore[arg-type]
+        return llm.tokenizer.decode(output.prompt_token_ids)  # type: ignore[union-attr]
+
+    assert text(add_generation_prompt=False) == "user:hello;"
+    assert text(add_generation_prompt=False, continue_final_message=True) == "user:hello"
+    tools = [{"type": "function", "function": {"name": "f", "strict": True}}]
+    other = "{{ tools | tojson }} {{ mood }}"
+    assert text(chat_template=other, tools=tools, chat_template_kwargs={"mood": "gay"}) == (
+        '[{"type": "function", "function": {"name": "f"}}] gay'
+    )
+
+
+def test_a_chat_that_makes_no_sense_is_refused(tiny_folder: str) -> None:
+    llm = LLM(tiny_folder, dtype="float32")
+    with pytest.raises(InvalidRequestError, match="no chat template"):
+        llm.chat([{"role": "user", "content": "hello"}])
+    with pytest.raises(InvalidRequestError, match=r"messages\[0\]\.role"):
+        llm.chat([{"role": "nobody", "content": "hello"}])
+    with pytest.raises(InvalidRequestError, match="at least one"):
+        llm.chat([])

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from splitfuse.engine.chat.template import ChatTemplate
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.errors import (
     ContextLengthError,
@@ -21,7 +22,7 @@ from splitfuse.engine.errors import (
     RequestFailedError,
     UnavailableError,
 )
-from splitfuse.engine.outputs import OutputDelta, RequestMetrics, StepStats, TokenLogprobs
+from splitfuse.engine.outputs import OutputDelta, PromptLogprobs, RequestMetrics, StepStats, TokenLogprobs
 from splitfuse.engine.sampling_params import SamplingParams, check_token_ids
 
 VOCAB_SIZE = 300  # ids from 256 on have no text
@@ -29,8 +30,12 @@ MAX_MODEL_LEN = 512
 NUM_BLOCKS = 100
 
 
+TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>"
+
+
 class FakeTokenizer:
-    has_chat_template = True
+    def __init__(self) -> None:
+        self.chat_template = ChatTemplate(TEMPLATE, special_tokens={})
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return list(text.encode())
@@ -38,8 +43,8 @@ class FakeTokenizer:
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return bytes(i for i in token_ids if i < 256).decode("utf-8", "replace")
 
-    def render_chat(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> str:
-        return "".join(f"<{m['role']}>{m['content']}\n" for m in messages) + "<assistant>"
+    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        return self.chat_template.render(messages)
 
 
 @dataclass
@@ -63,6 +68,15 @@ def answer_text(prompt: str, *, num_tokens: int, index: int = 0) -> str:
     return "".join(chr(answer(list(prompt.encode()), index, position)) for position in range(num_tokens))
 
 
+def _scores(handle: FakeHandle) -> PromptLogprobs:
+    """Each prompt token at -0.25, third to the likeliest ones, which are a, b, …"""
+    num_top = handle.params.prompt_logprobs or 0
+    scores = PromptLogprobs(num_top)
+    for token_id in handle.prompt_token_ids[1:]:
+        scores.add([token_id], [-0.25], [3], [97 + i for i in range(num_top)], [-0.5 - i for i in range(num_top)])
+    return scores
+
+
 class FakeEngine:
     def __init__(self, config: EngineConfig | None = None) -> None:
         self.config = config or EngineConfig()
@@ -80,6 +94,7 @@ class FakeEngine:
         self.submit_error: Exception | None = None
         self.queue_is_full = False
         self.fail_at: int | None = None  # position at which every request breaks
+        self.script: list[str] | None = None  # the answer to every prompt, a token each, instead of letters
         self.leave_out_last_token = False  # the end comes as a delta of its own, without a token
         self.handles: dict[str, FakeHandle] = {}
         self.aborted: list[str] = []
@@ -143,6 +158,7 @@ class FakeEngine:
         await asyncio.sleep(0)
         self._check(prompt, params)
         token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        token_ids = token_ids[-(params.truncate_prompt_tokens or len(token_ids)) :]
         self.num_submitted += 1
         request_id = request_id or f"r{self.num_submitted}"
         assert request_id not in self.handles
@@ -205,8 +221,10 @@ class FakeEngine:
 
     async def _run(self, handle: FakeHandle, sink: Callable[[OutputDelta], None]) -> None:
         params = handle.params
-        num_tokens = params.max_tokens or min(
-            params.default_max_tokens or MAX_MODEL_LEN, MAX_MODEL_LEN - len(handle.prompt_token_ids)
+        num_tokens = (
+            self._num_scripted(params)
+            or params.max_tokens
+            or min(params.default_max_tokens or MAX_MODEL_LEN, MAX_MODEL_LEN - len(handle.prompt_token_ids))
         )
         first_token_time: float | None = None
         unfinished = list(range(params.n))
@@ -228,6 +246,9 @@ class FakeEngine:
                 self._token(handle, sink, index, position, is_last, first_token_time)
         self._idle_if_empty()
 
+    def _num_scripted(self, params: SamplingParams) -> int:
+        return 0 if self.script is None else min(len(self.script), params.max_tokens or len(self.script))
+
     def _token(
         self,
         handle: FakeHandle,
@@ -238,24 +259,39 @@ class FakeEngine:
         first_token_time: float,
     ) -> None:
         token_id = answer(handle.prompt_token_ids, index, position)
+        text, reason = chr(token_id), "length"
+        if self.script is not None:
+            text = self.script[position]
+            token_id, reason = ord(text[:1] or " ") % 256, "stop" if position == len(self.script) - 1 else "length"
         logprobs = None
         if handle.params.logprobs is not None:
             top = tuple((97 + rank, -0.5 - rank) for rank in range(handle.params.logprobs))
             logprobs = (TokenLogprobs(token_id, -math.inf if position == 0 else -0.5, top),)
-        end = {"finish_reason": "length", "metrics": self._metrics(handle, position + 1, first_token_time)}
+        prompt_logprobs = None
+        if handle.params.prompt_logprobs is not None and (index, position) == (0, 0):
+            prompt_logprobs = _scores(handle)
+        end = {"finish_reason": reason, "metrics": self._metrics(handle, position + 1, first_token_time)}
         if is_last and self.leave_out_last_token:
-            sink(OutputDelta(handle.request_id, index, chr(token_id), (token_id,), logprobs))
+            sink(OutputDelta(handle.request_id, index, text, (token_id,), logprobs))
             sink(OutputDelta(handle.request_id, index, "", (), **end))
         else:
             sink(
-                OutputDelta(handle.request_id, index, chr(token_id), (token_id,), logprobs, **(end if is_last else {}))
+                OutputDelta(
+                    handle.request_id,
+                    index,
+                    text,
+                    (token_id,),
+                    logprobs,
+                    **(end if is_last else {}),
+                    prompt_logprobs=prompt_logprobs,
+                )
             )
         now = time.monotonic()
         stats = StepStats(position, now, 0.001, 5, 1, 1, 0, 1, NUM_BLOCKS, 0, ttfts=() if position else (0.01,))
         for observer in self.observers:
             observer.on_step(stats)
             if is_last:
-                observer.on_output_finished(end["metrics"], "length")
+                observer.on_output_finished(end["metrics"], reason)
 
     def _end(
         self,

@@ -13,6 +13,7 @@ BASE = {
     "/generate": {"prompt": "Once upon a time", "max_tokens": 2},
     "/v1/completions": {"prompt": "Once upon a time", "max_tokens": 2},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2},
+    "/v1/responses": {"input": "Hello", "max_output_tokens": 2},
 }
 PROMPT_ROUTES = ["/generate", "/v1/completions"]
 VOCAB_SIZE = 4096
@@ -26,6 +27,7 @@ INTS = [
     "seed",
     "n",
     "logprobs",
+    "prompt_logprobs",
     "truncate_prompt_tokens",
     "priority",
 ]
@@ -33,7 +35,7 @@ FLOATS = ["temperature", "top_p", "min_p", "repetition_penalty", "presence_penal
 BOOLS = ["stream", "include_stop_str_in_output", "ignore_eos", "skip_special_tokens"]
 STRINGS = ["stop", "bad_words"]
 IDS = ["stop_token_ids", "allowed_token_ids"]
-ZERO_IS_FINE = {"min_tokens", "top_k", "seed", "logprobs", "priority"}
+ZERO_IS_FINE = {"min_tokens", "top_k", "seed", "logprobs", "prompt_logprobs", "priority"}
 NEGATIVE_IS_FINE = {"seed", "priority", "top_k"}
 NOT_FINITE = ["NaN", "Infinity", "-Infinity", "1e400", "-1e400"]
 WRONG_TYPES = ["true", '"5"', "[1]", "{}"]
@@ -78,7 +80,7 @@ def cases():
     yield "n", "65"
     yield "logprobs", "21"
     yield "top_k", "-2"
-    yield "prompt_logprobs", "1"
+    yield "prompt_logprobs", "21"
     yield "min_tokens", "3"  # more than max_tokens
     yield "max_tokens", "100000"
     yield "max_length", "1"
@@ -116,6 +118,9 @@ def bodies(route):
     if route in PROMPT_ROUTES:
         for prompt in PROMPTS:
             yield b'{"max_tokens": 2, "prompt": ' + prompt.encode() + b"}"
+    elif route == "/v1/responses":
+        for content in ("5", "null", "[]", '"\\ud800"', "[5]", '[{"role": "user"}]', json.dumps("word " * 600)):
+            yield b'{"max_output_tokens": 2, "input": ' + content.encode() + b"}"
     else:
         for content in ("5", "null", "[]", '"\\ud800"', json.dumps("word " * 600)):
             yield b'{"max_tokens": 2, "messages": [{"role": "user", "content": ' + content.encode() + b"}]}"

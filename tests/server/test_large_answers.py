@@ -10,8 +10,12 @@ import pytest
 from serving import parse_events
 
 from splitfuse.engine.outputs import CompletionOutput, OutputDelta, RequestMetrics, TokenLogprobs
+from splitfuse.server.chat import AnswerForm
+from splitfuse.server.chat_shape import ChatShape
+from splitfuse.server.completion_shape import CompletionShape
 from splitfuse.server.jobs import Job
-from splitfuse.server.openai_shapes import ChatShape, CompletionShape, Head
+from splitfuse.server.openai_fields import Echo
+from splitfuse.server.openai_shapes import Head
 from splitfuse.server.wire import ITEMS_AT_ONCE, PIECE_BYTES, dump_pieces, dumps
 
 NUM_OUTPUTS, NUM_TOKENS, NUM_LOGPROBS = 64, 300, 20
@@ -113,10 +117,14 @@ async def test_a_large_openai_answer_lets_others_have_their_turn(served, monkeyp
 @pytest.mark.parametrize("kind", [CompletionShape, ChatShape])
 def test_a_choice_is_the_same_whole_and_in_a_chunk(kind):
     items = [TokenLogprobs(97 + number, -0.5, ((98, -1.0), (300, -2.0))) for number in range(3)]
-    shape = kind(Head(id="i", model="m", created=1), lambda token_id: chr(token_id) * 2)
+    head = Head(id="i", model="m", created=1)
+    more = {"form": AnswerForm()}
+    if kind is CompletionShape:
+        more = {"echo": Echo(is_wanted=False, is_all=False), "prompt_text": str}
+    shape = kind(head, lambda token_id: chr(token_id) * 2, **more)
     output = CompletionOutput(0, "abc", [97, 98, 99], items, "length")
     delta = OutputDelta("r", 0, "abc", (97, 98, 99), tuple(items), "length")
-    whole = json.loads(dumps(shape.choice(0, output)))["logprobs"]
+    whole = json.loads(dumps(shape.choice(0, output, Job("r", model="m"))))["logprobs"]
     assert json.loads(shape.chunk(0, delta, text_offset=0))["choices"][0]["logprobs"] == whole
     if kind is CompletionShape:
         assert whole["text_offset"] == [0, 2, 4]

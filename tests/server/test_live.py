@@ -226,3 +226,76 @@ async def test_metrics_move(live):
         "e2e_request_latency_seconds_count": 1,
         "prefix_cache_queries_total": num_prompt_tokens,
     }
+
+
+async def test_bodies_as_vllmini_sends_them(live):
+    """{prompt, max_length}, the second counting prompt and output; then /result until it is there."""
+    accepted = (await live.post("/generate", json={"prompt": "Once upon a time", "max_length": 20})).json()
+    result = (await live.get(f"/result/{accepted['seq_id']}?wait=60")).json()
+    assert result["status"] == "completed"
+    assert result["usage"]["total_tokens"] <= 20
+    if result["finish_reason"] == "length":
+        assert result["usage"]["total_tokens"] == 20
+
+
+SCRIPTS = [
+    *("Привет, мир", "Καλημέρα κόσμε", "שלום עולם", "مرحبا بالعالم", "नमस्ते दुनिया", "你好，世界", "こんにちは世界"),
+    *("안녕하세요 세계", "สวัสดีชาวโลก", "Voilà, naïve", "👩‍👩‍👧‍👦 🇩🇪👍🏽"),
+]
+
+
+async def test_deltas_join_to_the_decoding_in_every_script(live):
+    """Tokens drawn all but evenly, so that they end within characters most of the time."""
+
+    async def check(prompt, seed):
+        body = {"prompt": prompt, "temperature": 100, "seed": seed, "max_tokens": 80, "ignore_eos": True}
+        response = await live.post("/generate", json={**body, "stream": True, "skip_special_tokens": False})
+        events = parse_events(response.text)
+        text = "".join(event["data"]["text"] for event in events[:-1])
+        ids = (await live.post("/tokenize", json={"prompt": prompt})).json()["tokens"]
+        whole = (await live.post("/detokenize", json={"tokens": ids + events[-1]["data"]["token_ids"]})).json()
+        assert prompt + text == whole["prompt"]
+        assert events[-1]["data"]["text"] == text
+
+    await asyncio.gather(*(check(prompt, seed) for prompt in SCRIPTS for seed in range(3)))
+
+
+async def test_chat_and_responses_give_the_same_answer(live, client):
+    messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Tell me a story."}]
+    chat = await client.chat.completions.create(model=MODEL, messages=messages, max_tokens=20, temperature=0)
+    response = await client.responses.create(
+        model=MODEL, instructions="Be kind.", input="Tell me a story.", max_output_tokens=20, temperature=0
+    )
+    assert response.output_text == chat.choices[0].message.content
+    assert response.usage.input_tokens == chat.usage.prompt_tokens
+    in_background = await client.responses.create(
+        model=MODEL,
+        instructions="Be kind.",
+        input="Tell me a story.",
+        background=True,
+        max_output_tokens=20,
+        temperature=0,
+    )
+    result = (await live.get(f"/result/{in_background.id}?wait=60")).json()
+    assert result["text"] == response.output_text
+    assert (await client.responses.retrieve(in_background.id)).output_text == response.output_text
+    going_on = await client.responses.create(
+        model=MODEL, previous_response_id=in_background.id, input="And then?", max_output_tokens=5, temperature=0
+    )
+    assert going_on.usage.input_tokens > response.usage.input_tokens
+
+
+async def test_prompt_logprobs_add_up_to_those_of_the_output(live, client):
+    """What a text gets as output it gets as a prompt."""
+    first = await client.completions.create(
+        model=MODEL, prompt=GREEDY["prompt"], max_tokens=12, temperature=0, logprobs=0, extra_body={"ignore_eos": True}
+    )
+    ids = (await live.post("/tokenize", json={"prompt": GREEDY["prompt"]})).json()["tokens"]
+    url = await submit(live, max_tokens=12)
+    drawn = (await live.get(url + "?wait=60")).json()["token_ids"]
+    again = await client.completions.create(
+        model=MODEL, prompt=ids + drawn, max_tokens=0, logprobs=0, echo=True, temperature=0
+    )
+    scores = again.choices[0].logprobs.token_logprobs
+    assert scores[0] is None
+    assert scores[len(ids) :] == pytest.approx(first.choices[0].logprobs.token_logprobs, abs=1e-3)

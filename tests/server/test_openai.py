@@ -95,6 +95,61 @@ async def test_completion_stream(client):
     assert (chunks[-1].usage.prompt_tokens, chunks[-1].usage.completion_tokens) == (6, 16)
 
 
+@pytest.mark.parametrize("prompt", ["hello", list(b"hello")], ids=["text", "ids"])
+async def test_echo_puts_the_prompt_before_the_answer(client, prompt):
+    answer = await client.completions.create(model=MODEL, prompt=prompt, max_tokens=3, echo=True, logprobs=1, n=2)
+    for index, choice in enumerate(answer.choices):
+        text = answer_text("hello", num_tokens=3, index=index)
+        assert choice.text == "hello" + text
+        assert choice.logprobs.tokens == list("hello" + text)
+        assert choice.logprobs.token_logprobs == [None, *[-0.25] * 4, -9999.0, -0.5, -0.5]
+        assert choice.logprobs.top_logprobs == [None, *[{"a": -0.5}] * 7]
+        assert choice.logprobs.text_offset == list(range(8))
+    assert answer.usage.completion_tokens == 6
+    plain = await client.completions.create(model=MODEL, prompt=[prompt], max_tokens=3, echo=True)
+    assert plain.choices[0].text == "hello" + answer_text("hello", num_tokens=3)
+    assert plain.choices[0].logprobs is None
+
+
+async def test_an_echo_of_a_truncated_prompt_is_what_was_read(client):
+    answer = await client.completions.create(
+        model=MODEL, prompt="hello", max_tokens=1, echo=True, extra_body={"truncate_prompt_tokens": 2}
+    )
+    assert answer.choices[0].text[:-1] == "lo"
+
+
+async def test_scores_of_a_text_alone(client):
+    """What evaluation harnesses ask: nothing new, only how likely the text is."""
+    answer = await client.completions.create(model=MODEL, prompt=["hello", "you"], max_tokens=0, echo=True, logprobs=2)
+    assert [choice.text for choice in answer.choices] == ["hello", "you"]
+    assert answer.choices[1].logprobs.token_logprobs == [None, -0.25, -0.25]
+    assert len(answer.choices[0].logprobs.tokens) == 5
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (8, 0, 8)
+
+
+async def test_a_streamed_echo_comes_first(served):
+    chunks = await raw_chunks(served, "completions", prompt=["one", "two"], max_tokens=2, echo=True, logprobs=0)
+    for index, prompt in enumerate(["one", "two"]):
+        choices = [chunk["choices"][0] for chunk in chunks if chunk["choices"][0]["index"] == index]
+        assert [choice["text"] for choice in choices] == [prompt, *answer_text(prompt, num_tokens=2)]
+        assert choices[0]["logprobs"]["token_logprobs"] == [None, -0.25, -0.25]
+        assert [choice["logprobs"]["text_offset"] for choice in choices[1:]] == [[3], [4]]
+
+
+async def test_prompt_logprobs_in_the_shape_of_vllm(client, served):
+    entry = {"101": {"logprob": -0.25, "rank": 3}, "97": {"logprob": -0.5, "rank": 1}}
+    extra = {"prompt_logprobs": 1}
+    answer = await client.completions.create(model=MODEL, prompt="hello", max_tokens=2, extra_body=extra)
+    assert answer.choices[0].prompt_logprobs[:2] == [None, entry]
+    assert len(answer.choices[0].prompt_logprobs) == 5
+    chat = await client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=2, extra_body=extra)
+    assert len(chat.prompt_logprobs) == len(CHAT_PROMPT)
+    accepted = (await served.client.post("/generate", json={"prompt": "hello", "max_tokens": 2, **extra})).json()
+    result = (await served.client.get(accepted["result_url"] + "?wait=10")).json()
+    assert result["prompt_logprobs"] == answer.choices[0].prompt_logprobs
+    assert "prompt_logprobs" not in (await served.client.post("/v1/completions", json={"prompt": "x"})).json()
+
+
 async def test_stream_logprobs_carry_the_text_offset(served):
     chunks = await raw_chunks(served, "completions", prompt="hello", max_tokens=3, logprobs=0)
     assert [chunk["choices"][0]["logprobs"]["text_offset"] for chunk in chunks] == [[0], [1], [2]]
@@ -198,10 +253,14 @@ async def test_fields_that_change_nothing_are_accepted(client):
     )
 
 
+TOOL = {"type": "function", "function": {"name": "f"}}
 REFUSED = {
     "completions": [
-        ("echo", {"echo": True}),
         ("echo", {"echo": 0}),
+        ("prompt_logprobs", {"prompt_logprobs": 1, "stream": True}),
+        ("prompt_logprobs", {"prompt_logprobs": 21}),
+        ("max_tokens", {"max_tokens": 0}),
+        ("max_tokens", {"max_tokens": False, "echo": True}),
         ("suffix", {"suffix": "end"}),
         ("response_format", {"response_format": {"type": "json_object"}}),
         ("best_of", {"best_of": 2}),
@@ -225,8 +284,36 @@ REFUSED = {
         ("prompt", {"prompt": None}),
     ],
     "chat/completions": [
-        ("tools", {"tools": [{"type": "function", "function": {"name": "f"}}]}),
+        ("prompt_logprobs", {"prompt_logprobs": 1, "stream": True}),
+        ("tools", {"tools": [TOOL]}),
+        ("tools", {"tools": [TOOL], "tool_choice": "auto"}),
+        ("tools", {"tools": {}}),
+        ("tools", {"tools": [TOOL] * 129}),
+        ("tools[0].type", {"tools": [{"type": "web_search"}]}),
+        ("tools[0].type", {"tools": ["f"]}),
+        ("tools[0].function", {"tools": [{"type": "function"}]}),
+        ("tools[0].function.name", {"tools": [{"type": "function", "function": {"name": "a b"}}]}),
+        ("tools[0].function.name", {"tools": [{"type": "function", "function": {"name": "a" * 65}}]}),
+        ("tools[0].function.description", {"tools": [{"function": {"name": "f", "description": 5}}]}),
+        ("tools[0].function.parameters", {"tools": [{"function": {"name": "f", "parameters": []}}]}),
+        ("tools[1].function.name", {"tools": [TOOL, TOOL]}),
         ("tool_choice", {"tool_choice": "required"}),
+        ("tool_choice", {"tool_choice": "perhaps", "tools": [TOOL]}),
+        ("tool_choice", {"tool_choice": 5, "tools": [TOOL]}),
+        ("tool_choice", {"tool_choice": {"type": "function"}, "tools": [TOOL]}),
+        ("tool_choice", {"tool_choice": {"type": "function", "function": {"name": "g"}}, "tools": [TOOL]}),
+        ("tool_choice", {"tool_choice": {"type": "allowed_tools", "allowed_tools": {}}, "tools": [TOOL]}),
+        ("parallel_tool_calls", {"parallel_tool_calls": "no"}),
+        ("continue_final_message", {"continue_final_message": True, "add_generation_prompt": True}),
+        ("continue_final_message", {"continue_final_message": 1}),
+        ("chat_template_kwargs", {"chat_template_kwargs": [1]}),
+        ("chat_template_kwargs", {"chat_template_kwargs": {f"a{i}": 1 for i in range(65)}}),
+        ("chat_template_kwargs.messages", {"chat_template_kwargs": {"messages": "x"}}),
+        ("chat_template_kwargs.chat_template", {"chat_template_kwargs": {"chat_template": "x"}}),
+        ("chat_template_kwargs.bos_token", {"chat_template_kwargs": {"bos_token": "x"}}),
+        ("chat_template_kwargs.a b", {"chat_template_kwargs": {"a b": 1}}),
+        ("chat_template_kwargs.a", {"chat_template_kwargs": {"a": {"b": 1}}}),
+        ("reasoning_effort", {"reasoning_effort": 5}),
         ("functions", {"functions": [{}]}),
         ("response_format", {"response_format": {"type": "json_object"}}),
         ("modalities", {"modalities": ["audio"]}),
@@ -245,12 +332,12 @@ REFUSED = {
         ("messages", {"messages": "hello"}),
         ("messages[0]", {"messages": ["hello"]}),
         ("messages[0].role", {"messages": [{"content": "x"}]}),
-        ("messages[0].role", {"messages": [{"role": "tool", "content": "x"}]}),
+        ("messages[0].role", {"messages": [{"role": "function", "content": "x"}]}),
         ("messages[0].role", {"messages": [{"role": ["user"], "content": "x"}]}),
         ("messages[0].content", {"messages": [{"role": "user"}]}),
         ("messages[0].content", {"messages": [{"role": "user", "content": []}]}),
         ("messages[0].content", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
-        ("messages[0].tool_calls", {"messages": [{"role": "assistant", "content": "x", "tool_calls": [{}]}]}),
+        ("messages[0].tool_calls[0]", {"messages": [{"role": "assistant", "content": "x", "tool_calls": [{}]}]}),
     ],
 }
 

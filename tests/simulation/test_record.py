@@ -86,12 +86,17 @@ class Life:
         prompt = [rng.choice([10, 20])] * rng.randint(0, num_prompt) + [rng.randint(30, 99) for _ in range(num_prompt)]
         siblings: list[Request] = []
         tenant = rng.choice(["", "alice", "bob"])
+        prompt_logprobs = rng.choice([None, None, 0])
         for index in range(rng.choice([1, 1, 1, 3])):
             siblings.append(
                 Request(
                     request_id=f"request-{len(self.requests)}",
                     prompt_token_ids=prompt[:num_prompt],
-                    params=SamplingParams(priority=rng.randint(-1, 1), timeout_ms=rng.choice([None, None, 5000])),
+                    params=SamplingParams(
+                        priority=rng.randint(-1, 1),
+                        timeout_ms=rng.choice([None, None, 5000]),
+                        prompt_logprobs=prompt_logprobs,
+                    ),
                     max_num_tokens=num_prompt + rng.randint(1, LONGEST - num_prompt),
                     seed=0,
                     index=index,
@@ -131,6 +136,7 @@ def test_a_random_life_is_replayed_alike(seed: int, write: Write) -> None:
 def test_lives_have_everything_in_them() -> None:
     """The test above is worth something only if these things happen in it."""
     missing = {"preempted", "failed", "stops", "finish", "at_text", "leader", "tenant", "priority", "tokens", "costs"}
+    missing.add("scored")
     missing |= {"budget", "reason timeout", "reason abort", "moves 0", "moves 1", "moves 2"}
     for seed in range(80):
         for line in map(json.loads, Life(seed).run().splitlines()):

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from splitfuse.engine import LLM, CompletionOutput, SamplingParams
 from splitfuse.engine.intake import Reading
+from splitfuse.engine.outputs import PromptLogprobs
 
 
 @dataclass
@@ -16,6 +17,7 @@ class Arrival:
     at_step: int = 0
     abort_after: int | None = None
     outputs: list[CompletionOutput] = field(default_factory=list)
+    prompt_logprobs: PromptLogprobs | None = None
 
     def __post_init__(self) -> None:
         self.outputs = [CompletionOutput(index) for index in range(self.params.n)]
@@ -51,6 +53,7 @@ def run_schedule(llm: LLM, arrivals: list[Arrival]) -> int:
             assert num_tokens <= (10_000 if is_whole else llm.config.max_num_batched_tokens)
         for delta in output.deltas:
             by_id[delta.request_id].outputs[delta.index].add(delta)
+            by_id[delta.request_id].prompt_logprobs = delta.prompt_logprobs or by_id[delta.request_id].prompt_logprobs
         if not core.num_unfinished and not waiting:
             break
     assert all(output.finish_reason for a in arrivals for output in a.outputs), "some request never ended"

@@ -1,0 +1,121 @@
+"""ObjectReader: the entries of one JSON object while its text still comes. Checks no more than where values end."""
+
+import json
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_SPACE = " \t\r\n"
+
+
+class Entry(NamedTuple):
+    """More raw text of a key's value; `is_end`: it is complete."""
+
+    key: str
+    text: str
+    is_end: bool
+
+
+class ObjectReader:
+    """Feed it text that begins with the object. `state` "done" or "broken" ends it; `rest` is what it did not read."""
+
+    def __init__(self) -> None:
+        self.state = "start"
+        self.rest = ""
+        self._key = ""
+        self._token = ""  # a key so far, with its quotes
+        self._depth = 0
+        self._in_string = False
+        self._is_escaped = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it reads no more."""
+        return self.state in ("done", "broken")
+
+    def push(self, text: str) -> Iterator[Entry]:
+        """The entries, or parts of one, in this text. Whoever stops early finds the `rest` behind the last one."""
+        place = 0
+        self.rest = ""
+        while place < len(text) and not self.is_over:
+            if self.state == "value":
+                piece, is_end = self._value(text, place)
+                place += len(piece)
+                self.rest = text[place:]
+                yield Entry(self._key, piece, is_end)
+            else:
+                self._between(text[place])
+                place += self.state != "value"  # whose first character is its own
+        self.rest = text[place:]
+
+    def _between(self, char: str) -> None:
+        """One character outside of values."""
+        if self.state == "key":
+            self._of_key(char)
+        elif char in _SPACE:
+            return
+        elif self.state == "value start":
+            self._begin_value(char)
+        else:
+            following = {
+                ("start", "{"): "first key",
+                ("first key", '"'): "key",
+                ("first key", "}"): "done",
+                ("next key", '"'): "key",
+                ("colon", ":"): "value start",
+                ("after value", ","): "next key",
+                ("after value", "}"): "done",
+            }
+            self.state = following.get((self.state, char), "broken")
+            self._token = char
+
+    def _of_key(self, char: str) -> None:
+        self._token += char
+        if self._is_escaped:
+            self._is_escaped = False
+        elif char == "\\":
+            self._is_escaped = True
+        elif char == '"':
+            self._key = decoded(self._token) or ""
+            self.state = "colon"
+
+    def _begin_value(self, char: str) -> None:
+        self.state = "broken" if char in ",:}]" else "value"
+        self._depth = 0
+        self._in_string = False
+
+    def _value(self, text: str, start: int) -> tuple[str, bool]:
+        """The value's text from `start` on, and whether it ends there."""
+        for place in range(start, len(text)):
+            end = self._end_at(text[place])
+            if end is not None:
+                self.state = "after value"
+                return text[start : place + end], True
+        return text[start:], False
+
+    def _end_at(self, char: str) -> int | None:
+        """1 if this character ends the value, 0 if the one before it did, else None."""
+        if self._is_escaped:
+            self._is_escaped = False
+        elif self._in_string:
+            self._is_escaped = char == "\\"
+            self._in_string = char != '"'
+            return 1 if not self._in_string and not self._depth else None
+        elif char == '"':
+            self._in_string = True
+        elif char in "[{":
+            self._depth += 1
+        elif self._depth:
+            self._depth -= char in "]}"
+            return None if self._depth else 1
+        elif char in ",]}" + _SPACE:  # after a number or a word
+            return 0
+        return None
+
+
+def decoded(text: str) -> str | None:
+    """The string that JSON text spells, None if it spells none."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, str) else None

@@ -1,0 +1,82 @@
+"""What a model's answer consists of, as it comes: reasoning, content, and calls of tools. Pure text work, no torch.
+
+A reader takes text in pieces of any size, and gives out only what no later text can change: split anywhere, the joined
+pieces are the same.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple, Protocol
+
+
+class Piece(NamedTuple):
+    """Text of one kind. A call begins with its name ("call"); its arguments are JSON text. `number` counts calls."""
+
+    kind: Literal["reasoning", "content", "call", "arguments"]
+    text: str
+    number: int = 0
+
+
+class Reader(Protocol):
+    """Reads one answer."""
+
+    def push(self, text: str) -> list[Piece]:
+        """What is certain now."""
+        ...
+
+    def finish(self) -> list[Piece]:
+        """What was held back, there being no more text."""
+        ...
+
+
+def read_whole(reader: Reader, text: str) -> list[Piece]:
+    """All pieces of an answer, neighbours of one kind joined."""
+    return joined([*reader.push(text), *reader.finish()])
+
+
+def joined(pieces: Iterable[Piece]) -> list[Piece]:
+    """The pieces with neighbours of one kind and call made one."""
+    made: list[Piece] = []
+    for piece in pieces:
+        last = made[-1] if made else None
+        if last is not None and piece.kind != "call" and (last.kind, last.number) == (piece.kind, piece.number):
+            made[-1] = last._replace(text=last.text + piece.text)
+        else:
+            made.append(piece)
+    return made
+
+
+def num_kept(text: str, tags: Sequence[str]) -> int:
+    """Length of the longest end of the text that may be the beginning of one of the tags."""
+    longest = min(len(text), max(map(len, tags)) - 1)
+    for length in range(longest, 0, -1):
+        if any(tag.startswith(text[len(text) - length :]) for tag in tags):
+            return length
+    return 0
+
+
+class Gap:
+    """Whitespace beside something that is no text, a call or a tag: dropped there, kept between text and text."""
+
+    def __init__(self, *, at_start: bool = False) -> None:
+        self._held = ""
+        self._at_start = at_start  # leading whitespace goes
+
+    def pass_on(self, text: str) -> str:
+        """The text after what was held; its own last whitespace is held instead."""
+        text = self._held + text
+        if self._at_start:
+            text = text.lstrip()
+        kept = text.rstrip()
+        self._held = text[len(kept) :]
+        self._at_start = self._at_start and not kept
+        return kept
+
+    def drop(self) -> None:
+        """Here stands something else: no whitespace before it, nor after it."""
+        self._held = ""
+        self._at_start = True
+
+    def finish(self) -> str:
+        """What is held, at the end of all text."""
+        held, self._held = self._held, ""
+        return held

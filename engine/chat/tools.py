@@ -1,0 +1,89 @@
+"""The tools that a request offers and which of them the model shall call, checked."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..errors import InvalidRequestError
+
+MAX_TOOLS = 128
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+Tool = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """Whether tools are called: never, as the model likes, at least one, or this one."""
+
+    mode: Literal["none", "auto", "required", "named"] = "none"
+    name: str | None = None
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether the answer must be a call."""
+        return self.mode in ("required", "named")
+
+
+def read_tools(tools: object, *, are_flat: bool = False) -> list[Tool]:
+    """The tools as chat templates read them: {"type": "function", "function": {name, description, parameters}}.
+
+    `are_flat`: they come without the inner object, as /v1/responses has them. Raises InvalidRequestError that names the
+    place.
+    """
+    if tools is None:
+        return []
+    if not isinstance(tools, (list, tuple)):
+        raise InvalidRequestError("tools must be a list", param="tools")
+    if len(tools) > MAX_TOOLS:
+        raise InvalidRequestError(f"tools takes at most {MAX_TOOLS} tools, not {len(tools)}", param="tools")
+    read = [_tool(tool, at=f"tools[{number}]", is_flat=are_flat) for number, tool in enumerate(tools)]
+    names = [tool["function"]["name"] for tool in read]
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            at = f"tools[{number}].name" if are_flat else f"tools[{number}].function.name"
+            raise InvalidRequestError(f"{at}: {name!r} stands there twice", param=at)
+    return read
+
+
+def read_tool_choice(choice: object, tools: Sequence[Tool]) -> ToolChoice:
+    """The choice among these tools; auto where nothing is said, none where there are no tools."""
+    if choice is None:
+        return ToolChoice("auto" if tools else "none")
+    if choice in ("none", "auto", "required") and isinstance(choice, str):
+        if choice == "required" and not tools:
+            raise InvalidRequestError("tool_choice required needs tools", param="tool_choice")
+        return ToolChoice(choice if tools else "none")
+    name = _chosen_name(choice)
+    if name not in [tool["function"]["name"] for tool in tools]:
+        raise InvalidRequestError("tool_choice names a function that is not among tools", param="tool_choice")
+    return ToolChoice("named", name)
+
+
+def _chosen_name(choice: object) -> str:
+    """The name in {"type": "function", "function": {"name": …}}; /v1/responses leaves out the inner object."""
+    if isinstance(choice, Mapping) and choice.get("type") == "function":
+        function = choice.get("function", choice)
+        if isinstance(function, Mapping) and isinstance(function.get("name"), str):
+            return str(function["name"])
+    raise InvalidRequestError(
+        'tool_choice must be "none", "auto", "required" or {"type": "function", "function": {"name": ...}}',
+        param="tool_choice",
+    )
+
+
+def _tool(tool: object, *, at: str, is_flat: bool) -> Tool:
+    if not isinstance(tool, Mapping) or tool.get("type", "function") != "function":
+        raise InvalidRequestError(f'{at}.type must be "function"; other tools are not supported', param=f"{at}.type")
+    at = at if is_flat else f"{at}.function"
+    function = tool if is_flat else tool.get("function")
+    if not isinstance(function, Mapping):
+        raise InvalidRequestError(f"{at} must be an object with a name", param=at)
+    if not isinstance(function.get("name"), str) or not _NAME.fullmatch(function["name"]):
+        raise InvalidRequestError(f"{at}.name must be 1 to 64 letters, digits, _, . and -", param=f"{at}.name")
+    for name, kind, words in (("description", str, "a string"), ("parameters", Mapping, "a JSON schema, an object")):
+        if function.get(name) is not None and not isinstance(function[name], kind):
+            raise InvalidRequestError(f"{at}.{name} must be {words}", param=f"{at}.{name}")
+    # `strict` is for whoever enforces the schema; in a prompt no model has seen it.
+    kept = {name: value for name, value in function.items() if name not in ("strict", "type") and value is not None}
+    return {"type": "function", "function": kept}

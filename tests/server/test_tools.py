@@ -1,0 +1,306 @@
+"""Tools and reasoning on /v1/chat/completions, with scripted answers, as the `openai` package sends and reads them."""
+
+import json
+
+import openai
+import pytest
+from serving import parse_events
+
+from splitfuse.engine.chat.template import ChatTemplate
+from splitfuse.server.settings import Settings
+
+MODEL = "splitfuse-demo-5m"
+MESSAGES = [{"role": "user", "content": "Weather in Rome and Oslo?"}]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "description": "The weather in a town",
+            "parameters": {"type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]},
+            "strict": True,
+        },
+    },
+    {"type": "function", "function": {"name": "time"}},
+]
+HERMES = """{% for t in tools or [] %}{{ t | tojson }} {% endfor %}
+{% for m in messages %}{{ m.role }}: {{ m.content }}
+{% for c in m.tool_calls or [] %}{{ '<tool_call>' ~ (c.function | tojson) ~ '</tool_call>' }}{% endfor %}
+{{ '.' }}{% endfor %}
+{% if add_generation_prompt %}assistant: {{ '<think>' if think }}{% endif %}"""
+ROME, OSLO = '{"town": "Rome"}', '{"town": "Osl\\u00f6"}'
+TWO_CALLS = [
+    *("Let me ", "look.\n", "\n<tool", '_call>\n{"na', 'me": "weather', '", "arguments": ', '{"town"', ': "Rome"}'),
+    *("}", "\n</tool_call>", "\n<tool_call>\n", '{"name": "weather", "arguments": ', OSLO[:9], OSLO[9:]),
+    *("}\n</tool_call>", ""),
+]
+
+
+@pytest.fixture
+async def client(served):
+    served.engine.tokenizer.chat_template = ChatTemplate(HERMES, special_tokens={})
+    async with openai.AsyncOpenAI(base_url=served.url + "/v1", api_key="unused", max_retries=0) as client:
+        yield client
+
+
+def prompt_of(served, **options):
+    return served.engine.tokenizer.chat_template.render(MESSAGES, **options)
+
+
+async def joined(stream):
+    """A streamed answer put together as a client does."""
+    message = {"content": "", "reasoning_content": "", "calls": []}
+    reason = None
+    async for chunk in stream:
+        (choice,) = chunk.choices
+        delta = choice.delta
+        message["content"] += delta.content or ""
+        message["reasoning_content"] += getattr(delta, "reasoning_content", None) or ""
+        for call in delta.tool_calls or []:
+            if call.index == len(message["calls"]):
+                assert call.id.startswith("call_")
+                assert call.type == "function"
+                assert call.function.name
+                message["calls"].append([call.function.name, ""])
+            else:
+                assert call.index == len(message["calls"]) - 1, "calls come one after the other"
+                assert call.id is call.type is call.function.name is None
+            message["calls"][-1][1] += call.function.arguments
+        reason = choice.finish_reason or reason
+    return message, reason
+
+
+async def test_calls_are_found_in_a_whole_answer(client, served):
+    served.engine.script = TWO_CALLS
+    answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=TOOLS)
+    (choice,) = answer.choices
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", "Let me look.")
+    calls = choice.message.tool_calls
+    assert [(call.type, call.function.name, call.function.arguments) for call in calls] == [
+        ("function", "weather", ROME),
+        ("function", "weather", OSLO),
+    ]
+    assert len({call.id for call in calls}) == 2
+    assert json.loads(calls[1].function.arguments) == {"town": "Oslö"}
+
+
+async def test_calls_are_streamed_as_they_come(client, served):
+    served.engine.script = TWO_CALLS
+    stream = await client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=TOOLS, stream=True)
+    message, reason = await joined(stream)
+    assert message["content"] == "Let me look."
+    assert (message["calls"], reason) == ([["weather", ROME], ["weather", OSLO]], "tool_calls")
+
+
+async def test_the_arguments_do_not_wait_for_their_end(client, served):
+    served.engine.script = ['<tool_call>{"name": "time"', ', "arguments": {"a": ', "1}", "}</tool_call>"]
+    response = await served.client.post(
+        "/v1/chat/completions", json={"messages": MESSAGES, "tools": TOOLS, "stream": True}
+    )
+    deltas = [event["data"]["choices"][0]["delta"] for event in parse_events(response.text)[:-1]]
+    assert deltas[0] == {"role": "assistant", "content": ""}
+    ((call,),) = [[*delta["tool_calls"]] for delta in deltas[1:2]]
+    assert call == {
+        "index": 0,
+        "id": call["id"],
+        "type": "function",
+        "function": {"name": "time", "arguments": ""},
+    }
+    assert deltas[2:] == [
+        {"tool_calls": [{"index": 0, "function": {"arguments": '{"a": '}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": "1}"}}]},
+        {},
+    ]
+
+
+async def test_the_openai_package_puts_a_stream_together(client, served):
+    served.engine.script = TWO_CALLS
+    async with client.chat.completions.stream(model=MODEL, messages=MESSAGES, tools=TOOLS) as stream:
+        events = [event.type async for event in stream]
+        final = await stream.get_final_completion()
+    assert "tool_calls.function.arguments.done" in events
+    message = final.choices[0].message
+    assert message.tool_calls[0].function.parsed_arguments == {"town": "Rome"}
+    assert message.content == "Let me look."
+
+
+async def test_tools_stand_in_the_prompt_and_results_come_back(client, served):
+    served.engine.script = ["Rain."]
+    call = {"id": "call_7", "type": "function", "function": {"name": "weather", "arguments": ROME}}
+    turns = [
+        *MESSAGES,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_7", "content": [{"type": "text", "text": "wet"}]},
+    ]
+    answer = await client.chat.completions.create(model=MODEL, messages=turns, tools=TOOLS)
+    assert (answer.choices[0].message.content, answer.choices[0].finish_reason) == ("Rain.", "stop")
+    assert answer.choices[0].message.tool_calls is None
+    prompt = (await served.client.post("/tokenize", json={"messages": turns, "tools": TOOLS})).json()["tokens"]
+    assert len(prompt) == answer.usage.prompt_tokens
+    text = bytes(prompt).decode()
+    assert '<tool_call>{"name": "weather", "arguments": {"town": "Rome"}}</tool_call>.tool: wet\n.assistant: ' in text
+    assert '"name": "time"' in text
+    assert "strict" not in text
+
+
+async def test_tools_that_must_not_be_called_are_not_shown(client, served):
+    served.engine.script = TWO_CALLS
+    answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=TOOLS, tool_choice="none")
+    assert answer.choices[0].message.content == "".join(TWO_CALLS)
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage.prompt_tokens == len(prompt_of(served))
+
+
+async def test_one_call_at_a_time(client, served):
+    served.engine.script = TWO_CALLS
+    for is_stream in (False, True):
+        answer = await client.chat.completions.create(
+            model=MODEL, messages=MESSAGES, tools=TOOLS, parallel_tool_calls=False, stream=is_stream
+        )
+        if is_stream:
+            assert (await joined(answer))[0]["calls"] == [["weather", ROME]]
+        else:
+            assert len(answer.choices[0].message.tool_calls) == 1
+
+
+async def test_an_answer_that_is_cut_off_says_so(client, served):
+    served.engine.script = TWO_CALLS
+    answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=TOOLS, max_tokens=8)
+    (choice,) = answer.choices
+    assert choice.finish_reason == "length"
+    assert choice.message.tool_calls[0].function.arguments == '{"town": "Rome"}'
+    answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=TOOLS, max_tokens=5)
+    assert answer.choices[0].message.content == "Let me look.\n\n" + '<tool_call>\n{"name": "weather'
+
+
+async def test_every_choice_has_calls_of_its_own(client, served):
+    served.engine.script = TWO_CALLS
+    stream = await client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=TOOLS, stream=True, n=2)
+    ids, names = set(), {0: [], 1: []}
+    async for chunk in stream:
+        for call in chunk.choices[0].delta.tool_calls or []:
+            if call.id:
+                ids.add(call.id)
+                names[chunk.choices[0].index].append(call.index)
+    assert names == {0: [0, 1], 1: [0, 1]}
+    assert len(ids) == 4
+
+
+async def test_logprobs_of_text_that_is_held_back_are_not_lost(client, served):
+    served.engine.script = TWO_CALLS
+    stream = await client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, tools=TOOLS, stream=True, logprobs=True
+    )
+    num_logprobs = 0
+    async for chunk in stream:
+        num_logprobs += len(chunk.choices[0].logprobs.content) if chunk.choices[0].logprobs else 0
+    assert num_logprobs == len(TWO_CALLS)
+
+
+THOUGHT = ["<thi", "nk>\n", "Hm", ".\n\n", "Yes.", "\n</think>", "\n\n", "It is ", "wet."]
+
+
+@pytest.mark.parametrize("opened_by", ["the model", "the template"])
+async def test_reasoning_stands_apart(client, served, opened_by):
+    served.engine.script = THOUGHT if opened_by == "the model" else THOUGHT[2:]
+    kwargs = {"think": opened_by == "the template"}
+    asked = {"model": MODEL, "messages": MESSAGES, "extra_body": {"chat_template_kwargs": kwargs}}
+    answer = await client.chat.completions.create(**asked)
+    message = answer.choices[0].message
+    assert (message.reasoning_content, message.content) == ("Hm.\n\nYes.", "It is wet.")
+    num_reasoning = answer.usage.completion_tokens_details.reasoning_tokens
+    assert num_reasoning == (4 if opened_by == "the model" else 3)
+    streamed, reason = await joined(await client.chat.completions.create(**asked, stream=True))
+    assert streamed == {"content": "It is wet.", "reasoning_content": "Hm.\n\nYes.", "calls": []}
+    assert reason == "stop"
+
+
+async def test_reasoning_goes_before_calls(client, served):
+    served.engine.script = ["<think>Look", " up</think>", *TWO_CALLS]
+    answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=TOOLS)
+    message = answer.choices[0].message
+    assert (message.reasoning_content, message.content, len(message.tool_calls)) == ("Look up", "Let me look.", 2)
+
+
+async def test_reasoning_alone_has_no_content(client, served):
+    served.engine.script = THOUGHT
+    answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=3)
+    message = answer.choices[0].message
+    assert (message.reasoning_content, message.content, answer.choices[0].finish_reason) == ("Hm", None, "length")
+
+
+async def test_an_answer_without_reasoning_stays_as_it_is(client, served):
+    served.engine.script = ["\n <", "b> ", "\n"]
+    answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES)
+    assert answer.choices[0].message.content == "\n <b> \n"
+    assert not hasattr(answer.choices[0].message, "reasoning_content")
+    streamed, _ = await joined(await client.chat.completions.create(model=MODEL, messages=MESSAGES, stream=True))
+    assert streamed["content"] == "\n <b> \n"
+
+
+async def test_a_message_is_gone_on_with(client, served):
+    served.engine.script = ["x"]
+    turns = [*MESSAGES, {"role": "assistant", "content": "It <think>was"}]
+    options = {"continue_final_message": True}
+    answer = await client.chat.completions.create(model=MODEL, messages=turns, extra_body=options)
+    tokens = (await served.client.post("/tokenize", json={"messages": turns, **options})).json()["tokens"]
+    assert bytes(tokens).decode().endswith("assistant: It <think>was")
+    assert answer.usage.prompt_tokens == len(tokens)
+    assert answer.choices[0].message.reasoning_content == "x", "the message ended within its reasoning"
+    plain = (await served.client.post("/tokenize", json={"messages": turns, "add_generation_prompt": False})).json()
+    assert bytes(plain["tokens"]).decode().endswith("assistant: It <think>was\n.")
+
+
+@pytest.mark.parametrize("settings", [Settings(tool_call_parser="llama3_json", reasoning_parser="none")])
+async def test_the_parsers_can_be_named(client, served):
+    served.engine.script = ['{"name": "weather", ', '"parameters": ', ROME, "}; ", '{"name": "time"}']
+    answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=TOOLS)
+    calls = answer.choices[0].message.tool_calls
+    assert [(c.function.name, c.function.arguments) for c in calls] == [("weather", ROME), ("time", "{}")]
+    served.engine.script = ['{"name": "Bob"}']
+    stream = await client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=TOOLS, stream=True)
+    message, reason = await joined(stream)
+    assert (message["content"], reason) == ('{"name": "Bob"}', "stop")
+    served.engine.script = THOUGHT
+    answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES)
+    assert answer.choices[0].message.content == "".join(THOUGHT)
+
+
+@pytest.mark.parametrize("settings", [Settings(tool_call_parser="none")])
+async def test_calls_can_be_left_in_the_text(client, served):
+    served.engine.script = TWO_CALLS
+    answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=TOOLS)
+    assert answer.choices[0].message.content == "".join(TWO_CALLS)
+    assert answer.usage.prompt_tokens == len(prompt_of(served, tools=json.loads(json.dumps(TOOLS)))) - len(
+        ', "strict": true'
+    )
+
+
+async def test_a_template_that_shows_no_calls_is_told_so(client, served):
+    served.engine.tokenizer.chat_template = ChatTemplate("{{ messages[0].content }}", special_tokens={})
+    with pytest.raises(openai.BadRequestError, match="--tool-call-parser") as info:
+        await client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=TOOLS)
+    assert info.value.param == "tools"
+
+
+async def test_the_templates_refusal_reaches_the_user(client, served):
+    served.engine.tokenizer.chat_template = ChatTemplate(
+        "{{ raise_exception('Only one message, please') }}", special_tokens={}
+    )
+    with pytest.raises(openai.BadRequestError, match="Only one message, please") as info:
+        await client.chat.completions.create(model=MODEL, messages=MESSAGES)
+    assert info.value.param == "messages"
+
+
+async def test_arguments_with_lone_surrogates_are_refused(served, client):
+    call = {"function": {"name": "f", "arguments": '{"a": "\\ud800"}'}}
+    turns = [*MESSAGES, {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": "x"}]
+    response = await served.client.post("/v1/chat/completions", json={"messages": turns})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "messages")
+
+
+async def test_variables_reach_the_template(client, served):
+    served.engine.tokenizer.chat_template = ChatTemplate("{{ mood }}{{ reasoning_effort }}{{ n }}", special_tokens={})
+    body = {"messages": MESSAGES, "chat_template_kwargs": {"mood": "gay", "n": None}, "reasoning_effort": "low"}
+    tokens = (await served.client.post("/tokenize", json=body)).json()["tokens"]
+    assert bytes(tokens) == b"gaylowNone"
