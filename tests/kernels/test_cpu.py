@@ -133,8 +133,8 @@ def test_paged_attention(dtype: torch.dtype, seed: int) -> None:
     close(out, reference.paged_attention(q.double(), k.double(), v.double(), ragged, **options))
 
 
-@pytest.mark.parametrize("window", [0, 50])
-def test_a_chunk_gives_the_same_bits_however_it_is_cut(window: int) -> None:
+@pytest.mark.parametrize(("window", "softcap"), [(0, 0.0), (50, 0.0), (50, 5.0)])
+def test_a_chunk_gives_the_same_bits_however_it_is_cut(window: int, softcap: float) -> None:
     if native.library() is None:
         pytest.skip("torch's SDPA promises no such thing")
     length, block_size = 200, 16
@@ -145,7 +145,8 @@ def test_a_chunk_gives_the_same_bits_however_it_is_cut(window: int) -> None:
     def attend(start: int, stop: int) -> Tensor:
         ends = torch.tensor([0, stop - start], dtype=torch.int32), torch.tensor([stop], dtype=torch.int32)
         ragged = ops.RaggedBatch(*ends, table, 0, stop - start, stop)
-        return cpu.paged_attention(q[start:stop], k, v, ragged, scale=0.125, sliding_window=window)
+        options = {"scale": 0.125, "sliding_window": window, "softcap": softcap}
+        return cpu.paged_attention(q[start:stop], k, v, ragged, **options)
 
     cut = [attend(start, stop) for start, stop in ((0, 5), (5, 90), (90, 153), (153, 200))]
     assert torch.equal(torch.cat(cut), attend(0, length))
