@@ -3,7 +3,7 @@
 Shapes are in ops.py; the torch-op versions of what the library does are in cpu_torch.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from ctypes import CDLL
 
 import torch
@@ -61,6 +61,45 @@ def linear(x: Tensor, packed: PackedLinear | QuantizedLinear) -> Tensor:
         return F.linear(x, packed.plain, packed.bias)
     out: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed.packed, packed.bias, "none", [], "")
     return out
+
+
+def route(router_logits: Tensor, *, top_k: int, renormalize: bool) -> tuple[Tensor, Tensor]:
+    weights, ids = router_logits.softmax(dim=-1, dtype=torch.float32).topk(top_k, dim=-1)
+    if renormalize:
+        weights /= weights.sum(dim=-1, keepdim=True)
+    return weights, ids.to(torch.int32)
+
+
+def pack_experts(
+    experts: Iterable[tuple[Tensor, Tensor]], *, num_experts: int
+) -> list[tuple[PackedLinear, PackedLinear]]:
+    packed = [(PackedLinear(gate_up, None), PackedLinear(down, None)) for gate_up, down in experts]
+    assert len(packed) == num_experts
+    return packed
+
+
+def experts(x: Tensor, weights: Tensor, expert_ids: Tensor, packed: list[tuple[PackedLinear, PackedLinear]]) -> Tensor:
+    """An expert at a time, so that its matrices are read once, for all pairs (token, k) that are its own."""
+    pairs = expert_ids.flatten()
+    order = pairs.argsort(stable=True)
+    counts = pairs.bincount(minlength=len(packed)).tolist()
+    # Not x[...]: indexing by a tensor took 36 us for 256 rows of 1024 in bfloat16 where index_select took 5.
+    rows = torch.split(x.index_select(0, order // expert_ids.shape[1]), counts)
+    done = [
+        linear(silu_mul(linear(mine, gate_up)), down)
+        for mine, (gate_up, down) in zip(rows, packed, strict=True)
+        if len(mine)
+    ]
+    out = torch.cat(done).index_select(0, order.argsort())
+    return _weigh(out.view(*expert_ids.shape, -1), weights)
+
+
+def _weigh(out: Tensor, weights: Tensor) -> Tensor:
+    """Σ_k weights[t, k] · out[t, k], one k after the other: a reduction by torch may go another way for another T."""
+    total = out[:, 0] * weights[:, :1]
+    for k in range(1, out.shape[1]):
+        total.addcmul_(out[:, k], weights[:, k : k + 1])
+    return total.to(out.dtype)
 
 
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
