@@ -89,22 +89,22 @@ def experts(x: Tensor, weights: Tensor, expert_ids: Tensor, packed: list[tuple[P
     pairs = expert_ids.flatten()
     order = pairs.argsort(stable=True)
     counts = pairs.bincount(minlength=len(packed)).tolist()
+    busy = [expert for expert, count in enumerate(counts) if count]
     # Not x[...]: indexing by a tensor took 36 us for 256 rows of 1024 in bfloat16 where index_select took 5.
-    rows = torch.split(x.index_select(0, order // expert_ids.shape[1]), counts)
-    done = [
-        linear(silu_mul(linear(mine, gate_up)), down)
-        for mine, (gate_up, down) in zip(rows, packed, strict=True)
-        if len(mine)
-    ]
+    gathered = x.index_select(0, order // expert_ids.shape[1])
+    done = []
+    for expert, rows in zip(busy, torch.split(gathered, [counts[expert] for expert in busy]), strict=True):
+        gate_up, down = packed[expert]
+        done.append(linear(silu_mul(linear(rows, gate_up)), down))
     out = torch.cat(done).index_select(0, order.argsort())
     return _weigh(out.view(*expert_ids.shape, -1), weights)
 
 
 def _weigh(out: Tensor, weights: Tensor) -> Tensor:
     """Σ_k weights[t, k] · out[t, k], one k after the other: a reduction by torch may go another way for another T."""
-    total = out[:, 0] * weights[:, :1]
+    total = out[:, 0].float() * weights[:, :1]
     for k in range(1, out.shape[1]):
-        total.addcmul_(out[:, k], weights[:, k : k + 1])
+        total.addcmul_(out[:, k].float(), weights[:, k : k + 1])
     return total.to(out.dtype)
 
 
