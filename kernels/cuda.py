@@ -14,26 +14,31 @@ from .ops import RaggedBatch
 from .triton_activation import gelu, gelu_tanh, gelu_tanh_mul, relu, silu_mul, softcap
 from .triton_blocks import copy_blocks
 from .triton_decode import decode_attention
+from .triton_experts import experts, pack_experts
 from .triton_norm import add_layer_norm, add_rms_norm, layer_norm, rms_norm
 from .triton_prefill import prefill_attention
 from .triton_rope import rope_and_cache
+from .triton_route import route
 from .triton_sampling import gumbel_argmax
 
 __all__ = [
     "add_layer_norm",
     "add_rms_norm",
     "copy_blocks",
+    "experts",
     "gelu",
     "gelu_tanh",
     "gelu_tanh_mul",
     "gumbel_argmax",
     "layer_norm",
     "linear",
+    "pack_experts",
     "pack_linear",
     "paged_attention",
     "relu",
     "rms_norm",
     "rope_and_cache",
+    "route",
     "silu_mul",
     "softcap",
 ]

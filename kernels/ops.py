@@ -5,10 +5,11 @@ with functions of these names: `cuda` (Triton), `cpu` (torch ops and the native 
 dtype, the oracle of the tests). Knows nothing of requests, models or schedules.
 
 Letters: T tokens of the whole ragged batch, B rows (sequences), H hidden, Hq query heads, Hkv KV heads, D head size,
-N blocks, S block size, I MLP size.
+N blocks, S block size, I MLP size, E experts, K experts per token.
 """
 
 import importlib
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -207,6 +208,35 @@ def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16) -
 def linear(x: Tensor, packed: Any) -> Tensor:
     """x [T, in] times a weight from `pack_linear` → [T, out]."""
     return _backend(x).linear(x, packed)  # type: ignore[no-any-return]
+
+
+def route(router_logits: Tensor, *, top_k: int, renormalize: bool) -> tuple[Tensor, Tensor]:
+    """The K likeliest experts of each token: softmax in float32 over all E, the `top_k` largest, the largest first.
+
+    router_logits [T, E], K = top_k <= E → (weights [T, K] float32, expert_ids [T, K] int32). With `renormalize` the
+    weights of a token are divided by their sum (Jiang et al. 2024, Mixtral), else they stay its probabilities.
+    """
+    return _backend(router_logits).route(  # type: ignore[no-any-return]
+        router_logits, top_k=top_k, renormalize=renormalize
+    )
+
+
+def pack_experts(experts: Iterable[tuple[Tensor, Tensor]], *, num_experts: int, device: torch.device) -> Any:
+    """Lay the MLPs of `num_experts` experts out as this device multiplies them fastest; give the result to `experts`.
+
+    Each is (gate_up [2·I, H], down [H, I]) on the device, gate_up as `silu_mul` wants its result. They are taken from
+    the iterable one at a time, so that no more than one of them need be in memory twice.
+    """
+    return _backend(torch.empty(0, device=device)).pack_experts(experts, num_experts=num_experts)
+
+
+def experts(x: Tensor, weights: Tensor, expert_ids: Tensor, packed: Any) -> Tensor:
+    """Σ_k weights[t, k] · MLP of expert expert_ids[t, k] (x[t]), MLP being down · silu_mul(gate_up · x).
+
+    x [T, H], weights [T, K] float32 and expert_ids [T, K] int32 as from `route`, packed from `pack_experts` → [T, H].
+    A token's sum is taken in float32 and in the order of its k, whoever else is in the batch (Shazeer et al. 2017).
+    """
+    return _backend(x).experts(x, weights, expert_ids, packed)  # type: ignore[no-any-return]
 
 
 def synchronize(device: torch.device) -> None:

@@ -4,6 +4,7 @@ Computes in float32, or in float64 where the input is float64. On the meta devic
 """
 
 import math
+from collections.abc import Iterable
 
 import torch
 import torch.nn.functional as F
@@ -165,6 +166,32 @@ def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16) -
 def linear(x: Tensor, packed: tuple[Tensor, Tensor | None]) -> Tensor:
     weight, bias = packed
     return F.linear(x, weight, bias)
+
+
+def route(router_logits: Tensor, *, top_k: int, renormalize: bool) -> tuple[Tensor, Tensor]:
+    probabilities = router_logits.to(_compute_dtype(router_logits)).softmax(dim=-1)
+    weights, ids = probabilities.topk(top_k, dim=-1)
+    if renormalize:
+        weights = weights / weights.sum(dim=-1, keepdim=True)
+    return weights, ids.to(torch.int32)
+
+
+def pack_experts(experts: Iterable[tuple[Tensor, Tensor]], *, num_experts: int) -> list[tuple[Tensor, Tensor]]:
+    packed = list(experts)
+    assert len(packed) == num_experts
+    return packed
+
+
+def experts(x: Tensor, weights: Tensor, expert_ids: Tensor, packed: list[tuple[Tensor, Tensor]]) -> Tensor:
+    if x.is_meta:
+        return torch.empty_like(x)  # who goes where is a matter of data
+    wide = x.to(_compute_dtype(x))
+    out = torch.zeros_like(wide)
+    for token, (token_weights, token_ids) in enumerate(zip(weights, expert_ids.tolist(), strict=True)):
+        for weight, expert in zip(token_weights, token_ids, strict=True):
+            gate_up, down = (matrix.to(wide.dtype) for matrix in packed[expert])
+            out[token] += weight * (down @ silu_mul(gate_up @ wide[token]))
+    return out.to(x.dtype)
 
 
 def gumbel_argmax(logits: Tensor, keys: Tensor) -> Tensor:

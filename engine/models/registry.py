@@ -29,6 +29,7 @@ MODELS = {
     "GPT2LMHeadModel": Family(".gpt2", "GPT-2", "openai-community/gpt2", ""),
     "LlamaForCausalLM": Family(".llama", "Llama 1 to 3", "meta-llama/Llama-3.1-8B", "and its likes: SmolLM2, Falcon 3"),
     "MistralForCausalLM": Family(".mistral", "Mistral", "mistralai/Mistral-7B-v0.3", "with or without window"),
+    "MixtralForCausalLM": Family(".mixtral", "Mixtral", "mistralai/Mixtral-8x7B-v0.1", "mixture of experts"),
     "OPTForCausalLM": Family(".opt", "OPT", "facebook/opt-125m", "pre- and post-norm; convert `.bin` files first"),
     "Phi3ForCausalLM": Family(
         ".phi3",
@@ -38,6 +39,7 @@ MODELS = {
     ),
     "Qwen2ForCausalLM": Family(".qwen2", "Qwen2, Qwen2.5", "Qwen/Qwen2.5-7B-Instruct", ""),
     "Qwen3ForCausalLM": Family(".qwen3", "Qwen3", "Qwen/Qwen3-0.6B", ""),
+    "Qwen3MoeForCausalLM": Family(".qwen3_moe", "Qwen3-MoE", "Qwen/Qwen3-30B-A3B", "mixture of experts"),
 }
 
 

@@ -88,6 +88,10 @@ OURS_LIKE_THEIRS: list[tuple[str, dict[str, Any]]] = [
     ),
     ("gpt2", {"scale_attn_weights": False, "activation_function": "relu"}),
     ("falcon-7b", {"rope_parameters": None, "rope_theta": 77.0}),
+    ("mixtral-window", {"sliding_window": None}),
+    ("mixtral-window", {"num_experts_per_tok": 5}),
+    ("qwen3-moe", {"norm_topk_prob": False}),
+    ("qwen3-moe", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 2}),
 ]
 
 
@@ -146,6 +150,11 @@ REFUSED_BY_FAMILY: list[tuple[str, dict[str, Any], str]] = [
     ("opt", {"enable_bias": False}, "would not read"),
     ("falcon-7b", {"alibi": True}, "alibi"),
     ("falcon-7b", {"bias": True}, "query_key_value.bias"),
+    ("mixtral-window", {"num_experts_per_tok": 6}, "more than the 5 experts"),
+    ("mixtral-window", {"num_local_experts": 4}, r"gate.weight has shape \[5, 64\]"),
+    ("mixtral-window", {"hidden_act": "gelu"}, "gelu"),
+    ("qwen3-moe", {"moe_intermediate_size": "40"}, "moe_intermediate_size"),
+    ("qwen3-moe", {"mlp_only_layers": []}, r"layers\.1\.mlp\.gate"),
 ]
 
 

@@ -11,6 +11,7 @@ from real_configs import REAL_CONFIGS
 from tiny_models import CONFIGS
 from torch import Tensor
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from splitfuse.engine.layers import Attention, Normed
@@ -52,9 +53,10 @@ def their_model(name: str) -> PreTrainedModel:
 
 
 def their_shapes(name: str) -> dict[str, tuple[int, ...]]:
-    """What is in a checkpoint: not the head where it is tied."""
+    """What is in a checkpoint: experts one by one, and not the head where it is tied."""
     model = their_model(name)
-    shapes = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
+    published = revert_weight_conversion(model, model.state_dict())
+    shapes = {key: tuple(tensor.shape) for key, tensor in published.items()}
     if model.config.tie_word_embeddings:
         del shapes["lm_head.weight"]
     return shapes

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 from triton.testing import do_bench
 
-from splitfuse.kernels import cuda, ops, reference, triton_decode, triton_prefill
+from splitfuse.kernels import cuda, ops, reference, triton_decode, triton_experts, triton_prefill
 
 DTYPE = torch.float16 if INTERPRETED else torch.bfloat16
 NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE = (4, 2, 64, 16) if INTERPRETED else (32, 8, 128, 16)  # Llama-3.1-8B
@@ -221,6 +221,55 @@ def time_rope(bench: Bench, num_tokens: int) -> None:
         bench.time(f"{name} {num_tokens} tokens", run, num_bytes=2 * qkv.nbytes, error=error)
 
 
+@dataclass(frozen=True)
+class Mixture:
+    """Router and experts of one layer."""
+
+    hidden: int
+    inner: int
+    num_experts: int
+    top_k: int
+
+    def build(self) -> triton_experts.PackedExperts:
+        shapes = (2 * self.inner, self.hidden), (self.hidden, self.inner)
+        tensors = (torch.randn(self.num_experts, *shape, device=DEVICE, dtype=DTYPE) for shape in shapes)
+        return triton_experts.PackedExperts(*(tensor.mul_(tensor.shape[2] ** -0.5) for tensor in tensors))
+
+    def ours(self, x: Tensor, logits: Tensor, packed: triton_experts.PackedExperts) -> Tensor:
+        return cuda.experts(x, *cuda.route(logits, top_k=self.top_k, renormalize=True), packed)
+
+    def torchs(self, x: Tensor, logits: Tensor, packed: triton_experts.PackedExperts) -> Tensor:
+        """The same around torch's grouped matmul, without a wait for the card either."""
+        weights, ids = logits.float().softmax(dim=-1).topk(self.top_k, dim=-1)
+        weights = weights / weights.sum(dim=-1, keepdim=True)
+        chosen, order = ids.flatten().sort()
+        ends = torch.searchsorted(chosen, torch.arange(self.num_experts, device=DEVICE), right=True).to(torch.int32)
+        gate_up = F.grouped_mm(x[order // self.top_k], packed.gate_up.transpose(1, 2), offs=ends)
+        gate, up = gate_up.chunk(2, dim=-1)
+        out = F.grouped_mm(F.silu(gate) * up, packed.down.transpose(1, 2), offs=ends)
+        restored = torch.empty_like(out).index_copy_(0, order, out).view(*ids.shape, -1)
+        return (restored * weights[:, :, None]).sum(dim=1).to(x.dtype)
+
+
+def time_experts(bench: Bench, mixture: Mixture, token_counts: Iterable[int]) -> None:
+    packed = mixture.build()
+    for num_tokens in token_counts:
+        x = torch.randn(num_tokens, mixture.hidden, device=DEVICE, dtype=DTYPE)
+        logits = torch.randn(num_tokens, mixture.num_experts, device=DEVICE, dtype=DTYPE)
+        num_hit = len(cuda.route(logits, top_k=mixture.top_k, renormalize=True)[1].unique())
+        each = 6 * mixture.hidden * mixture.inner
+        num_bytes, num_operations = each * num_hit, each * num_tokens * mixture.top_k
+        ours, torchs = (partial(way, x, logits, packed) for way in (mixture.ours, mixture.torchs))
+        bench.time(
+            f"{mixture.top_k} of {mixture.num_experts} experts, {num_tokens} tokens",
+            ours,
+            num_bytes=num_bytes,
+            num_operations=num_operations if num_operations > 300 * num_bytes else 0,
+            error=difference(ours(), torchs()),
+            rival=("F.grouped_mm", torchs),
+        )
+
+
 def time_sampling(bench: Bench, num_rows: int, vocabulary: int) -> None:
     batches = [torch.randn(num_rows, vocabulary, device=DEVICE) for _ in range(NUM_COPIES)]
     keys = torch.arange(num_rows, device=DEVICE) * 2**40
@@ -249,6 +298,11 @@ def run(*, sweep: bool) -> list[Result]:
         time_elementwise(bench, num_tokens)
         time_rope(bench, num_tokens)
     time_sampling(bench, *((3, 500) if INTERPRETED else (32, 128_256)))
+    if INTERPRETED:
+        time_experts(bench, Mixture(64, 48, 5, 2), [3])
+    else:
+        for mixture in (Mixture(4096, 14336, 8, 2), Mixture(2048, 768, 128, 8)):  # Mixtral-8x7B, Qwen3-30B-A3B
+            time_experts(bench, mixture, [1, 32, 256, 4096])
     if sweep:
         sweep_splits(bench, wide, [1] if INTERPRETED else [1, 2, 4, 8])
         sweep_decode(bench, wide)

@@ -23,7 +23,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from splitfuse.kernels import cuda, ops, triton_decode, triton_prefill
+from splitfuse.kernels import cuda, ops, triton_decode, triton_experts, triton_prefill
 from splitfuse.kernels.triton_card import H100, SMALLEST_SHARED_MEMORY, Card
 
 CARDS = {
@@ -49,8 +49,12 @@ class Shape:
     window: int = 0
     softcap: float = 0.0
     num_tokens: int = 2048  # query tokens of a prefill, rows of a decode, rows of the others
+    experts: tuple[int, int, int, int] = (0, 0, 0, 0)  # hidden and MLP size, experts, experts per token
 
     def __str__(self) -> str:
+        if self.kind == "experts":
+            hidden, inner, num_experts, top_k = self.experts
+            return f"{self.dtype} {hidden}x{inner} {top_k}of{num_experts} T{self.num_tokens}"
         window = f" window {self.window}" if self.window else ""
         window += f" cap {self.softcap:g}" if self.softcap else ""
         return f"{self.dtype} D{self.head_dim} G{self.group} S{self.block_size} T{self.num_tokens}{window}"
@@ -140,6 +144,15 @@ def _activations(shape: Shape) -> None:
     cuda.softcap(x.float(), 30.0)
 
 
+def _experts(shape: Shape) -> None:
+    dtype, (hidden, inner, num_experts, top_k) = getattr(torch, shape.dtype), shape.experts
+    gate_up = _empty(num_experts, 2 * inner, hidden, dtype=dtype)
+    packed = triton_experts.PackedExperts(gate_up, _empty(num_experts, hidden, inner, dtype=dtype))
+    logits = _empty(shape.num_tokens, num_experts, dtype=dtype)
+    routing = cuda.route(logits, top_k=top_k, renormalize=True)
+    cuda.experts(_empty(shape.num_tokens, hidden, dtype=dtype), *routing, packed)
+
+
 def _blocks(shape: Shape) -> None:
     cache = _empty(8, 8, shape.block_size, shape.head_dim, dtype=getattr(torch, shape.dtype))
     indices = torch.zeros(3, dtype=torch.int64)
@@ -157,10 +170,12 @@ LAUNCHES: dict[str, Callable[[Shape], None]] = {
     "rope": _rope,
     "norm": _norms,
     "activation": _activations,
+    "experts": _experts,
     "blocks": _blocks,
     "sampling": _sampling,
 }
 
+MIXTRAL_8X7B, QWEN3_30B_A3B = (4096, 14336, 8, 2), (2048, 768, 128, 8)
 SHAPES = [
     *(Shape("prefill", head_dim=dim, group=group) for dim in (64, 128) for group in (1, 4, 8)),
     *(Shape("prefill", "float16", num_tokens=tokens) for tokens in (3, 256, 2048)),
@@ -180,6 +195,11 @@ SHAPES = [
     Shape("rope", head_dim=64, group=71),
     Shape("norm"),
     Shape("activation"),
+    # Tiles of 16, 32, 64 and 128 pairs.
+    *(Shape("experts", experts=MIXTRAL_8X7B, num_tokens=tokens) for tokens in (1, 64, 128, 2048)),
+    *(Shape("experts", "float16", experts=QWEN3_30B_A3B, num_tokens=tokens) for tokens in (1, 2048)),
+    Shape("experts", experts=(1000, 392, 60, 4), num_tokens=2048),  # cut tiles in both directions
+    Shape("experts", "float32", experts=QWEN3_30B_A3B, num_tokens=1),
     Shape("blocks"),
     Shape("sampling", "float32", num_tokens=32),
 ]
@@ -231,7 +251,7 @@ def compile_shape(shape: Shape, arch: int) -> Iterator[Compiled]:
 
     driver.set_active(OfflineDriver(arch))
     JITFunction.__getitem__ = launcher
-    for module in (triton_decode, triton_prefill):
+    for module in (triton_decode, triton_experts, triton_prefill):
         vars(module)["card_of"] = lambda device: CARDS[arch]
     LAUNCHES[shape.kind](shape)
     yield from (_describe(kernel, shape, arch) for kernel in kernels)

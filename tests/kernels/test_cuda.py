@@ -45,7 +45,7 @@ def test_random_mixes(seed: int) -> None:
 def test_backend_has_every_op() -> None:
     names = ["rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm", "rope_and_cache", "paged_attention"]
     names += ["silu_mul", "gelu_tanh_mul", "gelu_tanh", "gelu", "relu", "softcap", "copy_blocks"]
-    names += ["gumbel_argmax", "pack_linear", "linear"]
+    names += ["gumbel_argmax", "pack_linear", "linear", "route", "pack_experts", "experts"]
     assert sorted(names) == sorted(cuda.__all__)
     assert all(callable(getattr(module, name)) for module in (cuda, reference) for name in names)
 
@@ -57,6 +57,19 @@ def test_ops_reach_the_kernels() -> None:
     cache = random_tensor(3, 1, 16, 64, seed=3, dtype=torch.float16)
     ops.copy_blocks([cache], torch.tensor([0], device=DEVICE), torch.tensor([2], device=DEVICE))
     assert torch.equal(cache[2], cache[0])
+
+
+def test_experts_from_the_router_on() -> None:
+    x, logits = random_tensor(5, 32, seed=1, dtype=torch.float32), random_tensor(5, 6, seed=2, dtype=torch.float32)
+    gate_up, down = (
+        random_tensor(6, 48, 32, seed=3, dtype=torch.float32),
+        random_tensor(6, 32, 24, seed=4, dtype=torch.float32),
+    )
+    each = list(zip(gate_up / 6, down / 5, strict=True))
+    packed = ops.pack_experts(iter(each), num_experts=6, device=x.device)
+    got = ops.experts(x, *ops.route(logits, top_k=2, renormalize=True), packed)
+    routing = reference.route(logits.double(), top_k=2, renormalize=True)
+    assert_near(got, reference.experts(x.double(), *routing, [(a.double(), b.double()) for a, b in each]))
 
 
 @pytest.mark.parametrize("has_bias", [False, True])

@@ -28,6 +28,6 @@ def test_dry_run_writes_every_result(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     results = json.loads((tmp_path / "kernels.json").read_text())["results"]
-    assert len(results) == 16
+    assert len(results) == 17
     assert all(result["error"] is None or result["error"] < 5e-3 for result in results)
     assert all(result["name"] in done.stdout for result in results)

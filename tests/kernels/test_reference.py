@@ -133,6 +133,33 @@ def test_linear() -> None:
     torch.testing.assert_close(reference.linear(x, reference.pack_linear(weight)), x @ weight.T)
 
 
+@pytest.mark.parametrize("renormalize", [False, True])
+def test_route_takes_the_likeliest(renormalize: bool) -> None:
+    logits = _random(40, 9)
+    weights, ids = reference.route(logits, top_k=3, renormalize=renormalize)
+    left = torch.exp(logits) / torch.exp(logits).sum(dim=-1, keepdim=True)
+    for k in range(3):
+        values, places = left.max(dim=-1)
+        assert ids[:, k].tolist() == places.tolist()
+        scale = weights[:, 0] / torch.softmax(logits, dim=-1).amax(dim=-1)
+        torch.testing.assert_close(weights[:, k], values * scale)
+        left.scatter_(1, places[:, None], 0.0)
+    assert ids.dtype == torch.int32
+    totals = weights.sum(dim=-1)
+    assert torch.allclose(totals, torch.ones_like(totals)) is renormalize
+
+
+def test_experts_are_a_masked_sum_over_all_of_them() -> None:
+    x, gate_up, down = _random(7, 12), _random(4, 10, 12), _random(4, 12, 5)
+    weights, ids = reference.route(_random(7, 4), top_k=2, renormalize=True)
+    packed = reference.pack_experts(zip(gate_up, down, strict=True), num_experts=4)
+    gate, up = torch.einsum("eih,th->tei", gate_up, x).chunk(2, dim=-1)
+    each = torch.einsum("ehi,tei->teh", down, F.silu(gate) * up)
+    dense = torch.zeros(7, 4, dtype=torch.float64).scatter(1, ids.long(), weights)
+    got = reference.experts(x, weights, ids, packed)
+    torch.testing.assert_close(got, torch.einsum("te,teh->th", dense, each))
+
+
 def test_meta_tensors_give_shapes() -> None:
     with torch.device("meta"):
         q, kv, cache = torch.empty(3, 4, 8), torch.empty(3, 2, 8), torch.empty(2, 2, 16, 8)
@@ -146,3 +173,8 @@ def test_meta_tensors_give_shapes() -> None:
         for name in ("gelu", "gelu_tanh", "relu"):
             assert getattr(ops, name)(x).shape == (3, 8)
         assert ops.linear(torch.empty(3, 8), ops.pack_linear(torch.empty(5, 8))).shape == (3, 5)
+        weights, ids = ops.route(torch.empty(3, 6), top_k=2, renormalize=True)
+        assert weights.shape == ids.shape == (3, 2)
+        each = [(torch.empty(10, 8), torch.empty(8, 5)) for _ in range(6)]
+        packed = ops.pack_experts(each, num_experts=6, device=torch.device("meta"))
+        assert ops.experts(torch.empty(3, 8), weights, ids, packed).shape == (3, 8)

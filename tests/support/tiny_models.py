@@ -14,12 +14,14 @@ from transformers import (
     GPT2Config,
     LlamaConfig,
     MistralConfig,
+    MixtralConfig,
     OPTConfig,
     Phi3Config,
     PretrainedConfig,
     PreTrainedModel,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 
 VOCAB_SIZE = 271  # not a multiple of 64: real vocabularies are not either
@@ -158,6 +160,17 @@ CONFIGS: dict[str, PretrainedConfig] = {
         **_FALCON, new_decoder_architecture=True, num_kv_heads=2, num_ln_in_parallel_attn=1, tie_word_embeddings=False
     ),
     "falcon-sequential": FalconConfig(**_FALCON, multi_query=False, parallel_attn=False),
+    "mixtral-window": MixtralConfig(**_SHAPE, num_key_value_heads=2, num_local_experts=5, sliding_window=37),
+    "qwen3-moe": Qwen3MoeConfig(
+        **{**_SHAPE, "num_hidden_layers": 3},
+        num_key_value_heads=2,
+        head_dim=24,
+        num_experts=7,
+        num_experts_per_tok=3,
+        moe_intermediate_size=40,
+        norm_topk_prob=True,
+        mlp_only_layers=[1],
+    ),
 }
 
 

@@ -1,0 +1,31 @@
+"""Qwen3-MoE (Yang et al. 2025): a Qwen3 with mixtures of experts in the layers that the config says.
+
+transformers rounds the experts' weights to the model's dtype; here they stay float32, as Mixtral's do there.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from .sparse import SparseDecoder
+
+_UNSAID = {
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768,
+    "intermediate_size": 6144,
+    "norm_topk_prob": False,
+    "sliding_window": 4096,
+}
+
+
+class Qwen3MoeForCausalLM(SparseDecoder):
+    """Normalises queries and keys per head; a window, if it is switched on, in all layers."""
+
+    qk_norm = True
+
+    @classmethod
+    def config_words(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        words = {**_UNSAID, **raw, "layer_types": None}
+        if not words.get("use_sliding_window"):
+            words["sliding_window"] = None
+        return super().config_words(words)
