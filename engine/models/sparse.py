@@ -73,6 +73,13 @@ class SparseDecoder(Decoder):
         words["num_experts"] = words.get("num_local_experts") or words.get("num_experts")
         return {**words, "experts": ExpertsConfig.from_words(words)}
 
+    def _load(self) -> None:
+        if self._weight_bits != 16:
+            raise ConfigError(
+                f"--quantization is not built for the experts of {self.config.architecture}; leave it out"
+            )
+        super()._load()
+
     def _load_mlp(self, index: int) -> Callable[[Tensor], Tensor]:
         config: ExpertsConfig = self.config.words["experts"]
         if index not in config.layers:

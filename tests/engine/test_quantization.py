@@ -40,3 +40,9 @@ def test_rounding_at_load_is_rounding_beforehand(tmp_path: Path, family: str, na
 def test_what_is_not_known_is_refused() -> None:
     with pytest.raises(ConfigError, match="quantization 'fp3' is not one of int8, int4"):
         EngineConfig(quantization="fp3")
+
+
+def test_experts_are_not_rounded_in_silence(tmp_path: Path) -> None:
+    save_model("mixtral-window", tmp_path)
+    with pytest.raises(ConfigError, match="not built for the experts of MixtralForCausalLM"):
+        LLM(str(tmp_path), quantization="int8")
