@@ -78,13 +78,17 @@ class Recorder:
     def __init__(self, stream: TextIO, *, config: EngineConfig, blocks: BlockManager) -> None:
         self._stream = stream
         self._has_token_ids = config.enable_prefix_caching
-        self._tenants: dict[str, int] = {}  # a tenant may be named by a key, which no file should hold
+        # A tenant may be named by a key, which no file should hold: tenants are numbers, those with a weight first.
+        weights = config.tenant_weights or {}
+        self._tenants = {tenant: number for number, tenant in enumerate(weights)}
+        deciding = {name: getattr(config, name) for name in DECIDING_FIELDS}
+        deciding["tenant_weights"] = {str(self._tenants[tenant]): weights[tenant] for tenant in weights} or None
         self._costs: dict[str, Any] = {}
         self._flushed = float("-inf")
         self._write(
             splitfuse="recording",
             format=FORMAT,
-            config={name: getattr(config, name) for name in DECIDING_FIELDS},
+            config=deciding,
             num_blocks=blocks.device.num_blocks,
             num_host_blocks=0 if blocks.host is None else blocks.host.num_blocks,
         )

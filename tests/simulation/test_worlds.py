@@ -85,7 +85,7 @@ def can_be_recorded(seed: int) -> bool:
     return not settings.hash_is_weak and settings.max_tenants >= len(settings.tenants)
 
 
-@pytest.mark.parametrize("seed", [*filter(can_be_recorded, range(20))])
+@pytest.mark.parametrize("seed", [*filter(can_be_recorded, range(60))])
 def test_a_recorded_world_replays_alike(seed: int, tmp_path: Path) -> None:
     class Recording(io.StringIO):
         def close(self) -> None:

@@ -11,13 +11,17 @@ PROMPT_WEIGHT, OUTPUT_WEIGHT = 1, 2  # what a token of service counts
 
 
 class FairnessAudit:
-    """Tenants with something waiting are served alike, up to the bound of Sheng et al. 2024 (twice: from any start)."""
+    """Tenants with something waiting are served by their weights, up to the bound of Sheng et al. 2024.
+
+    Twice the bound, as one may be ahead by it when both begin to wait. Weights are 1 at least here.
+    """
 
     def __init__(self, config: EngineConfig, *, longest: int) -> None:
         running = OUTPUT_WEIGHT * longest * config.max_num_seqs
         self._bound = 2 * max(PROMPT_WEIGHT * longest, running) + 2 * longest
-        self._served: dict[str, int] = {}
-        self._ahead: dict[tuple[str, str], int] = {}  # by how much the first was ahead when both began to wait
+        self._weights = config.tenant_weights or {}
+        self._served: dict[str, float] = {}  # divided by the weight
+        self._ahead: dict[tuple[str, str], float] = {}  # by how much the first was ahead when both began to wait
 
     def served(self, begun: Iterable[BatchRow], spoke: Iterable[Request]) -> None:
         """Who began in a step, where what it need not compute is no service, and who got a token."""
@@ -37,8 +41,8 @@ class FairnessAudit:
         for pair, now in ahead.items():
             gained = abs(now - self._ahead[pair])
             assert gained <= self._bound, (
-                f"one of {pair} got {gained} more while both waited; the bound is {self._bound}"
+                f"one of {pair} got {gained:g} more while both waited; the bound is {self._bound}"
             )
 
     def _serve(self, tenant: str, amount: int) -> None:
-        self._served[tenant] = self._served.get(tenant, 0) + amount
+        self._served[tenant] = self._served.get(tenant, 0.0) + amount / self._weights.get(tenant, 1.0)

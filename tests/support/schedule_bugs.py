@@ -102,6 +102,14 @@ def service_is_not_charged(right: Method) -> Method:
     return lambda self, tenant, amount: None
 
 
+@plant(BUGS, TokenCounters, "_charge", where=lambda settings: bool(settings.config.tenant_weights))
+def weights_of_tenants_are_ignored(right: Method) -> Method:
+    def wrong(self: Any, tenant: str, amount: float) -> None:
+        right(self, tenant, amount * self._weights.get(tenant, 1.0))
+
+    return wrong
+
+
 @plant(BUGS, Scheduler, "_plan_preemption")
 def first_gives_way(right: Method) -> Method:
     def wrong(self: Any, room: Any) -> None:

@@ -74,6 +74,8 @@ def draw_settings(rng: random.Random) -> WorldSettings:
 
 
 def _config(rng: random.Random, block_size: int, *, has_host: bool) -> EngineConfig:
+    scheduling_policy = rng.choice(list(QUEUE_ORDERS))
+    weights = rng.choice([None, {"ann": 1, "ben": rng.choice([2, 5]), "cat": 1.5}])
     return EngineConfig(
         block_size=block_size,
         max_num_batched_tokens=rng.choice(
@@ -82,7 +84,8 @@ def _config(rng: random.Random, block_size: int, *, has_host: bool) -> EngineCon
         long_prefill_token_threshold=rng.choice([0, 0, rng.randint(1, 8), rng.randint(4, 24)]),
         max_num_seqs=rng.choice([rng.randint(1, 4), *[rng.randint(4, 16)] * 3]),
         batching_policy=rng.choice(["splitfuse", *BATCHING_POLICIES]),
-        scheduling_policy=rng.choice(list(QUEUE_ORDERS)),
+        scheduling_policy=scheduling_policy,
+        tenant_weights=weights if scheduling_policy == "fair" else None,
         enable_prefix_caching=rng.random() < 0.7,
         preemption_mode=rng.choice(["auto", "recompute", "swap", "swap"]) if has_host else "recompute",
         swap_space=1.0 if has_host else 0.0,
