@@ -9,8 +9,8 @@ from ..engine.chat.pieces import Piece, read_whole
 from ..engine.outputs import CompletionOutput, OutputDelta, TokenLogprobs
 from .chat import AnswerForm
 from .jobs import Job
-from .native_shapes import finite_logprob, prompt_logprobs
-from .openai_shapes import Head, Shape, TokenText, ending, full_usage
+from .native_shapes import prompt_logprobs
+from .openai_shapes import Head, Shape, TokenText, ending, full_usage, scored_token
 from .wire import dumps
 
 
@@ -88,15 +88,7 @@ class ChatShape(Shape):
     def _logprobs(self, items: Sequence[TokenLogprobs] | None) -> dict[str, Any] | None:
         if items is None:
             return None
-        return {"content": map(self._position, items), "refusal": None}
-
-    def _position(self, item: TokenLogprobs) -> dict[str, Any]:
-        top = [self._token(token_id, logprob) for token_id, logprob in item.top]
-        return {**self._token(item.token_id, item.logprob), "top_logprobs": top}
-
-    def _token(self, token_id: int, logprob: float) -> dict[str, Any]:
-        text = self._token_text(token_id)
-        return {"token": text, "logprob": finite_logprob(logprob), "bytes": list(text.encode("utf-8", "replace"))}
+        return {"content": (scored_token(item, self._token_text) for item in items), "refusal": None}
 
 
 def num_reasoning_tokens(job: Job, form: AnswerForm) -> int:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..engine.outputs import CompletionOutput, OutputDelta
+from ..engine.outputs import CompletionOutput, OutputDelta, TokenLogprobs
 from .jobs import Job, usage
+from .native_shapes import finite_logprob
 from .wire import dumps
 
 TokenText = Callable[[int], str]
@@ -89,3 +90,13 @@ def ending(output: OutputDelta | CompletionOutput) -> dict[str, Any]:
     if output.finish_reason == "timeout":
         return {"finish_reason": "length", "stop_reason": "timeout"}
     return {"finish_reason": output.finish_reason, "stop_reason": output.stop_reason}
+
+
+def scored_token(item: TokenLogprobs, token_text: TokenText) -> dict[str, Any]:
+    """A token with its logprob and the likeliest ones, as chats and responses show it."""
+
+    def one(token_id: int, logprob: float) -> dict[str, Any]:
+        text = token_text(token_id)
+        return {"token": text, "logprob": finite_logprob(logprob), "bytes": list(text.encode("utf-8", "replace"))}
+
+    return {**one(item.token_id, item.logprob), "top_logprobs": [one(*each) for each in item.top]}

@@ -6,11 +6,10 @@ from typing import Any
 
 from ..engine.chat.conversation import Message, read_items
 from ..engine.errors import InvalidRequestError
-from ..engine.outputs import OutputDelta, TokenLogprobs
+from ..engine.outputs import OutputDelta
 from .errors import describe
 from .jobs import Job, usage
-from .native_shapes import finite_logprob
-from .openai_shapes import TokenText
+from .openai_shapes import TokenText, scored_token
 from .response_form import ResponseForm
 from .response_items import Event, OutputItems
 from .results import ID_PREFIX
@@ -60,7 +59,7 @@ class ResponseLife:
         pieces = self._reader.push(delta.text)
         self._num_reasoning_tokens += len(delta.token_ids) if self._reader.is_thinking else 0
         if self._form.has_logprobs:
-            self._held += map(self._logprob, delta.logprobs or ())
+            self._held += [scored_token(item, self._token_text) for item in delta.logprobs or ()]
         logprobs, self._held = (self._held, []) if pieces else ((), self._held)
         return self._numbered(self._output.push(pieces, logprobs=logprobs))
 
@@ -110,14 +109,6 @@ class ResponseLife:
         first = self._num_events
         self._num_events += len(events)
         return [event | {"sequence_number": first + number} for number, event in enumerate(events)]
-
-    def _logprob(self, item: TokenLogprobs) -> dict[str, Any]:
-        top = [self._token(token_id, logprob) for token_id, logprob in item.top]
-        return {**self._token(item.token_id, item.logprob), "top_logprobs": top}
-
-    def _token(self, token_id: int, logprob: float) -> dict[str, Any]:
-        text = self._token_text(token_id)
-        return {"token": text, "logprob": finite_logprob(logprob), "bytes": list(text.encode("utf-8", "replace"))}
 
 
 async def conversation_of(job: Job, token_text: TokenText) -> list[Message]:
