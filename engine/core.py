@@ -192,6 +192,8 @@ class EngineCore:
 
     def _without_scores(self, batch: Batch, results: list[RunResult]) -> list[RowResult]:
         """The results as the scheduler wants them; what rows scored is kept here."""
+        if not self._prompt_logprobs:
+            return results  # type: ignore[return-value]  # nobody asked for scores, so no row has any
         plain: list[RowResult] = []
         for row, result in zip(batch.rows, results, strict=True):
             if isinstance(result, ScoredRow):
