@@ -11,7 +11,7 @@ from .chat import AnswerForm
 from .jobs import Job
 from .native_shapes import prompt_logprobs
 from .openai_shapes import Head, Shape, TokenText, ending, full_usage, scored_token
-from .wire import dumps
+from .wire import dumps, quoted
 
 
 class ChatShape(Shape):
@@ -73,6 +73,10 @@ class ChatShape(Shape):
         """A piece of a message that is nothing but content."""
         content = {"content": delta.text} if delta.text or delta.token_ids else {}
         return _chat_choice(index, {"delta": content}, self._logprobs(delta.logprobs))
+
+    def plain_choice(self, index: int, text: str) -> str:
+        """The JSON of a piece that is text alone."""
+        return f'{{"index":{index},"delta":{{"content":{quoted(text)}}},"logprobs":null,"finish_reason":null}}'
 
     def _delta(self, index: int, delta: OutputDelta) -> dict[str, Any]:
         reader = self._readers.get(index)

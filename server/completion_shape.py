@@ -9,7 +9,7 @@ from .jobs import Job
 from .native_shapes import finite_logprob, prompt_logprobs
 from .openai_fields import Echo
 from .openai_shapes import Head, Shape, TokenText, ending, full_usage
-from .wire import dumps
+from .wire import dumps, quoted
 
 # A token and what is known of it: nothing of a prompt's first.
 _Scored = tuple[int, TokenLogprobs | None]
@@ -63,6 +63,11 @@ class CompletionShape(Shape):
         text, logprobs = self._shown(delta)
         scores = None if logprobs is None else list(_with_ids(logprobs))
         return self._choice(index, text, scores, self._num_echoed.get(index, 0) + text_offset)
+
+    def plain_choice(self, index: int, text: str) -> str:
+        """The JSON of a piece that is text alone."""
+        shown = "" if self._echo.is_all else text
+        return f'{{"index":{index},"text":{quoted(shown)},"logprobs":null,"finish_reason":null}}'
 
     def _shown(self, output: CompletionOutput | OutputDelta) -> tuple[str, Sequence[TokenLogprobs] | None]:
         """What came after the prompt, if any of it was asked for."""

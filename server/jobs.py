@@ -28,24 +28,31 @@ class Signal:
     """Wakes everyone who waits at the moment it fires; remembers nothing."""
 
     def __init__(self) -> None:
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: set[asyncio.Future[bool]] = set()
 
     def fire(self) -> None:
         """Wake all who wait now."""
         for waiter in self._waiters:
             if not waiter.done():
-                waiter.set_result(None)
+                waiter.set_result(True)
 
     async def wait(self, seconds: float | None = None) -> bool:
         """Wait for the next `fire`; False if the time ran out."""
-        waiter = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[bool] = loop.create_future()
         self._waiters.add(waiter)
+        timer = None if seconds is None else loop.call_later(seconds, _give_up, waiter)
         try:
-            done, _ = await asyncio.wait([waiter], timeout=seconds)
-            return bool(done)
+            return await waiter
         finally:
             self._waiters.discard(waiter)
-            waiter.cancel()
+            if timer is not None:
+                timer.cancel()
+
+
+def _give_up(waiter: asyncio.Future[bool]) -> None:
+    if not waiter.done():
+        waiter.set_result(False)
 
 
 class Job:

@@ -3,11 +3,14 @@
 Counters and histograms are told by the engine (it is an EngineObserver); gauges are read from the engine at scrape.
 """
 
-from collections.abc import Callable, Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 
 import prometheus_client
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from ..engine.outputs import RequestMetrics, StepStats
 
@@ -60,17 +63,14 @@ class Metrics:
         self._registry = prometheus_client.CollectorRegistry()
         self._registry.register(_Gauges(prefix, model_name, stats))
         self._counters: dict[tuple[str, str], prometheus_client.Counter] = {}
-        self._histograms: dict[str, prometheus_client.Histogram] = {}
+        self._histograms = {name: _Histogram(prefix + name, model_name, *what) for name, what in _HISTOGRAMS.items()}
+        for histogram in self._histograms.values():
+            self._registry.register(histogram)
         for name, (text, label, values) in _COUNTERS.items():
             names = ("model_name", label) if label else ("model_name",)
             counter = prometheus_client.Counter(prefix + name, text, names, registry=self._registry)
             for value in values or ("",):
                 self._counters[name, value] = counter.labels(*((model_name, value) if label else (model_name,)))
-        for name, (text, buckets) in _HISTOGRAMS.items():
-            histogram = prometheus_client.Histogram(
-                prefix + name, text, ("model_name",), buckets=buckets, registry=self._registry
-            )
-            self._histograms[name] = histogram.labels(model_name)
 
     def on_step(self, stats: StepStats) -> None:
         """Count one step of the engine."""
@@ -79,10 +79,8 @@ class Metrics:
         self._count("num_preemptions", stats.num_preempted - stats.num_swapped_out, "recompute")
         self._count("num_preemptions", stats.num_swapped_out, "swap")
         self._observe("iteration_tokens_total", stats.num_prefill_tokens + stats.num_decode_tokens)
-        for seconds in stats.ttfts:
-            self._observe("time_to_first_token_seconds", seconds)
-        for seconds in stats.itls:
-            self._observe("inter_token_latency_seconds", seconds)
+        self._observe("time_to_first_token_seconds", *stats.ttfts)
+        self._observe("inter_token_latency_seconds", *stats.itls)
 
     def on_output_finished(self, metrics: RequestMetrics, finish_reason: str) -> None:
         """Count one finished output."""
@@ -107,8 +105,34 @@ class Metrics:
     def _count(self, name: str, amount: float, label: str = "") -> None:
         self._counters[name, label].inc(amount)
 
-    def _observe(self, name: str, value: float) -> None:
-        self._histograms[name].observe(value)
+    def _observe(self, name: str, *values: float) -> None:
+        self._histograms[name].observe(values)
+
+
+class _Histogram(Collector):
+    """Prometheus's histogram without the client's locks and its walk through the buckets: 1.2 us for each token."""
+
+    def __init__(self, name: str, model_name: str, text: str, bounds: tuple[float, ...]) -> None:
+        self._family = (name, text)
+        self._model_name = model_name
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, values: Sequence[float]) -> None:
+        """Count the values; a bucket takes those up to its bound."""
+        for value in values:
+            self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += sum(values)
+
+    def collect(self) -> Iterable[Metric]:
+        """One sample per bucket, count and sum."""
+        bounds = [*map(floatToGoString, self._bounds), "+Inf"]
+        family = HistogramMetricFamily(*self._family, labels=["model_name"])
+        family.add_metric(
+            [self._model_name], list(zip(bounds, accumulate(self._counts), strict=True)), sum_value=self._sum
+        )
+        yield family
 
 
 class _Gauges(Collector):

@@ -17,7 +17,7 @@ from .errors import describe
 from .fields import event_id, take_bool, take_prompt, take_user
 from .hang_up import unless_hung_up
 from .jobs import Job
-from .native_shapes import event_object, result_object
+from .native_shapes import event_json, result_object
 from .results import seq_id_of
 from .service import Service, service_of
 from .sse import MAX_BATCH, PING, PING_S, EventStream, frame, frame_of_pieces, native_error_frame
@@ -123,7 +123,7 @@ async def _events(job: Job, *, first: int) -> AsyncGenerator[bytes, None]:
 
 
 def _token_frame(job: Job, event_id: int) -> bytes:
-    return frame(dumps(event_object(job.events[event_id])), event="token", event_id=event_id)
+    return frame(event_json(job.events[event_id]), event="token", event_id=event_id)
 
 
 async def _end_frame(job: Job) -> list[bytes]:

@@ -6,6 +6,7 @@ from typing import Any
 from ..engine.outputs import CompletionOutput, OutputDelta, PromptLogprobs, TokenLogprobs
 from .errors import describe
 from .jobs import Job, usage
+from .wire import dumps, quoted
 
 
 def result_object(job: Job) -> dict[str, Any]:
@@ -25,12 +26,13 @@ def result_object(job: Job) -> dict[str, Any]:
     }
 
 
-def event_object(event: OutputDelta) -> dict[str, Any]:
+def event_json(event: OutputDelta) -> str:
     """The data of a token event."""
-    data: dict[str, Any] = {"index": event.index, "text": event.text, "token_ids": event.token_ids}
-    if event.logprobs is not None:
-        data["logprobs"] = [_logprobs(item) for item in event.logprobs]
-    return data
+    token_ids = ",".join(map(str, event.token_ids))
+    plain = f'{{"index":{event.index},"text":{quoted(event.text)},"token_ids":[{token_ids}]'
+    if event.logprobs is None:
+        return plain + "}"
+    return f'{plain},"logprobs":{dumps([_logprobs(item) for item in event.logprobs])}}}'
 
 
 def prompt_logprobs(scores: PromptLogprobs) -> Iterator[dict[str, Any] | None]:

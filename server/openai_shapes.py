@@ -1,6 +1,7 @@
 """What OpenAI's answers have in common, whole and in chunks, made from jobs; completions and chats each add theirs.
 
-A chunk is a prebuilt beginning and end around the one choice that changes, so that a token costs one small json.dumps.
+A chunk is a prebuilt beginning and end around the one choice that changes; a token that is text alone, as nearly all
+are, costs no more JSON than that text.
 """
 
 from collections.abc import Callable, Sequence
@@ -53,6 +54,8 @@ class Shape:
 
     def chunk(self, index: int, delta: OutputDelta, *, text_offset: int) -> str | None:
         """One event's chunk for choice `index`; `text_offset` characters have gone before."""
+        if delta.logprobs is None and delta.finish_reason is None:
+            return self._prefix + self.plain_choice(index, delta.text) + self._suffix
         choice = self.chunk_choice(index, delta, text_offset)
         choice["finish_reason"] = None
         if delta.finish_reason is not None:
@@ -77,6 +80,10 @@ class Shape:
 
     def chunk_choice(self, index: int, delta: OutputDelta, text_offset: int) -> dict[str, Any]:
         """One choice of a chunk, without finish_reason."""
+        raise NotImplementedError
+
+    def plain_choice(self, index: int, text: str) -> str:
+        """The JSON of a choice in a chunk that carries nothing but this text: nearly all of them."""
         raise NotImplementedError
 
 

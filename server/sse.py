@@ -4,12 +4,13 @@ Follows the HTML standard's event stream format. What the frames mean is the rou
 """
 
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from .connection import WRITE_CHUNK
 from .errors import Problem, describe
 from .hang_up import unless_hung_up
 from .wire import dumps
@@ -74,7 +75,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_complete = False
         try:
-            await unless_hung_up(receive, self._write(send))
+            await unless_hung_up(receive, self._write(send, scope.get(WRITE_CHUNK) or _writer(send)))
             is_complete = True
         except ClientDisconnect:
             pass
@@ -82,15 +83,23 @@ class EventStream(Response):
             if not is_complete:
                 self._on_hang_up()
 
-    async def _write(self, send: Send) -> None:
+    async def _write(self, send: Send, write: Callable[[bytes], Awaitable[None]]) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async with contextlib.aclosing(self._source):
             try:
                 async for chunk in self._source:
-                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                    await write(chunk)
             except Exception as exc:
                 # The status is out already: the stream itself is the only place left to say it.
-                frame = self._error_frame(describe(exc))
-                await send({"type": "http.response.body", "body": frame, "more_body": True})
+                await write(self._error_frame(describe(exc)))
                 self._on_hang_up()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _writer(send: Send) -> Callable[[bytes], Awaitable[None]]:
+    """ASGI's own way, for HTTP/1.0 and for other servers than ours."""
+
+    async def write(chunk: bytes) -> None:
+        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+    return write

@@ -6,6 +6,7 @@ import json
 import httpx
 import pytest
 
+from splitfuse.server.connection import Connection
 from splitfuse.server.settings import Settings
 
 
@@ -146,3 +147,54 @@ async def test_pipelined_requests(served):
     one = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
     last = b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     assert (await exchange(served, one + one + last)).count(b"200 OK") == 3
+
+
+async def test_streams_are_chunked_in_1_1_and_bare_in_1_0(served):
+    body = json.dumps({"prompt": "x", "max_tokens": 2, "stream": True}).encode()
+    raws = []
+    for version in (b"1.0", b"1.1"):
+        head = (
+            b"POST /v1/completions HTTP/" + version + b"\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+        )
+        raws.append(await exchange(served, head % len(body) + body))
+    (bare_head, _, bare), (head, _, chunked) = (raw.partition(b"\r\n\r\n") for raw in raws)
+    assert b"chunked" not in bare_head.lower()
+    assert b"transfer-encoding: chunked" in head.lower()
+    assert bare.startswith(b"data: {")
+    assert bare.endswith(b"data: [DONE]\n\n")
+    joined = b""
+    while chunked:
+        size, _, rest = chunked.partition(b"\r\n")
+        joined += rest[: int(size, 16)]
+        assert rest[int(size, 16) :].startswith(b"\r\n")
+        chunked = rest[int(size, 16) + 2 :]
+    assert (joined.count(b"\n\n"), joined[-14:]) == (bare.count(b"\n\n"), bare[-14:])
+
+
+async def test_a_connection_goes_on_after_a_stream(served):
+    body = json.dumps({"prompt": "x", "max_tokens": 2, "stream": True}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    last = b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    raw = await exchange(served, head + body + head + body + last)
+    assert raw.count(b"data: [DONE]\n\n\r\n0\r\n\r\nHTTP/1.1 200 OK") == 2
+
+
+async def test_a_stream_is_the_same_without_the_short_way(served, monkeypatch):
+    """The second time uvicorn's inside is not what we know."""
+    original = Connection.write_chunk
+    written = []
+
+    async def write_chunk(self, data):
+        written[-1] += data
+        await original(self, data)
+
+    monkeypatch.setattr(Connection, "write_chunk", write_chunk)
+    texts = []
+    for _ in range(2):
+        written.append(b"")
+        fields = {"prompt": "x", "max_tokens": 3, "seed": 1, "stream": True}
+        response = await served.client.post("/generate", json=fields)
+        texts.append(response.text.partition("event: done")[0])
+        monkeypatch.setattr(Connection, "_open_scope", lambda self: {})
+    assert texts[0] == texts[1]
+    assert [data.count(b"event: token") for data in written] == [3, 0]

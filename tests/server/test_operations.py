@@ -9,7 +9,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from serving import serving
 
 from splitfuse.engine.errors import ConfigError
+from splitfuse.engine.outputs import StepStats
 from splitfuse.server.app import build_app
+from splitfuse.server.metrics import Metrics
 from splitfuse.server.settings import Settings
 
 GAUGES = ["num_requests_running", "num_requests_waiting", "num_requests_swapped", "kv_cache_usage_perc"]
@@ -213,6 +215,21 @@ async def test_metrics_count(served):
     assert samples["e2e_request_latency_seconds_count", None] == 1
     assert samples["request_time_per_output_token_seconds_count", None] == 1
     assert samples["time_to_first_token_seconds_count", None] == 1
+
+
+def test_histograms_count_as_prometheus_does():
+    metrics = Metrics(prefix="", model_name="m", stats=dict)
+    stats = StepStats(0, 0.0, 0.1, 0, 3, 3, 0, 1, 10, 0, ttfts=(), itls=(0.001, 0.03, 50.0, 1e9))
+    metrics.on_step(stats)
+    text = metrics.render().decode()
+    counts = {
+        le: float(line.rpartition(" ")[2])
+        for line in text.splitlines()
+        for le in ("0.001", "0.0025", "0.05", "80.0", "+Inf")
+        if line.startswith("inter_token_latency_seconds_bucket") and f'le="{le}"' in line
+    }
+    assert counts == {"0.001": 1, "0.0025": 1, "0.05": 2, "80.0": 3, "+Inf": 4}
+    assert 'inter_token_latency_seconds_count{model_name="m"} 4.0' in text
 
 
 async def test_odd_requests_make_no_new_series(served):
