@@ -12,7 +12,7 @@ ARGS ?=
 SEEDS ?= 200
 STEPS ?= 2000
 
-.PHONY: serve test lint types check simulation gpu bench clean
+.PHONY: serve test lint types check simulation gpu bench bench-peers clean
 
 serve: $(VENV)/.serve  ## install and start on the demo model; ARGS="MODEL --port 9000" for more
 	$(BIN)/splitfuse serve $(ARGS)
@@ -34,6 +34,13 @@ simulation: $(VENV)/.test  ## the simulated worlds; SEEDS=10000 for a long run, 
 
 bench: $(VENV)/.test  ## this engine against transformers on this machine
 	$(BIN)/splitfuse bench offline $(ARGS)
+
+bench-peers: $(VENV)/.test  ## beside vLLM's CPU build and llama.cpp, which are installed first (3.5 GB); then servers
+	tests/bench/peers/setup.sh
+	$(BIN)/python tests/bench/peers.py $(ARGS)
+	$(BIN)/python tests/bench/peers_http.py
+	$(BIN)/python tests/bench/null_model.py
+	$(BIN)/python tests/bench/null_model.py --streams 1000 --tokens 200 --pace-ms 100
 
 gpu: $(VENV)/.test  ## on a machine with a card: kernel tests compiled, then the kernel table
 	$(BIN)/python -m pytest tests/kernels tests/engine -q $(ARGS)

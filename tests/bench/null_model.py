@@ -1,0 +1,277 @@
+"""What the server costs without a model: real HTTP, scheduler and text, but every token is made up at once.
+
+`python tests/bench/null_model.py`: the server runs on one core, this process, its client, on another. First as many
+streamed tokens/s as it gives; then many open streams at a fixed pace, and how long after its step each token arrives.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from splitfuse.engine.batch import Batch, Moves, RowResult, SampledToken
+from splitfuse.engine.config import DEMO_FOLDER
+from splitfuse.engine.model_config import ModelConfig
+from splitfuse.engine.served import percentile
+
+ENDPOINTS = ("/v1/completions", "/generate")
+PROMPT_LEN = 16
+OPENING_S = 5.0  # over which paced streams are opened
+FIRST_WORD = 256  # token ids from here on are single words, a step's number in letters: the client learns who sent it
+NUM_WORDS = 26**3
+_TEXT = b'"text":" '
+
+
+class NullRunner:
+    """Draws the step's number for every row; with a pace, steps end on a grid of so many seconds."""
+
+    def __init__(self, *, pace_s: float, num_blocks: int, max_model_len: int) -> None:
+        self.loaded = SimpleNamespace(
+            model_config=ModelConfig.from_folder(DEMO_FOLDER),
+            device="none",
+            dtype="none",
+            max_model_len=max_model_len,
+            num_blocks=num_blocks,
+            num_host_blocks=0,
+            seconds_per_block=None,
+        )
+        self.step_times: list[float] = []  # when each step's tokens were there
+        self._pace_s = pace_s
+
+    def move(self, moves: Moves) -> None:
+        raise AssertionError("the null model has no cache")
+
+    def run(self, batch: Batch) -> list[RowResult]:
+        if self._pace_s:
+            time.sleep(self._pace_s - time.monotonic() % self._pace_s)
+        token = SampledToken(FIRST_WORD + len(self.step_times) % NUM_WORDS)
+        self.step_times.append(time.monotonic())
+        return [token if row.samples else None for row in batch.rows]
+
+
+def word(number: int) -> str:
+    """Three letters for a number below NUM_WORDS."""
+    return "".join(chr(ord("a") + number // 26**place % 26) for place in range(3))
+
+
+def number_of(letters: bytes) -> int:
+    """The number that a word spells."""
+    return sum((letter - ord("a")) * 26**place for place, letter in enumerate(letters))
+
+
+def serve(args: argparse.Namespace) -> None:
+    """The server process: `splitfuse serve` whose loading gives a NullRunner."""
+    os.sched_setaffinity(0, {0})
+    from splitfuse.engine import loading
+    from splitfuse.engine.intake import Intake
+    from splitfuse.server.process import serve as serve_until_signal
+    from splitfuse.server.settings import Settings
+
+    runner = NullRunner(pace_s=args.pace_ms / 1000, num_blocks=64 * args.streams, max_model_len=1024)
+    tokenizer: Any = _tokenizer()
+
+    def load(config: Any) -> loading.EngineParts:
+        intake = Intake(
+            tokenizer=tokenizer,
+            model_config=runner.loaded.model_config,
+            max_model_len=1024,
+            max_cache_tokens=10**9,
+            seed=0,
+        )
+        return loading.EngineParts(tokenizer, runner, intake)  # type: ignore[arg-type]
+
+    loading.load = load
+    settings = Settings(port=args.port, max_num_seqs=args.streams, max_num_batched_tokens=4096, seed=0)
+    if args.profile:
+        _profiled(lambda: serve_until_signal(settings), args.profile)
+    else:
+        serve_until_signal(settings)
+    Path(args.step_times).write_text(json.dumps(runner.step_times))
+
+
+def _profiled(run: Any, path: str) -> None:
+    import cProfile
+
+    profile = cProfile.Profile()
+    profile.runcall(run)
+    profile.dump_stats(path)
+
+
+def _tokenizer() -> Any:
+    """The engine's own class over a vocabulary of bytes and numbers."""
+    import tokenizers
+
+    from splitfuse.engine.tokenizer import Tokenizer
+
+    words = [*sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()), *("Ġ" + word(i) for i in range(NUM_WORDS))]
+    fast = tokenizers.Tokenizer(tokenizers.models.BPE(vocab={text: i for i, text in enumerate(words)}, merges=[]))
+    fast.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    fast.decoder = tokenizers.decoders.ByteLevel()
+    with tempfile.TemporaryDirectory() as folder:
+        fast.save(str(Path(folder, "tokenizer.json")))
+        return Tokenizer(Path(folder))
+
+
+class Stream(asyncio.Protocol):
+    """One streamed request over a raw socket: counts events as they come, and notes when each word did."""
+
+    def __init__(self, head: bytes, *, notes: bool) -> None:
+        self.num_tokens = 0
+        self.arrivals: list[tuple[int, float]] = []  # (step, when)
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._head = head
+        self._notes = notes
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.write(self._head)
+
+    def data_received(self, data: bytes) -> None:
+        now = time.monotonic()
+        before = self.num_tokens
+        end = data.find(b"event: done") % (len(data) + 1)  # the native end holds the whole text once more
+        self.num_tokens += data.count(_TEXT, 0, end)
+        if self._notes and self.num_tokens > before:
+            self.arrivals += [(step, now) for step in _steps(data[:end])]
+        if data.endswith(b"0\r\n\r\n") and not self.ended.done():
+            self._transport.close()
+            self.ended.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.ended.done():
+            self.ended.set_exception(exc or ConnectionError("the server closed the stream before its end"))
+
+
+def _steps(data: bytes) -> Iterator[int]:
+    position = data.find(_TEXT)
+    while position >= 0:
+        position += len(_TEXT)
+        yield number_of(data[position : position + 3])
+        position = data.find(_TEXT, position)
+
+
+def request_bytes(endpoint: str, *, prompt: list[int], num_tokens: int, port: int) -> bytes:
+    """A whole HTTP request."""
+    fields = {"prompt": prompt, "max_tokens": num_tokens, "ignore_eos": True, "temperature": 0, "stream": True}
+    body = json.dumps(fields).encode()
+    head = f"POST {endpoint} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+async def load(args: argparse.Namespace, endpoint: str, *, pause_s: float = 0) -> tuple[list[Stream], float, float]:
+    """Open the streams, so many seconds apart, and read them to the end; when all were open, when all had ended."""
+    loop = asyncio.get_running_loop()
+    streams = []
+    for number in range(args.streams):
+        prompt = [number % 250, number // 250, *range(PROMPT_LEN - 2)]
+        head = request_bytes(endpoint, prompt=prompt, num_tokens=args.tokens, port=args.port)
+        stream = Stream(head, notes=bool(pause_s))
+        await loop.create_connection(lambda stream=stream: stream, "127.0.0.1", args.port)
+        streams.append(stream)
+        await asyncio.sleep(pause_s)
+    opened = time.monotonic()
+    await asyncio.gather(*(stream.ended for stream in streams))
+    return streams, opened, time.monotonic()
+
+
+class ServerProcess:
+    """This file with --serve, up and answering."""
+
+    def __init__(self, args: argparse.Namespace, step_times: Path) -> None:
+        names = ("port", "streams", "pace_ms", "profile")
+        given = [f"--{name.replace('_', '-')}={getattr(args, name)}" for name in names]
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, "--serve", f"--step-times={step_times}", *given],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        while "curl" not in (line := self._process.stdout.readline()):
+            if not line:
+                raise RuntimeError(f"the null server ended with status {self._process.wait()}")
+
+    def cpu_seconds(self) -> float:
+        """Processor time so far."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def stop(self) -> None:
+        """End it in order, so that it writes its step times."""
+        self._process.terminate()
+        self._process.communicate()
+
+
+def throughput(args: argparse.Namespace, endpoint: str) -> None:
+    """Print streamed tokens/s, and the server's processor time per token."""
+    with tempfile.TemporaryDirectory() as folder:
+        server = ServerProcess(args, Path(folder, "steps.json"))
+        try:
+            asyncio.run(load(args, endpoint))  # warm
+            before, start = server.cpu_seconds(), time.monotonic()
+            streams, _, end = asyncio.run(load(args, endpoint))
+            spent = server.cpu_seconds() - before
+        finally:
+            server.stop()
+    total = sum(stream.num_tokens for stream in streams)
+    assert total == args.streams * args.tokens, f"{total} tokens came"
+    print(
+        f"{endpoint:>16} {args.streams:>5} streams of {args.tokens}: {total / (end - start):8,.0f} tokens/s, "
+        f"{spent / total * 1e6:.1f} us of the server's core per token",
+        flush=True,
+    )
+
+
+def delays(args: argparse.Namespace, endpoint: str) -> None:
+    """Print how long after its step each token of paced streams arrived, from a second after the last one opened."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "steps.json")
+        server = ServerProcess(args, path)
+        try:
+            streams, opened, _ = asyncio.run(load(args, endpoint, pause_s=OPENING_S / args.streams))
+        finally:
+            server.stop()
+        step_times = json.loads(path.read_text())
+    arrivals = [arrival for stream in streams for arrival in stream.arrivals if arrival[1] > opened + 1.0]
+    late = sorted(when - step_times[step] for step, when in arrivals)
+    figures = ", ".join(f"P{percent} {1e3 * (percentile(late, percent) or 0):.1f} ms" for percent in (50, 90, 99))
+    print(
+        f"{endpoint:>16} {args.streams:>5} streams at {1000 / args.pace_ms:g} tokens/s: added delay {figures}",
+        flush=True,
+    )
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--streams", type=int, default=256)
+    add("--tokens", type=int, default=512, help="of each stream")
+    add("--pace-ms", type=float, default=0, help="time between steps; the added delay is reported")
+    add("--endpoint", choices=ENDPOINTS, nargs="+", default=ENDPOINTS)
+    add("--port", type=int, default=8765)
+    add("--profile", default="", help="cProfile of the server's loop into this file")
+    add("--serve", action="store_true", help=argparse.SUPPRESS)
+    add("--step-times", default=os.devnull, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse()
+    if args.serve:
+        serve(args)
+        return
+    os.sched_setaffinity(0, {1})
+    for endpoint in args.endpoint:
+        (delays if args.pace_ms else throughput)(args, endpoint)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""This engine beside its peers on this CPU: A B A B in one run, on the same seeded random bfloat16 weights.
+
+`python tests/bench/peers.py [--peers vllm llamacpp transformers] [--points 1x32 8x128 32x256] [--pairs 3]`; make the
+peers first: tests/bench/peers/setup.sh. Every peer is a process that loads once and is stopped (SIGSTOP) while another
+one runs, so that nobody's spinning threads cost anybody else. Greedy, no early end; a round before the first pair warms
+up; prompts are new in every round, so that no prefix cache helps. Rates beside the limit of what the machine could do.
+"""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).with_name("peers")))
+from model_folder import write_gguf, write_model_folder
+from processes import Worker, python_of
+from roofline import Cost, Meter, Rates
+
+from splitfuse.engine.bench import SHAPES, Point
+from splitfuse.engine.model_config import ModelConfig
+
+OURS = "splitfuse"
+
+
+@dataclass
+class Series:
+    """One peer's seconds at one point, a value per pair."""
+
+    prompt: list[float] = field(default_factory=list)  # until the first tokens
+    whole: list[float] = field(default_factory=list)
+
+    def rates(self, num_tokens: int) -> list[float]:
+        """Output tokens per second, prompts included in the time."""
+        return [num_tokens / seconds for seconds in self.whole]
+
+
+@dataclass
+class Figures:
+    """What a point came to."""
+
+    point: Point
+    series: dict[str, Series]
+    rates: list[Rates] = field(default_factory=list)
+    agreement: dict[str, float] = field(default_factory=dict)  # share of first tokens that are ours
+
+    def machine(self) -> Rates:
+        """The medians of the machine's rates over the pairs."""
+        return Rates(
+            *(statistics.median(getattr(rates, name) for rates in self.rates) for name in ("bandwidth", "matmul"))
+        )
+
+
+class Bench:
+    """The workers and the prompts."""
+
+    def __init__(self, args: argparse.Namespace, folder: Path, stack: ExitStack) -> None:
+        self.args = args
+        self.config = ModelConfig.from_folder(folder)
+        self.meter = Meter(self.config, num_threads=args.num_threads)
+        largest = {
+            "num_seqs": max(point.num_seqs for point in args.points),
+            "max_model_len": max(point.prompt_len for point in args.points) + args.output_len,
+            "num_threads": args.num_threads,
+        }
+        self.workers: dict[str, Worker] = {}
+        for peer in (OURS, *args.peers):
+            worker = stack.enter_context(Worker(peer, folder, largest, args.settings.get(peer, {})))
+            worker.ask(self.prompts(Point(1, 32)), 1)
+            print(f"{peer:>18}: first token {worker.age():.1f} s after the start of its process", flush=True)
+            worker.rest()
+            self.workers[peer] = worker
+        self._random = random.Random(args.seed)
+
+    def prompts(self, point: Point) -> list[list[int]]:
+        """Ids that nobody has seen."""
+        source = getattr(self, "_random", random.Random("start"))
+        return [source.choices(range(self.config.vocab_size), k=point.prompt_len) for _ in range(point.num_seqs)]
+
+    def run(self, point: Point) -> Figures:
+        """All pairs of a point."""
+        figures = Figures(point, {peer: Series() for peer in self.workers})
+        for pair in range(-1, self.args.pairs):
+            asks = [(self.prompts(point), 1), (self.prompts(point), self.args.output_len)]
+            firsts = {}
+            for peer, worker in self.workers.items():
+                (prompt_s, _), (whole_s, outputs) = (worker.ask(*ask) for ask in asks)
+                worker.rest()
+                firsts[peer] = [output[0] for output in outputs]
+                if pair >= 0:
+                    figures.series[peer].prompt.append(prompt_s)
+                    figures.series[peer].whole.append(whole_s)
+            if pair >= 0:
+                figures.rates.append(self.meter.measure())
+            figures.agreement = {peer: _agreement(tokens, firsts[OURS]) for peer, tokens in firsts.items()}
+        return figures
+
+
+def _agreement(tokens: Sequence[int], ours: Sequence[int]) -> float:
+    return statistics.mean(a == b for a, b in zip(tokens, ours, strict=True))
+
+
+def summary(figures: Figures, config: ModelConfig, output_len: int) -> dict[str, Any]:
+    """Medians, ratios of pairs, shares of the limits."""
+    point, machine, cost = figures.point, figures.machine(), Cost(config)
+    sizes = {"num_seqs": point.num_seqs, "prompt_len": point.prompt_len}
+    least = cost.generate_seconds(machine, **sizes, output_len=output_len)
+    prompt_least = cost.seconds(machine, num_seqs=point.num_seqs, start=0, num_tokens=point.prompt_len)
+    num_tokens = point.num_seqs * output_len
+    ours = figures.series[OURS].rates(num_tokens)
+    rows = {}
+    for peer, series in figures.series.items():
+        rates = series.rates(num_tokens)
+        ratios = [a / b for a, b in zip(ours, rates, strict=True)]
+        whole, prompt = statistics.median(series.whole), statistics.median(series.prompt)
+        rows[peer] = {
+            "tokens_per_s": statistics.median(rates),
+            "share_of_limit": least / whole,
+            "ratio": statistics.median(ratios),
+            "ratio_min": min(ratios),
+            "ratio_max": max(ratios),
+            "prompt_tokens_per_s": point.num_seqs * point.prompt_len / prompt,
+            "prompt_share": prompt_least / prompt,
+            "step_ms": 1e3 * (whole - prompt) / (output_len - 1),
+            "step_share": (least - prompt_least) / (whole - prompt),
+            "same_first_tokens": figures.agreement[peer],
+        }
+    return {"point": str(point), "bandwidth": machine.bandwidth, "matmul": machine.matmul, "peers": rows}
+
+
+def show(result: dict[str, Any]) -> None:
+    """One point's table."""
+    rates = f"{result['bandwidth'] / 1e9:.1f} GB/s read, {result['matmul'] / 1e9:.0f} GFLOP/s"
+    print(f"\n{result['point']}   (machine: {rates})")
+    print(
+        "              peer  tokens/s  limit  ours/peer (min to max)  prompt tok/s  limit  step ms  limit  same first"
+    )
+    for peer, row in result["peers"].items():
+        ratio = f"{row['ratio']:.2f} ({row['ratio_min']:.2f} to {row['ratio_max']:.2f})"
+        print(
+            f"{peer:>18} {row['tokens_per_s']:>9.1f} {row['share_of_limit']:>6.0%} {ratio:>23} "
+            f"{row['prompt_tokens_per_s']:>13.0f} {row['prompt_share']:>6.0%} {row['step_ms']:>8.1f} "
+            f"{row['step_share']:>6.0%} {row['same_first_tokens']:>11.0%}",
+            flush=True,
+        )
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--model", choices=SHAPES, default="llama-221m")
+    add("--peers", nargs="*", default=["vllm", "llamacpp", "transformers"])
+    add("--points", nargs="+", type=Point.parse, default=[Point(1, 32), Point(8, 128), Point(32, 256)])
+    add("--output-len", type=int, default=64)
+    add("--pairs", type=int, default=3)
+    add("--num-threads", type=int, default=len(os.sched_getaffinity(0)))
+    add("--seed", type=int, default=0)
+    add("--settings", type=json.loads, default={}, help='of peers, as JSON: {"vllm": {"enforce_eager": true}}')
+    add("--folder", type=Path, help="where the weights are or will be; default: a temporary folder")
+    add("--save-result", type=Path, help="write the figures as JSON")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse()
+    with ExitStack() as stack:
+        scratch = args.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = write_model_folder(scratch / args.model, args.model)
+        if "llamacpp" in args.peers:
+            write_gguf(folder, python_of("llamacpp"))
+        bench = Bench(args, folder, stack)
+        print(f"{args.model}, bfloat16, {args.output_len} new tokens, {args.num_threads} threads, {args.pairs} pairs")
+        results = []
+        for point in args.points:
+            results.append(summary(bench.run(point), bench.config, args.output_len))
+            show(results[-1])
+    if args.save_result:
+        args.save_result.write_text(json.dumps({"model": args.model, "points": results}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

