@@ -21,7 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).with_name("peers")))
 from model_folder import write_gguf, write_model_folder
-from processes import Worker, python_of
+from processes import Worker, end_children_on_sigterm, python_of
 from roofline import Cost, Meter, Rates
 
 from splitfuse.engine.bench import SHAPES, Point
@@ -170,6 +170,7 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     args = parse()
+    end_children_on_sigterm()
     with ExitStack() as stack:
         scratch = args.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder = write_model_folder(scratch / args.model, args.model)

@@ -27,7 +27,7 @@ import httpx
 
 sys.path.insert(0, str(Path(__file__).with_name("peers")))
 from model_folder import write_model_folder
-from processes import PeerProcess, Worker, python_of
+from processes import PeerProcess, Worker, end_children_on_sigterm, python_of
 
 from splitfuse.client.completion_stream import Target, measure
 from splitfuse.client.latency import Outcome
@@ -228,6 +228,7 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     args = parse()
+    end_children_on_sigterm()
     with ExitStack() as stack:
         scratch = args.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder = write_model_folder(scratch / args.model, args.model)

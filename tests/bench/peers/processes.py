@@ -22,6 +22,11 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
 }
 
 
+def end_children_on_sigterm() -> None:
+    """Leave `with` blocks at SIGTERM too (`timeout`, say): a stopped process of another group would stay for ever."""
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+
+
 def python_of(peer: str) -> str:
     """The peer's interpreter: this one's for splitfuse and transformers. Raises FileNotFoundError."""
     venv = PEERS_FOLDER / peer
