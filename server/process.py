@@ -5,7 +5,6 @@ uvicorn would shut down at once on SIGTERM; here the engine is drained first, so
 
 import asyncio
 import contextlib
-import gc
 import ipaddress
 import os
 import signal
@@ -19,6 +18,7 @@ from ..engine.errors import ConfigError
 from .app import build_app
 from .connection import KEEP_ALIVE_S, MAX_HEAD_BYTES, Connection
 from .errors import EngineDiedError
+from .garbage import collect_when_idle
 from .open_files import say_rarely_that_they_ran_out, take_all_that_the_system_gives
 from .panel import panel
 from .service import Service
@@ -97,6 +97,7 @@ class _Process:
         self._settings = settings
         self._listener = listener
         self._stop = asyncio.Event()
+        self._collecting: asyncio.Task[None] | None = None  # held, or it would be collected itself
         app = build_app(settings)
         self._service: Service = app.state.service
         self._service.logs_load_failure = False
@@ -111,8 +112,9 @@ class _Process:
             await self._server.up.wait()
             assert self._service.loading is not None
             await self._service.loading
-            gc.freeze()  # or a full collection goes through all that was imported: 0.1 s that every stream waits
-            print(panel(self._settings, self._service.engine, port=port), flush=True)
+            engine = self._service.engine
+            self._collecting = asyncio.create_task(collect_when_idle(lambda: engine.num_unfinished))
+            print(panel(self._settings, engine, port=port), flush=True)
             await self._stopped()
             await self._drain()
         finally:
