@@ -49,7 +49,7 @@ class ModelRunner:
             )
         dtype = resolve_dtype(config.dtype, model_config, device)
         max_model_len = _max_model_len(config, model_config)
-        # While weights are read: the first start on a machine builds the CPU library, 3 s of a compiler's time.
+        # While weights are read: the first start on a machine builds the CPU library, about 7 s.
         preparing = threading.Thread(target=ops.prepare, args=(device,), name="splitfuse-prepare")
         preparing.start()
         with weight_source(folder, load_format=config.load_format, dtype=dtype, seed=config.seed) as source:

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable
 from ctypes import CDLL
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from . import cpu_torch, native
+from . import cpu_linear, cpu_torch, native
 from .cpu_quantized import QuantizedLinear
 from .cpu_torch import copy_blocks as copy_blocks
 from .cpu_torch import gelu as gelu
@@ -20,6 +19,8 @@ from .cpu_torch import gelu_tanh as gelu_tanh
 from .cpu_torch import relu as relu
 from .ops import RaggedBatch
 from .quantize import can_quantize, quantize
+
+Packed = cpu_linear.Linear | QuantizedLinear
 
 # Longer rows are attended to in tiles, which pay from here on.
 _MAX_SHORT_QUERY_LEN = 4
@@ -31,39 +32,18 @@ def prepare() -> None:
     native.library()
 
 
-class PackedLinear:
-    """A weight laid out once for oneDNN, which otherwise reorders it at every call."""
-
-    __slots__ = ("bias", "packed", "plain")
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.bias = bias
-        self.packed: Tensor | None = None
-        self.plain: Tensor | None = None
-        if weight.dtype == torch.bfloat16 and torch._C._has_mkldnn:
-            self.packed = torch.ops.mkldnn._reorder_linear_weight(weight)
-        else:
-            self.plain = weight.contiguous()
-
-
-def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16) -> PackedLinear | QuantizedLinear:
+def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16) -> Packed:
     if bits == 16 or not can_quantize(weight, bits):
-        return PackedLinear(weight, bias)
+        return cpu_linear.pack(weight, bias)
     quantized = quantize(weight, bits)
-    if _library_for(weight) is None:
-        return PackedLinear(quantized.dequantized().to(weight.dtype), bias)
-    return QuantizedLinear(quantized, bias)
+    library = _library_for(weight)
+    if library is None:
+        return cpu_linear.pack(quantized.dequantized().to(weight.dtype), bias)
+    return QuantizedLinear(quantized, bias, library)
 
 
-def linear(x: Tensor, packed: PackedLinear | QuantizedLinear) -> Tensor:
-    if isinstance(packed, QuantizedLinear):
-        library = native.library()
-        assert library is not None, "it was packed by it"
-        return packed.multiply(x, library)
-    if packed.plain is not None:
-        return F.linear(x, packed.plain, packed.bias)
-    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed.packed, packed.bias, "none", [], "")
-    return out
+def linear(x: Tensor, packed: Packed) -> Tensor:
+    return packed.multiply(x)
 
 
 def route(router_logits: Tensor, *, top_k: int, renormalize: bool) -> tuple[Tensor, Tensor]:
@@ -73,10 +53,8 @@ def route(router_logits: Tensor, *, top_k: int, renormalize: bool) -> tuple[Tens
     return weights, ids.to(torch.int32)
 
 
-def pack_experts(
-    experts: Iterable[tuple[Tensor, Tensor]], *, num_experts: int
-) -> list[tuple[PackedLinear, PackedLinear]]:
-    packed = [(PackedLinear(gate_up, None), PackedLinear(down, None)) for gate_up, down in experts]
+def pack_experts(experts: Iterable[tuple[Tensor, Tensor]], *, num_experts: int) -> list[tuple[Packed, Packed]]:
+    packed: list[tuple[Packed, Packed]] = [(pack_linear(gate_up), pack_linear(down)) for gate_up, down in experts]
     assert len(packed) == num_experts
     # Between what was packed lie holes where the unpacked were: 0.3 GB beside 1.1 GB of experts if nobody does this.
     if _malloc_trim is not None:
@@ -84,7 +62,7 @@ def pack_experts(
     return packed
 
 
-def experts(x: Tensor, weights: Tensor, expert_ids: Tensor, packed: list[tuple[PackedLinear, PackedLinear]]) -> Tensor:
+def experts(x: Tensor, weights: Tensor, expert_ids: Tensor, packed: list[tuple[Packed, Packed]]) -> Tensor:
     """An expert at a time, so that its matrices are read once, for all pairs (token, k) that are its own."""
     pairs = expert_ids.flatten()
     order = pairs.argsort(stable=True)

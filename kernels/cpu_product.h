@@ -4,13 +4,16 @@
 
 #include "cpu_vector.h"
 
-#ifdef __AVX512BF16__
-// Two bfloat16 per lane.
+// Two bfloat16 per lane, the first in the low half.
 typedef uint32_t pair;
 inline vec multiply_add(vec sum, uvec left, pair right) {
+#ifdef __AVX512BF16__
     return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)left, (__m512bh)_mm512_set1_epi32((int)right));
-}
+#else
+    float low = to_float(bf16{uint16_t(right)}), high = to_float(bf16{uint16_t(right >> 16)});
+    return sum + (vec)(left << 16) * low + (vec)(left & 0xffff0000u) * high;
 #endif
+}
 inline vec multiply_add(vec sum, vec left, float right) { return sum + left * right; }
 
 // out[m] (+)= sum over k of a(m, k) · b[k], for M values of m and V vectors of lanes. `row(m)` points to a(m, 0) and

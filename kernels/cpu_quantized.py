@@ -15,9 +15,10 @@ _LANES, _VECTORS = 16, 4  # of a panel of outputs, as in cpu_quantized.cpp
 class QuantizedLinear:
     """A weight of 8 or 4 bits and what multiplies it."""
 
-    __slots__ = ("_bias", "_bits", "_data", "_group", "_num_outputs", "_offsets", "_scales")
+    __slots__ = ("_bias", "_bits", "_data", "_group", "_library", "_num_outputs", "_offsets", "_scales")
 
-    def __init__(self, weight: QuantizedWeight, bias: Tensor | None) -> None:
+    def __init__(self, weight: QuantizedWeight, bias: Tensor | None, library: CDLL) -> None:
+        self._library = library
         self._num_outputs = len(weight.values)
         self._bits, self._group, self._bias = weight.bits, weight.group, bias
         padding = -self._num_outputs % (_LANES * _VECTORS)
@@ -28,11 +29,11 @@ class QuantizedLinear:
             # The kernel multiplies by 128 + u, which is what its bits spell as a bfloat16.
             self._offsets = F.pad(weight.offsets - 128 * weight.scales, (0, padding)).contiguous()
 
-    def multiply(self, x: Tensor, library: CDLL) -> Tensor:
+    def multiply(self, x: Tensor) -> Tensor:
         """x [T, K] → [T, N]."""
         x = x.contiguous()
         out = x.new_empty(len(x), self._num_outputs)
-        getattr(library, f"quantized_linear_{native.DTYPES[x.dtype]}")(
+        getattr(self._library, f"quantized_linear_{native.DTYPES[x.dtype]}")(
             x.data_ptr(),
             self._data.data_ptr(),
             self._scales.data_ptr(),

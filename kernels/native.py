@@ -1,4 +1,4 @@
-"""The native CPU library: built once by the machine's C++ compiler, cached by content, loaded with ctypes.
+"""The native CPU library: built once by the machine's C++ compiler (7 s), cached by content, loaded with ctypes.
 
 Absent (no compiler, SPLITFUSE_NATIVE=0) is fine: `library()` is None then and cpu.py takes torch ops.
 """
@@ -12,14 +12,25 @@ import platform
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 
+_lock = threading.Lock()
 _log = logging.getLogger("splitfuse.kernels")
-_SOURCES = [Path(__file__).with_name(name) for name in ("cpu_native.cpp", "cpu_chunks.cpp", "cpu_quantized.cpp")]
+_SOURCES = [
+    Path(__file__).with_name(name)
+    for name in (
+        "cpu_attention.cpp",
+        "cpu_chunks.cpp",
+        "cpu_linear.cpp",
+        "cpu_native.cpp",
+        "cpu_quantized.cpp",
+    )
+]
 _HEADERS = [Path(__file__).with_name(name) for name in ("cpu_vector.h", "cpu_product.h")]
 # No -ffast-math: it would let the compiler assume that there is no NaN. These two only drop errno and traps.
 _FLAGS = [
@@ -49,9 +60,14 @@ NORM_DTYPES = {
 }
 
 
-@functools.cache
 def library() -> ctypes.CDLL | None:
-    """The loaded library, built first if need be (about 2 s), or None if there cannot be one."""
+    """The loaded library, built first if need be, or None if there cannot be one. One thread builds, others wait."""
+    with _lock:
+        return _library()
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | None:
     if os.environ.get("SPLITFUSE_NATIVE") == "0":
         return None
     compiler = find_compiler()
@@ -67,6 +83,7 @@ def library() -> ctypes.CDLL | None:
     signatures = {f"{name}_{dtype}": types for name, types in _SIGNATURES.items() for dtype in DTYPES.values()}
     signatures |= {f"{name}_{both}": types for name, types in _NORM_SIGNATURES.items() for both in NORM_DTYPES.values()}
     signatures |= {"gumbel_argmax_float32": [_P] * 3 + [_N] * 3, "softcap_float32": [_P] * 2 + [_N, _F, _N]}
+    signatures["linear_bfloat16"] = [_P] * 4 + [_N] * 4
     for name, types in signatures.items():
         function = getattr(loaded, name)
         function.argtypes, function.restype = types, None
