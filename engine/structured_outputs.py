@@ -6,7 +6,8 @@ Knows the fields and their limits; whether a schema or a grammar makes sense is 
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from .errors import InvalidRequestError
@@ -14,6 +15,11 @@ from .errors import InvalidRequestError
 MAX_CONSTRAINT_BYTES = 128 * 2**10
 MAX_CHOICES = 1024
 KINDS = ("json", "json_object", "regex", "choice", "grammar")
+# Where JSON may have whitespace: at most one space after "," and ":". Free whitespace lets a weak model write blank
+# lines for ever. In llguidance's words, so a `%json` inside a grammar takes it too, as the schema's "x-guidance".
+JSON_SPACING: Mapping[str, Any] = MappingProxyType(
+    {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +37,9 @@ class StructuredOutputs:
     grammar: str | None = None
     disable_any_whitespace: bool = False  # json and json_object: no space after "," and ":" either
     whitespace_pattern: str | None = None  # json and json_object: a regex of what may stand between tokens instead
+    param: str | None = field(
+        default=None, compare=False
+    )  # what a refusal is to call it, if a door spells it otherwise
 
     def __post_init__(self) -> None:
         if isinstance(self.json, Mapping):
@@ -55,6 +64,11 @@ class StructuredOutputs:
                 unknown[0],
             )
         return cls(**{name: value for name, value in fields.items() if value is not None})
+
+    @property
+    def name(self) -> str:
+        """What the request calls it."""
+        return self.param or f"structured_outputs.{self.kind}"
 
     @property
     def kind(self) -> str:
@@ -90,7 +104,8 @@ class StructuredOutputs:
             raise _refusal("structured_outputs: disable_any_whitespace and whitespace_pattern contradict each other")
 
 
-FIELD_NAMES = frozenset(f.name for f in dataclasses.fields(StructuredOutputs))
+# What a request may name; what a refusal calls it is for a door to say.
+FIELD_NAMES = frozenset(f.name for f in dataclasses.fields(StructuredOutputs)) - {"param"}
 
 
 def _is_set(value: object) -> bool:

@@ -46,6 +46,10 @@ class Tokenizer:
         """Entries incl. added tokens; the model's logits may be wider."""
         return self._fast.get_vocab_size(with_added_tokens=True)
 
+    def to_json(self) -> str:
+        """The whole tokenizer as the text of a tokenizer.json."""
+        return self._fast.to_str()
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Ids of the text. Releases the GIL while it works."""
         return self._fast.encode(text, add_special_tokens=add_special_tokens).ids

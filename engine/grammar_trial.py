@@ -1,0 +1,219 @@
+"""The program of the process that tries grammars: each is compiled and walked in a forked child with limits.
+
+What may hang, crash or eat memory does so there. Run by its path, it imports nothing of ours; trials.py asks it, one
+JSON object per line, and is answered in the same way. A child answers through a pipe of its own, whose end is the
+child's: so everything that can happen is something to read, and no signal can be missed.
+"""
+
+import itertools
+import json
+import os
+import random
+import selectors
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+# A 64 KiB schema compiles in 50 to 400 ms. The whole request must be answered within 2 s, and this is half of the work.
+TIME_LIMIT_S = 1.2
+MEMORY_LIMIT = 384 * 2**20
+# The threads that compile for good have 8 MiB: what gets by with this never overflows theirs.
+STACK_BYTES = 2**20
+# CPU seconds for one mask. At 128,000 entries one takes 70 us on average and 1.4 ms at worst.
+SLOW_MASK_S = 0.025
+NUM_STEPS = 16
+_MAX_REASON_CHARS = 300
+_READ_BYTES = 2**16
+
+
+class Lines:
+    """What comes line by line from a file descriptor, without waiting for more than has come."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._begun: list[bytes] = []  # a line, in pieces: a tokenizer has 10 MB
+
+    def read(self) -> list[bytes] | None:
+        """The lines that are complete now; None when nothing will come any more. Blocks if nothing has come."""
+        data = os.read(self._fd, _READ_BYTES)
+        if not data:
+            return None
+        first, *others = data.split(b"\n")
+        self._begun.append(first)
+        if not others:
+            return []
+        lines = [b"".join(self._begun), *others]
+        self._begun = [lines.pop()]
+        return lines
+
+
+class Trial:
+    """A child that tries one grammar."""
+
+    def __init__(self, job: Any, tokenizer: Any) -> None:
+        self._job_id: int = job["id"]
+        self.fd, into = os.pipe()
+        self._said = b""
+        self._process_id = os.fork()
+        if self._process_id == 0:
+            _try_and_exit(job["grammar"], tokenizer, into=into)
+        os.close(into)  # so that the child alone can write, and its end is the pipe's
+
+    def read(self) -> dict[str, Any] | None:
+        """The answer, if the child has ended."""
+        data = os.read(self.fd, _READ_BYTES)
+        self._said += data
+        if data:
+            return None
+        os.close(self.fd)
+        _, status = os.waitpid(self._process_id, 0)
+        said = {"error": _cause_of_death(os.waitstatus_to_exitcode(status))} if status else json.loads(self._said)
+        return {"id": self._job_id, "num_bytes": 0, **said}
+
+
+def main() -> None:
+    """Try every grammar on stdin until that ends. The first line says what the tokenizer is."""
+    lines = Lines(sys.stdin.fileno())
+    while not (come := lines.read()):
+        if come is None:
+            return
+    tokenizer = _tokenizer(json.loads(come.pop(0)))
+    # poll keeps nothing in the kernel, where the children would have a part in it.
+    with selectors.PollSelector() as selector:
+        selector.register(sys.stdin.fileno(), selectors.EVENT_READ)
+        while come is not None:
+            for line in come:
+                trial = Trial(json.loads(line), tokenizer)
+                selector.register(trial.fd, selectors.EVENT_READ, trial)
+            come = []
+            for key, _ in selector.select():
+                if key.data is None:
+                    come = lines.read()
+                elif (answer := key.data.read()) is not None:
+                    selector.unregister(key.fd)
+                    os.write(sys.stdout.fileno(), json.dumps(answer).encode() + b"\n")
+
+
+def _tokenizer(setup: Any) -> Any:
+    from llguidance import LLTokenizer
+
+    return LLTokenizer(setup["tokenizer"], n_vocab=setup["vocab_size"], eos_token=setup["eos_token_ids"])
+
+
+def _cause_of_death(exit_code: int) -> str:
+    if exit_code == -signal.SIGALRM:
+        return f"it takes more than {TIME_LIMIT_S:g} s to compile; make it smaller"
+    return "it nests too deeply or takes too much memory to compile; make it smaller"
+
+
+def _shortened(error: str) -> str:
+    """One line: of a long report what stands after "error:", if it has that, else its beginning and its end."""
+    lines = [line.strip() for line in error.splitlines()]
+    text = next((line for line in lines if line.startswith("error: ")), lines[0]).removeprefix("error: ")
+    half = _MAX_REASON_CHARS // 2
+    return text if len(text) <= 2 * half else f"{text[:half]} … {text[-half:]}"
+
+
+def _try_and_exit(grammar: str, tokenizer: Any, *, into: int) -> NoReturn:
+    has_said = threading.Event()
+
+    def work() -> None:
+        error, num_bytes = _try(grammar, tokenizer)
+        os.write(into, json.dumps({"error": _shortened(error) if error else None, "num_bytes": num_bytes}).encode())
+        has_said.set()
+
+    try:
+        _let_go_of_the_parents_files()
+        _set_limits()
+        threading.stack_size(STACK_BYTES)
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    finally:
+        os._exit(not has_said.is_set())
+
+
+def _let_go_of_the_parents_files() -> None:
+    """Or who reads from the parent would learn of its end only with the child's, and of each crash in the log."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        os.dup2(nothing, stream.fileno())
+
+
+def _set_limits() -> None:
+    import resource
+
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, TIME_LIMIT_S)
+    os.nice(5)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux":  # elsewhere the limit is not kept, or counts what is only reserved
+        limit = _memory_bytes(0) + MEMORY_LIMIT
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def _memory_bytes(field: int) -> int:
+    """Of this process, as Linux counts: 0 = addresses in use, 1 = resident. 0 elsewhere."""
+    if sys.platform != "linux":
+        return 0
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[field]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _try(grammar: str, tokenizer: Any) -> tuple[str, int]:
+    """Why it cannot be used ("": it can), and the bytes it takes."""
+    from llguidance import LLMatcher
+
+    before = _memory_bytes(1)
+    matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits())
+    reason = matcher.get_error() or _walk(matcher, tokenizer.eos_tokens)
+    return reason, max(0, _memory_bytes(1) - before)
+
+
+def _walk(matcher: Any, eos_token_ids: Sequence[int]) -> str:
+    """Take a few random steps; says what is wrong, if anything is."""
+    import time
+
+    rng = random.Random(0)
+    for step in range(NUM_STEPS):
+        start = time.thread_time()
+        mask = matcher.compute_bitmask()
+        seconds = time.thread_time() - start
+        if matcher.is_error():
+            return str(matcher.get_error())
+        if seconds > SLOW_MASK_S:
+            return f"it takes {seconds * 1e3:.0f} ms for one token; at most {SLOW_MASK_S * 1e3:g} ms are given"
+        token_id = _any_token(mask, eos_token_ids, rng)
+        if token_id is None:
+            return "" if step else "only the empty text matches it"
+        matcher.consume_token(token_id)
+        if matcher.is_error():
+            return str(matcher.get_error())
+        if matcher.is_stopped():
+            return ""
+    return ""
+
+
+def _any_token(mask: bytes, eos_token_ids: Sequence[int], rng: random.Random) -> int | None:
+    """A token that the mask allows, about at random, but no end token."""
+    start = rng.randrange(len(mask))
+    for index in itertools.chain(range(start, len(mask)), range(start)):
+        if mask[index]:
+            for bit in range(8):
+                if mask[index] >> bit & 1 and index * 8 + bit not in eos_token_ids:
+                    return index * 8 + bit
+    return None
+
+
+def limits() -> Any:
+    """Bounds on a grammar's work, the same in the trial and in life."""
+    from llguidance import LLParserLimits
+
+    # A state takes 1 to 2 kB and each request has its own; a string with a maxLength takes one per character.
+    return LLParserLimits(max_lexer_states=100_000, verbose_errors=False)
+
+
+if __name__ == "__main__":
+    main()
