@@ -72,18 +72,23 @@ class Batch:
 
 
 class SampledToken(NamedTuple):
-    """The token drawn for a row."""
+    """The token drawn for a row. `finish_reason`: why the output ends with it, if it is its grammar that ends it."""
 
     token_id: int
     logprobs: TokenLogprobs | None = None
+    finish_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RowFailure:
-    """A row whose result cannot be used, and why; it costs only its own request. `error_id` stands in the log."""
+    """A row whose result cannot be used, and why; it costs only its own request. `error_id` stands in the log.
+
+    `param`: the request's own field at fault, if it is its own fault.
+    """
 
     message: str
     error_id: str | None = None
+    param: str | None = None
 
 
 # What the scheduler is told of a row: a token, why there is none, or None where nothing was to be drawn.

@@ -14,7 +14,7 @@ from .budget import step_budget
 from .config import EngineConfig
 from .cost_model import CostModel
 from .detokenizer import TextStream
-from .errors import RequestFailedError
+from .errors import ConstraintError, RequestFailedError
 from .outputs import OutputDelta, PromptLogprobs, StepStats
 from .record import RecordingScheduler
 from .request import Request
@@ -245,7 +245,8 @@ class EngineCore:
         if stream is None:
             return ""
         params = request.params
-        hidden = request.finish_reason == "stop" and not params.include_stop_str_in_output
+        is_end = request.finish_reason == "stop" and token_id in request.stop_token_ids
+        hidden = is_end and not params.include_stop_str_in_output
         text = stream.push(
             None if hidden else token_id,
             last=request.is_finished,
@@ -295,8 +296,10 @@ def _failure(request: Request, exc: Exception) -> RowFailure:
 
 
 def _request_error(request: Request, failure: RowFailure) -> RequestFailedError:
-    error_id = failure.error_id
-    if error_id is None:  # no exception has been logged for it
-        error_id = uuid.uuid4().hex[:12]
+    error_id = failure.error_id or uuid.uuid4().hex[:12]
+    if failure.param is not None:
+        _log.info("request %s cannot be met: %s, error id %s", request.request_id, failure.message, error_id)
+        return ConstraintError(failure.message, error_id=error_id, param=failure.param)
+    if failure.error_id is None:  # no exception has been logged for it
         _log.error("request %s failed: %s, error id %s", request.request_id, failure.message, error_id)
     return RequestFailedError(f"{failure.message} (error id {error_id})", error_id=error_id)

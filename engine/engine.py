@@ -138,12 +138,18 @@ class AsyncEngine:
         ValueError if the request_id is in use.
         """
         self._check_admission(params)
+        compiling = self._intake.compile(params)
         reading = await asyncio.to_thread(self._intake.read, prompt, params)
+        grammar = None
+        if compiling is not None:
+            grammar = await asyncio.shield(asyncio.wrap_future(compiling))  # who leaves cancels it for nobody
         core = self._check_admission(params)  # things may have changed meanwhile
         request_id = request_id or uuid.uuid4().hex
         if core.has(request_id):
             raise ValueError(f"request_id {request_id!r} is in use")
-        requests = self._intake.requests(request_id, reading, params, now=time.monotonic(), tenant=tenant)
+        requests = self._intake.requests(
+            request_id, reading, params, now=time.monotonic(), tenant=tenant, grammar=grammar
+        )
         self._sinks[request_id] = sink
         self._outputs_left[request_id] = set(range(len(requests)))
         if not core.num_unfinished:

@@ -8,6 +8,7 @@ SplitfuseError
 ├── QueueFullError         come back later (HTTP 429)
 ├── UnavailableError       loading, draining or stopped (HTTP 503)
 └── RequestFailedError     this request broke inside the engine; others went on (HTTP 500)
+    └── ConstraintError    … because of what it asked for: no token was left that it allows (HTTP 400)
 """
 
 
@@ -57,3 +58,11 @@ class RequestFailedError(SplitfuseError):
     def __init__(self, message: str, *, error_id: str) -> None:
         super().__init__(message)
         self.error_id = error_id
+
+
+class ConstraintError(RequestFailedError):
+    """A request's own constraints left it no way on. The message says which, so it is for the user to read."""
+
+    def __init__(self, message: str, *, error_id: str, param: str) -> None:
+        super().__init__(message, error_id=error_id)
+        self.param = param

@@ -1,8 +1,9 @@
 """Intake: a prompt and its parameters become requests, or a clear refusal. The last check before the scheduler."""
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import ContextLengthError, InvalidRequestError
 from .model_config import ModelConfig
@@ -10,6 +11,10 @@ from .randomness import derive_seed
 from .request import Request
 from .sampling_params import SamplingParams, check_text, check_token_ids
 from .tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from .grammar import CompiledGrammar
+    from .grammar_compiler import GrammarCompiler
 
 # Text, ids, or {"prompt": text} / {"prompt_token_ids": ids} as vLLM takes them.
 Prompt = str | Sequence[int] | Mapping[str, Any]
@@ -30,12 +35,14 @@ class Intake:
         self,
         *,
         tokenizer: Tokenizer | None,
+        grammars: "GrammarCompiler | None",
         model_config: ModelConfig,
         max_model_len: int,
         max_cache_tokens: int,
         seed: int,
     ) -> None:
         self._tokenizer = tokenizer
+        self._grammars = grammars
         self._vocab_size = model_config.vocab_size
         # A checkpoint may name an end token that its logits do not have.
         self._eos_token_ids = frozenset(i for i in model_config.eos_token_ids if 0 <= i < model_config.vocab_size)
@@ -44,10 +51,32 @@ class Intake:
         self._seed = seed
         self._num_seeds = 0
 
+    def compile(self, params: SamplingParams) -> "Future[CompiledGrammar] | None":
+        """The grammar of the structured outputs, in a while; None if there are none. Do not cancel it: it is shared.
+
+        Raises InvalidRequestError at once or from the future.
+        """
+        if params.structured_outputs is None:
+            return None
+        if self._grammars is None:
+            raise InvalidRequestError(
+                "structured_outputs needs a tokenizer, and this model's folder has no tokenizer.json",
+                param="structured_outputs",
+            )
+        return self._grammars.compile(params.structured_outputs)
+
     def requests(
-        self, request_id: str, reading: Reading, params: SamplingParams, *, now: float, tenant: str = ""
+        self,
+        request_id: str,
+        reading: Reading,
+        params: SamplingParams,
+        *,
+        now: float,
+        tenant: str = "",
+        grammar: "CompiledGrammar | None" = None,
     ) -> list[Request]:
-        """The n requests of one prompt. Raises InvalidRequestError (ContextLengthError)."""
+        """The n requests of one prompt; `grammar` as compiled. Raises InvalidRequestError (ContextLengthError)."""
+        assert (grammar is None) == (params.structured_outputs is None)
         token_ids = reading.token_ids
         params.check_against(vocab_size=self._vocab_size)
         if params.truncate_prompt_tokens is not None:
@@ -71,6 +100,7 @@ class Intake:
                     seed=seed if index == 0 else derive_seed(seed, index),
                     stop_token_ids=stop_ids,
                     bad_words=reading.bad_words,
+                    grammar=None if grammar is None else grammar.begin(),
                     tenant=tenant,
                     leader=requests[0] if index else None,
                     arrival_time=now,

@@ -99,8 +99,10 @@ class LLM:
     def _add(self, prompt: Prompt, params: SamplingParams) -> RequestOutput:
         request_id = str(next(self._ids))
         try:
+            compiling = self._intake.compile(params)
             reading = self._intake.read(prompt, params)
-            requests = self._intake.requests(request_id, reading, params, now=time.monotonic())
+            grammar = None if compiling is None else compiling.result()
+            requests = self._intake.requests(request_id, reading, params, now=time.monotonic(), grammar=grammar)
         except InvalidRequestError:
             self.core.abort_all()
             raise

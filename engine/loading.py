@@ -6,6 +6,7 @@ from pathlib import Path
 from .config import EngineConfig
 from .core import EngineCore
 from .errors import ConfigError
+from .grammar_compiler import GrammarCompiler
 from .intake import Intake
 from .model_runner import ModelRunner, model_folder
 from .tokenizer import Tokenizer
@@ -44,9 +45,11 @@ def load(config: EngineConfig) -> EngineParts:
     runner = ModelRunner(config, folder)
     has_tokenizer = (folder / "tokenizer.json").exists() or config.load_format != "dummy"
     tokenizer = Tokenizer(folder, chat_template=config.chat_template) if has_tokenizer else None
+    model_config = runner.loaded.model_config
     intake = Intake(
         tokenizer=tokenizer,
-        model_config=runner.loaded.model_config,
+        grammars=None if tokenizer is None else GrammarCompiler(tokenizer, model_config),
+        model_config=model_config,
         max_model_len=runner.loaded.max_model_len,
         max_cache_tokens=runner.loaded.num_blocks * config.block_size,
         seed=config.seed,

@@ -11,6 +11,7 @@ from ..kernels import ops
 from .batch import Batch, BatchRow, Moves, RowFailure, RowResult, RunResult, ScoredRow
 from .config import DEMO_FOLDER, EngineConfig
 from .errors import ConfigError
+from .grammar import TokenMasks
 from .inputs import build_inputs
 from .kv_cache import KVCache, num_cache_blocks
 from .model_config import ModelConfig
@@ -74,6 +75,7 @@ class ModelRunner:
             num_host_blocks=num_host_blocks,
         )
         self._device = device
+        self._masks = TokenMasks(device)
         self.loaded = LoadedModel(
             model_config=model_config,
             device=device,
@@ -95,7 +97,7 @@ class ModelRunner:
         inputs = build_inputs(batch, block_size=self._cache.block_size, device=self._device)
         hidden = self._model.forward(inputs, self._cache)
         requests = [row.request for row in batch.rows if row.samples]
-        sampled = iter(sample(self._model.logits(hidden[: len(requests)]), requests))
+        sampled = iter(sample(self._model.logits(hidden[: len(requests)]), requests, self._masks))
         results: list[RowResult] = [next(sampled) if row.samples else None for row in batch.rows]
         if len(hidden) == len(requests):
             return list(results)

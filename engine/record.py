@@ -72,6 +72,12 @@ def outcome(batch: Batch) -> dict[str, Any]:
     return {"finished": finished} if finished else {}
 
 
+def _is_ended_by_token(request: Request) -> bool:
+    return request.finish_reason == "stop" or (
+        request.finish_reason == "length" and request.num_tokens < request.max_num_tokens
+    )
+
+
 class Recorder:
     """Writes the lines. Knows which words stand for what, not when to say them."""
 
@@ -133,8 +139,8 @@ class Recorder:
         more: dict[str, list[int]] = {
             "failed": [i for i, (_, result) in enumerate(rows) if isinstance(result, RowFailure)],
             "nothing": [i for i, (row, result) in enumerate(rows) if result is None and row.samples],
-            # Stopped by its last token: one that came with a late stop string is told by `finish`.
-            "stops": [i for i, (row, result) in enumerate(rows) if result and row.request.finish_reason == "stop"],
+            # Ended by its last token: one that came with a late stop string is told by `finish`.
+            "stops": [i for i, (row, result) in enumerate(rows) if result and _is_ended_by_token(row.request)],
         }
         if self._has_token_ids:
             more["tokens"] = [result.token_id for _, result in rows if isinstance(result, tuple)]

@@ -6,9 +6,13 @@ There is no prefill and no decode here, only catching up. Knows no text, no tens
 """
 
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from .outputs import RequestMetrics
 from .sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from .grammar import Grammar
 
 
 class Status(Enum):
@@ -33,6 +37,7 @@ class Request:
         "finished_time",
         "first_scheduled_time",
         "first_token_time",
+        "grammar",
         "host_block_table",
         "index",
         "is_scored",
@@ -65,6 +70,7 @@ class Request:
         index: int = 0,
         stop_token_ids: frozenset[int] = frozenset(),
         bad_words: tuple[tuple[int, ...], ...] = (),
+        grammar: "Grammar | None" = None,
         tenant: str = "",
         leader: "Request | None" = None,
         arrival_time: float = 0.0,
@@ -79,6 +85,7 @@ class Request:
         self.max_num_tokens = max_num_tokens  # prompt and output together
         self.stop_token_ids = stop_token_ids  # the model's end tokens (unless ignored) and the request's own
         self.bad_words = bad_words  # token sequences that must not be completed
+        self.grammar = grammar  # follows token_ids by itself; the step's thread alone touches it
         self.tenant = tenant  # whose blocks it may share, and whose share of the machine it uses
         self.leader = leader  # the first of the n outputs of this prompt, if it is another one
         self.arrival_time = arrival_time

@@ -1,8 +1,11 @@
 """Sampler: logits become tokens. A row's draw depends on its own logits, parameters, seed and position, nothing else.
 
-Order of work on a row: allowed ids and bias, penalties, forbidden tokens, temperature, top-k, top-p, min-p, draw.
+Order of work on a row: allowed ids and bias, penalties, forbidden tokens, grammar, temperature, top-k, top-p, min-p,
+draw. The grammar comes last of what changes logits, so no bias and no penalty brings back what it rules out; filters
+see only what it leaves.
 """
 
+import math
 import weakref
 from collections.abc import Sequence
 
@@ -11,6 +14,7 @@ from torch import Tensor
 
 from ..kernels import ops
 from .batch import RowFailure, RowResult, SampledToken
+from .grammar import Grammar, TokenMasks
 from .outputs import TokenLogprobs
 from .randomness import draw_key
 from .request import Request
@@ -19,33 +23,80 @@ from .sampling_params import SamplingParams
 NOT_FINITE = "the model's output for this request is not finite"
 _MINUS_INFINITY = float("-inf")
 _LARGEST = 3e38  # about float32's largest
+_NOTHING_LEFT = "no token is left that it and allowed_token_ids, bad_words and min_tokens all allow; drop one of them"
 # Candidates looked at before a full sort: at 32,000 entries topk(1024) takes a third of a sort's time.
 _NUM_TOP_P_CANDIDATES = 1024
 
 
-def sample(logits: Tensor, requests: Sequence[Request]) -> list[RowResult]:
+def sample(logits: Tensor, requests: Sequence[Request], masks: TokenMasks | None = None) -> list[RowResult]:
     """Draw the next token of each request.
 
-    logits [S, V] float32, one row per request; overwritten. A row that is not finite gives a RowFailure.
+    logits [S, V] float32, one row per request; overwritten. A row that is not finite gives a RowFailure, and so does
+    one whose grammar finds no token. `masks` is needed if a request has a grammar; that then stands behind its token.
     """
     wanted = [request.params.logprobs for request in requests]
     raw = logits.clone() if any(count is not None for count in wanted) else logits
     for row, request in enumerate(requests):
         if _is_adjusted(request):
             _adjust(logits[row], request)
+    constrained = [row for row, request in enumerate(requests) if request.grammar is not None]
+    if constrained:
+        assert masks is not None
+        _constrain(logits, requests, constrained, masks)
     best, tokens = logits.max(dim=-1)  # NaN wins a max, so `best` shows every row that is not finite
     random_rows = [row for row, request in enumerate(requests) if not request.params.is_greedy]
     if random_rows:
         every = len(random_rows) == len(requests)
         drawn = _draw(logits if every else logits[random_rows], [requests[row] for row in random_rows])
         tokens[random_rows] = drawn
-    finite = torch.isfinite(best).tolist()
+    results = [_result(*drawn) for drawn in zip(requests, tokens.tolist(), best.tolist(), strict=True)]
+    if raw is logits:
+        return results
     return [
-        SampledToken(token, None if count is None else _logprobs(raw[row], token, count))
-        if good
-        else RowFailure(NOT_FINITE)
-        for row, (token, count, good) in enumerate(zip(tokens.tolist(), wanted, finite, strict=True))
+        result._replace(logprobs=_logprobs(raw[row], result.token_id, count))
+        if isinstance(result, SampledToken) and count is not None
+        else result
+        for row, (result, count) in enumerate(zip(results, wanted, strict=True))
     ]
+
+
+def _result(request: Request, token_id: int, logit: float) -> RowResult:
+    """What becomes of the token drawn for a row whose largest logit is given."""
+    if request.grammar is not None and (logit == _MINUS_INFINITY or request.grammar.error is not None):
+        return _at_dead_end(request, request.grammar)
+    if not math.isfinite(logit):
+        return RowFailure(NOT_FINITE)
+    return SampledToken(token_id) if request.grammar is None else _taken(request, request.grammar, token_id)
+
+
+def _taken(request: Request, grammar: Grammar, token_id: int) -> RowResult:
+    if request.params.allowed_token_ids is None and not request.bad_words:  # on its way down it would not heed them
+        token_id = grammar.take(token_id, num_left=request.max_num_tokens - request.num_tokens - 1)
+    else:
+        grammar.advance(token_id)
+    if grammar.error is not None:
+        return _at_dead_end(request, grammar)
+    return SampledToken(token_id, finish_reason=grammar.finish_reason)
+
+
+def _at_dead_end(request: Request, grammar: Grammar) -> RowResult:
+    """No token can be drawn. Where the grammar accepts that is the end, elsewhere the request has failed."""
+    if grammar.error is None and grammar.is_accepting:
+        return SampledToken(min(grammar.compiled.eos_token_ids), finish_reason="stop")
+    outputs = request.params.structured_outputs
+    assert outputs is not None
+    reason = grammar.error or _NOTHING_LEFT
+    return RowFailure(f"{outputs.name} cannot be met any further: {reason}", param=outputs.name)
+
+
+def _constrain(logits: Tensor, requests: Sequence[Request], rows: Sequence[int], masks: TokenMasks) -> None:
+    grammars = []
+    for row in rows:
+        request = requests[row]
+        assert request.grammar is not None
+        request.grammar.follow(request.token_ids, num_prompt_tokens=request.num_prompt_tokens)
+        grammars.append(request.grammar)
+    masks.add_to(logits, rows, masks.allowed(grammars))
 
 
 def _is_adjusted(request: Request) -> bool:
@@ -55,6 +106,7 @@ def _is_adjusted(request: Request) -> bool:
         or params.allowed_token_ids is not None
         or request.bad_words
         or params.min_tokens > request.num_output_tokens
+        or (request.grammar is not None and params.ignore_eos)
         or params.repetition_penalty != 1.0
         or params.presence_penalty
         or params.frequency_penalty
@@ -96,8 +148,15 @@ def _adjust(row: Tensor, request: Request) -> None:
     forbidden = {word[-1] for word in request.bad_words if _is_about_to_end(word, request.token_ids)}
     if params.min_tokens > request.num_output_tokens:
         forbidden |= request.stop_token_ids
+    if request.grammar is not None and params.ignore_eos:
+        forbidden |= request.grammar.compiled.eos_token_ids  # they are no stop tokens then
     allowed = params.allowed_token_ids
-    if allowed is not None and len(allowed) <= len(forbidden) and forbidden.issuperset(allowed):
+    if (
+        request.grammar is None
+        and allowed is not None
+        and len(allowed) <= len(forbidden)
+        and forbidden.issuperset(allowed)
+    ):
         return  # a ban that leaves nothing to draw is not kept
     if forbidden:
         row[torch.tensor(sorted(forbidden), device=row.device)] = _MINUS_INFINITY
@@ -110,8 +169,10 @@ def _penalise(row: Tensor, request: Request) -> None:
         seen = torch.tensor(sorted(set(request.token_ids)), device=row.device)
         values = row[seen]
         penalty = params.repetition_penalty
-        changed = torch.where(values > 0, values / penalty, values * penalty)
-        row[seen] = changed.clamp(-_LARGEST, _LARGEST)  # a tiny penalty reaches infinity
+        changed = torch.where(values > 0, values / penalty, values * penalty).clamp(-_LARGEST, _LARGEST)
+        row[seen] = torch.where(
+            values.isinf(), values, changed
+        )  # a tiny penalty reaches infinity; a ban is there already
     output = request.token_ids[request.num_prompt_tokens :]
     if output and (params.presence_penalty or params.frequency_penalty):
         ids, counts = torch.unique(torch.tensor(output, device=row.device), return_counts=True)

@@ -96,10 +96,6 @@ class SamplingParams:
             raise InvalidRequestError(
                 f"min_tokens {self.min_tokens} is more than max_tokens {self.max_tokens}", param="min_tokens"
             )
-        if self.structured_outputs is not None:
-            raise InvalidRequestError(
-                "structured_outputs is not supported yet; leave it out", param="structured_outputs"
-            )
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any], *, defaults: Mapping[str, Any] | None = None) -> "SamplingParams":

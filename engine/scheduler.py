@@ -327,11 +327,12 @@ class Scheduler:
                 self._blocks.remember(request, row.start)
                 if result is not None:
                     assert row.samples
-                    progress.append(Progress(request, result, self._append(request, result.token_id, now)))
+                    progress.append(Progress(request, result, self._append(request, result, now)))
         assert not self._to_finish, "only requests in flight are put off"
         return progress
 
-    def _append(self, request: Request, token_id: int, now: float) -> float | None:
+    def _append(self, request: Request, sampled: SampledToken, now: float) -> float | None:
+        token_id = sampled.token_id
         request.token_ids.append(token_id)
         if self._counters is not None:
             self._counters.produced(request)
@@ -344,6 +345,8 @@ class Scheduler:
         if token_id in request.stop_token_ids and request.num_output_tokens > request.params.min_tokens:
             own = token_id if token_id in request.params.stop_token_ids else None
             self.finish(request, reason="stop", stop_reason=own, now=now)
+        elif sampled.finish_reason is not None:
+            self.finish(request, reason=sampled.finish_reason, now=now)
         elif request.num_tokens >= request.max_num_tokens:
             self.finish(request, reason="length", now=now)
         return gap

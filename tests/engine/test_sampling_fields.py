@@ -118,6 +118,7 @@ def test_bad_words_that_no_logit_can_make_are_no_words() -> None:
     config = SimpleNamespace(vocab_size=50, eos_token_ids=())
     intake = Intake(
         tokenizer=tokenizer,  # type: ignore[arg-type]
+        grammars=None,
         model_config=config,  # type: ignore[arg-type]
         max_model_len=64,
         max_cache_tokens=64,

@@ -39,7 +39,10 @@ def run_schedule(llm: LLM, arrivals: list[Arrival]) -> int:
             arrival = waiting.pop(0)
             request_id = f"{id(llm)}-{len(by_id)}"
             by_id[request_id] = arrival
-            core.add(llm._intake.requests(request_id, Reading(arrival.prompt), arrival.params, now=float(step)))
+            compiling = llm._intake.compile(arrival.params)
+            grammar = None if compiling is None else compiling.result()
+            reading = Reading(arrival.prompt)
+            core.add(llm._intake.requests(request_id, reading, arrival.params, now=float(step), grammar=grammar))
         for request_id, arrival in by_id.items():
             if arrival.abort_after is not None and step >= arrival.at_step + arrival.abort_after:
                 for delta in core.abort(request_id):
