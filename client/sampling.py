@@ -32,6 +32,7 @@ class Sampling(TypedDict, total=False):
     skip_special_tokens: bool | None
     truncate_prompt_tokens: int | None
     structured_outputs: dict[str, Any] | None
+    response_format: dict[str, Any] | None
     priority: int | None
     timeout_ms: int | None
     max_queue_ms: int | None

@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..engine.errors import (
+    ConstraintError,
     InvalidRequestError,
     ModelNotFoundError,
     QueueFullError,
@@ -118,6 +119,8 @@ def _ours(exc: SplitfuseError) -> Problem:
         case UnavailableError():
             code = exc.code if isinstance(exc, NotReadyError) else None
             return Problem(503, text, "service_unavailable", code=code, headers={"Retry-After": str(RETRY_AFTER_S)})
+        case ConstraintError():
+            return Problem(400, text, param=exc.param, code="constraint_not_met")
         case RequestFailedError():
             return _internal(exc.error_id)
         case _:

@@ -18,6 +18,7 @@ from .fields import event_id, take_bool, take_prompt, take_user
 from .hang_up import unless_hung_up
 from .jobs import Job
 from .native_shapes import event_json, result_object
+from .response_format import read_response_format
 from .results import seq_id_of
 from .service import Service, service_of
 from .sse import MAX_BATCH, PING, PING_S, EventStream, frame, frame_of_pieces, native_error_frame
@@ -39,6 +40,7 @@ async def generate(request: Request) -> Response:
     is_stream = take_bool(fields, "stream")
     user = take_user(fields)
     prompt = take_prompt(fields)
+    read_response_format(fields)
     params = SamplingParams.from_fields(fields, defaults=DEFAULTS)
     job = service.new_job(params, owner=owner_of(request))
     service.results.add(job)

@@ -12,6 +12,7 @@ from typing import Any
 from ..engine.errors import InvalidRequestError
 from ..engine.sampling_params import SamplingParams
 from .fields import take_bool
+from .response_format import read_response_format
 
 COMPLETION_DEFAULTS = {"default_max_tokens": 16}
 CHAT_DEFAULTS = {"default_max_tokens": None}  # all that fits
@@ -23,10 +24,8 @@ _DROPPED = frozenset(
     }
 )
 # Not built, with the values that ask for nothing.
-_RESPONSE_FORMAT: dict[str, tuple[Any, ...]] = {"response_format": ({"type": "text"},)}
-_COMPLETION_NEUTRAL: dict[str, tuple[Any, ...]] = {"suffix": ("",), **_RESPONSE_FORMAT}
+_COMPLETION_NEUTRAL: dict[str, tuple[Any, ...]] = {"suffix": ("",)}
 _CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    **_RESPONSE_FORMAT,
     "functions": ([],),
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
@@ -87,6 +86,7 @@ def take_echo(fields: dict[str, Any]) -> Echo:
 def completion_params(fields: dict[str, Any]) -> SamplingParams:
     """The sampling fields of /v1/completions, everything else having been taken out."""
     _drop(fields, _COMPLETION_NEUTRAL)
+    read_response_format(fields)
     best_of = fields.pop("best_of", None)
     n = 1 if fields.get("n") is None else fields["n"]
     if best_of is not None and (type(best_of) is not int or best_of != n):
@@ -97,6 +97,7 @@ def completion_params(fields: dict[str, Any]) -> SamplingParams:
 def chat_params(fields: dict[str, Any]) -> SamplingParams:
     """The sampling fields of /v1/chat/completions, everything else having been taken out."""
     _drop(fields, _CHAT_NEUTRAL)
+    read_response_format(fields)
     _rename_max_tokens(fields)
     fields["logprobs"] = _chat_logprobs(fields)
     return SamplingParams.from_fields(fields, defaults=CHAT_DEFAULTS)

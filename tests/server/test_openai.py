@@ -262,7 +262,6 @@ REFUSED = {
         ("max_tokens", {"max_tokens": 0}),
         ("max_tokens", {"max_tokens": False, "echo": True}),
         ("suffix", {"suffix": "end"}),
-        ("response_format", {"response_format": {"type": "json_object"}}),
         ("best_of", {"best_of": 2}),
         ("best_of", {"best_of": True}),
         ("messages", {"messages": MESSAGES}),
@@ -315,7 +314,6 @@ REFUSED = {
         ("chat_template_kwargs.a", {"chat_template_kwargs": {"a": {"b": 1}}}),
         ("reasoning_effort", {"reasoning_effort": 5}),
         ("functions", {"functions": [{}]}),
-        ("response_format", {"response_format": {"type": "json_object"}}),
         ("modalities", {"modalities": ["audio"]}),
         ("audio", {"audio": {}}),
         ("logprobs", {"logprobs": 1}),
@@ -369,13 +367,6 @@ async def test_the_engines_refusal_names_the_limit_that_was_sent(served, name):
     error = response.json()["error"]
     assert (error["param"], error["message"]) == (name, f"set {name} to 3 or less")
     assert error["code"] == "context_length_exceeded"
-
-
-async def test_unsupported_response_formats_say_so_on_both_routes(served):
-    for route in REFUSED:
-        fields = {"prompt": "x"} if route == "completions" else {"messages": MESSAGES}
-        response = await served.client.post(f"/v1/{route}", json={**fields, "response_format": {"type": "json_object"}})
-        assert response.json()["error"]["message"].startswith("response_format is not supported yet")
 
 
 async def test_equal_limits_under_both_names(served):

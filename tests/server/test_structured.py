@@ -1,0 +1,285 @@
+"""Structured output over HTTP: the real server with the demo model, asked by the openai package and by httpx."""
+
+import asyncio
+import json
+import re
+import time
+from typing import Literal
+
+import jsonschema
+import openai
+import pytest
+from pydantic import BaseModel, ConfigDict, Field
+from serving import parse_events, stream_events
+
+from splitfuse.client import AsyncClient, BadRequestError
+
+MODEL = "splitfuse-demo-5m"
+PROMPT = "Here is a record as JSON:\n"
+MESSAGES = [{"role": "user", "content": "Give me a record as JSON."}]
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 30}, "age": {"type": "integer"}, "ok": {"type": "boolean"}},
+    "required": ["name", "age", "ok"],
+    "additionalProperties": False,
+}
+JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "record", "schema": SCHEMA, "strict": True}}
+EVIL = [
+    {"regex": "(?i)" + r"\p{L}*" * 5000},
+    {"json": {"allOf": [{"type": "string", "pattern": f"a{i}"} for i in range(3000)]}},
+    {"grammar": "start: r0\n" + "\n".join(f"r{i}: r{i + 1}" for i in range(6000)) + '\nr6000: "a"'},
+    {"json": {"type": "integer", "multipleOf": 999983}},
+    {"regex": "a{1000000}"},
+]
+
+
+@pytest.fixture
+async def client(live):
+    async with openai.AsyncOpenAI(
+        base_url=str(live.base_url).rstrip("/") + "/v1", api_key="unused", max_retries=0
+    ) as client:
+        yield client
+
+
+async def generate(live, **fields):
+    """The result of POST /generate, waited for."""
+    response = await live.post("/generate", json={"prompt": PROMPT, "max_tokens": 120, "seed": 1, **fields})
+    assert response.status_code == 202, response.text
+    return (await live.get(response.json()["result_url"] + "?wait=60")).json()
+
+
+def text_of(chunks):
+    return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+
+
+async def test_chat_keeps_to_a_json_schema_streamed_or_not(client):
+    fields = {"model": MODEL, "messages": MESSAGES, "response_format": JSON_SCHEMA, "max_tokens": 120, "seed": 4}
+    plain = await client.chat.completions.create(**fields)
+    value = json.loads(plain.choices[0].message.content)
+    jsonschema.validate(value, SCHEMA)
+    assert plain.choices[0].finish_reason == "stop"
+    chunks = [chunk async for chunk in await client.chat.completions.create(**fields, stream=True)]
+    assert text_of(chunks) == plain.choices[0].message.content
+    assert chunks[-1].choices[0].finish_reason == "stop"
+
+
+async def test_completions_keep_to_a_json_schema_streamed_or_not(client):
+    fields = {"model": MODEL, "prompt": PROMPT, "max_tokens": 120, "seed": 4, "n": 3, "temperature": 1.5}
+    extra = {"response_format": JSON_SCHEMA}
+    plain = await client.completions.create(**fields, extra_body=extra)
+    for choice in plain.choices:
+        jsonschema.validate(json.loads(choice.text), SCHEMA)
+    assert len({choice.text for choice in plain.choices}) == 3
+    texts = ["", "", ""]
+    async for chunk in await client.completions.create(**fields, extra_body=extra, stream=True):
+        texts[chunk.choices[0].index] += chunk.choices[0].text
+    assert texts == [choice.text for choice in plain.choices]
+
+
+class Pet(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    kind: Literal["cat", "dog"]
+    name: str = Field(max_length=12)
+
+
+class Person(BaseModel):
+    name: str
+    age: int
+    pets: list[Pet]
+    friend: Pet | None
+
+
+async def test_parse_gives_pydantic_models(client):
+    completion = await client.chat.completions.parse(
+        model=MODEL, messages=MESSAGES, response_format=Person, max_tokens=400, seed=2
+    )
+    person = completion.choices[0].message.parsed
+    assert isinstance(person, Person)
+    assert person.friend is None or isinstance(person.friend, Pet)
+    async with client.chat.completions.stream(
+        model=MODEL, messages=MESSAGES, response_format=Person, max_tokens=400, seed=2
+    ) as stream:
+        final = await stream.get_final_completion()
+    assert final.choices[0].message.parsed == person
+
+
+async def test_any_object_and_plain_text(client):
+    fields = {"model": MODEL, "messages": MESSAGES, "max_tokens": 150, "seed": 3}
+    anything = await client.chat.completions.create(**fields, response_format={"type": "json_object"})
+    assert isinstance(json.loads(anything.choices[0].message.content), dict)
+    text = await client.chat.completions.create(**fields, response_format={"type": "text"})
+    free = await client.chat.completions.create(**fields)
+    assert text.choices[0].message.content == free.choices[0].message.content
+
+
+@pytest.mark.parametrize("route", ["/generate", "/v1/completions", "/v1/chat/completions"])
+async def test_every_route_takes_both_spellings(live, route):
+    body = {"messages": MESSAGES} if "chat" in route else {"prompt": PROMPT}
+    for fields in ({"response_format": JSON_SCHEMA}, {"structured_outputs": {"json": SCHEMA}}):
+        response = await live.post(route, json={**body, **fields, "max_tokens": 120, "stream": True, "seed": 5})
+        assert response.status_code == 200, response.text
+        text = ""
+        for event in parse_events(response.text):
+            if event["data"] == "[DONE]" or event.get("event") == "done":
+                continue
+            choices = event["data"].get("choices", [event["data"]])
+            text += choices[0].get("text") or choices[0].get("delta", {}).get("content") or ""
+        jsonschema.validate(json.loads(text), SCHEMA)
+
+
+async def test_the_native_kinds(live, client):
+    assert re.fullmatch(r"[A-C]\d{3}", (await generate(live, structured_outputs={"regex": r"[A-C]\d{3}"}))["text"])
+    chosen = await generate(live, structured_outputs={"choice": ["left", "right"]})
+    assert chosen["text"] in ("left", "right")
+    lark = 'start: "<tool_call>" call "</tool_call>"\ncall: %json ' + json.dumps(SCHEMA)
+    called = (await generate(live, structured_outputs={"grammar": lark}))["text"]
+    call = called.removeprefix("<tool_call>").removesuffix("</tool_call>")
+    jsonschema.validate(json.loads(call), SCHEMA)
+    assert isinstance(json.loads((await generate(live, structured_outputs={"json_object": True}))["text"]), dict)
+    chat = await client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, extra_body={"structured_outputs": {"choice": ["blue"]}}
+    )
+    assert (chat.choices[0].message.content, chat.choices[0].finish_reason) == ("blue", "stop")
+
+
+async def test_our_own_client_passes_it_on(live):
+    async with AsyncClient(str(live.base_url)) as own:
+        result = await own.generate(PROMPT, max_tokens=120, structured_outputs={"json": SCHEMA})
+        jsonschema.validate(json.loads(result.text), SCHEMA)
+        result = await own.generate(PROMPT, max_tokens=120, response_format=JSON_SCHEMA)
+        jsonschema.validate(json.loads(result.text), SCHEMA)
+        with pytest.raises(BadRequestError, match="unclosed group"):
+            await own.generate(PROMPT, structured_outputs={"regex": "("})
+
+
+async def test_what_runs_out_of_tokens_is_whole_and_says_that_it_was_cut(live):
+    endless = {"type": "array", "items": {"type": "integer"}}
+    result = await generate(live, structured_outputs={"json": endless}, max_tokens=40, temperature=0)
+    assert result["finish_reason"] == "length"
+    assert len(json.loads(result["text"])) > 5
+
+
+BAD = [
+    ({"response_format": "json_object"}, "response_format.type"),
+    ({"response_format": {}}, "response_format.type"),
+    ({"response_format": {"type": "xml"}}, "response_format.type"),
+    ({"response_format": {"type": ["text"]}}, "response_format.type"),
+    ({"response_format": {"type": "text", "x": 1}}, "response_format.x"),
+    ({"response_format": {"type": "json_object", "schema": {}}}, "response_format.schema"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}}, "response_format.json_schema.name"),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a b", "schema": {}}}},
+        "response_format.json_schema.name",
+    ),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}}, "response_format.json_schema.schema"),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": "{}"}}},
+        "response_format.json_schema.schema",
+    ),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {}, "strict": "yes"}}},
+        "response_format.json_schema.strict",
+    ),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {}, "other": 1}}},
+        "response_format.json_schema.other",
+    ),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "foo"}}}},
+        "response_format.json_schema.schema",
+    ),
+    ({"response_format": JSON_SCHEMA, "structured_outputs": {"regex": "a"}}, "response_format"),
+    ({"structured_outputs": []}, "structured_outputs"),
+    ({"structured_outputs": "json"}, "structured_outputs"),
+    ({"structured_outputs": {}}, "structured_outputs"),
+    ({"structured_outputs": {"json": SCHEMA, "regex": "a"}}, "structured_outputs"),
+    ({"structured_outputs": {"guided_json": {}}}, "structured_outputs.guided_json"),
+    ({"structured_outputs": {"json": {"type": 5}}}, "structured_outputs.json"),
+    ({"structured_outputs": {"regex": "[a-"}}, "structured_outputs.regex"),
+    ({"structured_outputs": {"regex": "a" * 200_000}}, "structured_outputs.regex"),
+    ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
+    ({"structured_outputs": {"grammar": "start: x"}}, "structured_outputs.grammar"),
+    ({"structured_outputs": {"json": {}, "whitespace_pattern": "("}}, "structured_outputs.json"),
+]
+
+
+@pytest.mark.parametrize("route", ["/generate", "/v1/completions", "/v1/chat/completions"])
+async def test_what_makes_no_sense_is_named(live, route):
+    body = {"messages": MESSAGES} if "chat" in route else {"prompt": PROMPT}
+    for fields, param in BAD:
+        response = await live.post(route, json={**body, "max_tokens": 2, **fields})
+        assert response.status_code == 400, (fields, response.text)
+        error = response.json()["error"]
+        assert (error["type"], error["param"]) == ("invalid_request_error", param), fields
+        assert len(error["message"]) > 20
+
+
+async def test_the_openai_package_hears_why(client):
+    fields = {"model": MODEL, "messages": MESSAGES}
+    schema = {"type": "object", "properties": {"a": {"type": "nothing"}}}
+    with pytest.raises(openai.BadRequestError, match="Invalid type: nothing") as info:
+        await client.chat.completions.create(
+            **fields, response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        )
+    assert info.value.param == "response_format.json_schema.schema"
+
+
+async def test_wishes_that_leave_no_token_are_told_to_who_sent_them(live):
+    fields = {"structured_outputs": {"regex": "yes"}, "allowed_token_ids": [100]}
+    response = await live.post("/v1/completions", json={"prompt": PROMPT, **fields})
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["code"], error["param"]) == ("constraint_not_met", "structured_outputs.regex")
+    assert "no token is left" in error["message"]
+    result = await generate(live, **fields)
+    assert (result["status"], result["finish_reason"]) == ("failed", "error")
+    assert result["error"] == error
+    streamed = await live.post("/generate", json={"prompt": PROMPT, **fields, "stream": True})
+    assert parse_events(streamed.text)[-1]["data"]["error"] == error
+
+
+async def test_evil_grammars_cost_their_own_request_and_no_stream_its_tokens(live):
+    """Each is refused within 2 s, all at once, while a stream goes on and good grammars are served beside them."""
+    body = {"prompt": "Long ago", "max_tokens": 480, "temperature": 0, "ignore_eos": True, "stream": True}
+    await generate(live, structured_outputs={"regex": "a"})
+
+    async def refused(outputs):
+        start = time.monotonic()
+        response = await live.post("/generate", json={"prompt": PROMPT, "structured_outputs": outputs})
+        return response, time.monotonic() - start
+
+    async with live.stream("POST", "/generate", json=body) as stream:
+        events = stream_events(stream)
+        await anext(events)
+        attacks = [asyncio.create_task(refused(outputs)) for outputs in EVIL * 2]
+        good = asyncio.create_task(generate(live, structured_outputs={"json": SCHEMA | {"title": "new"}}))
+        gaps, last = [], time.monotonic()
+        async for event in events:
+            gaps.append(time.monotonic() - last)
+            last = time.monotonic()
+            if event["event"] == "done":
+                break
+        assert event["data"]["finish_reason"] == "length"
+    for attack in attacks:
+        response, seconds = await attack
+        assert response.status_code == 400
+        assert seconds < 2.5  # with ten at once on two cores
+    jsonschema.validate(json.loads((await good)["text"]), SCHEMA)
+    assert max(gaps) < 0.5
+
+
+async def test_different_grammars_at_once(live):
+    kinds = [
+        ({"regex": "[a-f]{9}"}, lambda text: re.fullmatch("[a-f]{9}", text)),
+        ({"choice": ["one", "two"]}, lambda text: text in ("one", "two")),
+        ({"json": SCHEMA}, lambda text: jsonschema.validate(json.loads(text), SCHEMA) is None),
+        ({"json_object": True}, lambda text: isinstance(json.loads(text), dict)),
+        (None, lambda text: len(text) > 0),
+    ]
+    requests = [(kind, seed) for seed in range(6) for kind in kinds]
+    results = await asyncio.gather(
+        *(generate(live, structured_outputs=kind[0], seed=seed, max_tokens=90) for kind, seed in requests)
+    )
+    for (kind, _), result in zip(requests, results, strict=True):
+        assert kind[1](result["text"]), result["text"]
