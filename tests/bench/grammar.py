@@ -1,0 +1,90 @@
+"""What grammars cost a step: `python tests/bench/grammar.py [FOLDER...]` prints us per row for each tokenizer.
+
+Each FOLDER holds a tokenizer.json; without any it is the demo model's. Rows are at random places of JSON under one
+schema. `mask`: catch up by a token and say what may come next, on the host. `apply`: add it to the logits.
+"""
+
+import random
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from splitfuse.engine.config import DEMO_FOLDER
+from splitfuse.engine.grammar import CompiledGrammar, Grammar, TokenMasks
+from splitfuse.engine.grammar_compiler import GrammarCompiler
+from splitfuse.engine.model_config import ModelConfig
+from splitfuse.engine.structured_outputs import StructuredOutputs
+from splitfuse.engine.tokenizer import Tokenizer
+
+STEPS = 60
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 200},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "tags": {"type": "array", "items": {"type": "string"}, "minItems": 4},
+        "kind": {"enum": ["cat", "dog", "bird"]},
+    },
+    "required": ["name", "age", "tags", "kind"],
+    "additionalProperties": False,
+}
+
+
+def compile_for(folder: Path) -> CompiledGrammar:
+    """The schema for this tokenizer; prints what getting there took."""
+    raw = {**ModelConfig.from_folder(DEMO_FOLDER).__dict__}
+    tokenizer = Tokenizer(folder)
+    start = time.perf_counter()
+    compiler = GrammarCompiler(tokenizer, ModelConfig(**raw | {"vocab_size": tokenizer.vocab_size}))
+    built = time.perf_counter()
+    compiler.compile(StructuredOutputs(regex="the process for trials is there")).result()
+    ready = time.perf_counter()
+    compiled = compiler.compile(StructuredOutputs(json=SCHEMA)).result()
+    seconds = (built - start, ready - built, time.perf_counter() - ready)
+    print(f"{tokenizer.vocab_size} entries: tokenizer, first grammar, next grammar: ", end="")
+    print(", ".join(f"{1e3 * each:.0f} ms" for each in seconds))
+    return compiled
+
+
+def measure(compiled: CompiledGrammar, num_rows: int) -> tuple[list[float], list[float]]:
+    """Seconds of each step's masks and of applying them, for so many rows."""
+    rng = random.Random(0)
+    masks = TokenMasks(torch.device("cpu"))
+    outputs: list[list[int]] = [[] for _ in range(num_rows)]
+    grammars: list[Grammar] = [compiled.begin() for _ in range(num_rows)]
+    making, applying = [], []
+    for _ in range(STEPS):
+        start = time.perf_counter()
+        for grammar, output in zip(grammars, outputs, strict=True):
+            grammar.follow(output, num_prompt_tokens=0)
+        allowed = masks.allowed(grammars)
+        making.append(time.perf_counter() - start)
+        logits = torch.rand(num_rows, compiled.vocab_size)
+        start = time.perf_counter()
+        masks.add_to(logits, range(num_rows), allowed)
+        applying.append(time.perf_counter() - start)
+        for row, output in enumerate(outputs):
+            choices = logits[row].isfinite().nonzero().flatten().tolist()
+            output.append(rng.choice(choices))
+            if output[-1] in compiled.eos_token_ids:
+                outputs[row], grammars[row] = [], compiled.begin()
+    return making[5:], applying[5:]
+
+
+def main(folders: list[str]) -> None:
+    """Print a line per tokenizer and number of rows."""
+    for folder in map(Path, folders or [str(DEMO_FOLDER)]):
+        compiled = compile_for(folder)
+        for num_rows in (1, 16, 64):
+            making, applying = measure(compiled, num_rows)
+            mean, worst, apply = (
+                1e6 * each / num_rows for each in (statistics.mean(making), max(making), statistics.mean(applying))
+            )
+            print(f"  {num_rows:3} rows: mask {mean:6.1f} (worst step {worst:7.1f}), apply {apply:5.1f} us per row")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
