@@ -42,17 +42,24 @@ def refusal(outputs: StructuredOutputs, reason: str) -> InvalidRequestError:
 def _json(schema: str, outputs: StructuredOutputs) -> str:
     from llguidance import LLMatcher
 
+    read_schema(schema, outputs)
+    options: Any = spacing(outputs)
+    return LLMatcher.grammar_from_json_schema(schema, defaults=options)
+
+
+def read_schema(schema: str, outputs: StructuredOutputs) -> dict[str, Any] | bool:
+    """The JSON schema in this text. Raises InvalidRequestError."""
     try:
         parsed = json.loads(schema)
     except (ValueError, RecursionError) as exc:
         raise refusal(outputs, f"the schema is not valid JSON ({exc})") from exc
     if not isinstance(parsed, (dict, bool)):
         raise refusal(outputs, f"a JSON schema is an object, not {type(parsed).__name__}")
-    options: Any = _spacing(outputs)
-    return LLMatcher.grammar_from_json_schema(schema, defaults=options)
+    return parsed
 
 
-def _spacing(outputs: StructuredOutputs) -> dict[str, Any]:
+def spacing(outputs: StructuredOutputs) -> dict[str, Any]:
+    """Where its JSON may have whitespace, in llguidance's words."""
     if outputs.whitespace_pattern is not None:
         return {"whitespace_pattern": outputs.whitespace_pattern}
     return {"whitespace_flexible": False} if outputs.disable_any_whitespace else dict(JSON_SPACING)

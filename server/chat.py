@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..engine.chat.calls import STYLE_OF_OTHERS, AnswerReader, call_reader, calls_grammar, detected_style
+from ..engine.chat.answer_grammar import STYLE_OF_OTHERS, answer_grammar
+from ..engine.chat.calls import AnswerReader, call_reader, detected_style
 from ..engine.chat.conversation import Message, read_messages
 from ..engine.chat.template import RESERVED_NAMES, ChatTemplate
 from ..engine.chat.thinking import CLOSING, OPENING, ThinkingReader
@@ -44,14 +45,14 @@ class Chat:
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerForm:
-    """How an answer is taken apart, and the grammar that it must follow if it must be a call."""
+    """How an answer is taken apart."""
 
     style: str | None = None  # of the calls that are looked for
     tools: list[Tool] = field(default_factory=list)  # that may be called
+    is_forced: bool = False  # it must be a call
     max_calls: int | None = None
     thinks: bool = False
     is_open: bool = False  # the prompt ends within the reasoning
-    grammar: str | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -96,29 +97,41 @@ def answer_form(chat: Chat, prompt: str, template: ChatTemplate, settings: Setti
     style = _style(chat, template, settings)
     tools = [tool for tool in chat.tools if chat.choice.name in (None, tool["function"]["name"])]
     is_parallel = chat.is_parallel and chat.choice.mode != "named"
-    grammar = None
-    if chat.choice.is_forced and style is not None:
-        grammar = calls_grammar(style, tools, is_parallel=is_parallel, thinks=thinks, is_open=is_open)
     return AnswerForm(
         style=style,
         tools=tools,
+        is_forced=chat.choice.is_forced,
         max_calls=None if is_parallel else 1,
         thinks=thinks,
         is_open=is_open,
-        grammar=grammar,
     )
 
 
 def constrained(params: SamplingParams, form: AnswerForm) -> SamplingParams:
-    """The parameters with the form's grammar, if it has one. Raises InvalidRequestError."""
-    if form.grammar is None:
+    """The parameters with a grammar of the whole answer, where calls are forced or content has a given shape.
+
+    Raises InvalidRequestError.
+    """
+    content = params.structured_outputs
+    if content is None and not form.is_forced:
         return params
-    if params.structured_outputs is not None:
+    if content is not None and form.is_forced:
         raise InvalidRequestError(
-            "an answer cannot be a call of a tool and follow a response_format; set tool_choice none or auto",
+            "an answer cannot be a call of a tool and have a given shape as well; set tool_choice none or auto",
             param="tool_choice",
         )
-    return dataclasses.replace(params, structured_outputs=StructuredOutputs(grammar=form.grammar))
+    if form.is_plain or (form.style is None and not form.is_open and content is not None and content.kind == "grammar"):
+        return params  # a grammar of the request's own leaves no room for reasoning before
+    grammar = answer_grammar(
+        style=form.style,
+        tools=form.tools,
+        is_parallel=form.max_calls is None,
+        thinks=form.thinks,
+        is_open=form.is_open,
+        content=content,
+    )
+    outputs = StructuredOutputs(grammar=grammar, param="tools" if content is None else content.name)
+    return dataclasses.replace(params, structured_outputs=outputs)
 
 
 def _style(chat: Chat, template: ChatTemplate, settings: Settings) -> str | None:

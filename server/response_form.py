@@ -1,7 +1,8 @@
 """What a request to /v1/responses asks: a chat to go on with, and what the response repeats of the request."""
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,8 +20,18 @@ _DEFAULTS = {"default_max_tokens": None}  # all that fits
 _REPEATED = ("metadata", "prompt_cache_key", "safety_identifier", "service_tier", "truncation", "max_tool_calls")
 _DROPPED = ("prompt_cache_options", "prompt_cache_retention", "stream_options", "context_management")
 # An answer that neglected one of these would be wrong.
-_REFUSED = ("conversation", "prompt", "moderation", "n", "logprobs", "prompt_logprobs", "max_tokens", "response_format")
+_REFUSED = (
+    *("conversation", "prompt", "moderation", "n", "messages", "logprobs", "prompt_logprobs", "max_tokens"),
+    *("reasoning_effort", "response_format"),
+)
 _MAX_REPEATED_CHARS = 16_384
+_WORDS = {
+    "messages": "input",
+    "prompt": "input",
+    "max_tokens": "max_output_tokens",
+    "logprobs": "top_logprobs",
+    "reasoning_effort": "reasoning.effort",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +61,17 @@ class ResponseRequest:
     stream: bool
 
 
+def refuse_foreign(fields: dict[str, Any]) -> None:
+    """Refuse by name what belongs to other routes, or is not built and would be missed. Raises InvalidRequestError."""
+    for name in _REFUSED:
+        if fields.pop(name, None) is not None:
+            raise InvalidRequestError(f"{name} is not supported by /v1/responses; leave it out", param=name)
+
+
 def take_response(
     fields: dict[str, Any], *, earlier: Sequence[Message] = (), previous_id: str | None = None
 ) -> ResponseRequest:
     """The request; `earlier` is the conversation of the response that it goes on from. Raises InvalidRequestError."""
-    for name in _REFUSED:
-        if fields.pop(name, None) is not None:
-            raise InvalidRequestError(f"{name} is not supported by /v1/responses; leave it out", param=name)
     for name in _DROPPED:
         fields.pop(name, None)
     messages = [*earlier, *read_items(fields.pop("input", None))]
@@ -78,6 +93,19 @@ def take_response(
         is_stored=is_stored,
     )
     return ResponseRequest(chat=chat, params=params, form=form, stream=stream)
+
+
+@contextlib.contextmanager
+def in_response_words() -> Iterator[None]:
+    """Make refusals name what this door calls it."""
+    try:
+        yield
+    except InvalidRequestError as exc:
+        name = _WORDS.get(exc.param or "")
+        if name is not None:
+            exc.args = (str(exc).replace(str(exc.param), name),)
+            exc.param = name
+        raise
 
 
 def _take_chat(fields: dict[str, Any], messages: list[Message], repeated: dict[str, Any]) -> Chat:
@@ -111,14 +139,7 @@ def _take_params(fields: dict[str, Any], repeated: dict[str, Any], *, has_logpro
     fields["logprobs"] = (0 if top is None else top) if has_logprobs else None
     fields["max_tokens"] = fields.pop("max_output_tokens", None)
     fields["structured_outputs"] = _constraint(answer_format) or fields.get("structured_outputs")
-    try:
-        params = SamplingParams.from_fields(fields, defaults=_DEFAULTS)
-    except InvalidRequestError as exc:
-        names = {"max_tokens": "max_output_tokens", "logprobs": "top_logprobs"}
-        if exc.param in names:
-            exc.args = (str(exc).replace(exc.param, names[exc.param]),)
-            exc.param = names[exc.param]
-        raise
+    params = SamplingParams.from_fields(fields, defaults=_DEFAULTS)
     repeated |= {"temperature": params.temperature, "top_p": params.top_p, "text": {**text, "format": answer_format}}
     return params
 
@@ -129,12 +150,12 @@ def _constraint(answer_format: object) -> StructuredOutputs | None:
     if kind == "text":
         return None
     if kind == "json_object":
-        return StructuredOutputs(json_object=True)
+        return StructuredOutputs(json_object=True, param="text.format")
     if kind == "json_schema" and isinstance(answer_format, Mapping):
         schema = answer_format.get("schema")
         if not isinstance(schema, Mapping):
             raise InvalidRequestError("text.format.schema must be a JSON schema, an object", param="text.format.schema")
-        return StructuredOutputs(json=schema)
+        return StructuredOutputs(json=schema, param="text.format.schema")
     raise InvalidRequestError(
         'text.format must be {"type": "text"}, {"type": "json_object"} or {"type": "json_schema", "schema": {...}}',
         param="text.format",

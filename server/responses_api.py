@@ -20,7 +20,7 @@ from .errors import Problem, ResultNotFoundError
 from .fields import event_id, take_user
 from .hang_up import unless_hung_up
 from .jobs import Job
-from .response_form import take_response
+from .response_form import ResponseRequest, in_response_words, refuse_foreign, take_response
 from .response_items import Event
 from .response_shape import ResponseLife, conversation_of, response_object
 from .results import ID_PREFIX, seq_id_of
@@ -40,13 +40,25 @@ async def create(request: Request) -> Response:
     service = service_of(request)
     fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
     service.check_model(fields.pop("model", None))
+    refuse_foreign(fields)
     user = take_user(fields)
     previous_id = fields.pop("previous_response_id", None)
     earlier = [] if previous_id is None else await conversation_of(_previous(request, previous_id), service.token_text)
-    asked = take_response(fields, earlier=earlier, previous_id=previous_id)
+    with in_response_words():
+        asked = take_response(fields, earlier=earlier, previous_id=previous_id)
+        job = await _submitted(service, asked, owner=owner_of(request), user=user)
+    if asked.stream:
+        return _stream(service, job, after=-1)
+    if not asked.form.is_background:
+        await _wait(request, service, job)
+    return await _object(service, job)
+
+
+async def _submitted(service: Service, asked: ResponseRequest, *, owner: str, user: str) -> Job:
+    """The job of this request, kept from now on if it is to be."""
     prompt, answer = await service.chat_prompt(asked.chat)
     params = constrained(asked.params, answer)
-    job = service.new_job(params, owner=owner_of(request))
+    job = service.new_job(params, owner=owner)
     job.keep(dataclasses.replace(asked.form, answer=answer))
     if asked.form.is_stored:
         service.results.add(job)
@@ -55,11 +67,7 @@ async def create(request: Request) -> Response:
     except BaseException:
         service.results.forget(job)
         raise
-    if asked.stream:
-        return _stream(service, job, after=-1)
-    if not asked.form.is_background:
-        await _wait(request, service, job)
-    return await _object(service, job)
+    return job
 
 
 @router.get("/{response_id}", openapi_extra=RESPONSE_ID)

@@ -9,7 +9,7 @@ import math
 import re
 from dataclasses import dataclass, field
 
-from ..engine.chat.calls import STYLES
+from ..engine.chat.answer_grammar import STYLES
 from ..engine.config import EngineConfig
 from ..engine.errors import ConfigError
 from .keys import digest

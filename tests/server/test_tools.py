@@ -1,5 +1,6 @@
 """Tools and reasoning on /v1/chat/completions, with scripted answers, as the `openai` package sends and reads them."""
 
+import asyncio
 import json
 
 import openai
@@ -184,6 +185,20 @@ async def test_every_choice_has_calls_of_its_own(client, served):
                 names[chunk.choices[0].index].append(call.index)
     assert names == {0: [0, 1], 1: [0, 1]}
     assert len(ids) == 4
+
+
+async def test_calls_or_an_answer_in_the_given_shape(client, served):
+    """Both are enforced by one grammar: what is not a call has the shape."""
+    served.engine.script = ['{"a": 1}']
+    served.engine.hold()
+    asked = {"messages": MESSAGES, "tools": TOOLS, "response_format": {"type": "json_object"}}
+    task = asyncio.create_task(served.client.post("/v1/chat/completions", json=asked))
+    await served.engine.submitted.wait()
+    (handle,) = served.engine.handles.values()
+    grammar = handle.params.structured_outputs.grammar
+    assert grammar.startswith('start: ("<think>" thought gap)? (calls | content)')
+    await served.engine.allow()
+    assert (await task).json()["choices"][0]["message"]["content"] == '{"a": 1}'
 
 
 async def test_logprobs_of_text_that_is_held_back_are_not_lost(client, served):
