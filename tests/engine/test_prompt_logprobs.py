@@ -15,10 +15,11 @@ from splitfuse.engine.outputs import Logprob, PromptLogprobs, TokenLogprobs
 NUM_NEW = 12
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, PreTrainedModel]:
+# Beside the common way from states to logits: a soft cap, a projection and no last norm.
+@pytest.fixture(scope="module", params=["qwen3", "gemma2", "opt-post-norm"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, PreTrainedModel]:
     folder = tmp_path_factory.mktemp("scored")
-    return str(folder), save_model("qwen3", folder)
+    return str(folder), save_model(request.param, folder)
 
 
 def expected(model: PreTrainedModel, prompt: list[int]) -> torch.Tensor:
