@@ -36,7 +36,7 @@ class Chat:
         """The text of the prompt. Tools that must not be called are not shown. Raises InvalidRequestError."""
         return template.render(
             self.messages,
-            tools=None if self.choice.mode == "none" else self.tools,
+            tools=self.choice.among(self.tools),
             add_generation_prompt=self.add_generation_prompt,
             continue_final_message=self.continue_final_message,
             variables=self.variables,
@@ -95,11 +95,10 @@ def answer_form(chat: Chat, prompt: str, template: ChatTemplate, settings: Setti
     thinks = OPENING in template.source if settings.reasoning_parser == "auto" else settings.reasoning_parser == "think"
     is_open = thinks and _ends_in_reasoning(chat, prompt)
     style = _style(chat, template, settings)
-    tools = [tool for tool in chat.tools if chat.choice.name in (None, tool["function"]["name"])]
     is_parallel = chat.is_parallel and chat.choice.mode != "named"
     return AnswerForm(
         style=style,
-        tools=tools,
+        tools=chat.choice.among(chat.tools),
         is_forced=chat.choice.is_forced,
         max_calls=None if is_parallel else 1,
         thinks=thinks,

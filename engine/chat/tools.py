@@ -14,15 +14,23 @@ Tool = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """Whether tools are called: never, as the model likes, at least one, or this one."""
+    """Whether tools are called: never, as the model likes, at least one, or exactly one; and which: `names` or any."""
 
     mode: Literal["none", "auto", "required", "named"] = "none"
-    name: str | None = None
+    names: tuple[str, ...] | None = None
 
     @property
     def is_forced(self) -> bool:
         """Whether the answer must be a call."""
         return self.mode in ("required", "named")
+
+    def among(self, tools: Sequence[Tool]) -> list[Tool]:
+        """Those that may be called."""
+        return (
+            []
+            if self.mode == "none"
+            else [tool for tool in tools if self.names is None or _name_of(tool) in self.names]
+        )
 
 
 def read_tools(tools: object, *, are_flat: bool = False) -> list[Tool]:
@@ -38,7 +46,7 @@ def read_tools(tools: object, *, are_flat: bool = False) -> list[Tool]:
     if len(tools) > MAX_TOOLS:
         raise InvalidRequestError(f"tools takes at most {MAX_TOOLS} tools, not {len(tools)}", param="tools")
     read = [_tool(tool, at=f"tools[{number}]", is_flat=are_flat) for number, tool in enumerate(tools)]
-    names = [tool["function"]["name"] for tool in read]
+    names = [_name_of(tool) for tool in read]
     for number, name in enumerate(names):
         if name in names[:number]:
             at = f"tools[{number}].name" if are_flat else f"tools[{number}].function.name"
@@ -54,20 +62,49 @@ def read_tool_choice(choice: object, tools: Sequence[Tool]) -> ToolChoice:
         if choice == "required" and not tools:
             raise InvalidRequestError("tool_choice required needs tools", param="tool_choice")
         return ToolChoice(choice if tools else "none")
-    name = _chosen_name(choice)
-    if name not in [tool["function"]["name"] for tool in tools]:
+    if _type_of(choice) == "allowed_tools":
+        mode, chosen = _allowed(choice)
+        return ToolChoice(mode, _chosen_names(chosen, tools))
+    return ToolChoice("named", _chosen_names([choice], tools))
+
+
+def _allowed(choice: Any) -> tuple[Literal["auto", "required"], list[Any]]:
+    """The mode and the tools in {"type": "allowed_tools", "allowed_tools": {…}}; /v1/responses has no inner object."""
+    inner = choice.get("allowed_tools", choice)
+    mode, chosen = (inner.get("mode"), inner.get("tools")) if isinstance(inner, Mapping) else (None, None)
+    if mode in ("auto", "required") and isinstance(chosen, list) and chosen:
+        return mode, chosen
+    raise InvalidRequestError(
+        'tool_choice allowed_tools takes a mode, "auto" or "required", and a list of at least one of the tools',
+        param="tool_choice",
+    )
+
+
+def _type_of(choice: object) -> object:
+    return choice.get("type") if isinstance(choice, Mapping) else None
+
+
+def _name_of(tool: Tool) -> str:
+    name: str = tool["function"]["name"]
+    return name
+
+
+def _chosen_names(chosen: Sequence[object], tools: Sequence[Tool]) -> tuple[str, ...]:
+    names = tuple(map(_chosen_name, chosen))
+    if not {_name_of(tool) for tool in tools}.issuperset(names):
         raise InvalidRequestError("tool_choice names a function that is not among tools", param="tool_choice")
-    return ToolChoice("named", name)
+    return names
 
 
 def _chosen_name(choice: object) -> str:
     """The name in {"type": "function", "function": {"name": …}}; /v1/responses leaves out the inner object."""
-    if isinstance(choice, Mapping) and choice.get("type") == "function":
+    if isinstance(choice, Mapping) and _type_of(choice) == "function":
         function = choice.get("function", choice)
         if isinstance(function, Mapping) and isinstance(function.get("name"), str):
             return str(function["name"])
     raise InvalidRequestError(
-        'tool_choice must be "none", "auto", "required" or {"type": "function", "function": {"name": ...}}',
+        'tool_choice must be "none", "auto", "required", {"type": "function", "function": {"name": ...}} or '
+        '{"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools": [...]}}',
         param="tool_choice",
     )
 
@@ -81,7 +118,12 @@ def _tool(tool: object, *, at: str, is_flat: bool) -> Tool:
         raise InvalidRequestError(f"{at} must be an object with a name", param=at)
     if not isinstance(function.get("name"), str) or not _NAME.fullmatch(function["name"]):
         raise InvalidRequestError(f"{at}.name must be 1 to 64 letters, digits, _, . and -", param=f"{at}.name")
-    for name, kind, words in (("description", str, "a string"), ("parameters", Mapping, "a JSON schema, an object")):
+    kinds = (
+        ("description", str, "a string"),
+        ("parameters", Mapping, "a JSON schema, an object"),
+        ("strict", bool, "true or false"),
+    )
+    for name, kind, words in kinds:
         if function.get(name) is not None and not isinstance(function[name], kind):
             raise InvalidRequestError(f"{at}.{name} must be {words}", param=f"{at}.{name}")
     # `strict` is for whoever enforces the schema; in a prompt no model has seen it.

@@ -174,6 +174,18 @@ async def test_an_answer_that_is_cut_off_says_so(client, served):
     assert answer.choices[0].message.content == "Let me look.\n\n" + '<tool_call>\n{"name": "weather'
 
 
+async def test_only_tools_that_may_be_called_are_shown(client, served):
+    served.engine.script = TWO_CALLS
+    now = {"type": "function", "function": {"name": "now"}}
+    allowed = {"mode": "auto", "tools": [{"type": "function", "function": {"name": "now"}}]}
+    for choice, shown in (("auto", [*TOOLS, now]), ({"type": "allowed_tools", "allowed_tools": allowed}, [now])):
+        answer = await client.chat.completions.create(
+            model=MODEL, messages=MESSAGES, tools=[*TOOLS, now], tool_choice=choice
+        )
+        alone = await client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=shown)
+        assert answer.usage.prompt_tokens == alone.usage.prompt_tokens
+
+
 async def test_every_choice_has_calls_of_its_own(client, served):
     served.engine.script = TWO_CALLS
     stream = await client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=TOOLS, stream=True, n=2)

@@ -78,6 +78,26 @@ async def test_named_whole_and_streamed(client, name):
     assert (streamed.function.name, streamed.function.arguments) == (name, call.function.arguments)
 
 
+@pytest.mark.parametrize("name", SCHEMAS)
+async def test_required_among_the_allowed(client, name):
+    allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": name}}]}
+    choice = {"type": "allowed_tools", "allowed_tools": allowed}
+    answer = await client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, tools=TOOLS, tool_choice=choice, n=6, seed=3, max_tokens=200
+    )
+    calls = [call for one in answer.choices for call in one.message.tool_calls]
+    assert {call.function.name for call in calls} == {name}
+    response = await client.responses.create(
+        model=MODEL,
+        input="x",
+        tools=FLAT,
+        tool_choice={"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": name}]},
+        parallel_tool_calls=False,
+        max_output_tokens=200,
+    )
+    assert [item.name for item in response.output] == [name]
+
+
 async def test_one_call_and_no_more(client):
     answer = await client.chat.completions.create(
         model=MODEL, messages=MESSAGES, tools=TOOLS, tool_choice="required", parallel_tool_calls=False, n=8, seed=2
