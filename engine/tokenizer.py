@@ -125,16 +125,21 @@ class Tokenizer:
         """The model's templates by name; one that has no name is the default."""
         path = self._folder / "chat_template.jinja"
         if path.exists():
-            try:
-                return {"default": path.read_text(encoding="utf-8")}
-            except (OSError, UnicodeDecodeError) as exc:
-                raise ConfigError(f"{path} cannot be read as text ({exc}); fetch the file again") from exc
+            others = (self._folder / "additional_chat_templates").glob("*.jinja")
+            return {"default": _text_of(path), **{other.stem: _text_of(other) for other in others}}
         templates = self._config.get("chat_template")
         if isinstance(templates, str):
             return {"default": templates}
         items = [item for item in templates or () if isinstance(item, dict)] if isinstance(templates, list) else []
         named = {item.get("name"): item.get("template") for item in items}
         return {name: text for name, text in named.items() if isinstance(name, str) and isinstance(text, str)}
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"{path} cannot be read as text ({exc}); fetch the file again") from exc
 
 
 def _content(token: object) -> str:

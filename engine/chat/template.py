@@ -41,11 +41,6 @@ class ChatTemplate:
         self._template = _compiled(environment, source)
         self._tool_template = self._template if tool_source is None else _compiled(environment, tool_source)
 
-    @property
-    def takes_tools(self) -> bool:
-        """Whether tools would show in the prompt at all."""
-        return "tools" in self.source
-
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],

@@ -137,15 +137,17 @@ def test_a_template_for_tools_beside_the_plain_one(tmp_path: Path) -> None:
     theirs = PreTrainedTokenizerFast(tokenizer_object=byte_tokenizer())
     theirs.chat_template = {"default": "plain {{ tools }}", "tool_use": "with {{ tools | length }}"}
     theirs.save_pretrained(tmp_path)
+    in_files = Tokenizer(tmp_path)
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     named = [{"name": name, "template": text} for name, text in theirs.chat_template.items()]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": named}))
-    (tmp_path / "chat_template.jinja").unlink(missing_ok=True)
-    ours = Tokenizer(tmp_path)
+    (tmp_path / "chat_template.jinja").unlink()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").unlink()
+    in_config = Tokenizer(tmp_path)
     for tools in (None, TOOLS):
         expected = theirs.apply_chat_template(CONVERSATIONS[0], tools=tools, tokenize=False)
-        assert ours.render_chat(CONVERSATIONS[0], tools=tools) == expected
-    assert ours.chat_template.takes_tools
+        for ours in (in_files, in_config):
+            assert ours.render_chat(CONVERSATIONS[0], tools=tools) == expected
 
 
 def template(source: str) -> ChatTemplate:
