@@ -10,9 +10,9 @@ from ..engine.chat.conversation import Message, read_items
 from ..engine.chat.tools import read_tool_choice, read_tools
 from ..engine.errors import InvalidRequestError
 from ..engine.sampling_params import SamplingParams
-from ..engine.structured_outputs import StructuredOutputs
 from .chat import AnswerForm, Chat, take_variables
 from .fields import take_bool
+from .response_format import read_text_format, refuse_others
 
 _LOGPROBS = "message.output_text.logprobs"
 _DEFAULTS = {"default_max_tokens": None}  # all that fits
@@ -74,7 +74,10 @@ def take_response(
     """The request; `earlier` is the conversation of the response that it goes on from. Raises InvalidRequestError."""
     for name in _DROPPED:
         fields.pop(name, None)
-    messages = [*earlier, *read_items(fields.pop("input", None))]
+    said = read_items(fields.pop("input", None))
+    if not said:
+        raise InvalidRequestError("input holds nothing but reasoning; send what is to be answered", param="input")
+    messages = [*earlier, *said]
     instructions = _take_text(fields, "instructions")
     repeated: dict[str, Any] = {"instructions": instructions, **_take_repeated(fields)}
     has_logprobs = _LOGPROBS in _take_include(fields)
@@ -112,11 +115,11 @@ def _take_chat(fields: dict[str, Any], messages: list[Message], repeated: dict[s
     reasoning = _take_object(fields, "reasoning")
     if reasoning.get("effort") is not None:
         fields["reasoning_effort"] = reasoning["effort"]
-    tools, choice = fields.pop("tools", None) or [], fields.pop("tool_choice", None)
+    tools, choice = fields.pop("tools", None), fields.pop("tool_choice", None)
     read = read_tools(tools, are_flat=True)
     is_parallel = take_bool(fields, "parallel_tool_calls", default=True)
     repeated |= {
-        "tools": tools,
+        "tools": tools or [],
         "tool_choice": choice or "auto",
         "parallel_tool_calls": is_parallel,
         "reasoning": {"effort": None, "summary": None} | reasoning,
@@ -133,33 +136,22 @@ def _take_chat(fields: dict[str, Any], messages: list[Message], repeated: dict[s
 def _take_params(fields: dict[str, Any], repeated: dict[str, Any], *, has_logprobs: bool) -> SamplingParams:
     """What is left are sampling fields, max_output_tokens and top_logprobs under names of their own."""
     text = _take_object(fields, "text")
-    answer_format = text.get("format") or {"type": "text"}
+    refuse_others(text, {"format", "verbosity"}, at="text")
+    answer_format = {"type": "text"} if text.get("format") is None else text["format"]
+    constraint = read_text_format(answer_format)
+    if constraint is not None and fields.get("structured_outputs") is not None:
+        raise InvalidRequestError(
+            "text.format and structured_outputs both say what shape the output has; send one of them",
+            param="text.format",
+        )
     repeated |= {name: fields.get(name) for name in ("max_output_tokens", "top_logprobs")}
     top = fields.pop("top_logprobs", None)
     fields["logprobs"] = (0 if top is None else top) if has_logprobs else None
     fields["max_tokens"] = fields.pop("max_output_tokens", None)
-    fields["structured_outputs"] = _constraint(answer_format) or fields.get("structured_outputs")
+    fields["structured_outputs"] = constraint or fields.get("structured_outputs")
     params = SamplingParams.from_fields(fields, defaults=_DEFAULTS)
     repeated |= {"temperature": params.temperature, "top_p": params.top_p, "text": {**text, "format": answer_format}}
     return params
-
-
-def _constraint(answer_format: object) -> StructuredOutputs | None:
-    """What text.format asks for."""
-    kind = answer_format.get("type") if isinstance(answer_format, Mapping) else None
-    if kind == "text":
-        return None
-    if kind == "json_object":
-        return StructuredOutputs(json_object=True, param="text.format")
-    if kind == "json_schema" and isinstance(answer_format, Mapping):
-        schema = answer_format.get("schema")
-        if not isinstance(schema, Mapping):
-            raise InvalidRequestError("text.format.schema must be a JSON schema, an object", param="text.format.schema")
-        return StructuredOutputs(json=schema, param="text.format.schema")
-    raise InvalidRequestError(
-        'text.format must be {"type": "text"}, {"type": "json_object"} or {"type": "json_schema", "schema": {...}}',
-        param="text.format",
-    )
 
 
 def _instructed(messages: list[Message], instructions: str | None) -> list[Message]:
@@ -173,7 +165,8 @@ def _instructed(messages: list[Message], instructions: str | None) -> list[Messa
 
 
 def _take_include(fields: dict[str, Any]) -> list[str]:
-    include = fields.pop("include", None) or []
+    include = fields.pop("include", None)
+    include = [] if include is None else include
     if not isinstance(include, list) or not all(isinstance(item, str) for item in include):
         raise InvalidRequestError("include must be a list of strings", param="include")
     return include
