@@ -6,7 +6,7 @@ Knows the fields and their limits; whether a schema or a grammar makes sense is 
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -37,11 +37,18 @@ class StructuredOutputs:
     grammar: str | None = None
     disable_any_whitespace: bool = False  # json and json_object: no space after "," and ":" either
     whitespace_pattern: str | None = None  # json and json_object: a regex of what may stand between tokens instead
-    param: str | None = field(
-        default=None, compare=False
-    )  # what a refusal is to call it, if a door spells it otherwise
+    param: str | None = None  # what a refusal is to call it, if a door spells it otherwise
 
     def __post_init__(self) -> None:
+        try:
+            self._check()
+        except InvalidRequestError as exc:
+            if self.param is not None:
+                exc.args = (str(exc).replace(str(exc.param), self.param),)
+                exc.param = self.param
+            raise
+
+    def _check(self) -> None:
         if isinstance(self.json, Mapping):
             object.__setattr__(self, "json", _dumped(self.json))
         if isinstance(self.choice, (list, tuple)):

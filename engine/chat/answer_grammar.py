@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InvalidRequestError
-from ..grammar_source import read_schema, spacing
+from ..grammar_source import read_schema, refusal, spacing
 from ..structured_outputs import JSON_SPACING, StructuredOutputs
 from . import thinking
 
@@ -78,7 +78,10 @@ def _content(content: StructuredOutputs) -> list[str]:
         case "json" | "json_object":
             schema = read_schema(str(content.json or '{"type": "object"}'), content)
             spaced = {"x-guidance": spacing(content), **schema} if isinstance(schema, dict) else schema
-            return [f"content: {_json(spaced)}"]
+            try:
+                return [f"content: {_json(spaced)}"]
+            except RecursionError as exc:
+                raise refusal(content, "the schema nests too deeply") from exc
         case "choice":
             return ["content: CHOICE", "CHOICE: " + " | ".join(map(json.dumps, content.choice or ()))]
         case "regex":
