@@ -1,0 +1,165 @@
+"""Constraints that are evil or huge: they cost their own request at most 2 s, and a neighbour's stream nothing."""
+
+import asyncio
+import itertools
+import json
+import statistics
+import time
+
+import jsonschema
+import pytest
+from serving import stream_events
+
+LIMIT_S = 2.0
+STREAM = {"prompt": "Long ago", "max_tokens": 480, "temperature": 0, "ignore_eos": True, "stream": True}
+SCHEMA = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+# What would hang, crash or fill the memory of who compiles it, or hold up every step.
+EVIL = {
+    "letters": {"regex": "(?i)" + r"\p{L}*" * 5000},
+    "anything": {"regex": ".*" * 20_000},
+    "optional": {"regex": "a?" * 3000 + "a" * 3000},
+    "a million": {"regex": "a{1000000}"},
+    "nested counts": {"regex": "((((a{0,30}){0,30}){0,30}){0,30})"},
+    "all of": {"json": {"allOf": [{"type": "string", "pattern": f"a{i}"} for i in range(3000)]}},
+    "multiple of": {"json": {"type": "integer", "multipleOf": 999983}},
+    "any order": {"json": {"type": "object", "properties": {f"key {i}": {"type": "integer"} for i in range(2500)}}},
+    "one string": {"json": {"const": "x" * 65_000}},
+    "a deep chain": {"grammar": "start: r0\n" + "\n".join(f"r{i}: r{i + 1}" for i in range(6000)) + '\nr6000: "a"'},
+    "all the same": {"grammar": "start: " + "|".join(['"a"'] * 20_000)},
+    "references": {
+        "json": {
+            "$ref": "#/$defs/0",
+            "$defs": {str(i): {"$ref": f"#/$defs/{i + 1}"} for i in range(3000)} | {"3000": {}},
+        }
+    },
+}
+FLAGS = [f"flag {i}" for i in range(1300)]
+# 64 KiB and more, and nothing wrong with them; the first two backtrack for ever in other engines.
+LARGE = {
+    "(a+)+": {"regex": "(a+)+b"},
+    "(x+x+)+": {"regex": "(x+x+)+y"},
+    "words": {"regex": "|".join(f"word-{i:05}" for i in range(6000))},
+    "choice": {"choice": [f"{i:04} " + "choice " * 9 for i in range(1000)]},
+    "enum": {"json": {"enum": [f"value {i}" for i in range(5000)]}},
+    "required": {
+        "json": {
+            "type": "object",
+            "properties": {name: {"type": "boolean", "description": "yes or no"} for name in FLAGS},
+            "required": FLAGS,
+        }
+    },
+    "any of": {
+        "json": {
+            "anyOf": [
+                {"type": "object", "properties": {name: {"type": "string"}}, "required": [name]} for name in FLAGS
+            ]
+        }
+    },
+    "description": {"json": {**SCHEMA, "description": "x" * 65_000}},
+}
+
+
+async def ask(live, outputs):
+    """The answer to a request with this constraint, waited for if it is served, and when the first word of it came."""
+    start = time.monotonic()
+    response = await live.post("/generate", json={"prompt": "x", "max_tokens": 30, "structured_outputs": outputs})
+    seconds = time.monotonic() - start
+    if response.status_code == 202:
+        response = await live.get(response.json()["result_url"] + "?wait=60")
+    return response, seconds
+
+
+async def gaps_beside(live, work):
+    """Seconds between the events of a neighbour's streams, one after the other until the work is done."""
+    gaps = []
+    while not work.done():
+        async with live.stream("POST", "/generate", json=STREAM) as stream:
+            last = None
+            async for _ in stream_events(stream):
+                now = time.monotonic()
+                gaps += [] if last is None else [now - last]
+                last = now
+                if work.done():
+                    break
+    return gaps
+
+
+@pytest.fixture
+async def quiet_gap(live):
+    """Half of the gaps of a stream that is alone are shorter. The process for trials is there, too."""
+    await ask(live, {"regex": "a"})
+    async with live.stream("POST", "/generate", json=STREAM) as stream:
+        times = [time.monotonic() async for _ in stream_events(stream)]
+    return statistics.median(later - earlier for earlier, later in itertools.pairwise(times))
+
+
+def check_gaps(gaps, quiet_gap):
+    """Others compute on the same cores meanwhile, so a gap may grow; a compilation on the loop would take 50 times."""
+    assert len(gaps) > 20
+    assert statistics.median(gaps) < 10 * quiet_gap + 0.005
+    assert max(gaps) < 0.5
+
+
+async def test_one_evil_grammar_after_another(live, quiet_gap):
+    async def attack():
+        return {name: await ask(live, outputs) for name, outputs in EVIL.items()}
+
+    work = asyncio.create_task(attack())
+    gaps = await gaps_beside(live, work)
+    for name, (response, seconds) in (await work).items():
+        assert response.status_code == 400, name
+        kind = next(iter(EVIL[name]))
+        assert response.json()["error"]["param"] == f"structured_outputs.{kind}"
+        assert "cannot be used: " in response.json()["error"]["message"]
+        assert seconds < LIMIT_S, name
+    check_gaps(gaps, quiet_gap)
+
+
+async def test_evil_grammars_all_at_once(live, quiet_gap):
+    """Good ones are served beside them."""
+    work = asyncio.gather(*(ask(live, outputs) for outputs in EVIL.values()))
+    good = asyncio.create_task(ask(live, {"json": SCHEMA | {"title": "new"}}))
+    gaps = await gaps_beside(live, work)
+    for response, _ in await work:
+        assert response.status_code == 400
+    response, seconds = await good
+    jsonschema.validate(json.loads(response.json()["text"]), SCHEMA)
+    assert seconds < LIMIT_S
+    check_gaps(gaps, quiet_gap)
+
+
+async def test_large_ones_are_served(live, quiet_gap):
+    assert max(len(json.dumps(outputs)) for outputs in LARGE.values()) > 2**16
+
+    async def use():
+        return {name: await ask(live, outputs) for name, outputs in LARGE.items()}
+
+    work = asyncio.create_task(use())
+    gaps = await gaps_beside(live, work)
+    for name, (response, seconds) in (await work).items():
+        assert response.status_code == 200, name
+        assert response.json()["status"] == "completed", response.text
+        assert seconds < LIMIT_S, name
+    check_gaps(gaps, quiet_gap)
+
+
+@pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/responses"])
+async def test_evil_tools_and_formats(live, route):
+    """What reaches the compiler through other doors is theirs to name."""
+    evil = EVIL["all of"]["json"]
+    function = {"name": "f", "parameters": {"properties": {"a": evil}}}
+    if route == "/v1/responses":
+        body = {"input": "x"}
+        shape = {"text": {"format": {"type": "json_schema", "name": "x", "schema": evil}}}
+        tools = {"tools": [{"type": "function", **function}], "tool_choice": "required"}
+        params = ("text.format.schema", "tools")
+    else:
+        body = {"messages": [{"role": "user", "content": "x"}]}
+        shape = {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": evil}}}
+        tools = {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
+        params = ("response_format.json_schema.schema", "tools")
+    for fields, param in zip((shape, tools), params, strict=True):
+        start = time.monotonic()
+        response = await live.post(route, json={**body, **fields})
+        assert time.monotonic() - start < LIMIT_S
+        assert (response.status_code, response.json()["error"]["param"]) == (400, param)
