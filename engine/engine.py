@@ -229,6 +229,7 @@ class AsyncEngine:
             "tokens_per_s": self._tokens_per_s(),
             "predicted_wait_s": core.predicted_wait_s(),
             "cost_model": core.cost_model.to_dict(),
+            **self._intake.stats(),
             "steps": [asdict(step) for step in self._steps],
         }
 

@@ -47,6 +47,17 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self._cache: OrderedDict[StructuredOutputs, Future[CompiledGrammar]] = OrderedDict()  # last used last
         self._num_bytes = 0
+        self._num_queries = self._num_hits = self._num_refused = 0
+
+    def stats(self) -> dict[str, int]:
+        """How often a grammar was asked for, was there (or on its way), was refused; and what is kept."""
+        return {
+            "grammar_cache_queries": self._num_queries,
+            "grammar_cache_hits": self._num_hits,
+            "grammar_refusals": self._num_refused,
+            "num_grammars": len(self._cache),
+            "grammar_cache_bytes": self._num_bytes,
+        }
 
     def compile(self, outputs: StructuredOutputs) -> "Future[CompiledGrammar]":
         """The grammar, in a while; others may wait for the same future, so do not cancel it.
@@ -59,8 +70,10 @@ class GrammarCompiler:
                 param="structured_outputs",
             )
         with self._lock:
+            self._num_queries += 1
             known = self._cache.get(outputs)
             if known is not None:
+                self._num_hits += 1
                 self._cache.move_to_end(outputs)
                 return known
             future = self._cache[outputs] = self._threads.submit(self._compile, outputs)
@@ -91,9 +104,10 @@ class GrammarCompiler:
         """Book what has been compiled; forget what has failed and what has not been used for the longest."""
         with self._lock:
             if future.exception() is not None:
+                self._num_refused += 1
                 del self._cache[outputs]
                 return
             self._num_bytes += future.result().num_bytes
-            done = [key for key, other in self._cache.items() if other.done()]
+            done = [key for key, other in self._cache.items() if other.done() and other.exception() is None]
             while done and (len(self._cache) > MAX_GRAMMARS or self._num_bytes > MAX_BYTES):
                 self._num_bytes -= self._cache.pop(done.pop(0)).result().num_bytes

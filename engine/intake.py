@@ -65,6 +65,10 @@ class Intake:
             )
         return self._grammars.compile(params.structured_outputs)
 
+    def stats(self) -> dict[str, int]:
+        """What has become of the grammars; empty where there can be none."""
+        return {} if self._grammars is None else self._grammars.stats()
+
     def requests(
         self,
         request_id: str,

@@ -1,6 +1,7 @@
 """Prometheus metrics under vLLM's names, in a registry of their own. Labels come from closed sets only.
 
-Counters and histograms are told by the engine (it is an EngineObserver); gauges are read from the engine at scrape.
+Counters and histograms are told by the engine (it is an EngineObserver); gauges, and the counters that the engine keeps
+itself, are read from it at scrape.
 """
 
 from bisect import bisect_left
@@ -8,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 
 import prometheus_client
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
@@ -53,6 +54,13 @@ _GAUGES = {
     "num_requests_waiting": "Sequences waiting to be scheduled.",
     "num_requests_swapped": "Sequences swapped out to host memory.",
     "kv_cache_usage_perc": "Share of the KV cache's blocks in use, 0 to 1.",
+    "grammar_cache_bytes": "About what the compiled grammars take that are kept.",
+}
+# Counters that the engine keeps itself.
+_KEPT = {
+    "grammar_cache_queries": "Grammars asked for by requests with structured output or tools that must be called.",
+    "grammar_cache_hits": "Grammars asked for that had been compiled already.",
+    "grammar_refusals": "Grammars that could not be used.",
 }
 
 
@@ -61,7 +69,7 @@ class Metrics:
 
     def __init__(self, *, prefix: str, model_name: str, stats: Callable[[], dict[str, object]]) -> None:
         self._registry = prometheus_client.CollectorRegistry()
-        self._registry.register(_Gauges(prefix, model_name, stats))
+        self._registry.register(_Snapshot(prefix, model_name, stats))
         self._counters: dict[tuple[str, str], prometheus_client.Counter] = {}
         self._histograms = {name: _Histogram(prefix + name, model_name, *what) for name, what in _HISTOGRAMS.items()}
         for histogram in self._histograms.values():
@@ -135,7 +143,7 @@ class _Histogram(Collector):
         yield family
 
 
-class _Gauges(Collector):
+class _Snapshot(Collector):
     """Reads the engine's snapshot when asked."""
 
     def __init__(self, prefix: str, model_name: str, stats: Callable[[], dict[str, object]]) -> None:
@@ -144,7 +152,7 @@ class _Gauges(Collector):
         self._stats = stats
 
     def collect(self) -> Iterable[Metric]:
-        """One sample per gauge."""
+        """One sample per gauge, and per counter that the engine keeps."""
         stats = self._stats()
         num_blocks = _number(stats, "num_blocks")
         values = {
@@ -152,11 +160,16 @@ class _Gauges(Collector):
             "num_requests_waiting": _number(stats, "num_waiting"),
             "num_requests_swapped": _number(stats, "num_swapped"),
             "kv_cache_usage_perc": _number(stats, "num_used_blocks") / num_blocks if num_blocks else 0.0,
+            "grammar_cache_bytes": _number(stats, "grammar_cache_bytes"),
         }
         for name, text in _GAUGES.items():
-            family = GaugeMetricFamily(self._prefix + name, text, labels=["model_name"])
-            family.add_metric([self._model_name], values[name])
-            yield family
+            gauge = GaugeMetricFamily(self._prefix + name, text, labels=["model_name"])
+            gauge.add_metric([self._model_name], values[name])
+            yield gauge
+        for name, text in _KEPT.items():
+            counter = CounterMetricFamily(self._prefix + name, text, labels=["model_name"])
+            counter.add_metric([self._model_name], _number(stats, name))
+            yield counter
 
 
 def _number(stats: dict[str, object], name: str) -> float:

@@ -14,13 +14,19 @@ from splitfuse.server.app import build_app
 from splitfuse.server.metrics import Metrics
 from splitfuse.server.settings import Settings
 
-GAUGES = ["num_requests_running", "num_requests_waiting", "num_requests_swapped", "kv_cache_usage_perc"]
+GAUGES = [
+    *("num_requests_running", "num_requests_waiting", "num_requests_swapped", "kv_cache_usage_perc"),
+    "grammar_cache_bytes",
+]
 COUNTERS = {
     "prompt_tokens": {},
     "generation_tokens": {},
     "num_preemptions": {"mode"},
     "prefix_cache_queries": {},
     "prefix_cache_hits": {},
+    "grammar_cache_queries": {},
+    "grammar_cache_hits": {},
+    "grammar_refusals": {},
     "request_success": {"finished_reason"},
 }
 HISTOGRAMS = [

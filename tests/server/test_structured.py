@@ -231,6 +231,21 @@ async def test_wishes_that_leave_no_token_are_told_to_who_sent_them(live):
     assert parse_events(streamed.text)[-1]["data"]["error"] == error
 
 
+async def test_grammars_are_counted(live):
+    async def counts():
+        lines = (await live.get("/metrics")).text.splitlines()
+        found = dict(re.findall(r"^splitfuse:grammar_(\w+){.*} (\S+)$", "\n".join(lines), re.MULTILINE))
+        return {name: float(value) for name, value in found.items()}
+
+    before = await counts()
+    for pattern in ("counted", "counted", "counted", "(", "("):
+        await live.post("/generate", json={"prompt": PROMPT, "structured_outputs": {"regex": pattern}})
+    after = await counts()
+    added = {name.removesuffix("_total"): after[name] - before[name] for name in after}
+    assert added.pop("cache_bytes") > 0
+    assert added == {"cache_queries": 5, "cache_hits": 2, "refusals": 2}
+
+
 async def test_different_grammars_at_once(live):
     kinds = [
         ({"regex": "[a-f]{9}"}, lambda text: re.fullmatch("[a-f]{9}", text)),
