@@ -5,6 +5,7 @@ import contextlib
 import gc
 import json
 import time
+from dataclasses import dataclass
 
 import pytest
 from serving import parse_events
@@ -19,7 +20,7 @@ from splitfuse.server.openai_shapes import Head
 from splitfuse.server.wire import ITEMS_AT_ONCE, PIECE_BYTES, dump_pieces, dumps
 
 NUM_OUTPUTS, NUM_TOKENS, NUM_LOGPROBS = 64, 300, 20
-LONGEST_GAP_S = 0.1
+MAX_CPU_S = 0.1  # one piece takes 3 ms
 METRICS = RequestMetrics(1.0, 1.5, 2.0, 4.0, 5, NUM_TOKENS, 2, 0)
 
 
@@ -34,23 +35,40 @@ def fill(job, *, num_tokens=NUM_TOKENS):
         job.sink(OutputDelta(job.seq_id, index, "a" * num_tokens, (97,) * num_tokens, logprobs, **end))
 
 
+@dataclass
+class Turns:
+    """How many turns a task beside the block has had, and the most that the loop computed between two of them.
+
+    CPU time: what other processes do to the clock of a busy machine is not the server's doing.
+    """
+
+    num: int = 0
+    longest_s: float = 0.0
+
+    def check(self, num_bytes):
+        """Somebody had a turn after each piece of the answer."""
+        assert self.num > num_bytes // (2 * PIECE_BYTES)
+        assert self.longest_s < MAX_CPU_S
+
+
 @contextlib.asynccontextmanager
 async def ticking():
-    """A list that holds, at the end, the longest time between two turns of a task beside the block."""
-    longest = [0.0]
+    """The turns of a task beside the block."""
+    turns = Turns()
 
     async def tick():
-        last = time.perf_counter()
+        last = time.thread_time()
         while True:
-            await asyncio.sleep(0.001)
-            now = time.perf_counter()
-            longest[0] = max(longest[0], now - last)
+            await asyncio.sleep(0)
+            now = time.thread_time()
+            turns.longest_s = max(turns.longest_s, now - last)
+            turns.num += 1
             last = now
 
     task = asyncio.create_task(tick())
     gc.disable()  # its pauses, over the 400 000 objects of the fake result, are not what is measured
     try:
-        yield longest
+        yield turns
     finally:
         gc.enable()
         task.cancel()
@@ -72,7 +90,7 @@ async def test_a_large_result_lets_others_have_their_turn(served):
     job = Job("large", model="m", num_outputs=NUM_OUTPUTS)
     served.service.results.add(job)
     fill(job)
-    async with ticking() as longest:
+    async with ticking() as turns:
         polled = await served.client.get("/result/large")
         streamed = await served.client.get("/result/large/stream?starting_after=63")
     assert len(polled.content) > 15e6
@@ -86,7 +104,7 @@ async def test_a_large_result_lets_others_have_their_turn(served):
     assert body["outputs"] == [expected_output(index) for index in range(NUM_OUTPUTS)]
     (done,) = parse_events(streamed.text)
     assert (done["event"], done["id"], done["data"]) == ("done", "64", body)
-    assert longest[0] < LONGEST_GAP_S
+    turns.check(len(polled.content) + len(streamed.content))
 
 
 async def test_a_large_openai_answer_lets_others_have_their_turn(served, monkeypatch):
@@ -99,7 +117,7 @@ async def test_a_large_openai_answer_lets_others_have_their_turn(served, monkeyp
     monkeypatch.setattr(served.service, "new_job", lambda *_args, **_kwargs: job)
     monkeypatch.setattr(served.service, "submit", submit)
     fields = {"messages": [{"role": "user", "content": "x"}], "n": 64, "logprobs": True, "top_logprobs": 20}
-    async with ticking() as longest:
+    async with ticking() as turns:
         response = await served.client.post("/v1/chat/completions", json=fields)
     content = response.json()["choices"][63]["logprobs"]["content"]
     assert len(content) == NUM_TOKENS
@@ -111,7 +129,7 @@ async def test_a_large_openai_answer_lets_others_have_their_turn(served, monkeyp
             {"token": chr(97 + rank), "logprob": -0.5 - rank / 7, "bytes": [97 + rank]} for rank in range(NUM_LOGPROBS)
         ],
     }
-    assert longest[0] < LONGEST_GAP_S
+    turns.check(len(response.content))
 
 
 @pytest.mark.parametrize("kind", [CompletionShape, ChatShape])
