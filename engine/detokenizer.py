@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from .chat.pieces import overlap
 from .tokenizer import Tokenizer
 
 # How far back to look in the prompt for a token at which a character begins: bytes of one, and a few special tokens.
@@ -133,14 +134,6 @@ class TextStream:
             return text[: position + len(self.stopped_by) * self._include_stop]
         if last:
             return text
-        keep = max(_overlap(text, stop) for stop in self._stop)
+        keep = max(overlap(text, stop) for stop in self._stop)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
-
-
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of the text that is a proper beginning of the stop string."""
-    for length in range(min(len(text), len(stop) - 1), 0, -1):
-        if text.endswith(stop[:length]):
-            return length
-    return 0

@@ -1,7 +1,7 @@
 """HermesCalls: calls as Hermes and Qwen write them: <tool_call>{"name": …, "arguments": {…}}</tool_call>."""
 
 from .call_reader import CallReader
-from .pieces import Gap, Piece, num_kept
+from .pieces import Gap, Piece, cut_at
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 _SEPARATORS = " \t\r\n,;[]"  # some models put several calls into one pair of tags
@@ -34,16 +34,13 @@ class HermesCalls:
         has_more = True
         while has_more:
             tag = OPENING if self._block is None else CLOSING
-            text, found, self._text = self._text.partition(tag)
-            if not found and not is_end:
-                kept = num_kept(text, (tag,))
-                text, self._text = text[: len(text) - kept], text[len(text) - kept :]
-            has_more = bool(found)
+            text, found, self._text = cut_at(self._text, tag, is_end=is_end)
+            has_more = found
             if self._block is None:
                 pieces += self._content(text)
                 self._block = _Block(self._num_calls) if found else None
             elif (rest := self._inside(self._block, text, pieces)) is not None:  # no call: read it as text
-                self._text = rest + found + self._text
+                self._text = rest + tag * found + self._text
                 has_more = True
             elif found:
                 pieces += self._content(self._block.raw + CLOSING if self._block.raw else "")

@@ -4,7 +4,7 @@ from collections.abc import Container
 from typing import Literal
 
 from .call_reader import CallReader
-from .pieces import Gap, Piece, num_kept
+from .pieces import Gap, Piece, cut_at
 
 TAG = "<|python_tag|>"
 _SEPARATORS = " \t\r\n,;"
@@ -78,14 +78,11 @@ class Llama3Calls:
         return True
 
     def _outside(self, pieces: list[Piece], *, is_end: bool) -> bool:
-        text, found, self._text = self._text.partition(TAG)
-        if not found and not is_end:
-            kept = num_kept(text, (TAG,))
-            text, self._text = text[: len(text) - kept], text[len(text) - kept :]
+        text, found, self._text = cut_at(self._text, TAG, is_end=is_end)
         pieces += self._content(text)
         if found:
             self._block, self._state = TAG, "before a call"
-        return bool(found)
+        return found
 
     def _give_up(self) -> list[Piece]:
         """No call begins here: it is text, up to a tag."""

@@ -4,7 +4,7 @@ A reader takes text in pieces of any size, and gives out only what no later text
 pieces are the same.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Literal, NamedTuple, Protocol
 
 
@@ -45,13 +45,23 @@ def joined(pieces: Iterable[Piece]) -> list[Piece]:
     return made
 
 
-def num_kept(text: str, tags: Sequence[str]) -> int:
-    """Length of the longest end of the text that may be the beginning of one of the tags."""
-    longest = min(len(text), max(map(len, tags)) - 1)
-    for length in range(longest, 0, -1):
-        if any(tag.startswith(text[len(text) - length :]) for tag in tags):
+def overlap(text: str, tag: str) -> int:
+    """Length of the longest end of the text that is a beginning of the tag, but not all of it."""
+    for length in range(min(len(text), len(tag) - 1), 0, -1):
+        if text.endswith(tag[:length]):
             return length
     return 0
+
+
+def cut_at(text: str, tag: str, *, is_end: bool) -> tuple[str, bool, str]:
+    """What stands before the tag, whether the tag is there, and what is to be read next: what stands after it, or what
+    may be its beginning as long as the text has not come to its end.
+    """
+    before, found, after = text.partition(tag)
+    if found or is_end:
+        return before, bool(found), after
+    place = len(text) - overlap(text, tag)
+    return text[:place], False, text[place:]
 
 
 class Gap:

@@ -1,6 +1,6 @@
 """ThinkingReader: what a model says between <think> and </think> before its answer is reasoning, the rest content."""
 
-from .pieces import Gap, Piece, num_kept
+from .pieces import Gap, Piece, cut_at
 
 OPENING, CLOSING = "<think>", "</think>"
 
@@ -45,10 +45,7 @@ class ThinkingReader:
             self._has_begun = True
 
     def _reasoning(self, *, is_end: bool) -> list[Piece]:
-        text, found, self._text = self._text.partition(CLOSING)
-        if not found and not is_end:
-            kept = num_kept(text, (CLOSING,))
-            text, self._text = text[: len(text) - kept], text[len(text) - kept :]
+        text, found, self._text = cut_at(self._text, CLOSING, is_end=is_end)
         text = self._gap.pass_on(text)
         if found:
             self.is_thinking = False
