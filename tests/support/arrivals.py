@@ -24,6 +24,7 @@ class Arrivals:
         model_config: Any = SimpleNamespace(vocab_size=VOCAB_SIZE, eos_token_ids=_END_TOKENS)
         self._intake = Intake(
             tokenizer=None,
+            grammars=None,
             model_config=model_config,
             max_model_len=settings.longest,
             max_cache_tokens=settings.num_blocks * settings.config.block_size,
