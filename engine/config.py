@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,10 @@ from .errors import ConfigError
 
 DEMO_MODEL = "splitfuse-demo-5m"
 DEMO_FOLDER = Path(__file__).parent / "demo_model"
+
+# 221 M model, two cores, eight streams beside 1500-token prompts: P99 gap 327 -> 186 ms, the prompts' first tokens
+# after 1.02 s instead of 0.93, the rate of short prompts the same. With 192: 140 ms and 1.02 s.
+_CPU_PIECE = 256
 
 _CHOICES: dict[str, tuple[str | None, ...]] = {
     "device": ("auto", "cpu", "cuda"),
@@ -39,7 +43,8 @@ class EngineConfig:
     max_model_len: int | None = None
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512
-    long_prefill_token_threshold: int = 0  # most tokens of one prompt in one step; 0 = the budget is the only limit
+    # Most tokens of one prompt in one step; 0 = the budget is the only limit. None: see `for_streams`.
+    long_prefill_token_threshold: int | None = None
     block_size: int = 16
     gpu_memory_utilization: float = 0.9
     kv_cache_memory_bytes: int | None = None
@@ -74,7 +79,8 @@ class EngineConfig:
             if getattr(self, name) is not None:
                 # A prompt and an answer have a token each at least.
                 _require(self, name, at_least=2 if name == "max_model_len" else 1)
-        _require(self, "long_prefill_token_threshold", at_least=0)
+        if self.long_prefill_token_threshold is not None:
+            _require(self, "long_prefill_token_threshold", at_least=0)
         if not 0.0 < self.gpu_memory_utilization <= 1.0:
             raise ConfigError(
                 f"gpu_memory_utilization must be above 0 and at most 1, not {self.gpu_memory_utilization}"
@@ -99,6 +105,12 @@ class EngineConfig:
             raise ConfigError("speculative_config: speculative decoding is not built yet; leave it out")
         if not self.enable_chunked_prefill:
             raise ConfigError("enable_chunked_prefill is always on here: chunks are what splitfuse is about")
+
+    def for_streams(self, device: str) -> "EngineConfig":
+        """The settings for people who watch tokens come: on a CPU no prompt keeps them waiting by more than a piece."""
+        if self.long_prefill_token_threshold is not None or self.target_itl_ms is not None or device != "cpu":
+            return self
+        return replace(self, long_prefill_token_threshold=_CPU_PIECE)
 
     @property
     def model_name(self) -> str:

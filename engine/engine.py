@@ -94,7 +94,7 @@ class AsyncEngine:
         self.loaded = parts.runner.loaded
         self.tokenizer, self._intake = parts.tokenizer, parts.intake
         self.model_config, self.max_model_len = self.loaded.model_config, self.loaded.max_model_len
-        self._core = parts.core(self.config)
+        self._core = parts.core(self.config.for_streams(str(self.loaded.device)))
         if not self._draining:  # stopped meanwhile
             self._loop_task = asyncio.create_task(self._loop(self._core), name="splitfuse-engine")
 

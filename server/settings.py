@@ -73,7 +73,7 @@ HELP = {
     "max_model_len": "longest prompt plus output, in tokens; less needs less memory",
     "max_num_seqs": "most sequences in one step",
     "max_num_batched_tokens": "token budget of one step",
-    "long_prefill_token_threshold": "most tokens of one prompt in one step; 0 = the budget alone decides",
+    "long_prefill_token_threshold": "most tokens of one prompt in one step; 0 = all; nothing = 256 on a CPU",
     "block_size": "tokens in one block of the KV cache",
     "gpu_memory_utilization": "share of the GPU's memory to use",
     "kv_cache_memory_bytes": "size of the KV cache; takes KiB, MiB, GiB",

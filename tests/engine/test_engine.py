@@ -285,6 +285,18 @@ async def test_stop_strings_and_stop_tokens(tiny_folder: str) -> None:
         assert ended.token_ids == free.token_ids[: at + 1]
 
 
+@pytest.mark.parametrize(
+    ("settings", "longest"),
+    [({}, 256), ({"long_prefill_token_threshold": 0}, 400), ({"target_itl_ms": 1e6}, 400)],
+)
+async def test_on_a_cpu_streams_wait_for_pieces_of_a_prompt(
+    tiny_folder: str, settings: dict[str, int], longest: int
+) -> None:
+    async with running_engine(tiny_folder, **settings) as engine:
+        await collect(engine, [20 + i % 200 for i in range(400)], SamplingParams(temperature=0, max_tokens=1))
+        assert max(step["num_prefill_tokens"] for step in engine.stats()["steps"]) == longest
+
+
 async def test_observers_and_a_closed_pipe_cost_nothing(
     tiny_folder: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
