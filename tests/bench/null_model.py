@@ -89,7 +89,13 @@ def serve(args: argparse.Namespace) -> None:
         return loading.EngineParts(tokenizer, runner, intake)  # type: ignore[arg-type]
 
     loading.load = load
-    settings = Settings(port=args.port, max_num_seqs=args.streams, max_num_batched_tokens=4096, seed=0)
+    settings = Settings(
+        port=args.port,
+        max_num_seqs=args.streams,
+        max_num_batched_tokens=4096,
+        stream_interval=args.stream_interval,
+        seed=0,
+    )
     if args.profile:
         _profiled(lambda: serve_until_signal(settings), args.profile)
     else:
@@ -124,7 +130,7 @@ class Stream(asyncio.Protocol):
     """One streamed request over a raw socket: counts events as they come, and notes when each word did."""
 
     def __init__(self, head: bytes, *, notes: bool) -> None:
-        self.num_tokens = 0
+        self.num_events = 0
         self.arrivals: list[tuple[int, float]] = []  # (step, when)
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._head = head
@@ -137,10 +143,10 @@ class Stream(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         now = time.monotonic()
-        before = self.num_tokens
+        before = self.num_events
         end = data.find(b"event: done") % (len(data) + 1)  # the native end holds the whole text once more
-        self.num_tokens += data.count(_TEXT, 0, end)
-        if self._notes and self.num_tokens > before:
+        self.num_events += data.count(_TEXT, 0, end)
+        if self._notes and self.num_events > before:
             self.arrivals += [(step, now) for step in _steps(data[:end])]
         if data.endswith(b"0\r\n\r\n") and not self.ended.done():
             self._transport.close()
@@ -187,7 +193,7 @@ class ServerProcess:
     """This file with --serve, up and answering."""
 
     def __init__(self, args: argparse.Namespace, step_times: Path) -> None:
-        names = ("port", "streams", "pace_ms", "profile")
+        names = ("port", "streams", "stream_interval", "pace_ms", "profile")
         given = [f"--{name.replace('_', '-')}={getattr(args, name)}" for name in names]
         self._process = subprocess.Popen(
             [sys.executable, __file__, "--serve", f"--step-times={step_times}", *given],
@@ -221,8 +227,9 @@ def throughput(args: argparse.Namespace, endpoint: str) -> None:
             spent = server.cpu_seconds() - before
         finally:
             server.stop()
-    total = sum(stream.num_tokens for stream in streams)
-    assert total == args.streams * args.tokens, f"{total} tokens came"
+    total = args.streams * args.tokens
+    num_events = sum(stream.num_events for stream in streams)
+    assert num_events == args.streams * (1 - (1 - args.tokens) // args.stream_interval), f"{num_events} events came"
     print(
         f"{endpoint:>16} {args.streams:>5} streams of {args.tokens}: {total / (end - start):8,.0f} tokens/s, "
         f"{spent / total * 1e6:.1f} us of the server's core per token",
@@ -255,6 +262,7 @@ def parse() -> argparse.Namespace:
     add("--streams", type=int, default=256)
     add("--tokens", type=int, default=512, help="of each stream")
     add("--pace-ms", type=float, default=0, help="time between steps; the added delay is reported")
+    add("--stream-interval", type=int, default=1, help="tokens per event after the first")
     add("--endpoint", choices=ENDPOINTS, nargs="+", default=ENDPOINTS)
     add("--port", type=int, default=8765)
     add("--profile", default="", help="cProfile of the server's loop into this file")
