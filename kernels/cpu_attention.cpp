@@ -1,5 +1,6 @@
 // Paged attention of short rows on the CPU, a query token at a time. Prompt chunks are cpu_chunks.cpp's.
 
+#include <type_traits>
 #include <vector>
 
 #include "cpu_vector.h"
@@ -32,20 +33,71 @@ inline void score_keys(const float* q, const T* keys, int64_t count, int64_t hea
     }
 }
 
-// out[g, :] += sum over `count` consecutive values of weights[g * stride + i] · value. A slice of the output stays in
-// registers while the values go by.
+#ifdef __AVX512BF16__
+// Lane i of the result is the sum of from[i]: a tree of shuffles, a quarter of the work of sixteen sums of their own.
+inline vec sums_of_16(const vec* from) {
+    __m512 twos[8], fours[4], eights[2];
+    for (int i = 0; i < 8; i++) {
+        __m512 a = (__m512)from[2 * i], b = (__m512)from[2 * i + 1];
+        twos[i] = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+    }
+    for (int i = 0; i < 4; i++) {
+        __m512d a = _mm512_castps_pd(twos[2 * i]), b = _mm512_castps_pd(twos[2 * i + 1]);
+        fours[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+    }
+    for (int i = 0; i < 2; i++) {
+        __m512 a = fours[2 * i], b = fours[2 * i + 1];
+        eights[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+    }
+    return (vec)_mm512_add_ps(_mm512_shuffle_f32x4(eights[0], eights[1], 0x88),
+                              _mm512_shuffle_f32x4(eights[0], eights[1], 0xdd));
+}
+
+// Scores of `count` consecutive keys of 32·NUM bfloat16 against one query, sixteen keys at a time.
+template <int NUM>
+inline void score_by_sixteen(const bf16* q, const bf16* keys, int64_t count, float scale, float* scores) {
+    uvec query[NUM];
+    std::memcpy(query, q, sizeof query);
+    for (int64_t i = 0; i < count; i += LANES) {
+        int64_t here = count - i < LANES ? count - i : LANES;
+        vec acc[LANES];
+#pragma GCC unroll 16
+        for (int k = 0; k < LANES; k++) {
+            const uvec* key = (const uvec*)(keys + (i + (k < here ? k : here - 1)) * NUM * 32);
+            acc[k] = vec{};
+            for (int j = 0; j < NUM; j++)
+                acc[k] = (vec)_mm512_dpbf16_ps((__m512)acc[k], (__m512bh)key[j], (__m512bh)query[j]);
+        }
+        __mmask16 is_there = uint16_t((1u << here) - 1);
+        _mm512_mask_storeu_ps(scores + i, is_there, (__m512)(sums_of_16(acc) * scale));
+    }
+}
+#endif
+
+// out[g, :] += sum over `count` consecutive values of weights[g * stride + i] · value. A slice of the output, NUM
+// vectors of each head, stays in registers while the values go by; returns where the next slice begins.
+template <int HEADS, int NUM, typename T>
+inline int64_t add_slices(const T* values, const float* weights, int64_t stride, int64_t count, int64_t head_dim, float* out, int64_t d) {
+    for (; d + NUM * LANES <= head_dim; d += NUM * LANES) {
+        vec acc[HEADS][NUM];
+        for (int g = 0; g < HEADS; g++)
+            for (int n = 0; n < NUM; n++) acc[g][n] = load(out + g * head_dim + d + n * LANES);
+        for (int64_t i = 0; i < count; i++) {
+            vec v[NUM];
+            for (int n = 0; n < NUM; n++) v[n] = load(values + i * head_dim + d + n * LANES);
+            for (int g = 0; g < HEADS; g++)
+                for (int n = 0; n < NUM; n++) acc[g][n] += v[n] * weights[g * stride + i];
+        }
+        for (int g = 0; g < HEADS; g++)
+            for (int n = 0; n < NUM; n++) store(out + g * head_dim + d + n * LANES, acc[g][n]);
+    }
+    return d;
+}
+
 template <int HEADS, typename T>
 inline void add_values(const T* values, const float* weights, int64_t stride, int64_t count, int64_t head_dim, float* out) {
-    int64_t d = 0;
-    for (; d + LANES <= head_dim; d += LANES) {
-        vec acc[HEADS];
-        for (int g = 0; g < HEADS; g++) acc[g] = load(out + g * head_dim + d);
-        for (int64_t i = 0; i < count; i++) {
-            vec v = load(values + i * head_dim + d);
-            for (int g = 0; g < HEADS; g++) acc[g] += v * weights[g * stride + i];
-        }
-        for (int g = 0; g < HEADS; g++) store(out + g * head_dim + d, acc[g]);
-    }
+    int64_t d = add_slices<HEADS, 4>(values, weights, stride, count, head_dim, out, 0);
+    d = add_slices<HEADS, 1>(values, weights, stride, count, head_dim, out, d);
     for (; d < head_dim; d++)
         for (int64_t i = 0; i < count; i++)
             for (int g = 0; g < HEADS; g++) out[g * head_dim + d] += to_float(values[i * head_dim + d]) * weights[g * stride + i];
@@ -98,6 +150,16 @@ void attend(const Attention& a, const T* q, const T* k_cache, const T* v_cache, 
         }
     };
     each_run([&](int64_t at, int64_t i, int64_t run) {
+#ifdef __AVX512BF16__
+        if constexpr (sizeof(T) == 2) {
+            auto score = [&](auto num) {
+                for (int64_t g = 0; g < group; g++)
+                    score_by_sixteen<num>(q_from + g * a.q_head, k_cache + at, run, a.scale, scores + g * stride + i);
+            };
+            if (dim == 64) return score(std::integral_constant<int, 2>{});
+            if (dim == 128) return score(std::integral_constant<int, 4>{});
+        }
+#endif
         int64_t g = 0;
         for (; g + 4 <= group; g += 4) score_keys<4>(query + g * dim, k_cache + at, run, dim, scores + g * stride + i, stride);
         for (; g + 2 <= group; g += 2) score_keys<2>(query + g * dim, k_cache + at, run, dim, scores + g * stride + i, stride);
