@@ -24,16 +24,21 @@ _forced: str | None = None
 class RaggedBatch(NamedTuple):
     """Where each row's tokens and cached keys lie. Rows of one query token come first.
 
+    The numbers on the host decide what is launched, the tensors what is done: a graph captured with bounds as
+    `max_seq_len` and `max_query_len` serves every length below them.
+
     A row b owns query tokens [query_start_loc[b], query_start_loc[b + 1]); they are the last of its seq_lens[b] tokens,
     whose keys and values stand in the blocks block_tables[b, : ceil(seq_lens[b] / S)]. Further entries are padding.
     """
 
     query_start_loc: Tensor  # [B + 1] int32
-    seq_lens: Tensor  # [B] int32, tokens in the cache after this step's write, so at least the row's query length
+    # [B] int32, tokens in the cache after this step's write, so at least the row's query length; 0: a row of one query
+    # token that only fills a graph up
+    seq_lens: Tensor
     block_tables: Tensor  # [B, max blocks] int32
     num_decodes: int  # rows [0, num_decodes) have exactly one query token; the others have two or more
-    max_query_len: int
-    max_seq_len: int
+    max_query_len: int  # no row has more
+    max_seq_len: int  # no row has more
 
 
 def use_backend(name: str | None) -> None:

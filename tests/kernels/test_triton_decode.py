@@ -2,14 +2,16 @@ import pytest
 import torch
 from kernel_cases import DOT_DTYPES, NUM_RANDOM_CASES, AttentionCase, assert_near, random_attention_case
 
-from splitfuse.kernels import triton_decode
+from splitfuse.kernels import reference, triton_decode
 from splitfuse.kernels.triton_card import H100
 
 
-def check(case: AttentionCase, *, num_splits: int | None = None) -> None:
+def check(case: AttentionCase, *, num_splits: int | None = None, min_tokens: int = 16) -> None:
     q, k_cache, v_cache, ragged = case.build()
     out = torch.full(q.shape, float("nan"), dtype=q.dtype, device=q.device)
-    triton_decode.decode_attention(q, k_cache, v_cache, ragged, out, num_splits=num_splits, **case.options)
+    triton_decode.decode_attention(
+        q, k_cache, v_cache, ragged, out, num_splits=num_splits, min_tokens=min_tokens, **case.options
+    )
     assert_near(out[: ragged.num_decodes], case.expected()[: ragged.num_decodes])
     assert out[ragged.num_decodes :].isnan().all()
 
@@ -50,6 +52,26 @@ def test_splits(context_lens: tuple[int, ...], num_splits: int) -> None:
 
 def test_rows_of_prompts_are_left_alone() -> None:
     check(AttentionCase((1, 1, 5), (3, 30, 8)), num_splits=2)
+
+
+@pytest.mark.parametrize("min_tokens", [16, 64, 256])
+def test_short_rows_leave_spans_empty(min_tokens: int) -> None:
+    check(AttentionCase((1, 1, 1), (0, 130, 300)), num_splits=16, min_tokens=min_tokens)
+
+
+@pytest.mark.parametrize("num_splits", [1, 4])
+def test_one_grid_serves_any_length(num_splits: int) -> None:
+    """As a CUDA graph does: what is launched is fixed, then lengths change, and rows may be padding of no tokens."""
+    q, k_cache, v_cache, ragged = AttentionCase((1, 1, 1), (60, 200, 90)).build()
+    ragged = ragged._replace(max_seq_len=10**6)
+    for lengths in ((61, 201, 91), (1, 200, 17), (33, 0, 0)):
+        now = ragged._replace(seq_lens=torch.tensor(lengths, dtype=torch.int32, device=q.device))
+        out = torch.full(q.shape, float("nan"), dtype=q.dtype, device=q.device)
+        triton_decode.decode_attention(q, k_cache, v_cache, now, out, scale=0.1, num_splits=num_splits, min_tokens=32)
+        assert not out[now.seq_lens == 0].any()
+        live = now.seq_lens > 0
+        wide = (x.double() for x in (q, k_cache, v_cache))
+        assert_near(out[live], reference.paged_attention(*wide, now, scale=0.1)[live])
 
 
 def test_long_row_is_split_by_itself() -> None:
