@@ -24,8 +24,6 @@ NOT_FINITE = "the model's output for this request is not finite"
 _MINUS_INFINITY = float("-inf")
 _LARGEST = 3e38  # about float32's largest
 _NOTHING_LEFT = "no token is left that it and allowed_token_ids, bad_words and min_tokens all allow; drop one of them"
-# Candidates looked at before a full sort: at 32,000 entries topk(1024) takes a third of a sort's time.
-_NUM_TOP_P_CANDIDATES = 1024
 
 
 def sample(logits: Tensor, requests: Sequence[Request], masks: TokenMasks | None = None) -> list[RowResult]:
@@ -190,40 +188,17 @@ def _draw(logits: Tensor, requests: Sequence[Request]) -> Tensor:
     temperatures = torch.tensor([p.temperature for p in params], dtype=torch.float32, device=logits.device)
     # Relative to the row's best first, so that a tiny temperature cannot overflow.
     scaled = (logits - logits.amax(dim=-1, keepdim=True)) / temperatures[:, None].clamp_min(1e-5)
-    filtered = [row for row, p in enumerate(params) if p.top_k or p.top_p < 1.0 or p.min_p > 0.0]
-    for row in filtered:
-        scaled[row].masked_fill_(scaled[row] < _threshold(scaled[row], params[row]), _MINUS_INFINITY)
+    if any(p.top_k or p.top_p < 1.0 or p.min_p > 0.0 for p in params):
+        scaled = ops.filter_logits(
+            scaled,
+            torch.tensor([p.top_k for p in params], dtype=torch.int32, device=logits.device),
+            torch.tensor([p.top_p for p in params], dtype=torch.float32, device=logits.device),
+            torch.tensor([p.min_p for p in params], dtype=torch.float32, device=logits.device),
+        )
     keys = torch.tensor(
         [draw_key(request.seed, request.num_tokens) for request in requests], dtype=torch.int64, device=logits.device
     )
     return ops.gumbel_argmax(scaled, keys)
-
-
-def _threshold(row: Tensor, params: SamplingParams) -> Tensor:
-    """The smallest scaled logit that stays, [] float32; equal ones stay together.
-
-    top-k (Fan et al. 2018), then top-p of what that leaves (Holtzman et al. 2020), then min-p (Nguyen et al. 2024).
-    """
-    threshold = torch.full((), _MINUS_INFINITY, device=row.device)
-    size = len(row)
-    top_k = params.top_k if 0 < params.top_k < size else 0
-    if top_k or params.top_p < 1.0:
-        count = top_k or min(size, _NUM_TOP_P_CANDIDATES)
-        values = row.topk(count).values
-        if top_k:
-            threshold = values[-1]
-        if params.top_p < 1.0:
-            total = values.exp().sum() if top_k else row.exp().sum()
-            if not top_k and values.exp().sum() < params.top_p * total:
-                values = row.sort(descending=True).values
-            mass_before = values.exp().cumsum(0) - values.exp()
-            inside = mass_before < params.top_p * total
-            inside[0] = True  # top_p 0 keeps the best
-            threshold = torch.maximum(threshold, values[inside][-1])
-    if params.min_p > 0.0:
-        # The best scaled logit is 0, so p >= min_p · p_max reads logit >= log(min_p).
-        threshold = torch.maximum(threshold, torch.tensor(params.min_p, device=row.device).log())
-    return threshold
 
 
 def _logprobs(row: Tensor, token: int, count: int) -> TokenLogprobs:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from . import cpu_linear, cpu_torch, native
+from .cpu_filter import filter_logits as filter_logits
 from .cpu_quantized import QuantizedLinear
 from .cpu_torch import copy_blocks as copy_blocks
 from .cpu_torch import gelu as gelu

@@ -15,6 +15,7 @@ from .triton_activation import gelu, gelu_tanh, gelu_tanh_mul, relu, silu_mul, s
 from .triton_blocks import copy_blocks
 from .triton_decode import decode_attention
 from .triton_experts import experts, pack_experts
+from .triton_filter import filter_logits
 from .triton_norm import add_layer_norm, add_rms_norm, layer_norm, rms_norm
 from .triton_prefill import prefill_attention
 from .triton_rope import rope_and_cache
@@ -26,6 +27,7 @@ __all__ = [
     "add_rms_norm",
     "copy_blocks",
     "experts",
+    "filter_logits",
     "gelu",
     "gelu_tanh",
     "gelu_tanh_mul",

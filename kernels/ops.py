@@ -191,6 +191,16 @@ def copy_blocks(caches: list[Tensor], source: Tensor, target: Tensor) -> None:
         _backend(caches[0]).copy_blocks(caches, source, target)
 
 
+def filter_logits(logits: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
+    """Set to -inf what top-k, then top-p of what that leaves, or min-p takes out of each row; equal ones stay together.
+
+    logits [S, V] float32, overwritten; top_k [S] int32, at most so many stay (Fan et al. 2018), 0 or V and more: all;
+    top_p [S] float32, the likeliest up to that mass (Holtzman et al. 2020), 0: the best, 1: all; min_p [S] float32,
+    those with p >= min_p · the largest p (Nguyen et al. 2024). → [S, V], `logits` or not: use what returns.
+    """
+    return _backend(logits).filter_logits(logits, top_k, top_p, min_p)  # type: ignore[no-any-return]
+
+
 def gumbel_argmax(logits: Tensor, keys: Tensor) -> Tensor:
     """argmax of logit + Gumbel noise, which draws from softmax(logits) (Gumbel 1954; Maddison et al. 2014).
 

@@ -194,6 +194,23 @@ def experts(x: Tensor, weights: Tensor, expert_ids: Tensor, packed: list[tuple[T
     return out.to(x.dtype)
 
 
+def filter_logits(logits: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
+    rows = zip(logits, top_k.tolist(), top_p.tolist(), min_p.tolist(), strict=True)
+    return torch.stack([_filtered(*row) for row in rows]) if len(logits) else logits
+
+
+def _filtered(row: Tensor, top_k: int, top_p: float, min_p: float) -> Tensor:
+    values = row.to(_compute_dtype(row)).sort(descending=True).values[: top_k or None]
+    probabilities = values.softmax(dim=0)
+    inside = probabilities.cumsum(0) - probabilities < top_p
+    inside[0] = True  # top_p 0 keeps the best
+    inside |= torch.tensor(top_p >= 1.0)  # rounding must not cut what nobody asked to cut
+    threshold = values[inside][-1]
+    if min_p > 0.0:
+        threshold = torch.maximum(threshold, values[0] + math.log(min_p))
+    return row.masked_fill(row < threshold, -math.inf)
+
+
 def gumbel_argmax(logits: Tensor, keys: Tensor) -> Tensor:
     ids = torch.arange(logits.shape[-1], device=logits.device)
     low, high = keys & _MASK32, (keys >> 32) & _MASK32

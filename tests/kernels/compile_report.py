@@ -162,6 +162,8 @@ def _blocks(shape: Shape) -> None:
 def _sampling(shape: Shape) -> None:
     logits = _empty(shape.num_tokens, 128_256, dtype=torch.float32)
     cuda.gumbel_argmax(logits, _empty(shape.num_tokens, dtype=torch.int64))
+    shares = [_empty(shape.num_tokens, dtype=torch.float32) for _ in range(2)]
+    cuda.filter_logits(logits, _empty(shape.num_tokens, dtype=torch.int32), *shares)
 
 
 LAUNCHES: dict[str, Callable[[Shape], None]] = {

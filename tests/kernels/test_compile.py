@@ -34,7 +34,7 @@ def test_every_kernel_builds_and_fits(arch: int) -> None:
     rows = report(arch)
     assert {row["kernel"] for row in rows} == {
         "prefill", "decode", "merge_splits", "rope_and_cache", "rms_norm", "add_rms_norm", "layer_norm",
-        "add_layer_norm", "activate", "activate_mul", "copy_blocks", "gumbel_argmax", "best_chunk",
+        "add_layer_norm", "activate", "activate_mul", "copy_blocks", "gumbel_argmax", "best_chunk", "filter_logits",
         "route", "group_by_expert", "grouped_matmul", "weigh",
     }  # fmt: skip
     assert all(row["shared"] <= SHARED_MEMORY[arch] for row in rows)

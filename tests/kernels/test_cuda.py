@@ -45,7 +45,7 @@ def test_random_mixes(seed: int) -> None:
 def test_backend_has_every_op() -> None:
     names = ["rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm", "rope_and_cache", "paged_attention"]
     names += ["silu_mul", "gelu_tanh_mul", "gelu_tanh", "gelu", "relu", "softcap", "copy_blocks"]
-    names += ["gumbel_argmax", "pack_linear", "linear", "route", "pack_experts", "experts"]
+    names += ["filter_logits", "gumbel_argmax", "pack_linear", "linear", "route", "pack_experts", "experts"]
     assert sorted(names) == sorted(cuda.__all__)
     assert all(callable(getattr(module, name)) for module in (cuda, reference) for name in names)
 
