@@ -19,6 +19,7 @@ _CPU_PIECE = 256
 _CHOICES: dict[str, tuple[str | None, ...]] = {
     "device": ("auto", "cpu", "cuda"),
     "dtype": ("auto", "float32", "bfloat16", "float16"),
+    "kv_cache_dtype": ("auto", "fp8"),
     "load_format": ("auto", "safetensors", "dummy"),
     "quantization": (None, "int8", "int4"),
     "batching_policy": ("splitfuse", "prefill_first", "decode_first", "static"),
@@ -40,6 +41,7 @@ class EngineConfig:
     dtype: str = "auto"
     load_format: str = "auto"
     quantization: str | None = None  # weights in fewer bits, rounded while they load: int8 or int4
+    kv_cache_dtype: str = "auto"  # auto: the model's; fp8: e4m3, half of it
     max_model_len: int | None = None
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512

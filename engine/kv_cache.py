@@ -84,8 +84,13 @@ def _copy(
     from_device, to_device = source[0][0].device, target[0][0].device
     sources, targets = indices[:, 0].to(from_device), indices[:, 1].to(to_device)
     for from_layer, to_layer in zip(source, target, strict=True):
-        for from_cache, to_cache in zip(from_layer, to_layer, strict=True):
+        for from_cache, to_cache in zip(map(_movable, from_layer), map(_movable, to_layer), strict=True):
             to_cache.index_copy_(0, targets, from_cache.index_select(0, sources).to(to_device))
+
+
+def _movable(cache: Tensor) -> Tensor:
+    """A cache of e4m3 as bytes, for torch indexes no such tensors."""
+    return cache.view(torch.uint8) if cache.dtype == torch.float8_e4m3fn else cache
 
 
 def num_cache_blocks(

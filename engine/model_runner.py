@@ -49,6 +49,7 @@ class ModelRunner:
                 f"--quantization {config.quantization} is built for --device cpu only so far; leave it out"
             )
         dtype = resolve_dtype(config.dtype, model_config, device)
+        cache_dtype = resolve_cache_dtype(config.kv_cache_dtype, dtype, device)
         max_model_len = _max_model_len(config, model_config)
         # While weights are read: the first start on a machine builds the CPU library, about 7 s.
         preparing = threading.Thread(target=ops.prepare, args=(device,), name="splitfuse-prepare")
@@ -63,14 +64,16 @@ class ModelRunner:
                 weight_bits=_WEIGHT_BITS[config.quantization],
             )
         preparing.join()
-        num_blocks = num_cache_blocks(config, model_config, max_model_len=max_model_len, dtype=dtype, device=device)
-        block_bytes = config.block_size * model_config.kv_bytes_per_token(dtype.itemsize)
+        num_blocks = num_cache_blocks(
+            config, model_config, max_model_len=max_model_len, dtype=cache_dtype, device=device
+        )
+        block_bytes = config.block_size * model_config.kv_bytes_per_token(cache_dtype.itemsize)
         num_host_blocks = int(config.swap_space * 2**30) // block_bytes
         self._cache = KVCache(
             model_config,
             num_blocks=num_blocks,
             block_size=config.block_size,
-            dtype=dtype,
+            dtype=cache_dtype,
             device=device,
             num_host_blocks=num_host_blocks,
         )
@@ -139,6 +142,19 @@ def resolve_dtype(name: str, model_config: ModelConfig, device: torch.device) ->
     if name not in _DTYPES:
         raise ConfigError(f"dtype {name!r} of config.json is not known; set --dtype to one of {', '.join(_DTYPES)}")
     return _DTYPES[name]
+
+
+def resolve_cache_dtype(name: str, dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """The dtype for --kv-cache-dtype. Raises ConfigError where there are no kernels for it.
+
+    Keys and values are stored as they are, at scale 1 as vLLM's default is: e4m3 is a float, so a scale moves its range
+    (2^-9 to 448), not its precision.
+    """
+    if name == "auto":
+        return dtype
+    if device.type != "cuda":
+        raise ConfigError(f"--kv-cache-dtype {name} is built for --device cuda only so far; leave it out")
+    return torch.float8_e4m3fn
 
 
 def _max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:

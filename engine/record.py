@@ -26,7 +26,8 @@ _FLUSH_S = 1.0  # so much of the scheduler's time may be lost if the process is 
 _NUM_ID_CHARS = 8  # enough to find it in a log, too few to fetch its result
 _NOT_DECIDING = {
     *("model", "served_model_name", "device", "dtype", "load_format", "quantization", "num_threads"),
-    *("speculative_config", "max_model_len", "gpu_memory_utilization", "kv_cache_memory_bytes", "num_kv_blocks"),
+    *("speculative_config", "kv_cache_dtype", "max_model_len"),
+    *("gpu_memory_utilization", "kv_cache_memory_bytes", "num_kv_blocks"),
     *("enable_chunked_prefill", "chat_template", "max_queue_size", "max_queue_seconds", "log_steps", "record"),
 }
 # The settings on which a scheduler's decisions depend, beside the sizes of its pools.

@@ -60,9 +60,12 @@ def paged_attention(
     scale: float,
     sliding_window: int = 0,
     softcap: float = 0.0,
+    kv_scales: Tensor | None = None,
 ) -> Tensor:
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    options: dict[str, Any] = {"scale": scale, "sliding_window": sliding_window, "softcap": softcap}
+    options: dict[str, Any] = {
+        "scale": scale, "sliding_window": sliding_window, "softcap": softcap, "kv_scales": kv_scales,
+    }  # fmt: skip
     if ragged.num_decodes:
         decode_attention(q, k_cache, v_cache, ragged, out, **options)
     if len(ragged.seq_lens) > ragged.num_decodes:

@@ -143,6 +143,7 @@ def rope_and_cache(
     q_norm: Tensor | None = None,
     k_norm: Tensor | None = None,
     eps: float = 1e-6,
+    kv_scales: Tensor | None = None,
 ) -> Tensor:
     """Optionally RMS-normalise each q and k head, rotate q and k (Su et al. 2021), write k and v into the cache.
 
@@ -151,13 +152,15 @@ def rope_and_cache(
     of a head turn, in halves: (x1, x2) → (x1·cos - x2·sin, x2·cos + x1·sin) with x1 = x[:R/2], x2 = x[R/2:R]. R may be
     0: nothing turns (learned positions).
     positions [T] int64. slot_mapping [T] int64: token t goes to block slot // S, offset slot % S; -1 writes nothing.
-    k_cache, v_cache [N, Hkv, S, D]. q_norm, k_norm [D]: weights of the per-head norm, before the rotation (Qwen3), as
-    rms_norm takes them.
+    k_cache, v_cache [N, Hkv, S, D], in the dtype of k or in e4m3 (Micikevicius et al. 2022), which takes k and v over
+    kv_scales [2, Hkv] float32 (keys', values'; None: 1), cut off at ±448. q_norm, k_norm [D]: weights of the per-head
+    norm, before the rotation (Qwen3), as rms_norm takes them.
     → rotated q [T, Hq, D], contiguous or not; q may be overwritten: use what returns.
     """
     return _backend(q).rope_and_cache(  # type: ignore[no-any-return]
-        q, k, v, cos_sin, positions, slot_mapping, k_cache, v_cache, q_norm=q_norm, k_norm=k_norm, eps=eps
-    )
+        q, k, v, cos_sin, positions, slot_mapping, k_cache, v_cache, q_norm=q_norm, k_norm=k_norm, eps=eps,
+        **_given(kv_scales),
+    )  # fmt: skip
 
 
 def paged_attention(
@@ -169,6 +172,7 @@ def paged_attention(
     scale: float,
     sliding_window: int = 0,
     softcap: float = 0.0,
+    kv_scales: Tensor | None = None,
 ) -> Tensor:
     """Causal attention of each row's query tokens over that row's cached tokens (Kwon et al. 2023, PagedAttention).
 
@@ -176,10 +180,16 @@ def paged_attention(
     Query token i of row b stands at position p = seq_lens[b] - query_len + i and sees cached positions
     max(0, p - sliding_window + 1) .. p, or 0 .. p if sliding_window is 0. Slots beyond are never read, or masked
     so that whatever they hold (NaN too) does not matter. With a softcap c above 0 a score s becomes c · tanh(s / c).
+    What lies in a cache of e4m3 counts times kv_scales, as `rope_and_cache` takes them.
     """
     return _backend(q).paged_attention(  # type: ignore[no-any-return]
-        q, k_cache, v_cache, ragged, scale=scale, sliding_window=sliding_window, softcap=softcap
-    )
+        q, k_cache, v_cache, ragged, scale=scale, sliding_window=sliding_window, softcap=softcap,
+        **_given(kv_scales),
+    )  # fmt: skip
+
+
+def _given(kv_scales: Tensor | None) -> dict[str, Tensor]:
+    return {} if kv_scales is None else {"kv_scales": kv_scales}  # the CPU has no cache of e4m3
 
 
 def copy_blocks(caches: list[Tensor], source: Tensor, target: Tensor) -> None:

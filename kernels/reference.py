@@ -80,13 +80,29 @@ def _rotate(x: Tensor, cos_sin: Tensor, positions: Tensor) -> Tensor:
     return torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin, x[..., rotary_dim:]), dim=-1)
 
 
-def _write(cache: Tensor, x: Tensor, slot_mapping: Tensor) -> None:
+_E4M3_MAX = 448.0
+
+
+def _write(cache: Tensor, x: Tensor, slot_mapping: Tensor, scales: Tensor | None) -> None:
     if cache.is_meta:
         return  # which tokens have a slot is a matter of data
     kept = slot_mapping >= 0
     slots = slot_mapping[kept]
     block_size = cache.shape[2]
+    if scales is not None:
+        x = x / scales[:, None].to(x.dtype)
+    if cache.dtype == torch.float8_e4m3fn:
+        x = x.clamp(-_E4M3_MAX, _E4M3_MAX).to(cache.dtype).view(torch.uint8)
+        cache = cache.view(torch.uint8)
     cache[slots // block_size, :, slots % block_size] = x[kept].to(cache.dtype)
+
+
+def _read(cache: Tensor, blocks: Tensor, offsets: Tensor, scales: Tensor | None) -> Tensor:
+    """[L, Hkv, D] of the slots at (block, offset)."""
+    if cache.dtype == torch.float8_e4m3fn:
+        read = cache.view(torch.uint8)[blocks, :, offsets].view(cache.dtype).float()
+        return read if scales is None else read * scales[:, None]
+    return cache[blocks, :, offsets]
 
 
 def rope_and_cache(
@@ -102,21 +118,23 @@ def rope_and_cache(
     q_norm: Tensor | None = None,
     k_norm: Tensor | None = None,
     eps: float = 1e-6,
+    kv_scales: Tensor | None = None,
 ) -> Tensor:
     wide_q, wide_k = q.to(_compute_dtype(q)), k.to(_compute_dtype(k))
     if q_norm is not None:
         wide_q = rms_norm(wide_q, q_norm, eps=eps)
     if k_norm is not None:
         wide_k = rms_norm(wide_k, k_norm, eps=eps)
-    _write(k_cache, _rotate(wide_k, cos_sin, positions), slot_mapping)
-    _write(v_cache, v, slot_mapping)
+    k_scales, v_scales = (None, None) if kv_scales is None else kv_scales
+    _write(k_cache, _rotate(wide_k, cos_sin, positions), slot_mapping, k_scales)
+    _write(v_cache, v, slot_mapping, v_scales)
     return _rotate(wide_q, cos_sin, positions).to(q.dtype)
 
 
 def _attend(q: Tensor, keys: Tensor, values: Tensor, visible: Tensor, scale: float, cap: float) -> Tensor:
     """q [n, Hq, D], keys and values [L, Hkv, D], visible [n, L] → [n, Hq, D]: softmax(scale · q kᵀ) v, head by head."""
     group = q.shape[1] // keys.shape[1]
-    keys, values = (x.to(_compute_dtype(x)).repeat_interleave(group, dim=1) for x in (keys, values))
+    keys, values = (x.to(_compute_dtype(q)).repeat_interleave(group, dim=1) for x in (keys, values))
     scores = torch.einsum("nhd,lhd->hnl", q.to(keys.dtype), keys) * scale
     if cap:
         scores = softcap(scores, cap)
@@ -133,8 +151,10 @@ def paged_attention(
     scale: float,
     sliding_window: int = 0,
     softcap: float = 0.0,
+    kv_scales: Tensor | None = None,
 ) -> Tensor:
     out = torch.empty_like(q)
+    k_scales, v_scales = (None, None) if kv_scales is None else kv_scales
     if q.is_meta:
         return out
     block_size = k_cache.shape[2]
@@ -147,7 +167,7 @@ def paged_attention(
         cached = torch.arange(first, seq_len, device=q.device)
         visible = (cached <= positions[:, None]) & (cached >= oldest[:, None])
         blocks, offsets = ragged.block_tables[row, cached // block_size].long(), cached % block_size
-        keys, values = k_cache[blocks, :, offsets], v_cache[blocks, :, offsets]
+        keys, values = _read(k_cache, blocks, offsets, k_scales), _read(v_cache, blocks, offsets, v_scales)
         out[start:end] = _attend(q[start:end], keys, values, visible, scale, softcap)
     return out
 

@@ -8,7 +8,8 @@ spans run side by side and a second kernel weighs them together (flash-decoding:
 its row's length from device memory, and a span with nothing to do ends at once. So a CUDA graph captured with
 max_seq_len = max_model_len serves every length.
 Per row and KV head 4·L·D bytes of keys and values in 16 bits are read for 4·L·D·group operations: `group` operations
-per byte, so bound by memory. Split, another 8·Hq·D·num_splits bytes per row go out and come back.
+per byte, so bound by memory. A cache in e4m3 is half the bytes; its dots are in float16. Split, another
+8·Hq·D·num_splits bytes per row go out and come back.
 """
 
 from typing import NamedTuple
@@ -20,7 +21,16 @@ from torch import Tensor
 
 from .ops import RaggedBatch
 from .triton_card import Card, card_of
-from .triton_paged import attend, check_paged, load_blocks, load_tile, score_scales
+from .triton_paged import (
+    as_loaded,
+    attend,
+    check_paged,
+    fp8_kind,
+    load_blocks,
+    load_tile,
+    scales_of_head,
+    score_scales,
+)
 
 # Programs per multiprocessor that keep its memory queue full; below that, rows are split. Untuned.
 PROGRAMS_PER_MULTIPROCESSOR = 4
@@ -72,10 +82,11 @@ def _span(seq_len, split, num_splits, min_tokens, WINDOW: tl.constexpr, BLOCK_N:
     do_not_specialize=["table_stride", "min_tokens"], do_not_specialize_on_alignment=["seq_lens_ptr", "tables_ptr"]
 )
 def _decode(
-    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, seq_lens_ptr, tables_ptr, table_stride, min_tokens, scale_log2, inner_scale,
-    q_token_stride, q_head_stride, block_stride, kv_head_stride, slot_stride,
+    q_ptr, k_ptr, v_ptr, kv_scales_ptr, out_ptr, lse_ptr, seq_lens_ptr, tables_ptr, table_stride, min_tokens,
+    scale_log2, inner_scale, q_token_stride, q_head_stride, block_stride, kv_head_stride, slot_stride,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, GROUP: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr, CAPPED: tl.constexpr, IS_SPLIT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    FP8: tl.constexpr,
 ):  # fmt: skip
     """out [rows, Hq, splits, D], each span's own softmax; lse [rows, Hq, splits], its log2 Σ exp2."""
     # The number of splits is no constexpr: it changes with the batch, and no step should wait for the compiler.
@@ -93,6 +104,11 @@ def _decode(
         return
     q_ptrs = q_ptr + row * q_token_stride + heads[:, None] * q_head_stride + dims[None, :]
     q = tl.load(q_ptrs, mask=inside, other=0.0)
+    if FP8:
+        q = q.to(tl.float16)
+    scale_log2, inner_scale, v_scale = scales_of_head(
+        kv_scales_ptr, kv_head, tl.num_programs(1), scale_log2, inner_scale, CAPPED
+    )
     head_offset = kv_head.to(tl.int64) * kv_head_stride
     table_ptr = tables_ptr + row * table_stride
     maximum = tl.full([BLOCK_M], -1e30, tl.float32)
@@ -104,13 +120,13 @@ def _decode(
         readable = (keys >= oldest) & (keys < end)
         k, v = load_tile(
             k_ptr + head_offset, v_ptr + head_offset, blocks, keys, readable, block_stride, slot_stride,
-            HEAD_DIM, BLOCK_D, BLOCK_SIZE, True,
+            HEAD_DIM, BLOCK_D, BLOCK_SIZE, True, FP8,
         )  # fmt: skip
         blocks = load_blocks(table_ptr, keys + BLOCK_N, oldest, end - 1, BLOCK_SIZE)
         maximum, total, out = attend(
             q, k, v, readable[None, :], maximum, total, out, scale_log2, inner_scale, True, CAPPED
         )
-    tl.store(out_ptrs, (out / total[:, None]).to(out_ptr.dtype.element_ty), mask=inside)
+    tl.store(out_ptrs, (out * (v_scale / total)[:, None]).to(out_ptr.dtype.element_ty), mask=inside)
     if IS_SPLIT:
         tl.store(lse_ptr + places, maximum + tl.log2(total), mask=members < GROUP)
 
@@ -151,6 +167,7 @@ def decode_attention(
     scale: float,
     sliding_window: int = 0,
     softcap: float = 0.0,
+    kv_scales: Tensor | None = None,
     num_splits: int | None = None,
     min_tokens: int = MIN_TOKENS_PER_SPLIT,
     config: Config | None = None,
@@ -160,12 +177,12 @@ def decode_attention(
     q [T, Hq, D], caches [N, Hkv, S, D], out contiguous [T, Hq, D]. `num_splits` and `config` are chosen if None. A row
     of 0 tokens, which a graph is padded with, gets zeros.
     """
-    check_paged(q, k_cache, v_cache, ragged, scale, softcap)
+    check_paged(q, k_cache, v_cache, ragged, kv_scales, scale=scale, softcap=softcap)
     assert out.is_contiguous()
     num_rows, (num_heads, head_dim) = ragged.num_decodes, q.shape[1:]
     num_kv_heads, block_size = k_cache.shape[1:3]
     group = num_heads // num_kv_heads
-    config = config or choose_config(group, head_dim, q.element_size())
+    config = config or choose_config(group, head_dim, k_cache.element_size())
     if num_splits is None:
         num_tokens = min(ragged.max_seq_len, sliding_window or ragged.max_seq_len)
         num_splits = choose_num_splits(num_rows * num_kv_heads, num_tokens, card_of(q.device))
@@ -176,9 +193,11 @@ def decode_attention(
         lse = torch.empty(partial.shape[:3], dtype=torch.float32, device=q.device)
     shape = {"HEAD_DIM": head_dim, "BLOCK_D": max(triton.next_power_of_2(head_dim), 16), "WINDOW": sliding_window}
     _decode[(num_rows, num_kv_heads, num_splits)](
-        q, k_cache, v_cache, partial, lse, ragged.seq_lens, ragged.block_tables, ragged.block_tables.stride(0),
+        q, as_loaded(k_cache), as_loaded(v_cache), kv_scales, partial, lse, ragged.seq_lens,
+        ragged.block_tables, ragged.block_tables.stride(0),
         min_tokens, *score_scales(scale, softcap), *q.stride()[:2], *k_cache.stride()[:3],
-        GROUP=group, BLOCK_SIZE=block_size, CAPPED=softcap > 0, IS_SPLIT=num_splits > 1, **shape, **config._asdict(),
+        GROUP=group, BLOCK_SIZE=block_size, CAPPED=softcap > 0, IS_SPLIT=num_splits > 1,
+        FP8=fp8_kind(k_cache, card_of(q.device)), **shape, **config._asdict(),
     )  # fmt: skip
     if num_splits > 1:
         _merge_splits[(num_rows, num_heads)](

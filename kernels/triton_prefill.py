@@ -18,7 +18,16 @@ from torch import Tensor
 
 from .ops import RaggedBatch
 from .triton_card import Card, card_of
-from .triton_paged import attend, check_paged, load_blocks, load_tile, score_scales
+from .triton_paged import (
+    as_loaded,
+    attend,
+    check_paged,
+    fp8_kind,
+    load_blocks,
+    load_tile,
+    scales_of_head,
+    score_scales,
+)
 
 
 class Config(NamedTuple):
@@ -74,14 +83,14 @@ def _attend_span(
     q, k_ptr, v_ptr, table_ptr, positions, oldest, newest, begin, end, maximum, total, out, scale_log2,
     inner_scale, block_stride, slot_stride,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr,
-    BLOCK_N: tl.constexpr, MASKED: tl.constexpr, CAPPED: tl.constexpr,
+    BLOCK_N: tl.constexpr, MASKED: tl.constexpr, CAPPED: tl.constexpr, FP8: tl.constexpr,
 ):  # fmt: skip
     blocks = load_blocks(table_ptr, begin + tl.arange(0, BLOCK_N), oldest, newest, BLOCK_SIZE)
     for start in range(begin, end, BLOCK_N):
         keys = start + tl.arange(0, BLOCK_N)
         readable = (keys >= oldest) & (keys <= newest)
         k, v = load_tile(
-            k_ptr, v_ptr, blocks, keys, readable, block_stride, slot_stride, HEAD_DIM, BLOCK_D, BLOCK_SIZE, MASKED
+            k_ptr, v_ptr, blocks, keys, readable, block_stride, slot_stride, HEAD_DIM, BLOCK_D, BLOCK_SIZE, MASKED, FP8
         )
         blocks = load_blocks(table_ptr, keys + BLOCK_N, oldest, newest, BLOCK_SIZE)
         visible = keys[None, :] <= positions[:, None]
@@ -98,12 +107,12 @@ def _attend_span(
     do_not_specialize_on_alignment=["query_start_loc_ptr", "seq_lens_ptr", "tables_ptr"],
 )
 def _prefill(
-    q_ptr, k_ptr, v_ptr, out_ptr, query_start_loc_ptr, seq_lens_ptr, tables_ptr, table_stride, num_decodes, num_rows,
-    scale_log2, inner_scale, q_token_stride, q_head_stride, out_token_stride, out_head_stride, block_stride,
-    kv_head_stride, slot_stride,
+    q_ptr, k_ptr, v_ptr, kv_scales_ptr, out_ptr, query_start_loc_ptr, seq_lens_ptr, tables_ptr, table_stride,
+    num_decodes, num_rows, scale_log2, inner_scale, q_token_stride, q_head_stride, out_token_stride, out_head_stride,
+    block_stride, kv_head_stride, slot_stride,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, GROUP: tl.constexpr, NUM_KV_HEADS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, CAPPED: tl.constexpr,
+    BLOCK_N: tl.constexpr, CAPPED: tl.constexpr, FP8: tl.constexpr,
 ):  # fmt: skip
     # The last blocks of a row see the most keys: first come, so that the card does not end on a few long programs.
     program = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -120,6 +129,11 @@ def _prefill(
     rows = (first_token + tokens).to(tl.int64)
     q_ptrs = q_ptr + rows[:, None] * q_token_stride + heads[:, None] * q_head_stride + dims[None, :]
     q = tl.load(q_ptrs, mask=inside, other=0.0)
+    if FP8:
+        q = q.to(tl.float16)
+    scale_log2, inner_scale, v_scale = scales_of_head(
+        kv_scales_ptr, kv_head, NUM_KV_HEADS, scale_log2, inner_scale, CAPPED
+    )
 
     context = tl.load(seq_lens_ptr + row) - query_len
     newest = context + tl.minimum(first + BLOCK_Q, query_len) - 1
@@ -142,19 +156,19 @@ def _prefill(
     if WINDOW:
         maximum, total, out = _attend_span(
             q, k_ptr, v_ptr, table_ptr, positions, oldest, newest, begin, left, maximum, total, out, scale_log2,
-            inner_scale, block_stride, slot_stride, HEAD_DIM, BLOCK_D, BLOCK_SIZE, WINDOW, BLOCK_N, True, CAPPED,
+            inner_scale, block_stride, slot_stride, HEAD_DIM, BLOCK_D, BLOCK_SIZE, WINDOW, BLOCK_N, True, CAPPED, FP8,
         )  # fmt: skip
     maximum, total, out = _attend_span(
         q, k_ptr, v_ptr, table_ptr, positions, oldest, newest, left, right, maximum, total, out, scale_log2,
-        inner_scale, block_stride, slot_stride, HEAD_DIM, BLOCK_D, BLOCK_SIZE, WINDOW, BLOCK_N, False, CAPPED,
+        inner_scale, block_stride, slot_stride, HEAD_DIM, BLOCK_D, BLOCK_SIZE, WINDOW, BLOCK_N, False, CAPPED, FP8,
     )  # fmt: skip
     maximum, total, out = _attend_span(
         q, k_ptr, v_ptr, table_ptr, positions, oldest, newest, right, newest + 1, maximum, total, out, scale_log2,
-        inner_scale, block_stride, slot_stride, HEAD_DIM, BLOCK_D, BLOCK_SIZE, WINDOW, BLOCK_N, True, CAPPED,
+        inner_scale, block_stride, slot_stride, HEAD_DIM, BLOCK_D, BLOCK_SIZE, WINDOW, BLOCK_N, True, CAPPED, FP8,
     )  # fmt: skip
 
     out_ptrs = out_ptr + rows[:, None] * out_token_stride + heads[:, None] * out_head_stride + dims[None, :]
-    tl.store(out_ptrs, (out / total[:, None]).to(out_ptr.dtype.element_ty), mask=inside)
+    tl.store(out_ptrs, (out * (v_scale / total)[:, None]).to(out_ptr.dtype.element_ty), mask=inside)
 
 
 def prefill_attention(
@@ -167,13 +181,14 @@ def prefill_attention(
     scale: float,
     sliding_window: int = 0,
     softcap: float = 0.0,
+    kv_scales: Tensor | None = None,
     config: Config | None = None,
 ) -> None:
     """Write out[num_decodes:]: attention of rows [num_decodes, B), whose query tokens are q[num_decodes:].
 
     q, out [T, Hq, D], caches [N, Hkv, S, D]. `config` is chosen if None.
     """
-    check_paged(q, k_cache, v_cache, ragged, scale, softcap)
+    check_paged(q, k_cache, v_cache, ragged, kv_scales, scale=scale, softcap=softcap)
     assert out.shape == q.shape
     assert out.stride(2) == 1
     num_tokens, num_rows = len(q) - ragged.num_decodes, len(ragged.seq_lens) - ragged.num_decodes
@@ -188,8 +203,8 @@ def prefill_attention(
     # An upper bound of the query blocks, known without asking the card for the rows' lengths.
     grid = ((num_tokens // block_q + num_rows) * num_kv_heads,)
     _prefill[grid](
-        q, k_cache, v_cache, out, ragged.query_start_loc, ragged.seq_lens, ragged.block_tables,
-        ragged.block_tables.stride(0), ragged.num_decodes, num_rows, *score_scales(scale, softcap),
+        q, as_loaded(k_cache), as_loaded(v_cache), kv_scales, out, ragged.query_start_loc, ragged.seq_lens,
+        ragged.block_tables, ragged.block_tables.stride(0), ragged.num_decodes, num_rows, *score_scales(scale, softcap),
         *q.stride()[:2], *out.stride()[:2], *k_cache.stride()[:3],
         HEAD_DIM=head_dim,
         BLOCK_D=max(triton.next_power_of_2(head_dim), 16),
@@ -199,5 +214,6 @@ def prefill_attention(
         WINDOW=sliding_window,
         BLOCK_Q=block_q,
         CAPPED=softcap > 0,
+        FP8=fp8_kind(k_cache, card_of(q.device)),
         **config._asdict(),
     )  # fmt: skip

@@ -3,7 +3,8 @@
 
 (x1, x2) → (x1·cos - x2·sin, x2·cos + x1·sin) with x1 = x[:R/2], x2 = x[R/2:R]; x[R:] stays. One program takes one token
 and one KV head: its group of query heads, its key, its value. Per token (2 bytes an element) Hq·D + 2·Hkv·D elements
-are read and as many written, and 4·R bytes of cosines and sines; about 6 operations per element: bound by memory.
+are read and as many written (into a cache of e4m3 one byte each), and 4·R bytes of cosines and sines; about 6
+operations per element: bound by memory.
 Norm, rotation and write apart would move the same elements three times.
 """
 
@@ -12,12 +13,33 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .triton_paged import as_loaded, check_scales
+
+
+@triton.jit
+def _stored(x, scale, FP8: tl.constexpr):
+    """float32 x as it is stored: with FP8 the byte of x / scale in e4m3, to nearest, ties to even, at most ±448.
+
+    By its bits, so that every card, and the interpreter, rounds alike: below 2^-6 e4m3 is a multiple of 2^-9, to which
+    adding 2^14 rounds; above, its 3 bits of mantissa are the upper 3 of 23. NaN becomes ±480.
+    """
+    if FP8:
+        x = x / scale
+        bits = x.to(tl.uint32, bitcast=True)
+        magnitude = tl.minimum(tl.abs(x), 448.0)
+        small = (magnitude + 16384.0).to(tl.uint32, bitcast=True) - 0x46800000
+        wide = magnitude.to(tl.uint32, bitcast=True)
+        normal = ((wide + 0x7FFFF + ((wide >> 20) & 1)) >> 20) - (120 << 3)
+        x = (tl.where(magnitude < 0.015625, small, normal) & 0x7F) | ((bits >> 24) & 0x80)
+        x = x.to(tl.uint8)
+    return x
+
 
 @triton.jit
 def _rotate_heads(
-    x_ptr, x_stride, y_ptr, y_stride, norm_ptr, cos, sin, eps, num_heads,
+    x_ptr, x_stride, y_ptr, y_stride, norm_ptr, scale, cos, sin, eps, num_heads,
     HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr, BLOCK_HEADS: tl.constexpr, BLOCK_HALF: tl.constexpr,
-    BLOCK_REST: tl.constexpr, HAS_NORM: tl.constexpr,
+    BLOCK_REST: tl.constexpr, HAS_NORM: tl.constexpr, FP8: tl.constexpr,
 ):  # fmt: skip
     """y[h] = rotate(norm(x[h])) for `num_heads` heads that lie `x_stride` and `y_stride` apart."""
     HALF: tl.constexpr = ROTARY_DIM // 2
@@ -34,26 +56,26 @@ def _rotate_heads(
         squares = tl.sum(x1 * x1, axis=1) + tl.sum(x2 * x2, axis=1)
         if ROTARY_DIM < HEAD_DIM:
             squares += tl.sum(x3 * x3, axis=1)
-        scale = tl.math.rsqrt(squares / HEAD_DIM + eps)[:, None]
-        x1 *= scale * tl.load(norm_ptr + half, mask=half < HALF, other=0.0).to(tl.float32)
-        x2 *= scale * tl.load(norm_ptr + HALF + half, mask=half < HALF, other=0.0).to(tl.float32)
+        rms = tl.math.rsqrt(squares / HEAD_DIM + eps)[:, None]
+        x1 *= rms * tl.load(norm_ptr + half, mask=half < HALF, other=0.0).to(tl.float32)
+        x2 *= rms * tl.load(norm_ptr + HALF + half, mask=half < HALF, other=0.0).to(tl.float32)
         if ROTARY_DIM < HEAD_DIM:
-            x3 *= scale * tl.load(norm_ptr + rest, mask=rest < HEAD_DIM, other=0.0).to(tl.float32)
-    tl.store(y_ptrs + half, (x1 * cos - x2 * sin).to(dtype), mask=in_half)
-    tl.store(y_ptrs + HALF + half, (x2 * cos + x1 * sin).to(dtype), mask=in_half)
+            x3 *= rms * tl.load(norm_ptr + rest, mask=rest < HEAD_DIM, other=0.0).to(tl.float32)
+    tl.store(y_ptrs + half, _stored(x1 * cos - x2 * sin, scale, FP8).to(dtype), mask=in_half)
+    tl.store(y_ptrs + HALF + half, _stored(x2 * cos + x1 * sin, scale, FP8).to(dtype), mask=in_half)
     if ROTARY_DIM < HEAD_DIM:
-        tl.store(y_ptrs + rest, x3.to(dtype), mask=in_rest)
+        tl.store(y_ptrs + rest, _stored(x3, scale, FP8).to(dtype), mask=in_rest)
 
 
 @triton.jit(do_not_specialize_on_alignment=["positions_ptr", "slots_ptr"])
 def _rope_and_cache(
     q_ptr, k_ptr, v_ptr, y_ptr, k_cache_ptr, v_cache_ptr, cos_sin_ptr, positions_ptr, slots_ptr,
-    q_norm_ptr, k_norm_ptr, eps,
+    q_norm_ptr, k_norm_ptr, kv_scales_ptr, eps,
     q_token_stride, q_head_stride, k_token_stride, k_head_stride, v_token_stride, v_head_stride,
     y_token_stride, y_head_stride, cos_sin_stride, cache_block_stride, cache_head_stride, cache_slot_stride,
     HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr, GROUP: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     BLOCK_GROUP: tl.constexpr, BLOCK_HALF: tl.constexpr, BLOCK_REST: tl.constexpr, BLOCK_D: tl.constexpr,
-    HAS_Q_NORM: tl.constexpr, HAS_K_NORM: tl.constexpr,
+    HAS_Q_NORM: tl.constexpr, HAS_K_NORM: tl.constexpr, FP8: tl.constexpr,
 ):  # fmt: skip
     token, kv_head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     half = tl.arange(0, BLOCK_HALF)[None, :]
@@ -65,19 +87,27 @@ def _rope_and_cache(
     _rotate_heads(
         q_ptr + token * q_token_stride + first_head * q_head_stride, q_head_stride,
         y_ptr + token * y_token_stride + first_head * y_head_stride, y_head_stride,
-        q_norm_ptr, cos, sin, eps, GROUP, HEAD_DIM, ROTARY_DIM, BLOCK_GROUP, BLOCK_HALF, BLOCK_REST, HAS_Q_NORM,
+        q_norm_ptr, 1.0, cos, sin, eps, GROUP, HEAD_DIM, ROTARY_DIM, BLOCK_GROUP, BLOCK_HALF, BLOCK_REST, HAS_Q_NORM,
+        False,
     )  # fmt: skip
     slot = tl.load(slots_ptr + token)
     if slot >= 0:
         place = slot // BLOCK_SIZE * cache_block_stride + slot % BLOCK_SIZE * cache_slot_stride
         place += kv_head * cache_head_stride
+        k_scale, v_scale = 1.0, 1.0
+        if kv_scales_ptr is not None:
+            k_scale = tl.load(kv_scales_ptr + kv_head)
+            v_scale = tl.load(kv_scales_ptr + tl.num_programs(1) + kv_head)
         _rotate_heads(
             k_ptr + token * k_token_stride + kv_head * k_head_stride, 0, k_cache_ptr + place, 0,
-            k_norm_ptr, cos, sin, eps, 1, HEAD_DIM, ROTARY_DIM, 1, BLOCK_HALF, BLOCK_REST, HAS_K_NORM,
+            k_norm_ptr, k_scale, cos, sin, eps, 1, HEAD_DIM, ROTARY_DIM, 1, BLOCK_HALF, BLOCK_REST, HAS_K_NORM,
+            FP8,
         )  # fmt: skip
         dims = tl.arange(0, BLOCK_D)
         v_ptrs = v_ptr + token * v_token_stride + kv_head * v_head_stride + dims
         v = tl.load(v_ptrs, mask=dims < HEAD_DIM, other=0.0)
+        if FP8:
+            v = _stored(v.to(tl.float32), v_scale, FP8)
         tl.store(v_cache_ptr + place + dims, v.to(v_cache_ptr.dtype.element_ty), mask=dims < HEAD_DIM)
 
 
@@ -108,9 +138,11 @@ def rope_and_cache(
     q_norm: Tensor | None = None,
     k_norm: Tensor | None = None,
     eps: float = 1e-6,
+    kv_scales: Tensor | None = None,
 ) -> Tensor:
     """As `ops.rope_and_cache`, with k_cache and v_cache of equal strides → a new contiguous q [T, Hq, D]."""
     _check(q, k, v, cos_sin, k_cache, v_cache)
+    check_scales(kv_scales, k_cache)
     num_tokens, num_heads, head_dim = q.shape
     num_kv_heads, block_size = k_cache.shape[1:3]
     group, rotary_dim = num_heads // num_kv_heads, cos_sin.shape[1]
@@ -118,7 +150,8 @@ def rope_and_cache(
     # stores, and the slowest would load what the fastest has stored.
     y = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     _rope_and_cache[(num_tokens, num_kv_heads)](
-        q, k, v, y, k_cache, v_cache, cos_sin, positions, slot_mapping, q_norm, k_norm, eps,
+        q, k, v, y, as_loaded(k_cache), as_loaded(v_cache), cos_sin, positions, slot_mapping, q_norm, k_norm,
+        kv_scales, eps,
         *q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *y.stride()[:2], cos_sin.stride(0), *k_cache.stride()[:3],
         HEAD_DIM=head_dim,
         ROTARY_DIM=rotary_dim,
@@ -130,6 +163,7 @@ def rope_and_cache(
         BLOCK_D=triton.next_power_of_2(head_dim),
         HAS_Q_NORM=q_norm is not None,
         HAS_K_NORM=k_norm is not None,
+        FP8=k_cache.dtype == torch.float8_e4m3fn,
         num_warps=1 if group * head_dim <= 1024 else 4,  # 8 elements of 2 bytes a thread in one or two loads; untuned
     )  # fmt: skip
     return y

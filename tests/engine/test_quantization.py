@@ -37,6 +37,12 @@ def test_rounding_at_load_is_rounding_beforehand(tmp_path: Path, family: str, na
     assert tokens(tmp_path) == quantized
 
 
+def test_a_cache_of_e4m3_wants_a_card(tmp_path: Path) -> None:
+    save_model("llama-mha", tmp_path)
+    with pytest.raises(ConfigError, match="--kv-cache-dtype fp8 is built for --device cuda only so far; leave it out"):
+        tokens(tmp_path, device="cpu", kv_cache_dtype="fp8")
+
+
 def test_what_is_not_known_is_refused() -> None:
     with pytest.raises(ConfigError, match="quantization 'fp3' is not one of int8, int4"):
         EngineConfig(quantization="fp3")

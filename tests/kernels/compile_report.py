@@ -48,6 +48,7 @@ class Shape:
     block_size: int = 16
     window: int = 0
     softcap: float = 0.0
+    cache_dtype: str = ""  # the dtype if empty
     num_tokens: int = 2048  # query tokens of a prefill, rows of a decode, rows of the others
     experts: tuple[int, int, int, int] = (0, 0, 0, 0)  # hidden and MLP size, experts, experts per token
 
@@ -55,9 +56,10 @@ class Shape:
         if self.kind == "experts":
             hidden, inner, num_experts, top_k = self.experts
             return f"{self.dtype} {hidden}x{inner} {top_k}of{num_experts} T{self.num_tokens}"
+        cache = f" {self.cache_dtype}" if self.cache_dtype else ""
         window = f" window {self.window}" if self.window else ""
         window += f" cap {self.softcap:g}" if self.softcap else ""
-        return f"{self.dtype} D{self.head_dim} G{self.group} S{self.block_size} T{self.num_tokens}{window}"
+        return f"{self.dtype} D{self.head_dim} G{self.group} S{self.block_size} T{self.num_tokens}{cache}{window}"
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,8 @@ def _attention(shape: Shape, *, query_len: int, seq_len: int) -> None:
     num_rows = shape.num_tokens if query_len == 1 else 1
     num_tokens = num_rows * query_len
     q = _empty(num_tokens, num_kv_heads * shape.group, shape.head_dim, dtype=dtype)
-    k_cache = _empty(num_blocks, num_kv_heads, shape.block_size, shape.head_dim, dtype=dtype)
+    cache_dtype = getattr(torch, shape.cache_dtype or shape.dtype)
+    k_cache = _empty(num_blocks, num_kv_heads, shape.block_size, shape.head_dim, dtype=cache_dtype)
     ragged = ops.RaggedBatch(
         _empty(num_rows + 1, dtype=torch.int32),
         _empty(num_rows, dtype=torch.int32),
@@ -109,6 +112,8 @@ def _attention(shape: Shape, *, query_len: int, seq_len: int) -> None:
         max_seq_len=seq_len,
     )
     options: dict[str, Any] = {"scale": 0.1, "sliding_window": shape.window, "softcap": shape.softcap}
+    if shape.cache_dtype:
+        options["kv_scales"] = _empty(2, num_kv_heads, dtype=torch.float32)
     cuda.paged_attention(q, k_cache, k_cache.clone(), ragged, **options)
 
 
@@ -119,6 +124,8 @@ def _rope(shape: Shape) -> None:
     cache = _empty(8, num_kv_heads, shape.block_size, shape.head_dim, dtype=dtype)
     angles, tokens = _empty(64, shape.head_dim, dtype=torch.float32), _empty(num_tokens, dtype=torch.int64)
     cuda.rope_and_cache(q, k, k, angles, tokens, tokens, cache, cache.clone(), q_norm=norm, k_norm=norm)
+    bytes_, scales = _empty(*cache.shape, dtype=torch.float8_e4m3fn), _empty(2, num_kv_heads, dtype=torch.float32)
+    cuda.rope_and_cache(q, k, k, angles, tokens, tokens, bytes_, bytes_.clone(), kv_scales=scales)
     half = angles[:, : shape.head_dim // 2].contiguous()
     cuda.rope_and_cache(q, k, k, half, tokens, tokens, cache, cache.clone())
     cuda.rope_and_cache(q, k, k, angles[:, :0], tokens, tokens, cache, cache.clone())
@@ -193,6 +200,10 @@ SHAPES = [
     Shape("decode", head_dim=64, group=71, num_tokens=256),
     Shape("decode", head_dim=256, group=2, window=4096, softcap=50.0, num_tokens=1),
     Shape("decode", "float32", num_tokens=256),
+    *(Shape("decode", cache_dtype="float8_e4m3fn", head_dim=dim, num_tokens=256) for dim in (64, 128, 256)),
+    Shape("decode", cache_dtype="float8_e4m3fn", num_tokens=1),
+    *(Shape("prefill", cache_dtype="float8_e4m3fn", head_dim=dim) for dim in (64, 128, 256)),
+    Shape("prefill", cache_dtype="float8_e4m3fn", num_tokens=3),
     *(Shape("rope", head_dim=dim) for dim in (64, 80, 128, 256)),
     Shape("rope", head_dim=64, group=71),
     Shape("norm"),

@@ -21,16 +21,21 @@ NUM_RANDOM_CASES = 40 if INTERPRETED else 12  # on a card each is a kernel to co
 UNMAPPED = 2**30  # a block number far out of any cache: to follow it is to crash
 
 
-def assert_near(actual: Tensor, expected: Tensor) -> None:
-    """actual against a float64 expectation, within what its dtype can hold."""
+def assert_near(actual: Tensor, expected: Tensor, *, tolerance: float = 0.0) -> None:
+    """actual against a float64 expectation, within what its dtype can hold, or `tolerance` if that is more."""
     assert torch.isfinite(actual).all()
-    tolerance = TOLERANCES[actual.dtype]
+    tolerance = max(tolerance, TOLERANCES[actual.dtype])
     torch.testing.assert_close(actual.double(), expected, rtol=tolerance, atol=tolerance)
 
 
 def random_tensor(*shape: int, seed: int, dtype: torch.dtype) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=generator).to(dtype).to(DEVICE)
+
+
+def kv_scales(num_kv_heads: int) -> Tensor:
+    """[2, Hkv]: no two alike."""
+    return torch.linspace(0.25, 2.0, 2 * num_kv_heads, device=DEVICE).view(2, num_kv_heads)
 
 
 @dataclass(frozen=True)
@@ -47,11 +52,16 @@ class AttentionCase:
     softcap: float = 0.0
     dtype: torch.dtype = torch.float16
     is_cache_joint: bool = False  # K and V as views of one tensor [N, 2, Hkv, S, D]
+    is_cache_fp8: bool = False  # then unused slots hold e4m3's NaN
     seed: int = 0
 
     @property
     def options(self) -> dict[str, Any]:
-        return {"scale": self.head_dim**-0.5, "sliding_window": self.sliding_window, "softcap": self.softcap}
+        options: dict[str, Any] = {"scale": self.head_dim**-0.5, "softcap": self.softcap}
+        options["sliding_window"] = self.sliding_window
+        if self.is_cache_fp8:
+            options["kv_scales"] = kv_scales(self.num_kv_heads)
+        return options
 
     def build(self) -> tuple[Tensor, Tensor, Tensor, ops.RaggedBatch]:
         """(q, k_cache, v_cache, ragged).
@@ -87,6 +97,8 @@ class AttentionCase:
             max_seq_len=max(seq_lens),
         )
         num_heads = self.num_kv_heads * self.group
+        if self.is_cache_fp8:
+            k_cache, v_cache = (cache.to(torch.float8_e4m3fn) for cache in (k_cache, v_cache))
         wide = torch.full((int(starts[-1]), num_heads + 2, self.head_dim), float("nan"))
         wide[:, 1:-1] = torch.randn(len(wide), num_heads, self.head_dim, generator=generator)
         return wide.to(self.dtype).to(DEVICE)[:, 1:-1], k_cache, v_cache, ragged
@@ -101,7 +113,9 @@ class AttentionCase:
     def expected(self) -> Tensor:
         """What `paged_attention` must return, in float64."""
         q, k_cache, v_cache, ragged = self.build()
-        return reference.paged_attention(q.double(), k_cache.double(), v_cache.double(), ragged, **self.options)
+        if not self.is_cache_fp8:
+            k_cache, v_cache = k_cache.double(), v_cache.double()
+        return reference.paged_attention(q.double(), k_cache, v_cache, ragged, **self.options)
 
 
 def random_attention_case(seed: int, *, num_decodes: int, num_prefills: int) -> AttentionCase:

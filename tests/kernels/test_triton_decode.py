@@ -1,18 +1,20 @@
+from dataclasses import replace
+
 import pytest
 import torch
-from kernel_cases import DOT_DTYPES, NUM_RANDOM_CASES, AttentionCase, assert_near, random_attention_case
+from kernel_cases import DEVICE, DOT_DTYPES, DTYPES, NUM_RANDOM_CASES, AttentionCase, assert_near, random_attention_case
 
 from splitfuse.kernels import reference, triton_decode
 from splitfuse.kernels.triton_card import H100
 
 
-def check(case: AttentionCase, *, num_splits: int | None = None, min_tokens: int = 16) -> None:
+def check(case: AttentionCase, *, num_splits: int | None = None, min_tokens: int = 16, tolerance: float = 0.0) -> None:
     q, k_cache, v_cache, ragged = case.build()
     out = torch.full(q.shape, float("nan"), dtype=q.dtype, device=q.device)
     triton_decode.decode_attention(
         q, k_cache, v_cache, ragged, out, num_splits=num_splits, min_tokens=min_tokens, **case.options
     )
-    assert_near(out[: ragged.num_decodes], case.expected()[: ragged.num_decodes])
+    assert_near(out[: ragged.num_decodes], case.expected()[: ragged.num_decodes], tolerance=tolerance)
     assert out[ragged.num_decodes :].isnan().all()
 
 
@@ -42,6 +44,17 @@ def test_sliding_windows(window: int, num_splits: int) -> None:
 def test_soft_caps(softcap: float, num_splits: int) -> None:
     case = AttentionCase((1, 1), (40, 200), softcap=softcap, sliding_window=90, group=3, dtype=torch.float32)
     check(case, num_splits=num_splits)
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_caches_of_e4m3(dtype: torch.dtype, capability: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their dots are in float16, so bfloat16 can be tested here. Cards before 8.9 have no such type."""
+    if DEVICE == "cpu":
+        monkeypatch.setattr(triton_decode, "card_of", lambda device: H100._replace(capability=capability))
+    case = AttentionCase((1, 1, 1), (0, 40, 200), group=3, dtype=dtype, is_cache_fp8=True)
+    check(replace(case, head_dim=80), num_splits=4, tolerance=2e-3)
+    check(replace(case, softcap=5.0, sliding_window=90, is_cache_joint=True), num_splits=1, tolerance=2e-3)
 
 
 @pytest.mark.parametrize("num_splits", [1, 2, 7, 16, 64])

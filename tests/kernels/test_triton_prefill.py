@@ -1,6 +1,8 @@
+from dataclasses import replace
+
 import pytest
 import torch
-from kernel_cases import DOT_DTYPES, NUM_RANDOM_CASES, AttentionCase, assert_near, random_attention_case
+from kernel_cases import DEVICE, DOT_DTYPES, DTYPES, NUM_RANDOM_CASES, AttentionCase, assert_near, random_attention_case
 
 from splitfuse.kernels import triton_prefill
 from splitfuse.kernels.triton_card import H100, Card
@@ -9,11 +11,11 @@ from splitfuse.kernels.triton_prefill import Config
 WIDE, NARROW, SHORT = Config(128, 64, 8, 3), Config(64, 32, 4, 3), Config(16, 16, 4, 4)
 
 
-def check(case: AttentionCase, *, config: Config | None = None) -> None:
+def check(case: AttentionCase, *, config: Config | None = None, tolerance: float = 0.0) -> None:
     q, k_cache, v_cache, ragged = case.build()
     out = torch.full(q.shape, float("nan"), dtype=q.dtype, device=q.device)
     triton_prefill.prefill_attention(q, k_cache, v_cache, ragged, out, config=config, **case.options)
-    assert_near(out[ragged.num_decodes :], case.expected()[ragged.num_decodes :])
+    assert_near(out[ragged.num_decodes :], case.expected()[ragged.num_decodes :], tolerance=tolerance)
     assert out[: ragged.num_decodes].isnan().all()
 
 
@@ -42,6 +44,16 @@ def test_sliding_windows(window: int, config: Config) -> None:
 @pytest.mark.parametrize("window", [0, 40])
 def test_soft_caps(softcap: float, window: int) -> None:
     check(AttentionCase((3, 20, 33), (0, 150, 63), softcap=softcap, sliding_window=window, dtype=torch.float32))
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_caches_of_e4m3(dtype: torch.dtype, capability: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if DEVICE == "cpu":
+        monkeypatch.setattr(triton_prefill, "card_of", lambda device: H100._replace(capability=capability))
+    case = AttentionCase((3, 20, 33), (0, 150, 63), group=3, num_kv_heads=2, dtype=dtype, is_cache_fp8=True)
+    check(replace(case, head_dim=80, sliding_window=40), config=NARROW, tolerance=2e-3)
+    check(replace(case, softcap=5.0, is_cache_joint=True), config=SHORT, tolerance=2e-3)
 
 
 @pytest.mark.parametrize("config", [WIDE, NARROW, SHORT], ids=str)

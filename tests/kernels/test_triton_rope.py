@@ -3,7 +3,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from kernel_cases import DEVICE, DTYPES, assert_near
+from kernel_cases import DEVICE, DTYPES, assert_near, kv_scales
 from torch import Tensor
 
 from splitfuse.kernels import reference, triton_rope
@@ -112,3 +112,51 @@ def test_only_q_norm() -> None:
     weight = torch.full((64,), 2.0, device=DEVICE)
     got = triton_rope.rope_and_cache(q, q, q, cos_sin, indices, indices + 3, cache, cache.clone(), q_norm=weight)
     assert_near(got, reference.rms_norm(q.double(), weight.double(), eps=1e-6))
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_every_float_finds_its_byte(scaled: bool) -> None:
+    """Values around every byte of e4m3 and between them, ties, what is too large, through keys and values."""
+    bytes_ = torch.arange(256, dtype=torch.uint8)
+    exact = bytes_.view(torch.float8_e4m3fn).float()
+    exact = exact[exact.isfinite()].sort().values
+    middles = (exact[1:] + exact[:-1]) / 2
+    around = [x * factor for x in (exact, middles) for factor in (1.0, 1.0 + 2.0**-20, 1.0 - 2.0**-20)]
+    values = torch.cat([*around, torch.tensor([1e9, -1e9, 460.0, 1e-30])])
+    values = torch.cat((values, torch.zeros(-len(values) % 128))).view(-1, 2, 64).to(DEVICE)
+    num_tokens = len(values)
+    cos_sin = torch.cat((torch.ones(1, 32), torch.zeros(1, 32)), dim=1).to(DEVICE)
+    shape = (-(-num_tokens // 16), 2, 16, 64)
+    got, expected = (
+        [torch.full(shape, 0x7F, dtype=torch.uint8, device=DEVICE).view(torch.float8_e4m3fn) for _ in "kv"]
+        for _ in range(2)
+    )
+    inputs = (values, values, values, cos_sin, torch.zeros(num_tokens, dtype=torch.int64, device=DEVICE))
+    slots = torch.arange(num_tokens, device=DEVICE)
+    # Powers of 2, so that no rounding comes before the one that is tested.
+    scales = torch.tensor([[0.5, 2.0], [4.0, 1.0]], device=DEVICE) if scaled else None
+    triton_rope.rope_and_cache(*inputs, slots, *got, kv_scales=scales)
+    reference.rope_and_cache(*inputs, slots, *expected, kv_scales=scales)
+    for ours, theirs in zip(got, expected, strict=True):
+        assert ours.view(torch.uint8).tolist() == theirs.view(torch.uint8).tolist()
+
+
+@pytest.mark.parametrize("has_norms", [False, True])
+def test_caches_of_e4m3(has_norms: bool) -> None:
+    generator = torch.Generator().manual_seed(4)
+    q, k, v = (torch.randn(9, heads, 80, generator=generator).to(torch.bfloat16).to(DEVICE) for heads in (6, 2, 2))
+    angles = torch.rand(50, 32, generator=generator) * 6
+    cos_sin = torch.cat((angles.cos(), angles.sin()), dim=1).to(DEVICE)
+    indices = torch.arange(9, device=DEVICE)
+    norm = torch.rand(80, generator=generator).to(DEVICE) if has_norms else None
+    options = {"q_norm": norm, "k_norm": norm, "kv_scales": kv_scales(2)}
+    empty = torch.full((2, 2, 16, 80), 0x7F, dtype=torch.uint8, device=DEVICE)
+    got, expected = ([empty.clone().view(torch.float8_e4m3fn) for _ in "kv"] for _ in range(2))
+    rotated = triton_rope.rope_and_cache(q, k, v, cos_sin, indices, indices, *got, **options)
+    wide = (x.double() for x in (q, k, v))
+    assert_near(rotated, reference.rope_and_cache(*wide, cos_sin, indices, indices, *expected, **options))
+    for ours, theirs in zip(got, expected, strict=True):
+        assert torch.equal(ours.float().isnan(), theirs.float().isnan())
+        # A value on the edge between two bytes may fall to either.
+        torch.testing.assert_close(ours.float(), theirs.float(), rtol=2**-3, atol=2**-9, equal_nan=True)
+        assert (ours.float() == theirs.float()).float()[:1].mean() > 0.5
