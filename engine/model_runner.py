@@ -44,10 +44,6 @@ class ModelRunner:
         torch.set_num_threads(config.num_threads or default_num_threads())
         model_config = ModelConfig.from_folder(folder)
         device = resolve_device(config.device)
-        if config.quantization and device.type != "cpu":
-            raise ConfigError(
-                f"--quantization {config.quantization} is built for --device cpu only so far; leave it out"
-            )
         dtype = resolve_dtype(config.dtype, model_config, device)
         cache_dtype = resolve_cache_dtype(config.kv_cache_dtype, dtype, device)
         max_model_len = _max_model_len(config, model_config)

@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from . import triton_quantized
 from .ops import RaggedBatch
+from .quantize import can_quantize, quantize
 from .triton_activation import gelu, gelu_tanh, gelu_tanh_mul, relu, silu_mul, softcap
 from .triton_blocks import copy_blocks
 from .triton_decode import decode_attention
@@ -18,6 +20,7 @@ from .triton_experts import experts, pack_experts
 from .triton_filter import filter_logits
 from .triton_norm import add_layer_norm, add_rms_norm, layer_norm, rms_norm
 from .triton_prefill import prefill_attention
+from .triton_quantized import QuantizedLinear
 from .triton_rope import rope_and_cache
 from .triton_route import route
 from .triton_sampling import gumbel_argmax
@@ -73,10 +76,13 @@ def paged_attention(
     return out
 
 
-def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16) -> PackedLinear:
-    assert bits == 16, "the engine refuses quantization on this device"
-    return PackedLinear(weight, bias)
+def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16) -> PackedLinear | QuantizedLinear:
+    if bits == 16 or not can_quantize(weight, bits):
+        return PackedLinear(weight, bias)
+    return triton_quantized.pack(quantize(weight, bits), bias)
 
 
-def linear(x: Tensor, packed: PackedLinear) -> Tensor:
+def linear(x: Tensor, packed: PackedLinear | QuantizedLinear) -> Tensor:
+    if isinstance(packed, QuantizedLinear):
+        return triton_quantized.multiply(x, packed)
     return F.linear(x, packed.weight, packed.bias)

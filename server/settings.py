@@ -69,7 +69,7 @@ HELP = {
     "device": "auto, cpu or cuda",
     "dtype": "auto, float32, bfloat16 or float16",
     "load_format": "auto, safetensors or dummy (random weights)",
-    "quantization": "round weights to int8 or int4 as they load; CPU",
+    "quantization": "round weights to int8 or int4 as they load",
     "kv_cache_dtype": "auto (the model's) or fp8 (half the memory and traffic; CUDA)",
     "max_model_len": "longest prompt plus output, in tokens; less needs less memory",
     "max_num_seqs": "most sequences in one step",

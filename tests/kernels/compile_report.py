@@ -23,7 +23,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from splitfuse.kernels import cuda, ops, triton_decode, triton_experts, triton_prefill
+from splitfuse.kernels import cuda, ops, triton_decode, triton_experts, triton_prefill, triton_quantized
 from splitfuse.kernels.triton_card import H100, SMALLEST_SHARED_MEMORY, Card
 
 CARDS = {
@@ -160,6 +160,20 @@ def _experts(shape: Shape) -> None:
     cuda.experts(_empty(shape.num_tokens, hidden, dtype=dtype), *routing, packed)
 
 
+def _quantized(shape: Shape) -> None:
+    """Llama-3.1-8B's down projection."""
+    dtype = getattr(torch, shape.dtype)
+    x, bias = _empty(shape.num_tokens, 14336, dtype=dtype), _empty(4096, dtype=dtype)
+    scales = _empty(14336 // 128, 4096, dtype=torch.float32)
+    eight = triton_quantized.QuantizedLinear(_empty(4096, 14336, dtype=torch.int8), scales[:1], None, bias)
+    four = triton_quantized.QuantizedLinear(_empty(4096, 7168, dtype=torch.uint8), scales, scales, None)
+    for packed in (eight, four):
+        if shape.num_tokens < triton_quantized.MIN_ROWS_TO_WIDEN:
+            triton_quantized.multiply(x, packed)
+        else:
+            triton_quantized.widen(packed, 14336, dtype)
+
+
 def _blocks(shape: Shape) -> None:
     cache = _empty(8, 8, shape.block_size, shape.head_dim, dtype=getattr(torch, shape.dtype))
     indices = torch.zeros(3, dtype=torch.int64)
@@ -180,6 +194,7 @@ LAUNCHES: dict[str, Callable[[Shape], None]] = {
     "norm": _norms,
     "activation": _activations,
     "experts": _experts,
+    "quantized": _quantized,
     "blocks": _blocks,
     "sampling": _sampling,
 }
@@ -213,6 +228,8 @@ SHAPES = [
     *(Shape("experts", "float16", experts=QWEN3_30B_A3B, num_tokens=tokens) for tokens in (1, 2048)),
     Shape("experts", experts=(1000, 392, 60, 4), num_tokens=2048),  # cut tiles in both directions
     Shape("experts", "float32", experts=QWEN3_30B_A3B, num_tokens=1),
+    *(Shape("quantized", num_tokens=tokens) for tokens in (1, 32, 256, 2048)),
+    Shape("quantized", "float16", num_tokens=1),
     Shape("blocks"),
     Shape("sampling", "float32", num_tokens=32),
 ]

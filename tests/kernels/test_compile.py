@@ -42,6 +42,7 @@ def test_every_kernel_builds_and_fits(arch: int) -> None:
         "prefill", "decode", "merge_splits", "rope_and_cache", "rms_norm", "add_rms_norm", "layer_norm",
         "add_layer_norm", "activate", "activate_mul", "copy_blocks", "gumbel_argmax", "best_chunk", "filter_logits",
         "route", "group_by_expert", "grouped_matmul", "weigh",
+        "quantized_matmul", "widen_weight",
     }  # fmt: skip
     assert all(row["shared"] <= SHARED_MEMORY[arch] for row in rows)
 
@@ -58,11 +59,12 @@ def test_dots_run_on_tensor_cores(arch: int) -> None:
     warpgroup_instruction = {80: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}[arch]
     for row in report(arch):
         expected = ""
-        if row["kernel"] in ("prefill", "decode", "grouped_matmul") and not is_rare(row):
+        if row["kernel"] in ("prefill", "decode", "grouped_matmul", "quantized_matmul") and not is_rare(row):
             # Decode, and prefill of a few tokens, have 16 dot rows, experts of few 16 or 32: too few for a warpgroup.
             # Falcon's 71 have 128.
             words = row["shape"].split()
-            is_small = not {"T1", "T3", "T64"}.isdisjoint(words) or (row["kernel"] == "decode" and "G71" not in words)
+            is_small = not {"T1", "T3", "T32", "T64"}.isdisjoint(words)
+            is_small |= row["kernel"] == "decode" and "G71" not in words
             expected = "mma.sync" if is_small else warpgroup_instruction
         assert row["tensor_core"] == expected, row
 
@@ -70,7 +72,7 @@ def test_dots_run_on_tensor_cores(arch: int) -> None:
 @pytest.mark.parametrize("arch", ARCHES)
 def test_loads_are_16_bytes_wide(arch: int) -> None:
     # A rope program holds one token and one KV head: at head size 64, 8 bytes a thread are all there is.
-    narrow = ("best_chunk", "route", "group_by_expert")  # a few numbers a row
+    narrow = ("best_chunk", "route", "group_by_expert", "widen_weight")  # a few numbers a row; half-bytes
     rows = [row for row in report(arch) if row["kernel"] not in narrow]
     wide = [row for row in rows if row["kernel"] != "rope_and_cache" or "D64" not in row["shape"]]
     assert [row for row in wide if row["widest_load"] != 16] == []
