@@ -191,7 +191,7 @@ def _draw(logits: Tensor, requests: Sequence[Request]) -> Tensor:
     if any(p.top_k or p.top_p < 1.0 or p.min_p > 0.0 for p in params):
         scaled = ops.filter_logits(
             scaled,
-            torch.tensor([p.top_k for p in params], dtype=torch.int32, device=logits.device),
+            torch.tensor([min(p.top_k, logits.shape[-1]) for p in params], dtype=torch.int32, device=logits.device),
             torch.tensor([p.top_p for p in params], dtype=torch.float32, device=logits.device),
             torch.tensor([p.min_p for p in params], dtype=torch.float32, device=logits.device),
         )

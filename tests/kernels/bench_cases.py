@@ -1,6 +1,7 @@
 """What gpu_bench.py times: medians of `triton.testing.do_bench`, which empties L2 between runs; inputs rotate besides.
 
-Every kernel is compared with torch before it is timed. Under the interpreter all shapes are tiny and run once.
+Every kernel is compared with torch before it is timed. Under the interpreter all shapes are tiny and run once. Goals
+are shares of what the card does at all, or ratios within one run, so they hold for any card.
 """
 
 import time
@@ -17,7 +18,7 @@ from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 from triton.testing import do_bench
 
-from splitfuse.kernels import cuda, ops, reference, triton_decode, triton_experts, triton_prefill
+from splitfuse.kernels import cuda, ops, quantize, reference, triton_decode, triton_experts, triton_quantized
 
 DTYPE = torch.float16 if INTERPRETED else torch.bfloat16
 NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE = (4, 2, 64, 16) if INTERPRETED else (32, 8, 128, 16)  # Llama-3.1-8B
@@ -36,12 +37,15 @@ class Result:
     rival: str = ""
     times_rival: float = 0.0  # the rival's time over ours: above 1 is faster
     error: float | None = None  # largest difference from torch
+    goal: float = 0.0
+    met: bool | None = None  # None: no goal
 
     def __str__(self) -> str:
         rate = f"{self.teraflops:7.1f} TFLOP/s" if self.teraflops else f"{self.gigabytes_per_second:7.0f} GB/s   "
         error = "" if self.error is None else f"error {self.error:.4f}"
         rival = f"{self.times_rival:5.2f}x {self.rival}" if self.rival else ""
-        return f"{self.name:38} {self.microseconds:10.1f} us {rate} {self.share:14} {error:13} {rival}"
+        goal = "" if self.met is None else f" {'meets' if self.met else 'MISSES'} {self.goal:g}"
+        return f"{self.name:38} {self.microseconds:10.1f} us {rate} {self.share:14} {error:13} {rival}{goal}"
 
 
 def median_us(run: Callable[[], object]) -> float:
@@ -56,13 +60,26 @@ def difference(got: Tensor, expected: Tensor) -> float:
     return float((got.float() - expected.float()).abs().max())
 
 
+@dataclass(frozen=True)
+class Goal:
+    """At least so much of the limit that bounds it, or so many times the rival's speed."""
+
+    share: float = 0.0
+    times_rival: float = 0.0
+
+    def on(self, result: Result, share: float) -> Result:
+        met = share >= self.share and result.times_rival >= self.times_rival
+        return replace(result, goal=self.times_rival or self.share, met=met)
+
+
 class Bench:
     """The two limits, and the results so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, save: Callable[[list[Result]], None]) -> None:
         self.results: list[Result] = []
+        self._save = save
         size, side = (2**12, 64) if INTERPRETED else (2**30, 8192)
-        x, y = (torch.zeros(size, dtype=torch.uint8, device=DEVICE) for _ in range(2))
+        x, y = (torch.randint(0, 255, (size,), dtype=torch.uint8, device=DEVICE) for _ in range(2))
         microseconds = median_us(lambda: y.copy_(x))
         self.copy_gigabytes = 2 * size / microseconds / 1e3
         self._add(Result(f"limit: copy of {size} bytes", microseconds, self.copy_gigabytes))
@@ -74,6 +91,7 @@ class Bench:
     def _add(self, result: Result) -> None:
         self.results.append(result)
         print(result, flush=True)
+        self._save(self.results)  # at once: what comes next may hang
 
     def time(
         self,
@@ -83,7 +101,9 @@ class Bench:
         num_operations: float = 0.0,
         error: float | None = None,
         rival: tuple[str, Callable[[], Any]] | None = None,
-    ) -> None:
+        goal: Goal | None = None,
+    ) -> float:
+        """Microseconds."""
         turns = cycle(runs)
         microseconds = median_us(lambda: next(turns)())
         gigabytes, teraflops = num_bytes / microseconds / 1e3, num_operations / microseconds / 1e6
@@ -92,7 +112,8 @@ class Bench:
         result = Result(name, microseconds, gigabytes, teraflops, share, error=error)
         if rival:
             result = replace(result, rival=rival[0], times_rival=median_us(rival[1]) / microseconds)
-        self._add(result)
+        self._add(goal.on(result, of_matmul if num_operations else of_copy) if goal else result)
+        return microseconds
 
 
 @dataclass(frozen=True)
@@ -144,37 +165,40 @@ class Load:
         return partial(F.scaled_dot_product_attention, queries, keys, values, mask)
 
 
-def time_attention(bench: Bench, load: Load) -> None:
+def time_attention(bench: Bench, load: Load, goals: tuple[Goal, ...] = ()) -> None:
     batches = [load.build() for _ in range(NUM_COPIES)]
     runs = [partial(cuda.paged_attention, *batch, scale=SCALE) for batch in batches]
     sdpa = load.sdpa(*batches[0])
     error = difference(runs[0](), sdpa().transpose(1, 2).flatten(0, 1))
-    bench.time(str(load), *runs, **load.work, error=error, rival=("SDPA without pages", sdpa))
+    rival = ("SDPA without pages", sdpa)
+    bench.time(str(load), *runs, **load.work, error=error, rival=rival, goal=goals[0] if goals else None)
 
 
-def sweep_splits(bench: Bench, load: Load, choices: Iterable[int]) -> None:
+def time_splitting(bench: Bench, load: Load) -> None:
     batch = load.build()
     run = partial(triton_decode.decode_attention, *batch, torch.empty_like(batch[0]), scale=SCALE)
-    for num_splits in choices:
-        bench.time(f"{load}, {num_splits} splits", partial(run, num_splits=num_splits), **load.work)
+    rival = ("one span", partial(run, num_splits=1))
+    bench.time(f"{load}, split", run, **load.work, rival=rival, goal=Goal(times_rival=5.0))
 
 
-def sweep_decode(bench: Bench, load: Load) -> None:
+def time_any_length(bench: Bench, load: Load, max_model_len: int) -> None:
+    """The grid that a graph keeps for every length, on rows far shorter."""
     batch = load.build()
-    run = partial(triton_decode.decode_attention, *batch, torch.empty_like(batch[0]), scale=SCALE)
-    choices = [(16, 32, 4, 3), (16, 32, 4, 4), (16, 32, 4, 5), (16, 32, 2, 4), (16, 64, 4, 3), (16, 64, 4, 4)]
-    choices += [(16, 128, 4, 3), (16, 128, 8, 2), (16, 16, 4, 4)]
-    for choice in choices[:1] if INTERPRETED else choices:
-        bench.time(f"{load} {choice}", partial(run, config=triton_decode.Config(*choice)), **load.work)
+    exact = partial(cuda.paged_attention, *batch, scale=SCALE)
+    bounded = partial(cuda.paged_attention, *batch[:3], batch[3]._replace(max_seq_len=max_model_len), scale=SCALE)
+    bench.time(f"{load}, bound {max_model_len}", bounded, **load.work, rival=("its own bound", exact))
 
 
-def sweep_prefill(bench: Bench, load: Load) -> None:
-    batch = load.build()
-    run = partial(triton_prefill.prefill_attention, *batch, torch.empty_like(batch[0]), scale=SCALE)
-    choices = [(64, 32, 4, 3), (64, 64, 4, 2), (64, 64, 4, 3), (128, 32, 8, 3), (128, 64, 8, 2), (128, 64, 8, 3)]
-    choices += [(128, 128, 8, 1), (128, 128, 8, 2), (64, 16, 4, 4)]
-    for choice in choices[:1] if INTERPRETED else choices:
-        bench.time(f"{load} {choice}", partial(run, config=triton_prefill.Config(*choice)), **load.work)
+def time_fp8(bench: Bench, load: Load) -> None:
+    """A cache of e4m3 beside one of 16 bits."""
+    q, k_cache, v_cache, ragged = load.build()
+    as_bytes = [cache.to(torch.float8_e4m3fn) for cache in (k_cache, v_cache)]
+    run = partial(cuda.paged_attention, q, *as_bytes, ragged, scale=SCALE)
+    widened = partial(cuda.paged_attention, q, *(cache.to(DTYPE) for cache in as_bytes), ragged, scale=SCALE)
+    work = {key: value / 2 if key == "num_bytes" else value for key, value in load.work.items()}
+    goal = Goal(times_rival=1 / 0.58) if load.query_len == 1 else None
+    rival = ("16 bits", widened)
+    bench.time(f"{load}, e4m3", run, **work, error=difference(run(), widened()), rival=rival, goal=goal)
 
 
 def time_elementwise(bench: Bench, num_tokens: int) -> None:
@@ -283,28 +307,105 @@ def time_sampling(bench: Bench, num_rows: int, vocabulary: int) -> None:
     )
 
 
-def run(*, sweep: bool) -> list[Result]:
-    bench = Bench()
+def time_filter(bench: Bench, num_rows: int, vocabulary: int) -> None:
+    """top_k 50 with top_p 0.9 in each row. It works in place, so the time has a copy in it, as the rival's has."""
+    logits = torch.randn(num_rows, vocabulary, device=DEVICE) * 3
+    shares = [torch.full((num_rows,), value, device=DEVICE) for value in (0.9, 0.0)]
+    top_k = torch.full((num_rows,), 50, dtype=torch.int32, device=DEVICE)
+
+    def ours() -> Tensor:
+        return cuda.filter_logits(logits.clone(), top_k, *shares)
+
+    def sorting() -> Tensor:
+        values, ids = logits.sort(dim=-1, descending=True)
+        weights = values[:, :50].softmax(dim=-1)
+        inside = weights.cumsum(-1) - weights < 0.9
+        return torch.full_like(logits, -torch.inf).scatter_(1, ids[:, :50], values[:, :50].where(inside, -torch.inf))
+
+    same = ours().isinf() == sorting().isinf()
+    name, error = f"filter_logits {num_rows} x {vocabulary}", float((~same).float().mean())
+    bench.time(name, ours, num_bytes=3 * logits.nbytes, error=error, rival=("sort", sorting), goal=Goal(times_rival=1))
+
+
+@dataclass(frozen=True)
+class Product:
+    """x [rows, K] times a weight [N, K] of 8 or 4 bits."""
+
+    num_rows: int
+    num_outputs: int
+    num_inputs: int
+    bits: int
+
+    def __str__(self) -> str:
+        return f"int{self.bits} {self.num_rows} x {self.num_inputs} -> {self.num_outputs}"
+
+    def build(self) -> tuple[list[Tensor], triton_quantized.QuantizedLinear]:
+        weight = torch.randn(self.num_outputs, self.num_inputs, device=DEVICE, dtype=DTYPE) * self.num_inputs**-0.5
+        xs = [torch.randn(self.num_rows, self.num_inputs, device=DEVICE, dtype=DTYPE) for _ in range(NUM_COPIES)]
+        return xs, triton_quantized.pack(quantize.quantize(weight, self.bits), None)
+
+    @property
+    def num_bytes(self) -> float:
+        return self.num_outputs * self.num_inputs * self.bits / 8
+
+
+def time_product(bench: Bench, product: Product) -> None:
+    xs, packed = product.build()
+    wide = triton_quantized.widen(packed, product.num_inputs, DTYPE)
+    runs = [partial(triton_quantized.multiply, x, packed) for x in xs]
+    num_operations = 2 * product.num_rows * product.num_outputs * product.num_inputs
+    bench.time(
+        str(product),
+        *runs,
+        num_bytes=product.num_bytes,
+        num_operations=num_operations if product.num_rows > 64 else 0,
+        error=difference(runs[0](), F.linear(xs[0], wide)),
+        rival=("16 bits, cuBLAS", partial(F.linear, xs[0], wide)),
+        goal=Goal(times_rival=1.0) if product.num_rows <= 64 else None,
+    )
+
+
+def run(save: Callable[[list[Result]], None]) -> None:
+    """Everything that has a goal first."""
+    bench = Bench(save)
     if INTERPRETED:
-        wide, long, chunk = Load(2, 64), Load(1, 600), Load(1, 40, 16)
-        others, token_counts = [], [4]
-    else:
-        wide, long, chunk = Load(32, 4096), Load(1, 16384), Load(1, 8192, 2048)
-        others, token_counts = [Load(1, 65536), Load(256, 1024), Load(1, 2048, 2048), Load(1, 4096, 256)], [32, 2048]
-    for load in (wide, long, chunk, *others):
+        _run_tiny(bench)
+        return
+    of_copy = (Goal(share=0.9, times_rival=1.0),)
+    long = Load(1, 16384)
+    for load in (Load(32, 4096), Load(1, 65536), Load(256, 1024)):
+        time_attention(bench, load, of_copy)
+        time_fp8(bench, load)
+    time_splitting(bench, long)
+    time_attention(bench, Load(1, 8192, 2048), (Goal(times_rival=0.65),))
+    for load in (Load(1, 1024), long, Load(1, 2048, 2048), Load(1, 4096, 256)):
         time_attention(bench, load)
-    sweep_splits(bench, long, [1, 2] if INTERPRETED else [1, 16, 32, 64])
-    for num_tokens in token_counts:
+    time_fp8(bench, Load(1, 8192, 2048))
+    for load in (Load(1, 1024), Load(32, 1024), Load(256, 1024)):
+        time_any_length(bench, load, 131_072)
+    for bits in (8, 4):
+        for num_rows in (1, 16, 64, 256, 512, 2048):
+            time_product(bench, Product(num_rows, 28672, 4096, bits))
+    for num_rows in (1, 32, 256):
+        time_filter(bench, num_rows, 128_256)
+    time_sampling(bench, 32, 128_256)
+    for num_tokens in (1, 32, 2048):
         time_elementwise(bench, num_tokens)
         time_rope(bench, num_tokens)
-    time_sampling(bench, *((3, 500) if INTERPRETED else (32, 128_256)))
-    if INTERPRETED:
-        time_experts(bench, Mixture(64, 48, 5, 2), [3])
-    else:
-        for mixture in (Mixture(4096, 14336, 8, 2), Mixture(2048, 768, 128, 8)):  # Mixtral-8x7B, Qwen3-30B-A3B
-            time_experts(bench, mixture, [1, 32, 256, 4096])
-    if sweep:
-        sweep_splits(bench, wide, [1] if INTERPRETED else [1, 2, 4, 8])
-        sweep_decode(bench, wide)
-        sweep_prefill(bench, chunk)
-    return bench.results
+    for mixture in (Mixture(4096, 14336, 8, 2), Mixture(2048, 768, 128, 8)):  # Mixtral-8x7B, Qwen3-30B-A3B
+        time_experts(bench, mixture, [1, 32, 256, 4096])
+
+
+def _run_tiny(bench: Bench) -> None:
+    for load in (Load(2, 64), Load(1, 40, 16)):
+        time_attention(bench, load, (Goal(share=1e9),))
+        time_fp8(bench, load)
+    time_splitting(bench, Load(1, 600))
+    time_any_length(bench, Load(2, 64), 4096)
+    for bits in (8, 4):
+        time_product(bench, Product(3, 96, 256, bits))
+    time_filter(bench, 3, 500)
+    time_sampling(bench, 3, 500)
+    time_elementwise(bench, 4)
+    time_rope(bench, 4)
+    time_experts(bench, Mixture(64, 48, 5, 2), [3])

@@ -1,0 +1,115 @@
+"""The choices behind untuned constants, timed for what is under its goal: lines for kernels/triton_tiles.py.
+
+A choice that does not compile or does not fit is passed over; what does not fit the time stays as it is.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import triton
+from bench_cases import HEAD_DIM, SCALE, Load, Product, Result, median_us
+from kernel_cases import INTERPRETED
+
+from splitfuse.kernels import triton_decode, triton_prefill, triton_quantized
+from splitfuse.kernels.triton_card import card_of
+
+DECODE = [
+    (16, 32, 4, 4), (16, 32, 4, 3), (16, 32, 4, 6), (16, 32, 2, 4), (16, 64, 4, 3), (16, 64, 4, 4), (16, 64, 8, 3),
+    (16, 128, 4, 2), (16, 128, 4, 3), (16, 128, 8, 2), (16, 16, 4, 4), (16, 16, 4, 8), (16, 16, 2, 6),
+]  # fmt: skip
+PREFILL = [
+    (128, 64, 8, 3), (128, 64, 8, 2), (128, 64, 4, 3), (128, 128, 8, 1), (128, 128, 8, 2), (128, 32, 8, 3),
+    (128, 32, 8, 4), (64, 64, 4, 3), (64, 64, 4, 2), (64, 128, 4, 2), (64, 32, 4, 3), (64, 16, 4, 4), (256, 64, 8, 2),
+]  # fmt: skip
+PRODUCT = [
+    (16, 32, 4, 6), (16, 32, 4, 8), (16, 32, 2, 6), (16, 16, 4, 8), (16, 16, 2, 8), (16, 64, 4, 4), (16, 64, 4, 6),
+    (32, 64, 4, 4), (32, 32, 4, 5), (64, 64, 4, 4), (64, 64, 8, 4), (64, 128, 8, 3), (128, 64, 8, 3), (128, 128, 8, 3),
+]  # fmt: skip
+MIN_TOKENS = [128, 256, 512, 1024]
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The best choice for one load."""
+
+    load: str
+    kernel: str
+    capability: int
+    head_dim: int
+    choice: tuple[int, ...]
+    microseconds: float
+    before: float  # microseconds of the choice that stands
+
+    def __str__(self) -> str:
+        gain = self.before / self.microseconds
+        return f"{self.load:38} {self.kernel} {self.capability} {self.choice} {self.microseconds:.1f} us, {gain:.2f}x"
+
+
+def _best(run: Callable[[Any], object], choices: Iterable[Any], deadline: float) -> tuple[Any, float]:
+    best, least = None, float("inf")
+    for choice in choices:
+        if time.monotonic() > deadline:
+            break
+        try:
+            microseconds = median_us(lambda choice=choice: run(choice))  # type: ignore[misc]
+        except (triton.runtime.errors.OutOfResources, triton.compiler.errors.CompilationError, RuntimeError) as exc:
+            print(f"  {choice}: {type(exc).__name__}", flush=True)
+            continue
+        print(f"  {choice}: {microseconds:.1f} us", flush=True)
+        if microseconds < least:
+            best, least = choice, microseconds
+    return best, least
+
+
+def tune(results: list[Result], *, seconds: float) -> list[Tuned]:
+    """Try the choices for each load that missed its goal, until the time is over."""
+    deadline = time.monotonic() + seconds
+    tuned = []
+    capability = card_of(torch.device("cpu" if INTERPRETED else "cuda")).capability
+    for result in results:
+        found = None if result.met is not False else _choices_for(result.name)
+        if found is None or time.monotonic() > deadline:
+            continue
+        kernel, run, choices = found
+        print(f"{result.name}: {result.microseconds:.1f} us", flush=True)
+        best, least = _best(run, choices[:2] if INTERPRETED else choices, deadline)
+        if best is not None:
+            each = best if isinstance(best, tuple) else (best,)
+            tuned.append(Tuned(result.name, kernel, capability, HEAD_DIM, each, least, result.microseconds))
+            print(tuned[-1], flush=True)
+    return tuned
+
+
+def _choices_for(name: str) -> tuple[str, Callable[[Any], object], list[Any]] | None:
+    words = name.replace(",", "").split()
+    if words[0] in ("int8", "int4"):
+        product = Product(int(words[1]), int(words[5]), int(words[3]), int(words[0][3:]))
+        xs, packed = product.build()
+        return (
+            f"quantized {words[0]}",
+            lambda choice: triton_quantized.multiply(xs[0], packed, config=triton_quantized.Config(*choice)),
+            PRODUCT,
+        )
+    if words[0] == "prefill":
+        load = Load(1, int(words[1]) + int(words[3]), int(words[1]))
+        q, *caches, ragged = _batch(load, name)
+        attend = partial(triton_prefill.prefill_attention, q, *caches, ragged, torch.empty_like(q), scale=SCALE)
+        return "prefill", lambda choice: attend(config=triton_prefill.Config(*choice)), PREFILL
+    if words[0] != "decode":
+        return None
+    q, *caches, ragged = _batch(Load(int(words[1]), int(words[3])), name)
+    attend = partial(triton_decode.decode_attention, q, *caches, ragged, torch.empty_like(q), scale=SCALE)
+    if words[-1] == "split":
+        return "min_tokens", lambda choice: attend(min_tokens=choice), MIN_TOKENS
+    return "decode", lambda choice: attend(config=triton_decode.Config(*choice)), DECODE
+
+
+def _batch(load: Load, name: str) -> tuple[Any, ...]:
+    q, k_cache, v_cache, ragged = load.build()
+    if name.endswith("e4m3"):
+        k_cache, v_cache = (cache.to(torch.float8_e4m3fn) for cache in (k_cache, v_cache))
+    return q, k_cache, v_cache, ragged

@@ -1,0 +1,280 @@
+"""The engine on the card with dummy weights: time per token, throughput, prefill and gaps, beside the roofline.
+
+    python tests/kernels/gpu_end_to_end.py SHAPE --copy GB/S --matmul TFLOP/S [--device cpu --tiny]
+
+Lines come as they are measured; all of it goes to $OUT/SHAPE.json, or to ./bench-SHAPE.json. The roofline is max(bytes
+of weights over the copy's bandwidth, operations over the matmul's rate) plus the bytes of keys and values.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from splitfuse.engine import EngineConfig, SamplingParams
+from splitfuse.engine.bench import SHAPES
+from splitfuse.engine.core import EngineCore
+from splitfuse.engine.loading import EngineParts, load
+
+ALL_SHAPES = {
+    **SHAPES,
+    "qwen3-0.6b": {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "hidden_size": 1024,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "intermediate_size": 3072,
+        "vocab_size": 151936,
+        "max_position_embeddings": 40960,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1000000.0,
+        "tie_word_embeddings": True,
+        "attention_bias": False,
+        "dtype": "bfloat16",
+    },
+    "tiny": {**SHAPES["llama-40m"], "num_hidden_layers": 2, "vocab_size": 500},
+}
+H100_COPY, H100_MATMUL = 3.0e12, 798e12  # of which the goals speak
+
+
+@dataclass(frozen=True)
+class Figure:
+    name: str
+    value: float
+    unit: str
+    roofline: float = 0.0  # in the same unit
+    goal: float = 0.0
+    met: bool | None = None
+
+    def __str__(self) -> str:
+        share = ""
+        if self.roofline:
+            best = self.roofline / self.value if self.unit == "ms" else self.value / self.roofline
+            share = f"{best:6.1%} of the roofline {self.roofline:.6g}"
+        goal = "" if self.met is None else f"{'meets' if self.met else 'MISSES'} {self.goal:.6g}"
+        return f"{self.name:34} {self.value:12.6g} {self.unit:9} {share:32} {goal}"
+
+
+class Model:
+    """The sizes that the roofline is made of."""
+
+    def __init__(self, shape: dict[str, Any], *, copy: float, matmul: float) -> None:
+        heads, kv_heads, dim = shape["num_attention_heads"], shape["num_key_value_heads"], shape["head_dim"]
+        hidden, inner, layers = shape["hidden_size"], shape["intermediate_size"], shape["num_hidden_layers"]
+        self.layer_weights = layers * (hidden * dim * (2 * heads + 2 * kv_heads) + 3 * hidden * inner)
+        self.weights = self.layer_weights + hidden * shape["vocab_size"]
+        self.kv_bytes = 4 * layers * kv_heads * dim
+        self.score_flops = 4 * layers * heads * dim
+        self.copy, self.matmul = copy, matmul
+
+    def decode_s(self, num_rows: int, context: float) -> float:
+        weights = max(2 * self.weights / self.copy, 2 * num_rows * self.weights / self.matmul)
+        return weights + num_rows * context * self.kv_bytes / self.copy
+
+    def prefill_flops(self, num_tokens: int) -> float:
+        return 2 * self.layer_weights * num_tokens + self.score_flops * num_tokens**2 / 2
+
+
+class Run:
+    """Requests through an engine core, its steps timed."""
+
+    def __init__(self, parts: EngineParts, config: EngineConfig) -> None:
+        self._parts, self._core = parts, parts.core(config)
+        self._num_added = 0
+        self._random = Random(0)
+
+    @property
+    def core(self) -> EngineCore:
+        return self._core
+
+    def add(self, prompt_len: int, output_len: int) -> str:
+        params = SamplingParams(temperature=0, max_tokens=output_len, ignore_eos=True)
+        vocab_size = self._parts.runner.loaded.model_config.vocab_size
+        prompt = [self._random.randrange(vocab_size) for _ in range(prompt_len)]
+        reading = self._parts.intake.read({"prompt_token_ids": prompt}, params)
+        self._num_added += 1
+        request_id = str(self._num_added)
+        self._core.add(self._parts.intake.requests(request_id, reading, params, now=time.monotonic()))
+        return request_id
+
+    def steps(self) -> Iterator[tuple[float, list[str]]]:
+        """(when it ended, the requests that got a token) until all have ended. Raises what a request failed with."""
+        while self._core.num_unfinished:
+            deltas = self._core.step().deltas
+            for delta in deltas:
+                if delta.error is not None:
+                    raise delta.error
+            yield time.perf_counter(), [delta.request_id for delta in deltas if delta.token_ids]
+
+    def finish(self) -> None:
+        for _ in self.steps():
+            pass
+
+
+class EndToEnd:
+    def __init__(self, name: str, model: Model, folder: Path, *, device: str, scale: int) -> None:
+        self.name, self.model, self.scale = name, model, scale
+        self.figures: list[Figure] = []
+        self._config = EngineConfig(
+            model=str(folder),
+            load_format="dummy",
+            device=device,
+            max_num_seqs=max(4, 256 // scale),
+            max_num_batched_tokens=8192 // scale,
+            max_model_len=9216 // scale,
+            enable_prefix_caching=False,
+            num_kv_blocks=None if scale == 1 else 400,
+        )
+        start = time.perf_counter()
+        self._parts = load(self._config)
+        run = self.run()
+        self._note("load, dummy weights", time.perf_counter() - start, "s")
+        run.add(5, 2)
+        run.finish()
+        self._note("start to the first tokens", time.perf_counter() - start, "s", goal=10.0)
+
+    def run(self, **settings: Any) -> Run:
+        return Run(self._parts, replace(self._config, **settings))
+
+    def _note(self, name: str, value: float, unit: str, *, roofline: float = 0.0, goal: float = 0.0) -> None:
+        is_less_better = unit in ("ms", "s")
+        met = (value <= goal if is_less_better else value >= goal) if goal else None
+        self.figures.append(Figure(f"{self.name}: {name}", value, unit, roofline, goal, met))
+        print(self.figures[-1], flush=True)
+
+    def decode(self, num_rows: int, *, goal: float = 0.0) -> None:
+        """Median of the steps in which every row got a token. The goal is tokens/s, at batch 1 milliseconds."""
+        context, num_tokens = 1024 // self.scale, 80
+        run = self.run()
+        for _ in range(num_rows):
+            run.add(context, num_tokens)
+        ends = [end for end, ids in run.steps() if len(ids) == num_rows]
+        seconds = statistics.median(after - before for before, after in pairwise(ends[4:]))
+        roofline = self.model.decode_s(num_rows, context + num_tokens / 2)
+        if num_rows == 1:
+            self._note(f"decode 1 x {context}", seconds * 1e3, "ms", roofline=roofline * 1e3, goal=goal)
+        else:
+            name = f"decode {num_rows} x {context}"
+            self._note(name, num_rows / seconds, "tokens/s", roofline=num_rows / roofline, goal=goal)
+
+    def prefill(self, num_tokens: int, *, goal: float = 0.0) -> None:
+        """The share of the matmul's rate, of the faster of three prompts."""
+        times = []
+        for _ in range(3):
+            run = self.run()
+            run.add(num_tokens, 1)
+            start = time.perf_counter()
+            run.finish()
+            times.append(time.perf_counter() - start)
+        share = self.model.prefill_flops(num_tokens) / min(times) / self.model.matmul
+        self._note(f"prefill {num_tokens}, of the matmul", share, "", roofline=1.0, goal=goal)
+        self._note(f"prefill {num_tokens}", num_tokens / min(times), "tokens/s")
+
+    def gaps(self, *, goal: float = 0.0) -> None:
+        """P99 of the gaps of 64 decodes while a prompt of 8k comes in beside them, 2048 tokens a step."""
+        run = self.run(max_num_batched_tokens=2048 // self.scale)
+        context, prompt_len = 1024 // self.scale, 8192 // self.scale
+        decodes = {run.add(context, 200) for _ in range(64 // self.scale)}
+        last: dict[str, float] = {}
+        gaps, prompt = [], None
+        for end, ids in run.steps():
+            for request_id in decodes.intersection(ids):
+                if prompt is not None and request_id in last:
+                    gaps.append(end - last[request_id])
+                last[request_id] = end
+            if prompt is None and len(decodes.intersection(ids)) == len(decodes):
+                prompt = run.add(prompt_len, 1)
+            elif prompt in ids:
+                break
+        run.core.abort_all()
+        run.finish()
+        gaps.sort()
+        self._note("P99 gap beside an 8k prompt", gaps[int(0.99 * len(gaps))] * 1e3, "ms", goal=goal)
+
+    def throughput(self, num_requests: int, *, goal_share: float = 0.0) -> None:
+        """nano-vllm's workload: all at once, prompts and outputs uniform in 100..1024."""
+        choose, run = Random(1), self.run(max_num_batched_tokens=8192 // self.scale)
+        lengths = [(choose.randint(100, 1024), choose.randint(100, 1024)) for _ in range(num_requests)]
+        lengths = [(prompt // self.scale, output // self.scale) for prompt, output in lengths]
+        for pair in lengths:
+            run.add(*pair)
+        start = time.perf_counter()
+        run.finish()
+        rate = sum(output for _, output in lengths) / (time.perf_counter() - start)
+        roofline = self._roofline_of(lengths)
+        name = f"{num_requests} requests, 100..1024"
+        self._note(name, rate, "tokens/s", roofline=roofline, goal=goal_share * roofline)
+
+    def _roofline_of(self, lengths: Sequence[tuple[int, int]]) -> float:
+        """Output tokens/s if prompts run at the matmul's rate and each step decodes whoever is left."""
+        seconds = sum(self.model.prefill_flops(prompt) for prompt, _ in lengths) / self.model.matmul
+        for step in range(max(output for _, output in lengths)):
+            contexts = [prompt + step for prompt, output in lengths if output > step]
+            seconds += self.model.decode_s(len(contexts), sum(contexts) / len(contexts))
+        return sum(output for _, output in lengths) / seconds
+
+
+def measure(end_to_end: EndToEnd, *, seconds: float) -> Iterator[None]:
+    """One figure at a time; goals in absolute terms are an H100's, scaled by what this card's memory does."""
+    each, deadline = end_to_end, time.monotonic() + seconds
+    speed = each.model.copy / H100_COPY
+    steps: list[Any]
+    if each.name == "llama-3.1-8b":
+        steps = [
+            lambda: each.decode(1, goal=5.9 / speed),
+            lambda: each.decode(32, goal=4200 * speed),
+            lambda: each.prefill(8192, goal=0.62),
+            lambda: each.gaps(goal=80.0),
+            lambda: each.decode(256, goal=12_100 * speed),
+        ]
+    else:
+        small = 4 if each.name == "tiny" else 256
+        steps = [
+            lambda: each.decode(1),
+            lambda: each.decode(max(2, 32 // each.scale)),
+            lambda: each.prefill(8192 // each.scale),
+            lambda: each.throughput(small, goal_share=0.55),
+        ]
+        steps += [each.gaps] if each.name == "tiny" else []
+    for step in steps:
+        if time.monotonic() > deadline:
+            print(f"{each.name}: no time left for the rest", flush=True)
+            return
+        step()
+        yield
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("shape", choices=ALL_SHAPES)
+    parser.add_argument("--copy", type=float, default=H100_COPY / 1e9, help="GB/s of a copy in the same session")
+    parser.add_argument("--matmul", type=float, default=H100_MATMUL / 1e12, help="TFLOP/s of a matmul likewise")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--scale", type=int, default=1, help="divide all lengths: a test of this script")
+    parser.add_argument("--seconds", type=float, default=120.0, help="begin no figure after that")
+    options = parser.parse_args()
+    shape = ALL_SHAPES[options.shape]
+    model = Model(shape, copy=options.copy * 1e9, matmul=options.matmul * 1e12)
+    name = f"{options.shape}.json"
+    folder = os.environ.get("OUT")
+    path = Path(folder) / name if folder else Path(f"bench-{name}")
+    with tempfile.TemporaryDirectory() as model_folder:
+        (Path(model_folder) / "config.json").write_text(json.dumps(shape))
+        each = EndToEnd(options.shape, model, Path(model_folder), device=options.device, scale=options.scale)
+        for _ in measure(each, seconds=options.seconds):
+            path.write_text(json.dumps([asdict(figure) for figure in each.figures], indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""The kernels of one decode step and one mixed step in their order, with the gaps between them: `make gpu-profile`.
+
+    python -m tests.kernels.gpu_profile [SHAPE] [--rows 32] [--context 1024] [--device cpu --scale 16]
+
+Steps run a few times first. A step's line says how long it took, how much of that the card worked and how much it
+idled; then its kernels, summed up by name. $OUT/profile.json has every kernel with its start, or ./bench-profile.json.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / ".import"), str(Path(__file__).parent)]
+
+import torch  # noqa: E402
+from gpu_end_to_end import ALL_SHAPES, EndToEnd, Model, Run  # noqa: E402
+from torch.autograd import DeviceType  # noqa: E402
+from torch.profiler import ProfilerActivity, profile  # noqa: E402
+
+NUM_STEPS = 4  # profiled in a row: with an overlapping engine one alone would begin in the one before it
+
+
+@dataclass(frozen=True)
+class Kernel:
+    name: str
+    start: float  # microseconds since the first one's
+    microseconds: float
+    gap: float  # idle microseconds before it
+
+
+def timeline(spans: Iterable[tuple[str, float, float]]) -> list[Kernel]:
+    """(name, begin, end) of what ran, in any order and perhaps side by side → in order, with what lay idle between."""
+    kernels: list[Kernel] = []
+    first = free = None
+    for name, begin, end in sorted(spans, key=lambda span: span[1]):
+        first = begin if first is None else first
+        kernels.append(Kernel(name, begin - first, end - begin, max(0.0, begin - free) if free is not None else 0.0))
+        free = end if free is None else max(free, end)
+    return kernels
+
+
+def profiled(steps: Callable[[], None], device: str) -> list[Kernel]:
+    kind = DeviceType.CUDA if device == "cuda" else DeviceType.CPU
+    activities = [ProfilerActivity.CUDA] if device == "cuda" else [ProfilerActivity.CPU]
+    with profile(activities=activities) as record:
+        steps()
+        if device == "cuda":
+            torch.cuda.synchronize()
+    events = [event for event in record.events() if event.device_type == kind]
+    return timeline((event.name, event.time_range.start, event.time_range.end) for event in events)
+
+
+def report(name: str, kernels: list[Kernel]) -> None:
+    if not kernels:
+        print(f"{name}: no kernel was seen", flush=True)
+        return
+    whole = max(kernel.start + kernel.microseconds for kernel in kernels)
+    idle = sum(kernel.gap for kernel in kernels)
+    print(f"{name}: {whole / NUM_STEPS:.0f} us a step, {idle / whole:.1%} idle, {len(kernels) / NUM_STEPS:.0f} kernels")
+    sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    for kernel in kernels:
+        for place, value in enumerate((kernel.microseconds, 1.0, kernel.gap)):
+            sums[kernel.name][place] += value / NUM_STEPS
+    for kernel_name, (time, count, gap) in sorted(sums.items(), key=lambda item: -item[1][0])[:25]:
+        share = NUM_STEPS * time / whole
+        print(f"  {time:9.1f} us {share:6.1%}  {count:6.1f} x  gap {gap:7.1f} us  {kernel_name[:90]}")
+    sys.stdout.flush()
+
+
+def _take(run: Run, num_steps: int) -> None:
+    for _, _ in zip(range(num_steps), run.steps(), strict=False):
+        pass
+
+
+def decode_step(each: EndToEnd, rows: int, context: int, device: str) -> list[Kernel]:
+    run = each.run()
+    for _ in range(rows):
+        run.add(context, 100)
+    _take(run, 8 + rows * context // (8192 // each.scale))  # all prompts, then some decodes
+    kernels = profiled(lambda: _take(run, NUM_STEPS), device)
+    run.core.abort_all()
+    run.finish()
+    return kernels
+
+
+def mixed_step(each: EndToEnd, rows: int, context: int, device: str) -> list[Kernel]:
+    """Decodes beside 2048 tokens of a long prompt."""
+    run = each.run(max_num_batched_tokens=2048 // each.scale)
+    for _ in range(rows):
+        run.add(context, 100)
+    _take(run, 8 + rows * context // (2048 // each.scale))
+    for _ in range(2):
+        run.add(8192 // each.scale, 2)
+    _take(run, 2)
+    kernels = profiled(lambda: _take(run, NUM_STEPS), device)
+    run.core.abort_all()
+    run.finish()
+    return kernels
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("shape", nargs="?", default="llama-3.1-8b", choices=ALL_SHAPES)
+    parser.add_argument("--rows", type=int, default=32)
+    parser.add_argument("--context", type=int, default=1024)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--scale", type=int, default=1, help="divide all lengths: a test of this script")
+    options = parser.parse_args()
+    if options.device == "cuda" and not torch.cuda.is_available():
+        print("gpu_profile: no CUDA device, nothing to measure", file=sys.stderr)
+        return 2
+    shape: dict[str, Any] = ALL_SHAPES[options.shape]
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(shape))
+        model = Model(shape, copy=3e12, matmul=798e12)
+        each = EndToEnd(options.shape, model, Path(folder), device=options.device, scale=options.scale)
+        sizes = (options.rows, options.context // options.scale, options.device)
+        for name, measure in (("decode", decode_step), ("mixed", mixed_step)):
+            found[name] = measure(each, *sizes)
+            report(f"{name} step, {options.rows} x {options.context}", found[name])
+    folder_name = os.environ.get("OUT")
+    path = Path(folder_name) / "profile.json" if folder_name else Path("bench-profile.json")
+    path.write_text(json.dumps({name: [asdict(kernel) for kernel in kernels] for name, kernels in found.items()}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
