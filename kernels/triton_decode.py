@@ -31,6 +31,7 @@ from .triton_paged import (
     scales_of_head,
     score_scales,
 )
+from .triton_tiles import measured
 
 # Programs per multiprocessor that keep its memory queue full; below that, rows are split. Untuned.
 PROGRAMS_PER_MULTIPROCESSOR = 4
@@ -47,15 +48,17 @@ class Config(NamedTuple):
     num_stages: int
 
 
-def choose_config(group: int, head_dim: int, element_size: int) -> Config:
+def choose_config(group: int, head_dim: int, element_size: int, card: Card) -> Config:
     """16 rows, 32 keys, 4 warps, 4 stages won on an H100 at head size 128 (540 configurations: IBM, arXiv 2511.11581).
 
     Other head sizes keep its 16 KiB of keys and values a step. Three steps are under way, 53 KiB of shared memory (57
     at head size 256): four programs share a multiprocessor of an H100, and one fits any card since Ampere.
     """
-    block_d = max(triton.next_power_of_2(head_dim), 16)
+    block_m, block_d = max(triton.next_power_of_2(group), 16), max(triton.next_power_of_2(head_dim), 16)
+    if tile := measured("decode", card.capability, head_dim, element_size):
+        return Config(*tile)._replace(BLOCK_M=block_m)
     keys = 8192 // (block_d * element_size)
-    return Config(max(triton.next_power_of_2(group), 16), min(max(keys, 16), 64), 4, 4)
+    return Config(block_m, min(max(keys, 16), 64), 4, 4)
 
 
 def choose_num_splits(num_programs: int, num_tokens: int, card: Card) -> int:
@@ -182,7 +185,7 @@ def decode_attention(
     num_rows, (num_heads, head_dim) = ragged.num_decodes, q.shape[1:]
     num_kv_heads, block_size = k_cache.shape[1:3]
     group = num_heads // num_kv_heads
-    config = config or choose_config(group, head_dim, k_cache.element_size())
+    config = config or choose_config(group, head_dim, k_cache.element_size(), card_of(q.device))
     if num_splits is None:
         num_tokens = min(ragged.max_seq_len, sliding_window or ragged.max_seq_len)
         num_splits = choose_num_splits(num_rows * num_kv_heads, num_tokens, card_of(q.device))

@@ -28,6 +28,7 @@ from .triton_paged import (
     scales_of_head,
     score_scales,
 )
+from .triton_tiles import measured
 
 
 class Config(NamedTuple):
@@ -37,8 +38,11 @@ class Config(NamedTuple):
     num_stages: int
 
 
-def choose_config(num_dot_rows: int, max_dot_rows: int, head_dim: int, element_size: int, card: Card) -> Config:
-    """num_dot_rows: (token, head) pairs of the batch; max_dot_rows: those of its longest row that share a KV head.
+def choose_config(
+    num_dot_rows: int, max_dot_rows: int, head_dim: int, element_size: int, card: Card, *, cache_size: int = 2
+) -> Config:
+    """num_dot_rows: (token, head) pairs of the batch; max_dot_rows: those of its longest row that share a KV head;
+    cache_size: bytes of an element of the cache.
 
     Untuned on a card. Chosen from the compiler's own report (tests/kernels/compile_report.py) so that nothing spills
     and every card has the shared memory: 64 keys a step take 183 registers on compute capability 9.0 and spill on 8.0.
@@ -53,6 +57,9 @@ def choose_config(num_dot_rows: int, max_dot_rows: int, head_dim: int, element_s
     is_strong, is_large = 90 <= card.capability < 120, block_d > 128
     # 64 rows are the least that wgmma takes. 128 halve the traffic from L2, once they too fill the card.
     is_wide = num_dot_rows >= 128 * card.num_multiprocessors and (is_strong or not is_large)
+    tile = measured("prefill", card.capability, head_dim, cache_size)
+    if tile and (is_wide or tile[0] < 128):
+        return Config(*tile)
     return Config(
         BLOCK_M=128 if is_wide else 64,
         BLOCK_N=64 if is_strong and not is_large else 32,
@@ -196,8 +203,9 @@ def prefill_attention(
     num_kv_heads, block_size = k_cache.shape[1:3]
     group = num_heads // num_kv_heads
     config = config or choose_config(
-        num_tokens * num_heads, ragged.max_query_len * group, head_dim, q.element_size(), card_of(q.device)
-    )
+        num_tokens * num_heads, ragged.max_query_len * group, head_dim, q.element_size(), card_of(q.device),
+        cache_size=k_cache.element_size(),
+    )  # fmt: skip
     config = config._replace(BLOCK_M=max(config.BLOCK_M, triton.next_power_of_2(group)))
     block_q = config.BLOCK_M // group
     # An upper bound of the query blocks, known without asking the card for the rows' lengths.
