@@ -17,7 +17,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DOT_DTYPES = [torch.float16, torch.float32] if INTERPRETED else [torch.float16, torch.bfloat16, torch.float32]
 DTYPES = [torch.float16, torch.bfloat16, torch.float32]
 TOLERANCES = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 2e-5}
-NUM_RANDOM_CASES = 40 if INTERPRETED else 12  # on a card each is a kernel to compile, about a second
+NUM_RANDOM_CASES = 20 if INTERPRETED else 12  # on a card each is a kernel to compile, about a second
 UNMAPPED = 2**30  # a block number far out of any cache: to follow it is to crash
 
 
