@@ -1,5 +1,6 @@
 """Batch: what one step computes, as plain data. Made by the scheduler, read by the model runner."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,17 +11,20 @@ from .request import Request
 class BatchRow(NamedTuple):
     """Tokens [start, start + num_tokens) of one request, to be computed in this step.
 
-    `samples`: these are its last known tokens, so the next one is drawn.
+    `samples`: its last known token is among them, so the next one is drawn. The last `num_drafts` tokens are not known:
+    they are guesses to be verified. The scheduler says how many there may be; `with_drafts` tells what they are.
     """
 
     request: Request
     start: int
     num_tokens: int
     samples: bool
+    num_drafts: int = 0
+    draft_token_ids: tuple[int, ...] = ()
 
     @property
     def end(self) -> int:
-        """Tokens of the request that are in the cache after the step."""
+        """Tokens of the request that are in the cache after the step, drafts among them."""
         return self.start + self.num_tokens
 
     @property
@@ -32,9 +36,20 @@ class BatchRow(NamedTuple):
         return range(max(self.start, request.num_read_tokens) + 1, min(self.end + 1, request.num_prompt_tokens))
 
     @property
+    def token_ids(self) -> list[int]:
+        """The tokens to compute."""
+        return self.request.token_ids[self.start : self.end] + list(self.draft_token_ids)
+
+    @property
     def is_decode(self) -> bool:
-        """Whether it only continues the output by one token."""
-        return self.num_tokens == 1 and self.start >= self.request.num_prompt_tokens
+        """Whether it only continues the output: by one token, and drafts."""
+        return self.num_tokens == 1 + self.num_drafts and self.start >= self.request.num_prompt_tokens
+
+    def with_drafts(self, token_ids: Sequence[int]) -> "BatchRow":
+        """The row with the drafts that there are, at most as many as were planned."""
+        assert len(token_ids) <= self.num_drafts
+        num_tokens = self.num_tokens - self.num_drafts + len(token_ids)
+        return self._replace(num_tokens=num_tokens, num_drafts=len(token_ids), draft_token_ids=tuple(token_ids))
 
 
 class Moves(NamedTuple):
@@ -63,8 +78,8 @@ class Batch:
 
     @property
     def num_decode_tokens(self) -> int:
-        """Tokens that continue outputs; the others are prompt tokens or recomputed."""
-        return sum(row.is_decode for row in self.rows)
+        """Tokens that continue outputs, drafts among them; the others are prompt tokens or recomputed."""
+        return sum(row.num_tokens for row in self.rows if row.is_decode)
 
     def subset(self, rows: list[BatchRow]) -> "Batch":
         """The same step for some of its rows only, its moves having been made."""
@@ -91,14 +106,23 @@ class RowFailure:
     param: str | None = None
 
 
-# What the scheduler is told of a row: a token, why there is none, or None where nothing was to be drawn.
-RowResult = SampledToken | RowFailure | None
+class SampledRun(NamedTuple):
+    """The tokens drawn for a row with drafts: those that agree with the drafts, and the first that does not or that
+    comes after all of them.
+    """
+
+    tokens: tuple[SampledToken, ...]
+    num_drafts: int
+
+
+# What the scheduler is told of a row: a token or several, why there is none, or None where nothing was to be drawn.
+RowResult = SampledToken | SampledRun | RowFailure | None
 
 
 class ScoredRow(NamedTuple):
     """The result of a row that also scored prompt tokens, and their logprobs."""
 
-    result: SampledToken | None
+    result: SampledToken | SampledRun | None
     logprobs: PromptLogprobs
 
 

@@ -110,6 +110,13 @@ class BlockManager:
         if missing > 0:
             request.block_table.extend(self.device.allocate(missing))
 
+    def give_back(self, request: Request) -> None:
+        """Let go of blocks behind its tokens, which drafts had that were wrong."""
+        kept = self.device.num_blocks_for(request.num_tokens)
+        if len(request.block_table) > kept:
+            self.device.free(request.block_table[kept:])
+            del request.block_table[kept:]
+
     def release(self, request: Request) -> None:
         """Let go of everything it holds; it has to be computed again."""
         self.device.free(request.block_table)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import ConfigError
+from .speculative_config import SpeculativeConfig, speculative_config
 
 DEMO_MODEL = "splitfuse-demo-5m"
 DEMO_FOLDER = Path(__file__).parent / "demo_model"
@@ -68,6 +69,8 @@ class EngineConfig:
     record: str | None = None  # file for every decision and arrival, for `splitfuse replay`
     chat_template: str | None = None  # a file, or the template itself, instead of the model's own
     speculative_config: dict[str, Any] | None = None
+    speculative_model: str | None = None  # short for a speculative_config: "ngram", or a draft model
+    num_speculative_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if self.model is not None and not self.model.strip():
@@ -100,11 +103,10 @@ class EngineConfig:
                 raise ConfigError(f"tenant_weights: the weight of {tenant!r} must be a number above 0, not {weight!r}")
         if self.tenant_weights and self.scheduling_policy != "fair":
             raise ConfigError("tenant_weights say how tenants share; they need scheduling_policy fair")
+        _ = self.speculation  # checks it
         self._refuse_what_is_not_built()
 
     def _refuse_what_is_not_built(self) -> None:
-        if self.speculative_config is not None:
-            raise ConfigError("speculative_config: speculative decoding is not built yet; leave it out")
         if not self.enable_chunked_prefill:
             raise ConfigError("enable_chunked_prefill is always on here: chunks are what splitfuse is about")
 
@@ -113,6 +115,13 @@ class EngineConfig:
         if self.long_prefill_token_threshold is not None or self.target_itl_ms is not None or device != "cpu":
             return self
         return replace(self, long_prefill_token_threshold=_CPU_PIECE)
+
+    @property
+    def speculation(self) -> SpeculativeConfig | None:
+        """Who drafts, None if nobody does. Raises ConfigError."""
+        return speculative_config(
+            self.speculative_config, model=self.speculative_model, num_tokens=self.num_speculative_tokens
+        )
 
     @property
     def model_name(self) -> str:

@@ -4,21 +4,23 @@ import logging
 import time
 import uuid
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TextIO
 
-from .batch import Batch, Moves, RowFailure, RowResult, RunResult, ScoredRow
+from .batch import Batch, BatchRow, Moves, RowFailure, RowResult, RunResult, ScoredRow
 from .block_manager import BlockManager
 from .budget import step_budget
 from .config import EngineConfig
 from .cost_model import CostModel
 from .detokenizer import TextStream
+from .draft_length import Drafted
 from .errors import ConstraintError, RequestFailedError
 from .outputs import OutputDelta, PromptLogprobs, StepStats
 from .record import RecordingScheduler
 from .request import Request
 from .scheduler import Progress, Scheduler
+from .speculation import Speculation, accepted_per_position
 from .tokenizer import Tokenizer
 
 # After so many steps the cost model's price of a token is worth acting on.
@@ -59,6 +61,7 @@ class EngineCore:
         seconds_per_block: float | None = None,
         tokenizer: Tokenizer | None,
         recording: TextIO | None = None,
+        speculation: Speculation | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.blocks = BlockManager(
@@ -77,6 +80,7 @@ class EngineCore:
             # An LLM has no end that anybody tells it; the file is whole when the engine goes.
             weakref.finalize(self, recording.close)
         self._tokenizer = tokenizer
+        self.speculation = speculation
         self._clock = clock
         self.cost_model = CostModel()
         self._target_itl_s = None if config.target_itl_ms is None else config.target_itl_ms / 1000
@@ -131,7 +135,8 @@ class EngineCore:
     def schedule(self) -> tuple[Batch, float] | None:
         """The next step and when it began, or None if there is nothing to do."""
         start = self._clock()
-        batch = self.scheduler.schedule(start, budget=self._budget())
+        drafts = None if self.speculation is None else self.speculation.wanted(self.scheduler.running)
+        batch = self.scheduler.schedule(start, budget=self._budget(), drafts=drafts)
         return None if batch is None else (batch, start)
 
     def _budget(self) -> int | None:
@@ -146,10 +151,15 @@ class EngineCore:
             block_size=self.allocator.block_size,
         )
 
-    def _learn(self, batch: Batch, seconds: float) -> None:
-        self.cost_model.observe(batch.num_tokens, sum(row.start for row in batch.rows), seconds)
+    def _learn(self, batch: Batch, results: list[RunResult], seconds: float) -> list[Drafted]:
+        """What the step cost, and what became of its drafts."""
+        drafted = [] if self.speculation is None else self.speculation.settle(batch, results, seconds)
+        num_not_drafted = sum(row.num_drafts for row in batch.rows) - sum(each.num_drafted for each in drafted)
+        num_tokens = batch.num_tokens - num_not_drafted
+        self.cost_model.observe(num_tokens, sum(row.start for row in batch.rows), seconds)
         if self.cost_model.num_steps >= _NUM_STEPS_TO_LEARN:
             self.scheduler.costs.seconds_per_token = self.cost_model.b
+        return drafted
 
     def predicted_wait_s(self) -> float:
         """Seconds until a request that came now would get its first token, by the cost model; 0 before it has learned.
@@ -171,24 +181,32 @@ class EngineCore:
         """
         if any(batch.moves):
             self._runner.move(batch.moves)
-        if not batch.rows:
+        if self.speculation is None or not any(row.num_drafts for row in batch.rows):
+            return self._run(batch.rows, batch.step)
+        rows = self.speculation.draft(batch).rows
+        rows.sort(key=lambda row: row.num_tokens > 1)
+        results = dict(zip((row.request for row in rows), self._run(rows, batch.step), strict=True))
+        return [results[row.request] for row in batch.rows]
+
+    def _run(self, rows: list[BatchRow], step: int) -> list[RunResult]:
+        if not rows:
             return []
         try:
-            return self._runner.run(batch)
+            return self._runner.run(Batch(step, rows))
         except Exception as exc:
-            if len(batch.rows) == 1:
-                return [_failure(batch.rows[0].request, exc)]
-            _log.warning("a step with %d rows failed (%s); trying halves", len(batch.rows), type(exc).__name__)
-        middle = len(batch.rows) // 2
-        return self.execute(batch.subset(batch.rows[:middle])) + self.execute(batch.subset(batch.rows[middle:]))
+            if len(rows) == 1:
+                return [_failure(rows[0].request, exc)]
+            _log.warning("a step with %d rows failed (%s); trying halves", len(rows), type(exc).__name__)
+        middle = len(rows) // 2
+        return self._run(rows[:middle], step) + self._run(rows[middle:], step)
 
     def update(self, batch: Batch, results: list[RunResult], start: float) -> StepOutput:
         """Book the step and turn tokens into text."""
         now = self._clock()
-        self._learn(batch, now - start)
+        drafted = self._learn(batch, results, now - start)
         progress = self.scheduler.update(batch, self._without_scores(batch, results), now)
         deltas = [self._delta(item) for item in progress]
-        return StepOutput(deltas, self._stats(batch, progress, start))
+        return StepOutput(deltas, self._stats(batch, progress, deltas, drafted, start))
 
     def _without_scores(self, batch: Batch, results: list[RunResult]) -> list[RowResult]:
         """The results as the scheduler wants them; what rows scored is kept here."""
@@ -219,19 +237,20 @@ class EngineCore:
         text = ""
         error = None if progress.failure is None else _request_error(request, progress.failure)
         try:
-            text = self._text(request, None if sampled is None else sampled.token_id)
+            text, num_tokens = self._text(request, [token.token_id for token in sampled])
+            sampled = sampled[:num_tokens]
         except Exception as exc:  # text is one request's own affair
             self.scheduler.finish(request, reason="error", now=self._clock())
             error = _request_error(request, _failure(request, exc))
         if request.is_finished:
             self._forget(request)
-        logprobs = None if sampled is None or sampled.logprobs is None else (sampled.logprobs,)
+        logprobs = tuple(token.logprobs for token in sampled if token.logprobs is not None)
         return OutputDelta(
             request_id=request.request_id,
             index=request.index,
             text=text,
-            token_ids=() if sampled is None else (sampled.token_id,),
-            logprobs=logprobs,
+            token_ids=tuple(token.token_id for token in sampled),
+            logprobs=logprobs or None,
             finish_reason="error" if error else request.finish_reason,
             stop_reason=request.stop_reason,
             metrics=request.metrics() if request.is_finished else None,
@@ -239,32 +258,42 @@ class EngineCore:
             prompt_logprobs=prompt_logprobs,
         )
 
-    def _text(self, request: Request, token_id: int | None) -> str:
-        """New text of the request; ends it if a stop string is met."""
+    def _text(self, request: Request, token_ids: Sequence[int]) -> tuple[str, int]:
+        """The text of a request's new tokens, and how many there were; ends the request where a stop string is met."""
         stream = self._texts.get(request)
         if stream is None:
-            return ""
+            return "", len(token_ids)
         params = request.params
-        is_end = request.finish_reason == "stop" and token_id in request.stop_token_ids
-        hidden = is_end and not params.include_stop_str_in_output
-        text = stream.push(
-            None if hidden else token_id,
-            last=request.is_finished,
-            may_stop=request.num_output_tokens > params.min_tokens,
-        )
-        if stream.stopped_by is not None:
-            self.scheduler.stop_at_text(request, stop=stream.stopped_by, now=self._clock())
-        return text
+        text = ""
+        num_tokens = request.num_tokens - len(token_ids)
+        for token_id in token_ids or (None,):
+            num_tokens += token_id is not None
+            is_last = request.is_finished and num_tokens == request.num_tokens
+            hidden = is_last and token_id in request.stop_token_ids and not params.include_stop_str_in_output
+            text += stream.push(
+                None if hidden else token_id,
+                last=is_last,
+                may_stop=num_tokens - request.num_prompt_tokens > params.min_tokens,
+            )
+            if stream.stopped_by is not None:
+                num_dropped = request.num_tokens - num_tokens
+                self.scheduler.stop_at_text(request, stop=stream.stopped_by, now=self._clock(), num_tokens=num_tokens)
+                return text, len(token_ids) - num_dropped
+        return text, len(token_ids)
 
     def _forget(self, request: Request) -> None:
         self._texts.pop(request, None)
         self._prompt_logprobs.pop(request, None)
+        if self.speculation is not None:
+            self.speculation.forget(request)
         siblings = self._requests[request.request_id]
         siblings.remove(request)
         if not siblings:
             del self._requests[request.request_id]
 
-    def _stats(self, batch: Batch, progress: list[Progress], start: float) -> StepStats:
+    def _stats(
+        self, batch: Batch, progress: list[Progress], deltas: list[OutputDelta], drafted: list[Drafted], start: float
+    ) -> StepStats:
         now = self._clock()
         by_mode = self.scheduler.num_preemptions_by_mode
         given_way = {mode: count - self._num_preemptions_seen[mode] for mode, count in by_mode.items()}
@@ -282,9 +311,11 @@ class EngineCore:
             num_blocks=self.allocator.num_blocks,
             num_preempted=sum(given_way.values()),
             num_swapped_out=given_way["swap"],
-            ttfts=tuple(
-                now - item.request.arrival_time for item in progress if item.sampled is not None and item.gap is None
-            ),
+            num_output_tokens=sum(len(delta.token_ids) for delta in deltas),
+            num_drafts=len(drafted),
+            num_draft_tokens=sum(each.num_drafted for each in drafted),
+            num_accepted_tokens_per_pos=accepted_per_position(drafted),
+            ttfts=tuple(now - item.request.arrival_time for item in progress if item.sampled and item.gap is None),
             itls=tuple(item.gap for item in progress if item.gap is not None),
         )
 

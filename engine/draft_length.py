@@ -5,15 +5,15 @@ and costs what the pass takes longer, and the drafter's time. What is maximised 
 together. p is measured per request; seconds come from CostModels that learn from steps that only decode: there a token
 more costs far less than in a prompt's chunk, whose pass is bound by arithmetic.
 
-Estimates can be wrong, so there is an account: it gets 0.5 % of the time that plain decoding takes and every second that
-accepted drafts saved, and pays for every second spent on drafts. When it is empty nothing is drafted, so whatever a
-drafter does, 1 % is about all that it can cost in the long run. No torch and no clock of its own.
+Estimates can be wrong, so there is an account: it gets 0.5 % of the time that plain decoding takes and every second
+that accepted drafts saved, and pays for every second spent on drafts. When it is empty nothing is drafted, so whatever
+a drafter does, 1 % is about all that it can cost in the long run. No torch and no clock of its own.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from .cost_model import CPU_SECONDS, CostModel
 
@@ -29,6 +29,8 @@ _SHARE_AT_RISK = 0.005  # of the time of plain decoding
 _FIRST_CREDIT, _MOST_CREDIT = 1.0, 16.0  # in plain steps
 _MOST_DEBT_S = 2.0
 _REMAINING = 0.5  # of the tokens that an output may still have, those counted on to repay what reading it costs
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 class Drafted(NamedTuple):
@@ -48,7 +50,7 @@ class _Record:
     next_probe: int = 0
 
     def level(self, mean: float) -> int:
-        """The acceptance, rounded down: who drafts on too high an estimate loses more than who drafts on too low a one."""
+        """The acceptance, rounded down: too high an estimate costs more than too low a one."""
         accepted, tried = self.accepted + _PRIOR_WEIGHT * mean, self.tried + _PRIOR_WEIGHT
         return int(accepted / tried * _NUM_LEVELS)
 
@@ -103,7 +105,7 @@ def _expected(level: int, length: int) -> float:
     return float(length) if p == 1 else p * (1 - p**length) / (1 - p)
 
 
-class DraftLengths:
+class DraftLengths(Generic[Key]):
     """One per engine. Requests are any keys."""
 
     def __init__(self, max_length: int, *, prior: tuple[float, float, float] = CPU_SECONDS) -> None:
@@ -112,7 +114,7 @@ class DraftLengths:
         self.step_cost = CostModel(prior)
         # Seconds of the drafter: per call, per token read or drafted, per round. Almost nothing until measured.
         self.draft_cost = CostModel((1e-5, 1e-6, 1e-6))
-        self._records: dict[Hashable, _Record] = {}
+        self._records: dict[Key, _Record] = {}
         self._mean = _Record(_FIRST_GUESS * _PRIOR_WEIGHT, _PRIOR_WEIGHT)
         self._credit_s: float | None = None
         self._num_steps = 0
@@ -123,8 +125,8 @@ class DraftLengths:
         return self._mean.accepted / self._mean.tried
 
     def choose(
-        self, requests: Sequence[Hashable], *, context: int, unread: Mapping[Hashable, tuple[int, int]] | None = None
-    ) -> dict[Hashable, int]:
+        self, requests: Sequence[Key], *, context: int, unread: Mapping[Key, tuple[int, int]] | None = None
+    ) -> dict[Key, int]:
         """Tokens to draft for each of the requests that decode in the next step; those that get none are left out.
 
         context: tokens that they have in the cache, all together. unread: for requests that cost something before the
@@ -154,7 +156,7 @@ class DraftLengths:
                 chosen.pop(request, None)
         return chosen | self._probes((request for request in requests if request not in chosen), costs)
 
-    def _probes(self, requests: Iterable[Hashable], costs: Costs) -> dict[Hashable, int]:
+    def _probes(self, requests: Iterable[Key], costs: Costs) -> dict[Key, int]:
         """One token each for requests whose time has come, as far as the account reaches."""
         assert self._credit_s is not None
         probes = {}
@@ -165,7 +167,7 @@ class DraftLengths:
                 left -= costs.token
         return probes
 
-    def settle(self, drafted: Mapping[Hashable, Drafted], *, num_decodes: int, context: int, draft_s: float) -> None:
+    def settle(self, drafted: Mapping[Key, Drafted], *, num_decodes: int, context: int, draft_s: float) -> None:
         """Book a step in which so many requests decoded: what became of its drafts and how long drafting took."""
         if not num_decodes:
             return
@@ -180,7 +182,7 @@ class DraftLengths:
         credit += _SHARE_AT_RISK * plain + saved - draft_s
         self._credit_s = min(max(credit, -_MOST_DEBT_S), _MOST_CREDIT * plain)
 
-    def _book(self, request: Hashable, num_drafted: int, num_accepted: int, *, max_wait: int) -> None:
+    def _book(self, request: Key, num_drafted: int, num_accepted: int, *, max_wait: int) -> None:
         num_tried = num_accepted + (num_accepted < num_drafted)
         record = self._record(request)
         for kept in (record, self._mean):
@@ -190,12 +192,12 @@ class DraftLengths:
         record.num_failed_probes = 0 if num_accepted else record.num_failed_probes + 1
         record.next_probe = self._num_steps + min(2**record.num_failed_probes, max_wait)
 
-    def _record(self, request: Hashable) -> _Record:
+    def _record(self, request: Key) -> _Record:
         record = self._records.get(request)
         if record is None:
             record = self._records[request] = _Record()
         return record
 
-    def forget(self, request: Hashable) -> None:
+    def forget(self, request: Key) -> None:
         """The request has ended."""
         self._records.pop(request, None)

@@ -270,7 +270,7 @@ class AsyncEngine:
         steps = self._steps
         if len(steps) < 2 or time.monotonic() - steps[-1].time > 1.0:
             return 0.0
-        num_tokens = sum(len(step.itls) + len(step.ttfts) for step in steps)
+        num_tokens = sum(step.num_output_tokens for step in steps)
         return num_tokens / (steps[-1].time - steps[0].time + steps[0].duration)
 
     async def _loop(self, core: EngineCore) -> None:

@@ -17,7 +17,8 @@ class Inputs(NamedTuple):
     positions: Tensor  # [T] int64
     slot_mapping: Tensor  # [T] int64, block · block_size + offset
     ragged: RaggedBatch
-    logits_indices: Tensor  # [L] int64, T-indices: the last token of each row that samples, then what rows score
+    # [L] int64, T-indices: the last known token of each row that samples with its drafts, then what rows score
+    logits_indices: Tensor
 
 
 def build_inputs(batch: Batch, *, block_size: int, device: torch.device) -> Inputs:
@@ -30,7 +31,7 @@ def build_inputs(batch: Batch, *, block_size: int, device: torch.device) -> Inpu
 
     token_ids: list[int] = []
     for row in rows:
-        token_ids += row.request.token_ids[row.start : row.end]
+        token_ids += row.token_ids
     # Position of token t = its place in the row + the row's start.
     row_of_token = np.repeat(np.arange(len(rows)), lengths)
     starts = seq_lens - lengths
@@ -45,6 +46,12 @@ def build_inputs(batch: Batch, *, block_size: int, device: torch.device) -> Inpu
 
     sampling = [index for index, row in enumerate(rows) if row.samples]
     logits_indices = query_start_loc[1:][sampling].astype(np.int64) - 1
+    num_drafts = np.array([rows[index].num_drafts for index in sampling], dtype=np.int64)
+    if num_drafts.any():
+        counts = num_drafts + 1
+        # One arange over all places, set back to 0 at the start of each row.
+        offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        logits_indices = np.repeat(logits_indices - num_drafts, counts) + offsets
     # The logits that score a token are those of the token before it.
     scoring = [
         np.arange(scored.start - 1 - row.start, scored.stop - 1 - row.start) + start

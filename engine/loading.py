@@ -5,10 +5,12 @@ from pathlib import Path
 
 from .config import EngineConfig
 from .core import EngineCore
+from .drafters.ngram import NgramDrafter
 from .errors import ConfigError
 from .grammar_compiler import GrammarCompiler
 from .intake import Intake
 from .model_runner import ModelRunner, model_folder
+from .speculation import Speculation
 from .tokenizer import Tokenizer
 
 
@@ -36,6 +38,19 @@ class EngineParts:
             seconds_per_block=loaded.seconds_per_block,
             tokenizer=self.tokenizer,
             recording=recording,
+            speculation=self.speculation(config),
+        )
+
+    def speculation(self, config: EngineConfig) -> Speculation | None:
+        """What drafts, if anything does."""
+        settings = config.speculation
+        if settings is None:
+            return None
+        return Speculation(
+            NgramDrafter(min_n=settings.prompt_lookup_min, max_n=settings.prompt_lookup_max),
+            max_drafts=settings.num_speculative_tokens,
+            vocab_size=self.runner.loaded.model_config.vocab_size,
+            adaptive=settings.adaptive,
         )
 
 

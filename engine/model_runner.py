@@ -17,7 +17,7 @@ from .kv_cache import KVCache, num_cache_blocks
 from .model_config import ModelConfig
 from .models.registry import model_class
 from .prompt_scores import score
-from .sampler import NOT_FINITE, sample
+from .sampler import NOT_FINITE, sample_rows
 from .weights import weight_source
 
 _WEIGHT_BITS = {None: 16, "int8": 8, "int4": 4}
@@ -95,12 +95,11 @@ class ModelRunner:
         """Compute the batch, draw where rows sample. Running rows again gives the same: they write the same slots."""
         inputs = build_inputs(batch, block_size=self._cache.block_size, device=self._device)
         hidden = self._model.forward(inputs, self._cache)
-        requests = [row.request for row in batch.rows if row.samples]
-        sampled = iter(sample(self._model.logits(hidden[: len(requests)]), requests, self._masks))
-        results: list[RowResult] = [next(sampled) if row.samples else None for row in batch.rows]
-        if len(hidden) == len(requests):
+        num_draws = sum(row.num_drafts + 1 for row in batch.rows if row.samples)
+        results = sample_rows(self._model.logits(hidden[:num_draws]), batch.rows, self._masks)
+        if len(hidden) == num_draws:
             return list(results)
-        states = torch.split(hidden[len(requests) :], [len(row.scored) for row in batch.rows])
+        states = torch.split(hidden[num_draws:], [len(row.scored) for row in batch.rows])
         return [self._scored(*each) for each in zip(batch.rows, results, states, strict=True)]
 
     def _scored(self, row: BatchRow, result: RowResult, hidden: torch.Tensor) -> RunResult:

@@ -198,6 +198,10 @@ class StepStats:
     num_blocks: int
     num_preempted: int  # requests that gave way
     num_swapped_out: int = 0  # of these, those whose tokens went to the host
+    num_output_tokens: int = 0  # drawn: with drafts there can be several of one request
+    num_drafts: int = 0  # requests whose drafts were verified
+    num_draft_tokens: int = 0
+    num_accepted_tokens_per_pos: tuple[int, ...] = ()  # drafts whose 1st, 2nd, … token was right
     ttfts: tuple[float, ...] = ()  # seconds from arrival, of requests whose first token came in this step
     itls: tuple[float, ...] = ()  # seconds between tokens, of requests that got a further token
 

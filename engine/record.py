@@ -3,7 +3,8 @@
     {"splitfuse": "recording", "format": 1, "config": {…}, "num_blocks": …}              the first line
     {"add": 0, "id": "…", "prompt": 150, "max": 214, "time": …}                          a request; numbered from 0
     {"step": 0, "start": …, "rows": [[0, 0, 150]], "admitted": [0], "blocks": 10, …}     rows: request, start, tokens
-    {"done": 0, "end": …, "tokens": [17]}                                                its results and their time
+    {"done": 0, "end": …, "tokens": [17]}                                                its results and their time;
+                                                         with drafts "runs": [[row, number of tokens]] that came of them
     {"finish": 0, "reason": "abort", "time": …}                                          from outside
 
 Keys that are empty are left out; readers ignore keys and lines that they do not know. With prefix caching the token ids
@@ -12,10 +13,10 @@ decide what is shared, so then they are recorded: such a file holds what users w
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
-from .batch import Batch, RowFailure, RowResult
+from .batch import Batch, RowFailure, RowResult, SampledRun, SampledToken
 from .block_manager import BlockManager
 from .config import EngineConfig
 from .request import Request, Status
@@ -26,7 +27,7 @@ _FLUSH_S = 1.0  # so much of the scheduler's time may be lost if the process is 
 _NUM_ID_CHARS = 8  # enough to find it in a log, too few to fetch its result
 _NOT_DECIDING = {
     *("model", "served_model_name", "device", "dtype", "load_format", "quantization", "num_threads"),
-    *("speculative_config", "kv_cache_dtype", "max_model_len"),
+    *("speculative_config", "speculative_model", "num_speculative_tokens", "kv_cache_dtype", "max_model_len"),
     *("gpu_memory_utilization", "kv_cache_memory_bytes", "num_kv_blocks"),
     *("enable_chunked_prefill", "chat_template", "max_queue_size", "max_queue_seconds", "log_steps", "record"),
 }
@@ -134,17 +135,20 @@ class Recorder:
         self._costs = told.get("costs", self._costs)
         self._write(step=None if batch is None else batch.step, start=now, **told, **made)
 
-    def done(self, batch: Batch, results: Sequence[RowResult], *, now: float) -> None:
-        """The results of a step, after they have been booked."""
+    def done(self, batch: Batch, results: Sequence[RowResult], progress: Sequence[Progress], *, now: float) -> None:
+        """The results of a step, after they have been booked; `progress` is what was made of them."""
         rows = list(zip(batch.rows, results, strict=True))
-        more: dict[str, list[int]] = {
+        taken = {item.request: item.sampled for item in progress}
+        drawn = [taken[row.request] if isinstance(result, SampledRun) else (result,) for row, result in rows]
+        more: dict[str, list[Any]] = {
             "failed": [i for i, (_, result) in enumerate(rows) if isinstance(result, RowFailure)],
             "nothing": [i for i, (row, result) in enumerate(rows) if result is None and row.samples],
             # Ended by its last token: one that came with a late stop string is told by `finish`.
             "stops": [i for i, (row, result) in enumerate(rows) if result and _is_ended_by_token(row.request)],
+            "runs": [[i, len(drawn[i])] for i, (_, result) in enumerate(rows) if isinstance(result, SampledRun)],
         }
         if self._has_token_ids:
-            more["tokens"] = [result.token_id for _, result in rows if isinstance(result, tuple)]
+            more["tokens"] = [token.token_id for tokens in drawn for token in tokens if isinstance(token, SampledToken)]
         self._write(done=batch.step, end=now, **{key: value for key, value in more.items() if value}, **outcome(batch))
         if now - self._flushed > _FLUSH_S:
             self._stream.flush()
@@ -170,12 +174,12 @@ class RecordingScheduler(Scheduler):
             self._recorder.finish(request, reason=reason, now=now)
         return super().finish(request, reason=reason, now=now, stop_reason=stop_reason)
 
-    def stop_at_text(self, request: Request, *, stop: str, now: float) -> None:
+    def stop_at_text(self, request: Request, *, stop: str, now: float, num_tokens: int | None = None) -> None:
         """End a request whose text met a stop string; see Scheduler."""
         if not request.is_finished:
             self._recorder.finish(request, reason="stop", now=now, at_text=True)
         self._is_inside = True
-        super().stop_at_text(request, stop=stop, now=now)
+        super().stop_at_text(request, stop=stop, now=now, num_tokens=num_tokens)
         self._is_inside = False
 
     def expire(self, now: float) -> list[Request]:
@@ -187,14 +191,18 @@ class RecordingScheduler(Scheduler):
             self._recorder.finish(request, reason="timeout", now=now)
         return ended
 
-    def schedule(self, now: float, *, budget: int | None = None) -> Batch | None:
+    def schedule(
+        self, now: float, *, budget: int | None = None, drafts: Mapping[Request, int] | None = None
+    ) -> Batch | None:
         """Decide and apply one step."""
         ran_before = list(self.running)
         told: dict[str, Any] = {} if budget is None else {"budget": budget}
+        if drafts:
+            told["drafts"] = [[request.arrival_order, count] for request, count in drafts.items()]
         if self._blocks.host is not None:
             told["costs"] = {name: value for name, value in vars(self.costs).items() if not name.startswith("_")}
         self._is_inside = True
-        batch = super().schedule(now, budget=budget)
+        batch = super().schedule(now, budget=budget, drafts=drafts)
         self._is_inside = False
         self._recorder.step(batch, decision(self, batch, ran_before), told, now=now)
         return batch
@@ -204,5 +212,5 @@ class RecordingScheduler(Scheduler):
         self._is_inside = True
         progress = super().update(batch, results, now)
         self._is_inside = False
-        self._recorder.done(batch, results, now=now)
+        self._recorder.done(batch, results, progress, now=now)
         return progress

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .batch import Batch, RowFailure, RowResult, SampledToken
+from .batch import Batch, RowFailure, RowResult, SampledRun, SampledToken
 from .config import EngineConfig
 from .errors import ConfigError
 from .record import DECIDING_FIELDS, FORMAT, decision, make_scheduler, outcome
@@ -146,7 +146,8 @@ class _Replay:
                 setattr(scheduler.costs, name, value)
         ran_before = list(scheduler.running)
         waited_before = list(scheduler.waiting)
-        self._batch = scheduler.schedule(line["start"], budget=line.get("budget"))
+        drafts = {self._requests[number]: count for number, count in line.get("drafts", ())}
+        self._batch = scheduler.schedule(line["start"], budget=line.get("budget"), drafts=drafts)
         difference = _difference(line, decision(scheduler, self._batch, ran_before))
         if difference is None:
             self.num_steps += self._batch is not None
@@ -168,14 +169,17 @@ class _Replay:
 def _results(batch: Batch, line: Line) -> Iterator[RowResult]:
     failed, nothing, stops = (set(line.get(key, ())) for key in ("failed", "nothing", "stops"))
     tokens = iter(line.get("tokens", ()))
+    runs = dict(line.get("runs", ()))
     for index, row in enumerate(batch.rows):
         if index in failed:
             yield RowFailure("as recorded")
         elif not row.samples or index in nothing:
             yield None
         else:
-            token_id = next(tokens, 0)
-            yield SampledToken(_STOP if index in stops else token_id)
+            drawn = [SampledToken(next(tokens, 0)) for _ in range(runs.get(index, 1))]
+            if index in stops:
+                drawn[-1] = SampledToken(_STOP)
+            yield SampledRun(tuple(drawn), row.num_drafts) if index in runs else drawn[0]
 
 
 def _difference(recorded: Line, made: Line) -> str | None:

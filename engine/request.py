@@ -5,8 +5,9 @@
 There is no prefill and no decode here, only catching up. Knows no text, no tensors and no HTTP.
 """
 
+from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .outputs import RequestMetrics
 from .sampling_params import SamplingParams
@@ -156,3 +157,31 @@ class Request:
             f"Request({self.request_id}/{self.index} {self.status.value} "
             f"{self.num_computed_tokens}/{self.num_tokens} tokens, {len(self.block_table)} blocks)"
         )
+
+
+class Ahead:
+    """A request as it will be if its next tokens are these; for the sampler, which only looks."""
+
+    __slots__ = ("_more", "_request")
+
+    def __init__(self, request: Request, more: Sequence[int]) -> None:
+        self._request = request
+        self._more = more
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._request, name)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """All tokens; put together anew each time, which most requests never ask for."""
+        return [*self._request.token_ids, *self._more]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens, those ahead among them."""
+        return self._request.num_tokens + len(self._more)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens drawn, those ahead among them."""
+        return self._request.num_output_tokens + len(self._more)

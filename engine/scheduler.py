@@ -8,11 +8,11 @@ because the step under way still writes to its blocks.
 import heapq
 import itertools
 from bisect import insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .batch import Batch, BatchRow, RowFailure, RowResult, SampledToken
+from .batch import Batch, BatchRow, RowFailure, RowResult, SampledRun, SampledToken
 from .block_manager import BlockManager, Prefix
 from .config import EngineConfig
 from .fairness import TokenCounters
@@ -31,6 +31,7 @@ class Plan:
     new_blocks: dict[Request, int]  # free blocks that each takes
     preempted: dict[Request, bool]  # → whether it is swapped out (else it will be recomputed)
     admitted: dict[Request, Prefix]  # → what it need not compute
+    num_drafts: dict[Request, int]  # → how many of its tokens are drafts
 
 
 @dataclass(slots=True)
@@ -44,6 +45,7 @@ class _Room:
     num_tokens: dict[Request, int] = field(default_factory=dict)
     new_blocks: dict[Request, int] = field(default_factory=dict)
     preempted: dict[Request, bool] = field(default_factory=dict)
+    num_drafts: dict[Request, int] = field(default_factory=dict)
 
     def give(self, request: Request, num_tokens: int, num_blocks: int) -> None:
         self.tokens -= num_tokens
@@ -51,19 +53,26 @@ class _Room:
         self.num_tokens[request] = num_tokens
         self.new_blocks[request] = num_blocks
 
+    def give_drafts(self, request: Request, num_drafts: int, num_blocks: int) -> None:
+        self.tokens -= num_drafts
+        self.blocks -= num_blocks
+        self.num_tokens[request] += num_drafts
+        self.new_blocks[request] += num_blocks
+        self.num_drafts[request] = num_drafts
+
     def take_back(self, request: Request, num_freed: int) -> None:
         self.tokens += self.num_tokens.pop(request, 0)
         self.blocks += self.new_blocks.pop(request, 0) + num_freed
 
 
 class Progress(NamedTuple):
-    """What a step did for one request: a token, its end, or both; the request's finish_reason says which.
+    """What a step did for one request: tokens, its end, or both; the request's finish_reason says which.
 
-    `gap`: seconds since its token before this one, None for the first.
+    `gap`: seconds since its tokens before these, None for the first.
     """
 
     request: Request
-    sampled: SampledToken | None = None
+    sampled: tuple[SampledToken, ...] = ()
     gap: float | None = None
     failure: RowFailure | None = None
 
@@ -154,26 +163,31 @@ class Scheduler:
             heapq.heapify(self._deadlines)
         return ended
 
-    def stop_at_text(self, request: Request, *, stop: str, now: float) -> None:
+    def stop_at_text(self, request: Request, *, stop: str, now: float, num_tokens: int | None = None) -> None:
         """End a request whose text met a stop string, before the next `schedule`.
 
-        If the same token also brought it to its length, the stop string is the better reason.
+        If the same token also brought it to its length, the stop string is the better reason. `num_tokens`: how many it
+        had then, if more came with the same step.
         """
         if not self.finish(request, reason="stop", stop_reason=stop, now=now):
             request.finish_reason, request.stop_reason = "stop", stop
+        del request.token_ids[num_tokens or request.num_tokens :]
 
-    def schedule(self, now: float, *, budget: int | None = None) -> Batch | None:
+    def schedule(
+        self, now: float, *, budget: int | None = None, drafts: Mapping[Request, int] | None = None
+    ) -> Batch | None:
         """Decide and apply one step; None if there is nothing to compute. Follow it with `update`.
 
-        `budget`: tokens of this step, if fewer than max_num_batched_tokens.
+        `budget`: tokens of this step, if fewer than max_num_batched_tokens. `drafts`: how many tokens behind their last
+        one some requests would like to compute; they get what nobody else wants.
         """
         assert not self._in_flight, "one step at a time"
-        plan = self._plan(min(budget or self._max_num_batched_tokens, self._max_num_batched_tokens))
+        plan = self._plan(min(budget or self._max_num_batched_tokens, self._max_num_batched_tokens), drafts or {})
         if not plan.num_tokens and not plan.preempted:
             return None
         return self._apply(plan, now)
 
-    def _plan(self, budget: int) -> Plan:
+    def _plan(self, budget: int, drafts: Mapping[Request, int]) -> Plan:
         """The policy's first round that gives anybody tokens."""
         running: dict[Source, list[Request]] = {Source.DECODES: [], Source.CHUNKS: []}
         decodes, chunks = running[Source.DECODES], running[Source.CHUNKS]
@@ -189,8 +203,10 @@ class Scheduler:
                     # After a preemption nobody joins: a newcomer would take the room away from who just gave way.
                     admitted = self._plan_waiting(room)
             if room.num_tokens or room.preempted:
-                return Plan(room.num_tokens, room.new_blocks, room.preempted, admitted)
-        return Plan({}, {}, {}, {})
+                if drafts and not room.preempted:
+                    self._plan_drafts(room, drafts)
+                return Plan(room.num_tokens, room.new_blocks, room.preempted, admitted, room.num_drafts)
+        return Plan({}, {}, {}, {}, {})
 
     def _num_tokens_for(self, num_wanted: int, room: _Room) -> int:
         """How many of its tokens a request gets; 0 if none can be given."""
@@ -255,6 +271,21 @@ class Scheduler:
             admitted[request] = prefix
         return admitted
 
+    def _plan_drafts(self, room: _Room, drafts: Mapping[Request, int]) -> None:
+        """Tokens and blocks that are left, to requests that decode in this step. Drafts never make anybody give way."""
+        block_size = self._blocks.device.block_size
+        for request, num_wanted in drafts.items():
+            if room.num_tokens.get(request) != 1 or request.num_uncomputed_tokens != 1:
+                continue
+            num_blocks = room.new_blocks[request]
+            most_blocks = len(request.block_table) + num_blocks + max(0, room.blocks - room.promised_blocks)
+            # One more token comes after the last draft.
+            fitting = min(request.max_num_tokens - 1, most_blocks * block_size) - request.num_tokens
+            num_drafts = min(num_wanted, room.tokens, fitting)
+            if num_drafts > 0:
+                num_more = self._blocks.blocks_to_add(request, request.num_tokens + num_drafts) - num_blocks
+                room.give_drafts(request, num_drafts, num_more)
+
     def _waits_for_its_leader(self, request: Request, admitted: dict[Request, Prefix]) -> bool:
         """Whether the prompt that it shares is being computed just now."""
         leader = request.leader
@@ -274,7 +305,13 @@ class Scheduler:
             if num_blocks:  # most decodes need none
                 self._blocks.grow(request, request.num_computed_tokens + plan.num_tokens[request])
         rows = [
-            BatchRow(request, request.num_computed_tokens, n, samples=n == request.num_uncomputed_tokens)
+            BatchRow(
+                request,
+                request.num_computed_tokens,
+                n,
+                samples=n >= request.num_uncomputed_tokens,
+                num_drafts=plan.num_drafts.get(request, 0),
+            )
             for request, n in plan.num_tokens.items()
         ]
         rows.sort(key=lambda row: row.num_tokens > 1)
@@ -304,7 +341,7 @@ class Scheduler:
         insort(self.running, request, key=self._order)
 
     def update(self, batch: Batch, results: Sequence[RowResult], now: float) -> list[Progress]:
-        """Book a step: results[i] is row i's token, its failure, or None where nothing was drawn.
+        """Book a step: results[i] is row i's token or tokens, its failure, or None where nothing was drawn.
 
         Advances counts, appends tokens, ends requests that hit a stop token or their length, and those that were
         asked to end meanwhile.
@@ -323,13 +360,28 @@ class Scheduler:
                 self.finish(request, reason="error", now=now)
                 progress.append(Progress(request, failure=result))
             else:
-                request.num_computed_tokens = row.end
+                request.num_computed_tokens = row.end - row.num_drafts
                 self._blocks.remember(request, row.start)
                 if result is not None:
                     assert row.samples
-                    progress.append(Progress(request, result, self._append(request, result, now)))
+                    sampled = result.tokens if isinstance(result, SampledRun) else (result,)
+                    gap = self._append(request, sampled[0], now)
+                    num_taken = 1 + self._append_verified(request, sampled[1:], now)
+                    progress.append(Progress(request, sampled[:num_taken], gap))
+                if row.num_drafts and not request.is_finished:
+                    self._blocks.give_back(request)
         assert not self._to_finish, "only requests in flight are put off"
         return progress
+
+    def _append_verified(self, request: Request, sampled: Sequence[SampledToken], now: float) -> int:
+        """Append tokens drawn behind a draft that was right, so that it is computed, until the request ends."""
+        for count, token in enumerate(sampled):
+            if request.is_finished:
+                return count
+            request.num_computed_tokens += 1
+            self._blocks.remember(request, request.num_computed_tokens - 1)
+            self._append(request, token, now)
+        return len(sampled)
 
     def _append(self, request: Request, sampled: SampledToken, now: float) -> float | None:
         token_id = sampled.token_id

@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 
 import pytest
+from faulty_drafters import Prophet, speculate
 from random_schedule import Arrival, random_llm, run_schedule
 from tiny_models import CONFIGS, VARIANTS, VOCAB_SIZE, greedy, save_model
 
@@ -33,12 +34,20 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return str(folder), prompts, [greedy(model, prompt, NUM_NEW) for prompt in prompts]
 
 
+def foretell(llm: LLM, rng: random.Random, answers: dict[tuple[tuple[int, ...], int], list[int]]) -> None:
+    """Have a drafter that is right 17 times in 20."""
+    drafter = Prophet(answers, rng=random.Random(rng.random()), vocab_size=VOCAB_SIZE)
+    speculate(llm, drafter, max_drafts=rng.randint(1, 9), adaptive=rng.random() < 0.3)
+
+
 @pytest.mark.parametrize("seed", range(NUM_SCHEDULES))
 def test_greedy_tokens_equal_transformers_under_random_schedules(case: Case, seed: int) -> None:
     folder, prompts, expected = case
     rng = random.Random(f"{folder}{seed}")
     llm = random_llm(rng, folder, max_tokens_of_one=300 + NUM_NEW, block_sizes=(16, 32) if seed % 2 else (1, 4, 8, 16))
     params = SamplingParams(temperature=0, max_tokens=NUM_NEW, ignore_eos=True)
+    if rng.random() < 0.5:
+        foretell(llm, rng, {(tuple(prompt), 0): tokens for prompt, tokens in zip(prompts, expected, strict=True)})
     arrivals = [Arrival(prompt, params, at_step=rng.randint(0, 60)) for prompt in prompts]
     leavers = [
         Arrival(rng.choice(prompts), params, at_step=rng.randint(0, 60), abort_after=rng.randint(0, 12))
@@ -77,6 +86,7 @@ def test_seeded_sampling_is_the_same_alone_and_in_company(case: Case) -> None:
     ]
     for _ in range(2):
         llm = random_llm(rng, folder, max_tokens_of_one=300 + 12, block_sizes=(4, 16, 32))
+        foretell(llm, rng, {(tuple(prompt), 0): tokens for prompt, tokens in zip(prompts, alone, strict=False)})
         arrivals = [
             Arrival(prompt, each, at_step=rng.randint(0, 30)) for prompt, each in zip(prompts, params, strict=False)
         ]
@@ -100,6 +110,8 @@ def test_outputs_of_one_prompt_share_it_and_are_what_they_are_alone(case: Case) 
             swap_space=1e-3,
             enable_prefix_caching=caching,
         )
+        answers = zip(shared, expected, strict=True)
+        foretell(llm, rng, {(tuple(p), o.index): o.token_ids for p, want in answers for o in want.outputs})
         arrivals = [
             Arrival(prompt, each, at_step=i) for i, (prompt, each) in enumerate(zip(shared, params, strict=True))
         ]

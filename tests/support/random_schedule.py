@@ -82,4 +82,5 @@ def random_llm(rng: random.Random, folder: str, *, max_tokens_of_one: int, block
         enable_prefix_caching=rng.random() < 0.6,
         swap_space=swap_space,
         preemption_mode=rng.choice(["auto", "recompute", "swap"]) if swap_space else "auto",
+        speculative_config=rng.choice([None, {"method": "ngram", "prompt_lookup_min": 1, "adaptive": False}]),
     )

@@ -1,0 +1,115 @@
+"""Drafters for tests: one that mostly knows the answer, and those that do what no drafter should."""
+
+import random
+import threading
+from collections.abc import Mapping, Sequence
+
+from splitfuse.engine import LLM
+from splitfuse.engine.request import Request
+from splitfuse.engine.speculation import Speculation
+
+Prompt = tuple[int, ...]
+
+
+class Prophet:
+    """Knows what comes, but says a wrong token now and then, and sometimes less than it is asked for, or nothing."""
+
+    def __init__(self, answers: Mapping[tuple[Prompt, int], Sequence[int]], *, rng: random.Random, vocab_size: int):
+        """`answers`: the output tokens of each (prompt, index)."""
+        self._answers = answers
+        self._rng = rng
+        self._vocab_size = vocab_size
+        self.forgotten: list[Request] = []
+
+    def draft(self, wanted: Mapping[Request, int]) -> dict[Request, list[int]]:
+        rng = self._rng
+        drafts = {}
+        for request, count in wanted.items():
+            prompt = tuple(request.token_ids[: request.num_prompt_tokens])
+            answer = self._answers.get((prompt, request.index), ())[request.num_output_tokens :]
+            draft = [token if rng.random() < 0.85 else rng.randrange(self._vocab_size) for token in answer[:count]]
+            drafts[request] = draft[: rng.choice([0, count, count, count, rng.randint(0, count)])]
+        return drafts
+
+    def num_unread_tokens(self, request: Request) -> int:
+        return self._rng.choice([0, 0, 7])
+
+    def forget(self, request: Request) -> None:
+        self.forgotten.append(request)
+
+
+class Faulty:
+    """What it is asked for it answers with `say`; the calls are counted."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.rng = random.Random(1)
+        self.vocab_size = vocab_size
+        self.num_calls = 0
+
+    def draft(self, wanted: Mapping[Request, int]) -> dict[Request, list[int]]:
+        self.num_calls += 1
+        return {request: self.say(request, count) for request, count in wanted.items()}
+
+    def say(self, request: Request, count: int) -> list[int]:
+        return [self.rng.randrange(self.vocab_size) for _ in range(count)]
+
+    def num_unread_tokens(self, request: Request) -> int:
+        return 0
+
+    def forget(self, request: Request) -> None:
+        pass
+
+
+class WrongVocabulary(Faulty):
+    """Half its tokens are none, some of them negative."""
+
+    def say(self, request: Request, count: int) -> list[int]:
+        return [self.rng.choice([-5, self.vocab_size, 2**40, 3, 4, 5]) for _ in range(count)]
+
+
+class TooMuch(Faulty):
+    """Says more than it was asked for."""
+
+    def say(self, request: Request, count: int) -> list[int]:
+        return super().say(request, count + 50)
+
+
+class Raising(Faulty):
+    """Fails every time, one time in two over one request after it has answered for others."""
+
+    def say(self, request: Request, count: int) -> list[int]:
+        if self.rng.random() < 0.5:
+            return super().say(request, count)
+        raise RuntimeError("no idea")
+
+    def draft(self, wanted: Mapping[Request, int]) -> dict[Request, list[int]]:
+        super().draft(wanted)
+        raise RuntimeError("no idea at all")
+
+
+class Hanging(Faulty):
+    """Takes a second for every call."""
+
+    def draft(self, wanted: Mapping[Request, int]) -> dict[Request, list[int]]:
+        threading.Event().wait(1.0)
+        return super().draft(wanted)
+
+
+class Forgetful(Faulty):
+    """Answers for nobody who was asked for."""
+
+    def draft(self, wanted: Mapping[Request, int]) -> dict[Request, list[int]]:
+        super().draft(wanted)
+        return {}
+
+
+def speculate(llm: LLM, drafter: object, *, max_drafts: int = 5, adaptive: bool = False) -> Speculation:
+    """Let this drafter draft for the LLM."""
+    speculation = Speculation(
+        drafter,  # type: ignore[arg-type]
+        max_drafts=max_drafts,
+        vocab_size=llm._intake._vocab_size,
+        adaptive=adaptive,
+    )
+    llm.core.speculation = speculation
+    return speculation
