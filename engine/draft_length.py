@@ -6,8 +6,9 @@ together. p is measured per request; seconds come from CostModels that learn fro
 more costs far less than in a prompt's chunk, whose pass is bound by arithmetic.
 
 Estimates can be wrong, so there is an account: it gets 0.5 % of the time that plain decoding takes and every second
-that accepted drafts saved, and pays for every second spent on drafts. When it is empty nothing is drafted, so whatever
-a drafter does, 1 % is about all that it can cost in the long run. No torch and no clock of its own.
+that accepted drafts saved, and pays for every second spent on drafts, for reading prompts in instalments. When it is
+empty nothing is drafted, so whatever a drafter does, 1 % is about all that it can cost in the long run. No torch and no
+clock of its own.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -29,6 +30,7 @@ _SHARE_AT_RISK = 0.005  # of the time of plain decoding
 _FIRST_CREDIT, _MOST_CREDIT = 1.0, 16.0  # in plain steps
 _MOST_DEBT_S = 2.0
 _REMAINING = 0.5  # of the tokens that an output may still have, those counted on to repay what reading it costs
+_WRITE_OFF = 0.01  # of the time of plain decoding, or half of what was saved: so much of the reading is paid at a time
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -117,6 +119,7 @@ class DraftLengths(Generic[Key]):
         self._records: dict[Key, _Record] = {}
         self._mean = _Record(_FIRST_GUESS * _PRIOR_WEIGHT, _PRIOR_WEIGHT)
         self._credit_s: float | None = None
+        self._unpaid_s = 0.0  # spent on reading, and not yet taken from the account
         self._num_steps = 0
 
     @property
@@ -150,11 +153,14 @@ class DraftLengths(Generic[Key]):
             counts[level] = counts.get(level, 0) + 1
         best, rate = best_lengths(counts, num_decodes=len(requests), costs=costs, max_length=self._max_length)
         chosen = {request: length for request, level in levels.items() if (length := best.get(level, 0))}
-        for request, (num_unread, num_left) in (unread or {}).items():
-            gain = rate * plain / len(requests) - 1
-            if num_unread * self.draft_cost.b > gain * num_left * _REMAINING * plain / len(requests):
+        unread = unread or {}
+        # What a token less to decode is worth, times how many fewer a request will have.
+        worth = (rate * plain / len(requests) - 1) * _REMAINING * plain / len(requests)
+        for request, (num_unread, num_left) in unread.items():
+            if num_unread * self.draft_cost.b > worth * num_left or self._unpaid_s > _MOST_CREDIT * plain:
                 chosen.pop(request, None)
-        return chosen | self._probes((request for request in requests if request not in chosen), costs)
+        idle = (request for request in requests if request not in chosen and request not in unread)
+        return chosen | self._probes(idle, costs)
 
     def _probes(self, requests: Iterable[Key], costs: Costs) -> dict[Key, int]:
         """One token each for requests whose time has come, as far as the account reaches."""
@@ -167,8 +173,19 @@ class DraftLengths(Generic[Key]):
                 left -= costs.token
         return probes
 
-    def settle(self, drafted: Mapping[Key, Drafted], *, num_decodes: int, context: int, draft_s: float) -> None:
-        """Book a step in which so many requests decoded: what became of its drafts and how long drafting took."""
+    def settle(
+        self,
+        drafted: Mapping[Key, Drafted],
+        *,
+        num_decodes: int,
+        context: int,
+        draft_s: float,
+        read_s: float = 0.0,
+    ) -> None:
+        """Book a step in which so many requests decoded: what became of its drafts and how long drafting took.
+
+        read_s: how much of draft_s went into reading what will be of use for longer.
+        """
         if not num_decodes:
             return
         plain = self.step_cost.predict(num_decodes, context)
@@ -179,7 +196,10 @@ class DraftLengths(Generic[Key]):
                 self._book(request, num_drafted, num_accepted, max_wait=_MAX_WAIT_IF_RICH if is_rich else _MAX_WAIT)
                 saved += num_accepted * plain / num_decodes - num_drafted * self.step_cost.b
         credit = _FIRST_CREDIT * plain if self._credit_s is None else self._credit_s
-        credit += _SHARE_AT_RISK * plain + saved - draft_s
+        self._unpaid_s += read_s
+        paid = min(self._unpaid_s, max(_WRITE_OFF * plain, saved / 2))
+        self._unpaid_s -= paid
+        credit += _SHARE_AT_RISK * plain + saved - (draft_s - read_s) - paid
         self._credit_s = min(max(credit, -_MOST_DEBT_S), _MOST_CREDIT * plain)
 
     def _book(self, request: Key, num_drafted: int, num_accepted: int, *, max_wait: int) -> None:

@@ -93,16 +93,15 @@ def _movable(cache: Tensor) -> Tensor:
     return cache.view(torch.uint8) if cache.dtype == torch.float8_e4m3fn else cache
 
 
-def num_cache_blocks(
-    config: EngineConfig, model: ModelConfig, *, max_model_len: int, dtype: torch.dtype, device: torch.device
-) -> int:
+def num_cache_blocks(config: EngineConfig, *, bytes_per_token: int, max_model_len: int, device: torch.device) -> int:
     """How many blocks the cache gets: as told, else from free memory, never more than all sequences at full length.
 
-    Raises ConfigError if not even one block fits.
+    `bytes_per_token`: of keys and values, of all models that share these blocks. Raises ConfigError if not even one
+    block fits.
     """
     if config.num_kv_blocks is not None:
         return config.num_kv_blocks
-    block_bytes = config.block_size * model.kv_bytes_per_token(dtype.itemsize)
+    block_bytes = config.block_size * bytes_per_token
     useful = config.max_num_seqs * num_blocks_for(max_model_len, config.block_size)
     budget = config.kv_cache_memory_bytes
     if budget is None:

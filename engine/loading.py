@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from .config import EngineConfig
+from .config import EngineConfig, ModelConfig
 from .core import EngineCore
+from .drafters import Drafter
+from .drafters.draft_model import DraftModel
 from .drafters.ngram import NgramDrafter
 from .errors import ConfigError
 from .grammar_compiler import GrammarCompiler
@@ -42,12 +44,17 @@ class EngineParts:
         )
 
     def speculation(self, config: EngineConfig) -> Speculation | None:
-        """What drafts, if anything does."""
+        """What drafts, if anything does. Raises ConfigError."""
         settings = config.speculation
         if settings is None:
             return None
+        drafter: Drafter
+        if settings.method == "ngram":
+            drafter = NgramDrafter(min_n=settings.prompt_lookup_min, max_n=settings.prompt_lookup_max)
+        else:
+            drafter = DraftModel(config, model_folder(config, settings.model), self.runner.loaded)
         return Speculation(
-            NgramDrafter(min_n=settings.prompt_lookup_min, max_n=settings.prompt_lookup_max),
+            drafter,
             max_drafts=settings.num_speculative_tokens,
             vocab_size=self.runner.loaded.model_config.vocab_size,
             adaptive=settings.adaptive,
@@ -56,8 +63,10 @@ class EngineParts:
 
 def load(config: EngineConfig) -> EngineParts:
     """Fetch, read and lay out the model. Raises ConfigError."""
-    folder = model_folder(config)
-    runner = ModelRunner(config, folder)
+    folder = model_folder(config, config.model)
+    settings = config.speculation
+    draft = ModelConfig.from_folder(model_folder(config, settings.model)) if settings and settings.model else None
+    runner = ModelRunner(config, folder, draft=draft)
     has_tokenizer = (folder / "tokenizer.json").exists() or config.load_format != "dummy"
     tokenizer = Tokenizer(folder, chat_template=config.chat_template) if has_tokenizer else None
     model_config = runner.loaded.model_config

@@ -40,7 +40,8 @@ class LoadedModel:
 class ModelRunner:
     """Loads on construction, which can take long. Raises ConfigError. Use it from one thread."""
 
-    def __init__(self, config: EngineConfig, folder: Path) -> None:
+    def __init__(self, config: EngineConfig, folder: Path, *, draft: ModelConfig | None = None) -> None:
+        """`draft`: a model that gets a cache of as many blocks beside this one's."""
         torch.set_num_threads(config.num_threads or default_num_threads())
         model_config = ModelConfig.from_folder(folder)
         device = resolve_device(config.device)
@@ -61,7 +62,11 @@ class ModelRunner:
             )
         preparing.join()
         num_blocks = num_cache_blocks(
-            config, model_config, max_model_len=max_model_len, dtype=cache_dtype, device=device
+            config,
+            bytes_per_token=model_config.kv_bytes_per_token(cache_dtype.itemsize)
+            + (draft.kv_bytes_per_token(dtype.itemsize) if draft else 0),
+            max_model_len=max_model_len,
+            device=device,
         )
         block_bytes = config.block_size * model_config.kv_bytes_per_token(cache_dtype.itemsize)
         num_host_blocks = int(config.swap_space * 2**30) // block_bytes
@@ -161,16 +166,16 @@ def _max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:
     return config.max_model_len or model_config.max_position_embeddings
 
 
-def model_folder(config: EngineConfig) -> Path:
-    """The folder of the model: the demo's, a local one, or one fetched from the hub. Raises ConfigError."""
-    if config.model is None:
+def model_folder(config: EngineConfig, name: str | None) -> Path:
+    """The folder of a model: the demo's for None, a local one, or one fetched from the hub. Raises ConfigError."""
+    if name is None:
         return DEMO_FOLDER
-    folder = Path(config.model).expanduser()
+    folder = Path(name).expanduser()
     if folder.is_dir():
         return folder
-    if config.model.startswith((".", "/", "~")) or config.model.count("/") != 1:
-        raise ConfigError(f"model folder {config.model!r} does not exist; give a folder or a hub id like owner/name")
-    return _download(config.model, with_weights=config.load_format != "dummy")
+    if name.startswith((".", "/", "~")) or name.count("/") != 1:
+        raise ConfigError(f"model folder {name!r} does not exist; give a folder or a hub id like owner/name")
+    return _download(name, with_weights=config.load_format != "dummy")
 
 
 def _download(hub_id: str, *, with_weights: bool) -> Path:

@@ -13,6 +13,8 @@ from .draft_length import Drafted, DraftLengths
 from .drafters import Drafter
 from .request import Request
 
+_MANY_READ = 8
+
 _log = logging.getLogger("splitfuse.engine")
 
 
@@ -35,7 +37,9 @@ class Speculation:
         self._vocab_size = vocab_size
         self._adaptive = adaptive
         self._clock = clock
+        self._has_drafted = False
         self._draft_s = 0.0  # of the step under way
+        self._num_read = 0
         self._num_failures = 0
         self.num_drafts = 0  # drafts verified
         self.num_draft_tokens = 0
@@ -54,19 +58,23 @@ class Speculation:
             unread={
                 request: (num_unread, request.max_num_tokens - request.num_tokens)
                 for request in decoding
-                if (num_unread := self._drafter.num_unread_tokens(request))
+                if (num_unread := self._drafter.num_unread_tokens(request)) > _MANY_READ
             },
         )
 
     def draft(self, batch: Batch) -> Batch:
         """The batch with drafts where it has room for them, its rows in the same order."""
-        self._draft_s = 0.0
+        self._draft_s, self._num_read = 0.0, 0
         wanted = {row.request: row.num_drafts for row in batch.rows if row.num_drafts}
         if not wanted:
             return batch
         start = self._clock()
+        self._num_read = sum(map(self._drafter.num_unread_tokens, wanted))
         drafts = self._drafts(wanted)
-        self._draft_s = self._clock() - start
+        self.draft_s += self._clock() - start
+        # The first call may have to build things, which is no news about the next.
+        self._draft_s = self._clock() - start if self._has_drafted else 0.0
+        self._has_drafted = True
         rows = [row.with_drafts(drafts[row.request]) if row.num_drafts else row for row in batch.rows]
         return batch.subset(rows)
 
@@ -103,14 +111,22 @@ class Speculation:
         context = sum(row.start for row in decoding)
         if len(decoding) == len(batch.rows) and not any(batch.moves):
             self.lengths.step_cost.observe(len(decoding) + num_drafted, context, seconds - self._draft_s)
-        if any(row.num_drafts for row in batch.rows):
+        if self._draft_s:
             rounds = max((outcome.num_drafted for outcome in drafted.values()), default=0)
-            self.lengths.draft_cost.observe(num_drafted, rounds, self._draft_s)
-        self.lengths.settle(drafted, num_decodes=len(decoding), context=context, draft_s=self._draft_s)
+            self.lengths.draft_cost.observe(num_drafted + self._num_read, rounds, self._draft_s)
+        # A few unread tokens are what every draft begins with.
+        read_share = self._num_read / (self._num_read + num_drafted) if self._num_read > _MANY_READ else 0.0
+        self.lengths.settle(
+            drafted,
+            num_decodes=len(decoding),
+            context=context,
+            draft_s=self._draft_s,
+            read_s=self._draft_s * read_share,
+        )
+        self._draft_s, self._num_read = 0.0, 0
         return list(drafted.values())
 
     def _count(self, outcomes: Sequence[Drafted]) -> None:
-        self.draft_s += self._draft_s
         self.num_drafts += len(outcomes)
         self.num_draft_tokens += sum(outcome.num_drafted for outcome in outcomes)
         self.num_accepted_tokens += sum(outcome.num_accepted for outcome in outcomes)

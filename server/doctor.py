@@ -158,7 +158,9 @@ def _model(model: str | None) -> Finding:
             if _looks_like_hub_id(str(model)):
                 text = f"{model} is no local folder; `serve` would ask the Hugging Face hub"
                 return Finding("model", text, False, is_needed=False)
-            importlib.import_module("..engine.model_runner", __package__).model_folder(settings)  # says what is wrong
+            importlib.import_module("..engine.model_runner", __package__).model_folder(
+                settings, settings.model
+            )  # says what is wrong
         config = ModelConfig.from_folder(folder)
     except (ConfigError, ImportError) as exc:
         return Finding("model", str(exc), False, "give a folder that is there and whole, of a supported model")
