@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TextIO
 
-from .batch import Batch, BatchRow, Moves, RowFailure, RowResult, RunResult, ScoredRow
+from .batch import Batch, Moves, RowFailure, RowResult, RunResult, SampledToken, ScoredRow
 from .block_manager import BlockManager
 from .budget import step_budget
 from .config import EngineConfig
@@ -181,24 +181,25 @@ class EngineCore:
         """
         if any(batch.moves):
             self._runner.move(batch.moves)
-        if self.speculation is None or not any(row.num_drafts for row in batch.rows):
-            return self._run(batch.rows, batch.step)
-        rows = self.speculation.draft(batch).rows
-        rows.sort(key=lambda row: row.num_tokens > 1)
-        results = dict(zip((row.request for row in rows), self._run(rows, batch.step), strict=True))
-        return [results[row.request] for row in batch.rows]
-
-    def _run(self, rows: list[BatchRow], step: int) -> list[RunResult]:
-        if not rows:
+        if not batch.rows:
             return []
+        if any(len(row.draft_token_ids) < row.num_drafts for row in batch.rows):
+            return self._execute_with_drafts(batch)
         try:
-            return self._runner.run(Batch(step, rows))
+            return self._runner.run(batch)
         except Exception as exc:
-            if len(rows) == 1:
-                return [_failure(rows[0].request, exc)]
-            _log.warning("a step with %d rows failed (%s); trying halves", len(rows), type(exc).__name__)
-        middle = len(rows) // 2
-        return self._run(rows[:middle], step) + self._run(rows[middle:], step)
+            if len(batch.rows) == 1:
+                return [_failure(batch.rows[0].request, exc)]
+            _log.warning("a step with %d rows failed (%s); trying halves", len(batch.rows), type(exc).__name__)
+        middle = len(batch.rows) // 2
+        return self.execute(batch.subset(batch.rows[:middle])) + self.execute(batch.subset(batch.rows[middle:]))
+
+    def _execute_with_drafts(self, batch: Batch) -> list[RunResult]:
+        """Fill in the drafts, of which there may be fewer than planned, and run the rows in the order this makes."""
+        assert self.speculation is not None
+        drafted = self.speculation.draft(batch)
+        results = dict(zip((row.request for row in drafted.rows), self.execute(drafted), strict=True))
+        return [results[row.request] for row in batch.rows]
 
     def update(self, batch: Batch, results: list[RunResult], start: float) -> StepOutput:
         """Book the step and turn tokens into text."""
@@ -233,17 +234,14 @@ class EngineCore:
 
     def _delta(self, progress: Progress) -> OutputDelta:
         request, sampled = progress.request, progress.sampled
-        prompt_logprobs = None if sampled is None else self._prompt_logprobs.pop(request, None)
-        text = ""
-        error = None if progress.failure is None else _request_error(request, progress.failure)
-        try:
-            text, num_tokens = self._text(request, [token.token_id for token in sampled])
-            sampled = sampled[:num_tokens]
-        except Exception as exc:  # text is one request's own affair
-            self.scheduler.finish(request, reason="error", now=self._clock())
-            error = _request_error(request, _failure(request, exc))
+        num_tokens = request.num_tokens
+        prompt_logprobs = self._prompt_logprobs.pop(request, None) if sampled else None
+        text, error = self._text(request, sampled)
+        if progress.failure is not None:
+            error = error or _request_error(request, progress.failure)
         if request.is_finished:
             self._forget(request)
+        sampled = sampled[: len(sampled) + request.num_tokens - num_tokens]
         logprobs = tuple(token.logprobs for token in sampled if token.logprobs is not None)
         return OutputDelta(
             request_id=request.request_id,
@@ -258,28 +256,40 @@ class EngineCore:
             prompt_logprobs=prompt_logprobs,
         )
 
-    def _text(self, request: Request, token_ids: Sequence[int]) -> tuple[str, int]:
-        """The text of a request's new tokens, and how many there were; ends the request where a stop string is met."""
+    def _text(self, request: Request, sampled: Sequence[SampledToken]) -> tuple[str, RequestFailedError | None]:
+        """The text of a request's new tokens. Ends the request, without the tokens behind, where a stop string is met
+        or a token cannot be told.
+        """
         stream = self._texts.get(request)
         if stream is None:
-            return "", len(token_ids)
+            return "", None
+        text, error = "", None
+        num_tokens = request.num_tokens - len(sampled)
+        for token in sampled or (None,):
+            num_tokens += token is not None
+            try:
+                text += self._push(request, stream, token, num_tokens)
+            except Exception as exc:  # text is one request's own affair
+                self.scheduler.finish(request, reason="error", now=self._clock())
+                error = _request_error(request, _failure(request, exc))
+            if error is None and stream.stopped_by is not None:
+                self.scheduler.stop_at_text(request, stop=stream.stopped_by, now=self._clock())
+            if error is not None or stream.stopped_by is not None:
+                self.scheduler.cut(request, num_tokens)
+                break
+        return text, error
+
+    def _push(self, request: Request, stream: TextStream, token: SampledToken | None, num_tokens: int) -> str:
+        """The text that is certain with this token, which makes them so many."""
         params = request.params
-        text = ""
-        num_tokens = request.num_tokens - len(token_ids)
-        for token_id in token_ids or (None,):
-            num_tokens += token_id is not None
-            is_last = request.is_finished and num_tokens == request.num_tokens
-            hidden = is_last and token_id in request.stop_token_ids and not params.include_stop_str_in_output
-            text += stream.push(
-                None if hidden else token_id,
-                last=is_last,
-                may_stop=num_tokens - request.num_prompt_tokens > params.min_tokens,
-            )
-            if stream.stopped_by is not None:
-                num_dropped = request.num_tokens - num_tokens
-                self.scheduler.stop_at_text(request, stop=stream.stopped_by, now=self._clock(), num_tokens=num_tokens)
-                return text, len(token_ids) - num_dropped
-        return text, len(token_ids)
+        is_last = request.is_finished and num_tokens == request.num_tokens
+        is_end = is_last and request.finish_reason == "stop" and token is not None
+        hidden = is_end and token.token_id in request.stop_token_ids and not params.include_stop_str_in_output
+        return stream.push(
+            None if token is None or hidden else token.token_id,
+            last=is_last,
+            may_stop=num_tokens - request.num_prompt_tokens > params.min_tokens,
+        )
 
     def _forget(self, request: Request) -> None:
         self._texts.pop(request, None)

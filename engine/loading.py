@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from .config import EngineConfig, ModelConfig
+from .config import EngineConfig
 from .core import EngineCore
 from .drafters import Drafter
 from .drafters.draft_model import DraftModel
@@ -11,6 +11,7 @@ from .drafters.ngram import NgramDrafter
 from .errors import ConfigError
 from .grammar_compiler import GrammarCompiler
 from .intake import Intake
+from .model_config import ModelConfig
 from .model_runner import ModelRunner, model_folder
 from .speculation import Speculation
 from .tokenizer import Tokenizer

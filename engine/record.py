@@ -174,12 +174,12 @@ class RecordingScheduler(Scheduler):
             self._recorder.finish(request, reason=reason, now=now)
         return super().finish(request, reason=reason, now=now, stop_reason=stop_reason)
 
-    def stop_at_text(self, request: Request, *, stop: str, now: float, num_tokens: int | None = None) -> None:
+    def stop_at_text(self, request: Request, *, stop: str, now: float) -> None:
         """End a request whose text met a stop string; see Scheduler."""
         if not request.is_finished:
             self._recorder.finish(request, reason="stop", now=now, at_text=True)
         self._is_inside = True
-        super().stop_at_text(request, stop=stop, now=now, num_tokens=num_tokens)
+        super().stop_at_text(request, stop=stop, now=now)
         self._is_inside = False
 
     def expire(self, now: float) -> list[Request]:

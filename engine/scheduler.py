@@ -163,15 +163,18 @@ class Scheduler:
             heapq.heapify(self._deadlines)
         return ended
 
-    def stop_at_text(self, request: Request, *, stop: str, now: float, num_tokens: int | None = None) -> None:
+    def stop_at_text(self, request: Request, *, stop: str, now: float) -> None:
         """End a request whose text met a stop string, before the next `schedule`.
 
-        If the same token also brought it to its length, the stop string is the better reason. `num_tokens`: how many it
-        had then, if more came with the same step.
+        If the same token also brought it to its length, the stop string is the better reason.
         """
         if not self.finish(request, reason="stop", stop_reason=stop, now=now):
             request.finish_reason, request.stop_reason = "stop", stop
-        del request.token_ids[num_tokens or request.num_tokens :]
+
+    def cut(self, request: Request, num_tokens: int) -> None:
+        """Drop the tokens of a finished request that came with its last step, but behind its end."""
+        assert request.is_finished
+        del request.token_ids[num_tokens:]
 
     def schedule(
         self, now: float, *, budget: int | None = None, drafts: Mapping[Request, int] | None = None
@@ -278,7 +281,8 @@ class Scheduler:
             if room.num_tokens.get(request) != 1 or request.num_uncomputed_tokens != 1:
                 continue
             num_blocks = room.new_blocks[request]
-            most_blocks = len(request.block_table) + num_blocks + max(0, room.blocks - room.promised_blocks)
+            num_spare = max(0, room.blocks - room.promised_blocks - self._watermark)
+            most_blocks = len(request.block_table) + num_blocks + num_spare
             # One more token comes after the last draft.
             fitting = min(request.max_num_tokens - 1, most_blocks * block_size) - request.num_tokens
             num_drafts = min(num_wanted, room.tokens, fitting)

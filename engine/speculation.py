@@ -63,19 +63,18 @@ class Speculation:
         )
 
     def draft(self, batch: Batch) -> Batch:
-        """The batch with drafts where it has room for them, its rows in the same order."""
-        self._draft_s, self._num_read = 0.0, 0
+        """The batch with drafts where it has room for them, rows of one token first; its moves have been made."""
         wanted = {row.request: row.num_drafts for row in batch.rows if row.num_drafts}
-        if not wanted:
-            return batch
         start = self._clock()
         self._num_read = sum(map(self._drafter.num_unread_tokens, wanted))
         drafts = self._drafts(wanted)
-        self.draft_s += self._clock() - start
+        seconds = self._clock() - start
+        self.draft_s += seconds
         # The first call may have to build things, which is no news about the next.
-        self._draft_s = self._clock() - start if self._has_drafted else 0.0
+        self._draft_s = seconds if self._has_drafted else 0.0
         self._has_drafted = True
         rows = [row.with_drafts(drafts[row.request]) if row.num_drafts else row for row in batch.rows]
+        rows.sort(key=lambda row: row.num_tokens > 1)
         return batch.subset(rows)
 
     def _drafts(self, wanted: dict[Request, int]) -> dict[Request, list[int]]:

@@ -14,9 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..batch import Batch, BatchRow, SampledToken
-from ..config import EngineConfig, ModelConfig
+from ..config import EngineConfig
 from ..inputs import build_inputs
 from ..kv_cache import KVCache
+from ..model_config import ModelConfig
 from ..model_runner import LoadedModel
 from ..models.registry import model_class
 from ..request import Ahead, Request

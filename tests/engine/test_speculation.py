@@ -176,7 +176,7 @@ def test_a_drafter_that_hangs_is_left_alone(tiny_folder: str) -> None:
     speculate(llm, drafter, adaptive=True)
     start = time.monotonic()
     speculated = generate(llm, params, prompts)
-    assert drafter.num_calls == 2, "the first call may be slow, the second empties the account"
+    assert drafter.num_calls <= 2, "the first call may be slow, a second empties the account"
     assert time.monotonic() - start < 30
     assert facts(speculated) == facts(generate(make(tiny_folder), params, prompts))
 

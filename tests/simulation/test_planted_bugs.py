@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import draft_bugs
 import memory_bugs
 import pytest
 import schedule_bugs
 from planted_bug import Bug
 from world import World
 
-BUGS = {**memory_bugs.BUGS, **schedule_bugs.BUGS}
+BUGS = {**memory_bugs.BUGS, **schedule_bugs.BUGS, **draft_bugs.BUGS}
 MOST_SEEDS = 60
 STEPS = 2000
 

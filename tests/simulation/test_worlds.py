@@ -70,9 +70,10 @@ def test_everything_happens_somewhere() -> None:
         drawn.update({"weak hash": world.settings.hash_is_weak, "no cache": not config.enable_prefix_caching})
         drawn.update({"no swap": not world.settings.num_host_blocks, "large pool": world.settings.num_blocks >= 100})
     events = ("abort", "abort in flight", "mass abort", "clock jump", "culprit", "not finite", "pass raises")
+    drafts = ("drafts", "accepted drafts")
     moves = ("swapped out", "swapped in", "copied", "recompute", "swap", "prefix hit", "bad slot in block", "n > 1")
     endings = ("length", "stop", "abort", "timeout", "error")
-    for what in (*events, *moves, *(f"ends by {reason}" for reason in endings)):
+    for what in (*events, *drafts, *moves, *(f"ends by {reason}" for reason in endings)):
         assert seen[what] >= 10, f"{what} happened {seen[what]} times"
     kinds = (*BATCHING_POLICIES, *QUEUE_ORDERS, "auto", "recompute", "swap", 1, 2, 4, 8, 16)
     for kind in (*kinds, "weak hash", "no cache", "no swap", "large pool"):

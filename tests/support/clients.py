@@ -82,12 +82,15 @@ class Clients:
         for delta in deltas:
             stream = self.streams.get((delta.request_id, delta.index))
             assert stream is not None, f"{delta.request_id}/{delta.index} says something after its end"
-            for token_id in delta.token_ids:
+            for place, token_id in enumerate(delta.token_ids, 1):
                 expected = stream.oracle.next_token()
                 assert token_id == expected, f"{stream.request} says {token_id}, the oracle {expected}"
                 stream.num_tokens += 1
                 self.fingerprint = hash((self.fingerprint, token_id))
                 spoke.append(stream.request)
+                is_end = token_id in stream.request.stop_token_ids
+                is_end &= stream.num_tokens > stream.request.params.min_tokens
+                assert place == len(delta.token_ids) or not is_end, f"{stream.request} goes on after an end token"
             if delta.finish_reason is not None:
                 self._check_end(stream, delta, now)
                 del self.streams[delta.request_id, delta.index]
@@ -119,4 +122,6 @@ class Clients:
             "error": request in self._model.failed or (text is not None and text.has_failed),
         }
         assert allowed[reason], f"{request} has no reason to end by {reason}"
+        if text is not None and (text.stopped_by is not None or text.has_failed):
+            assert delta.token_ids[-1] % 32 >= 30, f"{request} goes on behind its end"
         self._model.failed.discard(request)

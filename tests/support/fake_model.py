@@ -5,12 +5,13 @@ request's seed and of all entries of its context, read through its block table. 
 `Oracle` knows the same from the tokens alone, without blocks.
 """
 
+import random
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
-from splitfuse.engine.batch import Batch, BatchRow, Moves, RowFailure, RowResult, SampledToken
+from splitfuse.engine.batch import Batch, BatchRow, Moves, RowFailure, RowResult, SampledRun, SampledToken
 from splitfuse.engine.request import Request
 
 VOCAB_SIZE = 1024
@@ -54,6 +55,34 @@ class Oracle:
         token_id = draw(self._seed, tuple(self.entries))
         self._push(token_id)
         return token_id
+
+
+class Seer:
+    """A drafter that sees what the oracle will say, more or less; and sometimes fails, or talks nonsense."""
+
+    def __init__(self, seed: float) -> None:
+        self._rng = random.Random(seed)
+
+    def draft(self, wanted: Mapping[Request, int]) -> dict[Request, list[int]]:
+        """See Drafter."""
+        if self._rng.random() < 0.02:
+            raise StepFailure
+        return {request: self._see(request, count) for request, count in wanted.items()}
+
+    def _see(self, request: Request, count: int) -> list[int]:
+        rng, oracle = self._rng, Oracle(request)
+        count = rng.choice([count, count, rng.randint(0, count), count + 3])
+        return [
+            token if rng.random() < 0.8 else rng.choice([rng.randrange(VOCAB_SIZE), rng.randrange(16), -1, 10**9])
+            for token in (oracle.next_token() for _ in range(count))
+        ]
+
+    def num_unread_tokens(self, request: Request) -> int:
+        """See Drafter."""
+        return 0
+
+    def forget(self, request: Request) -> None:
+        """See Drafter."""
 
 
 @dataclass
@@ -110,10 +139,10 @@ class FakeModel:
 
     def _write(self, row: BatchRow) -> None:
         size, device = self._block_size, self.device
-        tokens, table = row.request.token_ids, row.request.block_table
+        tokens, table = row.token_ids, row.request.block_table
         last = device[table[(row.start - 1) // size]][(row.start - 1) % size] if row.start else root(row.request.tenant)
         for position in range(row.start, row.end):
-            last = entry(last, tokens[position])
+            last = entry(last, tokens[position - row.start])
             device[table[position // size]][position % size] = last
 
     def _result(self, row: BatchRow) -> RowResult:
@@ -121,10 +150,17 @@ class FakeModel:
         if not row.samples:
             return None
         context = tuple(islice(chain.from_iterable(map(self.device.__getitem__, request.block_table)), row.end))
-        if BAD in context or request in self.trouble.not_finite:
+        num_known = row.end - row.num_drafts
+        if BAD in context[:num_known] or request in self.trouble.not_finite:
             self.failed.add(request)
             return RowFailure("not finite")
-        return SampledToken(draw(request.seed, context))
+        tokens = [SampledToken(draw(request.seed, context[:num_known]))]
+        for place, draft in enumerate(row.draft_token_ids):
+            seen = context[: num_known + place + 1]
+            if tokens[-1].token_id != draft or BAD in seen:
+                break
+            tokens.append(SampledToken(draw(request.seed, seen)))
+        return SampledRun(tuple(tokens), row.num_drafts) if row.num_drafts else tokens[0]
 
 
 def _copy(pairs: Sequence[tuple[int, int]], source: Blocks, target: Blocks) -> None:

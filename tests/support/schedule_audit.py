@@ -55,14 +55,19 @@ class ScheduleAudit:
         assert len({row.request for row in batch.rows}) == len(batch.rows), "a request has two rows"
         sizes = [row.num_tokens for row in batch.rows]
         assert sorted(sizes, key=lambda size: size > 1) == sizes, "rows of one token come first"
-        for request, start, num_tokens, samples in batch.rows:
+        for row in batch.rows:
+            request, num_tokens = row.request, row.num_tokens - row.num_drafts
             assert request.status is Status.RUNNING, f"{request} is computed"
-            assert start == request.num_computed_tokens, f"{request} goes on at {start}"
+            assert row.start == request.num_computed_tokens, f"{request} goes on at {row.start}"
             assert 0 < num_tokens <= request.num_uncomputed_tokens, f"{request} gets {num_tokens} tokens"
-            assert samples == (num_tokens == request.num_uncomputed_tokens), f"{request} samples: {samples}"
+            assert row.samples == (num_tokens == request.num_uncomputed_tokens), f"{request} samples: {row.samples}"
+            if row.num_drafts:
+                assert num_tokens == 1, f"{request} drafts behind {num_tokens} tokens"
+                assert row.end < request.max_num_tokens, f"{request} drafts beyond its end"
+                assert not self.gave_way, f"{request} drafts while somebody gives way"
 
     def _check_budget(self, batch: Batch) -> None:
-        total, largest = batch.num_tokens, max((row.num_tokens for row in batch.rows), default=0)
+        total, largest = batch.num_tokens, max((row.num_tokens - row.num_drafts for row in batch.rows), default=0)
         alone = self._whole_prompts and len(batch.rows) == 1
         assert alone or total <= self._budget, f"{total} tokens, the budget is {self._budget}"
         assert len(self._scheduler.running) <= self._config.max_num_seqs, f"{len(self._scheduler.running)} run"
@@ -89,11 +94,10 @@ class ScheduleAudit:
 
     def _check_nobody_idles(self, batch: Batch) -> None:
         """SplitFuse leaves no token of the budget unused while somebody could have it."""
-        if self._config.batching_policy != "splitfuse" or batch.num_tokens >= self._budget or self.gave_way:
+        num_tokens = sum(row.num_tokens - row.num_drafts for row in batch.rows)
+        if self._config.batching_policy != "splitfuse" or num_tokens >= self._budget or self.gave_way:
             return
-        assert len(batch.rows) == len(self._scheduler.running), (
-            f"{batch.num_tokens} tokens, the budget is {self._budget}"
-        )
+        assert len(batch.rows) == len(self._scheduler.running), f"{num_tokens} tokens, the budget is {self._budget}"
         waiting = [request for request in self._scheduler.waiting if not self._waits_for_its_leader(request)]
         # One whose leader has just come back is best forked in the next step; those behind it wait as long.
         comes_back = any(request.leader in self.joined for request in self._scheduler.waiting)

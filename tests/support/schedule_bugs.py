@@ -19,7 +19,7 @@ BUGS: Bugs = {}
 
 @plant(BUGS, Scheduler, "_plan")
 def budget_is_off_by_one(right: Method) -> Method:
-    return lambda self, budget: right(self, budget + 1)
+    return lambda self, budget, drafts: right(self, budget + 1, drafts)
 
 
 @plant(BUGS, Scheduler, "_num_tokens_for")

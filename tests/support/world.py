@@ -7,11 +7,12 @@ from typing import TextIO
 from arrivals import Arrivals
 from audit import Audit, NoAudit
 from clients import Clients, FakeText
-from fake_model import FakeModel, Trouble
+from fake_model import VOCAB_SIZE, FakeModel, Seer, Trouble
 from world_settings import CALM, Weather, draw_settings, draw_weather
 
 from splitfuse.engine.batch import Batch, RowFailure
 from splitfuse.engine.core import EngineCore
+from splitfuse.engine.speculation import Speculation
 
 _LOOK_UP = 0.1  # how often somebody's prefix is looked up beside the engine
 
@@ -48,6 +49,7 @@ class World:
             seconds_per_block=settings.seconds_per_block,
             tokenizer=None,
             recording=recording,
+            speculation=self._speculation(),
             clock=lambda: self._now,
         )
         if core.blocks.cache is not None:
@@ -56,11 +58,25 @@ class World:
             core.scheduler._counters._max_tenants = settings.max_tenants
         return core
 
+    def _speculation(self) -> Speculation | None:
+        settings = self.settings
+        if not settings.max_drafts:
+            return None
+        return Speculation(
+            Seer(self._rng.random()),
+            max_drafts=settings.max_drafts,
+            vocab_size=VOCAB_SIZE,
+            adaptive=settings.chooses_lengths,
+            clock=lambda: self._now,
+        )
+
     @property
     def seen(self) -> Counter[str]:
         """What has happened so far, and how often."""
         endings = {f"ends by {reason}": count for reason, count in self._clients.endings.items()}
-        return self._seen + Counter(endings) + Counter(self._core.scheduler.num_preemptions_by_mode)
+        drafts = self._core.speculation
+        accepted = {"accepted drafts": 0 if drafts is None else drafts.num_accepted_tokens}
+        return self._seen + Counter(endings) + Counter(accepted) + Counter(self._core.scheduler.num_preemptions_by_mode)
 
     @property
     def fingerprint(self) -> int:
@@ -187,6 +203,7 @@ class World:
     def _count(self, batch: Batch) -> None:
         moves, seen = batch.moves, self._seen
         seen["rows"] += len(batch.rows)
+        seen["drafts"] += sum(row.num_drafts > 0 for row in batch.rows)
         seen["swapped out"] += len(moves.swap_out)
         seen["swapped in"] += len(moves.swap_in)
         seen["copied"] += len(moves.copies)

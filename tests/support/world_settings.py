@@ -26,6 +26,8 @@ class WorldSettings:
     hash_bits: int  # of the prefix cache; few make it find what it must not believe
     max_tenants: int  # counters kept by the fair queue
     pieces: tuple[tuple[int, ...], ...]  # from which prompts are put together, so that they have blocks in common
+    max_drafts: int  # 0: nobody drafts
+    chooses_lengths: bool  # of drafts, by what they cost and bring
 
     @property
     def hash_is_weak(self) -> bool:
@@ -42,7 +44,7 @@ class WorldSettings:
         shown = ", ".join(f"{name}={getattr(self.config, name)!r}" for name in names)
         return (
             f"{shown}, num_blocks={self.num_blocks}, num_host_blocks={self.num_host_blocks}, longest={self.longest}, "
-            f"tenants={len(self.tenants)}, hash_bits={self.hash_bits}"
+            f"tenants={len(self.tenants)}, hash_bits={self.hash_bits}, max_drafts={self.max_drafts}"
         )
 
 
@@ -70,6 +72,8 @@ def draw_settings(rng: random.Random) -> WorldSettings:
             tuple(rng.randrange(alphabet) for _ in range(block_size * rng.choice([1, 1, 2]) + rng.choice([0, 0, 1])))
             for _ in range(5)
         ),
+        max_drafts=rng.choice([0, 1, rng.randint(2, 12)]),
+        chooses_lengths=rng.random() < 0.3,
     )
 
 

@@ -1,0 +1,86 @@
+"""Bugs in how drafts get room, and in what is kept of them."""
+
+from typing import Any
+
+from planted_bug import Bugs, Method, plant
+from world_settings import WorldSettings
+
+from splitfuse.engine.batch import Batch
+from splitfuse.engine.block_manager import BlockManager
+from splitfuse.engine.scheduler import Scheduler
+
+BUGS: Bugs = {}
+
+
+def has_drafts(settings: WorldSettings) -> bool:
+    return settings.max_drafts > 1
+
+
+@plant(BUGS, Scheduler, "_plan_drafts", where=has_drafts)
+def drafts_have_a_budget_of_their_own(right: Method) -> Method:
+    def wrong(self: Any, room: Any, drafts: Any) -> None:
+        room.tokens += 3
+        right(self, room, drafts)
+
+    return wrong
+
+
+@plant(BUGS, Scheduler, "_plan_drafts", where=has_drafts)
+def drafts_go_beyond_the_last_token(right: Method) -> Method:
+    def wrong(self: Any, room: Any, drafts: Any) -> None:
+        for request in drafts:
+            request.max_num_tokens += 1
+        right(self, room, drafts)
+        for request in drafts:
+            request.max_num_tokens -= 1
+
+    return wrong
+
+
+@plant(BUGS, Scheduler, "_plan_drafts", where=lambda settings: has_drafts(settings) and settings.num_blocks >= 100)
+def drafts_take_promised_blocks(right: Method) -> Method:
+    def wrong(self: Any, room: Any, drafts: Any) -> None:
+        room.promised_blocks, self._watermark, kept = 0, 0, self._watermark
+        right(self, room, drafts)
+        self._watermark = kept
+
+    return wrong
+
+
+@plant(BUGS, BlockManager, "give_back", where=has_drafts)
+def blocks_of_wrong_drafts_are_kept(right: Method) -> Method:
+    return lambda self, request: None
+
+
+@plant(BUGS, BlockManager, "give_back", where=has_drafts)
+def too_many_blocks_are_given_back(right: Method) -> Method:
+    def wrong(self: Any, request: Any) -> None:
+        right(self, request)
+        self.device.free(request.block_table[-1:])
+        del request.block_table[-1:]
+
+    return wrong
+
+
+@plant(BUGS, Scheduler, "update", where=has_drafts)
+def wrong_drafts_count_as_computed(right: Method) -> Method:
+    def wrong(self: Any, batch: Any, results: Any, now: float) -> Any:
+        return right(self, Batch(batch.step, [row._replace(num_drafts=0) for row in batch.rows]), results, now)
+
+    return wrong
+
+
+@plant(BUGS, Scheduler, "cut", where=has_drafts)
+def what_comes_behind_a_stop_string_is_kept(right: Method) -> Method:
+    return lambda self, request, num_tokens: None
+
+
+@plant(BUGS, Scheduler, "_append_verified", where=has_drafts)
+def what_comes_behind_an_end_token_is_kept(right: Method) -> Method:
+    def wrong(self: Any, request: Any, sampled: Any, now: float) -> int:
+        if not request.is_finished:
+            return int(right(self, request, sampled, now))
+        request.token_ids.extend(token.token_id for token in sampled)
+        return len(sampled)
+
+    return wrong
