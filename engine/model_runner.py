@@ -9,7 +9,7 @@ import torch
 
 from ..kernels import ops
 from .batch import Batch, BatchRow, Moves, RowFailure, RowResult, RunResult, ScoredRow
-from .config import DEMO_FOLDER, EngineConfig
+from .config import DEMO_DRAFT, DEMO_FOLDER, EngineConfig
 from .errors import ConfigError
 from .grammar import TokenMasks
 from .inputs import build_inputs
@@ -170,6 +170,8 @@ def model_folder(config: EngineConfig, name: str | None) -> Path:
     """The folder of a model: the demo's for None, a local one, or one fetched from the hub. Raises ConfigError."""
     if name is None:
         return DEMO_FOLDER
+    if name == DEMO_DRAFT:
+        return DEMO_FOLDER / "draft"
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder

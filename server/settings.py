@@ -95,7 +95,7 @@ HELP = {
     "log_steps": "print one line per step",
     "record": "write every decision and arrival to this file, for `splitfuse replay`",
     "speculative_config": """speculative decoding, as a JSON object: {"method": "ngram"} or {"model": "FOLDER"}""",
-    "speculative_model": "short for it: ngram, or the draft model's id or folder",
+    "speculative_model": "short for it: ngram, or the draft model's id or folder (the demo model's: demo-draft)",
     "num_speculative_tokens": "most tokens to draft at once",
     "host": "address to listen on",
     "port": "port to listen on; 0 = any free one",

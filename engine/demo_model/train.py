@@ -2,6 +2,9 @@
 
     python engine/demo_model/train.py CORPUS_FOLDER [--out DIR] [--size demo|draft] [--minutes N | --steps N] [--resume]
 
+The draft model's tokenizer is the demo's: `--size draft --tokenizer engine/demo_model/tokenizer.json --minutes 35`; of
+what it writes, draft/ keeps weights, config and card.
+
 It exports every few minutes, so a usable model is always there, and ends with the model card.
 """
 

@@ -147,3 +147,19 @@ def test_memory_is_shared_by_both_caches(tiny_folder: str) -> None:
 def test_a_draft_model_that_is_not_there_is_refused(tiny_folder: str) -> None:
     with pytest.raises(ConfigError, match="does not exist"):
         speculative(tiny_folder, "./nowhere")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_shipped_model_guesses_what_the_demo_model_says(temperature: float) -> None:
+    prompts = [f"<|user|>\nTell me a story about a {who}.<|end|>\n<|assistant|>\n" for who in ("brave mouse", "cat")]
+    params = SamplingParams(temperature=temperature, seed=1, max_tokens=80)
+    plain = LLM(dtype="float32", device="cpu").generate(prompts, params)
+    config = {"model": "demo-draft", "num_speculative_tokens": 4, "adaptive": False}
+    llm = LLM(dtype="float32", device="cpu", speculative_config=config)
+    outputs = llm.generate(prompts, params)
+    assert [o.outputs[0].token_ids for o in outputs] == [o.outputs[0].token_ids for o in plain]
+    speculation = speculation_of(llm)
+    assert speculation.num_accepted_tokens > 0.5 * speculation.num_draft_tokens
+    metrics = [output.outputs[0].metrics for output in outputs]
+    assert sum(each.num_accepted_tokens for each in metrics if each) == speculation.num_accepted_tokens
+    assert sum(each.num_draft_tokens for each in metrics if each) == speculation.num_draft_tokens
