@@ -43,6 +43,8 @@ class Timings:
     e2e_s: float | None = None
     tokens_per_s: float | None = None
     num_preemptions: int = 0
+    num_draft_tokens: int = 0  # guessed by speculation, and how many of them were right
+    num_accepted_tokens: int = 0
 
 
 @dataclass(frozen=True)

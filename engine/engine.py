@@ -228,6 +228,7 @@ class AsyncEngine:
             "max_model_len": self.max_model_len,
             "tokens_per_s": self._tokens_per_s(),
             "predicted_wait_s": core.predicted_wait_s(),
+            "speculation": None if core.speculation is None else core.speculation.to_dict(),
             "cost_model": core.cost_model.to_dict(),
             **self._intake.stats(),
             "steps": [asdict(step) for step in self._steps],

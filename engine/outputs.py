@@ -114,6 +114,8 @@ class RequestMetrics:
     num_output_tokens: int
     num_cached_tokens: int
     num_preemptions: int
+    num_draft_tokens: int = 0  # verified
+    num_accepted_tokens: int = 0  # of these, those that were right
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,8 +45,10 @@ class Request:
         "last_token_time",
         "leader",
         "max_num_tokens",
+        "num_accepted_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_draft_tokens",
         "num_preemptions",
         "num_prompt_tokens",
         "num_read_tokens",
@@ -105,6 +107,8 @@ class Request:
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
         self.num_preemptions = 0
+        self.num_draft_tokens = 0
+        self.num_accepted_tokens = 0
         self.num_cached_tokens = 0
         self.first_scheduled_time: float | None = None
         self.first_token_time: float | None = None
@@ -150,6 +154,8 @@ class Request:
             num_output_tokens=self.num_output_tokens,
             num_cached_tokens=self.num_cached_tokens,
             num_preemptions=self.num_preemptions,
+            num_draft_tokens=self.num_draft_tokens,
+            num_accepted_tokens=self.num_accepted_tokens,
         )
 
     def __repr__(self) -> str:

@@ -368,24 +368,30 @@ class Scheduler:
                 self._blocks.remember(request, row.start)
                 if result is not None:
                     assert row.samples
-                    sampled = result.tokens if isinstance(result, SampledRun) else (result,)
-                    gap = self._append(request, sampled[0], now)
-                    num_taken = 1 + self._append_verified(request, sampled[1:], now)
-                    progress.append(Progress(request, sampled[:num_taken], gap))
+                    progress.append(self._take(request, result, now))
                 if row.num_drafts and not request.is_finished:
                     self._blocks.give_back(request)
         assert not self._to_finish, "only requests in flight are put off"
         return progress
 
-    def _append_verified(self, request: Request, sampled: Sequence[SampledToken], now: float) -> int:
-        """Append tokens drawn behind a draft that was right, so that it is computed, until the request ends."""
-        for count, token in enumerate(sampled):
+    def _take(self, request: Request, drawn: SampledToken | SampledRun, now: float) -> Progress:
+        """Append what was drawn, until the request ends. All but the first stand behind drafts that were right, which
+        are computed.
+        """
+        if isinstance(drawn, SampledToken):
+            return Progress(request, (drawn,), self._append(request, drawn, now))
+        request.num_draft_tokens += drawn.num_drafts
+        request.num_accepted_tokens += len(drawn.tokens) - 1
+        first, *others = drawn.tokens
+        gap, taken = self._append(request, first, now), [first]
+        for token in others:
             if request.is_finished:
-                return count
+                break
             request.num_computed_tokens += 1
             self._blocks.remember(request, request.num_computed_tokens - 1)
             self._append(request, token, now)
-        return len(sampled)
+            taken.append(token)
+        return Progress(request, tuple(taken), gap)
 
     def _append(self, request: Request, sampled: SampledToken, now: float) -> float | None:
         token_id = sampled.token_id

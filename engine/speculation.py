@@ -7,6 +7,7 @@ never a token. No torch here; drafters may bring it.
 import logging
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from .batch import Batch, RunResult, SampledRun
 from .draft_length import Drafted, DraftLengths
@@ -131,6 +132,17 @@ class Speculation:
         self.num_accepted_tokens += sum(outcome.num_accepted for outcome in outcomes)
         for place, count in enumerate(accepted_per_position(outcomes)):
             self.num_accepted_tokens_per_pos[place] += count
+
+    def to_dict(self) -> dict[str, Any]:
+        """Counts so far, and the acceptance: the share of draft tokens that were right, None before the first."""
+        return {
+            "num_drafts": self.num_drafts,
+            "num_draft_tokens": self.num_draft_tokens,
+            "num_accepted_tokens": self.num_accepted_tokens,
+            "num_accepted_tokens_per_pos": list(self.num_accepted_tokens_per_pos),
+            "acceptance": self.num_accepted_tokens / self.num_draft_tokens if self.num_draft_tokens else None,
+            "draft_s": self.draft_s,
+        }
 
     def forget(self, request: Request) -> None:
         """The request has ended."""

@@ -49,6 +49,11 @@ _COUNTERS: dict[str, tuple[str, str | None, tuple[str, ...]]] = {
     "prefix_cache_hits": ("Prompt tokens found in the prefix cache.", None, ()),
     "request_success": ("Outputs that ended, by reason.", "finished_reason", _FINISH_REASONS),
 }
+_DRAFT_COUNTERS: dict[str, str] = {
+    "spec_decode_num_drafts": "Drafts verified.",
+    "spec_decode_num_draft_tokens": "Draft tokens verified.",
+    "spec_decode_num_accepted_tokens": "Draft tokens accepted.",
+}
 _GAUGES = {
     "num_requests_running": "Sequences in the running batch.",
     "num_requests_waiting": "Sequences waiting to be scheduled.",
@@ -67,14 +72,23 @@ _KEPT = {
 class Metrics:
     """An EngineObserver that counts."""
 
-    def __init__(self, *, prefix: str, model_name: str, stats: Callable[[], dict[str, object]]) -> None:
+    def __init__(
+        self, *, prefix: str, model_name: str, stats: Callable[[], dict[str, object]], num_speculative_tokens: int = 0
+    ) -> None:
+        """`num_speculative_tokens`: most of one draft; 0 = nobody drafts, so there is nothing to count about it."""
         self._registry = prometheus_client.CollectorRegistry()
         self._registry.register(_Snapshot(prefix, model_name, stats))
         self._counters: dict[tuple[str, str], prometheus_client.Counter] = {}
         self._histograms = {name: _Histogram(prefix + name, model_name, *what) for name, what in _HISTOGRAMS.items()}
         for histogram in self._histograms.values():
             self._registry.register(histogram)
-        for name, (text, label, values) in _COUNTERS.items():
+        counters = dict(_COUNTERS)
+        if num_speculative_tokens:
+            counters |= {name: (text, None, ()) for name, text in _DRAFT_COUNTERS.items()}
+            places = tuple(map(str, range(num_speculative_tokens)))
+            text = "Draft tokens accepted, by their place in the draft."
+            counters["spec_decode_num_accepted_tokens_per_pos"] = (text, "position", places)
+        for name, (text, label, values) in counters.items():
             names = ("model_name", label) if label else ("model_name",)
             counter = prometheus_client.Counter(prefix + name, text, names, registry=self._registry)
             for value in values or ("",):
@@ -83,12 +97,18 @@ class Metrics:
     def on_step(self, stats: StepStats) -> None:
         """Count one step of the engine."""
         self._count("prompt_tokens", stats.num_prefill_tokens)
-        self._count("generation_tokens", len(stats.ttfts) + len(stats.itls))
+        self._count("generation_tokens", stats.num_output_tokens)
         self._count("num_preemptions", stats.num_preempted - stats.num_swapped_out, "recompute")
         self._count("num_preemptions", stats.num_swapped_out, "swap")
         self._observe("iteration_tokens_total", stats.num_prefill_tokens + stats.num_decode_tokens)
         self._observe("time_to_first_token_seconds", *stats.ttfts)
         self._observe("inter_token_latency_seconds", *stats.itls)
+        if stats.num_drafts:
+            self._count("spec_decode_num_drafts", stats.num_drafts)
+            self._count("spec_decode_num_draft_tokens", stats.num_draft_tokens)
+            self._count("spec_decode_num_accepted_tokens", sum(stats.num_accepted_tokens_per_pos))
+            for place, count in enumerate(stats.num_accepted_tokens_per_pos):
+                self._count("spec_decode_num_accepted_tokens_per_pos", count, str(place))
 
     def on_output_finished(self, metrics: RequestMetrics, finish_reason: str) -> None:
         """Count one finished output."""

@@ -1,9 +1,9 @@
 """What the native routes send: the result object and the data of token events, as the HTTP contract shapes them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..engine.outputs import CompletionOutput, OutputDelta, PromptLogprobs, TokenLogprobs
+from ..engine.outputs import CompletionOutput, OutputDelta, PromptLogprobs, RequestMetrics, TokenLogprobs
 from .errors import describe
 from .jobs import Job, usage
 from .wire import dumps, quoted
@@ -81,4 +81,11 @@ def _timings(job: Job) -> dict[str, float | int]:
         "e2e_s": finished - arrival,
         "tokens_per_s": num_decoded / decode_s if decode_s > 0 else 0.0,
         "num_preemptions": sum(m.num_preemptions for m in metrics),
-    }
+    } | _drafts(metrics)
+
+
+def _drafts(metrics: Sequence[RequestMetrics]) -> dict[str, int]:
+    """How speculation went; nothing where nobody drafted."""
+    num_drafted = sum(m.num_draft_tokens for m in metrics)
+    num_accepted = sum(m.num_accepted_tokens for m in metrics)
+    return {"num_draft_tokens": num_drafted, "num_accepted_tokens": num_accepted} if num_drafted else {}

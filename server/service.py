@@ -48,7 +48,13 @@ class Service:
         self.results = ResultStore(
             ttl=settings.result_ttl, max_results=settings.max_results, max_bytes=settings.max_result_bytes
         )
-        self.metrics = Metrics(prefix=settings.metrics_prefix, model_name=settings.model_name, stats=self.engine_stats)
+        speculation = settings.speculation
+        self.metrics = Metrics(
+            prefix=settings.metrics_prefix,
+            model_name=settings.model_name,
+            stats=self.engine_stats,
+            num_speculative_tokens=speculation.num_speculative_tokens if speculation else 0,
+        )
         self.start_time = time.time()
         self.is_draining = False
         self.logs_load_failure = True  # False where somebody awaits `loading`

@@ -287,7 +287,8 @@ class FakeEngine:
                 )
             )
         now = time.monotonic()
-        stats = StepStats(position, now, 0.001, 5, 1, 1, 0, 1, NUM_BLOCKS, 0, ttfts=() if position else (0.01,))
+        ttfts = () if position else (0.01,)
+        stats = StepStats(position, now, 0.001, 5, 1, 1, 0, 1, NUM_BLOCKS, 0, num_output_tokens=1, ttfts=ttfts)
         for observer in self.observers:
             observer.on_step(stats)
             if is_last:

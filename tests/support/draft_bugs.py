@@ -5,7 +5,7 @@ from typing import Any
 from planted_bug import Bugs, Method, plant
 from world_settings import WorldSettings
 
-from splitfuse.engine.batch import Batch
+from splitfuse.engine.batch import Batch, SampledRun
 from splitfuse.engine.block_manager import BlockManager
 from splitfuse.engine.scheduler import Scheduler
 
@@ -75,12 +75,13 @@ def what_comes_behind_a_stop_string_is_kept(right: Method) -> Method:
     return lambda self, request, num_tokens: None
 
 
-@plant(BUGS, Scheduler, "_append_verified", where=has_drafts)
+@plant(BUGS, Scheduler, "_take", where=has_drafts)
 def what_comes_behind_an_end_token_is_kept(right: Method) -> Method:
-    def wrong(self: Any, request: Any, sampled: Any, now: float) -> int:
-        if not request.is_finished:
-            return int(right(self, request, sampled, now))
-        request.token_ids.extend(token.token_id for token in sampled)
-        return len(sampled)
+    def wrong(self: Any, request: Any, drawn: Any, now: float) -> Any:
+        progress = right(self, request, drawn, now)
+        if not isinstance(drawn, SampledRun):
+            return progress
+        request.token_ids.extend(token.token_id for token in drawn.tokens[len(progress.sampled) :])
+        return progress._replace(sampled=drawn.tokens)
 
     return wrong
