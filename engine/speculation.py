@@ -39,7 +39,10 @@ class Speculation:
         self._adaptive = adaptive
         self._clock = clock
         self._has_drafted = False
-        self._draft_s = 0.0  # of the step under way
+        self._rests = False  # whether the step under way is of no interest
+        self._sizes_seen: set[int] = set()  # of passes: the first of each size makes kernels for it, 1 ms on a CPU
+        self._draft_s = self._choosing_s = 0.0  # of the step under way
+        self._settling_s = 0.0  # of the last one
         self._num_read = 0
         self._num_failures = 0
         self.num_drafts = 0  # drafts verified
@@ -50,10 +53,14 @@ class Speculation:
 
     def wanted(self, running: Sequence[Request]) -> dict[Request, int]:
         """Tokens to draft for those who decode, in their order; those that get none are left out."""
+        self._rests = self._adaptive and self.lengths.rests()
+        if self._rests:
+            return {}
         decoding = [request for request in running if request.num_uncomputed_tokens == 1]
         if not self._adaptive:
             return dict.fromkeys(decoding, self._max_drafts)
-        return self.lengths.choose(
+        start = self._clock()
+        chosen = self.lengths.choose(
             decoding,
             context=sum(request.num_computed_tokens for request in decoding),
             unread={
@@ -62,6 +69,8 @@ class Speculation:
                 if (num_unread := self._drafter.num_unread_tokens(request)) > _MANY_READ
             },
         )
+        self._choosing_s = self._clock() - start
+        return chosen
 
     def draft(self, batch: Batch) -> Batch:
         """The batch with drafts where it has room for them, rows of one token first; its moves have been made."""
@@ -100,6 +109,14 @@ class Speculation:
 
     def settle(self, batch: Batch, results: Sequence[RunResult], seconds: float) -> list[Drafted]:
         """Learn from a step what became of its drafts, which it returns, and how long it took."""
+        if self._rests:
+            return []
+        start = self._clock()
+        drafted = self._settle(batch, results, seconds)
+        self._settling_s = self._clock() - start
+        return drafted
+
+    def _settle(self, batch: Batch, results: Sequence[RunResult], seconds: float) -> list[Drafted]:
         drafted = {
             row.request: Drafted(result.num_drafts, len(result.tokens) - 1)
             for row, result in zip(batch.rows, results, strict=True)
@@ -109,8 +126,9 @@ class Speculation:
         num_drafted = sum(outcome.num_drafted for outcome in drafted.values())
         decoding = [row for row in batch.rows if row.is_decode]
         context = sum(row.start for row in decoding)
-        if len(decoding) == len(batch.rows) and not any(batch.moves):
-            self.lengths.step_cost.observe(len(decoding) + num_drafted, context, seconds - self._draft_s)
+        num_tokens = len(decoding) + num_drafted
+        only_decodes = len(decoding) == len(batch.rows) and not any(batch.moves) and num_tokens in self._sizes_seen
+        self._sizes_seen.add(num_tokens)
         if self._draft_s:
             rounds = max((outcome.num_drafted for outcome in drafted.values()), default=0)
             self.lengths.draft_cost.observe(num_drafted + self._num_read, rounds, self._draft_s)
@@ -120,7 +138,8 @@ class Speculation:
             drafted,
             num_decodes=len(decoding),
             context=context,
-            draft_s=self._draft_s,
+            seconds=seconds - self._draft_s - self._choosing_s if only_decodes else None,
+            draft_s=self._draft_s + self._choosing_s + self._settling_s,
             read_s=self._draft_s * read_share,
         )
         self._draft_s, self._num_read = 0.0, 0

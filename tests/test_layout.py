@@ -44,6 +44,7 @@ CONTROL_FLOOR = [
     "simulation",
     "speculation",
     "speculative_config",
+    "step_times",
     "structured_outputs",
     "timeline",
     "trace",

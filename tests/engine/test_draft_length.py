@@ -39,7 +39,14 @@ def test_no_other_lengths_bring_more_tokens_per_second(seed: int) -> None:
 
     highest = max(map(rate_of, itertools.product(range(5), repeat=len(counts))))
     assert rate == pytest.approx(rate_of(tuple(best.get(level, 0) for level in counts)), rel=0.02)
-    assert rate >= min(highest, highest / 1.05), "a gain under 5 % is not worth the risk"
+    least_gain = 1.3 if costs.round else 1.08
+    assert rate >= min(highest, highest / least_gain) * 0.999, "a small gain is not worth the risk"
+
+
+def teach(lengths: DraftLengths[str]) -> None:
+    """Steps with two rows, as many with drafts."""
+    for num_drafted in (0,) * 20 + (1, 2, 6, 12):
+        lengths.step_times.observe(2, num_drafted, 0, PLAIN + TOKEN * (2 + num_drafted))
 
 
 class Bench:
@@ -61,9 +68,6 @@ class Bench:
         self._requests = list(range(num_decodes))
         self._token_s, self._drafter_s = token_s, drafter_s
         self._rng = random.Random(seed)
-        for num_tokens in (1, 2, 4, 8):  # what other steps have taught
-            for _ in range(10):
-                self.lengths.step_cost.observe(num_tokens * num_decodes, 0, self._pass_s(num_tokens * num_decodes))
 
     def _pass_s(self, num_tokens: int) -> float:
         return PLAIN + self._token_s * num_tokens
@@ -74,11 +78,12 @@ class Bench:
             drafted = {request: Drafted(length, self._num_right(length)) for request, length in chosen.items()}
             num_drafted = sum(chosen.values())
             draft_s = self._drafter_s if chosen else 0.0
-            self.seconds += self._pass_s(len(self._requests) + num_drafted) + draft_s
             self.num_tokens += len(self._requests) + sum(each.num_accepted for each in drafted.values())
             if chosen:
                 self.lengths.draft_cost.observe(num_drafted, max(chosen.values()), max(draft_s, 1e-6))
-            self.lengths.settle(drafted, num_decodes=len(self._requests), context=0, draft_s=draft_s)
+            seconds = self._pass_s(len(self._requests) + num_drafted)
+            self.seconds += seconds + draft_s
+            self.lengths.settle(drafted, num_decodes=len(self._requests), context=0, seconds=seconds, draft_s=draft_s)
             yield chosen
 
     def _num_right(self, length: int) -> int:
@@ -129,15 +134,14 @@ def test_a_drafter_that_takes_long_is_left_alone_until_it_is_paid_off() -> None:
 
 def test_each_request_has_its_own_length() -> None:
     lengths: DraftLengths[str] = DraftLengths(6)
-    for num_tokens in (2, 4, 8, 16):
-        lengths.step_cost.observe(num_tokens, 0, PLAIN + TOKEN * num_tokens)
+    teach(lengths)
     seen = []
     for _ in range(60):
         chosen = lengths.choose(["right", "wrong"], context=0)
         seen.append(chosen)
         drafted = {who: Drafted(count, count if who == "right" else 0) for who, count in chosen.items()}
-        lengths.settle(drafted, num_decodes=2, context=0, draft_s=1e-5)
-    assert all(chosen["right"] == 6 for chosen in seen[20:])
+        lengths.settle(drafted, num_decodes=2, context=0, seconds=None, draft_s=1e-5)
+    assert sum(chosen.get("right", 0) for chosen in seen[20:]) >= 6 * 38, "but for a step now and then without drafts"
     assert sum(chosen.get("wrong", 0) for chosen in seen[20:]) <= 40 / 8 + 1, "one token each time, to see"
     lengths.forget("right")
     lengths.forget("nobody")
@@ -147,13 +151,21 @@ def test_each_request_has_its_own_length() -> None:
 def test_who_has_little_left_is_not_read_for() -> None:
     """A draft model's reading of a long prompt must pay off within the output."""
     lengths: DraftLengths[str] = DraftLengths(4)
-    for num_tokens in (2, 4, 8, 16):
-        lengths.step_cost.observe(num_tokens, 0, PLAIN + TOKEN * num_tokens)
+    teach(lengths)
     for num_drafted, rounds in ((4, 4), (300, 4), (100, 1), (8, 4)) * 10:
         lengths.draft_cost.observe(num_drafted, rounds, 1e-4 * num_drafted + 1e-4 * rounds)
     for _ in range(10):
-        lengths.settle({"known": Drafted(4, 4)}, num_decodes=2, context=0, draft_s=1e-4)
+        lengths.settle({"known": Drafted(4, 4)}, num_decodes=2, context=0, seconds=None, draft_s=1e-4)
     unread = {"long output": (500, 400), "short output": (500, 5)}
     chosen = lengths.choose(["long output", "short output"], context=0, unread=unread)
     assert "short output" not in chosen
     assert chosen["long output"] > 0
+
+
+def test_a_clock_that_stands_still_or_goes_back_teaches_nothing() -> None:
+    lengths: DraftLengths[str] = DraftLengths(4)
+    for seconds in (0.0, -1.0, 0.0, 1e-9) * 20:
+        chosen = lengths.choose(["a", "b"], context=0)
+        drafted = {request: Drafted(count, count) for request, count in chosen.items()}
+        lengths.settle(drafted, num_decodes=2, context=0, seconds=seconds, draft_s=0.0)
+    assert lengths.step_times.plain(2, 0) > 0

@@ -1,0 +1,240 @@
+"""What speculation brings, by drafter and load, beside plain decoding of the same tokens.
+
+`python tests/bench/speculation.py WORKLOAD [--loads 1,4,16,64] [--rounds 3] [--methods ngram,draft] [--formula]`
+
+One process per engine, because two engines in one process disturb each other through their threads; they take turns,
+round by round. Every engine must give the same tokens, or the run fails (float32) or says so (bfloat16).
+"""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+Job = dict[str, Any]
+METHODS: dict[str, dict[str, Any] | None] = {
+    "plain": None,
+    "ngram": {"method": "ngram"},
+    "draft": {"model": "demo-draft"},
+}
+
+
+# ---------------------------------------------------------------- prompts, as text or ids
+
+
+def _turn(question: str) -> str:
+    return f"<|user|>\n{question}<|end|>\n<|assistant|>\n"
+
+
+def stories(rng: random.Random) -> str:
+    """Continued at temperature 0: what the demo model was made for; little repeats."""
+    who = rng.choice(["mouse", "fox", "sailor", "witch", "king", "cat", "dragon", "miller"])
+    how = rng.choice(["brave", "sleepy", "tiny", "clever", "kind", "old", "curious"])
+    return f"Once upon a time, there lived a {how} {who} named {rng.choice(['Otto', 'Maya', 'Sam', 'Clara', 'Leo'])}"
+
+
+def records(rng: random.Random) -> str:
+    """A JSON list of alike records to go on with, about 300 tokens."""
+    names = ["Leo", "Maya", "Otto", "Clara", "Sam", "Nora", "Felix", "Ella"]
+    colours = ["white", "black", "red", "grey", "brown"]
+    items = [
+        {"name": name, "age": rng.randint(1, 20), "colour": rng.choice(colours), "owner": rng.choice(names)}
+        for name in rng.sample(names, 8)
+    ]
+    return _turn("Write a JSON list of cats.") + json.dumps(items, indent=1)[:-2] + ","
+
+
+def repetition(rng: random.Random) -> list[int]:
+    """Ids for a model with random weights, four times 64 tokens; the greedy output of such a model soon loops."""
+    passage = [rng.randrange(1000, 30000) for _ in range(64)]
+    return passage * 4
+
+
+WORKLOADS: dict[str, dict[str, Any]] = {
+    "stories": {"prompt": stories, "max_tokens": 160, "engine": {}},
+    "records": {"prompt": records, "max_tokens": 160, "engine": {}},
+    "random-221m": {
+        "prompt": repetition,
+        "max_tokens": 96,
+        "engine": {"shape": "221m", "load_format": "dummy"},
+    },
+}
+
+
+# ---------------------------------------------------------------- one engine in a process of its own
+
+
+def work(settings: dict[str, Any]) -> None:
+    """Answer jobs, one JSON object a line, until the input ends."""
+    import tempfile
+
+    from splitfuse.engine import LLM, SamplingParams
+    from splitfuse.engine.bench import SHAPES
+
+    shape = settings.pop("shape", None)
+    with tempfile.TemporaryDirectory() as folder:
+        if shape:
+            Path(folder, "config.json").write_text(json.dumps(SHAPES[shape]))
+        llm = LLM(folder if shape else None, device="cpu", max_num_seqs=64, enable_prefix_caching=False, **settings)
+        print(json.dumps({"ready": True}), flush=True)
+        for line in sys.stdin:
+            job = json.loads(line)
+            params = SamplingParams(
+                max_tokens=job["max_tokens"], temperature=job["temperature"], seed=1, ignore_eos=True
+            )
+            before = {} if llm.core.speculation is None else llm.core.speculation.to_dict()
+            start = time.perf_counter()
+            outputs = llm.generate(job["prompts"], params)
+            seconds = time.perf_counter() - start
+            after = {} if llm.core.speculation is None else llm.core.speculation.to_dict()
+            tokens = [output.outputs[0].token_ids for output in outputs]
+            decode = [output.outputs[0].metrics for output in outputs]
+            decode_s = max(m.finished_time for m in decode) - max(m.first_token_time for m in decode)
+            told = {"seconds": seconds, "decode_s": decode_s, "tokens": tokens, "before": before, "after": after}
+            print(json.dumps(told), flush=True)
+
+
+class Worker:
+    """An engine in a process of its own."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, "--worker", json.dumps(settings)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ,
+        )
+        self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
+
+    def do(self, job: Job) -> dict[str, Any]:
+        """Run a job to its end."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(job) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def stop(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(10)
+
+
+# ---------------------------------------------------------------- measuring
+
+
+def counted(answer: dict[str, Any], name: str) -> float:
+    """What this job added to one of the engine's counts."""
+    return float(answer["after"].get(name, 0) - answer["before"].get(name, 0))
+
+
+def table(workload: str, args: argparse.Namespace) -> None:
+    """Print, for every method and load, the speed beside plain decoding in interleaved rounds."""
+    spec = WORKLOADS[workload]
+    engine = {**spec["engine"], "dtype": args.dtype}
+    methods = ["plain", *args.methods.split(",")]
+    workers = {name: Worker({**engine, "speculative_config": METHODS[name]}) for name in methods}
+    print(f"{workload}, {args.dtype}, temperature {args.temperature}, {spec['max_tokens']} new tokens each", flush=True)
+    print(
+        "| load | method | tokens/s | speed-up, median | least to most | drafted | accepted | share of time drafting |"
+    )
+    print("|---:|---|---:|---:|---|---:|---:|---:|")
+    for load in map(int, args.loads.split(",")):
+        rng = random.Random(load)
+        rates: dict[str, list[float]] = {name: [] for name in methods}
+        drafts = {name: [0.0, 0.0, 0.0, 0.0] for name in methods}
+        for number in range(args.rounds + 1):
+            prompts = [spec["prompt"](rng) for _ in range(load)]
+            job = {"prompts": prompts, "max_tokens": spec["max_tokens"], "temperature": args.temperature}
+            tokens = None
+            for name in methods if number % 2 else reversed(methods):
+                answer = workers[name].do(job)
+                if tokens is not None and tokens != answer["tokens"]:
+                    print(f"tokens differ: {name}", file=sys.stderr)
+                    assert args.dtype != "float32"
+                tokens = answer["tokens"]
+                if number:  # the first is to warm up, and to learn what steps cost
+                    rates[name].append(sum(map(len, tokens)) / answer["seconds"])
+                    counts = ("num_draft_tokens", "num_accepted_tokens", "draft_s")
+                    parts = [*(counted(answer, count) for count in counts), answer["seconds"]]
+                    drafts[name] = [a + b for a, b in zip(drafts[name], parts, strict=True)]
+        for name in methods:
+            ratios = sorted(a / b for a, b in zip(rates[name], rates["plain"], strict=True))
+            drafted, accepted, draft_s, seconds = drafts[name]
+            share = f"{accepted / drafted:.2f}" if drafted else ""
+            print(
+                f"| {load} | {name} | {statistics.median(rates[name]):.0f} | {statistics.median(ratios):.2f} "
+                f"| {ratios[0]:.2f} to {ratios[-1]:.2f} | {drafted:.0f} | {share} | {draft_s / seconds:.1%} |",
+                flush=True,
+            )
+    for worker in workers.values():
+        worker.stop()
+
+
+def formula(workload: str, args: argparse.Namespace) -> None:
+    """At batch 1 and fixed lengths: measured speed-up of the draft model beside (1 - a^(g+1)) / ((1 - a)(g c + 1))."""
+    spec = WORKLOADS[workload]
+    engine = {**spec["engine"], "dtype": args.dtype}
+    plain = Worker({**engine, "speculative_config": None})
+    print("| g | a | c | predicted | measured | of it |\n|---:|---:|---:|---:|---:|---:|", flush=True)
+    for g in map(int, args.lengths.split(",")):
+        config = {"model": "demo-draft", "num_speculative_tokens": g, "adaptive": False}
+        worker = Worker({**engine, "speculative_config": config})
+        rng, measured, costs = random.Random(0), [], []
+        accepted = rejected = 0.0
+        for number in range(args.rounds + 1):
+            job = {"prompts": [spec["prompt"](rng)], "max_tokens": 400, "temperature": args.temperature}
+            base, answer = plain.do(job), worker.do(job)
+            assert base["tokens"] == answer["tokens"] or args.dtype != "float32"
+            if not number:
+                continue
+            measured.append(base["decode_s"] / answer["decode_s"])
+            step_s = base["decode_s"] / (len(base["tokens"][0]) - 1)
+            costs.append(counted(answer, "draft_s") / counted(answer, "num_draft_tokens") / step_s)
+            whole = (
+                answer["after"]["num_accepted_tokens_per_pos"][-1] - answer["before"]["num_accepted_tokens_per_pos"][-1]
+            )
+            accepted += counted(answer, "num_accepted_tokens")
+            rejected += counted(answer, "num_drafts") - whole
+        a, c, speedup = accepted / (accepted + rejected), statistics.median(costs), statistics.median(measured)
+        predicted = (1 - a ** (g + 1)) / ((1 - a) * (g * c + 1))
+        print(f"| {g} | {a:.3f} | {c:.3f} | {predicted:.2f} | {speedup:.2f} | {speedup / predicted:.2f} |", flush=True)
+        worker.stop()
+    plain.stop()
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workload", nargs="?", choices=WORKLOADS, default="stories")
+    parser.add_argument("--worker", type=json.loads, help=argparse.SUPPRESS)
+    parser.add_argument("--methods", default="ngram,draft")
+    parser.add_argument("--loads", default="1,4,16,64")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--formula", action="store_true", help="the draft model beside the formula")
+    parser.add_argument("--lengths", default="1,2,3,4,5", help="draft lengths for --formula")
+    args = parser.parse_args()
+    if args.worker is not None:
+        work(args.worker)
+    elif args.formula:
+        formula(args.workload, args)
+    else:
+        table(args.workload, args)
+
+
+if __name__ == "__main__":
+    main()
