@@ -89,6 +89,7 @@ def work(settings: dict[str, Any]) -> None:
                 max_tokens=job["max_tokens"], temperature=job["temperature"], seed=1, ignore_eos=True
             )
             before = {} if llm.core.speculation is None else llm.core.speculation.to_dict()
+            llm.core.scheduler._max_num_seqs = job["load"]
             start = time.perf_counter()
             outputs = llm.generate(job["prompts"], params)
             seconds = time.perf_counter() - start
@@ -156,8 +157,8 @@ def table(workload: str, args: argparse.Namespace) -> None:
         rates: dict[str, list[float]] = {name: [] for name in methods}
         drafts = {name: [0.0, 0.0, 0.0, 0.0] for name in methods}
         for number in range(args.rounds + 1):
-            prompts = [spec["prompt"](rng) for _ in range(load)]
-            job = {"prompts": prompts, "max_tokens": spec["max_tokens"], "temperature": args.temperature}
+            prompts = [spec["prompt"](rng) for _ in range(args.turns * load)]
+            job = {"load": load, "prompts": prompts, "max_tokens": spec["max_tokens"], "temperature": args.temperature}
             tokens = None
             for name in methods if number % 2 else reversed(methods):
                 answer = workers[name].do(job)
@@ -195,7 +196,7 @@ def formula(workload: str, args: argparse.Namespace) -> None:
         rng, measured, costs = random.Random(0), [], []
         accepted = rejected = 0.0
         for number in range(args.rounds + 1):
-            job = {"prompts": [spec["prompt"](rng)], "max_tokens": 400, "temperature": args.temperature}
+            job = {"load": 1, "prompts": [spec["prompt"](rng)], "max_tokens": 400, "temperature": args.temperature}
             base, answer = plain.do(job), worker.do(job)
             assert base["tokens"] == answer["tokens"] or args.dtype != "float32"
             if not number:
@@ -223,6 +224,7 @@ def main() -> None:
     parser.add_argument("--methods", default="ngram,draft")
     parser.add_argument("--loads", default="1,4,16,64")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=3, help="requests one after the other in each place")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--formula", action="store_true", help="the draft model beside the formula")
