@@ -283,10 +283,10 @@ class EngineCore:
         """The text that is certain with this token, which makes them so many."""
         params = request.params
         is_last = request.is_finished and num_tokens == request.num_tokens
-        is_end = is_last and request.finish_reason == "stop" and token is not None
-        hidden = is_end and token.token_id in request.stop_token_ids and not params.include_stop_str_in_output
+        token_id = None if token is None else token.token_id
+        is_end = is_last and request.finish_reason == "stop" and token_id in request.stop_token_ids
         return stream.push(
-            None if token is None or hidden else token.token_id,
+            None if is_end and not params.include_stop_str_in_output else token_id,
             last=is_last,
             may_stop=num_tokens - request.num_prompt_tokens > params.min_tokens,
         )

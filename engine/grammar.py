@@ -93,7 +93,7 @@ class Grammar:
         Returns the token taken.
         """
         landing = self._landing
-        if landing.has_begun:
+        if landing.settles(len(self._tokens)):
             token_id = landing.token(len(self._tokens))
         self.advance(token_id)
         if self.error is not None or self.matcher.is_stopped() or not landing.is_due(num_left):

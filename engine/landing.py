@@ -85,8 +85,12 @@ class Landing:
 
     @property
     def has_begun(self) -> bool:
-        """Whether what comes is settled."""
+        """Whether a way to the end is settled."""
         return self._way is not None
+
+    def settles(self, num_tokens: int) -> bool:
+        """Whether that way says what comes after so many tokens; a step with drafts, tried again, may begin before."""
+        return self._way is not None and num_tokens >= self._start
 
     def token(self, num_tokens: int) -> int:
         """What to take after so many tokens, once it has begun."""

@@ -168,11 +168,13 @@ class Request:
 class Ahead:
     """A request as it will be if its next tokens are these; for the sampler, which only looks."""
 
-    __slots__ = ("_more", "_request")
+    __slots__ = ("_more", "_request", "grammar")
 
-    def __init__(self, request: Request, more: Sequence[int]) -> None:
+    def __init__(self, request: Request, more: Sequence[int], *, is_constrained: bool = True) -> None:
+        """`is_constrained`: whether it has the request's grammar, which moves when a token is taken."""
         self._request = request
         self._more = more
+        self.grammar = request.grammar if is_constrained else None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._request, name)

@@ -107,7 +107,7 @@ class DraftModel:
         sampling = [row.request for row in rows if row.samples]
         hidden = self._model.forward(inputs, self._cache)[: len(sampling)]
         logits = self._as_wide_as_the_targets(self._model.logits(hidden))
-        places: list[Drawing] = [Ahead(request, list(drafts[request])) for request in sampling]
+        places: list[Drawing] = [Ahead(request, list(drafts[request]), is_constrained=False) for request in sampling]
         for request, result in zip(sampling, sample(logits, places), strict=True):
             if isinstance(result, SampledToken):
                 drafts[request].append(result.token_id)

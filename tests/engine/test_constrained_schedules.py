@@ -3,8 +3,10 @@
 import random
 
 import pytest
+from faulty_drafters import Prophet, speculate
 from random_schedule import Arrival, random_llm, run_schedule
 from random_schemas import random_schema
+from tiny_models import VOCAB_SIZE
 
 from splitfuse.engine import LLM, SamplingParams, StructuredOutputs
 from splitfuse.engine.batch import Batch, Moves, RowResult
@@ -103,6 +105,36 @@ def test_a_step_tried_again_advances_no_grammar_twice(tiny_folder: str) -> None:
     runner = Stumbling(llm)
     run_schedule(llm, arrivals)
     assert runner.num_failures > 20
+    assert texts(arrivals) == expected
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_drafts_are_checked_against_the_grammar(tiny_folder: str, seed: int) -> None:
+    """Most drafts are right, some allowed but wrong, some not allowed at all; steps are tried again too."""
+    rng = random.Random(f"drafts{seed}")
+    arrivals = constrained_arrivals(rng, 30)
+    expected = alone(tiny_folder, arrivals)
+    llm = LLM(tiny_folder, dtype="float32", max_num_seqs=12, block_size=4, enable_prefix_caching=seed == 0)
+    answers = {
+        (tuple(arrival.prompt), index): tokens
+        for arrival, outputs in zip(arrivals, expected, strict=True)
+        for index, (tokens, _) in enumerate(outputs)
+    }
+    drafter = Prophet(answers, rng=rng, vocab_size=VOCAB_SIZE)
+    speculation = speculate(llm, drafter, max_drafts=rng.randint(1, 9))
+    if seed:
+        Stumbling(llm)
+    run_schedule(llm, arrivals)
+    assert texts(arrivals) == expected
+    assert speculation.num_draft_tokens > speculation.num_accepted_tokens > 100
+
+
+def test_a_draft_model_leaves_grammars_alone(tiny_folder: str) -> None:
+    arrivals = constrained_arrivals(random.Random(5), 12)
+    expected = alone(tiny_folder, arrivals)
+    config = {"model": tiny_folder, "num_speculative_tokens": 4, "adaptive": False}
+    llm = LLM(tiny_folder, dtype="float32", speculative_config=config)
+    run_schedule(llm, arrivals)
     assert texts(arrivals) == expected
 
 
