@@ -62,7 +62,7 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "random-221m": {
         "prompt": repetition,
         "max_tokens": 96,
-        "engine": {"shape": "221m", "load_format": "dummy"},
+        "engine": {"shape": "llama-221m", "load_format": "dummy"},
     },
 }
 
