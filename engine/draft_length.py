@@ -163,7 +163,8 @@ class DraftLengths(Generic[Key]):
         if self._credit_s is None:
             self._credit_s = _FIRST_CREDIT * plain
         if self._credit_s <= 0:
-            self._next_look = self._num_steps + _MOST_IDLE
+            num_steps = int(-self._credit_s / (_SHARE_AT_RISK * plain))  # until it is paid back
+            self._next_look = self._num_steps + min(max(num_steps, _MOST_IDLE), _MAX_WAIT)
             return {}
         any_at_all, token = self.step_times.extra(len(requests), plain)
         costs = Costs(
@@ -191,8 +192,9 @@ class DraftLengths(Generic[Key]):
         idle = [request for request in requests if request not in chosen and request not in unread]
         chosen |= self._probes(idle, costs)
         if not chosen:
-            soonest = min((self._records[request].next_probe for request in idle), default=0)
-            self._next_look = max(self._num_steps + 1, min(soonest, self._num_steps + _MOST_IDLE))
+            latest = self._num_steps + _MOST_IDLE
+            soonest = min((self._records[request].next_probe for request in idle), default=latest)
+            self._next_look = max(self._num_steps + 1, min(soonest, latest))
         return chosen
 
     def _probes(self, requests: Sequence[Key], costs: Costs) -> dict[Key, int]:
