@@ -1,185 +1,226 @@
-// Weight-only int8 and int4 matrix products on the CPU: a panel of weights is widened once and meets all rows of x.
+// Weight-only int8 and int4 matrix products on the CPU: a weight is widened in registers, on its way into the product.
 //
 // w = scale · u + offset. int8: u in -127..127, a scale per output, no offset. int4: u in 0..15, scale and offset per
-// output and group of K. Layout, by the packer in cpu_quantized.py: panels of PANEL outputs; in a panel, per pair of
-// neighbouring k (int8) or two such pairs (int4, the second in the high halves), 32 bytes per 16 outputs.
-// int4 as bfloat16 is free: 0x4300 | u is 128 + u, and the 128 goes into the offset.
+// output and group of K. Layout, by the packer in cpu_quantized.py: panels of PANEL outputs; in a panel steps of two
+// neighbouring k (int8) or four (int4, the second two in the high halves), two bytes per output. The float scales of
+// its outputs stand before a panel (int8), scales and offsets before each of its groups (int4).
+//
+// bfloat16 rows meet the weights as 16-bit integers under a power of two per group of k: exact unless a value is less
+// than a 128th of the largest of its group, then off by at most 2^-15 of that. A group's sum is exact. Groups are added
+// in order, so that a row's result does not depend on its company to the bit.
 
-#include <vector>
+#include <memory>
 
-#include "cpu_product.h"
+#include "cpu_panels.h"
 
 namespace {
 
-constexpr int V = 4, PANEL = V * LANES;
-constexpr int CHUNK = 128;   // k of a widened panel: 16 KB as bfloat16
-constexpr int ROWS = 96;     // rows of x that share a widened panel
+constexpr int STEPS = 4;  // between prefetches
+constexpr int STEP_BYTES = 2 * PANEL;
+constexpr int MAX_GROUP = 256;  // of k that share an exponent; 2^31 allows 512
 
-struct Quantized {
-    const uint8_t* data;
-    const float *scales, *offsets;  // [num_groups][padded N]
-    int64_t bits, num_outputs, num_inputs, group;
-    int64_t padded() const { return (num_outputs + PANEL - 1) / PANEL * PANEL; }
-    int64_t panel_bytes() const { return PANEL * num_inputs * bits / 8; }
+inline float from_bits(uint32_t bits) {
+    float out;
+    std::memcpy(&out, &bits, 4);
+    return out;
+}
+
+// How rows and weights of a group meet: as floats anywhere.
+struct Floats {
+    typedef float element;
+    typedef sums_t sums;
+    struct lanes {
+        sums_t even, odd;
+    };
+
+    template <typename T>
+    static float put(const T* x, int64_t count, element* to, float* scale) {
+        float sum = 0;
+        for (int64_t k = 0; k < count; k++) sum += to[k] = to_float(x[k]);
+        *scale = 1;
+        return sum;
+    }
+    // Of two bytes per lane the low value and the high; with 4 bits those of one half.
+    template <int BITS>
+    static lanes widen(const uint8_t* from, int half) {
+        typedef int16_t words __attribute__((vector_size(2 * WIDTH)));
+        words both;
+        std::memcpy(&both, from, sizeof both);
+        words low = BITS == 8 ? (both << 8) >> 8 : (both >> 4 * half) & 15;
+        words high = BITS == 8 ? both >> 8 : (both >> (8 + 4 * half)) & 15;
+        return {__builtin_convertvector(low, sums_t), __builtin_convertvector(high, sums_t)};
+    }
+    static sums multiply_add(sums sum, const lanes& w, const element* x) { return sum + w.even * x[0] + w.odd * x[1]; }
+    static sums_t to_floats(sums sum) { return sum; }
 };
 
-template <typename T>
-class Panel {
-    typedef typename Operand<T>::Scalar Scalar;
-    typedef typename Operand<T>::Vector Vector;
-    static constexpr int PACK = Operand<T>::PACK;
+#ifdef __AVX512VNNI__
+// As 16-bit integers: 32 products an instruction, as many as with bfloat16.
+struct Integers {
+    typedef int16_t element;
+    typedef ivec sums;
+    typedef __m512i lanes;
 
-   public:
-    // Widen `count` values of k from `begin` of a panel.
-    void widen(const Quantized& w, const uint8_t* panel, int64_t begin, int64_t count) {
-        const int64_t per_step = w.bits == 8 ? 2 : 4;
-        const uint8_t* from = panel + begin / per_step * V * 32;
-        for (int64_t k = 0; k < count; k += per_step)
-            for (int v = 0; v < V; v++, from += 32) w.bits == 8 ? put(k, v, from) : put_halves(k, v, from);
+    static float put(const bf16* x, int64_t count, element* to, float* scale) {
+        uint16_t most = 0;
+        for (int64_t k = 0; k < count; k++) {
+            uint16_t size = x[k].bits & 0x7fff;
+            most = size > most ? size : most;
+        }
+        uint32_t exponent = most >> 7 < 16 ? 16 : most >> 7;
+        float up = from_bits((268 - exponent) << 23);  // the largest comes to 2^14..2^15
+        int32_t sum = 0;
+        for (int64_t k = 0; k < count; k++) {
+            int32_t value = int32_t(__builtin_rintf(to_float(x[k]) * up));
+            sum += to[k] = int16_t(value);
+        }
+        *scale = from_bits(exponent == 255 ? 0x7fc00000 : (exponent - 14) << 23);  // NaN where not all is finite
+        return float(sum) * *scale;
+    }
+    template <int BITS>
+    static lanes widen(const uint8_t* from, int half) {
+        __m256i both = _mm256_loadu_si256((const __m256i*)from);
+        if (BITS == 8) return _mm512_cvtepi8_epi16(both);
+        __m512i wide = _mm512_cvtepu8_epi16(both);
+        return half ? _mm512_srli_epi16(wide, 4) : _mm512_and_si512(wide, _mm512_set1_epi16(15));
+    }
+    static sums multiply_add(sums sum, lanes w, const element* x) {
+        int32_t both;
+        std::memcpy(&both, x, sizeof both);
+        return (sums)_mm512_dpwssd_epi32((__m512i)sum, w, _mm512_set1_epi32(both));
+    }
+    static sums_t to_floats(sums sum) { return __builtin_convertvector(sum, sums_t); }
+};
+#endif
+
+template <typename T>
+struct Kind {
+    typedef Floats type;
+};
+#ifdef __AVX512VNNI__
+template <>
+struct Kind<bf16> {
+    typedef Integers type;
+};
+#endif
+
+template <typename T, int BITS>
+struct Quantized {
+    typedef typename Kind<T>::type Meet;
+    typedef typename Meet::element element;
+    static constexpr int LINES = STEPS * STEP_BYTES / 64, PER_STEP = BITS == 8 ? 2 : 4;
+    static constexpr int64_t HEADER = (BITS == 8 ? 1 : 2) * PANEL * sizeof(float);  // of a panel or a group
+    const uint8_t* data;
+    const T* bias;  // [N] or null
+    T* out;         // [T][N]
+    int64_t num_outputs, num_inputs, group;
+    std::unique_ptr<element[]> x = {};              // [T][K]
+    std::unique_ptr<float[]> x_scales = {}, x_sums = {};  // [T][groups]
+
+    int64_t num_groups() const { return (num_inputs + group - 1) / group; }
+    int64_t num_points() const { return num_inputs / PER_STEP / STEPS; }
+    int64_t panel_bytes() const {
+        return num_inputs / PER_STEP * STEP_BYTES + HEADER * (BITS == 8 ? 1 : num_groups());
+    }
+    const uint8_t* panel(int64_t number) const { return data + number * panel_bytes(); }
+
+    void put(const T* from, int64_t num_rows, int num_threads) {
+        const int64_t groups = num_groups();
+        x.reset(new element[num_rows * num_inputs]);
+        x_scales.reset(new float[num_rows * groups]);
+        x_sums.reset(new float[num_rows * groups]);
+#pragma omp parallel for num_threads(num_rows < 32 ? 1 : num_threads) schedule(static)
+        for (int64_t i = 0; i < num_rows * groups; i++) {
+            int64_t k = i % groups * group, at = i / groups * num_inputs + k;
+            x_sums[i] = Meet::put(from + at, num_inputs - k < group ? num_inputs - k : group, x.get() + at, &x_scales[i]);
+        }
     }
 
-    // sums[m][v] over the chunk for M rows of x.
-    template <int M>
-    void multiply(const Scalar* x, int64_t x_row, int64_t count, vec sums[M][V]) const {
-        product<M, V, Scalar>([&](int m) { return x + m * x_row; }, 1, lanes, count / PACK, sums);
+    // M rows from `row` against P panels from `number`.
+    template <int M, int P>
+    void multiply(int64_t row, int64_t number, Ahead ahead) const {
+        const int64_t groups = num_groups(), stride = panel_bytes();
+        const uint8_t* w = panel(number) + (BITS == 8 ? HEADER : 0);
+        sums_t totals[M][P * V] = {};
+        for (int64_t i = 0; i < groups; i++) {
+            const int64_t k = i * group, steps = (num_inputs - k < group ? num_inputs - k : group) / PER_STEP;
+            const uint8_t* header = w;
+            if (BITS == 4) w += HEADER;
+            typename Meet::sums sums[M][P * V] = {};
+            add<M, P>(w, stride, x.get() + row * num_inputs + k, steps, ahead, sums);
+            w += steps * STEP_BYTES;
+            for (int v = 0; v < P * V; v++) {
+                const float* of = (const float*)(header + v / V * stride) + v % V * WIDTH;
+                for (int m = 0; m < M; m++) {
+                    const int64_t at = (row + m) * groups + i;
+                    sums_t sum = Meet::to_floats(sums[m][v]) * x_scales[at];
+                    if (BITS == 8) totals[m][v] += sum;
+                    else totals[m][v] = sum * at_width(of) + (at_width(of + PANEL) * x_sums[at] + totals[m][v]);
+                }
+            }
+        }
+        finish<M, P>(row, number, totals);
     }
 
    private:
-    Vector lanes[CHUNK / PACK * V];
-
-#ifdef __AVX512BF16__
-    static constexpr bool PAIRS = PACK == 2;
-#else
-    static constexpr bool PAIRS = false;
-#endif
-
-    void put(int64_t k, int v, const uint8_t* from) {
-#ifdef __AVX512BF16__
-        if constexpr (PAIRS) {
-            __m512 low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)from)));
-            __m512 high = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)(from + 16))));
-            lanes[k / 2 * V + v] = (uvec)_mm512_cvtne2ps_pbh(high, low);
-            return;
-        }
-#endif
-        for (int i = 0; i < LANES; i++)
-            for (int p = 0; p < 2; p++) ((float*)(lanes + (k + p) * V + v))[i] = (int8_t)from[2 * i + p];
+    static sums_t at_width(const float* from) {
+        sums_t out;
+        std::memcpy(&out, from, sizeof out);
+        return out;
     }
 
-    void put_halves(int64_t k, int v, const uint8_t* from) {
-#ifdef __AVX512BF16__
-        if constexpr (PAIRS) {
-            __m512i wide = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i*)from));
-            __m512i base = _mm512_set1_epi16(0x4300);
-            lanes[k / 2 * V + v] = (uvec)_mm512_ternarylogic_epi64(wide, _mm512_set1_epi16(15), base, 0xEA);  // (a & b) | c
-            lanes[(k / 2 + 1) * V + v] = (uvec)_mm512_or_si512(_mm512_srli_epi16(wide, 4), base);
-            return;
-        }
-#endif
-        for (int i = 0; i < LANES; i++)
-            for (int p = 0; p < 2; p++) {
-                ((float*)(lanes + (k + p) * V + v))[i] = 128.0f + (from[2 * i + p] & 15);
-                ((float*)(lanes + (k + 2 + p) * V + v))[i] = 128.0f + (from[2 * i + p] >> 4);
+    // sums[m][v] over the steps of one group.
+    template <int M, int P>
+    __attribute__((always_inline)) inline void add(const uint8_t* w, int64_t stride, const element* rows, int64_t steps,
+                                                   Ahead& ahead, typename Meet::sums sums[M][P * V]) const {
+        auto step = [&](int64_t k) __attribute__((always_inline)) {
+            for (int half = 0; half < PER_STEP / 2; half++) {
+                typename Meet::lanes lanes[P * V];
+                for (int v = 0; v < P * V; v++)
+                    lanes[v] = Meet::template widen<BITS>(w + v / V * stride + k * STEP_BYTES + v % V * WIDTH * 2, half);
+                for (int m = 0; m < M; m++)
+                    for (int v = 0; v < P * V; v++)
+                        sums[m][v] = Meet::multiply_add(sums[m][v], lanes[v], rows + m * num_inputs + k * PER_STEP + 2 * half);
             }
+        };
+        int64_t k = 0;
+        for (; k + STEPS <= steps; k += STEPS) {
+            ahead.fetch();  // with one row too: 4 bits 3.79 -> 2.98 ms for all of a 221 M Llama's
+            for (int i = 0; i < STEPS; i++) step(k + i);
+        }
+        for (; k < steps; k++) step(k);
+    }
+
+    template <int M, int P>
+    void finish(int64_t row, int64_t number, sums_t totals[M][P * V]) const {
+        for (int p = 0; p < P; p++) {
+            const float* scales = (const float*)panel(number + p);
+            for (int m = 0; m < M; m++) {
+                for (int v = 0; BITS == 8 && v < V; v++) totals[m][p * V + v] *= at_width(scales + v * WIDTH);
+                write(out, bias, num_outputs, row + m, (number + p) * PANEL, (const float*)(totals[m] + p * V));
+            }
+        }
     }
 };
 
-// Rows [begin, begin + count) of x against one panel; `sums` is [count][PANEL] floats.
-template <typename T>
-struct Work {
-    typedef typename Operand<T>::Scalar Scalar;
-    const Quantized& w;
-    const Scalar* x;  // [T][K / PACK]
-    const float* x_sums;  // [T][num_groups]: of each group of k; only for int4
-    int64_t x_row;
-    static constexpr int PACK = Operand<T>::PACK;
-
-    void run(Panel<T>& panel, int64_t number, int64_t begin, int64_t count, float* sums) const {
-        const uint8_t* data = w.data + number * w.panel_bytes();
-        std::memset(sums, 0, count * PANEL * sizeof(float));
-        const int64_t chunk = w.bits == 4 && w.group < CHUNK ? w.group : CHUNK;
-        for (int64_t k = 0; k < w.num_inputs; k += chunk) {
-            int64_t size = w.num_inputs - k < chunk ? w.num_inputs - k : chunk;
-            panel.widen(w, data, k, size);
-            int64_t group = w.bits == 4 ? k / w.group : 0;
-            int64_t at = group * w.padded() + number * PANEL;
-            int64_t row = 0;
-            for (; row + 6 <= count; row += 6) add<6>(panel, begin, row, k, size, group, at, sums);
-            switch (count - row) {
-                case 1: add<1>(panel, begin, row, k, size, group, at, sums); break;
-                case 2: add<2>(panel, begin, row, k, size, group, at, sums); break;
-                case 3: add<3>(panel, begin, row, k, size, group, at, sums); break;
-                case 4: add<4>(panel, begin, row, k, size, group, at, sums); break;
-                case 5: add<5>(panel, begin, row, k, size, group, at, sums); break;
-            }
-        }
-    }
-
-    template <int M>
-    void add(const Panel<T>& panel, int64_t begin, int64_t row, int64_t k, int64_t size, int64_t group, int64_t at, float* sums) const {
-        vec found[M][V] = {};
-        panel.template multiply<M>(x + (begin + row) * x_row + k / PACK, x_row, size, found);
-        int64_t num_groups = w.num_inputs / w.group;
-        for (int m = 0; m < M; m++)
-            for (int v = 0; v < V; v++) {
-                vec total = found[m][v] * load(w.scales + at + v * LANES);
-                if (w.bits == 4 && k % w.group == 0)  // once per group
-                    total += load(w.offsets + at + v * LANES) * x_sums[(begin + row + m) * num_groups + group];
-                float* to = sums + (row + m) * PANEL + v * LANES;
-                store(to, load(to) + total);
-            }
-    }
-};
-
-template <typename T>
-void multiply(const Quantized& w, const T* x, const T* bias, T* out, int64_t num_rows, int num_threads) {
-    typedef typename Operand<T>::Scalar Scalar;
-    constexpr int PACK = Operand<T>::PACK;
-    const int64_t num_groups = w.num_inputs / w.group, num_panels = w.padded() / PANEL;
-    std::vector<float> x_sums(w.bits == 4 ? num_rows * num_groups : 0);
-    if (w.bits == 4)
-        for (int64_t i = 0; i < num_rows * num_groups; i++) {
-            const T* from = x + i * w.group;
-            vec total = {};
-            for (int64_t k = 0; k < w.group; k += LANES) total += load(from + k);
-            x_sums[i] = sum(total);
-        }
-    std::vector<float> widened;
-    const Scalar* operand = (const Scalar*)x;
-    if constexpr (PACK == 1 && sizeof(T) == 2) {
-        widened.resize(num_rows * w.num_inputs);
-        for (size_t i = 0; i < widened.size(); i++) widened[i] = to_float(x[i]);
-        operand = (const Scalar*)widened.data();
-    }
-    const Work<T> work{w, operand, x_sums.data(), w.num_inputs / PACK};
-    const int64_t num_parts = (num_rows + ROWS - 1) / ROWS;
-#pragma omp parallel num_threads(num_threads)
-    {
-        Panel<T> panel;
-        std::vector<float> sums(PANEL * (num_rows < ROWS ? num_rows : ROWS));
-#pragma omp for schedule(static)
-        for (int64_t item = 0; item < num_panels * num_parts; item++) {
-            int64_t number = item / num_parts, begin = item % num_parts * ROWS;
-            int64_t count = num_rows - begin < ROWS ? num_rows - begin : ROWS;
-            work.run(panel, number, begin, count, sums.data());
-            for (int64_t row = 0; row < count; row++) {
-                T* to = out + (begin + row) * w.num_outputs + number * PANEL;
-                int64_t width = w.num_outputs - number * PANEL < PANEL ? w.num_outputs - number * PANEL : PANEL;
-                for (int64_t i = 0; i < width; i++)
-                    store_one(to + i, sums[row * PANEL + i] + (bias ? to_float(bias[number * PANEL + i]) : 0.0f));
-            }
-        }
-    }
+template <typename T, int BITS>
+void multiply(const void* x, const void* data, const void* bias, void* out, int64_t num_rows, int64_t num_outputs,
+              int64_t num_inputs, int64_t group, int num_threads) {
+    Quantized<T, BITS> w{(const uint8_t*)data, (const T*)bias, (T*)out, num_outputs, num_inputs,
+                         group < MAX_GROUP ? group : MAX_GROUP};
+    w.put((const T*)x, num_rows, num_threads);
+    multiply_panels(w, num_rows, num_threads);
 }
 
 }  // namespace
 
-#define ENTRY_POINT(T, SUFFIX)                                                                                       \
-    extern "C" void quantized_linear_##SUFFIX(const void* x, const void* data, const void* scales, const void* offsets, \
-                                              const void* bias, void* out, int64_t num_rows, int64_t num_outputs,    \
-                                              int64_t num_inputs, int64_t group, int64_t bits, int64_t num_threads) { \
-        Quantized w{(const uint8_t*)data, (const float*)scales, (const float*)offsets, bits, num_outputs, num_inputs, group}; \
-        multiply<T>(w, (const T*)x, (const T*)bias, (T*)out, num_rows, (int)num_threads);                            \
+// x [T, K], data from the packer, bias [N] or null → out [T, N]; int8: K is even, int4: a group divides it.
+#define ENTRY_POINT(T, SUFFIX)                                                                                      \
+    extern "C" void quantized_linear_##SUFFIX(const void* x, const void* data, const void* bias, void* out,         \
+                                              int64_t num_rows, int64_t num_outputs, int64_t num_inputs,            \
+                                              int64_t group, int64_t bits, int64_t num_threads) {                   \
+        auto* run = bits == 8 ? multiply<T, 8> : multiply<T, 4>;                                                    \
+        run(x, data, bias, out, num_rows, num_outputs, num_inputs, group, (int)num_threads);                        \
     }
 
 ENTRY_POINT(float, float32)

@@ -9,25 +9,19 @@ from torch import Tensor
 from . import native
 from .quantize import QuantizedWeight
 
-_LANES, _VECTORS = 16, 4  # of a panel of outputs, as in cpu_quantized.cpp
+_PANEL = 32  # outputs side by side, as in cpu_panels.h
 
 
 class QuantizedLinear:
     """A weight of 8 or 4 bits and what multiplies it."""
 
-    __slots__ = ("_bias", "_bits", "_data", "_group", "_library", "_num_outputs", "_offsets", "_scales")
+    __slots__ = ("_bias", "_bits", "_data", "_group", "_library", "_num_outputs")
 
     def __init__(self, weight: QuantizedWeight, bias: Tensor | None, library: CDLL) -> None:
         self._library = library
         self._num_outputs = len(weight.values)
         self._bits, self._group, self._bias = weight.bits, weight.group, bias
-        padding = -self._num_outputs % (_LANES * _VECTORS)
-        self._data = _panels(F.pad(weight.values, (0, 0, 0, padding)), weight.bits)
-        self._scales = F.pad(weight.scales, (0, padding)).contiguous()
-        self._offsets = None
-        if weight.offsets is not None:
-            # The kernel multiplies by 128 + u, which is what its bits spell as a bfloat16.
-            self._offsets = F.pad(weight.offsets - 128 * weight.scales, (0, padding)).contiguous()
+        self._data = _panels(weight)
 
     def multiply(self, x: Tensor) -> Tensor:
         """x [T, K] → [T, N]."""
@@ -36,8 +30,6 @@ class QuantizedLinear:
         getattr(self._library, f"quantized_linear_{native.DTYPES[x.dtype]}")(
             x.data_ptr(),
             self._data.data_ptr(),
-            self._scales.data_ptr(),
-            None if self._offsets is None else self._offsets.data_ptr(),
             None if self._bias is None else self._bias.data_ptr(),
             out.data_ptr(),
             len(x),
@@ -50,10 +42,22 @@ class QuantizedLinear:
         return out
 
 
-def _panels(values: Tensor, bits: int) -> Tensor:
-    """[N, K] → panels of 64 outputs; in them pairs of k for 16 outputs side by side; int4: two pairs in a byte."""
-    num_outputs, num_inputs = values.shape
-    pairs = 2 if bits == 4 else 1
-    shape = (num_outputs // (_LANES * _VECTORS), _VECTORS, _LANES, num_inputs // (2 * pairs), pairs, 2)
-    parts = values.view(shape).permute(4, 0, 3, 1, 2, 5)
-    return (parts[0] | parts[1] << 4 if bits == 4 else parts[0]).contiguous()
+def _panels(weight: QuantizedWeight) -> Tensor:
+    """[N, K] → [panels, groups, bytes]: the scales (and offsets) of 32 outputs, then their pairs of k side by side.
+
+    int4: two pairs of k in a byte.
+    """
+    padding = -len(weight.values) % _PANEL
+    values = F.pad(weight.values, (0, 0, 0, padding))
+    pairs = 2 if weight.bits == 4 else 1
+    num_groups = len(weight.scales)
+    shape = (-1, _PANEL, num_groups, weight.group // (2 * pairs), pairs, 2)
+    parts = values.view(shape).permute(4, 0, 2, 3, 1, 5)
+    packed = parts[0] | parts[1] << 4 if pairs == 2 else parts[0]
+    packed = packed.reshape(len(packed), num_groups, -1).view(torch.uint8)
+    headers = [
+        F.pad(part, (0, padding)).view(num_groups, -1, _PANEL).transpose(0, 1).contiguous().view(torch.uint8)
+        for part in (weight.scales, weight.offsets)
+        if part is not None
+    ]
+    return torch.cat((*headers, packed), dim=2)

@@ -31,7 +31,7 @@ _SOURCES = [
         "cpu_quantized.cpp",
     )
 ]
-_HEADERS = [Path(__file__).with_name(name) for name in ("cpu_vector.h", "cpu_product.h")]
+_HEADERS = [Path(__file__).with_name(name) for name in ("cpu_panels.h", "cpu_product.h", "cpu_vector.h")]
 # No -ffast-math: it would let the compiler assume that there is no NaN. These two only drop errno and traps.
 _FLAGS = [
     *("-O3", "-march=native", "-std=c++17", "-fPIC", "-fopenmp"),
@@ -42,7 +42,7 @@ _P, _N, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _SIGNATURES = {
     "paged_attention": [_P] * 7 + [_N] * 10 + [_F, _F, _N],
     "attend_chunks": [_P] * 7 + [_N] * 11 + [_F, _F, _N],
-    "quantized_linear": [_P] * 6 + [_N] * 6,
+    "quantized_linear": [_P] * 4 + [_N] * 6,
     "add_layer_norm": [_P] * 6 + [_N] * 2 + [_F, _N],
     "silu_mul": [_P] * 2 + [_N] * 3,
     "gelu_tanh_mul": [_P] * 2 + [_N] * 3,
