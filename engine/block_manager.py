@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from .batch import Moves
 from .blocks import BlockAllocator
 from .prefix_cache import PrefixCache
-from .request import Request
+from .request import Request, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,9 @@ class BlockManager:
     def find_prefix(self, request: Request) -> Prefix:
         """What is there already of a waiting request: its leader's prompt, or what the prefix cache knows."""
         leader = None if request.num_output_tokens else request.leader
-        if leader is not None and leader.block_table and leader.num_computed_tokens >= request.num_prompt_tokens:
+        # A leader that has ended may yet hold blocks, but what is in them need not be good.
+        is_there = leader is not None and leader.status is Status.RUNNING
+        if leader is not None and is_there and leader.num_computed_tokens >= request.num_prompt_tokens:
             return self._forked(leader)
         if self.cache is None:
             return _NOTHING

@@ -17,6 +17,7 @@ from .detokenizer import TextStream
 from .draft_length import Drafted
 from .errors import ConstraintError, RequestFailedError
 from .outputs import OutputDelta, PromptLogprobs, StepStats
+from .overlap import OverlappedScheduler
 from .record import RecordingScheduler
 from .request import Request
 from .scheduler import Progress, Scheduler
@@ -48,7 +49,8 @@ class StepOutput:
 class EngineCore:
     """Holds the unfinished requests and takes them through steps.
 
-    `schedule`, `update`, `add` and `abort` belong to one thread; `execute` may run in another in between.
+    `schedule`, `update`, `add` and `abort` belong to one thread; `execute` may run in another in between. Turns say
+    when each is called. `is_overlapped`: a step may be scheduled before the one before it has been updated.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class EngineCore:
         tokenizer: Tokenizer | None,
         recording: TextIO | None = None,
         speculation: Speculation | None = None,
+        is_overlapped: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.blocks = BlockManager(
@@ -71,9 +74,10 @@ class EngineCore:
             prefix_caching=config.enable_prefix_caching,
         )
         self.allocator = self.blocks.device
-        self.scheduler = (
-            Scheduler(config, self.blocks) if recording is None else RecordingScheduler(config, self.blocks, recording)
-        )
+        self.scheduler = OverlappedScheduler(config, self.blocks) if is_overlapped else Scheduler(config, self.blocks)
+        if recording is not None:
+            assert not is_overlapped, "a recording tells of one step at a time"
+            self.scheduler = RecordingScheduler(config, self.blocks, recording)
         self.scheduler.costs.seconds_per_block = seconds_per_block
         self._runner = runner
         if recording is not None:
@@ -216,7 +220,8 @@ class EngineCore:
         plain: list[RowResult] = []
         for row, result in zip(batch.rows, results, strict=True):
             if isinstance(result, ScoredRow):
-                self._prompt_logprobs[row.request].extend(result.logprobs)
+                if row.request in self._prompt_logprobs:  # it may have ended meanwhile
+                    self._prompt_logprobs[row.request].extend(result.logprobs)
                 plain.append(result.result)
             else:
                 plain.append(result)

@@ -8,7 +8,7 @@ because the step under way still writes to its blocks.
 import heapq
 import itertools
 from bisect import insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -143,10 +143,14 @@ class Scheduler:
             self._to_finish.setdefault(request, (reason, stop_reason))
             return False
         (self.running if request.status is Status.RUNNING else self.waiting).remove(request)
-        self._blocks.release(request)
+        self._let_go(request)
         request.status = Status.FINISHED
         request.finish_reason, request.stop_reason, request.finished_time = reason, stop_reason, now
         return True
+
+    def _let_go(self, request: Request) -> None:
+        """Free what a request that ends has held."""
+        self._blocks.release(request)
 
     def expire(self, now: float) -> list[Request]:
         """End requests whose time is over. Returns them."""
@@ -290,7 +294,7 @@ class Scheduler:
                 num_more = self._blocks.blocks_to_add(request, request.num_tokens + num_drafts) - num_blocks
                 room.give_drafts(request, num_drafts, num_more)
 
-    def _waits_for_its_leader(self, request: Request, admitted: dict[Request, Prefix]) -> bool:
+    def _waits_for_its_leader(self, request: Request, admitted: Container[Request]) -> bool:
         """Whether the prompt that it shares is being computed just now."""
         leader = request.leader
         if leader is None or request.num_output_tokens:
@@ -413,9 +417,13 @@ class Scheduler:
             self.finish(request, reason="length", now=now)
         return gap
 
+    def _holders(self) -> list[Request]:
+        """Whose block tables are in force."""
+        return self.running
+
     def check(self) -> None:
         """Prove the invariants; tests call this after every step."""
-        self._blocks.check(self.running, self.waiting)
+        self._blocks.check(self._holders(), self.waiting)
         assert self.running == sorted(self.running, key=self._order)
         assert self.waiting == sorted(self.waiting, key=self._order)
         assert not set(self.running) & set(self.waiting)

@@ -29,6 +29,7 @@ CONTROL_FLOOR = [
     "model_config",
     "models.registry",
     "outputs",
+    "overlap",
     "policies",
     "preemption",
     "prefix_cache",

@@ -16,6 +16,7 @@ from splitfuse.engine.request import Request
 
 VOCAB_SIZE = 1024
 UNWRITTEN = -1
+WAS_BAD = "something that it reads is bad"
 BAD = -2  # an entry that went bad, as a NaN would: whatever is computed from it is bad too
 
 Blocks = list[list[int]]
@@ -153,7 +154,7 @@ class FakeModel:
         num_known = row.end - row.num_drafts
         if BAD in context[:num_known] or request in self.trouble.not_finite:
             self.failed.add(request)
-            return RowFailure("not finite")
+            return RowFailure(WAS_BAD if BAD in context[:num_known] else "not finite")
         tokens = [SampledToken(draw(request.seed, context[:num_known]))]
         for place, draft in enumerate(row.draft_token_ids):
             seen = context[: num_known + place + 1]

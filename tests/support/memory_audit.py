@@ -39,7 +39,7 @@ class MemoryAudit:
 
     def check(self, scheduler: Scheduler) -> None:
         """After a step."""
-        check_pool(self._blocks.device, [request.block_table for request in scheduler.running])
+        check_pool(self._blocks.device, [request.block_table for request in scheduler._holders()])
         if self._blocks.host is not None:
             check_pool(self._blocks.host, [request.host_block_table for request in scheduler.waiting])
         if self._contents is not None:

@@ -11,7 +11,7 @@ from fake_model import VOCAB_SIZE, FakeModel, Seer, Trouble
 from world_settings import CALM, Weather, draw_settings, draw_weather
 
 from splitfuse.engine.batch import Batch, RowFailure
-from splitfuse.engine.core import EngineCore
+from splitfuse.engine.core import EngineCore, Runner
 from splitfuse.engine.speculation import Speculation
 
 _LOOK_UP = 0.1  # how often somebody's prefix is looked up beside the engine
@@ -32,24 +32,25 @@ class World:
             block_size=self.settings.config.block_size,
         )
         self._core = self._make_core(recording)
-        self._audit = (NoAudit if listens_only else Audit)(self._core, self._model, self.settings)
+        self._audit = self._make_audit(listens_only=listens_only)
         self._arrivals = Arrivals(self._rng, self.settings)
         self._clients = Clients(self._model)
         self.num_steps = 0
         self._seen: Counter[str] = Counter()
         self._events: deque[tuple[object, ...]] = deque(maxlen=24)
 
-    def _make_core(self, recording: TextIO | None) -> EngineCore:
+    def _make_core(self, recording: TextIO | None, runner: Runner | None = None) -> EngineCore:
         settings = self.settings
         core = EngineCore(
             settings.config,
-            self._model,
+            runner or self._model,
             num_blocks=settings.num_blocks,
             num_host_blocks=settings.num_host_blocks,
             seconds_per_block=settings.seconds_per_block,
             tokenizer=None,
             recording=recording,
-            speculation=self._speculation(),
+            is_overlapped=runner is not None,
+            speculation=None if runner is not None else self._speculation(),
             clock=lambda: self._now,
         )
         if core.blocks.cache is not None:
@@ -69,6 +70,9 @@ class World:
             adaptive=settings.chooses_lengths,
             clock=lambda: self._now,
         )
+
+    def _make_audit(self, *, listens_only: bool) -> Audit:
+        return (NoAudit if listens_only else Audit)(self._core, self._model, self.settings)
 
     @property
     def seen(self) -> Counter[str]:
@@ -103,11 +107,15 @@ class World:
         streams = self._clients.streams
         most = 50 + 4 * sum(stream.request.max_num_tokens for stream in streams.values())
         for _ in range(most):
-            if not self._core.num_unfinished:
+            if self._is_over:
                 break
             self._step(CALM)
         assert not streams, f"{len(streams)} outputs have not ended after {most} calm steps"
         self._audit.when_empty()
+
+    @property
+    def _is_over(self) -> bool:
+        return not self._core.num_unfinished
 
     def _step(self, weather: Weather) -> None:
         """As AsyncEngine's loop does it: requests come and go before the step and while it is under way."""

@@ -1,0 +1,64 @@
+"""Worlds that are driven a step ahead of their results, on a device that does its work when it likes.
+
+SPLITFUSE_TEST_OVERLAPPED_SEEDS makes a longer or a shorter run.
+"""
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import overlap_bugs
+import pytest
+from overlapped_world import OverlappedWorld
+
+NUM_SEEDS = int(os.environ.get("SPLITFUSE_TEST_OVERLAPPED_SEEDS", "24"))
+STEPS = 600
+MOST_SEEDS = 60
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, logger="splitfuse.engine")  # failures are part of every world
+
+
+def test_no_rule_is_broken_and_every_token_is_the_oracles() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(NUM_SEEDS):
+        world = OverlappedWorld(seed)
+        world.run(STEPS)
+        seen += world.seen
+    assert seen["ahead"] > seen["alone"], "most steps are decided while another one runs"
+    events = ("abort", "mass abort", "culprit", "not finite", "pass raises", "n > 1", "clock jump", "prefix hit")
+    moves = ("swapped out", "swapped in", "copied", "recompute", "swap")
+    endings = ("length", "stop", "abort", "timeout", "error")
+    for what in (*events, *moves, *(f"ends by {reason}" for reason in endings)):
+        assert seen[what] > 0, f"{what} never happened"
+
+
+@pytest.fixture
+def planted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    bug = overlap_bugs.BUGS[request.param]
+    wrong = bug.make(getattr(bug.owner, bug.name))
+    num_calls = 0
+
+    def counted(*args: Any, **more: Any) -> Any:
+        nonlocal num_calls
+        num_calls += 1
+        return wrong(*args, **more)
+
+    monkeypatch.setattr(bug.owner, bug.name, counted)
+    yield
+    assert num_calls > 0
+
+
+@pytest.mark.parametrize("planted", overlap_bugs.BUGS, indirect=True)
+def test_a_planted_bug_is_caught(planted: None) -> None:
+    for seed in range(MOST_SEEDS):
+        try:
+            OverlappedWorld(seed).run(STEPS)
+        except AssertionError as exc:
+            print(f"{seed + 1} seeds; {str(exc).splitlines()[0]}")
+            return
+    pytest.fail(f"{MOST_SEEDS} worlds do not see it")

@@ -1,0 +1,63 @@
+"""SimulatedStream: a device whose work is done when a seeded chance lets it, in its order, not when it is given.
+
+Work is a closure over host and device memory: what it reads is what stands there when it runs. So a buffer written
+again too early, or results read before their event, are seen as what they are: other numbers.
+"""
+
+import random
+from collections import deque
+from collections.abc import Callable
+
+
+class SimulatedEvent:
+    """Has happened when all work given before it has been done."""
+
+    def __init__(self, stream: "SimulatedStream", num_before: int) -> None:
+        self._stream = stream
+        self._num_before = num_before
+
+    def wait(self) -> None:
+        self._stream.run_until(self._num_before)
+
+
+class SimulatedStream:
+    """As `engine.streams`. `laziness`: the chance that the device stops before its next piece of work."""
+
+    def __init__(self, rng: random.Random, *, laziness: float = 0.5) -> None:
+        self._rng = rng
+        self._laziness = laziness
+        self._queue: deque[Callable[[], None]] = deque()
+        self._num_done = 0
+
+    @property
+    def num_queued(self) -> int:
+        return len(self._queue)
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Give work."""
+        self.drift()
+        self._queue.append(work)
+        self.drift()
+
+    def record(self) -> SimulatedEvent:
+        """The event of all the work given so far."""
+        event = SimulatedEvent(self, self._num_done + len(self._queue))
+        self.drift()
+        return event
+
+    def drift(self) -> None:
+        """Time goes by: the device does some of its work, or none, or all."""
+        while self._queue and self._rng.random() >= self._laziness:
+            self._do_next()
+
+    def run_until(self, num_done: int) -> None:
+        while self._num_done < num_done:
+            self._do_next()
+
+    def synchronize(self) -> None:
+        """Do all there is."""
+        self.run_until(self._num_done + len(self._queue))
+
+    def _do_next(self) -> None:
+        self._num_done += 1
+        self._queue.popleft()()
