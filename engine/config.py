@@ -64,6 +64,8 @@ class EngineConfig:
     target_itl_ms: float | None = None  # longest gap between tokens to aim at; each step's budget follows from it
     max_queue_size: int = 1024  # requests waiting; one more is refused with a time to come back
     max_queue_seconds: float | None = None  # the same for the predicted time to a first token
+    async_scheduling: bool | None = None  # decide a step while the one before it runs; None = on a GPU
+    enforce_eager: bool = False  # no CUDA graphs
     seed: int = 0
     num_threads: int | None = None  # CPU threads of the model; None = the cores this process may use
     log_steps: bool = False
@@ -108,6 +110,9 @@ class EngineConfig:
         self._refuse_what_is_not_built()
 
     def _refuse_what_is_not_built(self) -> None:
+        for name in ("record", "speculative_config"):
+            if self.async_scheduling and getattr(self, name) is not None:
+                raise ConfigError(f"async_scheduling and {name} do not go together yet; leave one of them out")
         if not self.enable_chunked_prefill:
             raise ConfigError("enable_chunked_prefill is always on here: chunks are what splitfuse is about")
 

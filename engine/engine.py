@@ -22,6 +22,7 @@ from .outputs import OutputDelta, RequestMetrics, StepStats
 from .request import Request
 from .sampling_params import SamplingParams
 from .tokenizer import Tokenizer
+from .turns import Turns
 
 _log = logging.getLogger("splitfuse.engine")
 
@@ -73,6 +74,7 @@ class AsyncEngine:
         self.max_model_len = 0
         self._core: EngineCore | None = None
         self._intake: Intake
+        self._turns: Turns
         self._sinks: dict[str, DeltaSink] = {}
         self._outputs_left: dict[str, set[int]] = {}
         self._work = asyncio.Event()
@@ -94,7 +96,9 @@ class AsyncEngine:
         self.loaded = parts.runner.loaded
         self.tokenizer, self._intake = parts.tokenizer, parts.intake
         self.model_config, self.max_model_len = self.loaded.model_config, self.loaded.max_model_len
-        self._core = parts.core(self.config.for_streams(str(self.loaded.device)))
+        config = self.config.for_streams(str(self.loaded.device))
+        self._core = parts.core(config)
+        self._turns = parts.turns(config, self._core)
         if not self._draining:  # stopped meanwhile
             self._loop_task = asyncio.create_task(self._loop(self._core), name="splitfuse-engine")
 
@@ -278,8 +282,11 @@ class AsyncEngine:
         try:
             while True:
                 self._work.clear()
-                if core.num_unfinished:
+                if core.num_unfinished or self._turns.is_busy:
                     await self._step(core)
+                elif self._turns.has_chore:
+                    self._idle.set()
+                    await asyncio.get_running_loop().run_in_executor(self._executor, self._turns.do_chore)
                 else:
                     self._idle.set()
                     await self._work.wait()
@@ -295,13 +302,14 @@ class AsyncEngine:
 
     async def _step(self, core: EngineCore) -> None:
         self._dispatch(core.expire())
-        scheduled = core.schedule()
-        if scheduled is None:
+        turn = self._turns.begin()
+        if turn is None:
             await asyncio.sleep(0)
             return
-        batch, start = scheduled
-        results = await asyncio.get_running_loop().run_in_executor(self._executor, core.execute, batch)
-        output = core.update(batch, results, start)
+        results = await asyncio.get_running_loop().run_in_executor(self._executor, self._turns.run, turn)
+        output = self._turns.end(turn, results)
+        if output is None:
+            return  # the first step is on its way
         assert output.stats is not None
         self._last_progress = output.stats.time
         self._steps.append(output.stats)

@@ -1,6 +1,7 @@
 """A Batch's plain numbers become the ragged tensors of one forward pass. Knows no model."""
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -8,6 +9,10 @@ from torch import Tensor
 
 from ..kernels.ops import RaggedBatch
 from .batch import Batch
+from .request import Request
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Arrays = dict[str, Array]
 
 
 class Inputs(NamedTuple):
@@ -21,8 +26,20 @@ class Inputs(NamedTuple):
     logits_indices: Tensor
 
 
-def build_inputs(batch: Batch, *, block_size: int, device: torch.device) -> Inputs:
-    """Lay the rows out one after the other. Host work is a few list operations per row and numpy for the rest."""
+class Bounds(NamedTuple):
+    """What the host has to know of a batch to launch it."""
+
+    num_decodes: int
+    max_query_len: int
+    max_seq_len: int
+
+
+def input_arrays(batch: Batch, *, block_size: int) -> tuple[Arrays, Bounds]:
+    """Lay the rows out one after the other, as arrays named like the fields of Inputs and RaggedBatch.
+
+    Host work is a few list operations per row and numpy for the rest. The last token of a row may not be known yet: it
+    is 0 then, and `unknown_sources` says where it comes from.
+    """
     rows = batch.rows
     lengths = np.fromiter((row.num_tokens for row in rows), dtype=np.int32, count=len(rows))
     query_start_loc = np.zeros(len(rows) + 1, dtype=np.int32)
@@ -31,7 +48,8 @@ def build_inputs(batch: Batch, *, block_size: int, device: torch.device) -> Inpu
 
     token_ids: list[int] = []
     for row in rows:
-        token_ids += row.token_ids
+        known = row.token_ids
+        token_ids += known if len(known) == row.num_tokens else [*known, 0]
     # Position of token t = its place in the row + the row's start.
     row_of_token = np.repeat(np.arange(len(rows)), lengths)
     starts = seq_lens - lengths
@@ -61,20 +79,44 @@ def build_inputs(batch: Batch, *, block_size: int, device: torch.device) -> Inpu
     if scoring:
         logits_indices = np.concatenate([logits_indices, *scoring])
 
-    def tensor(array: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]") -> Tensor:
-        return torch.from_numpy(array).to(device, non_blocking=True)
+    arrays = {
+        "token_ids": np.array(token_ids, dtype=np.int64),
+        "positions": positions,
+        "slot_mapping": slot_mapping,
+        "query_start_loc": query_start_loc,
+        "seq_lens": seq_lens,
+        "logits_indices": logits_indices,
+        "block_tables": block_tables,
+    }
+    return arrays, Bounds(int((lengths == 1).sum()), int(lengths.max()), int(seq_lens.max()))
 
+
+def unknown_sources(batch: Batch, places: Mapping[Request, int]) -> Array:
+    """[num_decodes] int64: at which place of the step before the one token of a row was drawn; -1 if it is known."""
+    decodes = [row for row in batch.rows if row.num_tokens == 1]
+    sources = (places[row.request] if row.end > row.request.num_tokens else -1 for row in decodes)
+    return np.fromiter(sources, dtype=np.int64, count=len(decodes))
+
+
+def as_inputs(fields: Mapping[str, Tensor], bounds: Bounds) -> Inputs:
+    """The tensors of `input_arrays`, as the model takes them."""
     return Inputs(
-        token_ids=tensor(np.array(token_ids, dtype=np.int64)),
-        positions=tensor(positions),
-        slot_mapping=tensor(slot_mapping),
+        token_ids=fields["token_ids"],
+        positions=fields["positions"],
+        slot_mapping=fields["slot_mapping"],
         ragged=RaggedBatch(
-            query_start_loc=tensor(query_start_loc),
-            seq_lens=tensor(seq_lens),
-            block_tables=tensor(block_tables),
-            num_decodes=int((lengths == 1).sum()),
-            max_query_len=int(lengths.max()),
-            max_seq_len=int(seq_lens.max()),
+            query_start_loc=fields["query_start_loc"],
+            seq_lens=fields["seq_lens"],
+            block_tables=fields["block_tables"],
+            **bounds._asdict(),
         ),
-        logits_indices=tensor(logits_indices),
+        logits_indices=fields["logits_indices"],
+    )
+
+
+def build_inputs(batch: Batch, *, block_size: int, device: torch.device) -> Inputs:
+    """The batch, all of whose tokens are known, on the device."""
+    arrays, bounds = input_arrays(batch, block_size=block_size)
+    return as_inputs(
+        {name: torch.from_numpy(array).to(device, non_blocking=True) for name, array in arrays.items()}, bounds
     )

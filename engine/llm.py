@@ -14,6 +14,7 @@ from .intake import Prompt
 from .loading import load
 from .outputs import CompletionOutput, RequestOutput
 from .sampling_params import SamplingParams
+from .turns import take_turn
 
 
 class LLM:
@@ -27,6 +28,7 @@ class LLM:
         self._lock = threading.Lock()  # one call at a time takes the steps
         self.tokenizer = parts.tokenizer
         self.core = parts.core(self.config)
+        self._turns = parts.turns(self.config, self.core)
 
     def generate(
         self,
@@ -84,13 +86,15 @@ class LLM:
         outputs = [self._add(prompt, each) for prompt, each in zip(many, params, strict=True)]
         by_id = {output.request_id: output for output in outputs}
         try:
-            while self.core.num_unfinished:
-                for delta in self.core.step().deltas:
+            while self.core.num_unfinished or self._turns.is_busy:
+                for delta in take_turn(self.core, self._turns).deltas:
                     by_id[delta.request_id].add(delta)
                     if delta.error is not None:
                         raise delta.error
         finally:
             self.core.abort_all()  # nothing to do unless we leave early
+            while self._turns.is_busy:
+                take_turn(self.core, self._turns)
         for output in outputs:
             metrics = output.outputs[0].metrics
             output.num_cached_tokens = metrics.num_cached_tokens if metrics else 0

@@ -15,6 +15,7 @@ from .model_config import ModelConfig
 from .model_runner import ModelRunner, model_folder
 from .speculation import Speculation
 from .tokenizer import Tokenizer
+from .turns import OverlappedTurns, PlainTurns, Turns
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,19 @@ class EngineParts:
     runner: ModelRunner
     intake: Intake
 
+    def is_overlapped(self, config: EngineConfig) -> bool:
+        """Whether steps are decided while others run: on a GPU, unless something needs one step at a time."""
+        if config.async_scheduling is not None:
+            return config.async_scheduling
+        needs_single_steps = config.record is not None or config.speculative_config is not None
+        return self.runner.loaded.device.type == "cuda" and not needs_single_steps
+
+    def turns(self, config: EngineConfig, core: EngineCore) -> Turns:
+        """What drives a core made by these parts."""
+        return OverlappedTurns(core, self.runner.launcher(config)) if self.is_overlapped(config) else PlainTurns(core)
+
     def core(self, config: EngineConfig) -> EngineCore:
-        """The step loop over these parts. Raises ConfigError if the recording cannot be written."""
+        """The steps over these parts. Raises ConfigError if the recording cannot be written."""
         loaded = self.runner.loaded
         try:
             # The core closes it.
@@ -42,6 +54,7 @@ class EngineParts:
             tokenizer=self.tokenizer,
             recording=recording,
             speculation=self.speculation(config),
+            is_overlapped=self.is_overlapped(config),
         )
 
     def speculation(self, config: EngineConfig) -> Speculation | None:

@@ -12,12 +12,16 @@ from .batch import Batch, BatchRow, Moves, RowFailure, RowResult, RunResult, Sco
 from .config import DEMO_DRAFT, DEMO_FOLDER, EngineConfig
 from .errors import ConfigError
 from .grammar import TokenMasks
+from .graphs import CudaRecorder, graph_sizes
 from .inputs import build_inputs
 from .kv_cache import KVCache, num_cache_blocks
+from .launcher import DeviceLauncher
 from .model_config import ModelConfig
 from .models.registry import model_class
+from .policies import BATCHING_POLICIES
 from .prompt_scores import score
 from .sampler import NOT_FINITE, sample_rows
+from .streams import stream_of
 from .weights import weight_source
 
 _WEIGHT_BITS = {None: 16, "int8": 8, "int4": 4}
@@ -89,6 +93,27 @@ class ModelRunner:
             num_host_blocks=num_host_blocks,
             seconds_per_block=self._cache.measure_swap(),
         )
+
+    def launcher(self, config: EngineConfig) -> DeviceLauncher:
+        """What launches this model's steps without waiting for them, over the same cache."""
+        loaded, whole_prompts = self.loaded, BATCHING_POLICIES[config.batching_policy].whole_prompts
+        launcher = DeviceLauncher(
+            self._model,
+            self._cache,
+            stream_of(self._device),
+            device=self._device,
+            max_num_tokens=max(config.max_num_batched_tokens, loaded.max_model_len if whole_prompts else 0),
+            max_num_seqs=config.max_num_seqs,
+            max_model_len=loaded.max_model_len,
+        )
+        if self._device.type == "cuda" and not config.enforce_eager:
+            launcher.use_graphs(
+                CudaRecorder(self._device),
+                sizes=graph_sizes(config.max_num_seqs),
+                hidden_size=loaded.model_config.hidden_size,
+                dtype=loaded.dtype,
+            )
+        return launcher
 
     @torch.inference_mode()
     def move(self, moves: Moves) -> None:

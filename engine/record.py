@@ -30,6 +30,7 @@ _NOT_DECIDING = {
     *("speculative_config", "speculative_model", "num_speculative_tokens", "kv_cache_dtype", "max_model_len"),
     *("gpu_memory_utilization", "kv_cache_memory_bytes", "num_kv_blocks"),
     *("enable_chunked_prefill", "chat_template", "max_queue_size", "max_queue_seconds", "log_steps", "record"),
+    *("async_scheduling", "enforce_eager"),
 }
 # The settings on which a scheduler's decisions depend, beside the sizes of its pools.
 DECIDING_FIELDS = tuple(f.name for f in dataclasses.fields(EngineConfig) if f.name not in _NOT_DECIDING)

@@ -36,6 +36,15 @@ class Launcher(Protocol):
         """Have a step computed. A row may go one token beyond what its request knows: the one drawn for it last."""
         ...
 
+    @property
+    def has_chore(self) -> bool:
+        """Whether there is something to do while there are no steps."""
+        ...
+
+    def do_chore(self) -> None:
+        """A piece of it."""
+        ...
+
 
 @dataclass(eq=False, slots=True)
 class Flight:
@@ -74,9 +83,20 @@ class Turns(Protocol):
         """Book what came of it; None if nothing was collected."""
         ...
 
+    @property
+    def has_chore(self) -> bool:
+        """Whether there is something to do while nothing is under way."""
+        ...
+
+    def do_chore(self) -> None:
+        """A piece of it; in the thread of `run`."""
+        ...
+
 
 class PlainTurns:
     """Each step is decided when the results of the one before are known."""
+
+    has_chore = False
 
     def __init__(self, core: EngineCore) -> None:
         self._core = core
@@ -98,6 +118,9 @@ class PlainTurns:
         assert turn.collected is not None
         self.is_busy = False
         return self._core.update(turn.collected.batch, list(results), turn.collected.start)
+
+    def do_chore(self) -> None:
+        pass
 
 
 class OverlappedTurns:
@@ -172,6 +195,13 @@ class OverlappedTurns:
         assert output.stats is not None
         self._last_end = output.stats.time
         return output
+
+    @property
+    def has_chore(self) -> bool:
+        return self._launcher.has_chore
+
+    def do_chore(self) -> None:
+        self._launcher.do_chore()
 
 
 def take_turn(core: EngineCore, turns: Turns) -> StepOutput:

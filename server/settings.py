@@ -89,6 +89,8 @@ HELP = {
     "target_itl_ms": "longest gap between tokens to aim at, in ms; sets each step's budget",
     "max_queue_seconds": "refuse (429) when the predicted time to a first token is longer",
     "max_queue_size": "requests that may wait; one more is answered 429",
+    "async_scheduling": "decide a step while the one before it runs; nothing = on a GPU",
+    "enforce_eager": "run without CUDA graphs",
     "seed": "seed of requests that bring none",
     "num_threads": "CPU threads of the model; nothing = the cores of this process",
     "chat_template": "file with a chat template, or the template itself, instead of the model's own",

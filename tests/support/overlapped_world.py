@@ -57,6 +57,8 @@ class FakeLauncher:
     It is the runner too: steps that run alone wait for all that was given before.
     """
 
+    has_chore = False
+
     def __init__(self, model: FakeModel, stream: SimulatedStream) -> None:
         self._model = model
         self._stream = stream
@@ -69,6 +71,8 @@ class FakeLauncher:
     def run(self, batch: Batch) -> Sequence[RowResult]:
         self._stream.synchronize()
         return self._model.run(batch)
+
+    def do_chore(self) -> None: ...
 
     def launch(self, batch: Batch) -> FakePending:
         trouble, self._model.trouble = self._model.trouble, Trouble()
