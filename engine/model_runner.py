@@ -55,7 +55,9 @@ class ModelRunner:
         # While weights are read: the first start on a machine builds the CPU library, about 7 s.
         preparing = threading.Thread(target=ops.prepare, args=(device,), name="splitfuse-prepare")
         preparing.start()
-        with weight_source(folder, load_format=config.load_format, dtype=dtype, seed=config.seed) as source:
+        with weight_source(
+            folder, load_format=config.load_format, dtype=dtype, seed=config.seed, device=device
+        ) as source:
             build = model_class(model_config.architecture)
             self._model = build(
                 model_config,

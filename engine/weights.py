@@ -16,6 +16,8 @@ from torch import Tensor
 
 from .config import read_json
 from .errors import ConfigError
+from .streams import stream_of
+from .weight_reader import WeightReader, tensor_places
 
 INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
@@ -40,8 +42,10 @@ class WeightSource(Protocol):
 class SafetensorsSource:
     """Reads a folder's safetensors. Never pickle: .bin and .pt files are refused with the way to convert them."""
 
-    def __init__(self, folder: Path, *, dtype: torch.dtype) -> None:
+    def __init__(self, folder: Path, *, dtype: torch.dtype, reads_ahead_to: torch.device | None = None) -> None:
+        """`reads_ahead_to`: the device to which all the tensors are brought from now on, by several threads."""
         self._dtype = dtype
+        self._reader: WeightReader | None = None
         self._files: dict[Path, Any] = {}
         self._file_of_name: dict[str, Path] = {}
         self._taken: set[str] = set()
@@ -49,13 +53,32 @@ class SafetensorsSource:
             for name in names if names is not None else self._open(path).keys():
                 self._file_of_name[name] = path
         self._where = folder
+        if reads_ahead_to is not None:
+            self._reader = self._read_ahead(reads_ahead_to)
+
+    def _read_ahead(self, device: torch.device) -> WeightReader:
+        """Of what the index names, which need not be all that the files hold."""
+        files = dict.fromkeys(self._file_of_name.values())
+        for path in files:
+            self._open(path)  # checks what tensor_places does not
+        found = (place for path in files for place in tensor_places(path))
+        places = [place for place in found if self._file_of_name.get(place.name) == place.path]
+        return WeightReader(places, device=device, stream=stream_of(device))
+
+    def close(self) -> None:
+        """Let go of the files."""
+        if self._reader is not None:
+            self._reader.close()
+        self._files.clear()
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         path = self._file_of_name.get(name)
         if path is None:
             raise ConfigError(f"{self._where}: no tensor {name!r} in the weights; do they belong to this config.json?")
         try:
-            tensor: Tensor = self._open(path).get_tensor(name)
+            reader = self._reader
+            is_ahead = reader is not None and reader.has(name)
+            tensor: Tensor = reader.take(name) if reader and is_ahead else self._open(path).get_tensor(name)
         except (SafetensorError, OSError, ValueError, RuntimeError) as exc:
             raise ConfigError(f"{path}: tensor {name!r} cannot be read ({exc}); fetch the file again") from exc
         if tuple(tensor.shape) != shape:
@@ -119,19 +142,21 @@ _NORM = re.compile(r"(norm|\bln_\w+)\.weight$")
 class DummySource:
     """Seeded random weights for measuring without a checkpoint: normal, 0.02 wide; norms are ones, biases zeros."""
 
-    def __init__(self, *, dtype: torch.dtype, seed: int) -> None:
+    def __init__(self, *, dtype: torch.dtype, seed: int, device: torch.device | None = None) -> None:
+        """Drawn on `device`: a GPU draws 16 GB in a moment, a CPU in a minute, and not the same numbers."""
         self._dtype = dtype
         self._seed = seed
+        self._device = device or torch.device("cpu")
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         if _NORM.search(name):
-            return torch.ones(shape, dtype=self._dtype)
+            return torch.ones(shape, dtype=self._dtype, device=self._device)
         if name.endswith(".bias"):
-            return torch.zeros(shape, dtype=self._dtype)
+            return torch.zeros(shape, dtype=self._dtype, device=self._device)
         # Keyed by name, so that no tensor depends on the order in which others are taken.
         key = int.from_bytes(hashlib.sha256(f"{self._seed}/{name}".encode()).digest()[:8], "big") >> 1
-        generator = torch.Generator().manual_seed(key)
-        return torch.empty(shape, dtype=self._dtype).normal_(0.0, 0.02, generator=generator)
+        generator = torch.Generator(self._device).manual_seed(key)
+        return torch.empty(shape, dtype=self._dtype, device=self._device).normal_(0.0, 0.02, generator=generator)
 
     def has(self, name: str) -> bool:
         return True
@@ -141,13 +166,18 @@ class DummySource:
 
 
 @contextmanager
-def weight_source(folder: Path, *, load_format: str, dtype: torch.dtype, seed: int) -> Iterator[WeightSource]:
-    """The source for --load-format; its files are let go of at the end."""
+def weight_source(
+    folder: Path, *, load_format: str, dtype: torch.dtype, seed: int, device: torch.device
+) -> Iterator[WeightSource]:
+    """The source for --load-format; its files are let go of at the end.
+
+    For a GPU the tensors are brought there by several threads. A CPU takes them from the mapped files as it packs them.
+    """
     if load_format == "dummy":
-        yield DummySource(dtype=dtype, seed=seed)
+        yield DummySource(dtype=dtype, seed=seed, device=device)
         return
-    source = SafetensorsSource(folder, dtype=dtype)
+    source = SafetensorsSource(folder, dtype=dtype, reads_ahead_to=device if device.type == "cuda" else None)
     try:
         yield source
     finally:
-        source._files.clear()
+        source.close()
