@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from overlapped_llm import compare
+from overlapped_llm import compare, launcher_of
 from simulated_stream import SimulatedStream
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.batch import RunResult
 from splitfuse.engine.device_sampler import draw
 from splitfuse.engine.launcher import DeviceLauncher, PendingTokens
@@ -106,3 +108,43 @@ def test_slots_take_turns_and_wait_for_their_event() -> None:
     assert staging.take() is first
     assert stream.num_queued == 0, "it has waited"
     assert first.tokens[:2].tolist() == [5, 6]
+
+
+class NothingWaits(TorchDispatchMode):
+    """Fails on what would read a value back from a device, or copy to or from it memory that is not pinned."""
+
+    WAITS = ("aten::_local_scalar_dense", "aten::nonzero", "aten::_to_copy", "aten::masked_select", "aten::unique")
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.name().partition(".")[0]
+        assert name not in self.WAITS, f"{name} waits for the device"
+        indices = args[1] if name in ("aten::index", "aten::index_put_") else []
+        assert not any(index is not None and index.dtype == torch.bool for index in indices), "a boolean index waits"
+        return func(*args, **(kwargs or {}))
+
+
+def test_nothing_on_the_way_waits_for_the_device(tiny_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model and the ops are others' affair: `kernels.cuda` promises the same of its own."""
+    llm = LLM(tiny_folder, dtype="float32", device="cpu", async_scheduling=True)
+    launcher = launcher_of(llm)
+
+    def forward(inputs: Any, cache: Any) -> torch.Tensor:
+        return torch.zeros(len(inputs.logits_indices), 64)
+
+    monkeypatch.setattr(launcher._model, "forward", forward)
+    monkeypatch.setattr(launcher._model, "logits", lambda hidden: hidden.repeat(1, 2))
+    monkeypatch.setattr("splitfuse.kernels.ops.filter_logits", lambda logits, *filters: logits)
+    monkeypatch.setattr("splitfuse.kernels.ops.gumbel_argmax", lambda logits, keys: logits.argmax(-1))
+    right, num_watched = DeviceLauncher._compute, 0
+
+    def watched(self: DeviceLauncher, *args: Any) -> None:
+        nonlocal num_watched
+        num_watched += 1
+        with NothingWaits():
+            right(self, *args)
+
+    monkeypatch.setattr(DeviceLauncher, "_compute", watched)
+    params = SamplingParams(top_p=0.5, top_k=3, max_tokens=5, ignore_eos=True)
+    outputs = llm.generate([[30], [40, 50]], params)
+    assert [len(output.outputs[0].token_ids) for output in outputs] == [5, 5]
+    assert num_watched >= 5
