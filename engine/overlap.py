@@ -31,6 +31,7 @@ def reads_tokens(request: Request) -> bool:
     params = request.params
     return bool(
         request.is_scored
+        or request.grammar is not None
         or request.bad_words
         or params.logprobs is not None
         or params.logit_bias
@@ -39,7 +40,6 @@ def reads_tokens(request: Request) -> bool:
         or params.repetition_penalty != 1.0
         or params.presence_penalty
         or params.frequency_penalty
-        or params.structured_outputs is not None
     )
 
 

@@ -27,6 +27,7 @@ GOES_AHEAD: list[dict[str, Any]] = [
     {"n": 3},
 ]
 READS_TOKENS: list[dict[str, Any]] = [{"repetition_penalty": 1.3}, {"logprobs": 2}, {"min_tokens": 5}]
+READS_TOKENS += [{"structured_outputs": {"regex": "[a-f]{2,9}"}}, {"prompt_logprobs": 1}, {"logit_bias": {30: 9.0}}]
 
 
 def params_of(prompts: list[list[int]], seed: int) -> list[SamplingParams]:
