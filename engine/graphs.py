@@ -19,8 +19,8 @@ from .staging import layout_of, num_bytes, views
 
 _log = logging.getLogger("splitfuse.engine")
 
-# Steps of a size that run without a graph before one is recorded amid requests, which costs them two such steps and
-# the recording. So no graph stands before a first token, and a size that comes up once gets none.
+# Steps that run without a graph between one recording amid requests and the next: each costs these a step or two, and
+# the host's work of one. So no first token waits for a graph, and a load of many sizes gets its graphs bit by bit.
 PATIENCE = 32
 
 Forward = Callable[[Tensor, Inputs], Tensor]
@@ -69,7 +69,7 @@ class DecodeGraphs:
         self._buffer, self._hidden, self._tables = buffer, hidden, tables
         self._max_model_len = max_model_len
         self._replays: dict[int, Callable[[], None]] = {}
-        self._num_missed = dict.fromkeys(self._sizes, 0)
+        self._num_missed = 0  # steps
 
     def size_for(self, num_rows: int) -> int | None:
         """The smallest size that holds so many rows; None if none does."""
@@ -84,14 +84,14 @@ class DecodeGraphs:
 
         The largest comes first: the others' memory then fits into what it has taken.
         """
-        self._num_missed[size] += 1
-        if self._num_missed[size] < PATIENCE:
+        self._num_missed += 1
+        if self._num_missed % PATIENCE:
             return None
         return size if self._replays else self._sizes[0]
 
     def next_idle(self) -> int | None:
         """The size to record while there is nothing else to do; None before any has been asked for, and in the end."""
-        if not any(self._num_missed.values()):
+        if not self._num_missed:
             return None
         return next((size for size in self._sizes if size not in self._replays), None)
 
