@@ -23,6 +23,7 @@ from splitfuse.engine import EngineConfig, SamplingParams
 from splitfuse.engine.bench import SHAPES
 from splitfuse.engine.core import EngineCore
 from splitfuse.engine.loading import EngineParts, load
+from splitfuse.engine.turns import take_turn
 
 ALL_SHAPES = {
     **SHAPES,
@@ -91,6 +92,7 @@ class Run:
 
     def __init__(self, parts: EngineParts, config: EngineConfig) -> None:
         self._parts, self._core = parts, parts.core(config)
+        self._turns = parts.turns(config, self._core)
         self._num_added = 0
         self._random = Random(0)
 
@@ -110,8 +112,8 @@ class Run:
 
     def steps(self) -> Iterator[tuple[float, list[str]]]:
         """(when it ended, the requests that got a token) until all have ended. Raises what a request failed with."""
-        while self._core.num_unfinished:
-            deltas = self._core.step().deltas
+        while self._core.num_unfinished or self._turns.is_busy:
+            deltas = take_turn(self._core, self._turns).deltas
             for delta in deltas:
                 if delta.error is not None:
                     raise delta.error
