@@ -30,7 +30,7 @@ class EngineParts:
         """Whether steps are decided while others run: on a GPU, unless something needs one step at a time."""
         if config.async_scheduling is not None:
             return config.async_scheduling
-        needs_single_steps = config.record is not None or config.speculative_config is not None
+        needs_single_steps = config.record is not None or config.speculation is not None
         return self.runner.loaded.device.type == "cuda" and not needs_single_steps
 
     def turns(self, config: EngineConfig, core: EngineCore) -> Turns:

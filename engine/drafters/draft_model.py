@@ -52,7 +52,9 @@ class DraftModel:
         build = model_class(model_config.architecture)
         dtype, device = target.dtype, target.device
         self._max_len = min(target.max_model_len, model_config.max_position_embeddings)
-        with weight_source(folder, load_format=config.load_format, dtype=dtype, seed=config.seed) as source:
+        with weight_source(
+            folder, load_format=config.load_format, dtype=dtype, seed=config.seed, device=device
+        ) as source:
             self._model = build(model_config, source, device=device, max_model_len=self._max_len)
         self._cache = KVCache(
             model_config, num_blocks=target.num_blocks, block_size=config.block_size, dtype=dtype, device=device

@@ -96,7 +96,9 @@ def test_what_is_not_finite_fails_alone(tiny_folder: str, monkeypatch: pytest.Mo
     assert sorted(str(arrival.output.finish_reason) for arrival in arrivals) == ["error", "length"]
 
 
-@pytest.mark.parametrize("other", [{"record": "file"}])
+@pytest.mark.parametrize(
+    "other", [{"record": "file"}, {"speculative_config": {"method": "ngram"}}, {"speculative_model": "ngram"}]
+)
 def test_what_needs_single_steps_refuses_it(other: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="async_scheduling and record"):
+    with pytest.raises(ConfigError, match=r"async_scheduling and (record|speculation)"):
         EngineConfig(async_scheduling=True, **other)
