@@ -15,8 +15,9 @@ from contextlib import contextmanager
 from .batch import Batch, BatchRow, RowFailure, RowResult
 from .block_manager import BlockManager
 from .config import EngineConfig
+from .plan import Plan
 from .request import Request
-from .scheduler import Plan, Progress, Scheduler
+from .scheduler import Progress, Scheduler
 
 MAX_STEPS_UNDER_WAY = 2
 _PLACEHOLDER = -1

@@ -9,60 +9,18 @@ import heapq
 import itertools
 from bisect import insort
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .batch import Batch, BatchRow, RowFailure, RowResult, SampledRun, SampledToken
 from .block_manager import BlockManager, Prefix
 from .config import EngineConfig
 from .fairness import TokenCounters
+from .plan import Plan, Room
 from .policies import BATCHING_POLICIES, QUEUE_ORDERS, Source
 from .preemption import PreemptionCosts
 from .request import Request, Status
 
 _FEW_DEADLINES = 64  # not worth looking through
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """One step's decisions. Nothing has been changed yet."""
-
-    num_tokens: dict[Request, int]  # in the order in which they drew on the budget
-    new_blocks: dict[Request, int]  # free blocks that each takes
-    preempted: dict[Request, bool]  # → whether it is swapped out (else it will be recomputed)
-    admitted: dict[Request, Prefix]  # → what it need not compute
-    num_drafts: dict[Request, int]  # → how many of its tokens are drafts
-
-
-@dataclass(slots=True)
-class _Room:
-    """What is left to hand out while a plan is made."""
-
-    tokens: int
-    blocks: int
-    promised_blocks: int = 0  # blocks that admitted prompts will still need; not for newcomers
-    promised_host_blocks: int = 0
-    num_tokens: dict[Request, int] = field(default_factory=dict)
-    new_blocks: dict[Request, int] = field(default_factory=dict)
-    preempted: dict[Request, bool] = field(default_factory=dict)
-    num_drafts: dict[Request, int] = field(default_factory=dict)
-
-    def give(self, request: Request, num_tokens: int, num_blocks: int) -> None:
-        self.tokens -= num_tokens
-        self.blocks -= num_blocks
-        self.num_tokens[request] = num_tokens
-        self.new_blocks[request] = num_blocks
-
-    def give_drafts(self, request: Request, num_drafts: int, num_blocks: int) -> None:
-        self.tokens -= num_drafts
-        self.blocks -= num_blocks
-        self.num_tokens[request] += num_drafts
-        self.new_blocks[request] += num_blocks
-        self.num_drafts[request] = num_drafts
-
-    def take_back(self, request: Request, num_freed: int) -> None:
-        self.tokens += self.num_tokens.pop(request, 0)
-        self.blocks += self.new_blocks.pop(request, 0) + num_freed
 
 
 class Progress(NamedTuple):
@@ -201,7 +159,7 @@ class Scheduler:
         for request in self.running:
             (decodes if request.num_uncomputed_tokens == 1 else chunks).append(request)
         for sources in self._policy.rounds:
-            room = _Room(tokens=budget, blocks=self._blocks.device.num_free_blocks)
+            room = Room(tokens=budget, blocks=self._blocks.device.num_free_blocks)
             admitted: dict[Request, Prefix] = {}
             for source in sources:
                 if source is not Source.NEWCOMERS:
@@ -215,13 +173,13 @@ class Scheduler:
                 return Plan(room.num_tokens, room.new_blocks, room.preempted, admitted, room.num_drafts)
         return Plan({}, {}, {}, {}, {})
 
-    def _num_tokens_for(self, num_wanted: int, room: _Room) -> int:
+    def _num_tokens_for(self, num_wanted: int, room: Room) -> int:
         """How many of its tokens a request gets; 0 if none can be given."""
         if self._policy.whole_prompts and num_wanted > room.tokens:
             return 0 if room.num_tokens else num_wanted  # longer than the budget: alone
         return min(num_wanted, self._max_chunk, room.tokens)
 
-    def _plan_running(self, room: _Room, requests: Iterable[Request]) -> None:
+    def _plan_running(self, room: Room, requests: Iterable[Request]) -> None:
         blocks_to_add = self._blocks.blocks_to_add
         for request in requests:
             if request in room.preempted:
@@ -239,7 +197,7 @@ class Scheduler:
                 promised = blocks_to_add(request, request.num_tokens) - room.new_blocks.get(request, 0)
                 room.promised_blocks += promised
 
-    def _plan_preemption(self, room: _Room) -> None:
+    def _plan_preemption(self, room: Room) -> None:
         """Choose the next victim: the latest, but nobody for the third time while others can give way."""
         candidates = [request for request in self.running if request not in room.preempted]
         spared = [request for request in candidates[1:] if request.num_preemptions < self._costs.max_preemptions]
@@ -251,7 +209,7 @@ class Scheduler:
         room.preempted[victim] = is_swapped
         room.take_back(victim, self._blocks.num_freed_by(victim, room.preempted))
 
-    def _plan_waiting(self, room: _Room) -> dict[Request, Prefix]:
+    def _plan_waiting(self, room: Room) -> dict[Request, Prefix]:
         admitted: dict[Request, Prefix] = {}
         taken: set[int] = set()  # free blocks that those admitted share
         blocks_for = self._blocks.device.num_blocks_for
@@ -278,7 +236,7 @@ class Scheduler:
             admitted[request] = prefix
         return admitted
 
-    def _plan_drafts(self, room: _Room, drafts: Mapping[Request, int]) -> None:
+    def _plan_drafts(self, room: Room, drafts: Mapping[Request, int]) -> None:
         """Tokens and blocks that are left, to requests that decode in this step. Drafts never make anybody give way."""
         block_size = self._blocks.device.block_size
         for request, num_wanted in drafts.items():

@@ -30,6 +30,7 @@ CONTROL_FLOOR = [
     "models.registry",
     "outputs",
     "overlap",
+    "plan",
     "policies",
     "preemption",
     "prefix_cache",

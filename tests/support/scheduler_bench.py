@@ -1,0 +1,83 @@
+"""A scheduler alone, whose model always says the same token, and requests for it."""
+
+from dataclasses import dataclass, field
+
+from splitfuse.engine.batch import Batch, SampledToken
+from splitfuse.engine.block_manager import BlockManager
+from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.request import Request
+from splitfuse.engine.sampling_params import SamplingParams
+from splitfuse.engine.scheduler import Scheduler
+
+TOKEN = 7
+
+
+def request(
+    num_prompt: int,
+    num_new: int = 8,
+    *,
+    name: str = "r",
+    priority: int = 0,
+    stop: frozenset[int] = frozenset(),
+    leader: Request | None = None,
+    tokens: list[int] | None = None,
+    tenant: str = "",
+    timeout_ms: int | None = None,
+    max_queue_ms: int | None = None,
+) -> Request:
+    tokens = tokens or [1] * num_prompt
+    return Request(
+        request_id=name,
+        prompt_token_ids=tokens,
+        params=SamplingParams(priority=priority, timeout_ms=timeout_ms, max_queue_ms=max_queue_ms),
+        max_num_tokens=len(tokens) + num_new,
+        seed=0,
+        stop_token_ids=stop,
+        leader=leader,
+        tenant=tenant,
+    )
+
+
+@dataclass
+class Bench:
+    """A scheduler whose model always says TOKEN, checked after every move."""
+
+    scheduler: Scheduler
+    now: float = 0.0
+    batches: list[Batch] = field(default_factory=list)
+
+    @classmethod
+    def make(cls, *, num_blocks: int = 1000, num_host_blocks: int = 0, **settings: object) -> "Bench":
+        config = EngineConfig(**{"block_size": 4, "enable_prefix_caching": False, **settings})  # type: ignore[arg-type]
+        blocks = BlockManager(
+            num_blocks=num_blocks,
+            block_size=config.block_size,
+            num_host_blocks=num_host_blocks,
+            prefix_caching=config.enable_prefix_caching,
+        )
+        return cls(Scheduler(config, blocks))
+
+    def add(self, *requests: Request) -> None:
+        for each in requests:
+            self.scheduler.add(each)
+
+    def step(self) -> list[tuple[str, int, int]]:
+        """One step; its rows as (name, from, to)."""
+        self.now += 1.0
+        batch = self.scheduler.schedule(self.now)
+        if batch is None:
+            return []
+        self.scheduler.update(batch, [SampledToken(TOKEN) if row.samples else None for row in batch.rows], self.now)
+        self.scheduler.check()
+        self.batches.append(batch)
+        return [(row.request.request_id, row.start, row.end) for row in batch.rows]
+
+    def run(self) -> None:
+        while self.scheduler.has_work:
+            self.step()
+        self.assert_empty()
+
+    def assert_empty(self) -> None:
+        blocks = self.scheduler._blocks
+        assert blocks.device.num_used_blocks == 0
+        assert blocks.host is None or blocks.host.num_used_blocks == 0
