@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from grammars import compiled
 from tiny_models import byte_tokenizer
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models, normalizers
 
 from splitfuse.engine.config import DEMO_FOLDER
 from splitfuse.engine.errors import InvalidRequestError
-from splitfuse.engine.grammar import CompiledGrammar, Grammar, TokenMasks
+from splitfuse.engine.grammar import Grammar, TokenMasks
 from splitfuse.engine.grammar_compiler import GrammarCompiler
 from splitfuse.engine.model_config import ModelConfig
 from splitfuse.engine.structured_outputs import StructuredOutputs
@@ -25,20 +26,6 @@ SCHEMA = {
     "required": ["name", "size"],
     "additionalProperties": False,
 }
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer(DEMO_FOLDER)
-
-
-@pytest.fixture(scope="module")
-def compiler(tokenizer: Tokenizer) -> GrammarCompiler:
-    return GrammarCompiler(tokenizer, ModelConfig.from_folder(DEMO_FOLDER))
-
-
-def compiled(compiler: GrammarCompiler, **fields: object) -> CompiledGrammar:
-    return compiler.compile(StructuredOutputs(**fields)).result()  # type: ignore[arg-type]
 
 
 def bits(mask: torch.Tensor) -> set[int]:

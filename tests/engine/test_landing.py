@@ -5,29 +5,12 @@ import random
 
 import jsonschema
 import pytest
+from grammars import compiled
 from random_schemas import random_schema
 
-from splitfuse.engine.config import DEMO_FOLDER
-from splitfuse.engine.grammar import CompiledGrammar
 from splitfuse.engine.grammar_compiler import GrammarCompiler
 from splitfuse.engine.landing import Landing
-from splitfuse.engine.model_config import ModelConfig
-from splitfuse.engine.structured_outputs import StructuredOutputs
 from splitfuse.engine.tokenizer import Tokenizer
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer(DEMO_FOLDER)
-
-
-@pytest.fixture(scope="module")
-def compiler(tokenizer: Tokenizer) -> GrammarCompiler:
-    return GrammarCompiler(tokenizer, ModelConfig.from_folder(DEMO_FOLDER))
-
-
-def compiled(compiler: GrammarCompiler, **fields: object) -> CompiledGrammar:
-    return compiler.compile(StructuredOutputs(**fields)).result()  # type: ignore[arg-type]
 
 
 def random_output(matcher: object, rng: random.Random, count: int) -> list[int]:
