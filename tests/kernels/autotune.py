@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 import triton
-from bench_cases import HEAD_DIM, SCALE, Load, Product, Result, median_us
+from bench_cases import HEAD_DIM, SCALE, Load, Product
+from kernel_bench import Result, median_us
 from kernel_cases import INTERPRETED
 
 from splitfuse.kernels import triton_decode, triton_prefill, triton_quantized

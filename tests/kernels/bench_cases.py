@@ -4,116 +4,24 @@ Every kernel is compared with torch before it is timed. Under the interpreter al
 are shares of what the card does at all, or ratios within one run, so they hold for any card.
 """
 
-import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from itertools import cycle
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from kernel_bench import DTYPE, Bench, Goal, Result, difference
 from kernel_cases import DEVICE, INTERPRETED
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
-from triton.testing import do_bench
 
 from splitfuse.kernels import cuda, ops, quantize, reference, triton_decode, triton_experts, triton_quantized
 
-DTYPE = torch.float16 if INTERPRETED else torch.bfloat16
 NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE = (4, 2, 64, 16) if INTERPRETED else (32, 8, 128, 16)  # Llama-3.1-8B
 HIDDEN, MLP = (256, 512) if INTERPRETED else (4096, 14336)
 SCALE = HEAD_DIM**-0.5
 NUM_COPIES = 1 if INTERPRETED else 3  # of the inputs, used in turn
-
-
-@dataclass(frozen=True)
-class Result:
-    name: str
-    microseconds: float
-    gigabytes_per_second: float = 0.0
-    teraflops: float = 0.0
-    share: str = ""  # of the copy or the matmul, whichever bounds it
-    rival: str = ""
-    times_rival: float = 0.0  # the rival's time over ours: above 1 is faster
-    error: float | None = None  # largest difference from torch
-    goal: float = 0.0
-    met: bool | None = None  # None: no goal
-
-    def __str__(self) -> str:
-        rate = f"{self.teraflops:7.1f} TFLOP/s" if self.teraflops else f"{self.gigabytes_per_second:7.0f} GB/s   "
-        error = "" if self.error is None else f"error {self.error:.4f}"
-        rival = f"{self.times_rival:5.2f}x {self.rival}" if self.rival else ""
-        goal = "" if self.met is None else f" {'meets' if self.met else 'MISSES'} {self.goal:g}"
-        return f"{self.name:38} {self.microseconds:10.1f} us {rate} {self.share:14} {error:13} {rival}{goal}"
-
-
-def median_us(run: Callable[[], object]) -> float:
-    if INTERPRETED:
-        start = time.perf_counter()
-        run()
-        return (time.perf_counter() - start) * 1e6
-    return float(do_bench(run, warmup=25, rep=100, return_mode="median")) * 1e3
-
-
-def difference(got: Tensor, expected: Tensor) -> float:
-    return float((got.float() - expected.float()).abs().max())
-
-
-@dataclass(frozen=True)
-class Goal:
-    """At least so much of the limit that bounds it, or so many times the rival's speed."""
-
-    share: float = 0.0
-    times_rival: float = 0.0
-
-    def on(self, result: Result, share: float) -> Result:
-        met = share >= self.share and result.times_rival >= self.times_rival
-        return replace(result, goal=self.times_rival or self.share, met=met)
-
-
-class Bench:
-    """The two limits, and the results so far."""
-
-    def __init__(self, save: Callable[[list[Result]], None]) -> None:
-        self.results: list[Result] = []
-        self._save = save
-        size, side = (2**12, 64) if INTERPRETED else (2**30, 8192)
-        x, y = (torch.randint(0, 255, (size,), dtype=torch.uint8, device=DEVICE) for _ in range(2))
-        microseconds = median_us(lambda: y.copy_(x))
-        self.copy_gigabytes = 2 * size / microseconds / 1e3
-        self._add(Result(f"limit: copy of {size} bytes", microseconds, self.copy_gigabytes))
-        a, b = (torch.randn(side, side, device=DEVICE, dtype=DTYPE) for _ in range(2))
-        microseconds = median_us(lambda: a @ b)
-        self.matmul_teraflops = 2 * side**3 / microseconds / 1e6
-        self._add(Result(f"limit: matmul of {side}^3", microseconds, teraflops=self.matmul_teraflops))
-
-    def _add(self, result: Result) -> None:
-        self.results.append(result)
-        print(result, flush=True)
-        self._save(self.results)  # at once: what comes next may hang
-
-    def time(
-        self,
-        name: str,
-        *runs: Callable[[], Any],
-        num_bytes: float = 0.0,
-        num_operations: float = 0.0,
-        error: float | None = None,
-        rival: tuple[str, Callable[[], Any]] | None = None,
-        goal: Goal | None = None,
-    ) -> float:
-        """Microseconds."""
-        turns = cycle(runs)
-        microseconds = median_us(lambda: next(turns)())
-        gigabytes, teraflops = num_bytes / microseconds / 1e3, num_operations / microseconds / 1e6
-        of_copy, of_matmul = gigabytes / self.copy_gigabytes, teraflops / self.matmul_teraflops
-        share = f"{of_matmul:4.0%} of matmul" if num_operations else f"{of_copy:4.0%} of copy"
-        result = Result(name, microseconds, gigabytes, teraflops, share, error=error)
-        if rival:
-            result = replace(result, rival=rival[0], times_rival=median_us(rival[1]) / microseconds)
-        self._add(goal.on(result, of_matmul if num_operations else of_copy) if goal else result)
-        return microseconds
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from bench_cases import Result
+    from kernel_bench import Result
 
 
 def measure(path: Path, *, card: str) -> None:
@@ -37,7 +37,7 @@ def measure(path: Path, *, card: str) -> None:
 def tune(path: Path, *, seconds: float) -> None:
     """Try other choices for what missed its goal in an earlier run, whose file gets the best of them."""
     from autotune import tune as choose
-    from bench_cases import Result
+    from kernel_bench import Result
 
     document = json.loads(path.read_text())
     tuned = choose([Result(**result) for result in document["results"]], seconds=seconds)

@@ -27,23 +27,6 @@ from splitfuse.engine.turns import take_turn
 
 ALL_SHAPES = {
     **SHAPES,
-    "qwen3-0.6b": {
-        "architectures": ["Qwen3ForCausalLM"],
-        "model_type": "qwen3",
-        "hidden_size": 1024,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "intermediate_size": 3072,
-        "vocab_size": 151936,
-        "max_position_embeddings": 40960,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 1000000.0,
-        "tie_word_embeddings": True,
-        "attention_bias": False,
-        "dtype": "bfloat16",
-    },
     "tiny": {**SHAPES["llama-40m"], "num_hidden_layers": 2, "vocab_size": 500},
 }
 H100_COPY, H100_MATMUL = 3.0e12, 798e12  # of which the goals speak
