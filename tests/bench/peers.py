@@ -8,11 +8,9 @@ up; prompts are new in every round, so that no prefix cache helps. Rates beside 
 
 import argparse
 import json
-import os
 import random
 import statistics
 import sys
-import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -20,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).with_name("peers")))
-from model_folder import write_gguf, write_model_folder
+from model_folder import write_gguf
+from options import model_folder, parser_of
 from processes import Worker, end_children_on_sigterm, python_of
 from roofline import Cost, Meter, Rates
 
-from splitfuse.engine.bench import SHAPES, Point
+from splitfuse.engine.bench import Point
 from splitfuse.engine.model_config import ModelConfig
 
 OURS = "splitfuse"
@@ -153,18 +152,11 @@ def show(result: dict[str, Any]) -> None:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__, peers=["vllm", "llamacpp", "transformers"])
     add = parser.add_argument
-    add("--model", choices=SHAPES, default="llama-221m")
-    add("--peers", nargs="*", default=["vllm", "llamacpp", "transformers"])
     add("--points", nargs="+", type=Point.parse, default=[Point(1, 32), Point(8, 128), Point(32, 256)])
     add("--output-len", type=int, default=64)
-    add("--pairs", type=int, default=3)
-    add("--num-threads", type=int, default=len(os.sched_getaffinity(0)))
-    add("--seed", type=int, default=0)
     add("--settings", type=json.loads, default={}, help='of peers, as JSON: {"vllm": {"enforce_eager": true}}')
-    add("--folder", type=Path, help="where the weights are or will be; default: a temporary folder")
-    add("--save-result", type=Path, help="write the figures as JSON")
     return parser.parse_args()
 
 
@@ -172,8 +164,7 @@ def main() -> None:
     args = parse()
     end_children_on_sigterm()
     with ExitStack() as stack:
-        scratch = args.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        folder = write_model_folder(scratch / args.model, args.model)
+        folder = model_folder(args, stack)
         if "llamacpp" in args.peers:
             write_gguf(folder, python_of("llamacpp"))
         bench = Bench(args, folder, stack)

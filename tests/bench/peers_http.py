@@ -9,13 +9,11 @@ one every two seconds; what counts is the gap between the streams' tokens, and h
 import argparse
 import asyncio
 import json
-import os
 import random
 import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -26,7 +24,7 @@ from pathlib import Path
 import httpx
 
 sys.path.insert(0, str(Path(__file__).with_name("peers")))
-from model_folder import write_model_folder
+from options import model_folder, parser_of
 from processes import PeerProcess, Worker, end_children_on_sigterm, python_of
 
 from splitfuse.client.completion_stream import Target, measure
@@ -212,17 +210,10 @@ def start(args: argparse.Namespace, folder: Path, stack: ExitStack) -> dict[str,
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__, peers=["vllm"])
     add = parser.add_argument
-    add("--model", choices=SHAPES, default="llama-221m")
-    add("--peers", nargs="*", default=["vllm"])
     add("--loads", nargs="+", choices=LOADS, default=list(LOADS))
-    add("--pairs", type=int, default=3)
-    add("--num-threads", type=int, default=len(os.sched_getaffinity(0)))
-    add("--seed", type=int, default=0)
     add("--flags", type=json.loads, default={}, help='of servers, as JSON: {"splitfuse": ["--target-itl-ms", "60"]}')
-    add("--folder", type=Path, help="where the weights are or will be; default: a temporary folder")
-    add("--save-result", type=Path, help="write the figures as JSON")
     return parser.parse_args()
 
 
@@ -230,8 +221,7 @@ def main() -> None:
     args = parse()
     end_children_on_sigterm()
     with ExitStack() as stack:
-        scratch = args.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        folder = write_model_folder(scratch / args.model, args.model)
+        folder = model_folder(args, stack)
         result = summary(run(args, folder, start(args, folder, stack)))
         show(result)
     if args.save_result:

@@ -1,0 +1,32 @@
+"""What both comparisons are told on the command line."""
+
+import argparse
+import os
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from model_folder import write_model_folder
+
+from splitfuse.engine.bench import SHAPES
+
+
+def parser_of(description: str, *, peers: Sequence[str]) -> argparse.ArgumentParser:
+    """With the options that both take; `peers`: those that are asked if none are named."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    add = parser.add_argument
+    add("--model", choices=SHAPES, default="llama-221m")
+    add("--peers", nargs="*", default=list(peers))
+    add("--pairs", type=int, default=3)
+    add("--num-threads", type=int, default=len(os.sched_getaffinity(0)))
+    add("--seed", type=int, default=0)
+    add("--folder", type=Path, help="where the weights are or will be; default: a temporary folder")
+    add("--save-result", type=Path, help="write the figures as JSON")
+    return parser
+
+
+def model_folder(args: argparse.Namespace, stack: ExitStack) -> Path:
+    """The model's folder, made if need be."""
+    scratch = args.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    return write_model_folder(scratch / args.model, args.model)
