@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 _BACKEND_OF_DEVICE = {"cuda": "cuda", "cpu": "cpu", "meta": "reference"}
+_MODULES = {"cuda": ".cuda.backend", "cpu": ".cpu.backend", "reference": ".reference"}
 _backends: dict[str, ModuleType] = {}
 _forced: str | None = None
 
@@ -52,7 +53,7 @@ def _backend(tensor: Tensor) -> ModuleType:
     module = _backends.get(name)
     if module is None:
         # On first use, so that a CPU user never imports Triton.
-        module = _backends[name] = importlib.import_module(f".{name}", __package__)
+        module = _backends[name] = importlib.import_module(_MODULES[name], __package__)
     return module
 
 

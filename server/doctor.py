@@ -106,7 +106,7 @@ def _cpu_library() -> Finding:
         return Finding(name, f"switched off by SPLITFUSE_NATIVE=0; {slow}", False, "unset it", is_needed=False)
     said: list[str] = []
     try:
-        native = importlib.import_module("..kernels.native", __package__)
+        native = importlib.import_module("..kernels.cpu.build", __package__)
         compiler = native.find_compiler()
         with _listening("splitfuse.kernels", said):
             is_loaded = native.library() is not None

@@ -25,14 +25,7 @@ from .docs import path_parameter, request_body
 from .fields import take_prompts, take_user
 from .hang_up import unless_hung_up
 from .jobs import Job, Signal
-from .openai_fields import (
-    StreamOptions,
-    chat_params,
-    completion_params,
-    in_chat_words,
-    take_echo,
-    take_stream_options,
-)
+from .openai_fields import StreamOptions, chat_params, completion_params, in_chat_words, take_echo, take_stream_options
 from .openai_shapes import Head, Shape
 from .service import Service, service_of
 from .sse import DONE, MAX_BATCH, PING, PING_S, EventStream, data_frame, openai_error_frame

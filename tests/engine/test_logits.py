@@ -10,7 +10,7 @@ from tiny_models import CONFIGS, VOCAB_SIZE, make_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from splitfuse.kernels import native as native_module
+from splitfuse.kernels.cpu import build as native_module
 
 CHUNKS = [100, 1, 3, 1, 150, 45]
 TOKENS = [random.Random(5).randrange(VOCAB_SIZE) for _ in range(sum(CHUNKS))]

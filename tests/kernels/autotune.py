@@ -1,4 +1,4 @@
-"""The choices behind untuned constants, timed for what is under its goal: lines for kernels/triton_tiles.py.
+"""The choices behind untuned constants, timed for what is under its goal: lines for kernels/cuda/tile_configs.py.
 
 A choice that does not compile or does not fit is passed over; what does not fit the time stays as it is.
 """
@@ -15,8 +15,8 @@ from bench_cases import HEAD_DIM, SCALE, Load, Product
 from kernel_bench import Result, median_us
 from kernel_cases import INTERPRETED
 
-from splitfuse.kernels import triton_decode, triton_prefill, triton_quantized
-from splitfuse.kernels.triton_card import card_of
+from splitfuse.kernels.cuda import attention_decode, attention_prefill, quantized_linear
+from splitfuse.kernels.cuda.device_info import card_of
 
 DECODE = [
     (16, 32, 4, 4), (16, 32, 4, 3), (16, 32, 4, 6), (16, 32, 2, 4), (16, 64, 4, 3), (16, 64, 4, 4), (16, 64, 8, 3),
@@ -94,21 +94,21 @@ def _choices_for(name: str) -> tuple[str, Callable[[Any], object], list[Any]] | 
         xs, packed = product.build()
         return (
             f"quantized {words[0]}",
-            lambda choice: triton_quantized.multiply(xs[0], packed, config=triton_quantized.Config(*choice)),
+            lambda choice: quantized_linear.multiply(xs[0], packed, config=quantized_linear.Config(*choice)),
             PRODUCT,
         )
     if words[0] == "prefill":
         load = Load(1, int(words[1]) + int(words[3]), int(words[1]))
         q, *caches, ragged = _batch(load, name)
-        attend = partial(triton_prefill.prefill_attention, q, *caches, ragged, torch.empty_like(q), scale=SCALE)
-        return "prefill", lambda choice: attend(config=triton_prefill.Config(*choice)), PREFILL
+        attend = partial(attention_prefill.prefill_attention, q, *caches, ragged, torch.empty_like(q), scale=SCALE)
+        return "prefill", lambda choice: attend(config=attention_prefill.Config(*choice)), PREFILL
     if words[0] != "decode":
         return None
     q, *caches, ragged = _batch(Load(int(words[1]), int(words[3])), name)
-    attend = partial(triton_decode.decode_attention, q, *caches, ragged, torch.empty_like(q), scale=SCALE)
+    attend = partial(attention_decode.decode_attention, q, *caches, ragged, torch.empty_like(q), scale=SCALE)
     if words[-1] == "split":
         return "min_tokens", lambda choice: attend(min_tokens=choice), MIN_TOKENS
-    return "decode", lambda choice: attend(config=triton_decode.Config(*choice)), DECODE
+    return "decode", lambda choice: attend(config=attention_decode.Config(*choice)), DECODE
 
 
 def _batch(load: Load, name: str) -> tuple[Any, ...]:

@@ -16,7 +16,9 @@ from kernel_cases import DEVICE, INTERPRETED
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
-from splitfuse.kernels import cuda, ops, quantize, reference, triton_decode, triton_experts, triton_quantized
+from splitfuse.kernels import ops, quantize, reference
+from splitfuse.kernels.cuda import attention_decode, moe, quantized_linear
+from splitfuse.kernels.cuda import backend as cuda
 
 NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE = (4, 2, 64, 16) if INTERPRETED else (32, 8, 128, 16)  # Llama-3.1-8B
 HIDDEN, MLP = (256, 512) if INTERPRETED else (4096, 14336)
@@ -84,7 +86,7 @@ def time_attention(bench: Bench, load: Load, goals: tuple[Goal, ...] = ()) -> No
 
 def time_splitting(bench: Bench, load: Load) -> None:
     batch = load.build()
-    run = partial(triton_decode.decode_attention, *batch, torch.empty_like(batch[0]), scale=SCALE)
+    run = partial(attention_decode.decode_attention, *batch, torch.empty_like(batch[0]), scale=SCALE)
     rival = ("one span", partial(run, num_splits=1))
     bench.time(f"{load}, split", run, **load.work, rival=rival, goal=Goal(times_rival=5.0))
 
@@ -162,15 +164,15 @@ class Mixture:
     num_experts: int
     top_k: int
 
-    def build(self) -> triton_experts.PackedExperts:
+    def build(self) -> moe.PackedExperts:
         shapes = (2 * self.inner, self.hidden), (self.hidden, self.inner)
         tensors = (torch.randn(self.num_experts, *shape, device=DEVICE, dtype=DTYPE) for shape in shapes)
-        return triton_experts.PackedExperts(*(tensor.mul_(tensor.shape[2] ** -0.5) for tensor in tensors))
+        return moe.PackedExperts(*(tensor.mul_(tensor.shape[2] ** -0.5) for tensor in tensors))
 
-    def ours(self, x: Tensor, logits: Tensor, packed: triton_experts.PackedExperts) -> Tensor:
+    def ours(self, x: Tensor, logits: Tensor, packed: moe.PackedExperts) -> Tensor:
         return cuda.experts(x, *cuda.route(logits, top_k=self.top_k, renormalize=True), packed)
 
-    def torchs(self, x: Tensor, logits: Tensor, packed: triton_experts.PackedExperts) -> Tensor:
+    def torchs(self, x: Tensor, logits: Tensor, packed: moe.PackedExperts) -> Tensor:
         """The same around torch's grouped matmul, without a wait for the card either."""
         weights, ids = logits.float().softmax(dim=-1).topk(self.top_k, dim=-1)
         weights = weights / weights.sum(dim=-1, keepdim=True)
@@ -247,10 +249,10 @@ class Product:
     def __str__(self) -> str:
         return f"int{self.bits} {self.num_rows} x {self.num_inputs} -> {self.num_outputs}"
 
-    def build(self) -> tuple[list[Tensor], triton_quantized.QuantizedLinear]:
+    def build(self) -> tuple[list[Tensor], quantized_linear.QuantizedLinear]:
         weight = torch.randn(self.num_outputs, self.num_inputs, device=DEVICE, dtype=DTYPE) * self.num_inputs**-0.5
         xs = [torch.randn(self.num_rows, self.num_inputs, device=DEVICE, dtype=DTYPE) for _ in range(NUM_COPIES)]
-        return xs, triton_quantized.pack(quantize.quantize(weight, self.bits), None)
+        return xs, quantized_linear.pack(quantize.quantize(weight, self.bits), None)
 
     @property
     def num_bytes(self) -> float:
@@ -259,8 +261,8 @@ class Product:
 
 def time_product(bench: Bench, product: Product) -> None:
     xs, packed = product.build()
-    wide = triton_quantized.widen(packed, product.num_inputs, DTYPE)
-    runs = [partial(triton_quantized.multiply, x, packed) for x in xs]
+    wide = quantized_linear.widen(packed, product.num_inputs, DTYPE)
+    runs = [partial(quantized_linear.multiply, x, packed) for x in xs]
     num_operations = 2 * product.num_rows * product.num_outputs * product.num_inputs
     bench.time(
         str(product),

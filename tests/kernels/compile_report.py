@@ -23,8 +23,10 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from splitfuse.kernels import cuda, ops, triton_decode, triton_experts, triton_prefill, triton_quantized
-from splitfuse.kernels.triton_card import H100, SMALLEST_SHARED_MEMORY, Card
+from splitfuse.kernels import ops
+from splitfuse.kernels.cuda import attention_decode, attention_prefill, moe, quantized_linear
+from splitfuse.kernels.cuda import backend as cuda
+from splitfuse.kernels.cuda.device_info import H100, SMALLEST_SHARED_MEMORY, Card
 
 CARDS = {
     80: Card(80, 108, 166_912),  # A100
@@ -154,7 +156,7 @@ def _activations(shape: Shape) -> None:
 def _experts(shape: Shape) -> None:
     dtype, (hidden, inner, num_experts, top_k) = getattr(torch, shape.dtype), shape.experts
     gate_up = _empty(num_experts, 2 * inner, hidden, dtype=dtype)
-    packed = triton_experts.PackedExperts(gate_up, _empty(num_experts, hidden, inner, dtype=dtype))
+    packed = moe.PackedExperts(gate_up, _empty(num_experts, hidden, inner, dtype=dtype))
     logits = _empty(shape.num_tokens, num_experts, dtype=dtype)
     routing = cuda.route(logits, top_k=top_k, renormalize=True)
     cuda.experts(_empty(shape.num_tokens, hidden, dtype=dtype), *routing, packed)
@@ -165,13 +167,13 @@ def _quantized(shape: Shape) -> None:
     dtype = getattr(torch, shape.dtype)
     x, bias = _empty(shape.num_tokens, 14336, dtype=dtype), _empty(4096, dtype=dtype)
     scales = _empty(14336 // 128, 4096, dtype=torch.float32)
-    eight = triton_quantized.QuantizedLinear(_empty(4096, 14336, dtype=torch.int8), scales[:1], None, bias)
-    four = triton_quantized.QuantizedLinear(_empty(4096, 7168, dtype=torch.uint8), scales, scales, None)
+    eight = quantized_linear.QuantizedLinear(_empty(4096, 14336, dtype=torch.int8), scales[:1], None, bias)
+    four = quantized_linear.QuantizedLinear(_empty(4096, 7168, dtype=torch.uint8), scales, scales, None)
     for packed in (eight, four):
-        if shape.num_tokens < triton_quantized.MIN_ROWS_TO_WIDEN:
-            triton_quantized.multiply(x, packed)
+        if shape.num_tokens < quantized_linear.MIN_ROWS_TO_WIDEN:
+            quantized_linear.multiply(x, packed)
         else:
-            triton_quantized.widen(packed, 14336, dtype)
+            quantized_linear.widen(packed, 14336, dtype)
 
 
 def _blocks(shape: Shape) -> None:
@@ -281,7 +283,7 @@ def compile_shape(shape: Shape, arch: int) -> Iterator[Compiled]:
 
     driver.set_active(OfflineDriver(arch))
     JITFunction.__getitem__ = launcher
-    for module in (triton_decode, triton_experts, triton_prefill):
+    for module in (attention_decode, moe, attention_prefill):
         vars(module)["card_of"] = lambda device: CARDS[arch]
     LAUNCHES[shape.kind](shape)
     yield from (_describe(kernel, shape, arch) for kernel in kernels)

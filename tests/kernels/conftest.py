@@ -27,6 +27,6 @@ def _choose_interpreter() -> None:
 
 
 if find_spec("triton") is None:  # macOS, Windows, or a plain CPU install
-    collect_ignore_glob = ["test_triton_*.py", "test_cuda.py", "test_compile.py", "test_gpu_bench.py"]
+    collect_ignore_glob = ["cuda/*", "test_compile.py", "test_gpu_bench.py"]
 elif not torch.cuda.is_available():
     _choose_interpreter()

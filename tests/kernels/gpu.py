@@ -78,9 +78,9 @@ class Session:
 
 
 def check_kernels(session: Session) -> None:
-    files = sorted(map(str, HERE.glob("test_triton_*.py"))) + [str(HERE / "test_cuda.py")]
+    files = sorted(map(str, HERE.glob("cuda/test_*.py")))
     if session.is_dry:
-        files = [str(HERE / "test_triton_blocks.py")]
+        files = [str(HERE / "cuda" / "test_copy_blocks.py")]
     count = 2 if session.is_dry else min(os.cpu_count() or 1, 14)
     script = str(HERE / "run_tests.py")
     commands = [[script, "--shard", f"{index}/{count}", *files] for index in range(count)]

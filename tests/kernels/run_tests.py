@@ -1,6 +1,6 @@
 """Run kernel tests where pytest is not installed: as much of it as they use, and every n-th test of a file on request.
 
-    python tests/kernels/run_tests.py [--shard 0/4] tests/kernels/test_triton_decode.py ...
+    python tests/kernels/run_tests.py [--shard 0/4] tests/kernels/cuda/test_attention_decode.py ...
 
 On a card each test compiles its own kernels, about a second each: shards compile side by side.
 """

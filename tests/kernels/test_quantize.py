@@ -3,8 +3,10 @@
 import pytest
 import torch
 
-from splitfuse.kernels import cpu, native, quantize
-from splitfuse.kernels.cpu_quantized import QuantizedLinear
+from splitfuse.kernels import quantize
+from splitfuse.kernels.cpu import backend as cpu
+from splitfuse.kernels.cpu import build
+from splitfuse.kernels.cpu.quantized_linear import QuantizedLinear
 
 SHAPES = [(100, 128), (64, 256), (200, 384), (70, 1024), (3, 96)]
 
@@ -39,7 +41,7 @@ def test_the_search_lowers_the_error_of_int4() -> None:
 def test_the_product_is_that_of_the_dequantized_weight(
     bits: int, dtype: torch.dtype, shape: tuple[int, int], num_rows: int
 ) -> None:
-    if native.library() is None:
+    if build.library() is None:
         pytest.skip("needs a C++ compiler for the native CPU library")
     weight, bias = randn(*shape), randn(shape[0], seed=1).to(dtype)
     x = randn(num_rows, shape[1], seed=2).to(dtype)
@@ -55,7 +57,7 @@ def test_the_product_is_that_of_the_dequantized_weight(
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_row_is_the_same_to_the_bit_alone_and_in_company(bits: int, dtype: torch.dtype) -> None:
-    if native.library() is None:
+    if build.library() is None:
         pytest.skip("needs a C++ compiler for the native CPU library")
     packed, x = cpu.pack_linear(randn(700, 672).to(dtype), bits=bits), randn(200, 672, seed=2).to(dtype)
     together = cpu.linear(x, packed)
@@ -99,7 +101,7 @@ def test_a_shape_without_a_layout_stays_as_it_is() -> None:
 
 
 def test_without_a_compiler_the_same_values_are_multiplied_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "library", lambda: None)
+    monkeypatch.setattr(build, "library", lambda: None)
     weight, x = randn(40, 64), randn(3, 64, seed=1)
     exact = quantize.quantize(weight, 4).dequantized()
     torch.testing.assert_close(cpu.linear(x, cpu.pack_linear(weight, bits=4)), x @ exact.T)

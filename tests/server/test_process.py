@@ -17,7 +17,7 @@ import pytest
 from serving import ServerProcess, one_line, parse_events, run_cli
 
 from splitfuse.engine.config import DEMO_FOLDER
-from splitfuse.kernels import native as kernels_native
+from splitfuse.kernels.cpu import build as kernels_native
 from splitfuse.server.cli import main
 from splitfuse.server.panel import curl
 from splitfuse.server.settings import Settings

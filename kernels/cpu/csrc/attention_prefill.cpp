@@ -1,0 +1,259 @@
+// Attention of prompt chunks on the CPU: many queries of one row over its cached keys, in tiles (Dao et al. 2022,
+// FlashAttention: running maximum and sum, so a tile of scores never leaves the cache).
+//
+// Everything is transposed: a vector's lanes are 16 query rows (a query row = one token and one head of the group), so
+// keys and values are read as they lie in their blocks and the softmax runs down the lanes without a horizontal sum.
+// Pairs (matmul.h) are two neighbours of D for the scores, two neighbouring keys for the values.
+// Tiles begin at multiples of TILE keys whatever the chunk, so a token's result does not depend on how its prompt was cut.
+
+#include <vector>
+
+#include "matmul.h"
+
+namespace {
+
+constexpr int TILE = 64;  // keys of a tile, and most query rows of a work item
+constexpr int64_t MAX_HEAD_DIM = 512;
+
+struct Chunks {
+    const int32_t *query_start_loc, *seq_lens, *block_tables;
+    int64_t first_row, num_rows, max_blocks, num_heads, num_kv_heads, head_dim, block_size, q_token, q_head, out_token, window;
+    float scale, softcap;
+};
+
+// Query tokens [begin, end) of a row, and heads [head, head + num_heads), which share a KV head: at most TILE queries.
+struct Item {
+    int64_t row, begin, end, head, num_heads;
+    int64_t num_queries() const { return (end - begin) * num_heads; }
+};
+
+inline uvec as_bf16(vec x) {
+    uvec bits = (uvec)x;
+    return (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+}
+
+template <typename T, int V>
+class Tile {
+    typedef typename Operand<T>::Scalar Scalar;
+    typedef typename Operand<T>::Vector Vector;
+    static constexpr int PACK = Operand<T>::PACK;
+    static constexpr int M = V <= 2 ? 8 : 6;  // accumulators that fill the registers and hide the latency
+
+   public:
+    Tile(const Chunks& c, std::vector<char>& memory) : c(c), dim(c.head_dim), num_pairs((dim + PACK - 1) / PACK) {
+        size_t sizes[] = {num_pairs * V * sizeof(Vector), TILE * V * sizeof(vec), TILE / PACK * V * sizeof(Vector),
+                          dim * V * sizeof(vec), TILE * num_pairs * PACK * sizeof(float), TILE * num_pairs * PACK * sizeof(float)};
+        size_t total = 64;
+        for (size_t size : sizes) total += (size + 63) / 64 * 64;
+        if (memory.size() < total) memory.resize(total);
+        char* at = (char*)(((uintptr_t)memory.data() + 63) / 64 * 64);
+        char* parts[6];
+        for (int i = 0; i < 6; i++) parts[i] = at, at += (sizes[i] + 63) / 64 * 64;
+        query = (Vector*)parts[0], scores = (vec*)parts[1], weights = (Vector*)parts[2], sums = (vec*)parts[3];
+        key_rows = (Scalar*)parts[4], value_rows = (Scalar*)parts[5];
+    }
+
+    void attend(const T* q, const T* k_cache, const T* v_cache, T* out, const Item& item) {
+        const int64_t row = item.row, begin = item.begin, end = item.end, group = item.num_heads, count = item.num_queries();
+        int64_t position = c.seq_lens[row] - (c.query_start_loc[row + 1] - begin);  // of token `begin`
+        const T* first_q = q + begin * c.q_token + item.head * c.q_head;
+        auto query_at = [&](int64_t r) { return first_q + r / group * c.q_token + r % group * c.q_head; };
+        pack_query(query_at, count);
+        ivec positions[V];
+        for (int r = 0; r < V * LANES; r++) positions[r / LANES][r % LANES] = int32_t(position + (r < count ? r : count - 1) / group);
+        vec best[V], total[V];
+        for (int v = 0; v < V; v++) best[v] = splat(-1e30f), total[v] = vec{};
+        std::memset(sums, 0, dim * V * sizeof(vec));
+        int64_t stop = position + (end - begin);
+        int64_t start = c.window && position - c.window + 1 > 0 ? position - c.window + 1 : 0;
+        for (int64_t at = start / TILE * TILE; at < stop; at += TILE) {
+            int64_t from = start > at ? start - at : 0, to = stop - at < TILE ? stop - at : TILE;
+            gather(k_cache, v_cache, row, item.head * c.num_kv_heads / c.num_heads, at, from, to);
+            score();
+            bool is_whole = at + TILE - 1 <= position && !(c.window && at <= stop - 1 - c.window);
+            finish_scores(is_whole ? nullptr : positions, at);
+            weigh(best, total);
+        }
+        write(out + begin * c.out_token + item.head * dim, count, group, total);
+    }
+
+   private:
+    const Chunks& c;
+    const int64_t dim, num_pairs;
+    Vector *query, *weights;
+    vec *scores, *sums;
+    Scalar *key_rows, *value_rows;  // of the tile: [TILE][num_pairs], and [TILE / PACK][dim] with PACK keys in a Scalar
+
+    template <typename At>
+    void pack_query(At query_at, int64_t count) {
+        T* to = (T*)query;
+        std::memset(query, 0, num_pairs * V * sizeof(Vector));
+        if constexpr (PACK == 2) {
+            for (int64_t r = 0; r < count; r++) {
+                const T* from = query_at(r);
+                for (int64_t d = 0; d < dim; d++) to[(d / 2 * V * LANES + r) * 2 + d % 2] = from[d];
+            }
+        } else {
+            float* lanes = (float*)query;
+            for (int64_t r = 0; r < count; r++) {
+                const T* from = query_at(r);
+                for (int64_t d = 0; d < dim; d++) lanes[d * V * LANES + r] = to_float(from[d]);
+            }
+        }
+    }
+
+    // Keys and values [from, to) of the tile; zeros for the others, whose slots may hold anything.
+    void gather(const T* k_cache, const T* v_cache, int64_t row, int64_t kv_head, int64_t at, int64_t from, int64_t to) {
+        const int32_t* table = c.block_tables + row * c.max_blocks;
+        static const T nothing[MAX_HEAD_DIM] = {};
+        for (int64_t i = 0; i < TILE; i += PACK) {
+            const T *keys[PACK], *values[PACK];
+            for (int p = 0; p < PACK; p++) {
+                int64_t key = at + i + p;
+                bool is_there = i + p >= from && i + p < to;
+                int64_t slot = is_there ? ((table[key / c.block_size] * c.num_kv_heads + kv_head) * c.block_size + key % c.block_size) * dim : 0;
+                keys[p] = is_there ? k_cache + slot : nothing, values[p] = is_there ? v_cache + slot : nothing;
+            }
+            if constexpr (PACK == 2) {
+                for (int p = 0; p < 2; p++) {
+                    T* to = (T*)(key_rows + (i + p) * num_pairs);
+                    std::memcpy(to, keys[p], dim * sizeof(T));
+                    if (dim % 2) to[dim] = T{};
+                }
+                uint32_t* together = (uint32_t*)(value_rows + i / 2 * dim);
+                const uint16_t *low = (const uint16_t*)values[0], *high = (const uint16_t*)values[1];
+                for (int64_t d = 0; d < dim; d++) together[d] = low[d] | uint32_t(high[d]) << 16;
+            } else {
+                float *key = (float*)key_rows + i * dim, *value = (float*)value_rows + i * dim;
+                for (int64_t d = 0; d < dim; d++) key[d] = to_float(keys[0][d]), value[d] = to_float(values[0][d]);
+            }
+        }
+    }
+
+    // scores[key][lane] = key · query
+    void score() {
+        int64_t key = 0;
+        for (; key + M <= TILE; key += M) score_keys<M>(key);
+        constexpr int REST = TILE % M;
+        if constexpr (REST) score_keys<REST>(key);
+    }
+
+    template <int N>
+    void score_keys(int64_t key) {
+        vec acc[N][V] = {};
+        product<N, V, Scalar>([&](int m) { return key_rows + (key + m) * num_pairs; }, 1, query, num_pairs, acc);
+        for (int m = 0; m < N; m++)
+            for (int v = 0; v < V; v++) scores[(key + m) * V + v] = acc[m][v] * c.scale;
+    }
+
+    // Soft-cap (Gemma 2), then hide what a query must not see.
+    void finish_scores(const ivec* positions, int64_t at) {
+        if (c.softcap != 0)
+            for (int64_t i = 0; i < TILE * V; i++) scores[i] = ::softcap(scores[i], c.softcap);
+        if (!positions) return;
+        for (int64_t key = 0; key < TILE; key++)
+            for (int v = 0; v < V; v++) {
+                ivec here = ivec{} + int32_t(at + key);
+                ivec hidden = here > positions[v];
+                if (c.window) hidden |= here <= positions[v] - int32_t(c.window);
+                scores[key * V + v] = (vec)((hidden & (ivec)splat(-INFINITY)) | (~hidden & (ivec)scores[key * V + v]));
+            }
+    }
+
+    // The tile's softmax joins the running one; sums[d][lane] = sums · (old scale) + sum over keys of weight · value.
+    void weigh(vec* best, vec* total) {
+        vec fade[V];
+        for (int v = 0; v < V; v++) {
+            vec top = best[v];
+            for (int64_t key = 0; key < TILE; key++) {
+                vec s = scores[key * V + v];
+                ivec more = s > top;
+                top = (vec)((more & (ivec)s) | (~more & (ivec)top));
+            }
+            fade[v] = exp_nonpositive(best[v] - top);
+            best[v] = top;
+            vec sum = {};
+            for (int64_t key = 0; key < TILE; key += PACK) {
+                vec e = exp_nonpositive(scores[key * V + v] - top);
+                sum += e;
+                if constexpr (PACK == 2) {
+                    vec next = exp_nonpositive(scores[(key + 1) * V + v] - top);
+                    sum += next;
+                    weights[key / 2 * V + v] = as_bf16(e) | as_bf16(next) << 16;
+                } else {
+                    weights[key * V + v] = e;
+                }
+            }
+            total[v] = total[v] * fade[v] + sum;
+        }
+        int64_t d = 0;
+        for (; d + M <= dim; d += M) add_values<M>(d, fade);
+        for (; d < dim; d++) add_values<1>(d, fade);
+    }
+
+    template <int N>
+    void add_values(int64_t d, const vec* fade) {
+        vec acc[N][V];
+        for (int m = 0; m < N; m++)
+            for (int v = 0; v < V; v++) acc[m][v] = sums[(d + m) * V + v] * fade[v];
+        product<N, V, Scalar>([&](int m) { return value_rows + d + m; }, dim, weights, TILE / PACK, acc);
+        for (int m = 0; m < N; m++)
+            for (int v = 0; v < V; v++) sums[(d + m) * V + v] = acc[m][v];
+    }
+
+    void write(T* out, int64_t count, int64_t group, const vec* total) {
+        for (int64_t d = 0; d < dim; d++)
+            for (int v = 0; v < V; v++) sums[d * V + v] /= total[v];
+        const float* lanes = (const float*)sums;
+        for (int64_t r = 0; r < count; r++) {
+            T* to = out + r / group * c.out_token + r % group * dim;
+            for (int64_t d = 0; d < dim; d++) store_one(to + d, lanes[d * V * LANES + r]);
+        }
+    }
+};
+
+template <typename T>
+void attend_chunks(const Chunks& c, const T* q, const T* k_cache, const T* v_cache, T* out, int num_threads) {
+    int64_t group = c.num_heads / c.num_kv_heads, most = group < TILE ? group : TILE, step = TILE / most;
+    std::vector<Item> items;
+    for (int64_t row = c.first_row; row < c.num_rows; row++)
+        // The last tokens see the most keys: they go first, so that no thread is left with them in the end.
+        for (int64_t begin, first = c.query_start_loc[row], end = c.query_start_loc[row + 1]; end > first; end = begin) {
+            begin = end - step > first ? end - step : first;
+            for (int64_t head = 0, num_heads; head < c.num_heads; head += num_heads) {
+                int64_t left = group - head % group;
+                num_heads = left < most ? left : most;
+                items.push_back({row, begin, end, head, num_heads});
+            }
+        }
+#pragma omp parallel num_threads(num_threads)
+    {
+        std::vector<char> memory;
+#pragma omp for schedule(dynamic, 1)
+        for (size_t i = 0; i < items.size(); i++) {
+            auto run = [&](auto&& tile) { tile.attend(q, k_cache, v_cache, out, items[i]); };
+            int64_t count = items[i].num_queries();
+            if (count <= LANES) run(Tile<T, 1>(c, memory));
+            else if (count <= 2 * LANES) run(Tile<T, 2>(c, memory));
+            else if (count <= 3 * LANES) run(Tile<T, 3>(c, memory));
+            else run(Tile<T, 4>(c, memory));
+        }
+    }
+}
+
+}  // namespace
+
+#define ENTRY_POINT(T, SUFFIX)                                                                                          \
+    extern "C" void attend_chunks_##SUFFIX(                                                                             \
+        const void* q, const void* k_cache, const void* v_cache, void* out, const void* query_start_loc,                \
+        const void* seq_lens, const void* block_tables, int64_t first_row, int64_t num_rows, int64_t max_blocks,        \
+        int64_t num_heads, int64_t num_kv_heads, int64_t head_dim, int64_t block_size, int64_t q_token, int64_t q_head, \
+        int64_t out_token, int64_t window, float scale, float softcap, int64_t num_threads) {                           \
+        Chunks c{(const int32_t*)query_start_loc, (const int32_t*)seq_lens, (const int32_t*)block_tables,               \
+                 first_row, num_rows, max_blocks, num_heads, num_kv_heads, head_dim, block_size, q_token, q_head,       \
+                 out_token, window, scale, softcap};                                                                    \
+        attend_chunks<T>(c, (const T*)q, (const T*)k_cache, (const T*)v_cache, (T*)out, (int)num_threads);              \
+    }
+
+ENTRY_POINT(float, float32)
+ENTRY_POINT(bf16, bfloat16)

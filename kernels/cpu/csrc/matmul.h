@@ -1,0 +1,47 @@
+// Small matrix products whose accumulators fill the registers. With AVX-512 BF16 a lane takes a pair of neighbouring
+// bfloat16 at a time; elsewhere, and for float, single floats.
+#pragma once
+
+#include "simd.h"
+
+// Two bfloat16 per lane, the first in the low half.
+typedef uint32_t pair;
+inline vec multiply_add(vec sum, uvec left, pair right) {
+#ifdef __AVX512BF16__
+    return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)left, (__m512bh)_mm512_set1_epi32((int)right));
+#else
+    float low = to_float(bf16{uint16_t(right)}), high = to_float(bf16{uint16_t(right >> 16)});
+    return sum + (vec)(left << 16) * low + (vec)(left & 0xffff0000u) * high;
+#endif
+}
+inline vec multiply_add(vec sum, vec left, float right) { return sum + left * right; }
+
+// out[m] (+)= sum over k of a(m, k) · b[k], for M values of m and V vectors of lanes. `row(m)` points to a(m, 0) and
+// `step` leads to a(m, 1).
+template <int M, int V, typename Scalar, typename Vector, typename Row>
+inline void product(Row row, int64_t step, const Vector* b, int64_t num_k, vec acc[M][V]) {
+    const Scalar* a[M];
+    for (int m = 0; m < M; m++) a[m] = row(m);
+    for (int64_t k = 0; k < num_k; k++) {
+        Vector lanes[V];
+        for (int v = 0; v < V; v++) lanes[v] = b[k * V + v];
+        for (int m = 0; m < M; m++)
+            for (int v = 0; v < V; v++) acc[m][v] = multiply_add(acc[m][v], lanes[v], a[m][k * step]);
+    }
+}
+
+// How operands are stored for the products of this dtype: Scalar is what a lane takes at a time, PACK elements of T.
+template <typename T>
+struct Operand {
+    typedef float Scalar;
+    typedef vec Vector;
+    static constexpr int PACK = 1;
+};
+#ifdef __AVX512BF16__
+template <>
+struct Operand<bf16> {
+    typedef pair Scalar;
+    typedef uvec Vector;
+    static constexpr int PACK = 2;
+};
+#endif

@@ -1,0 +1,175 @@
+"""The CPU backend in torch ops: what runs without a C++ compiler, and for dtypes the native library does not know."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..ops import RaggedBatch
+from ..reference import copy_blocks as copy_blocks
+from ..reference import gumbel_argmax as gumbel_argmax
+
+
+def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
+    if weight.dtype != x.dtype:
+        return F.rms_norm(x.to(weight.dtype), (x.shape[-1],), weight, eps).to(x.dtype)
+    return F.rms_norm(x, (x.shape[-1],), weight, eps)
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
+    residual = residual + x
+    return rms_norm(residual, weight, eps=eps), residual
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, *, eps: float) -> Tensor:
+    return F.layer_norm(x, (x.shape[-1],), weight, bias, eps)
+
+
+def add_layer_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None, *, eps: float
+) -> tuple[Tensor, Tensor]:
+    residual = residual + x
+    return layer_norm(residual, weight, bias, eps=eps), residual
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
+    gate, up = gate_up.chunk(2, dim=-1)
+    return gelu_tanh(gate) * up
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+def gelu(x: Tensor) -> Tensor:
+    return F.gelu(x)
+
+
+def relu(x: Tensor) -> Tensor:
+    return F.relu(x)
+
+
+def softcap(x: Tensor, cap: float) -> Tensor:
+    return (x / cap).tanh_().mul_(cap)
+
+
+def rope_and_cache(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos_sin: Tensor,
+    positions: Tensor,
+    slot_mapping: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    *,
+    q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None,
+    eps: float = 1e-6,
+) -> Tensor:
+    if q_norm is not None:
+        q = rms_norm(q, q_norm, eps=eps)
+    if k_norm is not None:
+        k = rms_norm(k, k_norm, eps=eps)
+    cos, sin = cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)
+    q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
+    kept = slot_mapping >= 0
+    if not bool(kept.all()):
+        slot_mapping, k, v = slot_mapping[kept], k[kept], v[kept]
+    block_size = k_cache.shape[2]
+    blocks, offsets = slot_mapping // block_size, slot_mapping % block_size
+    k_cache[blocks, :, offsets] = k
+    v_cache[blocks, :, offsets] = v
+    return q
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    half = cos.shape[-1]
+    x1, x2, rest = torch.split(x.float(), [half, half, x.shape[-1] - 2 * half], dim=-1)
+    return torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin, rest), dim=-1).to(x.dtype)
+
+
+def paged_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    ragged: RaggedBatch,
+    *,
+    scale: float,
+    sliding_window: int = 0,
+    softcap: float = 0.0,
+) -> Tensor:
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    rows = range(len(ragged.seq_lens))
+    attend_rows(out, q, k_cache, v_cache, ragged, rows, scale=scale, sliding_window=sliding_window, cap=softcap)
+    return out
+
+
+def attend_rows(
+    out: Tensor,
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    ragged: RaggedBatch,
+    rows: range,
+    *,
+    scale: float,
+    sliding_window: int,
+    cap: float,
+) -> None:
+    """Fill `out` for these rows: gather a row's keys and values, then SDPA, which keeps grouped heads unexpanded."""
+    starts, lengths = ragged.query_start_loc.tolist(), ragged.seq_lens.tolist()
+    block_size = k_cache.shape[2]
+    for row in rows:
+        tokens, length = slice(starts[row], starts[row + 1]), lengths[row]
+        query_len = tokens.stop - tokens.start
+        first = max(0, length - query_len - sliding_window + 1) // block_size if sliding_window else 0
+        blocks = ragged.block_tables[row, first : -(-length // block_size)]
+        seen = length - first * block_size
+        # Cut at the row's length: what lies behind may be anything, and a mask does not stop a NaN.
+        keys, values = (cache[blocks].transpose(0, 1).flatten(1, 2)[:, :seen] for cache in (k_cache, v_cache))
+        if cap:
+            out[tokens] = _attend_capped(q[tokens], keys, values, _mask(query_len, seen, sliding_window), scale, cap)
+            continue
+        attended = F.scaled_dot_product_attention(
+            q[tokens].transpose(0, 1)[None],
+            keys[None],
+            values[None],
+            attn_mask=_mask(query_len, seen, sliding_window),
+            is_causal=1 < query_len == seen and not sliding_window,
+            scale=scale,
+            enable_gqa=True,
+        )
+        out[tokens] = attended[0].transpose(0, 1)
+
+
+def _attend_capped(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float, cap: float) -> Tensor:
+    """SDPA knows no soft-cap. In float32, since scores near the cap would be off by a quarter in bfloat16.
+
+    q [n, Hq, D], keys and values [Hkv, L, D] → [n, Hq, D]. One KV head at a time: all scores of 512 tokens after 8,000
+    would be 270 MB for 16 heads.
+    """
+    num_tokens, num_kv_heads = len(q), len(keys)
+    if mask is None:  # all, or causal
+        mask = torch.ones(num_tokens, keys.shape[1], dtype=torch.bool).tril(keys.shape[1] - num_tokens)
+    grouped = q.view(num_tokens, num_kv_heads, -1, q.shape[2])
+    out = torch.empty(grouped.shape, dtype=q.dtype)
+    for head in range(num_kv_heads):
+        scores = grouped[:, head].transpose(0, 1).float() @ keys[head].float().T
+        scores.mul_(scale / cap).tanh_().mul_(cap).masked_fill_(~mask, float("-inf"))
+        out[:, head] = (scores.softmax(dim=-1) @ values[head].float()).transpose(0, 1)
+    return out.view(q.shape)
+
+
+def _mask(query_len: int, length: int, sliding_window: int) -> Tensor | None:
+    """Which of `length` cached positions the last `query_len` see, [query_len, length] bool; None = all, or causal."""
+    if not sliding_window and query_len in (1, length):
+        return None
+    position = torch.arange(length - query_len, length)[:, None]
+    key = torch.arange(length)
+    mask = key <= position
+    return mask & (key > position - sliding_window) if sliding_window else mask

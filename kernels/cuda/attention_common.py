@@ -1,0 +1,152 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""What the two attention kernels share: a tile of keys and values out of the paged cache, a step of online softmax.
+
+They stay two kernels: one that branched between them would lose its software pipelining, at least 2x (Ringlein et al.
+2025, arXiv 2511.11581).
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..ops import RaggedBatch
+from .device_info import Card
+
+LOG2_E = 1.4426950408889634  # exp(x) = exp2(x · LOG2_E), and exp2 is one instruction
+
+
+@triton.jit
+def load_blocks(table_ptr, keys, oldest, newest, BLOCK_SIZE: tl.constexpr):
+    """The blocks [tile] where the cached positions `keys` [tile] stand; entries not in oldest .. newest stay unread.
+
+    Loops call this one step ahead of `load_tile`. Loaded in the same step, the tile hangs on a load that hangs on a
+    load, and Triton deals its stages out to both: at 4 stages nothing of the next tile was under way.
+    """
+    return tl.load(table_ptr + keys // BLOCK_SIZE, mask=(keys >= oldest) & (keys <= newest), other=0)
+
+
+def fp8_kind(cache: Tensor, card: Card) -> int:
+    """FP8 as the kernels take it: 0 the queries' dtype, 1 e4m3 that the card converts, 2 e4m3 by its bits."""
+    if cache.dtype != torch.float8_e4m3fn:
+        return 0
+    return 1 if card.capability >= 89 else 2
+
+
+@triton.jit
+def widen(x, FP8: tl.constexpr):
+    """What was loaded as bytes of e4m3 in float16, which holds every one of them (Micikevicius et al. 2022).
+
+    float16 and not the model's dtype: one instruction makes two values of it, bfloat16 takes three. By bits: sign and
+    magnitude go to their places in float16, whose exponents are biased by 8 more.
+    """
+    if FP8 == 1:
+        x = x.to(tl.float8e4nv, bitcast=True).to(tl.float16)
+    elif FP8 == 2:
+        bits = x.to(tl.uint16)
+        x = (((bits & 0x80) << 8) | ((bits & 0x7F) << 7)).to(tl.float16, bitcast=True) * 256.0
+    return x
+
+
+@triton.jit
+def load_tile(
+    k_ptr, v_ptr, blocks, keys, readable, block_stride, slot_stride,
+    HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_SIZE: tl.constexpr, MASKED: tl.constexpr, FP8: tl.constexpr,
+):  # fmt: skip
+    """Keys and values [tile, BLOCK_D] of the cached positions `keys` [tile], zero where not readable.
+
+    Zero, for what lies in such a slot may be NaN, and a probability of 0 times NaN is NaN. With MASKED false all of
+    `keys` are readable.
+    """
+    dims = tl.arange(0, BLOCK_D)[None, :]
+    offsets = (blocks.to(tl.int64) * block_stride + keys % BLOCK_SIZE * slot_stride)[:, None] + dims
+    if not MASKED and HEAD_DIM == BLOCK_D:
+        k, v = tl.load(k_ptr + offsets), tl.load(v_ptr + offsets)
+    else:
+        mask = dims < HEAD_DIM
+        if MASKED:
+            mask = mask & readable[:, None]
+        k = tl.load(k_ptr + offsets, mask=mask, other=0)
+        v = tl.load(v_ptr + offsets, mask=mask, other=0)
+    return widen(k, FP8), widen(v, FP8)
+
+
+@triton.jit
+def attend(q, k, v, visible, maximum, total, out, scale_log2, inner_scale, MASKED: tl.constexpr, CAPPED: tl.constexpr):
+    """Fold one tile into softmax(q kᵀ · scale) v (Milakov & Gimelshein 2018; Dao et al. 2022).
+
+    CAPPED, the scores are cap · tanh(q kᵀ · scale / cap): `inner_scale` is 2 · scale / cap · log2(e), for exp2, and
+    `scale_log2` cap · log2(e). Else it is scale · log2(e).
+
+    Kept per query row: `maximum` m of the scores in base 2, `total` Σ exp2(s - m), `out` Σ exp2(s - m) · v. m begins
+    finite, so that a row that sees nothing of its first tiles gets exp2(-inf) = 0 there, not exp2(-inf + inf) = NaN.
+    """
+    scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+    if CAPPED:
+        scores = 1.0 - 2.0 / (1.0 + tl.exp2(scores * inner_scale))
+    if MASKED:
+        scores = tl.where(visible, scores, float("-inf"))
+    new_maximum = tl.maximum(maximum, tl.max(scores, axis=1) * scale_log2)
+    probabilities = tl.exp2(scores * scale_log2 - new_maximum[:, None])
+    shrink = tl.exp2(maximum - new_maximum)
+    total = total * shrink + tl.sum(probabilities, axis=1)
+    out = tl.dot(probabilities.to(v.dtype), v, out * shrink[:, None], input_precision="ieee")
+    return new_maximum, total, out
+
+
+def score_scales(scale: float, softcap: float) -> tuple[float, float]:
+    """(scale_log2, inner_scale) as `attend` takes them."""
+    if not softcap:
+        return scale * LOG2_E, 0.0
+    return softcap * LOG2_E, 2 * scale / softcap * LOG2_E
+
+
+@triton.jit
+def scales_of_head(kv_scales_ptr, kv_head, num_kv_heads, scale_log2, inner_scale, CAPPED: tl.constexpr):
+    """(scale_log2, inner_scale) with the scale of the head's keys in them, the scale of its values."""
+    v_scale = 1.0
+    if kv_scales_ptr is not None:
+        if CAPPED:
+            inner_scale *= tl.load(kv_scales_ptr + kv_head)
+        else:
+            scale_log2 *= tl.load(kv_scales_ptr + kv_head)
+        v_scale = tl.load(kv_scales_ptr + num_kv_heads + kv_head)
+    return scale_log2, inner_scale, v_scale
+
+
+def as_loaded(cache: Tensor) -> Tensor:
+    """A cache of e4m3 as bytes: before compute capability 8.9 Triton knows no such type."""
+    return cache.view(torch.uint8) if cache.dtype == torch.float8_e4m3fn else cache
+
+
+def check_paged(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    ragged: RaggedBatch,
+    kv_scales: Tensor | None,
+    *,
+    scale: float,
+    softcap: float,
+) -> None:
+    num_heads, head_dim = q.shape[1:]
+    _, num_kv_heads, block_size, cache_head_dim = k_cache.shape
+    assert cache_head_dim == head_dim
+    assert num_heads % num_kv_heads == 0
+    assert block_size & (block_size - 1) == 0  # so that // and % are a shift and a mask
+    assert v_cache.shape == k_cache.shape
+    assert v_cache.stride() == k_cache.stride()
+    assert v_cache.dtype == k_cache.dtype
+    assert k_cache.dtype in (q.dtype, torch.float8_e4m3fn)
+    check_scales(kv_scales, k_cache)
+    assert q.stride(2) == k_cache.stride(3) == ragged.block_tables.stride(1) == 1
+    assert scale > 0  # `attend` takes the maximum before it scales
+    assert softcap >= 0
+
+
+def check_scales(kv_scales: Tensor | None, k_cache: Tensor) -> None:
+    if kv_scales is not None:
+        assert k_cache.dtype == torch.float8_e4m3fn
+        assert kv_scales.shape == (2, k_cache.shape[1])
+        assert kv_scales.dtype == torch.float32
+        assert kv_scales.is_contiguous()

@@ -1,0 +1,209 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""Paged attention of one query token per row: softmax(q kᵀ · scale) v over the row's cached tokens.
+
+One program takes one row, one KV head and one of `num_splits` spans of the row's tokens; the query heads that share
+the KV head are the rows of its dot, padded to the 16 that a tensor core wants. Where few rows leave the card idle,
+spans run side by side and a second kernel weighs them together (flash-decoding: Dao et al. 2023; pages: Kwon et al.
+2023, PagedAttention). The grid follows from the number of rows and the bound `max_seq_len` alone: each program reads
+its row's length from device memory, and a span with nothing to do ends at once. So a CUDA graph captured with
+max_seq_len = max_model_len serves every length.
+Per row and KV head 4·L·D bytes of keys and values in 16 bits are read for 4·L·D·group operations: `group` operations
+per byte, so bound by memory. A cache in e4m3 is half the bytes; its dots are in float16. Split, another
+8·Hq·D·num_splits bytes per row go out and come back.
+"""
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..ops import RaggedBatch
+from .attention_common import (
+    as_loaded,
+    attend,
+    check_paged,
+    fp8_kind,
+    load_blocks,
+    load_tile,
+    scales_of_head,
+    score_scales,
+)
+from .device_info import Card, card_of
+from .tile_configs import measured
+
+# Programs per multiprocessor that keep its memory queue full; below that, rows are split. Untuned.
+PROGRAMS_PER_MULTIPROCESSOR = 4
+# A span shorter than this costs more in the second kernel than it saves in the first; rows too short for all the
+# spans leave the last ones empty. Untuned.
+MIN_TOKENS_PER_SPLIT = 256
+MAX_SPLITS = 64
+
+
+class Config(NamedTuple):
+    BLOCK_M: int  # query heads of one KV head, padded
+    BLOCK_N: int  # keys per step
+    num_warps: int
+    num_stages: int
+
+
+def choose_config(group: int, head_dim: int, element_size: int, card: Card) -> Config:
+    """16 rows, 32 keys, 4 warps, 4 stages won on an H100 at head size 128 (540 configurations: IBM, arXiv 2511.11581).
+
+    Other head sizes keep its 16 KiB of keys and values a step. Three steps are under way, 53 KiB of shared memory (57
+    at head size 256): four programs share a multiprocessor of an H100, and one fits any card since Ampere.
+    """
+    block_m, block_d = max(triton.next_power_of_2(group), 16), max(triton.next_power_of_2(head_dim), 16)
+    if tile := measured("decode", card.capability, head_dim, element_size):
+        return Config(*tile)._replace(BLOCK_M=block_m)
+    keys = 8192 // (block_d * element_size)
+    return Config(block_m, min(max(keys, 16), 64), 4, 4)
+
+
+def choose_num_splits(num_programs: int, num_tokens: int, card: Card) -> int:
+    """Spans per row: enough to fill the card, no more than a row of `num_tokens`, the most there can be, may need."""
+    wanted = PROGRAMS_PER_MULTIPROCESSOR * card.num_multiprocessors // num_programs
+    return max(min(wanted, num_tokens // MIN_TOKENS_PER_SPLIT, MAX_SPLITS), 1)
+
+
+@triton.jit
+def _span(seq_len, split, num_splits, min_tokens, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr):
+    """(oldest visible position, begin, end) of one split: the visible tiles dealt out evenly, the last spans empty.
+
+    Empty, too, are those for which there are not `min_tokens` each.
+    """
+    oldest = tl.maximum(seq_len - WINDOW, 0) if WINDOW else 0
+    first_tile = oldest // BLOCK_N
+    num_tiles = (seq_len + BLOCK_N - 1) // BLOCK_N - first_tile
+    tiles_per_split = tl.maximum((num_tiles + num_splits - 1) // num_splits, min_tokens // BLOCK_N)
+    begin = (first_tile + split * tiles_per_split) * BLOCK_N
+    return oldest, begin, tl.minimum(begin + tiles_per_split * BLOCK_N, seq_len)
+
+
+@triton.jit(
+    do_not_specialize=["table_stride", "min_tokens"], do_not_specialize_on_alignment=["seq_lens_ptr", "tables_ptr"]
+)
+def _decode(
+    q_ptr, k_ptr, v_ptr, kv_scales_ptr, out_ptr, lse_ptr, seq_lens_ptr, tables_ptr, table_stride, min_tokens,
+    scale_log2, inner_scale, q_token_stride, q_head_stride, block_stride, kv_head_stride, slot_stride,
+    HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, GROUP: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    WINDOW: tl.constexpr, CAPPED: tl.constexpr, IS_SPLIT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    FP8: tl.constexpr,
+):  # fmt: skip
+    """out [rows, Hq, splits, D], each span's own softmax; lse [rows, Hq, splits], its log2 Σ exp2."""
+    # The number of splits is no constexpr: it changes with the batch, and no step should wait for the compiler.
+    row, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
+    num_splits = tl.num_programs(2)
+    oldest, begin, end = _span(tl.load(seq_lens_ptr + row), split, num_splits, min_tokens, WINDOW, BLOCK_N)
+    members, dims = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
+    heads = kv_head * GROUP + members
+    inside = (members < GROUP)[:, None] & (dims < HEAD_DIM)[None, :]
+    places = (row * tl.num_programs(1) * GROUP + heads) * num_splits + split
+    out_ptrs = out_ptr + places[:, None] * HEAD_DIM + dims[None, :]
+    if begin >= end:
+        if not IS_SPLIT:
+            tl.store(out_ptrs, tl.full([BLOCK_M, BLOCK_D], 0.0, out_ptr.dtype.element_ty), mask=inside)
+        return
+    q_ptrs = q_ptr + row * q_token_stride + heads[:, None] * q_head_stride + dims[None, :]
+    q = tl.load(q_ptrs, mask=inside, other=0.0)
+    if FP8:
+        q = q.to(tl.float16)
+    scale_log2, inner_scale, v_scale = scales_of_head(
+        kv_scales_ptr, kv_head, tl.num_programs(1), scale_log2, inner_scale, CAPPED
+    )
+    head_offset = kv_head.to(tl.int64) * kv_head_stride
+    table_ptr = tables_ptr + row * table_stride
+    maximum = tl.full([BLOCK_M], -1e30, tl.float32)
+    total = tl.full([BLOCK_M], 0.0, tl.float32)
+    out = tl.full([BLOCK_M, BLOCK_D], 0.0, tl.float32)
+    blocks = load_blocks(table_ptr, begin + tl.arange(0, BLOCK_N), oldest, end - 1, BLOCK_SIZE)
+    for start in range(begin, end, BLOCK_N):
+        keys = start + tl.arange(0, BLOCK_N)
+        readable = (keys >= oldest) & (keys < end)
+        k, v = load_tile(
+            k_ptr + head_offset, v_ptr + head_offset, blocks, keys, readable, block_stride, slot_stride,
+            HEAD_DIM, BLOCK_D, BLOCK_SIZE, True, FP8,
+        )  # fmt: skip
+        blocks = load_blocks(table_ptr, keys + BLOCK_N, oldest, end - 1, BLOCK_SIZE)
+        maximum, total, out = attend(
+            q, k, v, readable[None, :], maximum, total, out, scale_log2, inner_scale, True, CAPPED
+        )
+    tl.store(out_ptrs, (out * (v_scale / total)[:, None]).to(out_ptr.dtype.element_ty), mask=inside)
+    if IS_SPLIT:
+        tl.store(lse_ptr + places, maximum + tl.log2(total), mask=members < GROUP)
+
+
+@triton.jit(do_not_specialize=["num_splits", "min_tokens"], do_not_specialize_on_alignment=["seq_lens_ptr"])
+def _merge_splits(
+    partial_ptr, lse_ptr, out_ptr, seq_lens_ptr, num_splits, min_tokens, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+    WINDOW: tl.constexpr, BLOCK_SPLITS: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """out [rows, Hq, D] = Σ partial · 2^lse / Σ 2^lse over the splits that are not empty (those wrote nothing).
+
+    The maximum is kept finite and the sum above 0, so that a row without tokens gets zeros, not NaN.
+    """
+    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    splits, dims = tl.arange(0, BLOCK_SPLITS), tl.arange(0, BLOCK_D)
+    _, begin, end = _span(tl.load(seq_lens_ptr + row), splits, num_splits, min_tokens, WINDOW, BLOCK_N)
+    live = begin < end
+    place = row * tl.num_programs(1) + head
+    lse = tl.load(lse_ptr + place * num_splits + splits, mask=live, other=float("-inf"))
+    weights = tl.exp2(lse - tl.maximum(tl.max(lse, axis=0), -1e30))
+    weights = weights / tl.maximum(tl.sum(weights, axis=0), 1e-30)
+    partial = tl.load(
+        partial_ptr + (place * num_splits + splits)[:, None] * HEAD_DIM + dims[None, :],
+        mask=live[:, None] & (dims < HEAD_DIM)[None, :],
+        other=0.0,
+    )
+    out = tl.sum(partial * weights[:, None], axis=0)
+    tl.store(out_ptr + place * HEAD_DIM + dims, out.to(out_ptr.dtype.element_ty), mask=dims < HEAD_DIM)
+
+
+def decode_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    ragged: RaggedBatch,
+    out: Tensor,
+    *,
+    scale: float,
+    sliding_window: int = 0,
+    softcap: float = 0.0,
+    kv_scales: Tensor | None = None,
+    num_splits: int | None = None,
+    min_tokens: int = MIN_TOKENS_PER_SPLIT,
+    config: Config | None = None,
+) -> None:
+    """Write out[:num_decodes]: attention of rows [0, num_decodes), whose query tokens are q[:num_decodes].
+
+    q [T, Hq, D], caches [N, Hkv, S, D], out contiguous [T, Hq, D]. `num_splits` and `config` are chosen if None. A row
+    of 0 tokens, which a graph is padded with, gets zeros.
+    """
+    check_paged(q, k_cache, v_cache, ragged, kv_scales, scale=scale, softcap=softcap)
+    assert out.is_contiguous()
+    num_rows, (num_heads, head_dim) = ragged.num_decodes, q.shape[1:]
+    num_kv_heads, block_size = k_cache.shape[1:3]
+    group = num_heads // num_kv_heads
+    config = config or choose_config(group, head_dim, k_cache.element_size(), card_of(q.device))
+    if num_splits is None:
+        num_tokens = min(ragged.max_seq_len, sliding_window or ragged.max_seq_len)
+        num_splits = choose_num_splits(num_rows * num_kv_heads, num_tokens, card_of(q.device))
+    assert num_splits <= MAX_SPLITS
+    partial = lse = out
+    if num_splits > 1:
+        partial = torch.empty((num_rows, num_heads, num_splits, head_dim), dtype=torch.float32, device=q.device)
+        lse = torch.empty(partial.shape[:3], dtype=torch.float32, device=q.device)
+    shape = {"HEAD_DIM": head_dim, "BLOCK_D": max(triton.next_power_of_2(head_dim), 16), "WINDOW": sliding_window}
+    _decode[(num_rows, num_kv_heads, num_splits)](
+        q, as_loaded(k_cache), as_loaded(v_cache), kv_scales, partial, lse, ragged.seq_lens,
+        ragged.block_tables, ragged.block_tables.stride(0),
+        min_tokens, *score_scales(scale, softcap), *q.stride()[:2], *k_cache.stride()[:3],
+        GROUP=group, BLOCK_SIZE=block_size, CAPPED=softcap > 0, IS_SPLIT=num_splits > 1,
+        FP8=fp8_kind(k_cache, card_of(q.device)), **shape, **config._asdict(),
+    )  # fmt: skip
+    if num_splits > 1:
+        _merge_splits[(num_rows, num_heads)](
+            partial, lse, out, ragged.seq_lens, num_splits, min_tokens, BLOCK_SPLITS=MAX_SPLITS, BLOCK_N=config.BLOCK_N,
+            num_warps=4, **shape,
+        )  # fmt: skip

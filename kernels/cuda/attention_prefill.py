@@ -1,0 +1,227 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""Paged attention of rows with several query tokens: causal softmax(q kᵀ · scale) v behind any cached context.
+
+One program takes BLOCK_Q query tokens of one row and the query heads of one KV head: its BLOCK_M dot rows are (token,
+head) pairs, so keys and values are read once for all heads that share them (Ringlein et al. 2025, arXiv 2511.11581;
+online softmax and tiling: Dao 2023, FlashAttention-2). Per row of n tokens after c cached ones, 4·Hq·D·n·(c + n/2)
+operations; a tile of keys and values in 16 bits brings BLOCK_M operations per byte: bound by the tensor cores.
+
+    positions   0 ..... oldest | left .......... right | newest
+                  skipped      | masked | whole tiles  | masked | skipped
+"""
+
+from typing import NamedTuple
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..ops import RaggedBatch
+from .attention_common import (
+    as_loaded,
+    attend,
+    check_paged,
+    fp8_kind,
+    load_blocks,
+    load_tile,
+    scales_of_head,
+    score_scales,
+)
+from .device_info import Card, card_of
+from .tile_configs import measured
+
+
+class Config(NamedTuple):
+    BLOCK_M: int  # (query token, head) pairs
+    BLOCK_N: int  # keys per step
+    num_warps: int
+    num_stages: int
+
+
+def choose_config(
+    num_dot_rows: int, max_dot_rows: int, head_dim: int, element_size: int, card: Card, *, cache_size: int = 2
+) -> Config:
+    """num_dot_rows: (token, head) pairs of the batch; max_dot_rows: those of its longest row that share a KV head;
+    cache_size: bytes of an element of the cache.
+
+    Untuned on a card. Chosen from the compiler's own report (tests/kernels/compile_report.py) so that nothing spills
+    and every card has the shared memory: 64 keys a step take 183 registers on compute capability 9.0 and spill on 8.0.
+    """
+    block_d = max(triton.next_power_of_2(head_dim), 16)
+    if element_size > 2:
+        return Config(16, 16, 4, 1)  # float32 has no tensor cores to fill: what compiles fast
+    if max_dot_rows <= 16:
+        # As decode: bound by memory. 4 warps at head size 256 with a window spill 8 bytes on 8.0.
+        return Config(16, max(4096 // block_d, 16), 8 if block_d > 128 else 4, 4)
+    # wgmma (9.0) or tcgen05 (10.x, 11.0), and twice the shared memory; 12.x has neither.
+    is_strong, is_large = 90 <= card.capability < 120, block_d > 128
+    # 64 rows are the least that wgmma takes. 128 halve the traffic from L2, once they too fill the card.
+    is_wide = num_dot_rows >= 128 * card.num_multiprocessors and (is_strong or not is_large)
+    tile = measured("prefill", card.capability, head_dim, cache_size)
+    if tile and (is_wide or tile[0] < 128):
+        return Config(*tile)
+    return Config(
+        BLOCK_M=128 if is_wide else 64,
+        BLOCK_N=64 if is_strong and not is_large else 32,
+        num_warps=8 if is_wide or is_large else 4,
+        num_stages=2 if is_large else 3,
+    )
+
+
+@triton.jit
+def _row_of(query_start_loc_ptr, query_block, num_decodes, num_rows, BLOCK_Q: tl.constexpr):
+    """The row that a query block belongs to, with its first query block.
+
+    Row r's blocks begin at (query_start_loc[r] - num_decodes) // BLOCK_Q + (r - num_decodes): known without a sum over
+    the rows before it, increasing, and never closer together than the row has blocks.
+    """
+    low, high, low_begin = num_decodes, num_decodes + num_rows, 0  # begin(low) <= query_block < begin(high)
+    while high - low > 1:
+        middle = (low + high) // 2
+        begin = (tl.load(query_start_loc_ptr + middle) - num_decodes) // BLOCK_Q + middle - num_decodes
+        is_below = begin <= query_block
+        low_begin = tl.where(is_below, begin, low_begin)
+        low, high = tl.where(is_below, middle, low), tl.where(is_below, high, middle)
+    return low, low_begin
+
+
+@triton.jit
+def _attend_span(
+    q, k_ptr, v_ptr, table_ptr, positions, oldest, newest, begin, end, maximum, total, out, scale_log2,
+    inner_scale, block_stride, slot_stride,
+    HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr,
+    BLOCK_N: tl.constexpr, MASKED: tl.constexpr, CAPPED: tl.constexpr, FP8: tl.constexpr,
+):  # fmt: skip
+    blocks = load_blocks(table_ptr, begin + tl.arange(0, BLOCK_N), oldest, newest, BLOCK_SIZE)
+    for start in range(begin, end, BLOCK_N):
+        keys = start + tl.arange(0, BLOCK_N)
+        readable = (keys >= oldest) & (keys <= newest)
+        k, v = load_tile(
+            k_ptr, v_ptr, blocks, keys, readable, block_stride, slot_stride, HEAD_DIM, BLOCK_D, BLOCK_SIZE, MASKED, FP8
+        )
+        blocks = load_blocks(table_ptr, keys + BLOCK_N, oldest, newest, BLOCK_SIZE)
+        visible = keys[None, :] <= positions[:, None]
+        if WINDOW:
+            visible = visible & (keys[None, :] > positions[:, None] - WINDOW)
+        maximum, total, out = attend(
+            q, k, v, visible, maximum, total, out, scale_log2, inner_scale, MASKED, CAPPED
+        )  # fmt: skip
+    return maximum, total, out
+
+
+@triton.jit(
+    do_not_specialize=["table_stride", "num_decodes", "num_rows"],
+    do_not_specialize_on_alignment=["query_start_loc_ptr", "seq_lens_ptr", "tables_ptr"],
+)
+def _prefill(
+    q_ptr, k_ptr, v_ptr, kv_scales_ptr, out_ptr, query_start_loc_ptr, seq_lens_ptr, tables_ptr, table_stride,
+    num_decodes, num_rows, scale_log2, inner_scale, q_token_stride, q_head_stride, out_token_stride, out_head_stride,
+    block_stride, kv_head_stride, slot_stride,
+    HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, GROUP: tl.constexpr, NUM_KV_HEADS: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, CAPPED: tl.constexpr, FP8: tl.constexpr,
+):  # fmt: skip
+    # The last blocks of a row see the most keys: first come, so that the card does not end on a few long programs.
+    program = tl.num_programs(0) - 1 - tl.program_id(0)
+    query_block, kv_head = program // NUM_KV_HEADS, program % NUM_KV_HEADS
+    row, row_begin = _row_of(query_start_loc_ptr, query_block, num_decodes, num_rows, BLOCK_Q)
+    first_token = tl.load(query_start_loc_ptr + row)
+    query_len = tl.load(query_start_loc_ptr + row + 1) - first_token
+    first = (query_block - row_begin) * BLOCK_Q
+    if first >= query_len:
+        return
+    pairs, dims = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
+    tokens, heads = first + pairs // GROUP, kv_head * GROUP + pairs % GROUP
+    inside = ((pairs < BLOCK_Q * GROUP) & (tokens < query_len))[:, None] & (dims < HEAD_DIM)[None, :]
+    rows = (first_token + tokens).to(tl.int64)
+    q_ptrs = q_ptr + rows[:, None] * q_token_stride + heads[:, None] * q_head_stride + dims[None, :]
+    q = tl.load(q_ptrs, mask=inside, other=0.0)
+    if FP8:
+        q = q.to(tl.float16)
+    scale_log2, inner_scale, v_scale = scales_of_head(
+        kv_scales_ptr, kv_head, NUM_KV_HEADS, scale_log2, inner_scale, CAPPED
+    )
+
+    context = tl.load(seq_lens_ptr + row) - query_len
+    newest = context + tl.minimum(first + BLOCK_Q, query_len) - 1
+    oldest = tl.maximum(context + first - WINDOW + 1, 0) if WINDOW else 0
+    begin = oldest // BLOCK_N * BLOCK_N
+    left = begin  # every query of the block sees all of the keys [left, right)
+    if WINDOW:
+        left = (tl.maximum(newest - WINDOW + 1, 0) + BLOCK_N - 1) // BLOCK_N * BLOCK_N
+        left = tl.minimum(left, (newest + BLOCK_N) // BLOCK_N * BLOCK_N)
+    right = tl.maximum((context + first + 1) // BLOCK_N * BLOCK_N, left)
+
+    table_ptr = tables_ptr + row.to(tl.int64) * table_stride
+    k_ptr += kv_head.to(tl.int64) * kv_head_stride
+    v_ptr += kv_head.to(tl.int64) * kv_head_stride
+    # Padding stands where the last token stands: beyond, a window might hold nothing, and 0 be divided by 0.
+    positions = tl.minimum(context + tokens, newest)
+    maximum = tl.full([BLOCK_M], -1e30, tl.float32)
+    total = tl.full([BLOCK_M], 0.0, tl.float32)
+    out = tl.full([BLOCK_M, BLOCK_D], 0.0, tl.float32)
+    if WINDOW:
+        maximum, total, out = _attend_span(
+            q, k_ptr, v_ptr, table_ptr, positions, oldest, newest, begin, left, maximum, total, out, scale_log2,
+            inner_scale, block_stride, slot_stride, HEAD_DIM, BLOCK_D, BLOCK_SIZE, WINDOW, BLOCK_N, True, CAPPED, FP8,
+        )  # fmt: skip
+    maximum, total, out = _attend_span(
+        q, k_ptr, v_ptr, table_ptr, positions, oldest, newest, left, right, maximum, total, out, scale_log2,
+        inner_scale, block_stride, slot_stride, HEAD_DIM, BLOCK_D, BLOCK_SIZE, WINDOW, BLOCK_N, False, CAPPED, FP8,
+    )  # fmt: skip
+    maximum, total, out = _attend_span(
+        q, k_ptr, v_ptr, table_ptr, positions, oldest, newest, right, newest + 1, maximum, total, out, scale_log2,
+        inner_scale, block_stride, slot_stride, HEAD_DIM, BLOCK_D, BLOCK_SIZE, WINDOW, BLOCK_N, True, CAPPED, FP8,
+    )  # fmt: skip
+
+    out_ptrs = out_ptr + rows[:, None] * out_token_stride + heads[:, None] * out_head_stride + dims[None, :]
+    tl.store(out_ptrs, (out * (v_scale / total)[:, None]).to(out_ptr.dtype.element_ty), mask=inside)
+
+
+def prefill_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    ragged: RaggedBatch,
+    out: Tensor,
+    *,
+    scale: float,
+    sliding_window: int = 0,
+    softcap: float = 0.0,
+    kv_scales: Tensor | None = None,
+    config: Config | None = None,
+) -> None:
+    """Write out[num_decodes:]: attention of rows [num_decodes, B), whose query tokens are q[num_decodes:].
+
+    q, out [T, Hq, D], caches [N, Hkv, S, D]. `config` is chosen if None.
+    """
+    check_paged(q, k_cache, v_cache, ragged, kv_scales, scale=scale, softcap=softcap)
+    assert out.shape == q.shape
+    assert out.stride(2) == 1
+    num_tokens, num_rows = len(q) - ragged.num_decodes, len(ragged.seq_lens) - ragged.num_decodes
+    num_heads, head_dim = q.shape[1:]
+    num_kv_heads, block_size = k_cache.shape[1:3]
+    group = num_heads // num_kv_heads
+    config = config or choose_config(
+        num_tokens * num_heads, ragged.max_query_len * group, head_dim, q.element_size(), card_of(q.device),
+        cache_size=k_cache.element_size(),
+    )  # fmt: skip
+    config = config._replace(BLOCK_M=max(config.BLOCK_M, triton.next_power_of_2(group)))
+    block_q = config.BLOCK_M // group
+    # An upper bound of the query blocks, known without asking the card for the rows' lengths.
+    grid = ((num_tokens // block_q + num_rows) * num_kv_heads,)
+    _prefill[grid](
+        q, as_loaded(k_cache), as_loaded(v_cache), kv_scales, out, ragged.query_start_loc, ragged.seq_lens,
+        ragged.block_tables, ragged.block_tables.stride(0), ragged.num_decodes, num_rows, *score_scales(scale, softcap),
+        *q.stride()[:2], *out.stride()[:2], *k_cache.stride()[:3],
+        HEAD_DIM=head_dim,
+        BLOCK_D=max(triton.next_power_of_2(head_dim), 16),
+        GROUP=group,
+        NUM_KV_HEADS=num_kv_heads,
+        BLOCK_SIZE=block_size,
+        WINDOW=sliding_window,
+        BLOCK_Q=block_q,
+        CAPPED=softcap > 0,
+        FP8=fp8_kind(k_cache, card_of(q.device)),
+        **config._asdict(),
+    )  # fmt: skip

@@ -1,0 +1,176 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""Mixture of experts: y[t] = Σ_k weight[t, k] · down_e(silu(gate_e x[t]) · up_e x[t]) with e = expert_ids[t, k].
+
+Three launches behind `group_by_expert`: gate_up with the activation in its epilogue (two accumulators of a program
+share its tile of x; apart, 8·I more bytes per pair would move, in one launch more), down, and the weighted sum, which
+is a kernel of its own because atomic additions would come in another order each time.
+Per pair 6·H·I operations; per expert with at least one token 6·H·I bytes of weights in 16 bits, read once per tile.
+So n tokens per expert bring n operations per byte, and up to some 300 the memory is the bound: at 2 of 8 experts
+(Mixtral 8x7B) below 1,200 tokens, at 8 of 128 (Qwen3-30B-A3B) below 4,800. The activations are
+6·H + 4·I bytes per pair, small beside that.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .device_info import Card, card_of
+from .moe_route import ExpertTiles, group_by_expert
+
+
+class PackedExperts(NamedTuple):
+    gate_up: Tensor  # [E, 2·I, H]
+    down: Tensor  # [E, H, I]
+
+
+class Config(NamedTuple):
+    BLOCK_M: int  # pairs
+    BLOCK_N: int  # rows of the weights: half of them gate's and half up's where these are fused
+    BLOCK_K: int
+    num_warps: int
+    num_stages: int
+
+
+def choose_config(num_pairs: int, num_experts: int, element_size: int, card: Card) -> Config:
+    """Tiles that hold twice the pairs an expert has on average, so that few experts have two and are read twice.
+
+    Untuned on a card. Chosen from the compiler's own report (tests/kernels/compile_report.py) so that nothing spills
+    and every card has the shared memory.
+    """
+    if element_size > 2:
+        return Config(16, 32, 32, 4, 1)  # float32 has no tensor cores to fill: what compiles fast
+    rows = triton.next_power_of_2(triton.cdiv(2 * num_pairs, num_experts))
+    if rows <= 16:
+        # Bound by memory: 32 rows of the weights leave programs for every multiprocessor even with one token, and
+        # three of its four steps under way make 36 KiB each.
+        return Config(16, 32, 128, 4, 4)
+    if rows == 32:
+        return Config(32, 64, 128, 4, 3)
+    # wgmma (9.0) or tcgen05 (10.x, 11.0); 64 rows are the least that they take.
+    is_strong = 90 <= card.capability < 120
+    if rows >= 128 and is_strong:
+        return Config(128, 128, 64, 8, 3)
+    return Config(64, 128, 64, 4 if is_strong else 8, 3)
+
+
+@triton.jit
+def _load_weights(ptrs, columns, ks, start, NUM_N: tl.constexpr, NUM_K: tl.constexpr, IS_EVEN: tl.constexpr):
+    if IS_EVEN:
+        return tl.load(ptrs + start)
+    inside = (columns < NUM_N)[:, None] & (start + ks < NUM_K)[None, :]
+    return tl.load(ptrs + start, mask=inside, other=0.0)
+
+
+@triton.jit(do_not_specialize=["num_pairs"])
+def _grouped_matmul(
+    x_ptr, weight_ptr, out_ptr, pairs_ptr, tile_experts_ptr, num_pairs, x_stride,
+    NUM_N: tl.constexpr, NUM_K: tl.constexpr, PAIRS_PER_ROW: tl.constexpr, IS_GATED: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """out[p] = w x[p // PAIRS_PER_ROW], or silu(gate x) · (up x), w and [gate | up] those of the tile's expert.
+
+    out [pairs, NUM_N], x [·, NUM_K], weight [E, NUM_N or twice that, NUM_K]. Programs of one expert and neighbouring
+    tiles run side by side, so that what one reads of the weights the others find in the L2 cache.
+    """
+    tile = tl.program_id(0)
+    expert = tl.load(tile_experts_ptr + tile).to(tl.int64)
+    if expert < 0:
+        return
+    pairs = tl.load(pairs_ptr + tile * BLOCK_M + tl.arange(0, BLOCK_M))
+    inside = pairs < num_pairs
+    columns, ks = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
+    x_ptrs = x_ptr + (pairs // PAIRS_PER_ROW).to(tl.int64)[:, None] * x_stride + ks[None, :]
+    weight_ptr += expert * (2 * NUM_N if IS_GATED else NUM_N) * NUM_K
+    weight_ptrs = weight_ptr + columns[:, None] * NUM_K + ks[None, :]
+    IS_EVEN: tl.constexpr = NUM_N % BLOCK_N == 0 and NUM_K % BLOCK_K == 0
+    out = tl.full([BLOCK_M, BLOCK_N], 0.0, tl.float32)
+    up = out
+    for start in range(0, NUM_K, BLOCK_K):
+        x_inside = inside[:, None] if IS_EVEN else inside[:, None] & (start + ks < NUM_K)[None, :]
+        x = tl.load(x_ptrs + start, mask=x_inside, other=0.0)
+        weights = _load_weights(weight_ptrs, columns, ks, start, NUM_N, NUM_K, IS_EVEN)
+        out = tl.dot(x, tl.trans(weights), out, input_precision="ieee")
+        if IS_GATED:
+            weights = _load_weights(weight_ptrs + NUM_N * NUM_K, columns, ks, start, NUM_N, NUM_K, IS_EVEN)
+            up = tl.dot(x, tl.trans(weights), up, input_precision="ieee")
+    if IS_GATED:
+        out = out / (1.0 + tl.exp(-out)) * up
+    out_ptrs = out_ptr + pairs.to(tl.int64)[:, None] * NUM_N + columns[None, :]
+    tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=inside[:, None] & (columns < NUM_N)[None, :])
+
+
+@triton.jit
+def _weigh(out_ptr, weights_ptr, y_ptr, NUM_COLUMNS: tl.constexpr, TOP_K: tl.constexpr, BLOCK: tl.constexpr):
+    """y[t] = Σ_k weights[t, k] · out[t · TOP_K + k] in float32."""
+    token = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < NUM_COLUMNS
+    total = tl.full([BLOCK], 0.0, tl.float32)
+    for k in tl.static_range(TOP_K):
+        pair = token * TOP_K + k
+        out = tl.load(out_ptr + pair * NUM_COLUMNS + columns, mask=inside, other=0.0)
+        total += tl.load(weights_ptr + pair) * out.to(tl.float32)
+    tl.store(y_ptr + token * NUM_COLUMNS + columns, total.to(y_ptr.dtype.element_ty), mask=inside)
+
+
+def _multiply(
+    x: Tensor, weight: Tensor, tiles: ExpertTiles, *, num_pairs: int, is_gated: bool, config: Config
+) -> Tensor:
+    """x [rows, in], each row `num_pairs // rows` pairs' own; weight [E, out, in] → [num_pairs, out, or half of it]."""
+    _, num_rows, num_columns = weight.shape
+    num_outputs, block_n = num_rows, config.BLOCK_N
+    if is_gated:
+        num_outputs, block_n = num_rows // 2, block_n // 2
+    out = torch.empty((num_pairs, num_outputs), dtype=x.dtype, device=x.device)
+    _grouped_matmul[(len(tiles.experts), triton.cdiv(num_outputs, block_n))](
+        x, weight, out, tiles.pairs, tiles.experts, num_pairs, x.stride(0),
+        NUM_N=num_outputs,
+        NUM_K=num_columns,
+        PAIRS_PER_ROW=num_pairs // len(x),
+        IS_GATED=is_gated,
+        **config._replace(BLOCK_N=block_n)._asdict(),
+    )  # fmt: skip
+    return out
+
+
+def experts(
+    x: Tensor, weights: Tensor, expert_ids: Tensor, packed: PackedExperts, *, config: Config | None = None
+) -> Tensor:
+    """x [T, H] with contiguous rows, weights [T, K] float32, expert_ids [T, K] int32 → [T, H]."""
+    gate_up, down = packed
+    num_experts, hidden, inner = down.shape
+    (num_tokens, top_k), num_pairs = expert_ids.shape, expert_ids.numel()
+    assert gate_up.shape == (num_experts, 2 * inner, hidden)
+    assert gate_up.is_contiguous()
+    assert down.is_contiguous()
+    assert x.shape == (num_tokens, hidden)
+    assert x.stride(1) == 1
+    assert x.dtype == gate_up.dtype == down.dtype
+    assert weights.shape == expert_ids.shape
+    assert weights.is_contiguous()
+    config = config or choose_config(num_pairs, num_experts, x.element_size(), card_of(x.device))
+    tiles = group_by_expert(expert_ids, num_experts=num_experts, block_m=config.BLOCK_M)
+    activated = _multiply(x, gate_up, tiles, num_pairs=num_pairs, is_gated=True, config=config)
+    out = _multiply(activated, down, tiles, num_pairs=num_pairs, is_gated=False, config=config)
+    y = torch.empty((num_tokens, hidden), dtype=x.dtype, device=x.device)
+    block = min(triton.next_power_of_2(hidden), 1024)
+    _weigh[(num_tokens, triton.cdiv(hidden, block))](
+        out, weights, y, NUM_COLUMNS=hidden, TOP_K=top_k, BLOCK=block, num_warps=4
+    )
+    return y
+
+
+def pack_experts(experts: Iterable[tuple[Tensor, Tensor]], *, num_experts: int) -> PackedExperts:
+    """One tensor of all gate_up and one of all down, filled an expert at a time."""
+    packed: PackedExperts | None = None
+    for index, (gate_up, down) in enumerate(experts):
+        if packed is None:
+            packed = PackedExperts(*(matrix.new_empty((num_experts, *matrix.shape)) for matrix in (gate_up, down)))
+        packed.gate_up[index], packed.down[index] = gate_up, down
+    assert packed is not None
+    assert index == num_experts - 1
+    return packed

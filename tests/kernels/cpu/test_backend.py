@@ -1,0 +1,273 @@
+"""The CPU backend, native and in torch ops, against the reference in float64."""
+
+import random
+import weakref
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from splitfuse.kernels import ops, reference
+from splitfuse.kernels.cpu import backend as cpu
+from splitfuse.kernels.cpu import build
+
+TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2e-2}
+
+
+@pytest.fixture(params=["native", "torch"], autouse=True)
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "torch":
+        monkeypatch.setattr(build, "library", lambda: None)
+    elif build.library() is None:
+        pytest.skip("needs a C++ compiler for the native CPU library")
+
+
+def close(actual: Tensor, expected: Tensor) -> None:
+    assert not actual.isnan().any()
+    tolerance = TOLERANCE[actual.dtype]
+    torch.testing.assert_close(actual.double(), expected.double(), atol=tolerance, rtol=tolerance)
+
+
+def randn(*shape: int, dtype: torch.dtype, seed: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(("num_tokens", "hidden"), [(1, 64), (3, 40), (5, 1000), (70, 512)])
+def test_norms_and_silu(dtype: torch.dtype, num_tokens: int, hidden: int) -> None:
+    x, residual = (randn(num_tokens, hidden, dtype=dtype, seed=s) for s in (0, 1))
+    weight = randn(hidden, dtype=dtype, seed=2)
+    close(cpu.rms_norm(x, weight, eps=1e-5), reference.rms_norm(x.double(), weight.double(), eps=1e-5))
+    normed, new = cpu.add_rms_norm(x, residual.clone(), weight, eps=1e-5)
+    close(new, x.double() + residual.double())
+    close(normed, reference.rms_norm(new.double(), weight.double(), eps=1e-5))
+    gate_up = randn(num_tokens, 2 * hidden, dtype=dtype, seed=3) * 4
+    close(cpu.silu_mul(gate_up), reference.silu_mul(gate_up.double()))
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(("num_tokens", "hidden"), [(1, 64), (3, 40), (5, 1000), (70, 512)])
+def test_layer_norms(dtype: torch.dtype, num_tokens: int, hidden: int, has_bias: bool) -> None:
+    x, residual = (randn(num_tokens, hidden, dtype=dtype, seed=s) + 2 for s in (0, 1))
+    weight, bias = randn(hidden, dtype=dtype, seed=2), randn(hidden, dtype=dtype, seed=3) if has_bias else None
+    wide_bias = None if bias is None else bias.double()
+    close(
+        cpu.layer_norm(x, weight, bias, eps=1e-5),
+        reference.layer_norm(x.double(), weight.double(), wide_bias, eps=1e-5),
+    )
+    normed, new = cpu.add_layer_norm(x, residual.clone(), weight, bias, eps=1e-5)
+    close(new, x.double() + residual.double())
+    close(normed, reference.layer_norm(new.double(), weight.double(), wide_bias, eps=1e-5))
+
+
+@pytest.mark.parametrize("hidden", [40, 512])
+def test_a_wide_weight_is_not_rounded(hidden: int) -> None:
+    x, residual = (randn(5, hidden, dtype=torch.bfloat16, seed=s) for s in (0, 1))
+    weight = 1 + randn(hidden, dtype=torch.float32, seed=2) * 1e-3  # bfloat16 would make most of it 1
+    expected = reference.rms_norm(x.double(), weight.double(), eps=1e-5)
+    assert torch.equal(cpu.rms_norm(x, weight, eps=1e-5), expected.bfloat16())
+    normed, new = cpu.add_rms_norm(x, residual.clone(), weight, eps=1e-5)
+    assert torch.equal(normed, reference.rms_norm(new.double(), weight.double(), eps=1e-5).bfloat16())
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("shape", [(1, 64), (3, 40), (70, 1000)])
+def test_activations(dtype: torch.dtype, shape: tuple[int, int]) -> None:
+    x = randn(*shape, dtype=dtype, seed=3) * 4
+    for name in ("gelu", "gelu_tanh", "relu", "gelu_tanh_mul"):
+        close(getattr(cpu, name)(x), getattr(reference, name)(x.double()))
+    for cap in (0.5, 30.0):
+        torch.testing.assert_close(
+            cpu.softcap(x.float(), cap).double(), reference.softcap(x.double(), cap), atol=0, rtol=5e-7
+        )
+
+
+def test_activations_at_the_ends() -> None:
+    gate = torch.tensor([[-torch.inf, -200.0, -88.0, -20.0, 0.0, 20.0, 200.0, 1e30] * 3])
+    gate_up = torch.cat((gate, torch.ones_like(gate)), dim=-1)
+    finite = gate.isfinite()  # -inf · 0 is NaN, in torch as well
+    for name in ("silu", "gelu_tanh"):
+        out, expected = getattr(cpu, f"{name}_mul")(gate_up), getattr(reference, f"{name}_mul")(gate_up)
+        torch.testing.assert_close(out[finite], expected[finite], atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(cpu.softcap(gate, 3.0), 3 * torch.tanh(gate / 3), atol=0, rtol=1e-6)
+
+
+def ragged_case(rng: random.Random, *, block_size: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype):  # type: ignore[no-untyped-def]
+    """Random rows over a shuffled cache whose unused slots are NaN."""
+    rows = sorted(
+        ((rng.choice([1, 1, 3, 20, 140]), rng.choice([0, 5, 16, 63, 130])) for _ in range(rng.randint(1, 5))),
+        key=lambda row: row[0] > 1,
+    )
+    seq_lens = [query + context for query, context in rows]
+    counts = [-(-length // block_size) for length in seq_lens]
+    num_blocks = sum(counts) + 3
+    order = rng.sample(range(num_blocks), num_blocks)
+    tables = torch.full((len(rows), max(counts)), order[-1], dtype=torch.int32)
+    caches = [torch.full((num_blocks, num_kv_heads, block_size, head_dim), torch.nan, dtype=dtype) for _ in range(2)]
+    for row, (count, length) in enumerate(zip(counts, seq_lens, strict=True)):
+        blocks, order = order[:count], order[count:]
+        tables[row, :count] = torch.tensor(blocks)
+        for position in range(length):
+            for cache in caches:
+                cache[blocks[position // block_size], :, position % block_size] = torch.randn(num_kv_heads, head_dim)
+    queries = [query for query, _ in rows]
+    starts = torch.tensor([0, *torch.tensor(queries).cumsum(0).tolist()], dtype=torch.int32)
+    ragged = ops.RaggedBatch(
+        starts, torch.tensor(seq_lens, dtype=torch.int32), tables, queries.count(1), max(queries), max(seq_lens)
+    )
+    return caches[0], caches[1], ragged, sum(queries)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("seed", range(16))
+def test_paged_attention(dtype: torch.dtype, seed: int) -> None:
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    num_kv_heads, group, head_dim = rng.choice([1, 2]), rng.choice([1, 3, 4, 71]), rng.choice([16, 24, 37, 64, 80])
+    window, softcap = rng.choice([0, 0, 7, 30, 64]), rng.choice([0.0, 0.5, 50.0])
+    k, v, ragged, num_tokens = ragged_case(
+        rng, block_size=rng.choice([1, 4, 16, 32]), num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype
+    )
+    heads = num_kv_heads * group
+    q = randn(num_tokens, heads + 5, head_dim, dtype=dtype, seed=seed)[:, :heads]  # a strided view, as of a qkv tensor
+    options = {"scale": head_dim**-0.5, "sliding_window": window, "softcap": softcap}
+    out = cpu.paged_attention(q, k, v, ragged, **options)
+    close(out, reference.paged_attention(q.double(), k.double(), v.double(), ragged, **options))
+
+
+@pytest.mark.parametrize(("window", "softcap"), [(0, 0.0), (50, 0.0), (50, 5.0)])
+def test_a_chunk_gives_the_same_bits_however_it_is_cut(window: int, softcap: float) -> None:
+    if build.library() is None:
+        pytest.skip("torch's SDPA promises no such thing")
+    length, block_size = 200, 16
+    k, v = (randn(13, 2, block_size, 64, dtype=torch.bfloat16, seed=seed) for seed in (1, 2))
+    q = randn(length, 6, 64, dtype=torch.bfloat16, seed=3)
+    table = torch.arange(13, dtype=torch.int32)[None]
+
+    def attend(start: int, stop: int) -> Tensor:
+        ends = torch.tensor([0, stop - start], dtype=torch.int32), torch.tensor([stop], dtype=torch.int32)
+        ragged = ops.RaggedBatch(*ends, table, 0, stop - start, stop)
+        options = {"scale": 0.125, "sliding_window": window, "softcap": softcap}
+        return cpu.paged_attention(q[start:stop], k, v, ragged, **options)
+
+    cut = [attend(start, stop) for start, stop in ((0, 5), (5, 90), (90, 153), (153, 200))]
+    assert torch.equal(torch.cat(cut), attend(0, length))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(
+    ("norm", "rotary", "num_tokens"),
+    [(None, 64, 3), ("same", 64, 20), ("float32", 64, 20), (None, 32, 20), (None, 0, 20), ("same", 24, 3)],
+)
+def test_rope_and_cache(dtype: torch.dtype, norm: str | None, rotary: int, num_tokens: int) -> None:
+    qkv = randn(num_tokens, 8, 64, dtype=dtype, seed=1)
+    q, k, v = qkv.split([4, 2, 2], dim=1)
+    cos_sin = torch.rand(100, rotary, generator=torch.Generator().manual_seed(2))
+    positions = torch.randint(0, 100, (num_tokens,))
+    slots = torch.randperm(160)[:num_tokens]
+    slots[1] = -1
+    norm_dtype = torch.float32 if norm == "float32" else dtype
+    names = ("q_norm", "k_norm") if norm else ()
+    weights = {name: randn(64, dtype=norm_dtype, seed=3 + i) for i, name in enumerate(names)}
+    caches = [torch.zeros(10, 2, 16, 64, dtype=dtype) for _ in range(2)]
+    expected_caches = [cache.double() for cache in caches]
+    expected = reference.rope_and_cache(
+        q.double(),
+        k.double(),
+        v.double(),
+        cos_sin.double(),
+        positions,
+        slots,
+        expected_caches[0],
+        expected_caches[1],
+        **{name: weight.double() for name, weight in weights.items()},
+    )
+    close(cpu.rope_and_cache(q, k, v, cos_sin, positions, slots, caches[0], caches[1], **weights), expected)
+    for cache, wanted in zip(caches, expected_caches, strict=True):
+        close(cache, wanted)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_linear(dtype: torch.dtype, bias: bool) -> None:
+    x, weight = randn(5, 48, dtype=dtype, seed=0), randn(33, 48, dtype=dtype, seed=1)
+    b = randn(33, dtype=dtype, seed=2) if bias else None
+    expected = x.double() @ weight.double().T + (0 if b is None else b.double())
+    torch.testing.assert_close(cpu.linear(x, cpu.pack_linear(weight, b)).double(), expected, atol=1e-1, rtol=2e-2)
+
+
+def expert_matrices(num_experts: int, *, hidden: int, inner: int, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
+    gate_up = randn(num_experts, 2 * inner, hidden, dtype=torch.float32, seed=1) * hidden**-0.5
+    down = randn(num_experts, hidden, inner, dtype=torch.float32, seed=2) * inner**-0.5
+    return list(zip(gate_up.to(dtype), down.to(dtype), strict=True))
+
+
+ROUTINGS = {
+    "one token": ([[3, 1]], 5),
+    "empty experts": ([[0, 4], [4, 0], [0, 2], [2, 4]], 6),
+    "all to one": ([[2]] * 9, 4),
+    "all to all": ([[2, 0, 1], [0, 1, 2]] * 20, 3),
+    "many": ([[(t * 7 + k * k) % 32 for k in range(4)] for t in range(50)], 32),
+}
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("name", ROUTINGS)
+def test_experts(name: str, dtype: torch.dtype) -> None:
+    chosen, num_experts = ROUTINGS[name]
+    ids = torch.tensor(chosen, dtype=torch.int32)
+    weights = torch.rand(ids.shape, generator=torch.Generator().manual_seed(0))
+    x = randn(len(ids), 48, dtype=dtype, seed=3)
+    each = expert_matrices(num_experts, hidden=48, inner=40, dtype=dtype)
+    packed = ops.pack_experts(iter(each), num_experts=num_experts, device=x.device)
+    got = ops.experts(x, weights, ids, packed)
+    assert got.dtype == dtype
+    close(got, reference.experts(x.double(), weights, ids, [(a.double(), b.double()) for a, b in each]))
+
+
+def test_a_token_sums_its_experts_alike_alone_and_in_company() -> None:
+    out, weights = randn(300, 8, 64, dtype=torch.float32, seed=1), torch.rand(300, 8)
+    together = cpu._weigh(out, weights)
+    assert all(torch.equal(cpu._weigh(out[t : t + 1], weights[t : t + 1])[0], together[t]) for t in range(300))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("renormalize", [False, True])
+def test_route(renormalize: bool, dtype: torch.dtype) -> None:
+    logits = torch.stack([torch.randperm(60) for _ in range(20)]).to(dtype) / 8
+    weights, ids = ops.route(logits, top_k=8, renormalize=renormalize)
+    expected, expected_ids = reference.route(logits.double(), top_k=8, renormalize=renormalize)
+    assert torch.equal(ids, expected_ids)
+    assert weights.dtype == torch.float32
+    torch.testing.assert_close(weights.double(), expected, atol=1e-6, rtol=1e-6)
+
+
+def test_experts_are_packed_one_at_a_time() -> None:
+    """When the next is asked for, nobody holds the one before: no layer is in memory twice."""
+    num_alive: list[int] = []
+    alive: weakref.WeakSet[Tensor] = weakref.WeakSet()
+
+    def each() -> Iterator[tuple[Tensor, Tensor]]:
+        for _ in range(6):
+            num_alive.append(len(alive))
+            pair = (torch.zeros(8, 16, dtype=torch.bfloat16), torch.zeros(16, 4, dtype=torch.bfloat16))
+            alive.update(pair)
+            yield pair
+
+    ops.pack_experts(each(), num_experts=6, device=torch.device("cpu"))
+    assert max(num_alive) <= 2
+
+
+def test_gumbel_argmax_draws_what_the_reference_draws() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(300, 1003, generator=generator)
+    keys = torch.randint(-(2**63), 2**63 - 1, (300,), generator=generator)
+    assert cpu.gumbel_argmax(logits, keys).tolist() == reference.gumbel_argmax(logits.double(), keys).tolist()
+
+
+def test_gumbel_argmax_never_takes_what_is_impossible() -> None:
+    logits = torch.full((200, 50), -torch.inf)
+    logits[:, 17] = -3.0
+    assert cpu.gumbel_argmax(logits, torch.arange(200)).tolist() == [17] * 200

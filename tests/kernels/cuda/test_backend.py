@@ -1,0 +1,92 @@
+"""The CUDA backend as a whole, through the door that the engine uses."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+from kernel_cases import DEVICE, NUM_RANDOM_CASES, AttentionCase, assert_near, random_attention_case, random_tensor
+
+from splitfuse.kernels import ops, reference
+from splitfuse.kernels.cuda import backend as cuda
+
+
+@pytest.fixture(autouse=True)
+def _cuda_backend() -> Iterator[None]:
+    ops.use_backend("cuda")
+    yield
+    ops.use_backend(None)
+
+
+def check(case: AttentionCase) -> None:
+    q, k_cache, v_cache, ragged = case.build()
+    assert_near(ops.paged_attention(q, k_cache, v_cache, ragged, **case.options), case.expected())
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        AttentionCase((1, 1, 9, 40), (0, 33, 5, 0)),
+        AttentionCase((1, 1), (0, 33)),
+        AttentionCase((9, 40), (5, 0)),
+        AttentionCase((1, 30), (64, 64), sliding_window=20, group=7, block_size=32),
+    ],
+    ids=str,
+)
+def test_mixed_rows(case: AttentionCase) -> None:
+    check(case)
+
+
+@pytest.mark.parametrize("seed", range(NUM_RANDOM_CASES))
+def test_random_mixes(seed: int) -> None:
+    check(random_attention_case(2000 + seed, num_decodes=4, num_prefills=3))
+
+
+def test_backend_has_every_op() -> None:
+    names = ["rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm", "rope_and_cache", "paged_attention"]
+    names += ["silu_mul", "gelu_tanh_mul", "gelu_tanh", "gelu", "relu", "softcap", "copy_blocks"]
+    names += ["filter_logits", "gumbel_argmax", "pack_linear", "linear", "route", "pack_experts", "experts"]
+    assert sorted(names) == sorted(cuda.__all__)
+    assert all(callable(getattr(module, name)) for module in (cuda, reference) for name in names)
+
+
+def test_ops_reach_the_kernels() -> None:
+    x, weight = random_tensor(3, 64, seed=1, dtype=torch.float16), random_tensor(64, seed=2, dtype=torch.float16)
+    assert_near(ops.rms_norm(x, weight, eps=1e-6), reference.rms_norm(x.double(), weight.double(), eps=1e-6))
+    assert_near(ops.silu_mul(x), reference.silu_mul(x.double()))
+    cache = random_tensor(3, 1, 16, 64, seed=3, dtype=torch.float16)
+    ops.copy_blocks([cache], torch.tensor([0], device=DEVICE), torch.tensor([2], device=DEVICE))
+    assert torch.equal(cache[2], cache[0])
+
+
+def test_experts_from_the_router_on() -> None:
+    x, logits = random_tensor(5, 32, seed=1, dtype=torch.float32), random_tensor(5, 6, seed=2, dtype=torch.float32)
+    gate_up, down = (
+        random_tensor(6, 48, 32, seed=3, dtype=torch.float32),
+        random_tensor(6, 32, 24, seed=4, dtype=torch.float32),
+    )
+    each = list(zip(gate_up / 6, down / 5, strict=True))
+    packed = ops.pack_experts(iter(each), num_experts=6, device=x.device)
+    got = ops.experts(x, *ops.route(logits, top_k=2, renormalize=True), packed)
+    routing = reference.route(logits.double(), top_k=2, renormalize=True)
+    assert_near(got, reference.experts(x.double(), *routing, [(a.double(), b.double()) for a, b in each]))
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_linear(has_bias: bool) -> None:
+    x, weight = random_tensor(3, 32, seed=1, dtype=torch.float32), random_tensor(8, 32, seed=2, dtype=torch.float32)
+    bias = random_tensor(8, seed=3, dtype=torch.float32) if has_bias else None
+    expected = x @ weight.T + (0 if bias is None else bias)
+    torch.testing.assert_close(ops.linear(x, ops.pack_linear(weight, bias)), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_cpu_user_never_imports_triton() -> None:
+    code = """
+import sys, torch
+from splitfuse.kernels import ops
+ops.use_backend("reference")
+ops.silu_mul(torch.ones(1, 4))
+sys.exit("triton" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

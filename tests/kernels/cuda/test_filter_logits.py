@@ -1,0 +1,77 @@
+"""Filters of every backend against the reference in float64: rows that ask for different things in one batch."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from kernel_cases import DEVICE
+from torch import Tensor
+
+from splitfuse.kernels import reference
+from splitfuse.kernels.cpu import backend as cpu
+from splitfuse.kernels.cuda import filter_logits
+
+FILTERS = [cpu.filter_logits, filter_logits.filter_logits] if DEVICE == "cpu" else [filter_logits.filter_logits]
+Filter = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def wishes(*rows: tuple[int, float, float]) -> tuple[Tensor, Tensor, Tensor]:
+    top_k, top_p, min_p = zip(*rows, strict=True)
+    return (
+        torch.tensor(top_k, dtype=torch.int32, device=DEVICE),
+        torch.tensor(top_p, dtype=torch.float32, device=DEVICE),
+        torch.tensor(min_p, dtype=torch.float32, device=DEVICE),
+    )
+
+
+def logits_of(num_rows: int, size: int, *, seed: int, num_values: int = 0) -> Tensor:
+    """Normal logits, or `num_values` different ones, in a view of wider rows of NaN."""
+    generator = torch.Generator().manual_seed(seed)
+    wide = torch.full((num_rows, size + 7), float("nan"))
+    wide[:, 3:-4] = torch.randn(num_rows, size, generator=generator) * 4
+    if num_values:
+        wide[:, 3:-4] = torch.randint(0, num_values, (num_rows, size), generator=generator).float()
+    return wide.to(DEVICE)[:, 3:-4]
+
+
+EVERY_SORT = [
+    (0, 1.0, 0.0), (1, 1.0, 0.0), (7, 1.0, 0.0), (50, 1.0, 0.0), (10**6, 1.0, 0.0),
+    (0, 0.0, 0.0), (0, 0.5, 0.0), (0, 0.95, 0.0), (0, 0.9999, 0.0), (0, 1.0, 0.1),
+    (50, 0.9, 0.0), (3, 0.01, 0.0), (50, 0.9, 0.2), (0, 0.7, 1.0), (2, 1.0, 1e-9),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("filter_logits", FILTERS)
+@pytest.mark.parametrize("num_values", [0, 1, 5, 300])
+@pytest.mark.parametrize("size", [3, 700, 2500])
+def test_keeps_what_the_reference_keeps(filter_logits: Filter, size: int, num_values: int) -> None:
+    logits = logits_of(len(EVERY_SORT), size, seed=size + num_values, num_values=num_values)
+    expected = reference.filter_logits(logits.double(), *wishes(*EVERY_SORT))
+    got = filter_logits(logits.clone(), *wishes(*EVERY_SORT))
+    differ = got.isinf() != expected.isinf()
+    sums = torch.tensor([0.0 < top_p < 1.0 for _, top_p, _ in EVERY_SORT], device=DEVICE)
+    assert not differ[~sums].any()
+    assert (logits.softmax(dim=1) * differ).sum(dim=1).max() < 1e-5  # sums in float32 decide between neighbours
+    assert torch.equal(got[~got.isinf()], logits[~got.isinf()])
+
+
+@pytest.mark.parametrize("filter_logits", FILTERS)
+def test_rows_that_are_mostly_impossible(filter_logits: Filter) -> None:
+    logits = torch.full((len(EVERY_SORT), 400), -torch.inf, device=DEVICE)
+    logits[:, 17], logits[:, 333] = 2.0, 1.0
+    expected = reference.filter_logits(logits.double(), *wishes(*EVERY_SORT))
+    assert torch.equal(filter_logits(logits.clone(), *wishes(*EVERY_SORT)).isinf(), expected.isinf())
+
+
+@pytest.mark.parametrize("filter_logits", FILTERS)
+def test_what_is_not_finite_ends_too(filter_logits: Filter) -> None:
+    logits = logits_of(2, 300, seed=1).clone()
+    logits[0, 5] = torch.nan
+    healthy = logits[1].double()
+    got = filter_logits(logits, *wishes((5, 0.9, 0.0), (5, 0.9, 0.0)))
+    assert torch.equal(got[1].isinf(), reference.filter_logits(healthy[None], *wishes((5, 0.9, 0.0)))[0].isinf())
+
+
+def test_a_row_that_asks_for_nothing_is_not_read() -> None:
+    logits = torch.full((1, 300), torch.nan, device=DEVICE)
+    assert filter_logits.filter_logits(logits, *wishes((0, 1.0, 0.0))).isnan().all()

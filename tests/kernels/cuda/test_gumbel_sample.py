@@ -1,0 +1,63 @@
+from types import ModuleType
+
+import pytest
+import torch
+from kernel_cases import DEVICE
+
+from splitfuse.kernels import reference
+from splitfuse.kernels.cuda import gumbel_sample
+
+
+def random_keys(num_rows: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(num_rows)
+    return torch.randint(-(2**63), 2**63 - 1, (num_rows,), generator=generator).to(DEVICE)
+
+
+@pytest.mark.parametrize("shape", [(300, 1003), (3, 1), (2, 4096), (4, 9001), (5, 33_000)], ids=str)
+def test_draws_what_the_reference_draws(shape: tuple[int, int]) -> None:
+    logits = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(DEVICE) * 3
+    keys = random_keys(shape[0])
+    expected = reference.gumbel_argmax(logits.double(), keys)
+    assert gumbel_sample.gumbel_argmax(logits, keys).tolist() == expected.tolist()
+
+
+def test_never_takes_what_is_impossible() -> None:
+    logits = torch.full((200, 5000), -torch.inf, device=DEVICE)
+    logits[:, 4321] = -3.0
+    assert gumbel_sample.gumbel_argmax(logits, random_keys(200)).tolist() == [4321] * 200
+
+
+def unscramble(h: int) -> int:
+    """The inverse of MurmurHash3's finaliser."""
+    h ^= h >> 16
+    h = h * pow(0xC2B2AE35, -1, 2**32) % 2**32
+    h ^= (h >> 13) ^ (h >> 26)
+    h = h * pow(0x85EBCA6B, -1, 2**32) % 2**32
+    return h ^ (h >> 16)
+
+
+@pytest.mark.parametrize("backend", [gumbel_sample, reference], ids=["triton", "reference"])
+def test_the_largest_hash_hides_nothing(backend: ModuleType) -> None:
+    token = 7
+    key = unscramble(2**32 - 1) << 32 | token  # scramble(token ^ low key) is 0, and 0 + high key becomes 2^32 - 1
+    keys = torch.tensor([key - 2**64 if key >= 2**63 else key], device=DEVICE)
+    logits = torch.full((1, 9), -torch.inf, device=DEVICE)
+    logits[0, token] = 0.0
+    assert backend.gumbel_argmax(logits, keys).tolist() == [token]
+
+
+def test_rows_may_lie_apart() -> None:
+    wide = torch.randn(6, 700, generator=torch.Generator().manual_seed(2)).to(DEVICE)
+    logits, keys = wide[:, 100:500], random_keys(6)
+    expected = reference.gumbel_argmax(logits.double(), keys)
+    assert gumbel_sample.gumbel_argmax(logits, keys).tolist() == expected.tolist()
+
+
+def test_draws_follow_the_distribution() -> None:
+    probabilities = torch.tensor([0.5, 0.25, 0.125, 0.125, 0.0])
+    num_draws = 400
+    logits = probabilities.log().expand(num_draws, -1).contiguous().to(DEVICE)
+    counts = gumbel_sample.gumbel_argmax(logits, random_keys(num_draws)).bincount(minlength=5).cpu()
+    deviation = (counts - num_draws * probabilities).abs()
+    assert (deviation <= 4 * (num_draws * probabilities).sqrt()).all()
+    assert counts[4] == 0

@@ -1,0 +1,162 @@
+from random import Random
+
+import pytest
+import torch
+from kernel_cases import (
+    DEVICE,
+    DOT_DTYPES,
+    DTYPES,
+    NUM_RANDOM_CASES,
+    TOLERANCES,
+    assert_near,
+    random_tensor,
+)
+from torch import Tensor
+
+from splitfuse.kernels import reference
+from splitfuse.kernels.cuda import moe, moe_route
+from splitfuse.kernels.cuda.device_info import H100
+
+HIDDEN, INNER = 48, 40
+
+
+@pytest.fixture(autouse=True)
+def _poison(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fresh memory holds NaN, or a pair and an expert far out of range, until a kernel writes it."""
+    empty = torch.empty
+
+    def poisoned(*args: object, **options: object) -> Tensor:
+        tensor: Tensor = empty(*args, **options)  # type: ignore[call-overload]
+        return tensor.fill_(float("nan") if tensor.is_floating_point() else 2**30)
+
+    monkeypatch.setattr(torch, "empty", poisoned)
+
+
+def matrices(num_experts: int, dtype: torch.dtype, *, hidden: int, inner: int) -> list[tuple[Tensor, Tensor]]:
+    gate_up = random_tensor(num_experts, 2 * inner, hidden, seed=1, dtype=torch.float32) * hidden**-0.5
+    down = random_tensor(num_experts, hidden, inner, seed=2, dtype=torch.float32) * inner**-0.5
+    return list(zip(gate_up.to(dtype), down.to(dtype), strict=True))
+
+
+def random_routing(num_tokens: int, top_k: int, num_experts: int, *, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    chosen = [torch.randperm(num_experts, generator=generator)[:top_k] for _ in range(num_tokens)]
+    return torch.stack(chosen).to(torch.int32).to(DEVICE)
+
+
+def check(
+    expert_ids: Tensor,
+    *,
+    num_experts: int,
+    dtype: torch.dtype = torch.float16,
+    hidden: int = HIDDEN,
+    inner: int = INNER,
+    config: moe.Config | None = None,
+) -> None:
+    num_tokens = len(expert_ids)
+    wide = random_tensor(num_tokens + 2, hidden + 16, seed=3, dtype=dtype)
+    wide[-2:], wide[:, hidden:] = float("nan"), float("nan")
+    x = wide[:-2, :hidden]
+    weights = torch.rand(expert_ids.shape, generator=torch.Generator().manual_seed(4)).to(DEVICE)
+    each = matrices(num_experts, dtype, hidden=hidden, inner=inner)
+    packed = moe.pack_experts(iter(each), num_experts=num_experts)
+    got = moe.experts(x, weights, expert_ids, packed, config=config)
+    assert got.dtype == dtype
+    in_double = [(gate_up.double(), down.double()) for gate_up, down in each]
+    assert_near(got, reference.experts(x.double(), weights, expert_ids, in_double))
+
+
+@pytest.mark.parametrize("dtype", DOT_DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("num_tokens", "top_k", "num_experts"), [(1, 2, 8), (5, 3, 7), (40, 2, 3), (3, 1, 1), (9, 4, 4)]
+)
+def test_experts(num_tokens: int, top_k: int, num_experts: int, dtype: torch.dtype) -> None:
+    check(random_routing(num_tokens, top_k, num_experts), num_experts=num_experts, dtype=dtype)
+
+
+@pytest.mark.parametrize("expert", [0, 2, 5])
+@pytest.mark.parametrize("num_tokens", [1, 16, 17, 50])
+def test_all_tokens_to_one_expert_leave_the_others_empty(num_tokens: int, expert: int) -> None:
+    check(torch.full((num_tokens, 1), expert, dtype=torch.int32, device=DEVICE), num_experts=6)
+
+
+CONFIGS = [
+    moe.choose_config(num_pairs, 8, element_size, H100._replace(capability=capability))
+    for element_size in (2, 4)
+    for capability in (80, 90)
+    for num_pairs in (1, 128, 256, 4096)
+]
+
+
+@pytest.mark.parametrize("config", sorted(set(CONFIGS)), ids=str)
+@pytest.mark.parametrize(("hidden", "inner"), [(HIDDEN, INNER), (128, 256)])  # cut tiles, and whole ones
+def test_every_configuration(config: moe.Config, hidden: int, inner: int) -> None:
+    dtype = torch.float32 if config.num_stages == 1 else torch.float16
+    ids = random_routing(20, 2, 5)
+    check(ids, num_experts=5, hidden=hidden, inner=inner, config=config, dtype=dtype)
+
+
+@pytest.mark.parametrize("seed", range(NUM_RANDOM_CASES // 2))
+def test_random_shapes(seed: int) -> None:
+    random = Random(seed)
+    num_experts = random.randint(1, 20)
+    ids = random_routing(random.randint(1, 60), random.randint(1, num_experts), num_experts, seed=seed)
+    sizes = {"hidden": random.choice([16, 48, 64, 200]), "inner": random.choice([16, 24, 128])}
+    check(ids, num_experts=num_experts, dtype=random.choice(DOT_DTYPES), **sizes)
+
+
+def test_a_token_that_is_nan_spoils_no_other() -> None:
+    x, ids = random_tensor(6, HIDDEN, seed=3, dtype=torch.float16), random_routing(6, 2, 3)
+    packed = moe.pack_experts(matrices(3, torch.float16, hidden=HIDDEN, inner=INNER), num_experts=3)
+    weights = torch.rand(6, 2).to(DEVICE)
+    expected = moe.experts(x, weights, ids, packed)
+    x[2] = float("nan")
+    got = moe.experts(x, weights, ids, packed)
+    others = [0, 1, 3, 4, 5]
+    assert torch.equal(got[others], expected[others])
+    assert got[2].isnan().all()
+
+
+@pytest.mark.parametrize("block_m", [16, 64])
+@pytest.mark.parametrize(
+    ("num_tokens", "top_k", "num_experts"), [(1, 1, 1), (1, 8, 128), (7, 2, 8), (30, 3, 5), (700, 4, 60)]
+)
+def test_pairs_are_grouped_by_expert(num_tokens: int, top_k: int, num_experts: int, block_m: int) -> None:
+    ids = random_routing(num_tokens, top_k, num_experts)
+    tiles = moe_route.group_by_expert(ids, num_experts=num_experts, block_m=block_m)
+    num_pairs = num_tokens * top_k
+    expected: list[tuple[int, list[int]]] = []
+    for expert in range(num_experts):
+        mine = (ids.flatten() == expert).nonzero().flatten().tolist()
+        mine += [num_pairs] * (-len(mine) % block_m)
+        expected += [(expert, mine[i : i + block_m]) for i in range(0, len(mine), block_m)]
+    assert tiles.experts.tolist() == [e for e, _ in expected] + [-1] * (len(tiles.experts) - len(expected))
+    assert tiles.pairs.view(-1, block_m).tolist()[: len(expected)] == [pairs for _, pairs in expected]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("renormalize", [False, True])
+@pytest.mark.parametrize(("num_tokens", "num_experts", "top_k"), [(1, 1, 1), (4, 8, 2), (33, 128, 8), (5, 60, 60)])
+def test_route(num_tokens: int, num_experts: int, top_k: int, renormalize: bool, dtype: torch.dtype) -> None:
+    wide = torch.full((num_tokens, num_experts + 5), float("nan"), dtype=dtype, device=DEVICE)
+    for token in range(num_tokens):  # no two alike in any dtype
+        wide[token, :num_experts] = torch.randperm(num_experts, generator=torch.Generator().manual_seed(token)) / 16 - 3
+    logits = wide[:, :num_experts]
+    weights, ids = moe_route.route(logits, top_k=top_k, renormalize=renormalize)
+    expected, expected_ids = reference.route(logits.double(), top_k=top_k, renormalize=renormalize)
+    assert torch.equal(ids, expected_ids)
+    torch.testing.assert_close(weights.double(), expected, rtol=TOLERANCES[torch.float32], atol=1e-7)
+
+
+def test_of_equal_experts_none_is_chosen_twice() -> None:
+    logits = torch.full((1, 6), -1e4, device=DEVICE)
+    logits[0, 3] = 0.0  # the others' probabilities are all 0
+    weights, ids = moe_route.route(logits, top_k=4, renormalize=True)
+    assert ids[0, 0] == 3
+    assert len(set(ids[0].tolist())) == 4
+    assert weights.tolist() == [[1.0, 0.0, 0.0, 0.0]]
+
+
+def test_the_configuration_follows_the_load() -> None:
+    blocks = [moe.choose_config(pairs, 128, 2, H100).BLOCK_M for pairs in (8, 512, 2048, 4096, 65_536)]
+    assert blocks == [16, 16, 32, 64, 128]
