@@ -16,7 +16,7 @@ from .events import StreamEvent
 from .messages import Prompt, many
 from .results import Result
 from .sampling import Sampling, of_mii
-from .wire import AsyncWire
+from .transport import AsyncWire
 
 
 class AsyncClient(BaseClient):

@@ -8,9 +8,9 @@ import httpx
 
 from .actions import Submitted
 from .events import StreamEvent
-from .patience import Patience
 from .results import Result
-from .wire import Returned
+from .retry import Patience
+from .transport import Returned
 
 DEFAULT_BASE_URL = "http://127.0.0.1:8000"
 

@@ -14,8 +14,8 @@ from .actions import Open, Read, Send, Sleep, Steps, Submitted
 from .errors import APIConnectionError, APIError, APITimeoutError, from_envelope
 from .events import EventReader
 from .messages import Answer, Prompt, Request
-from .patience import Deadline, Patience
 from .results import Result, read_result
+from .retry import Deadline, Patience
 
 LONGEST_POLL = 30.0  # seconds; the server answers after 60 at the latest, proxies often cut at 60
 LONGEST_ANSWER = 90.0  # seconds; the longest poll and then some: after that the connection is dead

@@ -15,7 +15,7 @@ from .events import StreamEvent
 from .messages import Prompt, many
 from .results import Result
 from .sampling import Sampling, of_mii
-from .wire import Wire
+from .transport import Wire
 
 
 class Client(BaseClient):

@@ -5,13 +5,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .async_engine import AsyncEngine
     from .config import EngineConfig
-    from .engine import AsyncEngine
-    from .llm import LLM
+    from .llm import LLM, pipeline
     from .outputs import CompletionOutput, OutputDelta, RequestOutput
-    from .pipelines import pipeline
     from .sampling_params import SamplingParams
-    from .structured_outputs import StructuredOutputs
+    from .structured_output.params import StructuredOutputs
 
 # Read by the OpenMP runtime when torch loads it. By default its threads spin for long at every barrier, and beside
 # other busy processes each barrier then costs a time slice: 58 tok/s instead of 2,634 for the demo model (16
@@ -33,15 +32,15 @@ __all__ = [
 ]
 
 _HOME = {
-    "AsyncEngine": ".engine",
+    "AsyncEngine": ".async_engine",
     "CompletionOutput": ".outputs",
     "EngineConfig": ".config",
     "LLM": ".llm",
     "OutputDelta": ".outputs",
     "RequestOutput": ".outputs",
     "SamplingParams": ".sampling_params",
-    "StructuredOutputs": ".structured_outputs",
-    "pipeline": ".pipelines",
+    "StructuredOutputs": ".structured_output.params",
+    "pipeline": ".llm",
 }
 
 

@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from typing import Protocol, TextIO
 
 from .batch import Batch, Moves, RowFailure, RowResult, RunResult, SampledToken, ScoredRow
-from .block_manager import BlockManager
-from .budget import step_budget
 from .config import EngineConfig
-from .cost_model import CostModel
-from .detokenizer import TextStream
-from .draft_length import Drafted
 from .errors import ConstraintError, RequestFailedError
 from .outputs import OutputDelta, PromptLogprobs, StepStats
-from .overlap import OverlappedScheduler
-from .record import RecordingScheduler
 from .request import Request
-from .scheduler import Progress, Scheduler
-from .speculation import Speculation, accepted_per_position
-from .tokenizer import Tokenizer
+from .scheduler.async_scheduler import OverlappedScheduler
+from .scheduler.block_manager import BlockManager
+from .scheduler.budget import step_budget
+from .scheduler.cost_model import CostModel
+from .scheduler.scheduler import Progress, Scheduler
+from .simulation.recording import RecordingScheduler
+from .spec_decode.draft_length import Drafted
+from .spec_decode.manager import Speculation, accepted_per_position
+from .tokenizer.detokenizer import TextStream
+from .tokenizer.tokenizer import Tokenizer
 
 # After so many steps the cost model's price of a token is worth acting on.
 _NUM_STEPS_TO_LEARN = 20

@@ -1,20 +1,21 @@
-"""LLM: prompts in, finished outputs out, in this process and thread, in vLLM's shape."""
+"""LLM: prompts in, finished outputs out, in this process and thread, in vLLM's shape; `pipeline` in DeepSpeed-MII's."""
 
 import itertools
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
-from .chat.conversation import read_messages
+from .builder import load
+from .chat.messages import read_messages
 from .chat.tools import read_tools
 from .config import EngineConfig
 from .errors import InvalidRequestError
-from .intake import Prompt
-from .loading import load
+from .input_processor import Prompt
 from .outputs import CompletionOutput, RequestOutput
 from .sampling_params import SamplingParams
-from .turns import take_turn
+from .step_pipeline import take_turn
 
 
 class LLM:
@@ -132,3 +133,40 @@ def _params_for(
     if len(params) != len(prompts):
         raise InvalidRequestError(f"{len(prompts)} prompts but {len(params)} sampling params; give one, or one each")
     return list(params)
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """One answer; lengths in tokens."""
+
+    generated_text: str
+    prompt_length: int
+    generated_length: int
+    finish_reason: str | None
+
+    def __str__(self) -> str:
+        return self.generated_text
+
+
+class Pipeline:
+    """Call it with a prompt or a list of them; what comes back is always a list."""
+
+    def __init__(self, llm: LLM) -> None:
+        self.llm = llm
+
+    def __call__(
+        self, prompts: str | Sequence[str], *, max_new_tokens: int | None = None, **fields: Any
+    ) -> list[Response]:
+        """`fields` are SamplingParams' own. Raises InvalidRequestError."""
+        params = SamplingParams.from_fields({"max_tokens": max_new_tokens, **fields})
+        outputs = self.llm.generate([prompts] if isinstance(prompts, str) else list(prompts), params)
+        return [
+            Response(done.text, len(output.prompt_token_ids), len(done.token_ids), done.finish_reason)
+            for output in outputs
+            for done in output.outputs
+        ]
+
+
+def pipeline(model: str | None = None, **settings: Any) -> Pipeline:
+    """A pipeline on a model folder or hub id. Settings are EngineConfig's. Raises ConfigError."""
+    return Pipeline(LLM(model, **settings))

@@ -13,7 +13,7 @@ from .outputs import RequestMetrics
 from .sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from .grammar import Grammar
+    from .structured_output.grammar import Grammar
 
 
 class Status(Enum):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .errors import InvalidRequestError
-from .structured_outputs import StructuredOutputs
+from .structured_output.params import StructuredOutputs
 
 MAX_N = 64
 MAX_STOP_STRINGS = 16

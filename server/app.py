@@ -13,10 +13,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..engine.errors import SplitfuseError
-from . import native, openai_api, operations, responses_api
-from .auth import RequireKey
-from .errors import ResultNotFoundError, UnexpectedErrors, describe
-from .request_id import EchoRequestId
+from .api import operations
+from .api.native import routes as native
+from .api.openai import routes as openai
+from .api.responses import routes as responses
+from .http.auth import RequireKey
+from .http.errors import ResultNotFoundError, UnexpectedErrors, describe
+from .http.request_id import EchoRequestId
 from .service import Service
 from .settings import Settings
 from .version import package_version
@@ -24,7 +27,7 @@ from .version import package_version
 _RESULTS = ("/result/", "/v1/responses/")
 
 if TYPE_CHECKING:
-    from ..engine.engine import AsyncEngine
+    from ..engine.async_engine import AsyncEngine
 
 
 def build_app(settings: Settings, engine: "AsyncEngine | None" = None) -> FastAPI:
@@ -43,7 +46,7 @@ def build_app(settings: Settings, engine: "AsyncEngine | None" = None) -> FastAP
         ],
     )
     app.state.service = service
-    for router in (native.router, openai_api.router, responses_api.router, operations.router):
+    for router in (native.router, openai.router, responses.router, operations.router):
         app.include_router(router)
     for exception in (SplitfuseError, HTTPException, RequestValidationError):
         app.add_exception_handler(exception, _answer_failure)

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from ..engine.errors import ConfigError, InvalidRequestError, SplitfuseError
 from .settings import Settings
-from .sources import ALL_FIELDS, ENGINE_FIELDS, add_flags, resolve
+from .settings_sources import ALL_FIELDS, ENGINE_FIELDS, add_flags, resolve
 from .version import package_version
 
 USAGE_ERROR = 2
@@ -107,8 +107,8 @@ def _add_rehearsals(commands: Any, command: Sequence[str]) -> dict[str, argparse
     picture: dict[str, Any] = {"type": Path, "default": Path("splitfuse.png"), "metavar": "PNG"}
     made["plot"].add_argument("-o", "--output", help="picture to write, default splitfuse.png", **picture)
     if "simulate" in command:  # its flags stand with the code that reads them
-        from ..engine.record import DECIDING_FIELDS
-        from ..engine.simulate import add_arguments
+        from ..engine.simulation.cli import add_arguments
+        from ..engine.simulation.recording import DECIDING_FIELDS
 
         add_arguments(made["simulate"])
         add_flags(made["simulate"], (*DECIDING_FIELDS, "num_kv_blocks"))
@@ -127,50 +127,50 @@ def _command(
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from .process import serve
+    from .process.process import serve
 
     serve(_settings(args))
     return 0
 
 
 def _generate(args: argparse.Namespace) -> int:
-    from .terminal import generate
+    from .commands.generate import generate
 
     return generate(_settings(args), prompt=args.prompt, params=_params(args))
 
 
 def _chat(args: argparse.Namespace) -> int:
-    from .terminal import chat
+    from .commands.generate import chat
 
     return chat(_settings(args), params=_params(args))
 
 
 def _doctor(args: argparse.Namespace) -> int:
-    from .doctor import doctor
+    from .commands.doctor import doctor
 
     return doctor(args.model)
 
 
 def _simulate(args: argparse.Namespace) -> int:
-    from ..engine.simulate import run
+    from ..engine.simulation.cli import run
 
     return run(_settings(args).engine_config(), args)
 
 
 def _replay(args: argparse.Namespace) -> int:
-    from ..engine.replay import run
+    from ..engine.simulation.replay import run
 
     return run(args.file)
 
 
 def _plot(args: argparse.Namespace) -> int:
-    from ..engine.plot import run
+    from ..engine.simulation.plot import run
 
     return run(args.files, args.output)
 
 
 def _bench(argv: list[str]) -> int:
-    homes = {"serve": "..client.load_generator", "offline": "..engine.bench"}
+    homes = {"serve": "..client.bench.cli", "offline": "..engine.bench_offline"}
     if not argv or argv[0] not in homes:
         raise ConfigError("bench takes `serve` (a running server) or `offline` (the engine in this process)")
     try:

@@ -13,19 +13,18 @@ from typing import TYPE_CHECKING
 from starlette.requests import HTTPConnection
 
 from ..engine.errors import ConfigError, InvalidRequestError, ModelNotFoundError
-from ..engine.sampling_params import SamplingParams, check_text
-from .auth import KeyRing
-from .chat import AnswerForm, Chat, answer_form
-from .errors import NotReadyError
-from .jobs import Job, Signal
+from ..engine.sampling_params import SamplingParams
+from .http.auth import KeyRing
+from .http.errors import NotReadyError
+from .jobs.job import Job, Signal
+from .jobs.result_store import ResultStore
 from .metrics import Metrics
-from .results import ResultStore
 from .settings import Settings
 
 if TYPE_CHECKING:
-    from ..engine.engine import AsyncEngine
-    from ..engine.intake import Prompt
-    from ..engine.tokenizer import Tokenizer
+    from ..engine.async_engine import AsyncEngine
+    from ..engine.input_processor import Prompt
+    from ..engine.tokenizer.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +109,7 @@ class Service:
 
     async def _load(self) -> None:
         if self._engine is None:
-            module = await asyncio.to_thread(importlib.import_module, "..engine.engine", __package__)
+            module = await asyncio.to_thread(importlib.import_module, "..engine.async_engine", __package__)
             self._engine = module.AsyncEngine(self.settings.engine_config())
         assert self._engine is not None
         self._engine.observers.append(self.metrics)
@@ -157,17 +156,6 @@ class Service:
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text, found off the loop."""
         return await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens=add_special_tokens)
-
-    async def chat_prompt(self, chat: Chat) -> tuple[list[int], AnswerForm]:
-        """Token ids of a conversation in the model's chat template, and the form of the answer.
-
-        Raises InvalidRequestError, NotReadyError.
-        """
-        template = self.tokenizer.chat_template
-        text = await asyncio.to_thread(chat.render, template)
-        check_text(text, param="messages")
-        form = answer_form(chat, text, template, self.settings)
-        return await self.encode(text, add_special_tokens=False), form
 
     def new_job(
         self, params: SamplingParams, *, owner: str, changed: Signal | None = None, keeps_prompt: bool = False

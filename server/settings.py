@@ -9,10 +9,10 @@ import math
 import re
 from dataclasses import dataclass, field
 
-from ..engine.chat.answer_grammar import STYLES
 from ..engine.config import EngineConfig
 from ..engine.errors import ConfigError
-from .keys import digest
+from ..engine.structured_output.answer_grammar import STYLES
+from .http.keys import digest
 
 _CHOICES = {"tool_call_parser": ("auto", "none", *STYLES), "reasoning_parser": ("auto", "think", "none")}
 

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from ...kernels import ops
 from ..errors import ConfigError
-from ..inputs import Inputs
-from ..kv_cache import KVCache
-from ..layers import GATED_ACTIVATIONS, MLP, Attention, Cache, Norm, RMSNorm, activation
-from ..model_config import ModelConfig
-from ..rope_table import rope_table
-from ..weights import WeightSource
+from .config import ModelConfig
+from .forward_inputs import Inputs
+from .kv_cache import KVCache
+from .layers import GATED_ACTIVATIONS, MLP, Attention, Cache, Norm, RMSNorm, activation
+from .rope import rope_table
+from .weights import WeightSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Decoder:
     qk_norm: ClassVar[bool] = False  # RMSNorm on each query and key head, before the rotation
 
     @classmethod
-    def config_words(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
         """config.json in Llama's words, what it leaves unsaid filled in as transformers does.
 
         Raises ConfigError for what would be silently wrong.

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from ..errors import ConfigError
-from ..inputs import Inputs
-from ..layers import Cache
 from .decoder import Layer, Names
+from .forward_inputs import Inputs
 from .layer_norm_decoder import LayerNormDecoder
+from .layers import Cache
 
 
 class FalconForCausalLM(LayerNormDecoder):
@@ -23,7 +23,7 @@ class FalconForCausalLM(LayerNormDecoder):
     mlp_names = ("mlp.dense_h_to_4h", "mlp.dense_4h_to_h")
 
     @classmethod
-    def config_words(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
         if raw.get("alibi"):
             raise ConfigError("alibi: positions by ALiBi are not supported; Falcon's rotary models (7B, 11B, 40B) are")
         hidden_size = raw.get("n_embed") or raw["hidden_size"]
@@ -46,7 +46,7 @@ class FalconForCausalLM(LayerNormDecoder):
         }
 
     def _load(self) -> None:
-        words = self.config.words
+        words = self.config.hf_config
         self._is_new = bool(words.get("new_decoder_architecture"))
         self._is_parallel = self._is_new or bool(words.get("parallel_attn", True))
         super()._load()
@@ -64,7 +64,7 @@ class FalconForCausalLM(LayerNormDecoder):
         layer = self._layer_name(index)
         if not self._is_parallel:
             return super()._load_layer(index)
-        if self._is_new and self.config.words.get("num_ln_in_parallel_attn") in (None, 2):
+        if self._is_new and self.config.hf_config.get("num_ln_in_parallel_attn") in (None, 2):
             norms = self._load_norm(f"{layer}.ln_attn"), self._load_norm(f"{layer}.ln_mlp")
         else:
             norms = (self._load_norm(f"{layer}.input_layernorm"),) * 2

@@ -10,9 +10,9 @@ from torch import Tensor
 from ...kernels import ops
 from ..config import positive_number
 from ..errors import ConfigError
-from ..inputs import Inputs
-from ..layers import Attention, Normed
 from .decoder import Decoder, Layer
+from .forward_inputs import Inputs
+from .layers import Attention, Normed
 
 _UNSAID = {
     "tie_word_embeddings": True,
@@ -30,8 +30,8 @@ class Gemma2ForCausalLM(Decoder):
     """Norm weights are stored less 1; scores have a scale of their own; embeddings are scaled by sqrt(hidden size)."""
 
     @classmethod
-    def config_words(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        words = super().config_words({**_UNSAID, **raw})
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        words = super().normalize_config({**_UNSAID, **raw})
         if words.get("use_bidirectional_attention"):
             raise ConfigError("use_bidirectional_attention: tokens are generated one after the other here")
         if not words.get("layer_types"):
@@ -53,7 +53,7 @@ class Gemma2ForCausalLM(Decoder):
         return super()._embed(inputs).mul_(self._embed_factor)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        logits, cap = super().logits(hidden), self.config.words["final_logit_softcapping"]
+        logits, cap = super().logits(hidden), self.config.hf_config["final_logit_softcapping"]
         return ops.softcap(logits, cap) if cap else logits
 
     def _norm_weight(self, name: str, size: int) -> Tensor:
@@ -61,7 +61,7 @@ class Gemma2ForCausalLM(Decoder):
         return 1.0 + super()._norm_weight(name, size).float()
 
     def _load_attention(self, index: int) -> Attention:
-        words = self.config.words
+        words = self.config.hf_config
         scale, softcap = words["query_pre_attn_scalar"] ** -0.5, words["attn_logit_softcapping"]
         return replace(super()._load_attention(index), scale=scale, softcap=softcap)
 

@@ -20,8 +20,8 @@ class Gemma3ForCausalLM(Gemma2ForCausalLM):
     qk_norm = True
 
     @classmethod
-    def config_words(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        words = super().config_words({**_UNSAID, **raw, "layer_types": _layer_types({**_UNSAID, **raw})})
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        words = super().normalize_config({**_UNSAID, **raw, "layer_types": _layer_types({**_UNSAID, **raw})})
         if words["attn_logit_softcapping"]:
             raise ConfigError("attn_logit_softcapping: transformers ignores it in Gemma 3; set it to null if you may")
         ropes = words.get("rope_parameters") or {}

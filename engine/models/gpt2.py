@@ -7,10 +7,10 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import ConfigError
-from ..inputs import Inputs
-from ..layers import Attention
 from .decoder import Names
+from .forward_inputs import Inputs
 from .layer_norm_decoder import LayerNormDecoder
+from .layers import Attention
 
 
 class GPT2LMHeadModel(LayerNormDecoder):
@@ -25,7 +25,7 @@ class GPT2LMHeadModel(LayerNormDecoder):
     ignored = (".attn.bias", ".attn.masked_bias", "lm_head.weight")  # the first two are causal masks
 
     @classmethod
-    def config_words(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
         if raw.get("add_cross_attention"):
             raise ConfigError("add_cross_attention: there is no encoder here")
         return {
@@ -57,7 +57,7 @@ class GPT2LMHeadModel(LayerNormDecoder):
         return self._linear([(f"{name}.c_attn", 3 * hidden)], hidden, bias=True)
 
     def _load_attention(self, index: int) -> Attention:
-        words = self.config.words
+        words = self.config.hf_config
         attention = super()._load_attention(index)
         scale = attention.scale if words.get("scale_attn_weights", True) else 1.0
         if words.get("scale_attn_by_inverse_layer_idx"):

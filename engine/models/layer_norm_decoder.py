@@ -5,8 +5,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..layers import ACTIVATIONS, MLP, LayerNorm, Norm, activation
 from .decoder import Decoder
+from .layers import ACTIVATIONS, MLP, LayerNorm, Norm, activation
 
 
 class LayerNormDecoder(Decoder):

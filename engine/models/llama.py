@@ -10,5 +10,5 @@ class LlamaForCausalLM(Decoder):
     """Sees everything: transformers ignores a sliding_window here."""
 
     @classmethod
-    def config_words(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        return {**super().config_words(raw), "sliding_window": None}
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        return {**super().normalize_config(raw), "sliding_window": None}

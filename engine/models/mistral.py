@@ -10,5 +10,5 @@ class MistralForCausalLM(Decoder):
     """Nothing differs but the window."""
 
     @classmethod
-    def config_words(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        return super().config_words({"sliding_window": 4096, **raw})
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        return super().normalize_config({"sliding_window": 4096, **raw})

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from .sparse import SparseDecoder
+from .moe import SparseDecoder
 
 _UNSAID = {
     "num_local_experts": 8,
@@ -22,7 +22,7 @@ class MixtralForCausalLM(SparseDecoder):
     expert_names = ("w1", "w3", "w2")
 
     @classmethod
-    def config_words(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
         words = {**_UNSAID, **raw}
         size = words["intermediate_size"]
-        return super().config_words({**words, "moe_intermediate_size": size, "norm_topk_prob": True})
+        return super().normalize_config({**words, "moe_intermediate_size": size, "norm_topk_prob": True})

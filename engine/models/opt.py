@@ -8,10 +8,10 @@ from torch import Tensor
 
 from ...kernels import ops
 from ..config import positive_int
-from ..inputs import Inputs
-from ..layers import Cache, LayerNorm, NoNorm, Norm
 from .decoder import Layer, Names
+from .forward_inputs import Inputs
 from .layer_norm_decoder import LayerNormDecoder
+from .layers import Cache, LayerNorm, NoNorm, Norm
 
 _OFFSET = 2  # rows of the position table that no token uses
 
@@ -27,7 +27,7 @@ class OPTForCausalLM(LayerNormDecoder):
     mlp_names = ("fc1", "fc2")
 
     @classmethod
-    def config_words(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
         has_bias = raw.get("enable_bias", True)
         return {
             "tie_word_embeddings": True,
@@ -44,11 +44,11 @@ class OPTForCausalLM(LayerNormDecoder):
         }
 
     def _embedding_size(self) -> int:
-        return int(self.config.words["word_embed_proj_dim"])
+        return int(self.config.hf_config["word_embed_proj_dim"])
 
     def _load(self) -> None:
         config, narrow = self.config, self._embedding_size()
-        self._is_pre_norm = bool(config.words["do_layer_norm_before"])
+        self._is_pre_norm = bool(config.hf_config["do_layer_norm_before"])
         super()._load()
         shape = (config.max_position_embeddings + _OFFSET, config.hidden_size)
         self._embed_positions = self._take(f"{self._prefix}decoder.embed_positions.weight", *shape)[_OFFSET:]
@@ -59,7 +59,7 @@ class OPTForCausalLM(LayerNormDecoder):
             self._project_out = self._linear([(f"{name}_out", narrow)], config.hidden_size, bias=False)
 
     def _load_norm(self, name: str) -> Norm:
-        words, config = self.config.words, self.config
+        words, config = self.config.hf_config, self.config
         is_last = name == f"{self._prefix}{self.names.norm}"
         if is_last and (not self._is_pre_norm or words.get("_remove_final_layer_norm")):
             return NoNorm()

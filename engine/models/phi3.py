@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ..layers import GATED_ACTIVATIONS, MLP, activation
 from .decoder import Decoder
+from .layers import GATED_ACTIVATIONS, MLP, activation
 
 
 class Phi3ForCausalLM(Decoder):
@@ -19,8 +19,8 @@ class Phi3ForCausalLM(Decoder):
     partial_rotary = True
 
     @classmethod
-    def config_words(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        words = super().config_words({"original_max_position_embeddings": 4096, "rms_norm_eps": 1e-5, **raw})
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        words = super().normalize_config({"original_max_position_embeddings": 4096, "rms_norm_eps": 1e-5, **raw})
         scaling = dict(words.get("rope_scaling") or words.get("rope_parameters") or {})
         # Names that the first checkpoints had for longrope.
         if (scaling.get("rope_type") or scaling.get("type")) in ("su", "yarn"):

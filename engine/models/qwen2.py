@@ -13,8 +13,8 @@ class Qwen2ForCausalLM(Decoder):
     o_bias: ClassVar[bool | None] = False
 
     @classmethod
-    def config_words(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        words = super().config_words({"sliding_window": 4096, "max_window_layers": 28, **raw})
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        words = super().normalize_config({"sliding_window": 4096, "max_window_layers": 28, **raw})
         if not words.get("use_sliding_window"):
             return {**words, "sliding_window": None, "layer_types": None}
         if words["sliding_window"] and not words.get("layer_types"):

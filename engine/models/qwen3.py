@@ -14,5 +14,5 @@ class Qwen3ForCausalLM(Qwen2ForCausalLM):
     qk_norm = True
 
     @classmethod
-    def config_words(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        return super().config_words({"head_dim": 128, **raw})
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        return super().normalize_config({"head_dim": 128, **raw})

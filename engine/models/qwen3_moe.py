@@ -6,7 +6,7 @@ transformers rounds the experts' weights to the model's dtype; here they stay fl
 from collections.abc import Mapping
 from typing import Any
 
-from .sparse import SparseDecoder
+from .moe import SparseDecoder
 
 _UNSAID = {
     "num_experts": 128,
@@ -24,8 +24,8 @@ class Qwen3MoeForCausalLM(SparseDecoder):
     qk_norm = True
 
     @classmethod
-    def config_words(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
         words = {**_UNSAID, **raw, "layer_types": None}
         if not words.get("use_sliding_window"):
             words["sliding_window"] = None
-        return super().config_words(words)
+        return super().normalize_config(words)

@@ -4,9 +4,12 @@
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..config import read_json
 from ..errors import ConfigError
+from .config import ModelConfig
 
 if TYPE_CHECKING:
     from .decoder import Decoder
@@ -50,6 +53,31 @@ def model_class(architecture: str) -> "type[Decoder]":
     module = import_module(MODELS[architecture].module, __package__)
     found: type[Decoder] = getattr(module, architecture)
     return found
+
+
+def read_model_config(folder: Path) -> ModelConfig:
+    """The shape of the model in this folder: config.json and, for the end tokens, generation_config.json.
+
+    Raises ConfigError.
+    """
+    path = folder / "generation_config.json"
+    generation = read_json(path) if path.exists() else {}
+    return parse_model_config(
+        read_json(folder / "config.json"), generation=generation, source=str(folder / "config.json")
+    )
+
+
+def parse_model_config(raw: dict[str, Any], *, generation: dict[str, Any], source: str = "config.json") -> ModelConfig:
+    """`raw` as in config.json of any known family. Raises ConfigError that names `source`."""
+    try:
+        family = model_class(str((raw.get("architectures") or ["(none named)"])[0]))
+        if raw.get("quantization_config"):
+            raise ConfigError("quantized checkpoints are not supported yet; take the bfloat16 one")
+        return ModelConfig.from_fields(family.normalize_config(raw), generation)
+    except ConfigError as exc:
+        raise ConfigError(f"{source}: {exc}") from exc
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as exc:
+        raise ConfigError(f"{source}: a field is missing or of the wrong kind ({type(exc).__name__}: {exc})") from exc
 
 
 def families_table() -> str:

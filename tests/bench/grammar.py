@@ -13,11 +13,12 @@ from pathlib import Path
 import torch
 
 from splitfuse.engine.config import DEMO_FOLDER
-from splitfuse.engine.grammar import CompiledGrammar, Grammar, TokenMasks
-from splitfuse.engine.grammar_compiler import GrammarCompiler
-from splitfuse.engine.model_config import ModelConfig
-from splitfuse.engine.structured_outputs import StructuredOutputs
-from splitfuse.engine.tokenizer import Tokenizer
+from splitfuse.engine.models.config import ModelConfig
+from splitfuse.engine.models.registry import read_model_config
+from splitfuse.engine.structured_output.compiler import GrammarCompiler
+from splitfuse.engine.structured_output.grammar import CompiledGrammar, Grammar, TokenMasks
+from splitfuse.engine.structured_output.params import StructuredOutputs
+from splitfuse.engine.tokenizer.tokenizer import Tokenizer
 
 STEPS = 60
 SCHEMA = {
@@ -35,7 +36,7 @@ SCHEMA = {
 
 def compile_for(folder: Path) -> CompiledGrammar:
     """The schema for this tokenizer; prints what getting there took."""
-    raw = {**ModelConfig.from_folder(DEMO_FOLDER).__dict__}
+    raw = {**read_model_config(DEMO_FOLDER).__dict__}
     tokenizer = Tokenizer(folder)
     start = time.perf_counter()
     compiler = GrammarCompiler(tokenizer, ModelConfig(**raw | {"vocab_size": tokenizer.vocab_size}))

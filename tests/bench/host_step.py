@@ -14,11 +14,11 @@ import torch
 
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.core import EngineCore
-from splitfuse.engine.launcher import DeviceLauncher
+from splitfuse.engine.device import ImmediateStream
 from splitfuse.engine.request import Request
+from splitfuse.engine.runner.async_runner import DeviceLauncher
 from splitfuse.engine.sampling_params import SamplingParams
-from splitfuse.engine.streams import ImmediateStream
-from splitfuse.engine.turns import OverlappedTurns
+from splitfuse.engine.step_pipeline import OverlappedTurns
 
 CONTEXT, NUM_STEPS, VOCAB_SIZE = 1024, 200, 8
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from splitfuse.engine import AsyncEngine, EngineConfig, OutputDelta, SamplingParams
-from splitfuse.engine.bench import SHAPES
-from splitfuse.engine.served import Served, percentile
-from splitfuse.engine.trace import TraceRequest, prompt_token_ids
+from splitfuse.engine.bench_offline import SHAPES
+from splitfuse.engine.simulation.arrival_trace import TraceRequest, prompt_token_ids
+from splitfuse.engine.simulation.slo import Served, percentile
 
 _names = itertools.count()
 

@@ -19,8 +19,8 @@ from typing import Any
 
 from splitfuse.engine.batch import Batch, Moves, RowResult, SampledToken
 from splitfuse.engine.config import DEMO_FOLDER
-from splitfuse.engine.model_config import ModelConfig
-from splitfuse.engine.served import percentile
+from splitfuse.engine.models.registry import read_model_config
+from splitfuse.engine.simulation.slo import percentile
 
 ENDPOINTS = ("/v1/completions", "/generate")
 PROMPT_LEN = 16
@@ -35,7 +35,7 @@ class NullRunner:
 
     def __init__(self, *, pace_s: float, num_blocks: int, max_model_len: int) -> None:
         self.loaded = SimpleNamespace(
-            model_config=ModelConfig.from_folder(DEMO_FOLDER),
+            model_config=read_model_config(DEMO_FOLDER),
             device="none",
             dtype="none",
             max_model_len=max_model_len,
@@ -70,15 +70,15 @@ def number_of(letters: bytes) -> int:
 def serve(args: argparse.Namespace) -> None:
     """The server process: `splitfuse serve` whose loading gives a NullRunner."""
     os.sched_setaffinity(0, {0})
-    from splitfuse.engine import loading
-    from splitfuse.engine.intake import Intake
-    from splitfuse.server.process import serve as serve_until_signal
+    from splitfuse.engine import builder
+    from splitfuse.engine.input_processor import Intake
+    from splitfuse.server.process.process import serve as serve_until_signal
     from splitfuse.server.settings import Settings
 
     runner = NullRunner(pace_s=args.pace_ms / 1000, num_blocks=64 * args.streams, max_model_len=1024)
     tokenizer: Any = _tokenizer()
 
-    def load(config: Any) -> loading.EngineParts:
+    def load(config: Any) -> builder.EngineParts:
         intake = Intake(
             tokenizer=tokenizer,
             model_config=runner.loaded.model_config,
@@ -86,9 +86,9 @@ def serve(args: argparse.Namespace) -> None:
             max_cache_tokens=10**9,
             seed=0,
         )
-        return loading.EngineParts(tokenizer, runner, intake)  # type: ignore[arg-type]
+        return builder.EngineParts(tokenizer, runner, intake)  # type: ignore[arg-type]
 
-    loading.load = load
+    builder.load = load
     settings = Settings(
         port=args.port,
         max_num_seqs=args.streams,
@@ -115,7 +115,7 @@ def _tokenizer() -> Any:
     """The engine's own class over a vocabulary of bytes and numbers."""
     import tokenizers
 
-    from splitfuse.engine.tokenizer import Tokenizer
+    from splitfuse.engine.tokenizer.tokenizer import Tokenizer
 
     words = [*sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()), *("Ġ" + word(i) for i in range(NUM_WORDS))]
     fast = tokenizers.Tokenizer(tokenizers.models.BPE(vocab={text: i for i, text in enumerate(words)}, merges=[]))

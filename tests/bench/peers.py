@@ -23,8 +23,9 @@ from options import model_folder, parser_of
 from processes import Worker, end_children_on_sigterm, python_of
 from roofline import Cost, Meter, Rates
 
-from splitfuse.engine.bench import Point
-from splitfuse.engine.model_config import ModelConfig
+from splitfuse.engine.bench_offline import Point
+from splitfuse.engine.models.config import ModelConfig
+from splitfuse.engine.models.registry import read_model_config
 
 OURS = "splitfuse"
 
@@ -62,7 +63,7 @@ class Bench:
 
     def __init__(self, args: argparse.Namespace, folder: Path, stack: ExitStack) -> None:
         self.args = args
-        self.config = ModelConfig.from_folder(folder)
+        self.config = read_model_config(folder)
         self.meter = Meter(self.config, num_threads=args.num_threads)
         largest = {
             "num_seqs": max(point.num_seqs for point in args.points),

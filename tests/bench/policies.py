@@ -14,8 +14,8 @@ from typing import Any
 from load import Run, closed_loop, model_folder, running, serve_one
 
 from splitfuse.engine import AsyncEngine, EngineConfig
-from splitfuse.engine.served import ServiceLevel, effective_throughput
-from splitfuse.engine.trace import TraceRequest, normal_lengths
+from splitfuse.engine.simulation.arrival_trace import TraceRequest, normal_lengths
+from splitfuse.engine.simulation.slo import ServiceLevel, effective_throughput
 
 _POINT = "{:>7} {:>14} {:>6.2f} {:>9.2f} {:>6.1f}ms {:>6.1f}ms {:>6.1f}ms {:>6.2f}s {:>6.2f}s {:>7.0%}"
 

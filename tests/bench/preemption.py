@@ -14,7 +14,7 @@ from typing import Any
 from load import fresh_ids, model_folder, running, serve_ids
 
 from splitfuse.engine import EngineConfig
-from splitfuse.engine.trace import normal_lengths
+from splitfuse.engine.simulation.arrival_trace import normal_lengths
 
 NUM_REQUESTS, PROMPT_LEN, OUTPUT_LEN = 64, 128, 128
 MAX_NUM_SEQS = 32

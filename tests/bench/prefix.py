@@ -18,10 +18,10 @@ from typing import Any
 from load import closed_loop, fresh_ids, model_folder, running, serve_ids
 
 from splitfuse.engine import EngineConfig
-from splitfuse.engine.block_manager import BlockManager
-from splitfuse.engine.cost_model import CostModel
-from splitfuse.engine.simulation import Simulation
-from splitfuse.engine.trace import TraceRequest, normal_lengths, read_trace
+from splitfuse.engine.scheduler.block_manager import BlockManager
+from splitfuse.engine.scheduler.cost_model import CostModel
+from splitfuse.engine.simulation.arrival_trace import TraceRequest, normal_lengths, read_trace
+from splitfuse.engine.simulation.simulator import Simulation
 
 BLOCK_SIZE = 16
 SCALE = 1 / 32

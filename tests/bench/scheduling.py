@@ -7,11 +7,11 @@ import statistics
 import time
 
 from splitfuse.engine.batch import SampledToken
-from splitfuse.engine.block_manager import BlockManager
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.request import Request
 from splitfuse.engine.sampling_params import SamplingParams
-from splitfuse.engine.scheduler import Scheduler
+from splitfuse.engine.scheduler.block_manager import BlockManager
+from splitfuse.engine.scheduler.scheduler import Scheduler
 
 STEPS = 300
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from splitfuse.engine.bench import SHAPES
-from splitfuse.engine.model_config import ModelConfig
+from splitfuse.engine.bench_offline import SHAPES
+from splitfuse.engine.models.registry import parse_model_config
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def roofline() -> Any:
 
 @pytest.fixture
 def cost(roofline: Any) -> Any:
-    return roofline.Cost(ModelConfig.from_dict(SHAPES["llama-221m"], generation={}))
+    return roofline.Cost(parse_model_config(SHAPES["llama-221m"], generation={}))
 
 
 def test_weights_are_those_of_the_221_m_llama(cost: Any) -> None:

@@ -10,7 +10,7 @@ from splitfuse.client import APIConnectionError, APITimeoutError, BadRequestErro
 from splitfuse.client import calls as client_calls
 from splitfuse.client.actions import Open, Read, Send, Sleep, Steps
 from splitfuse.client.messages import Answer, seconds_to_wait
-from splitfuse.client.patience import Patience
+from splitfuse.client.retry import Patience
 
 ACCEPTED = Answer(202, {}, b'{"seq_id": "s"}')
 RUNNING = Answer(200, {}, b'{"seq_id": "s", "status": "running", "text": "a"}')

@@ -4,9 +4,9 @@ import pytest
 from tiny_models import save_model
 
 from splitfuse.engine.config import DEMO_FOLDER
-from splitfuse.engine.grammar_compiler import GrammarCompiler
-from splitfuse.engine.model_config import ModelConfig
-from splitfuse.engine.tokenizer import Tokenizer
+from splitfuse.engine.models.registry import read_model_config
+from splitfuse.engine.structured_output.compiler import GrammarCompiler
+from splitfuse.engine.tokenizer.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="session")
@@ -25,4 +25,4 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture(scope="module")
 def compiler(tokenizer: Tokenizer) -> GrammarCompiler:
     """For the demo model."""
-    return GrammarCompiler(tokenizer, ModelConfig.from_folder(DEMO_FOLDER))
+    return GrammarCompiler(tokenizer, read_model_config(DEMO_FOLDER))

@@ -12,9 +12,9 @@ from transformers import AutoModelForCausalLM
 
 from splitfuse.engine import LLM, EngineConfig, SamplingParams
 from splitfuse.engine.errors import ConfigError
-from splitfuse.engine.model_config import ModelConfig
-from splitfuse.engine.model_runner import ModelRunner
-from splitfuse.engine.tokenizer import Tokenizer
+from splitfuse.engine.models.registry import parse_model_config
+from splitfuse.engine.runner.model_runner import ModelRunner
+from splitfuse.engine.tokenizer.tokenizer import Tokenizer
 
 PROMPT = [20 + i * 7 % 200 for i in range(120)]
 OURS_LIKE_THEIRS: list[tuple[str, dict[str, Any]]] = [
@@ -251,8 +251,8 @@ def test_an_end_token_beyond_the_vocabulary_is_no_end_token(tmp_path: Path) -> N
 
 def test_eos_comes_from_the_generation_config_first() -> None:
     raw = json.loads((Path(__file__).parents[2] / "engine/demo_model/config.json").read_text())
-    assert ModelConfig.from_dict(raw, generation={"eos_token_id": [3, 4]}).eos_token_ids == (3, 4)
-    assert ModelConfig.from_dict(raw, generation={}).eos_token_ids == (raw["eos_token_id"],)
+    assert parse_model_config(raw, generation={"eos_token_id": [3, 4]}).eos_token_ids == (3, 4)
+    assert parse_model_config(raw, generation={}).eos_token_ids == (raw["eos_token_id"],)
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,10 @@ from random import Random
 from typing import Any
 
 from splitfuse.engine import EngineConfig, SamplingParams
-from splitfuse.engine.bench import SHAPES
+from splitfuse.engine.bench_offline import SHAPES
+from splitfuse.engine.builder import EngineParts, load
 from splitfuse.engine.core import EngineCore
-from splitfuse.engine.loading import EngineParts, load
-from splitfuse.engine.turns import take_turn
+from splitfuse.engine.step_pipeline import take_turn
 
 ALL_SHAPES = {
     **SHAPES,

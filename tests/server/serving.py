@@ -15,8 +15,8 @@ import httpx
 from fastapi import FastAPI
 from uvicorn.server import ServerState
 
-from splitfuse.server.connection import Connection
-from splitfuse.server.process import uvicorn_config
+from splitfuse.server.http.h11_protocol import Connection
+from splitfuse.server.process.process import uvicorn_config
 
 
 @contextlib.asynccontextmanager

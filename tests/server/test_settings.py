@@ -8,7 +8,7 @@ import pytest
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.errors import ConfigError
 from splitfuse.server.settings import HELP, Settings
-from splitfuse.server.sources import ALL_FIELDS, add_flags, flag, resolve
+from splitfuse.server.settings_sources import ALL_FIELDS, add_flags, flag, resolve
 
 
 def parse(*argv):
@@ -196,7 +196,7 @@ def test_reading_settings_imports_neither_torch_nor_fastapi():
     import sys
 
     code = (
-        "import sys; import splitfuse.server.cli, splitfuse.server.sources\n"
+        "import sys; import splitfuse.server.cli, splitfuse.server.settings_sources\n"
         "heavy = {'torch', 'fastapi', 'pydantic', 'transformers', 'uvicorn', 'yaml', 'jinja2'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

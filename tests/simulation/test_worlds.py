@@ -16,8 +16,8 @@ import pytest
 from world import World
 from world_settings import draw_settings
 
-from splitfuse.engine.policies import BATCHING_POLICIES, QUEUE_ORDERS
-from splitfuse.engine.replay import replay
+from splitfuse.engine.scheduler.policies import BATCHING_POLICIES, QUEUE_ORDERS
+from splitfuse.engine.simulation.replay import replay
 
 
 def seeds(text: str) -> range:

@@ -8,7 +8,7 @@ from typing import Any
 from fake_model import VOCAB_SIZE
 from world_settings import Weather, WorldSettings
 
-from splitfuse.engine.intake import Intake, Reading
+from splitfuse.engine.input_processor import Intake, Reading
 from splitfuse.engine.request import Request
 from splitfuse.engine.sampling_params import SamplingParams
 

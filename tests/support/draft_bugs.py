@@ -6,8 +6,8 @@ from planted_bug import Bugs, Method, plant
 from world_settings import WorldSettings
 
 from splitfuse.engine.batch import Batch, SampledRun
-from splitfuse.engine.block_manager import BlockManager
-from splitfuse.engine.scheduler import Scheduler
+from splitfuse.engine.scheduler.block_manager import BlockManager
+from splitfuse.engine.scheduler.scheduler import Scheduler
 
 BUGS: Bugs = {}
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from splitfuse.engine import LLM
 from splitfuse.engine.request import Request
-from splitfuse.engine.speculation import Speculation
+from splitfuse.engine.spec_decode.manager import Speculation
 
 Prompt = tuple[int, ...]
 

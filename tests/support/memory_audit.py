@@ -8,11 +8,11 @@ from itertools import chain
 from fake_model import BAD, FakeModel, entry, root
 
 from splitfuse.engine.batch import Batch
-from splitfuse.engine.block_manager import BlockManager
-from splitfuse.engine.blocks import BlockAllocator
-from splitfuse.engine.prefix_cache import PrefixCache
 from splitfuse.engine.request import Request, Status
-from splitfuse.engine.scheduler import Scheduler
+from splitfuse.engine.scheduler.block_allocator import BlockAllocator
+from splitfuse.engine.scheduler.block_manager import BlockManager
+from splitfuse.engine.scheduler.prefix_cache import PrefixCache
+from splitfuse.engine.scheduler.scheduler import Scheduler
 
 
 class MemoryAudit:

@@ -4,9 +4,9 @@ from typing import Any
 
 from planted_bug import Bugs, Method, plant
 
-from splitfuse.engine.block_manager import BlockManager, Prefix
-from splitfuse.engine.blocks import BlockAllocator
-from splitfuse.engine.prefix_cache import PrefixCache, _packed
+from splitfuse.engine.scheduler.block_allocator import BlockAllocator
+from splitfuse.engine.scheduler.block_manager import BlockManager, Prefix
+from splitfuse.engine.scheduler.prefix_cache import PrefixCache, _packed
 
 BUGS: Bugs = {}
 

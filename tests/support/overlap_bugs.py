@@ -6,9 +6,9 @@ from typing import Any
 
 from planted_bug import Bugs, Method, plant
 
-from splitfuse.engine.overlap import OverlappedScheduler
-from splitfuse.engine.scheduler import Scheduler
-from splitfuse.engine.turns import OverlappedTurns
+from splitfuse.engine.scheduler.async_scheduler import OverlappedScheduler
+from splitfuse.engine.scheduler.scheduler import Scheduler
+from splitfuse.engine.step_pipeline import OverlappedTurns
 
 BUGS: Bugs = {}
 

@@ -11,9 +11,9 @@ from tiny_models import VOCAB_SIZE
 
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.batch import Batch, Moves, RunResult
-from splitfuse.engine.graphs import Recorder, graph_sizes
-from splitfuse.engine.launcher import DeviceLauncher
-from splitfuse.engine.turns import OverlappedTurns
+from splitfuse.engine.runner.async_runner import DeviceLauncher
+from splitfuse.engine.runner.cuda_graphs import Recorder, graph_sizes
+from splitfuse.engine.step_pipeline import OverlappedTurns
 
 WISHES: list[dict[str, Any]] = [
     *[{"temperature": 0}, {}, {"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.05}, {"top_k": 40, "top_p": 0.9}],
@@ -67,7 +67,7 @@ def compare(folder: str, seed: int, recorder: Recorder | None = None) -> tuple[i
         + ("max_num_seqs", "num_kv_blocks", "batching_policy", "enable_prefix_caching", "swap_space", "preemption_mode")
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("splitfuse.engine.model_runner.stream_of", lambda device: stream)
+        patch.setattr("splitfuse.engine.runner.model_runner.stream_of", lambda device: stream)
         llm = LLM(folder, async_scheduling=True, **settings)
     llm.core._runner = InOrder(llm.core._runner, stream)
     if recorder is not None:

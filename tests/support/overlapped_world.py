@@ -14,10 +14,10 @@ from world_settings import Weather
 
 from splitfuse.engine.batch import Batch, BatchRow, Moves, RowFailure, RowResult, RunResult, SampledToken
 from splitfuse.engine.core import EngineCore, Runner
-from splitfuse.engine.overlap import OverlappedScheduler
-from splitfuse.engine.plan import Plan
 from splitfuse.engine.request import Request
-from splitfuse.engine.turns import OverlappedTurns, Turn
+from splitfuse.engine.scheduler.async_scheduler import OverlappedScheduler
+from splitfuse.engine.scheduler.plan import Plan
+from splitfuse.engine.step_pipeline import OverlappedTurns, Turn
 
 
 class StagedRequest:

@@ -4,9 +4,9 @@ import random
 from dataclasses import dataclass, field
 
 from splitfuse.engine import LLM, CompletionOutput, SamplingParams
-from splitfuse.engine.intake import Reading
+from splitfuse.engine.input_processor import Reading
 from splitfuse.engine.outputs import PromptLogprobs
-from splitfuse.engine.turns import PlainTurns, Turns, take_turn
+from splitfuse.engine.step_pipeline import PlainTurns, Turns, take_turn
 
 
 @dataclass

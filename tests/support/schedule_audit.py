@@ -3,7 +3,7 @@
 from splitfuse.engine.batch import Batch, BatchRow
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.request import Request, Status
-from splitfuse.engine.scheduler import Scheduler
+from splitfuse.engine.scheduler.scheduler import Scheduler
 
 MAX_PREEMPTIONS = 2  # nobody gives way more often while somebody else can
 

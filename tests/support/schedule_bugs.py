@@ -7,9 +7,9 @@ from planted_bug import Bugs, Method, plant
 
 from splitfuse.engine.batch import Batch, RowFailure
 from splitfuse.engine.core import EngineCore
-from splitfuse.engine.fairness import TokenCounters
-from splitfuse.engine.policies import Source
-from splitfuse.engine.scheduler import Scheduler
+from splitfuse.engine.scheduler.fair_queue import TokenCounters
+from splitfuse.engine.scheduler.policies import Source
+from splitfuse.engine.scheduler.scheduler import Scheduler
 
 BUGS: Bugs = {}
 

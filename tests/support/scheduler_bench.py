@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 
 from splitfuse.engine.batch import Batch, SampledToken
-from splitfuse.engine.block_manager import BlockManager
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.request import Request
 from splitfuse.engine.sampling_params import SamplingParams
-from splitfuse.engine.scheduler import Scheduler
+from splitfuse.engine.scheduler.block_manager import BlockManager
+from splitfuse.engine.scheduler.scheduler import Scheduler
 
 TOKEN = 7
 

@@ -12,7 +12,7 @@ from world_settings import CALM, Weather, draw_settings, draw_weather
 
 from splitfuse.engine.batch import Batch, RowFailure
 from splitfuse.engine.core import EngineCore, Runner
-from splitfuse.engine.speculation import Speculation
+from splitfuse.engine.spec_decode.manager import Speculation
 
 _LOOK_UP = 0.1  # how often somebody's prefix is looked up beside the engine
 

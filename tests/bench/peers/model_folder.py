@@ -9,8 +9,8 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from splitfuse.engine.bench import SHAPES
-from splitfuse.engine.weights import DummySource
+from splitfuse.engine.bench_offline import SHAPES
+from splitfuse.engine.models.weights import DummySource
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 

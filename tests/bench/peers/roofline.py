@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from splitfuse.engine.model_config import ModelConfig
+from splitfuse.engine.models.config import ModelConfig
 from splitfuse.kernels import ops
 
 PROMPT_ROWS = 1024  # rows of the matrix product that counts as fast

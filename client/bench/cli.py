@@ -1,0 +1,221 @@
+"""`splitfuse bench serve`: puts an OpenAI-compatible server under load and says how it bore it.
+
+Open loop (--request-rate, --trace), closed loop (--max-concurrency), or both.
+"""
+
+import asyncio
+import dataclasses
+import json
+import math
+import random
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from ..base import BaseClient
+from . import report
+from .arrivals import arrivals
+from .latency import KINDS, Outcome, summarize
+from .openai_stream import Target, measure
+from .options import CAUTIOUS_VOCAB_SIZE, LoadOptions, parse_options
+from .traces import TraceError, TraceRow, read_trace, scaled
+from .workload import Demand, PromptMaker, random_rows
+
+LONGEST_SILENCE = 600.0  # seconds without a byte before a request counts as failed
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that took place."""
+
+    model: str
+    outcomes: Sequence[Outcome]
+    duration: float
+
+
+class LoadError(Exception):
+    """A run that cannot begin; the message names the way out."""
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """What the server says of its model; None where it does not say."""
+
+    name: str
+    max_model_len: int | None = None
+    vocab_size: int | None = None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status: 1 where a request failed, 2 where the run could not begin."""
+    options = parse_options(argv)
+    try:
+        run = asyncio.run(_run(options))
+    except (LoadError, TraceError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    _report(options, run)
+    errors = [outcome.error for outcome in run.outcomes if outcome.error]
+    if errors:
+        print(f"{len(errors)} of {len(run.outcomes)} requests failed, the first one with: {errors[0]}", file=sys.stderr)
+    return 1 if errors else 0
+
+
+async def drive(
+    demands: Sequence[Demand],
+    ask: Callable[[Demand], Awaitable[Outcome]],
+    *,
+    max_concurrency: int | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> tuple[list[Outcome], float]:
+    """Ask for each demand at its arrival time, at most so many at once; the outcomes in order, and seconds it took."""
+    gate = asyncio.Semaphore(max_concurrency or max(1, len(demands)))
+
+    async def when_free(demand: Demand) -> Outcome:
+        async with gate:
+            return await ask(demand)
+
+    began = clock()
+    tasks = []
+    async with asyncio.TaskGroup() as group:
+        for demand in demands:
+            early = began + demand.arrival - clock()
+            if early > 0:
+                await sleep(early)
+            tasks.append(group.create_task(when_free(demand)))
+    return [task.result() for task in tasks], clock() - began
+
+
+async def _run(options: LoadOptions) -> Run:
+    server = BaseClient(options.base_url, options.api_key, None, 0)
+    http_options = server.http_options() | {"timeout": httpx.Timeout(LONGEST_SILENCE, pool=None)}
+    async with httpx.AsyncClient(**http_options) as http:
+        served = await _served_model(http, options.model)
+        target = Target(options.endpoint, served.name, options.temperature, options.ignore_eos)
+        demands, warm_up = _demands(options, served)
+        first = await measure(http, target, warm_up)
+        if first.error:
+            raise LoadError(f"the warm-up request to {server.base_url}{options.endpoint} failed: {first.error}")
+        print(f"{len(demands)} requests to {server.base_url}{options.endpoint}, model {served.name}", flush=True)
+        progress = _Progress(len(demands))
+
+        async def ask(demand: Demand) -> Outcome:
+            outcome = await measure(http, target, demand)
+            progress.advance()
+            return outcome
+
+        outcomes, duration = await drive(demands, ask, max_concurrency=options.max_concurrency)
+    return Run(served.name, outcomes, duration)
+
+
+async def _served_model(http: httpx.AsyncClient, wanted: str | None) -> ServedModel:
+    try:
+        response = await http.get("/v1/models")
+        response.raise_for_status()
+        cards = {card["id"]: card for card in response.json()["data"]}
+    except httpx.TransportError as exc:
+        raise LoadError(f"no answer from {http.base_url} ({exc}); is the server running? splitfuse serve") from exc
+    except (httpx.HTTPError, ValueError, KeyError, TypeError) as exc:
+        if wanted is None:
+            raise LoadError(f"{http.base_url} does not tell its models ({exc}); name one with --model") from exc
+        return ServedModel(wanted)
+    if wanted is None and len(cards) != 1:
+        raise LoadError(f"the server has {len(cards)} models ({', '.join(cards)}); name one with --model")
+    name = next(iter(cards)) if wanted is None else wanted
+    card = cards.get(name, {})
+    return ServedModel(name, card.get("max_model_len"), card.get("vocab_size"))
+
+
+def _demands(options: LoadOptions, served: ServedModel) -> tuple[list[Demand], Demand]:
+    """What the run asks and when; and a warm-up of the first one's size that shares nothing with it."""
+    source = random.Random(options.seed)
+    rows = _fitting(_rows(options, source), served.max_model_len)
+    vocab_size = options.vocab_size or served.vocab_size or CAUTIOUS_VOCAB_SIZE
+    maker = PromptMaker(vocab_size, as_text=options.as_text, seed=options.seed)
+    demands = [
+        Demand(maker.prompt(row, source), row.prompt_len, row.output_len, at)
+        for row, at in zip(rows, _times(rows, options, source), strict=True)
+    ]
+    alien = dataclasses.replace(rows[0], hash_ids=())
+    warm_up = maker.prompt(alien, random.Random(f"warm-up {options.seed}"))
+    return demands, Demand(warm_up, alien.prompt_len, alien.output_len)
+
+
+def _rows(options: LoadOptions, source: random.Random) -> list[TraceRow]:
+    if options.trace is not None:
+        rows = read_trace(options.trace, limit=options.num_prompts)
+        return [scaled(row, scale=options.scale, stretch=options.stretch) for row in rows]
+    return random_rows(
+        options.num_prompts or 100,
+        input_len=options.random_input_len,
+        output_len=options.random_output_len,
+        range_ratio=options.random_range_ratio,
+        source=source,
+    )
+
+
+def _fitting(rows: list[TraceRow], max_model_len: int | None) -> list[TraceRow]:
+    if max_model_len is None:
+        return rows
+    fitting = [row for row in rows if row.prompt_len + row.output_len <= max_model_len]
+    if not fitting:
+        shortest = min(row.prompt_len + row.output_len for row in rows)
+        raise LoadError(
+            f"the shortest request takes {shortest} tokens, the server's max_model_len is {max_model_len}; "
+            "try a smaller --random-input-len and --random-output-len, or --scale with a trace"
+        )
+    if len(fitting) < len(rows):
+        print(f"left out {len(rows) - len(fitting)} of {len(rows)} requests, longer than {max_model_len} tokens")
+    return fitting
+
+
+def _times(rows: list[TraceRow], options: LoadOptions, source: random.Random) -> list[float]:
+    recorded = [row.arrival for row in rows if row.arrival is not None]
+    if options.request_rate is None and len(recorded) == len(rows):
+        return recorded
+    rate = math.inf if options.request_rate is None else options.request_rate
+    return arrivals(len(rows), rate=rate, burstiness=options.burstiness, source=source)
+
+
+def _report(options: LoadOptions, run: Run) -> None:
+    summary = summarize(run.outcomes, run.duration, percentiles=options.metric_percentiles, goodput=options.goodput)
+    kinds = [kind for kind in KINDS if kind in options.percentile_metrics]
+    rate = math.inf if options.request_rate is None else options.request_rate
+    print(report.table(summary, request_rate=rate, max_concurrency=options.max_concurrency, kinds=kinds))
+    if options.save_result is not None:
+        saved = report.flat(summary, run.outcomes, _setup(options, run))
+        options.save_result.write_text(json.dumps(saved) + "\n", encoding="utf-8")
+
+
+def _setup(options: LoadOptions, run: Run) -> dict[str, Any]:
+    """How the run was asked for; not the key."""
+    setup: dict[str, Any] = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "backend": "openai"}
+    setup |= {name: value for name, value in vars(options).items() if name not in ("api_key", "save_result", "model")}
+    setup |= {"model_id": run.model, "num_prompts": len(run.outcomes)}
+    if options.request_rate is None:
+        setup["request_rate"] = "inf" if options.trace is None else "trace"
+    return {
+        name: str(value) if isinstance(value, Path) or value == math.inf else value for name, value in setup.items()
+    }
+
+
+class _Progress:
+    """A counter on the terminal; says nothing into files and pipes."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._done = 0
+
+    def advance(self) -> None:
+        """One more is done."""
+        self._done += 1
+        if sys.stderr.isatty():
+            end = "\n" if self._done == self._total else ""
+            print(f"\r{self._done}/{self._total}", end=end, file=sys.stderr, flush=True)

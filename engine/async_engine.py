@@ -1,0 +1,360 @@
+"""AsyncEngine: the asyncio loop around the steps. Requests come in and deltas go out on the loop; the model runs in a
+thread of its own, so the loop stays free for HTTP. Knows no HTTP.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+import uuid
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from typing import Any, Protocol
+
+from .config import EngineConfig
+from .core import EngineCore
+from .errors import QueueFullError, RequestFailedError, UnavailableError
+from .input_processor import Intake, Prompt
+from .models.config import ModelConfig
+from .outputs import OutputDelta, RequestMetrics, StepStats
+from .request import Request
+from .sampling_params import SamplingParams
+from .step_pipeline import Turns
+from .tokenizer.tokenizer import Tokenizer
+
+_log = logging.getLogger("splitfuse.engine")
+
+DeltaSink = Callable[[OutputDelta], None]
+
+# No step for so long counts as hung; more where steps have been seen to take long, or none has been seen at all.
+_STALL_S = 10.0
+_FIRST_STALL_S = 60.0
+_NUM_STEPS_KEPT = 100
+
+
+class EngineObserver(Protocol):
+    """Is told what the engine did; called on the event loop, must be quick and must not raise."""
+
+    def on_step(self, stats: StepStats) -> None: ...
+
+    def on_output_finished(self, metrics: RequestMetrics, finish_reason: str) -> None: ...
+
+
+class Handle:
+    """One accepted request. All its deltas go to the sink it was submitted with."""
+
+    def __init__(self, request_id: str, prompt: str | None, requests: list[Request]) -> None:
+        self.request_id = request_id
+        self.prompt = prompt  # the text given, None if ids were given
+        self.prompt_token_ids = requests[0].token_ids[: requests[0].num_prompt_tokens]
+        self.params: SamplingParams = requests[0].params
+        self.arrival_time = requests[0].arrival_time
+        self._requests = requests
+
+    @property
+    def started(self) -> bool:
+        """Whether any of its outputs has been scheduled yet (queued otherwise)."""
+        return any(request.first_scheduled_time is not None for request in self._requests)
+
+
+class AsyncEngine:
+    """Serves many requests at once on one asyncio loop.
+
+    Use: construct, `await start()`, then `submit` or `generate`; `await stop()` at the end. After start,
+    `model_config`, `tokenizer`, `max_model_len` and `loaded` tell what is served.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+        self.observers: list[EngineObserver] = []
+        self.tokenizer: Tokenizer | None = None
+        self.model_config: ModelConfig
+        self.max_model_len = 0
+        self._core: EngineCore | None = None
+        self._intake: Intake
+        self._turns: Turns
+        self._sinks: dict[str, DeltaSink] = {}
+        self._outputs_left: dict[str, set[int]] = {}
+        self._work = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._dead = asyncio.Event()
+        self._loop_task: asyncio.Task[None] | None = None
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="splitfuse-step")
+        self._draining = False
+        self._last_progress = time.monotonic()
+        self._steps: deque[StepStats] = deque(maxlen=_NUM_STEPS_KEPT)
+        self._finished_times: deque[float] = deque(maxlen=64)
+
+    async def start(self) -> None:
+        """Load the model in the step thread and begin stepping. Raises ConfigError."""
+        from .builder import load  # torch comes in here
+
+        parts = await asyncio.get_running_loop().run_in_executor(self._executor, load, self.config)
+        self.loaded = parts.runner.loaded
+        self.tokenizer, self._intake = parts.tokenizer, parts.intake
+        self.model_config, self.max_model_len = self.loaded.model_config, self.loaded.max_model_len
+        config = self.config.for_streams(str(self.loaded.device))
+        self._core = parts.core(config)
+        self._turns = parts.turns(config, self._core)
+        if not self._draining:  # stopped meanwhile
+            self._loop_task = asyncio.create_task(self._loop(self._core), name="splitfuse-engine")
+
+    async def wait_dead(self) -> None:
+        """Return when the loop has stopped because of an error; never otherwise."""
+        await self._dead.wait()
+
+    async def stop(self) -> None:
+        """Abort what runs (each output ends with finish_reason "abort") and end all tasks and threads."""
+        self._draining = True
+        if self._core is not None and self._loop_task is not None:
+            if self._is_stepping:
+                self._dispatch(self._core.abort_all())
+                self._work.set()
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._idle.wait(), timeout=_STALL_S)
+            self._loop_task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._loop_task
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def drain(self, timeout: float) -> None:  # noqa: ASYNC109  how long is the caller's whole question
+        """Take no more requests (submit raises UnavailableError); return when the rest has finished or time is up."""
+        self._draining = True
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), timeout=timeout)
+
+    async def submit(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        sink: DeltaSink,
+        *,
+        request_id: str | None = None,
+        tenant: str = "",
+    ) -> Handle:
+        """Validate, tokenize off the loop, queue. `tenant`: whose prefix cache it may share.
+
+        Deltas reach `sink` on the event loop, in order; the last delta of each of the n outputs has a finish_reason,
+        also after an abort. Raises InvalidRequestError, ContextLengthError, QueueFullError, UnavailableError;
+        ValueError if the request_id is in use.
+        """
+        self._check_admission(params)
+        compiling = self._intake.compile(params)
+        reading = await asyncio.to_thread(self._intake.read, prompt, params)
+        grammar = None
+        if compiling is not None:
+            grammar = await asyncio.shield(asyncio.wrap_future(compiling))  # who leaves cancels it for nobody
+        core = self._check_admission(params)  # things may have changed meanwhile
+        request_id = request_id or uuid.uuid4().hex
+        if core.has(request_id):
+            raise ValueError(f"request_id {request_id!r} is in use")
+        requests = self._intake.requests(
+            request_id, reading, params, now=time.monotonic(), tenant=tenant, grammar=grammar
+        )
+        self._sinks[request_id] = sink
+        self._outputs_left[request_id] = set(range(len(requests)))
+        if not core.num_unfinished:
+            self._last_progress = time.monotonic()
+        core.add(requests)
+        self._idle.clear()
+        self._work.set()
+        return Handle(request_id, prompt if isinstance(prompt, str) else None, requests)
+
+    def abort(self, request_id: str) -> None:
+        """End a request; unknown or finished ids are ignored. Its blocks are free within one step."""
+        if self._core is not None and self._is_stepping:
+            self._dispatch(self._core.abort(request_id))
+
+    async def generate(
+        self, prompt: Prompt, params: SamplingParams, *, request_id: str | None = None
+    ) -> AsyncIterator[OutputDelta]:
+        """Deltas as they come; closing the iterator aborts. Raises as `submit`, and RequestFailedError mid-way."""
+        deltas: asyncio.Queue[OutputDelta] = asyncio.Queue()
+        handle = await self.submit(prompt, params, deltas.put_nowait, request_id=request_id)
+        unfinished = params.n
+        try:
+            while unfinished:
+                delta = await deltas.get()
+                if delta.error is not None:
+                    raise delta.error
+                unfinished -= delta.finish_reason is not None
+                yield delta
+        finally:
+            if unfinished:
+                self.abort(handle.request_id)
+
+    @property
+    def _is_stepping(self) -> bool:
+        return self._loop_task is not None and not self._loop_task.done()
+
+    @property
+    def is_ready(self) -> bool:
+        """Started, not draining, loop alive."""
+        return self._core is not None and not self._draining and self.is_healthy
+
+    @property
+    def is_healthy(self) -> bool:
+        """False when the loop died, or no step ended for 10 s (or five times the longest one) while work was there."""
+        if self._core is None:
+            return True  # still loading
+        if not self._is_stepping and not self._draining:
+            return False
+        longest = max((step.duration for step in self._steps), default=_FIRST_STALL_S / 5)
+        return not self._core.num_unfinished or time.monotonic() - self._last_progress < max(_STALL_S, 5 * longest)
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests that have not ended."""
+        return 0 if self._core is None else self._core.num_unfinished
+
+    def stats(self) -> dict[str, Any]:
+        """A JSON-able snapshot: queue, blocks, the last steps and the rate over them."""
+        core = self._core
+        if core is None:
+            return {"status": "loading"}
+        scheduler, allocator = core.scheduler, core.allocator
+        return {
+            "status": "draining" if self._draining else "serving",
+            "model": self.config.model_name,
+            "num_running": len(scheduler.running),
+            "num_waiting": len(scheduler.waiting),
+            "num_swapped": sum(bool(request.host_block_table) for request in scheduler.waiting),
+            "num_preemptions": scheduler.num_preemptions,
+            "prefix_cache_queries": core.blocks.num_prefix_queries,
+            "prefix_cache_hits": core.blocks.num_prefix_hits,
+            "num_blocks": allocator.num_blocks,
+            "num_used_blocks": allocator.num_used_blocks,
+            "num_free_blocks": allocator.num_free_blocks,
+            "block_size": allocator.block_size,
+            "max_model_len": self.max_model_len,
+            "tokens_per_s": self._tokens_per_s(),
+            "predicted_wait_s": core.predicted_wait_s(),
+            "speculation": None if core.speculation is None else core.speculation.to_dict(),
+            "cost_model": core.cost_model.to_dict(),
+            **self._intake.stats(),
+            "steps": [asdict(step) for step in self._steps],
+        }
+
+    def _check_admission(self, params: SamplingParams) -> EngineCore:
+        if self._core is None:
+            raise UnavailableError("the model is still loading")
+        if self._draining:
+            raise UnavailableError("the server is shutting down")
+        if not self._is_stepping:
+            raise UnavailableError("the engine has stopped; see the server's log")
+        waiting = len(self._core.scheduler.waiting)
+        if waiting and waiting + params.n > self.config.max_queue_size:
+            retry_after = self._seconds_until_room(waiting + params.n - self.config.max_queue_size)
+            raise QueueFullError(
+                f"{waiting} requests wait and the queue holds {self.config.max_queue_size}; "
+                f"try again in {retry_after:.0f} s",
+                retry_after_s=retry_after,
+            )
+        longest = self.config.max_queue_seconds
+        if longest is not None and (wait := self._core.predicted_wait_s()) > longest:
+            retry_after = min(60.0, max(1.0, wait - longest))
+            raise QueueFullError(
+                f"a first token is {wait:.1f} s away and --max-queue-seconds is {longest:g}; "
+                f"try again in {retry_after:.0f} s",
+                retry_after_s=retry_after,
+            )
+        return self._core
+
+    def _seconds_until_room(self, num_requests: int) -> float:
+        """Time until so many requests have left, at the rate at which the last ones did. At least 1 s, at most 60."""
+        times = self._finished_times
+        if len(times) < 2 or times[-1] <= times[0]:
+            return 1.0
+        return min(60.0, max(1.0, num_requests * (time.monotonic() - times[0]) / len(times)))
+
+    def _tokens_per_s(self) -> float:
+        """Output tokens per second over the steps kept, 0 if the last is over a second old."""
+        steps = self._steps
+        if len(steps) < 2 or time.monotonic() - steps[-1].time > 1.0:
+            return 0.0
+        num_tokens = sum(step.num_output_tokens for step in steps)
+        return num_tokens / (steps[-1].time - steps[0].time + steps[0].duration)
+
+    async def _loop(self, core: EngineCore) -> None:
+        try:
+            while True:
+                self._work.clear()
+                if core.num_unfinished or self._turns.is_busy:
+                    await self._step(core)
+                elif self._turns.has_chore:
+                    self._idle.set()
+                    await asyncio.get_running_loop().run_in_executor(self._executor, self._turns.do_chore)
+                else:
+                    self._idle.set()
+                    await self._work.wait()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as exc:
+            # A bug of ours, or a Ctrl-C that struck just here: no step can be trusted any more. Say so, end every
+            # request, and let /health tell.
+            self._fail_all()
+            _log.exception("the engine loop stopped")
+            if not isinstance(exc, Exception):
+                raise
+
+    async def _step(self, core: EngineCore) -> None:
+        self._dispatch(core.expire())
+        turn = self._turns.begin()
+        if turn is None:
+            await asyncio.sleep(0)
+            return
+        results = await asyncio.get_running_loop().run_in_executor(self._executor, self._turns.run, turn)
+        output = self._turns.end(turn, results)
+        if output is None:
+            return  # the first step is on its way
+        assert output.stats is not None
+        self._last_progress = output.stats.time
+        self._steps.append(output.stats)
+        if self.config.log_steps:
+            with contextlib.suppress(OSError):  # a closed pipe or a full disk is no reason to stop
+                print(output.stats, flush=True)
+        self._dispatch(output.deltas)
+        for observer in self.observers:
+            _tell(observer.on_step, output.stats)
+
+    def _dispatch(self, deltas: list[OutputDelta]) -> None:
+        for delta in deltas:
+            try:
+                self._sinks[delta.request_id](delta)
+            except Exception:  # a sink is somebody else's code; it must not cost the others their tokens
+                _log.exception("the sink of request %s failed", delta.request_id)
+            if delta.finish_reason is not None:
+                self._output_finished(delta)
+
+    def _output_finished(self, delta: OutputDelta) -> None:
+        assert delta.finish_reason is not None
+        assert delta.metrics is not None
+        self._finished_times.append(time.monotonic())
+        for observer in self.observers:
+            _tell(observer.on_output_finished, delta.metrics, delta.finish_reason)
+        self._outputs_left[delta.request_id].discard(delta.index)
+        if not self._outputs_left[delta.request_id]:
+            del self._outputs_left[delta.request_id], self._sinks[delta.request_id]
+
+    def _fail_all(self) -> None:
+        error_id = uuid.uuid4().hex[:12]
+        _log.error("requests failed with the loop, error id %s", error_id)
+        error = RequestFailedError(f"the engine stopped (error id {error_id})", error_id=error_id)
+        nothing = RequestMetrics(time.monotonic(), None, None, time.monotonic(), 0, 0, 0, 0)
+        for request_id, left in list(self._outputs_left.items()):
+            for index in sorted(left):
+                delta = OutputDelta(request_id, index, "", (), finish_reason="error", metrics=nothing, error=error)
+                self._dispatch([delta])
+        self._idle.set()
+        self._dead.set()
+
+
+def _tell(call: Callable[..., None], *arguments: object) -> None:
+    """Tell an observer. It is somebody else's code; if it fails, that costs nobody a token."""
+    try:
+        call(*arguments)
+    except Exception:
+        _log.exception("an observer failed")

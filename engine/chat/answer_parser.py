@@ -1,0 +1,61 @@
+"""How a model writes calls of tools, as its chat template shows, and what takes its answers apart."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .answer_parts import Piece, Reader
+from .reasoning_parser import ThinkingReader
+from .tool_parsers.hermes import HermesCalls
+from .tool_parsers.llama3_json import Llama3Calls
+
+
+def detected_style(template: str) -> str | None:
+    """hermes if the template writes <tool_call> around JSON; llama3_json if it knows <|python_tag|> or tells the model
+    to answer with "parameters"; else None.
+    """
+    if "<tool_call>" in template and "<function=" not in template:  # with the latter, Qwen's coder writes XML inside
+        return "hermes"
+    if "<|python_tag|>" in template or '{"name": function name, "parameters"' in template:
+        return "llama3_json"
+    return None
+
+
+def call_reader(style: str, tools: Sequence[Mapping[str, Any]]) -> Reader:
+    """What finds calls of this style in an answer."""
+    return HermesCalls() if style == "hermes" else Llama3Calls({tool["function"]["name"] for tool in tools})
+
+
+class AnswerReader:
+    """A Reader of whole answers: reasoning first, then calls among the content. Either part may be missing."""
+
+    def __init__(self, thinking: ThinkingReader | None, calls: Reader | None, *, max_calls: int | None = None) -> None:
+        self._thinking = thinking
+        self._calls = calls
+        self._max_calls = max_calls  # what is called beyond that is dropped
+
+    @property
+    def is_thinking(self) -> bool:
+        """Whether the answer is within its reasoning now."""
+        return self._thinking is not None and self._thinking.is_thinking
+
+    def push(self, text: str) -> list[Piece]:
+        """What is certain now."""
+        return self._after_thinking([Piece("content", text)] if self._thinking is None else self._thinking.push(text))
+
+    def finish(self) -> list[Piece]:
+        """What was held back."""
+        pieces = self._after_thinking([] if self._thinking is None else self._thinking.finish())
+        return pieces + self._allowed(self._calls.finish() if self._calls is not None else [])
+
+    def _after_thinking(self, pieces: list[Piece]) -> list[Piece]:
+        if self._calls is None:
+            return pieces
+        made: list[Piece] = []
+        for piece in pieces:
+            made += self._calls.push(piece.text) if piece.kind == "content" else [piece]
+        return self._allowed(made)
+
+    def _allowed(self, pieces: list[Piece]) -> list[Piece]:
+        if self._max_calls is None:
+            return pieces
+        return [piece for piece in pieces if piece.number < self._max_calls]

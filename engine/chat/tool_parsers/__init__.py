@@ -1,0 +1,1 @@
+"""One file per style in which models write tool calls."""

@@ -1,0 +1,95 @@
+"""Llama3Calls: calls as Llama 3 writes them: bare JSON, {"name": …, "parameters": {…}}, perhaps after a tag."""
+
+from collections.abc import Container
+from typing import Literal
+
+from ..answer_parts import Gap, Piece, cut_at
+from .streaming_call import CallReader
+
+TAG = "<|python_tag|>"
+_SEPARATORS = " \t\r\n,;"
+
+
+class Llama3Calls:
+    """A Reader. Calls begin where the answer begins, or after the tag, and follow one another with ";".
+
+    An answer may be JSON without being a call, so the name must be one of `names`, the tools of the request.
+    """
+
+    def __init__(self, names: Container[str]) -> None:
+        self._names = names
+        self._state: Literal["before a call", "call", "text"] = "before a call"
+        self._text = ""  # not decided yet
+        self._block = ""  # read since a call may have begun, until one comes out
+        self._call = CallReader(0, names=names)
+        self._num_calls = 0
+        self._gap = Gap()
+
+    def push(self, text: str) -> list[Piece]:
+        """What is certain now."""
+        self._text += text
+        return self._read(is_end=False)
+
+    def finish(self) -> list[Piece]:
+        """What was held back."""
+        pieces = [*self._read(is_end=True), *self._give_up()]
+        held = self._gap.finish()
+        return [*pieces, Piece("content", held)] if held else pieces
+
+    def _read(self, *, is_end: bool) -> list[Piece]:
+        pieces: list[Piece] = []
+        steps = {"before a call": self._begin, "call": self._inside, "text": self._outside}
+        while steps[self._state](pieces, is_end=is_end):
+            pass
+        return pieces
+
+    # Each returns whether there may be more to read; what is certain goes to `pieces`.
+
+    def _begin(self, pieces: list[Piece], *, is_end: bool) -> bool:
+        stripped = self._text.lstrip(_SEPARATORS if self._num_calls else None)
+        self._block += self._text[: len(self._text) - len(stripped)]
+        self._text = stripped
+        if stripped.startswith("{"):
+            self._state, self._call = "call", CallReader(self._num_calls, names=self._names)
+        elif stripped.startswith(TAG):
+            self._block += TAG
+            self._text = stripped[len(TAG) :]
+        elif not stripped or (TAG.startswith(stripped) and not is_end):
+            return False
+        else:
+            pieces += self._give_up()
+        return True
+
+    def _inside(self, pieces: list[Piece], *, is_end: bool) -> bool:
+        new = self._call.push(self._text)
+        self._block += self._text[: len(self._text) - len(self._call.rest)]
+        self._text = self._call.rest
+        if self._call.is_call:
+            self._num_calls += bool(new) and new[0].kind == "call"
+            self._block = ""
+            self._gap.drop()
+            pieces += new
+        if not self._call.is_over:
+            return False
+        if self._call.is_call:
+            self._state = "before a call"
+        else:
+            pieces += self._give_up()
+        return True
+
+    def _outside(self, pieces: list[Piece], *, is_end: bool) -> bool:
+        text, found, self._text = cut_at(self._text, TAG, is_end=is_end)
+        pieces += self._content(text)
+        if found:
+            self._block, self._state = TAG, "before a call"
+        return found
+
+    def _give_up(self) -> list[Piece]:
+        """No call begins here: it is text, up to a tag."""
+        block, self._block = self._block, ""
+        self._state = "text"
+        return self._content(block.lstrip(_SEPARATORS) if self._num_calls else block)
+
+    def _content(self, text: str) -> list[Piece]:
+        text = self._gap.pass_on(text)
+        return [Piece("content", text)] if text else []

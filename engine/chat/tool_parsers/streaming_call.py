@@ -1,0 +1,101 @@
+"""CallReader: one call of a tool, {"name": …, "arguments": {…}}, while its text still comes."""
+
+from collections.abc import Container
+
+from ..answer_parts import Piece
+from .streaming_json import Entry, ObjectReader, decoded
+
+ARGUMENTS = ("arguments", "parameters")  # Hermes' word and Llama's
+_KEYS = frozenset({"name", *ARGUMENTS, "type", "id"})  # of a call that nothing but its form shows
+
+
+class CallReader:
+    """Feed it text that begins with the object. Nothing comes out before the name is known to be one of `names`.
+
+    The arguments come as the model writes them; arguments that are a string of JSON are taken out of it.
+    """
+
+    def __init__(self, number: int, *, names: Container[str] | None = None) -> None:
+        self._number = number
+        self._names = names
+        self._object = ObjectReader()
+        self._name: str | None = None
+        self._raw_name = ""
+        self._key = ""  # which of ARGUMENTS it uses
+        self._arguments = ""  # what has not come out yet
+        self._is_whole = False  # they come out as a whole only: a string of JSON, or null
+        self._has_ended = False
+        self._is_no_call = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it reads no more."""
+        return self._is_no_call or self._object.is_over
+
+    @property
+    def is_call(self) -> bool:
+        """Whether a call has come out; if it is over without, the text was something else."""
+        return self._name is not None
+
+    @property
+    def rest(self) -> str:
+        """What came after the object."""
+        return self._object.rest
+
+    def push(self, text: str) -> list[Piece]:
+        """What is certain now."""
+        pieces: list[Piece] = []
+        for entry in self._object.push(text):
+            pieces += self._of(entry)
+            if self._is_no_call:
+                break
+        if self._object.state == "done" and self.is_call and not self._key:
+            self._key = ARGUMENTS[0]
+            pieces.append(Piece("arguments", "{}", self._number))
+        return pieces
+
+    def _of(self, entry: Entry) -> list[Piece]:
+        if self._names is not None and entry.key not in _KEYS:
+            self._is_no_call = not self.is_call
+            return []
+        if entry.key == "name" and not self.is_call:
+            return self._of_name(entry)
+        if entry.key in ARGUMENTS and entry.key == (self._key or entry.key) and not self._has_ended:
+            return self._of_arguments(entry)
+        return []
+
+    def _of_name(self, entry: Entry) -> list[Piece]:
+        self._raw_name += entry.text
+        if not entry.is_end:
+            return []
+        name = decoded(self._raw_name)
+        if not name or (self._names is not None and name not in self._names):
+            self._is_no_call = True
+            return []
+        self._name = name
+        return [Piece("call", name, self._number), *self._certain_arguments()]
+
+    def _of_arguments(self, entry: Entry) -> list[Piece]:
+        if not self._key:
+            self._key = entry.key
+            self._is_whole = not entry.text.startswith("{")
+        self._arguments += entry.text
+        if entry.is_end:
+            self._has_ended = True
+            if self._is_whole:
+                self._is_whole = False
+                self._arguments = _unwrapped(self._arguments)
+        return self._certain_arguments()
+
+    def _certain_arguments(self) -> list[Piece]:
+        if not self.is_call or self._is_whole or not self._arguments:
+            return []
+        text, self._arguments = self._arguments, ""
+        return [Piece("arguments", text, self._number)]
+
+
+def _unwrapped(raw: str) -> str:
+    """Arguments that are no object: the JSON inside a string, nothing for null, else what the model wrote."""
+    if raw == "null":
+        return "{}"
+    return decoded(raw) or "{}" if raw.startswith('"') else raw

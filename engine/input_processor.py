@@ -1,0 +1,190 @@
+"""Intake: a prompt and its parameters become requests, or a clear refusal. The last check before the scheduler."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .errors import ContextLengthError, InvalidRequestError
+from .models.config import ModelConfig
+from .request import Request
+from .rng import derive_seed
+from .sampling_params import SamplingParams, check_text, check_token_ids
+from .tokenizer.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from .structured_output.compiler import GrammarCompiler
+    from .structured_output.grammar import CompiledGrammar
+
+# Text, ids, or {"prompt": text} / {"prompt_token_ids": ids} as vLLM takes them.
+Prompt = str | Sequence[int] | Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the tokenizer makes of a prompt and its bad words."""
+
+    token_ids: list[int]
+    bad_words: tuple[tuple[int, ...], ...] = ()
+
+
+class Intake:
+    """Checks what needs the model: vocabulary, context length, the size of the KV cache."""
+
+    def __init__(
+        self,
+        *,
+        tokenizer: Tokenizer | None,
+        grammars: "GrammarCompiler | None",
+        model_config: ModelConfig,
+        max_model_len: int,
+        max_cache_tokens: int,
+        seed: int,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._grammars = grammars
+        self._vocab_size = model_config.vocab_size
+        # A checkpoint may name an end token that its logits do not have.
+        self._eos_token_ids = frozenset(i for i in model_config.eos_token_ids if 0 <= i < model_config.vocab_size)
+        self._max_model_len = max_model_len
+        self._max_cache_tokens = max_cache_tokens
+        self._seed = seed
+        self._num_seeds = 0
+
+    def compile(self, params: SamplingParams) -> "Future[CompiledGrammar] | None":
+        """The grammar of the structured outputs, in a while; None if there are none. Do not cancel it: it is shared.
+
+        Raises InvalidRequestError at once or from the future.
+        """
+        if params.structured_outputs is None:
+            return None
+        if self._grammars is None:
+            raise InvalidRequestError(
+                "structured_outputs needs a tokenizer, and this model's folder has no tokenizer.json",
+                param="structured_outputs",
+            )
+        return self._grammars.compile(params.structured_outputs)
+
+    def stats(self) -> dict[str, int]:
+        """What has become of the grammars; empty where there can be none."""
+        return {} if self._grammars is None else self._grammars.stats()
+
+    def requests(
+        self,
+        request_id: str,
+        reading: Reading,
+        params: SamplingParams,
+        *,
+        now: float,
+        tenant: str = "",
+        grammar: "CompiledGrammar | None" = None,
+    ) -> list[Request]:
+        """The n requests of one prompt; `grammar` as compiled. Raises InvalidRequestError (ContextLengthError)."""
+        assert (grammar is None) == (params.structured_outputs is None)
+        token_ids = reading.token_ids
+        params.check_against(vocab_size=self._vocab_size)
+        if params.truncate_prompt_tokens is not None:
+            token_ids = token_ids[-params.truncate_prompt_tokens :]
+        limit = self._max_num_tokens(len(token_ids), params)
+        stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._eos_token_ids)
+        if params.min_tokens and params.allowed_token_ids is not None and stop_ids.issuperset(params.allowed_token_ids):
+            raise InvalidRequestError(
+                "allowed_token_ids holds nothing but end tokens, which min_tokens forbids", param="allowed_token_ids"
+            )
+        seed = self._next_seed() if params.seed is None else params.seed
+        requests: list[Request] = []
+        for index in range(params.n):
+            requests.append(
+                Request(
+                    request_id=request_id,
+                    index=index,
+                    prompt_token_ids=token_ids,
+                    params=params,
+                    max_num_tokens=limit,
+                    seed=seed if index == 0 else derive_seed(seed, index),
+                    stop_token_ids=stop_ids,
+                    bad_words=reading.bad_words,
+                    grammar=None if grammar is None else grammar.begin(),
+                    tenant=tenant,
+                    leader=requests[0] if index else None,
+                    arrival_time=now,
+                )
+            )
+        return requests
+
+    def read(self, prompt: Prompt, params: SamplingParams) -> Reading:
+        """Tokenize what has to be; can take long, so not for an event loop. Raises InvalidRequestError."""
+        if self._tokenizer is None and (params.stop or params.bad_words):
+            param = "stop" if params.stop else "bad_words"
+            raise InvalidRequestError(f"{param} needs a tokenizer, and this model has none", param=param)
+        return Reading(self._token_ids(prompt), self._bad_words(params.bad_words))
+
+    def _token_ids(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, Mapping):
+            if len(prompt) != 1 or next(iter(prompt)) not in ("prompt", "prompt_token_ids"):
+                raise InvalidRequestError('a prompt object has one key: "prompt" or "prompt_token_ids"', param="prompt")
+            prompt = next(iter(prompt.values()))
+        if isinstance(prompt, str):
+            token_ids = self._encode(prompt)
+        elif isinstance(prompt, (list, tuple)) and all(type(item) is int for item in prompt):
+            token_ids = list(prompt)
+            check_token_ids(token_ids, vocab_size=self._vocab_size, param="prompt")
+        else:
+            raise InvalidRequestError("prompt must be a string or a list of token ids", param="prompt")
+        if not token_ids:
+            raise InvalidRequestError("prompt is empty; send at least one token", param="prompt")
+        return token_ids
+
+    def _encode(self, text: str) -> list[int]:
+        check_text(text, param="prompt")
+        if self._tokenizer is None:
+            raise InvalidRequestError("this model has no tokenizer; send token ids", param="prompt")
+        token_ids = self._tokenizer.encode(text)
+        # A tokenizer wider than the logits can make ids that the embedding does not have.
+        check_token_ids(token_ids, vocab_size=self._vocab_size, param="prompt")
+        return token_ids
+
+    def _max_num_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
+        """Prompt and output together: what was asked for, if it fits."""
+        largest = min(self._max_model_len, self._max_cache_tokens)
+        what = "the model's context" if largest == self._max_model_len else "the KV cache (see --kv-cache-memory-bytes)"
+        if num_prompt_tokens >= largest:
+            raise ContextLengthError(
+                f"the prompt has {num_prompt_tokens} tokens and {what} holds {largest} with at least one new token; "
+                f"shorten the prompt or set truncate_prompt_tokens to {largest - 1} or less"
+            )
+        if params.max_length is not None and params.max_length <= num_prompt_tokens:
+            raise InvalidRequestError(
+                f"max_length {params.max_length} leaves no room for output after a prompt of "
+                f"{num_prompt_tokens} tokens; it counts both",
+                param="max_length",
+            )
+        asked = [] if params.max_tokens is None else [num_prompt_tokens + params.max_tokens]
+        asked += [] if params.max_length is None else [params.max_length]
+        # What was asked for must fit; a door's default is cut to what fits.
+        limit = min(asked) if asked else min(largest, num_prompt_tokens + (params.default_max_tokens or largest))
+        if limit > largest:
+            raise ContextLengthError(
+                f"{num_prompt_tokens} prompt tokens and up to {limit - num_prompt_tokens} new ones are more than the "
+                f"{largest} that {what} holds; set max_tokens to {largest - num_prompt_tokens} or less",
+                param="max_length" if limit == params.max_length else "max_tokens",
+            )
+        if params.min_tokens > limit - num_prompt_tokens:
+            raise InvalidRequestError(
+                f"min_tokens {params.min_tokens} is more than the {limit - num_prompt_tokens} tokens that can come",
+                param="min_tokens",
+            )
+        return limit
+
+    def _bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """Ids of each word, as it stands and after a space: both spellings occur in running text.
+
+        A tokenizer can be wider than the logits; what they cannot make need not be forbidden.
+        """
+        spellings = [spelling for word in words for spelling in (word, " " + word.lstrip())]
+        encoded = [tuple(self._tokenizer.encode(s, add_special_tokens=False)) for s in spellings if self._tokenizer]
+        return tuple(dict.fromkeys(ids for ids in encoded if ids and max(ids) < self._vocab_size))
+
+    def _next_seed(self) -> int:
+        self._num_seeds += 1
+        return derive_seed(self._seed, self._num_seeds)

@@ -1,0 +1,156 @@
+"""The parts a decoder is made of: weights together with the ops on them. No model names here."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from ...kernels import ops
+from ..errors import ConfigError
+from .forward_inputs import Inputs
+
+Cache = tuple[Tensor, Tensor]  # keys and values of one layer
+Activation = Callable[[Tensor], Tensor]
+
+
+class Norm(Protocol):
+    """A normalisation of [T, H], alone or behind the addition to the residual stream."""
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+    def add(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(norm(x + residual), x + residual); a residual of None adds nothing. `residual` may be overwritten."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RMSNorm:
+    """Weight [H] in the model's dtype, or in float32 where it must not be rounded."""
+
+    weight: Tensor
+    eps: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return ops.rms_norm(x, self.weight, eps=self.eps)
+
+    def add(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        if residual is None:
+            return self(x), x
+        return ops.add_rms_norm(x, residual, self.weight, eps=self.eps)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerNorm:
+    """Weight and bias [H]."""
+
+    weight: Tensor
+    bias: Tensor | None
+    eps: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return ops.layer_norm(x, self.weight, self.bias, eps=self.eps)
+
+    def add(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        if residual is None:
+            return self(x), x
+        return ops.add_layer_norm(x, residual, self.weight, self.bias, eps=self.eps)
+
+
+class NoNorm:
+    """Where others have a norm."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x
+
+    def add(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        total = x if residual is None else x + residual
+        return total, total
+
+
+@dataclass(frozen=True, slots=True)
+class Normed:
+    """A part whose output is normalised before it goes on."""
+
+    part: Callable[..., Tensor]
+    norm: Norm
+
+    def __call__(self, x: Tensor, *more: Any) -> Tensor:
+        return self.norm(self.part(x, *more))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """Projections, rotation and cache write, paged attention."""
+
+    qkv_proj: Any
+    o_proj: Any
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    cos_sin: Tensor  # of `rope_table`; layers that turn alike share it
+    scale: float
+    sliding_window: int
+    softcap: float = 0.0
+    q_norm: Tensor | None = None
+    k_norm: Tensor | None = None
+    norm_eps: float = 0.0
+
+    def __call__(self, x: Tensor, inputs: Inputs, cache: Cache) -> Tensor:
+        heads = ops.linear(x, self.qkv_proj).view(len(x), -1, self.head_dim)
+        q, k, v = heads.split_with_sizes([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)
+        q = ops.rope_and_cache(
+            q,
+            k,
+            v,
+            self.cos_sin,
+            inputs.positions,
+            inputs.slot_mapping,
+            *cache,
+            q_norm=self.q_norm,
+            k_norm=self.k_norm,
+            eps=self.norm_eps,
+        )
+        out = ops.paged_attention(
+            q,
+            *cache,
+            inputs.ragged,
+            scale=self.scale,
+            sliding_window=self.sliding_window,
+            softcap=self.softcap,
+        )
+        return ops.linear(out.reshape(len(x), -1), self.o_proj)
+
+
+@dataclass(frozen=True, slots=True)
+class MLP:
+    """down(activation(up(x))); a gated activation takes gate and up side by side."""
+
+    up_proj: Any
+    activation: Activation
+    down_proj: Any
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return ops.linear(self.activation(ops.linear(x, self.up_proj)), self.down_proj)
+
+
+# By the names of config.json.
+GATED_ACTIVATIONS: dict[str, Activation] = {
+    "silu": ops.silu_mul,
+    "swish": ops.silu_mul,
+    "gelu_new": ops.gelu_tanh_mul,
+    "gelu_pytorch_tanh": ops.gelu_tanh_mul,
+}
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": ops.gelu,
+    "gelu_new": ops.gelu_tanh,
+    "gelu_pytorch_tanh": ops.gelu_tanh,
+    "relu": ops.relu,
+}
+
+
+def activation(name: str, known: dict[str, Activation]) -> Activation:
+    """The function called `name`. Raises ConfigError that lists what is known."""
+    if name not in known:
+        raise ConfigError(f"activation {name!r} is not known here; known: {', '.join(sorted(known))}")
+    return known[name]

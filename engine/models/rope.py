@@ -1,0 +1,80 @@
+"""The cosines and sines of every position, computed once."""
+
+import logging
+import math
+
+import torch
+from torch import Tensor
+
+from .rope_config import RopeConfig
+
+_log = logging.getLogger("splitfuse.engine")
+
+
+def rope_table(rope: RopeConfig, *, num_positions: int, device: torch.device) -> Tensor:
+    """Cosines and sines of every position, [num_positions, rotary_dim] float32: cosines left, sines right.
+
+    Su et al. 2021 (RoFormer). Scalings: "linear" (Chen et al. 2023), "llama3" (Dubey et al. 2024), "yarn" (Peng et al.
+    2023), "longrope" (Ding et al. 2024; short or long factors as `num_positions` asks for).
+    """
+    exponents = torch.arange(0, rope.rotary_dim, 2, dtype=torch.int64).float() / max(rope.rotary_dim, 1)
+    wavelengths = rope.theta**exponents  # over 2 pi
+    kind = rope.scaling.get("rope_type")
+    if kind == "linear":
+        frequencies = 1.0 / wavelengths / rope.scaling["factor"]
+    elif kind == "llama3":
+        frequencies = _llama3(1.0 / wavelengths, rope)
+    elif kind == "yarn":
+        frequencies = _yarn(wavelengths, rope)
+    elif kind == "longrope":
+        frequencies = _longrope(wavelengths, rope, num_positions)
+    else:
+        frequencies = 1.0 / wavelengths
+    angles = torch.arange(num_positions, dtype=torch.int64).float()[:, None] * frequencies
+    table = torch.cat((angles.cos(), angles.sin()), dim=-1) * float(rope.scaling.get("attention_factor", 1.0))
+    return table.to(device)
+
+
+def _llama3(frequencies: Tensor, rope: RopeConfig) -> Tensor:
+    """Slow the long waves down by `factor`, leave the short ones, blend between."""
+    scaling = rope.scaling
+    factor, low, high = (scaling[key] for key in ("factor", "low_freq_factor", "high_freq_factor"))
+    turns = scaling["original_max_position_embeddings"] / (2 * math.pi / frequencies)
+    blend = ((turns - low) / (high - low)).clamp(0.0, 1.0)
+    # Sums and products in transformers' order: at position 40,000 another rounding is an angle off by 1e-3.
+    blended: Tensor = (1.0 - blend) * frequencies / factor + blend * frequencies
+    return blended
+
+
+def _yarn(wavelengths: Tensor, rope: RopeConfig) -> Tensor:
+    """Slow down by `factor` what turns less than beta_slow times over the original length; leave what turns more than
+    beta_fast times; between these two pairs of dimensions blend by index."""
+    scaling, dim = rope.scaling, rope.rotary_dim
+    original = scaling["original_max_position_embeddings"]
+
+    def index_of(turns: float) -> float:
+        return dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
+
+    first, last = index_of(scaling["beta_fast"]), index_of(scaling["beta_slow"])
+    if scaling["truncate"]:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, dim - 1)
+    slowed = (torch.arange(dim // 2, dtype=torch.float32) - first) / (last - first or 0.001)
+    slowed = slowed.clamp(0.0, 1.0)
+    frequencies: Tensor = 1.0 / (scaling["factor"] * wavelengths) * slowed + 1.0 / wavelengths * (1.0 - slowed)
+    return frequencies
+
+
+def _longrope(wavelengths: Tensor, rope: RopeConfig, num_positions: int) -> Tensor:
+    """One list for good, since keys in the cache were turned by it: a sequence that grew over the original length would
+    need all of its keys anew."""
+    is_long = num_positions > rope.scaling["original_max_position_embeddings"]
+    name = "long_factor" if is_long else "short_factor"
+    _log.info(
+        "longrope: %s for every request, since max_model_len is %d and the original length %d",
+        name,
+        num_positions,
+        rope.scaling["original_max_position_embeddings"],
+    )
+    frequencies: Tensor = 1.0 / (torch.tensor(rope.scaling[name], dtype=torch.float32) * wavelengths)
+    return frequencies

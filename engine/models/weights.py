@@ -1,0 +1,183 @@
+"""Where weights come from: safetensors files, sharded or not, or a seeded dummy of the same shapes.
+
+A model takes the tensors it needs by checkpoint name; files are mapped, so a tensor is read when it is taken.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from ..config import read_json
+from ..device import stream_of
+from ..errors import ConfigError
+from .weight_reader import WeightReader, tensor_places
+
+INDEX_FILE = "model.safetensors.index.json"
+SINGLE_FILE = "model.safetensors"
+
+
+class WeightSource(Protocol):
+    """Gives the tensors of a checkpoint by name."""
+
+    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """The tensor of this name, in the model's dtype. Raises ConfigError if it is missing or of another shape."""
+        ...
+
+    def has(self, name: str) -> bool:
+        """Whether there is a tensor of this name: some weights are spelled in two ways."""
+        ...
+
+    def unread(self) -> list[str]:
+        """Names that nobody took."""
+        ...
+
+
+class SafetensorsSource:
+    """Reads a folder's safetensors. Never pickle: .bin and .pt files are refused with the way to convert them."""
+
+    def __init__(self, folder: Path, *, dtype: torch.dtype, reads_ahead_to: torch.device | None = None) -> None:
+        """`reads_ahead_to`: the device to which all the tensors are brought from now on, by several threads."""
+        self._dtype = dtype
+        self._reader: WeightReader | None = None
+        self._files: dict[Path, Any] = {}
+        self._file_of_name: dict[str, Path] = {}
+        self._taken: set[str] = set()
+        for path, names in _files_and_names(folder):
+            for name in names if names is not None else self._open(path).keys():
+                self._file_of_name[name] = path
+        self._where = folder
+        if reads_ahead_to is not None:
+            self._reader = self._read_ahead(reads_ahead_to)
+
+    def _read_ahead(self, device: torch.device) -> WeightReader:
+        """Of what the index names, which need not be all that the files hold."""
+        files = dict.fromkeys(self._file_of_name.values())
+        for path in files:
+            self._open(path)  # checks what tensor_places does not
+        found = (place for path in files for place in tensor_places(path))
+        places = [place for place in found if self._file_of_name.get(place.name) == place.path]
+        return WeightReader(places, device=device, stream=stream_of(device))
+
+    def close(self) -> None:
+        """Let go of the files."""
+        if self._reader is not None:
+            self._reader.close()
+        self._files.clear()
+
+    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        path = self._file_of_name.get(name)
+        if path is None:
+            raise ConfigError(f"{self._where}: no tensor {name!r} in the weights; do they belong to this config.json?")
+        try:
+            reader = self._reader
+            is_ahead = reader is not None and reader.has(name)
+            tensor: Tensor = reader.take(name) if reader and is_ahead else self._open(path).get_tensor(name)
+        except (SafetensorError, OSError, ValueError, RuntimeError) as exc:
+            raise ConfigError(f"{path}: tensor {name!r} cannot be read ({exc}); fetch the file again") from exc
+        if tuple(tensor.shape) != shape:
+            raise ConfigError(
+                f"{path}: {name} has shape {list(tensor.shape)}, but config.json says {list(shape)}; "
+                "the files do not belong together"
+            )
+        if not tensor.is_floating_point() or tensor.dtype.itemsize < 2:
+            raise ConfigError(f"{path}: {name} is {tensor.dtype}; quantized checkpoints are not supported yet")
+        self._taken.add(name)
+        return tensor.to(self._dtype)
+
+    def has(self, name: str) -> bool:
+        return name in self._file_of_name
+
+    def unread(self) -> list[str]:
+        return sorted(self._file_of_name.keys() - self._taken)
+
+    def _open(self, path: Path) -> Any:
+        if path not in self._files:
+            if not path.exists():
+                raise ConfigError(f"{path} is missing, but {INDEX_FILE} names it; fetch the file again")
+            try:
+                self._files[path] = safe_open(str(path), framework="pt", device="cpu")
+            except (SafetensorError, OSError, ValueError) as exc:
+                raise ConfigError(f"{path} is not a whole safetensors file ({exc}); fetch the file again") from exc
+        return self._files[path]
+
+
+def _files_and_names(folder: Path) -> Iterator[tuple[Path, list[str] | None]]:
+    """The weight files of a folder, with the names in them if an index lists these."""
+    index = folder / INDEX_FILE
+    if index.exists():
+        weight_map = read_json(index).get("weight_map")
+        if not isinstance(weight_map, dict) or not weight_map:
+            raise ConfigError(f"{index} has no weight_map; fetch the file again")
+        for file in sorted(set(weight_map.values())):
+            if not isinstance(file, str) or Path(file).name != file:
+                raise ConfigError(f"{index} names a file outside of its folder: {file!r}")
+            yield folder / file, [name for name, where in weight_map.items() if where == file]
+    elif (folder / SINGLE_FILE).exists():
+        yield folder / SINGLE_FILE, None
+    else:
+        raise ConfigError(_missing_weights(folder))
+
+
+def _missing_weights(folder: Path) -> str:
+    pickled = sorted(path.name for ending in ("bin", "pt", "pth", "ckpt") for path in folder.glob(f"*.{ending}"))
+    if pickled:
+        return (
+            f"{folder / pickled[0]} is a pickle, which can run code when it is read; convert it where you trust it: "
+            f"AutoModelForCausalLM.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
+        )
+    return f"{folder} has neither {SINGLE_FILE} nor {INDEX_FILE}; for random weights use --load-format dummy"
+
+
+# The modules that families call norms: input_layernorm, q_norm, ln_1, ln_f, self_attn_layer_norm.
+_NORM = re.compile(r"(norm|\bln_\w+)\.weight$")
+
+
+class DummySource:
+    """Seeded random weights for measuring without a checkpoint: normal, 0.02 wide; norms are ones, biases zeros."""
+
+    def __init__(self, *, dtype: torch.dtype, seed: int, device: torch.device | None = None) -> None:
+        """Drawn on `device`: a GPU draws 16 GB in a moment, a CPU in a minute, and not the same numbers."""
+        self._dtype = dtype
+        self._seed = seed
+        self._device = device or torch.device("cpu")
+
+    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        if _NORM.search(name):
+            return torch.ones(shape, dtype=self._dtype, device=self._device)
+        if name.endswith(".bias"):
+            return torch.zeros(shape, dtype=self._dtype, device=self._device)
+        # Keyed by name, so that no tensor depends on the order in which others are taken.
+        key = int.from_bytes(hashlib.sha256(f"{self._seed}/{name}".encode()).digest()[:8], "big") >> 1
+        generator = torch.Generator(self._device).manual_seed(key)
+        return torch.empty(shape, dtype=self._dtype, device=self._device).normal_(0.0, 0.02, generator=generator)
+
+    def has(self, name: str) -> bool:
+        return True
+
+    def unread(self) -> list[str]:
+        return []
+
+
+@contextmanager
+def weight_source(
+    folder: Path, *, load_format: str, dtype: torch.dtype, seed: int, device: torch.device
+) -> Iterator[WeightSource]:
+    """The source for --load-format; its files are let go of at the end.
+
+    For a GPU the tensors are brought there by several threads. A CPU takes them from the mapped files as it packs them.
+    """
+    if load_format == "dummy":
+        yield DummySource(dtype=dtype, seed=seed, device=device)
+        return
+    source = SafetensorsSource(folder, dtype=dtype, reads_ahead_to=device if device.type == "cuda" else None)
+    try:
+        yield source
+    finally:
+        source.close()

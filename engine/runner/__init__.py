@@ -1,0 +1,1 @@
+"""Runs a scheduled batch on a device: the model's forward pass, transfers, CUDA graphs."""

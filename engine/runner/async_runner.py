@@ -1,0 +1,172 @@
+"""DeviceLauncher: gives steps to the device without waiting for it. The tokens that a step draws stay there and feed
+the next one; the host sees them later.
+
+    host    stage N+1 . . . . . . . . . . . . . . read N's tokens
+    device  |---- N: forward, draw ----|copy out|copy in|---- N+1: fill in N's tokens, forward, draw ----|
+
+No step may wait for the device on its way: no .item(), no boolean index, no copy from or to memory that is not pinned.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..batch import Batch, Moves, RowFailure, RunResult, SampledToken
+from ..device import Event, Stream
+from ..models.forward_inputs import Arrays, Inputs
+from ..models.kv_cache import KVCache
+from ..request import Request
+from ..sampling.device_sampler import draw, sampling_arrays
+from ..sampling.sampler import NOT_FINITE
+from .batch_arrays import Bounds, as_inputs, input_arrays, unknown_sources
+from .cuda_graphs import DecodeGraphs, Recorder, pad
+from .transfer import Slot, Staging, layout_of, num_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PendingTokens:
+    """A step's tokens on their way to the host."""
+
+    slot: Slot
+    event: Event
+    samples: list[bool]  # of each row
+
+    def wait(self) -> list[RunResult]:
+        """One result per row. Raises what went wrong on the device."""
+        self.event.wait()
+        tokens = iter(self.slot.tokens[: sum(self.samples)].tolist())
+        return [_result(next(tokens)) if samples else None for samples in self.samples]
+
+
+def _result(token_id: int) -> RunResult:
+    return RowFailure(NOT_FINITE) if token_id < 0 else SampledToken(token_id)
+
+
+class DeviceLauncher:
+    """Launches steps of one model over one cache. Rows that read tokens (`overlap.reads_tokens`) are not for it."""
+
+    def __init__(
+        self,
+        model: Any,
+        cache: KVCache,
+        stream: Stream,
+        *,
+        device: torch.device,
+        max_num_tokens: int,
+        max_num_seqs: int,
+        max_model_len: int,
+    ) -> None:
+        """Room for steps of `max_num_tokens` in `max_num_seqs` rows. `model` is a Decoder."""
+        self._model = model
+        self._cache = cache
+        self._stream = stream
+        self._tokens = torch.zeros(max_num_seqs, dtype=torch.int64, device=device)  # of the last step, by place
+        self._places: dict[Request, int] = {}  # in it
+        self._table_width = -(-max_model_len // cache.block_size)
+        largest = _largest_arrays(max_num_tokens, max_num_seqs, self._table_width)
+        self.staging = Staging(num_bytes(layout_of(largest)), max_num_seqs, device=device, stream=stream)
+        self._max_model_len = max_model_len
+        self._graphs: DecodeGraphs | None = None
+
+    def use_graphs(self, recorder: Recorder, *, sizes: tuple[int, ...], hidden_size: int, dtype: torch.dtype) -> None:
+        """From now on decode batches of up to sizes[0] rows are recorded with this and replayed."""
+        device = self._tokens.device
+        self._graphs = DecodeGraphs(
+            self._forward,
+            recorder,
+            sizes=sizes,
+            buffer=self.staging.buffer,
+            hidden=torch.zeros((sizes[0], hidden_size), dtype=dtype, device=device),
+            tables=torch.zeros((sizes[0], self._table_width), dtype=torch.int32, device=device),
+            max_model_len=self._max_model_len,
+        )
+
+    def move(self, moves: Moves) -> None:
+        """Have blocks copied. Waits for the device where the host's memory is at the other end."""
+        self._stream.run(lambda: self._move(moves))
+
+    @torch.inference_mode()
+    def _move(self, moves: Moves) -> None:
+        self._cache.copy_blocks(**moves._asdict())
+
+    def launch(self, batch: Batch) -> PendingTokens:
+        """Have the step computed. Its tokens come with the event of what is given back."""
+        slot = self.staging.take()
+        rows = [row for row in batch.rows if row.samples]
+        arrays, bounds = input_arrays(batch, block_size=self._cache.block_size)
+        arrays = {"sources": unknown_sources(batch, self._places), **arrays}
+        size = self._graph_size(batch, num_sampling=len(rows))
+        if size is not None:
+            arrays = pad(arrays, size)
+        fields = self.staging.send(slot, {**arrays, **sampling_arrays(rows)})
+        tokens = self._tokens[: len(rows)]
+        self._stream.run(lambda: self._compute(fields, bounds, tokens, size))
+        self.staging.receive(slot, tokens)
+        self._places = {row.request: place for place, row in enumerate(rows)}
+        assert slot.event is not None
+        return PendingTokens(slot, slot.event, [row.samples for row in batch.rows])
+
+    @torch.inference_mode()
+    def _compute(self, fields: dict[str, Tensor], bounds: Bounds, tokens: Tensor, size: int | None) -> None:
+        if size is None:
+            hidden = self._forward(fields["sources"], as_inputs(fields, bounds))
+        else:
+            assert self._graphs is not None
+            hidden = self._graphs.replay(size, fields["block_tables"])[: len(tokens)]
+        if len(tokens):
+            tokens.copy_(draw(self._model.logits(hidden), fields))
+
+    def _forward(self, sources: Tensor, inputs: Inputs) -> Tensor:
+        self._fill_in(inputs.token_ids, sources)
+        return self._model.forward(inputs, self._cache)  # type: ignore[no-any-return]
+
+    def _fill_in(self, token_ids: Tensor, sources: Tensor) -> None:
+        """Put the last step's tokens where rows wait for them. A failed row has no token; what follows is dropped."""
+        own = token_ids[: len(sources)]
+        drawn = self._tokens.index_select(0, sources.clamp_min(0)).clamp_min_(0)
+        own.copy_(torch.where(sources >= 0, drawn, own))
+
+    # Graphs.
+
+    def _graph_size(self, batch: Batch, *, num_sampling: int) -> int | None:
+        """The size of the graph that serves this batch, if one has been recorded."""
+        graphs = self._graphs
+        if graphs is None or num_sampling < len(batch.rows) or batch.num_tokens > len(batch.rows):
+            return None
+        size = graphs.size_for(len(batch.rows))
+        if size is None or graphs.has(size):
+            return size
+        due = graphs.miss(size)
+        if due is not None:
+            self._record(due)
+        return size if graphs.has(size) else None
+
+    def _record(self, size: int) -> None:
+        graphs = self._graphs
+        assert graphs is not None
+        self._stream.run(torch.inference_mode()(lambda: graphs.record(size)))
+
+    @property
+    def has_chore(self) -> bool:
+        """Whether there is something to do while there are no requests."""
+        return self._graphs is not None and self._graphs.next_idle() is not None
+
+    def do_chore(self) -> None:
+        """A piece of it: about as much as a step or two."""
+        size = None if self._graphs is None else self._graphs.next_idle()
+        if size is not None:
+            self._record(size)
+
+
+def _largest_arrays(max_num_tokens: int, max_num_seqs: int, table_width: int) -> Arrays:
+    """Every field that a step can have, at its largest; no page of it is touched."""
+    rows = max_num_seqs + 8  # a graph may pad a few
+    tokens = max(max_num_tokens, rows)
+    of_tokens = ("sources", "token_ids", "positions", "slot_mapping")
+    of_rows = ("query_start_loc", "seq_lens", "logits_indices", "keys", "temperature", "top_k", "top_p", "min_p")
+    arrays: Arrays = {name: np.empty(tokens, dtype=np.int64) for name in of_tokens}
+    arrays |= {name: np.empty(rows + 1, dtype=np.int64) for name in of_rows}
+    return {**arrays, "block_tables": np.empty((rows, table_width), dtype=np.int32)}

@@ -1,0 +1,109 @@
+"""A Batch's plain numbers become the ragged arrays of one forward pass. Knows no model."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...kernels.ops import RaggedBatch
+from ..batch import Batch
+from ..models.forward_inputs import Array, Arrays, Inputs
+from ..request import Request
+
+
+class Bounds(NamedTuple):
+    """What the host has to know of a batch to launch it."""
+
+    num_decodes: int
+    max_query_len: int
+    max_seq_len: int
+
+
+def input_arrays(batch: Batch, *, block_size: int) -> tuple[Arrays, Bounds]:
+    """Lay the rows out one after the other, as arrays named like the fields of Inputs and RaggedBatch.
+
+    Host work is a few list operations per row and numpy for the rest. The last token of a row may not be known yet: it
+    is 0 then, and `unknown_sources` says where it comes from.
+    """
+    rows = batch.rows
+    lengths = np.fromiter((row.num_tokens for row in rows), dtype=np.int32, count=len(rows))
+    query_start_loc = np.zeros(len(rows) + 1, dtype=np.int32)
+    np.cumsum(lengths, out=query_start_loc[1:])
+    seq_lens = np.fromiter((row.end for row in rows), dtype=np.int32, count=len(rows))
+
+    token_ids: list[int] = []
+    for row in rows:
+        known = row.token_ids
+        token_ids += known if len(known) == row.num_tokens else [*known, 0]
+    # Position of token t = its place in the row + the row's start.
+    row_of_token = np.repeat(np.arange(len(rows)), lengths)
+    starts = seq_lens - lengths
+    positions = np.arange(len(token_ids), dtype=np.int64) - (query_start_loc[:-1] - starts)[row_of_token]
+
+    tables = [row.request.block_table for row in rows]
+    block_tables = np.zeros((len(rows), max(map(len, tables))), dtype=np.int32)
+    for index, table in enumerate(tables):
+        block_tables[index, : len(table)] = table
+    blocks = block_tables[row_of_token, positions // block_size].astype(np.int64)
+    slot_mapping = blocks * block_size + positions % block_size
+
+    sampling = [index for index, row in enumerate(rows) if row.samples]
+    logits_indices = query_start_loc[1:][sampling].astype(np.int64) - 1
+    num_drafts = np.array([rows[index].num_drafts for index in sampling], dtype=np.int64)
+    if num_drafts.any():
+        counts = num_drafts + 1
+        # One arange over all places, set back to 0 at the start of each row.
+        offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        logits_indices = np.repeat(logits_indices - num_drafts, counts) + offsets
+    # The logits that score a token are those of the token before it.
+    scoring = [
+        np.arange(scored.start - 1 - row.start, scored.stop - 1 - row.start) + start
+        for row, start in zip(rows, query_start_loc.tolist(), strict=False)
+        if row.request.is_scored and (scored := row.scored)
+    ]
+    if scoring:
+        logits_indices = np.concatenate([logits_indices, *scoring])
+
+    arrays = {
+        "token_ids": np.array(token_ids, dtype=np.int64),
+        "positions": positions,
+        "slot_mapping": slot_mapping,
+        "query_start_loc": query_start_loc,
+        "seq_lens": seq_lens,
+        "logits_indices": logits_indices,
+        "block_tables": block_tables,
+    }
+    return arrays, Bounds(int((lengths == 1).sum()), int(lengths.max()), int(seq_lens.max()))
+
+
+def unknown_sources(batch: Batch, places: Mapping[Request, int]) -> Array:
+    """[num_decodes] int64: at which place of the step before the one token of a row was drawn; -1 if it is known."""
+    decodes = [row for row in batch.rows if row.num_tokens == 1]
+    sources = (places[row.request] if row.end > row.request.num_tokens else -1 for row in decodes)
+    return np.fromiter(sources, dtype=np.int64, count=len(decodes))
+
+
+def as_inputs(fields: Mapping[str, Tensor], bounds: Bounds) -> Inputs:
+    """The tensors of `input_arrays`, as the model takes them."""
+    return Inputs(
+        token_ids=fields["token_ids"],
+        positions=fields["positions"],
+        slot_mapping=fields["slot_mapping"],
+        ragged=RaggedBatch(
+            query_start_loc=fields["query_start_loc"],
+            seq_lens=fields["seq_lens"],
+            block_tables=fields["block_tables"],
+            **bounds._asdict(),
+        ),
+        logits_indices=fields["logits_indices"],
+    )
+
+
+def build_inputs(batch: Batch, *, block_size: int, device: torch.device) -> Inputs:
+    """The batch, all of whose tokens are known, on the device."""
+    arrays, bounds = input_arrays(batch, block_size=block_size)
+    return as_inputs(
+        {name: torch.from_numpy(array).to(device, non_blocking=True) for name, array in arrays.items()}, bounds
+    )

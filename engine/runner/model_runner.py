@@ -1,0 +1,218 @@
+"""ModelRunner: owns the model and its cache on one device; a Batch goes in, one result per row comes out."""
+
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ...kernels import ops
+from ..batch import Batch, BatchRow, Moves, RowFailure, RowResult, RunResult, ScoredRow
+from ..config import DEMO_DRAFT, DEMO_FOLDER, EngineConfig
+from ..device import stream_of
+from ..errors import ConfigError
+from ..models.config import ModelConfig
+from ..models.kv_cache import KVCache, num_cache_blocks
+from ..models.registry import model_class, read_model_config
+from ..models.weights import weight_source
+from ..sampling.prompt_logprobs import score
+from ..sampling.sampler import NOT_FINITE, sample_rows
+from ..scheduler.policies import BATCHING_POLICIES
+from ..structured_output.grammar import TokenMasks
+from .async_runner import DeviceLauncher
+from .batch_arrays import build_inputs
+from .cuda_graphs import CudaRecorder, graph_sizes
+
+_WEIGHT_BITS = {None: 16, "int8": 8, "int4": 4}
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """What loading found out."""
+
+    model_config: ModelConfig
+    device: torch.device
+    dtype: torch.dtype
+    max_model_len: int
+    num_blocks: int
+    num_host_blocks: int
+    seconds_per_block: float | None  # to swap one block one way; None without host blocks
+
+
+class ModelRunner:
+    """Loads on construction, which can take long. Raises ConfigError. Use it from one thread."""
+
+    def __init__(self, config: EngineConfig, folder: Path, *, draft: ModelConfig | None = None) -> None:
+        """`draft`: a model that gets a cache of as many blocks beside this one's."""
+        torch.set_num_threads(config.num_threads or default_num_threads())
+        model_config = read_model_config(folder)
+        device = resolve_device(config.device)
+        dtype = resolve_dtype(config.dtype, model_config, device)
+        cache_dtype = resolve_cache_dtype(config.kv_cache_dtype, dtype, device)
+        max_model_len = _max_model_len(config, model_config)
+        # While weights are read: the first start on a machine builds the CPU library, about 7 s.
+        preparing = threading.Thread(target=ops.prepare, args=(device,), name="splitfuse-prepare")
+        preparing.start()
+        with weight_source(
+            folder, load_format=config.load_format, dtype=dtype, seed=config.seed, device=device
+        ) as source:
+            build = model_class(model_config.architecture)
+            self._model = build(
+                model_config,
+                source,
+                device=device,
+                max_model_len=max_model_len,
+                weight_bits=_WEIGHT_BITS[config.quantization],
+            )
+        preparing.join()
+        num_blocks = num_cache_blocks(
+            config,
+            bytes_per_token=model_config.kv_bytes_per_token(cache_dtype.itemsize)
+            + (draft.kv_bytes_per_token(dtype.itemsize) if draft else 0),
+            max_model_len=max_model_len,
+            device=device,
+        )
+        block_bytes = config.block_size * model_config.kv_bytes_per_token(cache_dtype.itemsize)
+        num_host_blocks = int(config.swap_space * 2**30) // block_bytes
+        self._cache = KVCache(
+            model_config,
+            num_blocks=num_blocks,
+            block_size=config.block_size,
+            dtype=cache_dtype,
+            device=device,
+            num_host_blocks=num_host_blocks,
+        )
+        self._device = device
+        self._masks = TokenMasks(device)
+        self.loaded = LoadedModel(
+            model_config=model_config,
+            device=device,
+            dtype=dtype,
+            max_model_len=max_model_len,
+            num_blocks=num_blocks,
+            num_host_blocks=num_host_blocks,
+            seconds_per_block=self._cache.measure_swap(),
+        )
+
+    def launcher(self, config: EngineConfig) -> DeviceLauncher:
+        """What launches this model's steps without waiting for them, over the same cache."""
+        loaded, whole_prompts = self.loaded, BATCHING_POLICIES[config.batching_policy].whole_prompts
+        launcher = DeviceLauncher(
+            self._model,
+            self._cache,
+            stream_of(self._device),
+            device=self._device,
+            max_num_tokens=max(config.max_num_batched_tokens, loaded.max_model_len if whole_prompts else 0),
+            max_num_seqs=config.max_num_seqs,
+            max_model_len=loaded.max_model_len,
+        )
+        if self._device.type == "cuda" and not config.enforce_eager:
+            launcher.use_graphs(
+                CudaRecorder(self._device),
+                sizes=graph_sizes(config.max_num_seqs),
+                hidden_size=loaded.model_config.hidden_size,
+                dtype=loaded.dtype,
+            )
+        return launcher
+
+    @torch.inference_mode()
+    def move(self, moves: Moves) -> None:
+        """Copy the blocks that a step needs elsewhere; before it runs."""
+        self._cache.copy_blocks(**moves._asdict())
+
+    @torch.inference_mode()
+    def run(self, batch: Batch) -> list[RunResult]:
+        """Compute the batch, draw where rows sample. Running rows again gives the same: they write the same slots."""
+        inputs = build_inputs(batch, block_size=self._cache.block_size, device=self._device)
+        hidden = self._model.forward(inputs, self._cache)
+        num_draws = sum(row.num_drafts + 1 for row in batch.rows if row.samples)
+        results = sample_rows(self._model.logits(hidden[:num_draws]), batch.rows, self._masks)
+        if len(hidden) == num_draws:
+            return list(results)
+        states = torch.split(hidden[num_draws:], [len(row.scored) for row in batch.rows])
+        return [self._scored(*each) for each in zip(batch.rows, results, states, strict=True)]
+
+    def _scored(self, row: BatchRow, result: RowResult, hidden: torch.Tensor) -> RunResult:
+        """The row's result with the logprobs of the prompt tokens that it scores."""
+        if not row.scored or isinstance(result, RowFailure):
+            return result
+        vocab_size = self.loaded.model_config.vocab_size
+        scores = score(row, hidden, self._model.logits, vocab_size=vocab_size)
+        return RowFailure(NOT_FINITE) if scores is None else ScoredRow(result, scores)
+
+
+def default_num_threads() -> int:
+    """OMP_NUM_THREADS if it is set, else the cores that this process may run on."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdigit() and int(asked):
+        return int(asked)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device for --device. Raises ConfigError if CUDA is asked for and not there."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device cuda: torch sees no CUDA device; `splitfuse doctor` says why, --device cpu works")
+    return torch.device(name)
+
+
+def resolve_dtype(name: str, model_config: ModelConfig, device: torch.device) -> torch.dtype:
+    """The dtype for --dtype; auto is the checkpoint's, but on a CPU, where float16 is slow, bfloat16 instead of it."""
+    if name == "auto":
+        name = model_config.dtype
+        if device.type == "cpu" and name == "float16":
+            name = "bfloat16"
+    if name not in _DTYPES:
+        raise ConfigError(f"dtype {name!r} of config.json is not known; set --dtype to one of {', '.join(_DTYPES)}")
+    return _DTYPES[name]
+
+
+def resolve_cache_dtype(name: str, dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """The dtype for --kv-cache-dtype. Raises ConfigError where there are no kernels for it.
+
+    Keys and values are stored as they are, at scale 1 as vLLM's default is: e4m3 is a float, so a scale moves its range
+    (2^-9 to 448), not its precision.
+    """
+    if name == "auto":
+        return dtype
+    if device.type != "cuda":
+        raise ConfigError(f"--kv-cache-dtype {name} is built for --device cuda only so far; leave it out")
+    return torch.float8_e4m3fn
+
+
+def _max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:
+    longest = model_config.max_len_limit
+    if config.max_model_len is not None and config.max_model_len > longest:
+        raise ConfigError(
+            f"--max-model-len {config.max_model_len} is more than the {longest} positions the model was made for"
+        )
+    return config.max_model_len or model_config.max_position_embeddings
+
+
+def model_folder(config: EngineConfig, name: str | None) -> Path:
+    """The folder of a model: the demo's for None, a local one, or one fetched from the hub. Raises ConfigError."""
+    if name is None:
+        return DEMO_FOLDER
+    if name == DEMO_DRAFT:
+        return DEMO_FOLDER / "draft"
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    if name.startswith((".", "/", "~")) or name.count("/") != 1:
+        raise ConfigError(f"model folder {name!r} does not exist; give a folder or a hub id like owner/name")
+    return _download(name, with_weights=config.load_format != "dummy")
+
+
+def _download(hub_id: str, *, with_weights: bool) -> Path:
+    from huggingface_hub import snapshot_download
+
+    patterns = ["*.json", "*.jinja", "tokenizer.model"] + (["*.safetensors"] if with_weights else [])
+    try:
+        return Path(snapshot_download(hub_id, allow_patterns=patterns))
+    except Exception as exc:  # the hub's client raises many kinds, all of which mean: not to be had
+        first_line = str(exc).strip().splitlines()[0] if str(exc).strip() else type(exc).__name__
+        raise ConfigError(f"model {hub_id!r} is no local folder and the hub does not give it: {first_line}") from exc

@@ -1,0 +1,175 @@
+"""BlockManager: where each request's tokens lie: in its own blocks, in blocks shared with others, or on the host.
+
+    block_table:  [0, num_cached) shared | [num_cached, num_computed) ours | up to the scheduled tokens, still empty
+
+Questions change nothing, so that a plan can ask them; moves are made when the plan is applied. What has to be copied is
+collected for the step's Batch. Knows no policy and no tensor.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..batch import Moves
+from ..request import Request, Status
+from .block_allocator import BlockAllocator
+from .prefix_cache import PrefixCache
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """What a waiting request need not compute: `blocks` to share, and `copied` if the next one is to be copied.
+
+    `num_tokens` of it are then in the cache.
+    """
+
+    num_tokens: int = 0
+    blocks: tuple[int, ...] = ()
+    copied: int | None = None
+
+
+_NOTHING = Prefix()
+
+
+class BlockManager:
+    """Device blocks, the prefix cache over them, and host blocks for swapping."""
+
+    def __init__(self, *, num_blocks: int, block_size: int, num_host_blocks: int = 0, prefix_caching: bool) -> None:
+        self.cache = PrefixCache(block_size) if prefix_caching else None
+        self.device = BlockAllocator(num_blocks, block_size, self.cache)
+        self.host = BlockAllocator(num_host_blocks, block_size) if num_host_blocks else None
+        self._moves = Moves([], [], [])
+        self.num_prefix_queries = 0  # prompt tokens looked up
+        self.num_prefix_hits = 0  # of these, found
+
+    def blocks_to_add(self, request: Request, num_tokens: int) -> int:
+        """Blocks that a running request lacks for its first `num_tokens` tokens."""
+        return -(-num_tokens // self.device.block_size) - len(request.block_table)
+
+    def find_prefix(self, request: Request) -> Prefix:
+        """What is there already of a waiting request: its leader's prompt, or what the prefix cache knows."""
+        leader = None if request.num_output_tokens else request.leader
+        # A leader that has ended may yet hold blocks, but what is in them need not be good.
+        is_there = leader is not None and leader.status is Status.RUNNING
+        if leader is not None and is_there and leader.num_computed_tokens >= request.num_prompt_tokens:
+            return self._forked(leader)
+        if self.cache is None:
+            return _NOTHING
+        self.cache.extend_hashes(request.block_hashes, request.token_ids, tenant=request.tenant)
+        limit = request.num_skippable_tokens // self.device.block_size
+        blocks = self.cache.find(request.block_hashes, request.token_ids, tenant=request.tenant, limit=limit)
+        return Prefix(len(blocks) * self.device.block_size, tuple(blocks)) if blocks else _NOTHING
+
+    def _forked(self, leader: Request) -> Prefix:
+        """All of the leader's prompt but its last token; a block that both would write to is copied."""
+        num_tokens = leader.num_prompt_tokens - 1
+        full, rest = divmod(num_tokens, self.device.block_size)
+        return Prefix(num_tokens, tuple(leader.block_table[:full]), leader.block_table[full] if rest else None)
+
+    def taken_by(self, prefix: Prefix) -> set[int]:
+        """Free blocks that sharing this prefix takes out of the pool."""
+        return set(filter(self.device.is_free, prefix.blocks))
+
+    def num_freed_by(self, request: Request, preempted: Iterable[Request]) -> int:
+        """Blocks that come free when this request gives way, `preempted` (which has it) having gone before."""
+        return self.device.num_freed_by(request.block_table, [other.block_table for other in preempted])
+
+    def can_swap_out(self, request: Request, num_promised: int) -> bool:
+        """Whether the host has room for its computed tokens beside `num_promised` blocks."""
+        if self.host is None or not request.num_computed_tokens:
+            return False
+        return self.host.num_free_blocks - num_promised >= self.device.num_blocks_for(request.num_computed_tokens)
+
+    def admit(self, request: Request, prefix: Prefix) -> None:
+        """Give a waiting request what is there already. All newcomers of a step before any of them grows."""
+        assert not request.block_table
+        self.device.share(prefix.blocks)
+        request.block_table.extend(prefix.blocks)
+        if prefix.num_tokens >= request.num_computed_tokens:  # more than lies on the host, if anything does
+            self._drop_host_blocks(request)
+            request.num_computed_tokens = prefix.num_tokens
+        if not request.num_preemptions:
+            request.num_cached_tokens = prefix.num_tokens
+            self.num_prefix_queries += request.num_tokens
+            self.num_prefix_hits += prefix.num_tokens
+
+    def bring_back(self, request: Request, prefix: Prefix) -> None:
+        """Fill an admitted request's first new blocks: from the host if it was swapped out, or its copied block."""
+        shared = len(prefix.blocks)
+        if request.host_block_table:
+            assert self.host is not None
+            own = self.device.allocate(len(request.host_block_table) - shared)
+            self._moves.swap_in.extend(zip(request.host_block_table[shared:], own, strict=True))
+            self._drop_host_blocks(request)
+            request.block_table.extend(own)
+        elif prefix.copied is not None:
+            (own_copy,) = self.device.allocate(1)
+            self._moves.copies.append((prefix.copied, own_copy))
+            request.block_table.append(own_copy)
+
+    def grow(self, request: Request, num_tokens: int) -> None:
+        """Make room for the first `num_tokens` tokens."""
+        missing = self.blocks_to_add(request, num_tokens)
+        if missing > 0:
+            request.block_table.extend(self.device.allocate(missing))
+
+    def give_back(self, request: Request) -> None:
+        """Let go of blocks behind its tokens, which drafts had that were wrong."""
+        kept = self.device.num_blocks_for(request.num_tokens)
+        if len(request.block_table) > kept:
+            self.device.free(request.block_table[kept:])
+            del request.block_table[kept:]
+
+    def release(self, request: Request) -> None:
+        """Let go of everything it holds; it has to be computed again."""
+        self.device.free(request.block_table)
+        request.block_table.clear()
+        request.num_computed_tokens = 0
+        self._drop_host_blocks(request)
+
+    def swap_out(self, request: Request) -> None:
+        """Move its computed tokens to the host."""
+        assert self.host is not None
+        used = self.device.num_blocks_for(request.num_computed_tokens)
+        request.host_block_table.extend(self.host.allocate(used))
+        self._moves.swap_out.extend(zip(request.block_table[:used], request.host_block_table, strict=True))
+        self.device.free(request.block_table)
+        request.block_table.clear()
+
+    def _drop_host_blocks(self, request: Request) -> None:
+        if request.host_block_table:
+            assert self.host is not None
+            self.host.free(request.host_block_table)
+            request.host_block_table.clear()
+
+    def remember(self, request: Request, num_before: int) -> None:
+        """Tell the prefix cache of blocks that became full since `num_before` tokens were computed."""
+        size = self.device.block_size
+        if self.cache is None or num_before // size == request.num_computed_tokens // size:
+            return
+        self.cache.extend_hashes(request.block_hashes, request.token_ids, tenant=request.tenant)
+        for index in range(num_before // size, request.num_computed_tokens // size):
+            self.cache.remember(
+                request.block_table[index], index, request.block_hashes, request.token_ids, tenant=request.tenant
+            )
+
+    def forget(self, request: Request) -> None:
+        """Let nobody find its blocks: something is wrong with what they hold."""
+        if self.cache is not None:
+            for block in request.block_table:
+                self.cache.forget(block)
+
+    def take_moves(self) -> Moves:
+        """What has to be copied before the step computes; asked once per step."""
+        moves, self._moves = self._moves, Moves([], [], [])
+        return moves
+
+    def check(self, running: Iterable[Request], waiting: Iterable[Request]) -> None:
+        """Prove the invariants of both pools."""
+        waiting = list(waiting)
+        self.device.check(request.block_table for request in running)
+        assert not any(request.block_table for request in waiting)
+        if self.host is not None:
+            self.host.check(request.host_block_table for request in waiting)
+        for request in waiting:
+            held = self.device.num_blocks_for(request.num_computed_tokens)
+            assert len(request.host_block_table) == held, "only a swapped request keeps computed tokens"

@@ -1,0 +1,51 @@
+"""Plan: what a step will do, decided and not yet applied; Room: what is left to hand out meanwhile."""
+
+from dataclasses import dataclass, field
+
+from ..request import Request
+from .block_manager import Prefix
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One step's decisions. Nothing has been changed yet."""
+
+    num_tokens: dict[Request, int]  # in the order in which they drew on the budget
+    new_blocks: dict[Request, int]  # free blocks that each takes
+    preempted: dict[Request, bool]  # → whether it is swapped out (else it will be recomputed)
+    admitted: dict[Request, Prefix]  # → what it need not compute
+    num_drafts: dict[Request, int]  # → how many of its tokens are drafts
+
+
+@dataclass(slots=True)
+class Room:
+    """What is left to hand out while a plan is made."""
+
+    tokens: int
+    blocks: int
+    promised_blocks: int = 0  # blocks that admitted prompts will still need; not for newcomers
+    promised_host_blocks: int = 0
+    num_tokens: dict[Request, int] = field(default_factory=dict)
+    new_blocks: dict[Request, int] = field(default_factory=dict)
+    preempted: dict[Request, bool] = field(default_factory=dict)
+    num_drafts: dict[Request, int] = field(default_factory=dict)
+
+    def give(self, request: Request, num_tokens: int, num_blocks: int) -> None:
+        """Tokens to a request that has none yet, with the blocks that it needs for them."""
+        self.tokens -= num_tokens
+        self.blocks -= num_blocks
+        self.num_tokens[request] = num_tokens
+        self.new_blocks[request] = num_blocks
+
+    def give_drafts(self, request: Request, num_drafts: int, num_blocks: int) -> None:
+        """More of them, for drafts, to one that has got its own."""
+        self.tokens -= num_drafts
+        self.blocks -= num_blocks
+        self.num_tokens[request] += num_drafts
+        self.new_blocks[request] += num_blocks
+        self.num_drafts[request] = num_drafts
+
+    def take_back(self, request: Request, num_freed: int) -> None:
+        """What a request was given and what it held, as it gives way."""
+        self.tokens += self.num_tokens.pop(request, 0)
+        self.blocks += self.new_blocks.pop(request, 0) + num_freed

@@ -1,0 +1,1 @@
+"""The scheduler without a model: simulated time, recorded schedules, pictures. No torch."""

@@ -1,0 +1,237 @@
+"""`splitfuse simulate`: what a policy, a budget or a pool would do to a load, without a model.
+
+Also `splitfuse_schedule`: the steps of given lengths and nothing else.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
+
+from ..batch import SampledToken
+from ..config import EngineConfig, num_blocks_for
+from ..errors import ConfigError
+from ..request import Request
+from ..sampling_params import SamplingParams
+from ..scheduler.cost_model import CPU_SECONDS, CostModel
+from .arrival_trace import TraceRequest, normal_lengths, poisson_arrivals, read_trace
+from .recording import make_scheduler
+from .simulator import Simulation
+from .slo import Served, ServiceLevel, effective_throughput, percentile
+
+DEFAULT_NUM_BLOCKS = 4096
+CPU_SWAP_S = 2e-5  # 16 tokens of that model, 196 KB, at 10 GB/s
+_NUM_CLOSED_LOOP = 512  # requests of a closed loop without a trace, as in FastGen's benchmark
+_SLACK = 4  # the default service level: a quarter of what a request alone on the machine would get
+
+
+class StepCounts(NamedTuple):
+    """One step: prompt tokens, output tokens, and in how many prompt chunks the prompt tokens came."""
+
+    prefill: int
+    decode: int
+    pieces: int
+
+
+def splitfuse_schedule(
+    prompt_lens: Sequence[int],
+    output_lens: Sequence[int],
+    budget: int,
+    piece: int = 0,
+    *,
+    batching_policy: str = "splitfuse",
+) -> list[StepCounts]:
+    """The steps that serve these requests, all there from the start, with blocks to spare.
+
+    `budget`: most tokens of a step; `piece`: most tokens of one prompt in a step, 0 = the budget alone decides.
+    The first output token comes with the last chunk of its prompt, so a request decodes output_len - 1 times.
+    """
+    if len(prompt_lens) != len(output_lens) or not prompt_lens or min(*prompt_lens, *output_lens) < 1:
+        raise ConfigError("give as many output lengths as prompt lengths, all at least 1")
+    config = EngineConfig(
+        max_num_batched_tokens=budget,
+        long_prefill_token_threshold=piece,
+        max_num_seqs=len(prompt_lens),
+        enable_prefix_caching=False,
+        batching_policy=batching_policy,
+    )
+    return list(_steps(config, list(zip(prompt_lens, output_lens, strict=True))))
+
+
+def _steps(config: EngineConfig, lengths: Sequence[tuple[int, int]]) -> Iterator[StepCounts]:
+    num_blocks = sum(num_blocks_for(sum(both), config.block_size) for both in lengths)
+    scheduler = make_scheduler(config, num_blocks=2 * num_blocks + 100)  # more than the watermark could want
+    for index, (prompt_len, output_len) in enumerate(lengths):
+        scheduler.add(
+            Request(
+                request_id=str(index),
+                prompt_token_ids=[0] * prompt_len,
+                params=SamplingParams(),
+                max_num_tokens=prompt_len + output_len,
+                seed=0,
+            )
+        )
+    while (batch := scheduler.schedule(0.0)) is not None:
+        num_decode_tokens = batch.num_decode_tokens
+        num_pieces = len(batch.rows) - num_decode_tokens
+        yield StepCounts(batch.num_tokens - num_decode_tokens, num_decode_tokens, num_pieces)
+        scheduler.update(batch, [SampledToken(0) if row.samples else None for row in batch.rows], 0.0)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What a simulation takes beside the engine's settings."""
+    add = parser.add_argument
+    add(
+        "--trace", type=Path, metavar="FILE", help="arrivals and lengths: CSV of Azure or vidur, JSON lines of Mooncake"
+    )
+    add("--scale", type=float, default=1.0, metavar="X", help="multiply all lengths, default 1")
+    add("--stretch", type=float, default=1.0, metavar="X", help="multiply the time between arrivals, default 1")
+    add("--limit", type=int, metavar="N", help="only the first N requests")
+    add("--request-rate", type=float, metavar="R", help="random arrivals, R per second, instead of the trace's times")
+    add(
+        "--clients",
+        type=int,
+        metavar="C",
+        help="closed loop: C clients, each waiting for its answer before it asks again",
+    )
+    add("--prompt-len", type=float, default=325.0, metavar="N", help="mean prompt length without a trace, default 325")
+    add("--output-len", type=float, default=8.0, metavar="N", help="mean output length without a trace, default 8")
+    add("--cost", type=_seconds, default=CPU_SECONDS, metavar="A,B,C", help=_COST_HELP)
+    add("--swap-cost", type=float, default=CPU_SWAP_S, metavar="S", help=_SWAP_HELP)
+    add("--sla-prompt-rate", type=float, metavar="R", help="first token due after prompt tokens / R seconds")
+    add("--sla-token-rate", type=float, metavar="R", help="moving average of the gaps between tokens at most 1 / R")
+    add("--json", action="store_true", dest="as_json", help="print one JSON object")
+    add("--log-steps", type=Path, dest="step_log", metavar="FILE", help="write a line per step, for `splitfuse plot`")
+
+
+_SWAP_HELP = (
+    f"seconds to copy a block to the host or back, default {CPU_SWAP_S:g}; with a --swap-space the host holds "
+    "as many blocks as the device"
+)
+_COST_HELP = (
+    "a step takes A + B * tokens + C * context seconds; default "
+    f"{','.join(f'{value:g}' for value in CPU_SECONDS)}, a 40 M-parameter model on a CPU"
+)
+
+
+def run(config: EngineConfig, args: argparse.Namespace) -> int:
+    """Entry point of `splitfuse simulate`."""
+    load = _load(args, seed=config.seed)
+    if not any(request.hash_ids for request in load):
+        # Nothing is known of the contents, so nothing can be found again: do without the hashing.
+        config = dataclasses.replace(config, enable_prefix_caching=False)
+    with contextlib.ExitStack() as stack:
+        log = None if args.step_log is None else stack.enter_context(_opened(args.step_log))
+        num_blocks = config.num_kv_blocks or DEFAULT_NUM_BLOCKS
+        simulation = Simulation(
+            config,
+            num_blocks=num_blocks,
+            num_host_blocks=num_blocks if config.swap_space else 0,
+            cost=CostModel.fixed(*args.cost),
+            swap_s=args.swap_cost,
+            log=log,
+        )
+        simulation.run(load, num_clients=args.clients)
+    if not simulation.served:
+        raise ConfigError("every request is longer than the whole KV cache; try a larger --num-kv-blocks")
+    figures = report(simulation, _service_level(simulation, args))
+    if args.as_json:
+        print(json.dumps(figures))
+    else:
+        for name, value in figures.items():
+            print(f"{name:<28}{_shown(value)}")
+    return 0
+
+
+def _opened(path: Path) -> TextIO:
+    try:
+        return path.open("w", encoding="utf-8")
+    except OSError as exc:
+        raise ConfigError(f"--log-steps {path} cannot be written: {exc.strerror}") from exc
+
+
+def _load(args: argparse.Namespace, *, seed: int) -> list[TraceRequest]:
+    for name in ("limit", "clients", "request_rate", "prompt_len", "output_len"):
+        value = getattr(args, name)
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise ConfigError(f"--{name.replace('_', '-')} must be above 0, not {value}")
+    if args.trace is None:
+        if args.clients is None and args.request_rate is None:
+            raise ConfigError("simulate needs a load: --trace FILE, or --clients C, or --request-rate R")
+        count = args.limit or _NUM_CLOSED_LOOP
+        load = normal_lengths(count, prompt_len=args.prompt_len, output_len=args.output_len, seed=seed)
+    else:
+        load = read_trace(args.trace, scale=args.scale, stretch=args.stretch, limit=args.limit)
+    if args.request_rate is not None:
+        return poisson_arrivals(load, rate=args.request_rate, seed=seed)
+    return load
+
+
+def _service_level(simulation: Simulation, args: argparse.Namespace) -> ServiceLevel:
+    """As asked, or a quarter of the rates of a request that is alone on the machine."""
+    budget = simulation.config.max_num_batched_tokens
+    cost = simulation.cost
+    mean_context = sum(served.prompt_len for served in simulation.served) // len(simulation.served)
+    return ServiceLevel(
+        prompt_rate=args.sla_prompt_rate or budget / cost.predict(budget, 0) / _SLACK,
+        max_gap_s=1 / args.sla_token_rate if args.sla_token_rate else _SLACK * cost.predict(1, mean_context),
+    )
+
+
+def report(simulation: Simulation, level: ServiceLevel) -> dict[str, Any]:
+    """The figures of a finished run: times in simulated seconds, except steps_per_s, which is per second of ours."""
+    served = simulation.served
+    duration = simulation.now - served[0].arrival_s
+    num_output_tokens = sum(len(request.token_times) for request in served)
+    return {
+        "policy": simulation.config.batching_policy,
+        "requests": len(served),
+        "steps": simulation.num_steps,
+        **_latencies(served),
+        "tokens_per_s": num_output_tokens / duration,
+        "num_preemptions": simulation.scheduler.num_preemptions,
+        "kv_waste": simulation.kv_waste,
+        "steps_per_s": simulation.num_steps / simulation.wall_s,
+        "scheduling_policy": simulation.config.scheduling_policy,
+        "duration_s": duration,
+        "requests_per_s": len(served) / duration,
+        "effective_requests_per_s": effective_throughput(served, level, duration_s=duration),
+        "sla_prompt_rate": level.prompt_rate,
+        "sla_max_gap_s": level.max_gap_s,
+        "prompt_tokens": sum(request.prompt_len for request in served),
+        "output_tokens": num_output_tokens,
+        "cached_tokens": simulation.num_cached_tokens,
+        "tokens_per_step": simulation.num_tokens / simulation.num_steps,
+        "kv_waste_by_size": simulation.kv_waste_by_size,
+        "num_refused": simulation.num_refused,
+    }
+
+
+def _latencies(served: Sequence[Served]) -> dict[str, float | None]:
+    ttfts = sorted(request.ttft for request in served)
+    gaps = sorted(gap for request in served for gap in request.gaps)
+    return {
+        "ttft_p50": percentile(ttfts, 50),
+        "ttft_p95": percentile(ttfts, 95),
+        "itl_p50": percentile(gaps, 50),
+        "itl_p95": percentile(gaps, 95),
+        "itl_p99": percentile(gaps, 99),
+    }
+
+
+def _seconds(text: str) -> tuple[float, float, float]:
+    try:
+        a, b, c = (float(part) for part in text.split(","))
+    except ValueError as exc:
+        raise argparse.ArgumentTypeError(f"{text!r} is not three numbers A,B,C") from exc
+    if not (min(a, b, c) >= 0 and math.isfinite(a + b + c) and a + b + c > 0):
+        raise argparse.ArgumentTypeError(f"{text!r}: A,B,C must be finite, at least 0 and not all 0")
+    return (a, b, c)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

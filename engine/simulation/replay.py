@@ -1,0 +1,203 @@
+"""Replay: a recording told again to the same scheduler code, which must decide the same. Also `splitfuse replay`."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..batch import Batch, RowFailure, RowResult, SampledRun, SampledToken
+from ..config import EngineConfig
+from ..errors import ConfigError
+from ..request import Request
+from ..sampling_params import SamplingParams
+from .recording import DECIDING_FIELDS, FORMAT, decision, make_scheduler, outcome
+
+Line = Mapping[str, Any]
+
+_STOP = -1  # stands for whatever token a request stopped at
+_DECISIONS: dict[str, Any] = {
+    "rows": [],
+    "admitted": [],
+    "preempted": [],
+    "moves": [],
+    "blocks": 0,
+    "running": 0,
+    "waiting": 0,
+    "finished": [],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """How it went: the steps that were decided alike, and the first difference in words, None if there is none."""
+
+    num_steps: int
+    difference: str | None = None
+
+
+def run(path: Path) -> int:
+    """Entry point of `splitfuse replay`: prints one line and gives 0, or the first difference and 1."""
+    replayed = replay(path)
+    if replayed.difference is None:
+        print(f"{replayed.num_steps} steps replayed, identical")
+        return 0
+    print(f"{replayed.num_steps} steps replayed, then a difference\n{replayed.difference}")
+    return 1
+
+
+def replay(path: Path) -> Replayed:
+    """Tell a recording again. Raises ConfigError if it is none."""
+    lines = read_recording(path)
+    header = next(lines, (0, {}))[1]
+    if header.get("splitfuse") != "recording":
+        raise ConfigError(f"{path} is not a recording; `splitfuse serve --record FILE` makes one")
+    if header.get("format", 0) > FORMAT:
+        raise ConfigError(f"{path} has format {header['format']}, this version reads {FORMAT}; use a newer splitfuse")
+    replay = _Replay(header)
+    for number, line in lines:
+        try:
+            found = replay.tell(line)
+        except (KeyError, TypeError, ValueError, IndexError) as exc:
+            raise ConfigError(f"{path}, line {number} does not fit what came before: {exc!r}") from exc
+        if found is not None:
+            return Replayed(replay.num_steps, f"{path}, line {number}: {found}")
+    return Replayed(replay.num_steps)
+
+
+def read_recording(path: Path) -> Iterator[tuple[int, Line]]:
+    """Line numbers from 1 and lines. A last line that was cut off is left out."""
+    try:
+        with path.open(encoding="utf-8") as stream:
+            for number, text in enumerate(stream, 1):
+                try:
+                    line = json.loads(text)
+                except (ValueError, RecursionError) as exc:
+                    if not text.endswith("\n"):
+                        return
+                    raise ConfigError(f"{path}, line {number} is not JSON: {exc}") from exc
+                if not isinstance(line, dict):
+                    raise ConfigError(f"{path}, line {number} is not a JSON object")
+                yield number, line
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"{path} cannot be read: {exc}") from exc
+
+
+class _Replay:
+    """The scheduler that is told again, and the requests that it has."""
+
+    def __init__(self, header: Line) -> None:
+        recorded = header.get("config", {})
+        config = EngineConfig(**{name: recorded[name] for name in DECIDING_FIELDS if name in recorded})
+        self._scheduler = make_scheduler(
+            config, num_blocks=header["num_blocks"], num_host_blocks=header.get("num_host_blocks", 0)
+        )
+        self._requests: dict[int, Request] = {}
+        self._batch: Batch | None = None
+        self.num_steps = 0
+
+    def tell(self, line: Line) -> str | None:
+        """Do what a line says; the difference, if there is one."""
+        kinds: dict[str, Callable[[Line], str | None]] = {
+            "add": self._add,
+            "finish": self._finish,
+            "step": self._step,
+            "done": self._done,
+        }
+        for kind, do in kinds.items():
+            if kind in line:
+                return do(line)
+        return None  # a later version's
+
+    def _add(self, line: Line) -> None:
+        number, prompt = line["add"], line["prompt"]
+        request = Request(
+            request_id=str(number),
+            prompt_token_ids=prompt if isinstance(prompt, list) else [0] * prompt,
+            params=SamplingParams(priority=line.get("priority", 0), prompt_logprobs=0 if line.get("scored") else None),
+            max_num_tokens=line["max"],
+            seed=0,
+            index=line.get("index", 0),
+            stop_token_ids=frozenset({_STOP}),
+            tenant=str(line.get("tenant", 0)),
+            leader=self._requests.get(line.get("leader", -1)),
+            arrival_time=line.get("time", 0.0),
+        )
+        self._scheduler.add(request)
+        if request.arrival_order != number:
+            raise ValueError(f"request {number} comes as number {request.arrival_order}")
+        self._requests[number] = request
+
+    def _finish(self, line: Line) -> None:
+        request, now = self._requests[line["finish"]], line.get("time", 0.0)
+        if line.get("at_text"):
+            self._scheduler.stop_at_text(request, stop="", now=now)
+        else:
+            self._scheduler.finish(request, reason=line["reason"], now=now)
+        if request.is_finished:
+            del self._requests[request.arrival_order]
+
+    def _step(self, line: Line) -> str | None:
+        scheduler = self._scheduler
+        if self._batch is not None:
+            raise ValueError("the step before has no results")
+        for name, value in line.get("costs", {}).items():
+            if hasattr(scheduler.costs, name):
+                setattr(scheduler.costs, name, value)
+        ran_before = list(scheduler.running)
+        waited_before = list(scheduler.waiting)
+        drafts = {self._requests[number]: count for number, count in line.get("drafts", ())}
+        self._batch = scheduler.schedule(line["start"], budget=line.get("budget"), drafts=drafts)
+        difference = _difference(line, decision(scheduler, self._batch, ran_before))
+        if difference is None:
+            self.num_steps += self._batch is not None
+            return None
+        return "\n".join([f"step {line['step']} at {line['start']} s", difference, _context(ran_before, waited_before)])
+
+    def _done(self, line: Line) -> str | None:
+        batch, self._batch = self._batch, None
+        if batch is None:
+            raise ValueError("no step is under way")
+        self._scheduler.update(batch, list(_results(batch, line)), line["end"])
+        ended = outcome(batch)
+        for number in ended.get("finished", ()):
+            del self._requests[number]
+        difference = _difference(line, ended)
+        return None if difference is None else f"results of step {line['done']}\n{difference}"
+
+
+def _results(batch: Batch, line: Line) -> Iterator[RowResult]:
+    failed, nothing, stops = (set(line.get(key, ())) for key in ("failed", "nothing", "stops"))
+    tokens = iter(line.get("tokens", ()))
+    runs = dict(line.get("runs", ()))
+    for index, row in enumerate(batch.rows):
+        if index in failed:
+            yield RowFailure("as recorded")
+        elif not row.samples or index in nothing:
+            yield None
+        else:
+            drawn = [SampledToken(next(tokens, 0)) for _ in range(runs.get(index, 1))]
+            if index in stops:
+                drawn[-1] = SampledToken(_STOP)
+            yield SampledRun(tuple(drawn), row.num_drafts) if index in runs else drawn[0]
+
+
+def _difference(recorded: Line, made: Line) -> str | None:
+    for key, nothing in _DECISIONS.items():
+        was, now = recorded.get(key, nothing), made.get(key, nothing)
+        if was != now and (key in recorded or key in made):
+            return f"  {key} recorded: {_shown(was)}\n  {key} replayed: {_shown(now)}"
+    return None
+
+
+def _context(running: Iterable[Request], waiting: Iterable[Request]) -> str:
+    return "\n".join(
+        f"  {name} before: " + _shown([f"{r.arrival_order}: {r.num_computed_tokens}/{r.num_tokens}" for r in requests])
+        for name, requests in (("running", running), ("waiting", waiting))
+    )
+
+
+def _shown(value: Any) -> str:
+    if not isinstance(value, list) or len(value) <= 12:
+        return str(value)
+    return f"{str(value[:12])[:-1]}, … {len(value)} in all]"

@@ -1,0 +1,1 @@
+"""Speculative decoding: drafters, how many tokens to draft, and what came of it."""

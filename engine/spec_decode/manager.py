@@ -1,0 +1,175 @@
+"""Speculation: who drafts, how much, and what became of it. Between the step loop and the drafter.
+
+A drafter may raise, take long or say what no vocabulary holds: that costs time, which DraftLengths has an account of,
+never a token. No torch here; drafters may bring it.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..batch import Batch, RunResult, SampledRun
+from ..request import Request
+from .draft_length import Drafted, DraftLengths
+from .drafter import Drafter
+
+_MANY_READ = 8
+
+_log = logging.getLogger("splitfuse.engine")
+
+
+class Speculation:
+    """One per engine. `draft` runs in the step's thread, the others before and after it like the scheduler's."""
+
+    def __init__(
+        self,
+        drafter: Drafter,
+        *,
+        max_drafts: int,
+        vocab_size: int,
+        adaptive: bool = True,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """`max_drafts`: most tokens at once; `adaptive` False: always so many."""
+        self.lengths: DraftLengths[Request] = DraftLengths(max_drafts)
+        self._drafter = drafter
+        self._max_drafts = max_drafts
+        self._vocab_size = vocab_size
+        self._adaptive = adaptive
+        self._clock = clock
+        self._has_drafted = False
+        self._rests = False  # whether the step under way is of no interest
+        self._sizes_seen: set[int] = set()  # of passes: the first of each size makes kernels for it, 1 ms on a CPU
+        self._draft_s = self._choosing_s = 0.0  # of the step under way
+        self._settling_s = 0.0  # of the last one
+        self._num_read = 0
+        self._num_failures = 0
+        self.num_drafts = 0  # drafts verified
+        self.num_draft_tokens = 0
+        self.num_accepted_tokens = 0
+        self.num_accepted_tokens_per_pos = [0] * max_drafts
+        self.draft_s = 0.0  # seconds spent on drafting
+
+    def wanted(self, running: Sequence[Request]) -> dict[Request, int]:
+        """Tokens to draft for those who decode, in their order; those that get none are left out."""
+        self._rests = self._adaptive and self.lengths.rests()
+        if self._rests:
+            return {}
+        decoding = [request for request in running if request.num_uncomputed_tokens == 1]
+        if not self._adaptive:
+            return dict.fromkeys(decoding, self._max_drafts)
+        start = self._clock()
+        chosen = self.lengths.choose(
+            decoding,
+            context=sum(request.num_computed_tokens for request in decoding),
+            unread={
+                request: (num_unread, request.max_num_tokens - request.num_tokens)
+                for request in decoding
+                if (num_unread := self._drafter.num_unread_tokens(request)) > _MANY_READ
+            },
+        )
+        self._choosing_s = self._clock() - start
+        return chosen
+
+    def draft(self, batch: Batch) -> Batch:
+        """The batch with drafts where it has room for them, rows of one token first; its moves have been made."""
+        wanted = {row.request: row.num_drafts for row in batch.rows if row.num_drafts}
+        start = self._clock()
+        self._num_read = sum(map(self._drafter.num_unread_tokens, wanted))
+        drafts = self._drafts(wanted)
+        seconds = self._clock() - start
+        self.draft_s += seconds
+        # The first call may have to build things, which is no news about the next.
+        self._draft_s = seconds if self._has_drafted else 0.0
+        self._has_drafted = True
+        rows = [row.with_drafts(drafts[row.request]) if row.num_drafts else row for row in batch.rows]
+        rows.sort(key=lambda row: row.num_tokens > 1)
+        return batch.subset(rows)
+
+    def _drafts(self, wanted: dict[Request, int]) -> dict[Request, list[int]]:
+        """What the drafter says, as far as it can be used."""
+        try:
+            said = self._drafter.draft(wanted)
+            return {request: self._usable(said.get(request, ()), count) for request, count in wanted.items()}
+        except Exception:  # the drafter's own affair
+            self._num_failures += 1
+            if self._num_failures & (self._num_failures - 1) == 0:  # the first time, and ever more rarely
+                _log.exception("the drafter failed, for the %d. time", self._num_failures)
+            return {request: [] for request in wanted}
+
+    def _usable(self, token_ids: Sequence[int], count: int) -> list[int]:
+        """The beginning of a draft: at most `count` tokens, and none that the model's vocabulary does not have."""
+        usable = []
+        for token_id in token_ids[:count]:
+            if not 0 <= int(token_id) < self._vocab_size:
+                break
+            usable.append(int(token_id))
+        return usable
+
+    def settle(self, batch: Batch, results: Sequence[RunResult], seconds: float) -> list[Drafted]:
+        """Learn from a step what became of its drafts, which it returns, and how long it took."""
+        if self._rests:
+            return []
+        start = self._clock()
+        drafted = self._settle(batch, results, seconds)
+        self._settling_s = self._clock() - start
+        return drafted
+
+    def _settle(self, batch: Batch, results: Sequence[RunResult], seconds: float) -> list[Drafted]:
+        drafted = {
+            row.request: Drafted(result.num_drafts, len(result.tokens) - 1)
+            for row, result in zip(batch.rows, results, strict=True)
+            if isinstance(result, SampledRun)
+        }
+        self._count(list(drafted.values()))
+        num_drafted = sum(outcome.num_drafted for outcome in drafted.values())
+        decoding = [row for row in batch.rows if row.is_decode]
+        context = sum(row.start for row in decoding)
+        num_tokens = len(decoding) + num_drafted
+        only_decodes = len(decoding) == len(batch.rows) and not any(batch.moves) and num_tokens in self._sizes_seen
+        self._sizes_seen.add(num_tokens)
+        if self._draft_s:
+            rounds = max((outcome.num_drafted for outcome in drafted.values()), default=0)
+            self.lengths.draft_cost.observe(num_drafted + self._num_read, rounds, self._draft_s)
+        # A few unread tokens are what every draft begins with.
+        read_share = self._num_read / (self._num_read + num_drafted) if self._num_read > _MANY_READ else 0.0
+        self.lengths.settle(
+            drafted,
+            num_decodes=len(decoding),
+            context=context,
+            seconds=seconds - self._draft_s - self._choosing_s if only_decodes else None,
+            draft_s=self._draft_s + self._choosing_s + self._settling_s,
+            read_s=self._draft_s * read_share,
+        )
+        self._draft_s, self._num_read = 0.0, 0
+        return list(drafted.values())
+
+    def _count(self, outcomes: Sequence[Drafted]) -> None:
+        self.num_drafts += len(outcomes)
+        self.num_draft_tokens += sum(outcome.num_drafted for outcome in outcomes)
+        self.num_accepted_tokens += sum(outcome.num_accepted for outcome in outcomes)
+        for place, count in enumerate(accepted_per_position(outcomes)):
+            self.num_accepted_tokens_per_pos[place] += count
+
+    def to_dict(self) -> dict[str, Any]:
+        """Counts so far, and the acceptance: the share of draft tokens that were right, None before the first."""
+        return {
+            "num_drafts": self.num_drafts,
+            "num_draft_tokens": self.num_draft_tokens,
+            "num_accepted_tokens": self.num_accepted_tokens,
+            "num_accepted_tokens_per_pos": list(self.num_accepted_tokens_per_pos),
+            "acceptance": self.num_accepted_tokens / self.num_draft_tokens if self.num_draft_tokens else None,
+            "draft_s": self.draft_s,
+        }
+
+    def forget(self, request: Request) -> None:
+        """The request has ended."""
+        self.lengths.forget(request)
+        self._drafter.forget(request)
+
+
+def accepted_per_position(outcomes: Sequence[Drafted]) -> tuple[int, ...]:
+    """Of how many drafts the first token was accepted, the second, and so on."""
+    longest = max((outcome.num_accepted for outcome in outcomes), default=0)
+    return tuple(sum(outcome.num_accepted > place for outcome in outcomes) for place in range(longest))

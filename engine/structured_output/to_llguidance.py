@@ -1,0 +1,79 @@
+"""A constraint in llguidance's own words, the text that its compiler reads. Compiles nothing."""
+
+import json
+from typing import Any
+
+from ..errors import InvalidRequestError
+from .params import JSON_SPACING, StructuredOutputs
+
+# The converter is plain Python at some 4 us per character, and it holds up the others meanwhile.
+_MAX_GBNF_CHARS = 16 * 2**10
+_ANY_OBJECT = '{"type": "object"}'
+
+
+def grammar_source(outputs: StructuredOutputs) -> str:
+    """The text to compile. Raises InvalidRequestError for what can be told without compiling."""
+    from llguidance import LLMatcher
+
+    match outputs.kind:
+        case "json":
+            return _json(str(outputs.json), outputs)
+        case "json_object":
+            return _json(_ANY_OBJECT, outputs)
+        case "regex":
+            assert outputs.regex is not None
+            return LLMatcher.grammar_from_regex(outputs.regex)
+        case "choice":
+            assert outputs.choice is not None
+            # Upper case makes it one lexeme: 3 ms for 1,024 strings, and their number has no limit then.
+            return LLMatcher.grammar_from_lark("start: CHOICE\nCHOICE: " + " | ".join(map(json.dumps, outputs.choice)))
+        case _:
+            assert outputs.grammar is not None
+            return LLMatcher.grammar_from_lark(_lark(outputs.grammar, outputs))
+
+
+def refusal(outputs: StructuredOutputs, reason: str) -> InvalidRequestError:
+    """The error that names the constraint as the request does and says why it cannot be used."""
+    if "coerce_one_of" in reason:
+        reason += ': put "x-guidance": {"coerce_one_of": true} into the schema'
+    return InvalidRequestError(f"{outputs.name} cannot be used: {reason}", param=outputs.name)
+
+
+def _json(schema: str, outputs: StructuredOutputs) -> str:
+    from llguidance import LLMatcher
+
+    read_schema(schema, outputs)
+    options: Any = spacing(outputs)
+    return LLMatcher.grammar_from_json_schema(schema, defaults=options)
+
+
+def read_schema(schema: str, outputs: StructuredOutputs) -> dict[str, Any] | bool:
+    """The JSON schema in this text. Raises InvalidRequestError."""
+    try:
+        parsed = json.loads(schema)
+    except (ValueError, RecursionError) as exc:
+        raise refusal(outputs, f"the schema is not valid JSON ({exc})") from exc
+    if not isinstance(parsed, (dict, bool)):
+        raise refusal(outputs, f"a JSON schema is an object, not {type(parsed).__name__}")
+    return parsed
+
+
+def spacing(outputs: StructuredOutputs) -> dict[str, Any]:
+    """Where its JSON may have whitespace, in llguidance's words."""
+    if outputs.whitespace_pattern is not None:
+        return {"whitespace_pattern": outputs.whitespace_pattern}
+    return {"whitespace_flexible": False} if outputs.disable_any_whitespace else dict(JSON_SPACING)
+
+
+def _lark(text: str, outputs: StructuredOutputs) -> str:
+    """Lark as it stands; llama.cpp's notation (GBNF), which vLLM's examples use, is converted."""
+    from llguidance.gbnf_to_lark import any_to_lark
+
+    if "::=" not in text:
+        return text
+    if len(text) > _MAX_GBNF_CHARS:
+        raise refusal(outputs, f"of GBNF at most {_MAX_GBNF_CHARS} characters are read, not {len(text)}; write Lark")
+    try:
+        return any_to_lark(text)
+    except Exception as exc:  # the converter raises plain Exception, IndexError, RecursionError …
+        raise refusal(outputs, f"as GBNF it cannot be read ({type(exc).__name__}: {exc})") from exc

@@ -1,0 +1,149 @@
+"""Text to ids and back. Reads tokenizer.json with `tokenizers`; never imports transformers for that (2 s)."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer as FastTokenizer
+
+from ..chat.template import ChatTemplate, read_template
+from ..config import read_json
+from ..errors import ConfigError, InvalidRequestError
+from ..sampling_params import check_text
+
+_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+class Tokenizer:
+    """A model's tokenizer, special tokens and chat template. Raises ConfigError if the folder has no readable one.
+
+    `chat_template`: a file or a template, instead of the model's own.
+    """
+
+    def __init__(self, folder: Path, *, chat_template: str | None = None) -> None:
+        self._folder = folder
+        path = folder / "tokenizer.json"
+        if not path.exists():
+            raise ConfigError(
+                f"{path} is missing; make it with transformers: "
+                f"AutoTokenizer.from_pretrained(...).save_pretrained({str(folder)!r})"
+            )
+        try:
+            self._fast = FastTokenizer.from_file(str(path))
+        except Exception as exc:  # tokenizers raises plain Exception
+            raise ConfigError(f"{path} cannot be read as a tokenizer ({exc}); fetch the file again") from exc
+        # A file may carry the padding or truncation of its training; a server must not cut or fill prompts in silence.
+        self._fast.no_padding()
+        self._fast.no_truncation()
+        # Read now, so that a broken file stops the start and not somebody's request.
+        path = folder / "tokenizer_config.json"
+        self._config = read_json(path) if path.exists() else {}
+        self._chat_template = self._read_template(chat_template)
+
+    @property
+    def vocab_size(self) -> int:
+        """Entries incl. added tokens; the model's logits may be wider."""
+        return self._fast.get_vocab_size(with_added_tokens=True)
+
+    def to_json(self) -> str:
+        """The whole tokenizer as the text of a tokenizer.json."""
+        return self._fast.to_str()
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Ids of the text. Releases the GIL while it works."""
+        return self._fast.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Text of the ids; an id without text gives none."""
+        return self._fast.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+
+    @cached_property
+    def byte_ids(self) -> frozenset[int]:
+        """Ids of the pieces <0x00> to <0xFF>, if the decoder makes bytes of them (SentencePiece's byte fallback)."""
+        found = [self._fast.token_to_id(f"<0x{byte:02X}>") for byte in range(256)]
+        ids = [token_id for token_id in found if token_id is not None]
+        if len(ids) < 256 or self._fast.decode([ids[0x41]], skip_special_tokens=False) != "A":
+            return frozenset()
+        return frozenset(ids)
+
+    @cached_property
+    def _special_ids(self) -> frozenset[int]:
+        added = self._fast.get_added_tokens_decoder()
+        return frozenset(token_id for token_id, token in added.items() if token.special)
+
+    def has_text(self, token_id: int, *, skip_special_tokens: bool = True) -> bool:
+        """Whether decoding sees this id at all: it passes over special tokens and ids that it does not know."""
+        if skip_special_tokens and token_id in self._special_ids:
+            return False
+        return self._fast.id_to_token(token_id) is not None
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether conversations can be rendered."""
+        return self._chat_template is not None
+
+    @property
+    def chat_template(self) -> ChatTemplate:
+        """What renders conversations. Encode its texts with add_special_tokens=False: it writes them itself.
+
+        Raises InvalidRequestError if there is none.
+        """
+        if self._chat_template is None:
+            raise InvalidRequestError(
+                "this model has no chat template; use /v1/completions or /generate, or start with --chat-template",
+                param="messages",
+            )
+        return self._chat_template
+
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], *, template: str | None = None, **options: Any) -> str:
+        """The prompt text of a conversation, by this template's source or the model's own template.
+
+        Options are those of ChatTemplate.render. Raises InvalidRequestError; ConfigError about `template`.
+        """
+        chat_template = self.chat_template if template is None else self._made(read_template(template))
+        text = chat_template.render(messages, **options)
+        check_text(text, param="messages")
+        return text
+
+    def _read_template(self, setting: str | None) -> ChatTemplate | None:
+        """--chat-template, or chat_template.jinja, or the entry in tokenizer_config.json, in this order."""
+        sources = self._template_sources() if setting is None else {"default": read_template(setting)}
+        if "default" not in sources:
+            return None
+        try:
+            return self._made(sources["default"], tool_source=sources.get("tool_use"))
+        except ConfigError as exc:
+            raise ConfigError(f"{self._folder if setting is None else '--chat-template'}: {exc}") from exc
+
+    def _made(self, source: str, *, tool_source: str | None = None) -> ChatTemplate:
+        special = {name: _content(self._config.get(name)) for name in _SPECIAL_TOKENS}
+        special = {name: text for name, text in special.items() if text}
+        return ChatTemplate(source, special_tokens=special, tool_source=tool_source)
+
+    def _template_sources(self) -> dict[str, str]:
+        """The model's templates by name; one that has no name is the default."""
+        path = self._folder / "chat_template.jinja"
+        if path.exists():
+            others = (self._folder / "additional_chat_templates").glob("*.jinja")
+            return {"default": _text_of(path), **{other.stem: _text_of(other) for other in others}}
+        templates = self._config.get("chat_template")
+        if isinstance(templates, str):
+            return {"default": templates}
+        items = [item for item in templates or () if isinstance(item, dict)] if isinstance(templates, list) else []
+        named = {item.get("name"): item.get("template") for item in items}
+        return {name: text for name, text in named.items() if isinstance(name, str) and isinstance(text, str)}
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"{path} cannot be read as text ({exc}); fetch the file again") from exc
+
+
+def _content(token: object) -> str:
+    """The text of a special token, which tokenizer_config.json gives as a string or an object."""
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) else ""

@@ -1,0 +1,1 @@
+"""/generate, /result and /cancel."""

@@ -1,0 +1,91 @@
+"""What the native routes send: the result object and the data of token events, as the HTTP contract shapes them."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ....engine.outputs import CompletionOutput, OutputDelta, PromptLogprobs, RequestMetrics, TokenLogprobs
+from ...http.errors import describe
+from ...http.json_response import dumps, quoted
+from ...jobs.job import Job, usage
+
+
+def result_object(job: Job) -> dict[str, Any]:
+    """The result as the HTTP contract shapes it, a snapshot; partial while the job runs. For `dump_pieces`."""
+    outputs = [_output(output) for output in job.outputs]
+    failure = job.failure() if job.status == "failed" else None
+    return {
+        "seq_id": job.seq_id,
+        "status": job.status,
+        "model": job.model,
+        **{name: outputs[0][name] for name in ("text", "token_ids", "finish_reason", "stop_reason")},
+        "outputs": outputs,
+        **({} if job.prompt_logprobs is None else {"prompt_logprobs": prompt_logprobs(job.prompt_logprobs)}),
+        "usage": usage(job) | {"cached_tokens": job.num_cached_tokens},
+        "timings": _timings(job),
+        "error": describe(failure).error() if failure else None,
+    }
+
+
+def event_json(event: OutputDelta) -> str:
+    """The data of a token event."""
+    token_ids = ",".join(map(str, event.token_ids))
+    plain = f'{{"index":{event.index},"text":{quoted(event.text)},"token_ids":[{token_ids}]'
+    if event.logprobs is None:
+        return plain + "}"
+    return f'{plain},"logprobs":{dumps([_logprobs(item) for item in event.logprobs])}}}'
+
+
+def prompt_logprobs(scores: PromptLogprobs) -> Iterator[dict[str, Any] | None]:
+    """In vLLM's shape: null for the first token, then {"421": {"logprob": -1.5, "rank": 2}, …} for each."""
+    for score in scores:
+        yield None if score is None else {str(token_id): _entry(*entry) for token_id, entry in score.items()}
+
+
+def _entry(logprob: float, rank: int | None) -> dict[str, Any]:
+    return {"logprob": finite_logprob(logprob), "rank": rank}
+
+
+def finite_logprob(value: float) -> float:
+    """JSON has no minus infinity; the lowest logprob that we name is vLLM's -9999."""
+    return max(value, -9999.0)
+
+
+def _output(output: CompletionOutput) -> dict[str, Any]:
+    return {
+        "index": output.index,
+        "text": output.text,
+        "token_ids": list(output.token_ids),
+        "finish_reason": output.finish_reason,
+        "stop_reason": output.stop_reason,
+        "logprobs": None if output.logprobs is None else map(_logprobs, list(output.logprobs)),
+    }
+
+
+def _logprobs(item: TokenLogprobs) -> dict[str, Any]:
+    top = [{"token_id": token_id, "logprob": finite_logprob(logprob)} for token_id, logprob in item.top]
+    return {"token_id": item.token_id, "logprob": finite_logprob(item.logprob), "top": top}
+
+
+def _timings(job: Job) -> dict[str, float | int]:
+    metrics = job.metrics
+    arrival = min((m.arrival_time for m in metrics), default=0.0)
+    scheduled = min((m.first_scheduled_time for m in metrics if m.first_scheduled_time is not None), default=arrival)
+    first = min((m.first_token_time for m in metrics if m.first_token_time is not None), default=None)
+    finished = max((m.finished_time for m in metrics if m.finished_time is not None), default=arrival)
+    decode_s = finished - first if first is not None else 0.0
+    num_decoded = sum(max(0, m.num_output_tokens - 1) for m in metrics)  # after each output's first
+    return {
+        "queue_s": scheduled - arrival,
+        "ttft_s": first - arrival if first is not None else 0.0,
+        "decode_s": decode_s,
+        "e2e_s": finished - arrival,
+        "tokens_per_s": num_decoded / decode_s if decode_s > 0 else 0.0,
+        "num_preemptions": sum(m.num_preemptions for m in metrics),
+    } | _drafts(metrics)
+
+
+def _drafts(metrics: Sequence[RequestMetrics]) -> dict[str, int]:
+    """How speculation went; nothing where nobody drafted."""
+    num_drafted = sum(m.num_draft_tokens for m in metrics)
+    num_accepted = sum(m.num_accepted_tokens for m in metrics)
+    return {"num_draft_tokens": num_drafted, "num_accepted_tokens": num_accepted} if num_drafted else {}

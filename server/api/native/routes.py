@@ -1,0 +1,158 @@
+"""The native routes: submit, poll, stream, re-attach, cancel."""
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ....engine.errors import InvalidRequestError
+from ....engine.sampling_params import SamplingParams
+from ...http.auth import owner_of
+from ...http.disconnect import unless_hung_up
+from ...http.errors import describe
+from ...http.json_body import read_json
+from ...http.json_response import JsonResponse, PiecesResponse, dump_pieces, dumps
+from ...http.openapi import path_parameter, request_body
+from ...http.sse import MAX_BATCH, PING, PING_S, EventStream, frame, frame_of_pieces, native_error_frame
+from ...jobs.job import Job
+from ...jobs.result_store import seq_id_of
+from ...service import Service, service_of
+from ..fields import event_id, take_bool, take_prompt, take_user
+from ..response_format import read_response_format
+from .response import event_json, result_object
+
+router = APIRouter(tags=["native"])
+
+MAX_WAIT_S = 60.0
+DEFAULTS = {"default_max_tokens": 64}
+SEQ_ID = path_parameter("seq_id")
+
+
+@router.post("/generate", openapi_extra=request_body(prompt="Once upon a time", max_tokens=32, stream=False))
+async def generate(request: Request) -> Response:
+    """Submit a prompt: 202 with the id to ask for, or with `"stream": true` the events at once."""
+    service = service_of(request)
+    fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
+    service.check_model(fields.pop("model", None))
+    is_stream = take_bool(fields, "stream")
+    user = take_user(fields)
+    prompt = take_prompt(fields)
+    read_response_format(fields)
+    params = SamplingParams.from_fields(fields, defaults=DEFAULTS)
+    job = service.new_job(params, owner=owner_of(request))
+    service.results.add(job)
+    try:
+        await service.submit(job, prompt, params, user=user)
+    except BaseException:
+        service.results.forget(job)
+        raise
+    return _stream_of_submitted(service, job) if is_stream else _accepted(job)
+
+
+@router.get("/result/{seq_id}", openapi_extra=SEQ_ID)
+async def result(request: Request) -> Response:
+    """The result so far; `?wait=30` answers when it is complete or after so many seconds."""
+    wait_s = _wait_s(request)
+    job = _job(request)
+    if wait_s and not job.finished:
+        await unless_hung_up(request.receive, job.wait(wait_s))
+    if job.finished:
+        job.was_read.set()
+    return PiecesResponse(await dump_pieces(result_object(job)))
+
+
+@router.get("/result/{seq_id}/stream", openapi_extra=SEQ_ID)
+async def result_stream(request: Request) -> Response:
+    """The events from the beginning, or after Last-Event-ID or `?starting_after=N`. Hanging up cancels nothing."""
+    after = _starting_after(request)
+    job = _job(request)
+    return EventStream(_events(job, first=after + 1), error_frame=native_error_frame)
+
+
+@router.delete("/result/{seq_id}", openapi_extra=SEQ_ID)
+async def delete(request: Request) -> Response:
+    """Cancel if it runs, and forget it."""
+    service = service_of(request)
+    job = _job(request)
+    status = job.status if job.finished else "cancelled"
+    service.abort(job)
+    service.results.forget(job)
+    return JsonResponse({"seq_id": job.seq_id, "status": status, "deleted": True})
+
+
+def _job(request: Request) -> Job:
+    """The job in the path, if it is the caller's. Raises ResultNotFoundError."""
+    return service_of(request).results.get(seq_id_of(request.path_params["seq_id"]), owner=owner_of(request))
+
+
+def _accepted(job: Job) -> Response:
+    url = f"/result/{job.seq_id}"
+    body = {"seq_id": job.seq_id, "status": job.status, "result_url": url, "stream_url": f"{url}/stream"}
+    return JsonResponse(body, status_code=202, headers={"Location": url, "Retry-After": "1"})
+
+
+def _stream_of_submitted(service: Service, job: Job) -> Response:
+    return EventStream(
+        _events(job, first=0),
+        error_frame=native_error_frame,
+        on_hang_up=lambda: service.abort(job),
+        headers={"X-Seq-Id": job.seq_id, "Location": f"/result/{job.seq_id}"},
+    )
+
+
+async def _events(job: Job, *, first: int) -> AsyncGenerator[bytes, None]:
+    """Frames of the events from id `first` on, then the end; whatever came since the last write in one piece."""
+    position = first
+    while True:
+        batch = job.events[position : position + MAX_BATCH]
+        if batch:
+            frames = [_token_frame(job, position + offset) for offset in range(len(batch))]
+            position += len(batch)
+            yield b"".join(frames)
+            if len(batch) == MAX_BATCH:
+                await asyncio.sleep(0)  # a reader that keeps up would let nobody else in
+        elif job.finished:
+            break
+        elif not await job.changed.wait(PING_S):
+            yield PING
+    job.was_read.set()
+    if position <= len(job.events):
+        for piece in await _end_frame(job):
+            yield piece
+
+
+def _token_frame(job: Job, event_id: int) -> bytes:
+    return frame(event_json(job.events[event_id]), event="token", event_id=event_id)
+
+
+async def _end_frame(job: Job) -> list[bytes]:
+    failure = job.failure() if job.status == "failed" else None
+    if failure is not None:
+        return [frame(dumps(describe(failure).envelope()), event="error", event_id=len(job.events))]
+    pieces = await dump_pieces(result_object(job))
+    return frame_of_pieces(pieces, event="done", event_id=len(job.events))
+
+
+def _wait_s(request: Request) -> float:
+    text = request.query_params.get("wait", "0")
+    try:
+        wait_s = float(text)
+    except ValueError:
+        wait_s = math.nan
+    if not 0 <= wait_s <= MAX_WAIT_S:
+        raise InvalidRequestError(f"wait must be a number of seconds from 0 to {MAX_WAIT_S:g}", param="wait")
+    return wait_s
+
+
+def _starting_after(request: Request) -> int:
+    """The last event id that the reader has; -1 for none. The header is younger than the URL, so it wins."""
+    for name, text in (
+        ("Last-Event-ID", request.headers.get("last-event-id")),
+        ("starting_after", request.query_params.get("starting_after")),
+    ):
+        if text:
+            return event_id(text, name=name)
+    return -1

@@ -1,0 +1,148 @@
+"""The answers of /v1/chat/completions: messages with content, reasoning and calls of tools, whole and in deltas."""
+
+import secrets
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ....engine.chat.answer_parser import AnswerReader
+from ....engine.chat.answer_parts import Piece, read_whole
+from ....engine.outputs import CompletionOutput, OutputDelta, TokenLogprobs
+from ...http.json_response import dumps, quoted
+from ...jobs.job import Job
+from ..chat_request import AnswerForm
+from ..native.response import prompt_logprobs
+from .response import Head, Shape, TokenText, ending, full_usage, scored_token
+
+
+class ChatShape(Shape):
+    """`form` says how answers are taken apart."""
+
+    kind = "chat.completion"
+    chunk_kind = "chat.completion.chunk"
+
+    def __init__(self, head: Head, token_text: TokenText, *, include_usage: bool = False, form: AnswerForm) -> None:
+        super().__init__(head, token_text, include_usage=include_usage)
+        self._form = form
+        self._readers: dict[int, AnswerReader] = {}  # of the choices that are streamed
+        self._calling: set[int] = set()  # choices that have called something
+
+    def answer(self, jobs: Sequence[Job]) -> dict[str, Any]:
+        """The whole answer."""
+        scores = jobs[0].prompt_logprobs
+        more = {} if scores is None else {"prompt_logprobs": prompt_logprobs(scores)}
+        return super().answer(jobs) | more
+
+    def usage(self, jobs: Sequence[Job]) -> dict[str, Any]:
+        """The tokens of the answer, and how many of them were reasoning."""
+        usage = full_usage(jobs)
+        if self._form.thinks:
+            count = sum(num_reasoning_tokens(job, self._form) for job in jobs)
+            usage["completion_tokens_details"] = {"reasoning_tokens": count}
+        return usage
+
+    def first_chunk(self, index: int, job: Job) -> str | None:
+        """The role."""
+        choice = _chat_choice(index, {"delta": {"role": "assistant", "content": ""}}, None) | {"finish_reason": None}
+        return self._prefix + dumps(choice) + self._suffix
+
+    def choice(self, index: int, output: CompletionOutput, job: Job) -> dict[str, Any]:
+        """A message."""
+        pieces = [] if self._form.is_plain else read_whole(self._form.reader(), output.text)
+        message = {"role": "assistant", "content": output.text, "refusal": None}
+        if pieces:
+            message |= _message(pieces)
+        return {
+            **_chat_choice(index, {"message": message}, self._logprobs(output.logprobs)),
+            **_ending(output, has_called="tool_calls" in message),
+        }
+
+    def chunk(self, index: int, delta: OutputDelta, *, text_offset: int) -> str | None:
+        """One event's chunk; none for text that is held back until more of it is known."""
+        if self._form.is_plain:
+            return super().chunk(index, delta, text_offset=text_offset)
+        content = self._delta(index, delta)
+        is_last = delta.finish_reason is not None
+        if not content and not is_last and delta.logprobs is None:
+            return None
+        choice = _chat_choice(index, {"delta": content}, self._logprobs(delta.logprobs)) | {"finish_reason": None}
+        if is_last:
+            choice |= _ending(delta, has_called=index in self._calling)
+        return self._prefix + dumps(choice) + self._suffix
+
+    def chunk_choice(self, index: int, delta: OutputDelta, text_offset: int) -> dict[str, Any]:
+        """A piece of a message that is nothing but content."""
+        content = {"content": delta.text} if delta.text or delta.token_ids else {}
+        return _chat_choice(index, {"delta": content}, self._logprobs(delta.logprobs))
+
+    def plain_choice(self, index: int, text: str) -> str:
+        """The JSON of a piece that is text alone."""
+        return f'{{"index":{index},"delta":{{"content":{quoted(text)}}},"logprobs":null,"finish_reason":null}}'
+
+    def _delta(self, index: int, delta: OutputDelta) -> dict[str, Any]:
+        reader = self._readers.get(index)
+        if reader is None:
+            reader = self._readers[index] = self._form.reader()
+        pieces = reader.push(delta.text)
+        if delta.finish_reason is not None:
+            pieces += reader.finish()
+        if any(piece.kind == "call" for piece in pieces):
+            self._calling.add(index)
+        return _delta(pieces)
+
+    def _logprobs(self, items: Sequence[TokenLogprobs] | None) -> dict[str, Any] | None:
+        if items is None:
+            return None
+        return {"content": (scored_token(item, self._token_text) for item in items), "refusal": None}
+
+
+def num_reasoning_tokens(job: Job, form: AnswerForm) -> int:
+    """Tokens up to the end of the reasoning, over the job's outputs."""
+    readers = [form.reader() for _ in job.outputs]
+    count = 0
+    for event in job.events:
+        readers[event.index].push(event.text)
+        if readers[event.index].is_thinking:
+            count += len(event.token_ids)
+    return count
+
+
+def new_call_id() -> str:
+    """An id for a call, by which its result comes back."""
+    return "call_" + secrets.token_hex(12)
+
+
+def _delta(pieces: Iterable[Piece]) -> dict[str, Any]:
+    """The pieces as a delta: a call's name comes with its id, its arguments by its index alone."""
+    delta: dict[str, Any] = {}
+    calls: dict[int, dict[str, Any]] = {}
+    for piece in pieces:
+        if piece.kind in ("content", "reasoning"):
+            name = "content" if piece.kind == "content" else "reasoning_content"
+            delta[name] = delta.get(name, "") + piece.text
+        elif piece.kind == "call":
+            calls[piece.number] = _call(piece) | {"index": piece.number}
+        else:
+            call = calls.setdefault(piece.number, {"index": piece.number, "function": {"arguments": ""}})
+            call["function"]["arguments"] += piece.text
+    return delta | {"tool_calls": list(calls.values())} if calls else delta
+
+
+def _message(pieces: Iterable[Piece]) -> dict[str, Any]:
+    """The pieces as keys of a message. Beside reasoning or calls, no content is null."""
+    delta = _delta(pieces)
+    for call in delta.get("tool_calls", ()):
+        del call["index"]
+    return {"content": None, **delta}
+
+
+def _call(piece: Piece) -> dict[str, Any]:
+    return {"id": new_call_id(), "type": "function", "function": {"name": piece.text, "arguments": ""}}
+
+
+def _ending(output: OutputDelta | CompletionOutput, *, has_called: bool) -> dict[str, Any]:
+    end = ending(output)
+    return end | {"finish_reason": "tool_calls"} if has_called and end["finish_reason"] == "stop" else end
+
+
+def _chat_choice(index: int, content: dict[str, Any], logprobs: dict[str, Any] | None) -> dict[str, Any]:
+    return {"index": index, **content, "logprobs": logprobs}

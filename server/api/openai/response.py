@@ -1,0 +1,109 @@
+"""What OpenAI's answers have in common, whole and in chunks, made from jobs; completions and chats each add theirs.
+
+A chunk is a prebuilt beginning and end around the one choice that changes; a token that is text alone, as nearly all
+are, costs no more JSON than that text.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ....engine.outputs import CompletionOutput, OutputDelta, TokenLogprobs
+from ...http.json_response import dumps
+from ...jobs.job import Job, usage
+from ..native.response import finite_logprob
+
+TokenText = Callable[[int], str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """What all chunks of one answer share."""
+
+    id: str
+    model: str
+    created: int
+
+    def fields(self, kind: str) -> dict[str, Any]:
+        """The first keys of an answer of this `object` kind."""
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+
+
+class Shape:
+    """One of the two kinds of answer. `token_text` gives the text of a single token, for logprobs."""
+
+    kind: str
+    chunk_kind: str
+
+    def __init__(self, head: Head, token_text: TokenText, *, include_usage: bool = False) -> None:
+        self._head = head
+        self._token_text = token_text
+        self._include_usage = include_usage
+        self._prefix = dumps(head.fields(self.chunk_kind))[:-1] + ',"choices":['
+        self._suffix = '],"usage":null}' if include_usage else "]}"
+
+    def answer(self, jobs: Sequence[Job]) -> dict[str, Any]:
+        """The whole answer, once all jobs have ended. For `dump_pieces`: token texts are found while it is written."""
+        n = len(jobs[0].outputs)
+        choices = [
+            self.choice(number * n + output.index, output, job)
+            for number, job in enumerate(jobs)
+            for output in job.outputs
+        ]
+        return {**self._head.fields(self.kind), "choices": choices, "usage": self.usage(jobs)}
+
+    def chunk(self, index: int, delta: OutputDelta, *, text_offset: int) -> str | None:
+        """One event's chunk for choice `index`; `text_offset` characters have gone before."""
+        if delta.logprobs is None and delta.finish_reason is None:
+            return self._prefix + self.plain_choice(index, delta.text) + self._suffix
+        choice = self.chunk_choice(index, delta, text_offset)
+        choice["finish_reason"] = None
+        if delta.finish_reason is not None:
+            choice |= ending(delta)
+        return self._prefix + dumps(choice) + self._suffix
+
+    def usage_chunk(self, jobs: Sequence[Job]) -> str:
+        """The last chunk, if usage was asked for."""
+        return self._prefix + '],"usage":' + dumps(self.usage(jobs)) + "}"
+
+    def usage(self, jobs: Sequence[Job]) -> dict[str, Any]:
+        """The tokens of the answer."""
+        return full_usage(jobs)
+
+    def first_chunk(self, index: int, job: Job) -> str | None:
+        """What comes before a choice's first event."""
+        return None
+
+    def choice(self, index: int, output: CompletionOutput, job: Job) -> dict[str, Any]:
+        """One choice of the whole answer."""
+        raise NotImplementedError
+
+    def chunk_choice(self, index: int, delta: OutputDelta, text_offset: int) -> dict[str, Any]:
+        """One choice of a chunk, without finish_reason."""
+        raise NotImplementedError
+
+    def plain_choice(self, index: int, text: str) -> str:
+        """The JSON of a choice in a chunk that carries nothing but this text: nearly all of them."""
+        raise NotImplementedError
+
+
+def full_usage(jobs: Sequence[Job]) -> dict[str, Any]:
+    """Usage with the share of the prompts that came from the prefix cache."""
+    return {**usage(*jobs), "prompt_tokens_details": {"cached_tokens": sum(job.num_cached_tokens for job in jobs)}}
+
+
+def ending(output: OutputDelta | CompletionOutput) -> dict[str, Any]:
+    """Why it ended, in OpenAI's words, which know no timeout: it ran out of room to go on."""
+    if output.finish_reason == "timeout":
+        return {"finish_reason": "length", "stop_reason": "timeout"}
+    return {"finish_reason": output.finish_reason, "stop_reason": output.stop_reason}
+
+
+def scored_token(item: TokenLogprobs, token_text: TokenText) -> dict[str, Any]:
+    """A token with its logprob and the likeliest ones, as chats and responses show it."""
+
+    def one(token_id: int, logprob: float) -> dict[str, Any]:
+        text = token_text(token_id)
+        return {"token": text, "logprob": finite_logprob(logprob), "bytes": list(text.encode("utf-8", "replace"))}
+
+    return {**one(item.token_id, item.logprob), "top_logprobs": [one(*each) for each in item.top]}

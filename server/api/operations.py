@@ -1,0 +1,116 @@
+"""The routes for operators and tools: is it alive, is it ready, what does it do, and the tokenizer."""
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ...engine.errors import InvalidRequestError
+from ...engine.sampling_params import check_token_ids
+from ..http.errors import NotReadyError, describe
+from ..http.json_body import read_json
+from ..http.json_response import JsonResponse
+from ..http.openapi import request_body
+from ..service import service_of
+from ..version import package_version
+from .chat_request import chat_prompt, take_chat
+from .fields import is_ids, take_bool
+
+router = APIRouter(tags=["operations"])
+
+
+@router.head("/health", include_in_schema=False)
+@router.get("/health")
+async def health(request: Request) -> Response:
+    """200 while the engine makes progress; it may be draining."""
+    service = service_of(request)
+    if service.state not in ("ready", "draining"):
+        return describe(service.not_ready()).response()
+    if not service.engine.is_healthy:
+        return describe(NotReadyError("the engine makes no progress", code="stalled")).response()
+    return JsonResponse({"status": "ok"})
+
+
+@router.head("/ready", include_in_schema=False)
+@router.get("/ready")
+async def ready(request: Request) -> Response:
+    """200 while new work is taken."""
+    service = service_of(request)
+    if service.state != "ready":
+        return describe(service.not_ready()).response()
+    return JsonResponse({"status": "ready"})
+
+
+@router.head("/version", include_in_schema=False)
+@router.get("/version")
+async def version() -> Response:
+    """The version of splitfuse."""
+    return JsonResponse({"version": package_version()})
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """What Prometheus scrapes."""
+    return Response(service_of(request).metrics.render(), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/stats")
+async def stats(request: Request) -> Response:
+    """A snapshot of requests, blocks and the last steps."""
+    service = service_of(request)
+    about = {
+        "model": service.settings.model_name,
+        "version": package_version(),
+        "state": service.state,
+        "num_results": len(service.results),
+        "num_result_bytes": service.results.num_bytes,
+    }
+    return JsonResponse(about | service.engine_stats())
+
+
+@router.post("/tokenize", openapi_extra=request_body(prompt="Once upon a time"))
+async def tokenize(request: Request) -> Response:
+    """The token ids of a prompt, or of messages in the chat template."""
+    service = service_of(request)
+    fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
+    service.check_model(fields.pop("model", None))
+    add_special_tokens = take_bool(fields, "add_special_tokens", default=True)
+    if (fields.get("prompt") is None) == (fields.get("messages") is None):
+        raise InvalidRequestError("send either prompt or messages", param="prompt")
+    if fields.get("messages") is not None:
+        fields.pop("prompt", None)
+        chat = take_chat(fields)
+        _refuse_others(fields)
+        tokens, _ = await chat_prompt(service, chat)
+    else:
+        fields.pop("messages", None)
+        prompt = fields.pop("prompt")
+        if not isinstance(prompt, str):
+            raise InvalidRequestError("prompt must be a string", param="prompt")
+        _refuse_others(fields)
+        tokens = await service.encode(prompt, add_special_tokens=add_special_tokens)
+    return JsonResponse({"tokens": tokens, "count": len(tokens), "max_model_len": service.engine.max_model_len})
+
+
+@router.post("/detokenize", openapi_extra=request_body(tokens=[1, 2, 3]))
+async def detokenize(request: Request) -> Response:
+    """The text of token ids, special tokens included."""
+    service = service_of(request)
+    fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
+    service.check_model(fields.pop("model", None))
+    tokens = fields.pop("tokens", None)
+    _refuse_others(fields)
+    if not is_ids(tokens):
+        raise InvalidRequestError("tokens must be a list of token ids (integers)", param="tokens")
+    engine = service.engine
+    check_token_ids(tokens, vocab_size=engine.model_config.vocab_size, param="tokens")
+    text = await asyncio.to_thread(service.tokenizer.decode, tokens, skip_special_tokens=False)
+    return JsonResponse({"prompt": text})
+
+
+def _refuse_others(fields: dict[str, Any]) -> None:
+    if fields:
+        raise InvalidRequestError(f"unknown field {min(fields)!r}", param=min(fields))

@@ -1,0 +1,159 @@
+"""The output of a response: items made of an answer's pieces, and the events that tell of them while they grow."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ....engine.chat.answer_parts import Piece
+
+Event = dict[str, Any]
+
+
+class OutputItems:
+    """`items` so far, the last one perhaps still growing. Ids follow from the response's, so they are always the same.
+
+    Events lack their sequence numbers. Once an answer has ended, `finish` ends its output.
+    """
+
+    def __init__(self, response_id: str) -> None:
+        self._response_id = response_id
+        self._items: list[_Item] = []
+
+    @property
+    def items(self) -> list[dict[str, Any]]:
+        """The items as the response holds them."""
+        return [item.value() for item in self._items]
+
+    def push(self, pieces: Iterable[Piece], *, logprobs: Sequence[Any] = ()) -> list[Event]:
+        """Take pieces; `logprobs` belong to the first text among them, and are forgotten if there is none."""
+        events: list[Event] = []
+        for piece in pieces:
+            kind = "arguments" if piece.kind == "call" else piece.kind
+            if not self._items or self._items[-1].kind != kind or piece.kind == "call":
+                events += self._close("completed") + self._begin(kind, piece.text)
+            if piece.kind != "call":
+                events.append(self._items[-1].grow(piece.text, logprobs))
+                logprobs = () if kind == "content" else logprobs
+        return events
+
+    def finish(self, *, status: str) -> list[Event]:
+        """End the last item; an answer without anything is an empty message."""
+        begun = [] if self._items else self._begin("content", "")
+        return begun + self._close(status)
+
+    def _close(self, status: str) -> list[Event]:
+        return self._items[-1].close(status) if self._items else []
+
+    def _begin(self, kind: str, name: str) -> list[Event]:
+        number = len(self._items)
+        digest = hashlib.sha256(f"{self._response_id} {number}".encode()).hexdigest()[:32]
+        self._items.append(_Call(number, digest, name) if kind == "arguments" else _Text(number, digest, kind))
+        return self._items[-1].begin()
+
+
+class _Item:
+    """One item, its text in pieces."""
+
+    kind: str
+
+    def __init__(self, number: int, item_id: str) -> None:
+        self._number = number
+        self._id = item_id
+        self._status = "in_progress"
+        self._texts: list[str] = []
+
+    def value(self) -> dict[str, Any]:
+        """What the response shows of it."""
+        raise NotImplementedError
+
+    def begin(self) -> list[Event]:
+        """The events of its beginning."""
+        return [self._of_item("added")]
+
+    def grow(self, text: str, logprobs: Sequence[Any]) -> Event:
+        """Append; the event."""
+        raise NotImplementedError
+
+    def close(self, status: str) -> list[Event]:
+        """The events of its end."""
+        self._status = status
+        return [self._of_item("done")]
+
+    def _of_item(self, what: str) -> Event:
+        return {"type": f"response.output_item.{what}", "output_index": self._number, "item": self.value()}
+
+    def _event(self, kind: str, **more: Any) -> Event:
+        return {"type": f"response.{kind}", "item_id": self._id, "output_index": self._number, **more}
+
+
+class _Text(_Item):
+    """A message or reasoning: an item with one part of text."""
+
+    def __init__(self, number: int, digest: str, kind: str) -> None:
+        super().__init__(number, f"{'msg' if kind == 'content' else 'rs'}_{digest}")
+        self.kind = kind
+        self._part_kind = "output_text" if kind == "content" else "reasoning_text"
+        self._logprobs: list[Any] = []
+        self._has_part = False
+
+    def value(self) -> dict[str, Any]:
+        about: dict[str, Any] = {"type": "reasoning", "summary": []}
+        if self.kind == "content":
+            about = {"type": "message", "role": "assistant"}
+        return {"id": self._id, "status": self._status, **about, "content": [self._part()] if self._has_part else []}
+
+    def begin(self) -> list[Event]:
+        events = [*super().begin(), self._of_part("content_part.added", part=self._part())]
+        self._has_part = True
+        return events
+
+    def grow(self, text: str, logprobs: Sequence[Any]) -> Event:
+        self._texts.append(text)
+        if self.kind != "content":
+            return self._of_part("reasoning_text.delta", delta=text)
+        self._logprobs.extend(logprobs)
+        return self._of_part("output_text.delta", delta=text, logprobs=list(logprobs))
+
+    def close(self, status: str) -> list[Event]:
+        part = self._part()
+        more = {"logprobs": self._logprobs} if self.kind == "content" else {}
+        return [
+            self._of_part(f"{self._part_kind}.done", text=part["text"], **more),
+            self._of_part("content_part.done", part=part),
+            *super().close(status),
+        ]
+
+    def _part(self) -> dict[str, Any]:
+        more: dict[str, Any] = {"annotations": [], "logprobs": self._logprobs} if self.kind == "content" else {}
+        return {"type": self._part_kind, "text": "".join(self._texts), **more}
+
+    def _of_part(self, kind: str, **more: Any) -> Event:
+        return self._event(kind, content_index=0, **more)
+
+
+class _Call(_Item):
+    """A call of a function."""
+
+    kind = "arguments"
+
+    def __init__(self, number: int, digest: str, name: str) -> None:
+        super().__init__(number, f"fc_{digest}")
+        self._about = {"call_id": f"call_{digest}", "name": name}
+
+    def value(self) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "type": "function_call",
+            "status": self._status,
+            **self._about,
+            "arguments": "".join(self._texts),
+        }
+
+    def grow(self, text: str, logprobs: Sequence[Any]) -> Event:
+        self._texts.append(text)
+        return self._event("function_call_arguments.delta", delta=text)
+
+    def close(self, status: str) -> list[Event]:
+        name, arguments = self._about["name"], "".join(self._texts)
+        done = self._event("function_call_arguments.done", name=name, arguments=arguments)
+        return [done, *super().close(status)]

@@ -1,0 +1,1 @@
+"""What `splitfuse COMMAND` runs, one file per command."""

@@ -1,0 +1,178 @@
+"""`splitfuse doctor`: what is installed, which device there is, what is missing and how to mend it."""
+
+import contextlib
+import importlib
+import logging
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...engine.config import DEMO_FOLDER, EngineConfig
+from ...engine.errors import ConfigError
+from ...engine.models.registry import read_model_config
+
+SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report. `fix` is shown if it is not ok; `is_needed` False makes it a remark."""
+
+    name: str
+    text: str
+    ok: bool = True
+    fix: str = ""
+    is_needed: bool = True
+
+    def __str__(self) -> str:
+        mark = "ok" if self.ok else "MISSING" if self.is_needed else "no"
+        fix = f"\n{'':<21}fix: {self.fix}" if self.fix and not self.ok else ""
+        return f"{self.name:<12} {mark:<7} {self.text}{fix}"
+
+
+def doctor(model: str | None) -> int:
+    """Print the report. 0 if everything needed is there, else 1."""
+    findings = list(examine(model))
+    print("\n".join(map(str, findings)))
+    return 0 if all(finding.ok or not finding.is_needed for finding in findings) else 1
+
+
+def examine(model: str | None) -> Iterator[Finding]:
+    """All findings, in the order of the report."""
+    checks: list[Callable[[], Finding]] = [_python, _torch, _cuda, _triton, _c_compiler, _cpu_library, _memory, _cores]
+    for check in checks:
+        yield check()
+    yield _model(model)
+
+
+def _python() -> Finding:
+    version = platform.python_version()
+    is_enough = sys.version_info >= (3, 11)
+    return Finding("python", f"{version} at {sys.executable}", is_enough, "install Python 3.11 or newer")
+
+
+def _torch() -> Finding:
+    try:
+        torch = importlib.import_module("torch")
+    except Exception as exc:  # a broken install raises anything
+        return Finding("torch", f"{type(exc).__name__}: {exc}", False, "pip install 'torch>=2.9'")
+    target = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU"
+    return Finding("torch", f"{torch.__version__}, built for {target}")
+
+
+def _cuda() -> Finding:
+    try:
+        torch = importlib.import_module("torch")
+    except Exception:
+        return Finding("CUDA", "unknown without torch", False, is_needed=False)
+    if torch.cuda.is_available():
+        gib = torch.cuda.get_device_properties(0).total_memory / 2**30
+        return Finding("CUDA", f"{torch.cuda.get_device_name(0)}, {gib:.0f} GiB, {torch.cuda.device_count()} device(s)")
+    if shutil.which("nvidia-smi") is None:
+        return Finding("CUDA", "no NVIDIA driver; the CPU is used", False, "install the NVIDIA driver", is_needed=False)
+    if torch.version.cuda is None:
+        text = "a driver is there, but this torch is for CPU"
+        return Finding("CUDA", text, False, "pip install torch", is_needed=False)
+    fix = "compare `nvidia-smi` with torch.version.cuda; in a container start it with --gpus all"
+    return Finding("CUDA", "a driver is there, but torch sees no device", False, fix, is_needed=False)
+
+
+def _triton() -> Finding:
+    try:
+        triton = importlib.import_module("triton")
+    except Exception:
+        fix = "pip install 'splitfuse[gpu]'"
+        return Finding("triton", "not installed; only CUDA needs it", False, fix, is_needed=False)
+    return Finding("triton", triton.__version__)
+
+
+def _c_compiler() -> Finding:
+    # Triton's own order. It takes no `cc`.
+    for name in filter(None, (os.environ.get("CC"), "gcc", "clang")):
+        if path := shutil.which(name):
+            return Finding("C compiler", f"{path}, for Triton on CUDA")
+    text = "none; Triton, which only CUDA uses, needs one at run time"
+    return Finding("C compiler", text, False, "apt-get install gcc, or set CC", is_needed=False)
+
+
+def _cpu_library() -> Finding:
+    """Whether the CPU's own kernels can be built and loaded; tried out, since a compiler alone proves little."""
+    name, slow = "CPU library", "CPU attention runs on torch ops, several times slower"
+    if os.environ.get("SPLITFUSE_NATIVE") == "0":
+        return Finding(name, f"switched off by SPLITFUSE_NATIVE=0; {slow}", False, "unset it", is_needed=False)
+    said: list[str] = []
+    try:
+        native = importlib.import_module("..kernels.cpu.build", __package__)
+        compiler = native.find_compiler()
+        with _listening("splitfuse.kernels", said):
+            is_loaded = native.library() is not None
+    except Exception as exc:  # torch is broken, or the library lacks a function
+        return Finding(name, f"{type(exc).__name__}: {exc}", False, "mend torch first", is_needed=False)
+    if is_loaded:
+        return Finding(name, f"built with {compiler} and loaded")
+    if compiler is None:
+        return Finding(name, f"no C++ compiler; {slow}", False, "apt-get install g++, or set CXX", is_needed=False)
+    reason = " ".join(" ".join(said).split()) or "not loaded"
+    return Finding(name, reason, False, "apt-get install g++, or set CXX to one that works", is_needed=False)
+
+
+@contextlib.contextmanager
+def _listening(logger_name: str, said: list[str]) -> Iterator[None]:
+    """Take the logger's messages into `said` instead of the log."""
+
+    def keep(record: logging.LogRecord) -> bool:
+        said.append(record.getMessage())
+        return False
+
+    logger = logging.getLogger(logger_name)
+    logger.addFilter(keep)
+    try:
+        yield
+    finally:
+        logger.removeFilter(keep)
+
+
+def _memory() -> Finding:
+    try:
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    except (AttributeError, ValueError, OSError):
+        return Finding("memory", "unknown on this system", False, is_needed=False)
+    fix = "use a smaller model, or --kv-cache-memory-bytes"
+    return Finding("memory", f"{total:.1f} GiB", total >= 2, fix, is_needed=False)
+
+
+def _cores() -> Finding:
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Finding("cores", f"{num_cores} usable of {os.cpu_count()}")
+
+
+def _model(model: str | None) -> Finding:
+    try:
+        settings = EngineConfig(model=model)
+        folder = DEMO_FOLDER if model is None else Path(model).expanduser()
+        if not folder.is_dir():
+            if _looks_like_hub_id(str(model)):
+                text = f"{model} is no local folder; `serve` would ask the Hugging Face hub"
+                return Finding("model", text, False, is_needed=False)
+            importlib.import_module("..engine.model_runner", __package__).model_folder(
+                settings, settings.model
+            )  # says what is wrong
+        config = read_model_config(folder)
+    except (ConfigError, ImportError) as exc:
+        return Finding("model", str(exc), False, "give a folder that is there and whole, of a supported model")
+    missing = [" or ".join(names) for names in (SAFETENSORS, ("tokenizer.json",)) if not _has_any(folder, names)]
+    text = f"{config.architecture} in {folder}"
+    return Finding("model", f"{text}: no {', no '.join(missing)}" if missing else text, not missing, "fetch it again")
+
+
+def _looks_like_hub_id(model: str) -> bool:
+    """Whether `serve` would go to the network with this; a report must not download a model."""
+    return model.count("/") == 1 and not model.startswith((".", "/", "~"))
+
+
+def _has_any(folder: Path, names: tuple[str, ...]) -> bool:
+    return any((folder / name).exists() for name in names)

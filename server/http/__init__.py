@@ -1,0 +1,1 @@
+"""HTTP without an API: bodies, JSON, SSE, authentication, errors, disconnects."""

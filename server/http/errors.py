@@ -1,0 +1,174 @@
+"""How failures look to HTTP users: one envelope, a closed set of types, nothing of the inside.
+
+`describe` turns any exception into a Problem; a bug becomes a 500 that carries only an id, which is in the log.
+"""
+
+import logging
+import math
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ...engine.errors import (
+    ConstraintError,
+    InvalidRequestError,
+    ModelNotFoundError,
+    QueueFullError,
+    RequestFailedError,
+    SplitfuseError,
+    UnavailableError,
+)
+from .json_response import JsonResponse
+
+logger = logging.getLogger(__name__)
+
+RETRY_AFTER_S = 2
+
+
+class NotReadyError(UnavailableError):
+    """No new work now; `code` says why: loading, draining, failed, stalled or cancelled."""
+
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class AuthenticationError(SplitfuseError):
+    """The request has no key or a wrong one."""
+
+
+class ResultNotFoundError(SplitfuseError):
+    """No such result for this caller. One text for unknown, expired and foreign: they must not be told apart."""
+
+    def __init__(self) -> None:
+        super().__init__("no such result: unknown, expired, or not yours")
+
+
+class BodyTooLargeError(SplitfuseError):
+    """The body is longer than max_body_bytes."""
+
+
+class BodyTooSlowError(SplitfuseError):
+    """The body did not arrive in time."""
+
+
+class EngineDiedError(SplitfuseError):
+    """The engine's loop has ended of an error of its own: this process can serve no more."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A failure in the words of the HTTP contract."""
+
+    status: int
+    message: str
+    type: str = "invalid_request_error"
+    param: str | None = None
+    code: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def error(self) -> dict[str, Any]:
+        """What stands under "error"."""
+        return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+
+    def envelope(self) -> dict[str, Any]:
+        """The body of an error answer, and the data of an error event."""
+        return {"error": self.error()}
+
+    def response(self) -> JsonResponse:
+        """The answer."""
+        return JsonResponse(self.envelope(), status_code=self.status, headers=dict(self.headers))
+
+
+def describe(exc: BaseException) -> Problem:
+    """The Problem of an exception. Logs what the user must not see."""
+    if isinstance(exc, SplitfuseError):
+        return _ours(exc)
+    if isinstance(exc, HTTPException):
+        return _http(exc)
+    if isinstance(exc, RequestValidationError):
+        return Problem(400, "the request is not valid")
+    return _logged(exc)
+
+
+def _ours(exc: SplitfuseError) -> Problem:
+    text = str(exc)
+    match exc:
+        case InvalidRequestError():
+            return Problem(400, text, param=exc.param, code=exc.code)
+        case AuthenticationError():
+            headers = {"WWW-Authenticate": "Bearer"}
+            return Problem(401, text, "authentication_error", code="invalid_api_key", headers=headers)
+        case ModelNotFoundError():
+            return Problem(404, text, "not_found_error", param="model", code="model_not_found")
+        case ResultNotFoundError():
+            return Problem(404, text, "not_found_error", code="result_not_found")
+        case BodyTooSlowError():
+            return Problem(408, text, code="body_too_slow", headers={"Connection": "close"})
+        case BodyTooLargeError():
+            return Problem(413, text, code="body_too_large", headers={"Connection": "close"})
+        case QueueFullError():
+            retry_after = max(1, math.ceil(exc.retry_after_s))
+            return Problem(429, text, "rate_limit_error", code="queue_full", headers={"Retry-After": str(retry_after)})
+        case UnavailableError():
+            code = exc.code if isinstance(exc, NotReadyError) else None
+            return Problem(503, text, "service_unavailable", code=code, headers={"Retry-After": str(RETRY_AFTER_S)})
+        case ConstraintError():
+            return Problem(400, text, param=exc.param, code="constraint_not_met")
+        case RequestFailedError():
+            return _internal(exc.error_id)
+        case _:
+            return _logged(exc)  # a ConfigError, say: the model folder turned out broken only now
+
+
+def _http(exc: HTTPException) -> Problem:
+    headers = exc.headers or {}
+    if exc.status_code == 404:
+        return Problem(404, "there is nothing at this path", "not_found_error", headers=headers)
+    if exc.status_code == 405:
+        return Problem(405, "this path does not take this method", code="method_not_allowed", headers=headers)
+    kind = "server_error" if exc.status_code >= 500 else "invalid_request_error"
+    return Problem(exc.status_code, str(exc.detail), kind, headers=headers)
+
+
+def _logged(exc: BaseException) -> Problem:
+    error_id = secrets.token_hex(8)
+    logger.error("error %s", error_id, exc_info=exc)
+    return _internal(error_id)
+
+
+def _internal(error_id: str) -> Problem:
+    return Problem(500, f"internal error; the server's log has it under {error_id}", "server_error", code=error_id)
+
+
+class UnexpectedErrors:
+    """ASGI middleware: an exception that nobody named becomes a 500 in the envelope, and the log gets its traceback."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = False
+
+        async def watching_send(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watching_send)
+        except ClientDisconnect:
+            pass  # nobody is left to be answered
+        except Exception as exc:
+            if started:
+                raise
+            await describe(exc).response()(scope, receive, send)

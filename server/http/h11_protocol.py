@@ -1,0 +1,129 @@
+"""uvicorn's HTTP/1.1 connection with what it lacks: deadlines for slow heads and stalled readers, and our envelope."""
+
+import asyncio
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from .errors import Problem
+from .json_response import dumps
+
+HEAD_DEADLINE_S = 10.0
+STALL_S = 60.0  # a reader that takes nothing for so long, with the socket's buffers full, is gone
+MAX_HEAD_BYTES = 32 * 1024
+_PIECE_BYTES = 16 * 1024
+# Longer than the clients' own, so that it is they who close idle connections and no request meets a closing one.
+KEEP_ALIVE_S = 75
+# Where a request's scope holds Connection.write_chunk, if its answer's body can be written so.
+WRITE_CHUNK = "splitfuse.write_chunk"
+
+
+class Connection(H11Protocol):
+    """Closes when a request's head is not complete in time, or a reader takes nothing: neither may collect connections.
+
+    Never writes an access log, whatever handlers there are: paths hold result ids.
+    """
+
+    _head_deadline: asyncio.TimerHandle | None = None
+    _stall_deadline: asyncio.TimerHandle | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.access_log = False
+        self._is_lost = False
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the clock for the first head."""
+        super().connection_made(transport)
+        self._set_deadline(True)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse in pieces: h11 bounds only a head that it sees incomplete, and a read can bring a large one whole."""
+        for start in range(0, len(data), _PIECE_BYTES):
+            if not self.transport.is_closing():
+                super().data_received(data[start : start + _PIECE_BYTES])
+        self._watch_head()
+
+    def handle_events(self) -> None:
+        """Let the application write the body of a new request's answer without detours, where it goes out in chunks."""
+        super().handle_events()
+        scope = self._open_scope()
+        if scope.get("http_version") == "1.1" and scope.get("method") != "HEAD":
+            scope[WRITE_CHUNK] = self.write_chunk
+
+    async def write_chunk(self, data: bytes) -> None:
+        """Write a piece of a body of unknown length that has begun; nothing if the reader has gone.
+
+        Waits while the reader has fallen behind. Writes what h11 would, past the wrappers of ASGI's `send` and h11's
+        state machine, which take as long as all else that a token costs.
+        """
+        await self._has_room.wait()
+        if data and not self._is_lost:  # an empty chunk would be the last one
+            self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def on_response_complete(self) -> None:
+        """A pipelined head may be on its way already."""
+        super().on_response_complete()
+        self._watch_head()
+
+    def pause_writing(self) -> None:
+        """The reader has fallen behind by all the buffers there are."""
+        super().pause_writing()
+        self._has_room.clear()
+        self._stall_deadline = self.loop.call_later(STALL_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It reads again."""
+        super().resume_writing()
+        self._has_room.set()
+        self._stop_stall_clock()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the clocks, and let go of who waits to write."""
+        self._is_lost = True
+        self._has_room.set()
+        self._open_scope().pop(WRITE_CHUNK, None)  # it leads back here, and would be left to the collector
+        self._set_deadline(False)
+        self._stop_stall_clock()
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP request."""
+        body = dumps(Problem(400, msg).envelope()).encode("ascii")
+        headers = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
+        events: list[Any] = [
+            h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
+            h11.Data(data=body),
+            h11.EndOfMessage(),
+        ]
+        for event in events:
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    def _open_scope(self) -> dict[str, Any]:
+        """The last request's scope. Empty before the first one, and if uvicorn should come to keep it elsewhere."""
+        return getattr(self, "scope", None) or {}
+
+    def _watch_head(self) -> None:
+        """A head is on its way while bytes are there and no request is."""
+        self._set_deadline(self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0]))
+
+    def _set_deadline(self, is_wanted: bool) -> None:
+        if self._head_deadline is not None and not is_wanted:
+            self._head_deadline.cancel()
+            self._head_deadline = None
+        elif self._head_deadline is None and is_wanted:
+            self._head_deadline = self.loop.call_later(HEAD_DEADLINE_S, self._give_up)
+
+    def _stop_stall_clock(self) -> None:
+        if self._stall_deadline is not None:
+            self._stall_deadline.cancel()
+            self._stall_deadline = None
+
+    def _give_up(self) -> None:
+        self._head_deadline = None
+        if not self.transport.is_closing():
+            self.transport.close()

@@ -1,0 +1,143 @@
+"""A request's body as a JSON object, or the reason why not. What leaves here can be echoed, logged and encoded.
+
+Refused with 400: invalid UTF-8 or JSON, NaN and infinities in any spelling, duplicate keys, lone surrogates, numbers
+of absurd length, deep nesting, anything but an object. Refused with 413: more than the limit. Content-Type is ignored.
+"""
+
+import asyncio
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from starlette.requests import Request
+
+from ...engine.errors import InvalidRequestError
+from .errors import BodyTooLargeError, BodyTooSlowError
+
+MAX_DEPTH = 64
+MAX_DIGITS = 64
+MAX_KEY_CHARS = 128
+DEADLINE_S = 30.0
+# A client that is still writing does not read; so much of a refused body is read and dropped before the answer.
+DROPPED_BYTES = 8 * 2**20
+
+
+async def read_json(request: Request, *, max_bytes: int) -> dict[str, Any]:
+    """The body of a POST. Raises InvalidRequestError, BodyTooLargeError, BodyTooSlowError."""
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            body = await _read(request, max_bytes=max_bytes)
+    except TimeoutError as exc:
+        raise BodyTooSlowError(f"the body did not arrive within {DEADLINE_S:g} s") from exc
+    return parse(body)
+
+
+def parse(body: bytes) -> dict[str, Any]:
+    """The JSON object in these bytes. Raises InvalidRequestError."""
+    try:
+        value = json.loads(
+            body.decode("utf-8"),
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
+            parse_int=_short_int,
+            object_pairs_hook=_without_duplicates,
+        )
+    except UnicodeDecodeError as exc:
+        raise InvalidRequestError(f"the body is not valid UTF-8 at byte {exc.start}") from exc
+    except json.JSONDecodeError as exc:
+        raise InvalidRequestError(f"the body is not valid JSON: {exc}") from exc
+    except RecursionError as exc:
+        raise InvalidRequestError(f"the body nests deeper than {MAX_DEPTH} levels") from exc
+    if not isinstance(value, dict):
+        raise InvalidRequestError('the body must be a JSON object, as in {"prompt": "Once"}')
+    if any(len(key) > MAX_KEY_CHARS for key in value):
+        raise InvalidRequestError(f"a field's name is longer than {MAX_KEY_CHARS} characters")
+    # Both checks walk the whole value, so they run only if the bytes allow a finding.
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+        _check_depth(value)
+    if b"\\u" in body:
+        _check_strings(value)
+    return value
+
+
+async def _read(request: Request, *, max_bytes: int) -> bytes:
+    error = BodyTooLargeError(f"the body is longer than {max_bytes} bytes; send less or raise --max-body-bytes")
+    declared = request.headers.get("content-length", "")
+    is_waiting = "expect" in request.headers
+    if declared.isdigit() and int(declared[:20]) > (max_bytes if is_waiting else max_bytes + DROPPED_BYTES):
+        raise error
+    chunks: list[bytes] = []
+    num_bytes = 0
+    async for chunk in request.stream():
+        num_bytes += len(chunk)
+        if num_bytes <= max_bytes:
+            chunks.append(chunk)
+        elif num_bytes > max_bytes + DROPPED_BYTES:
+            break
+    if num_bytes > max_bytes:
+        raise error
+    return b"".join(chunks)
+
+
+def _refuse_constant(text: str) -> float:
+    raise InvalidRequestError(f"{text} is not a JSON number; all numbers must be finite")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise InvalidRequestError("a number is too large; all numbers must be finite")
+    return value
+
+
+def _short_int(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise InvalidRequestError(f"an integer of {len(text)} digits; at most {MAX_DIGITS} are read")
+    return int(text)
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise InvalidRequestError("an object holds the same key twice; which one is meant?")
+    return value
+
+
+def _check_depth(value: object) -> None:
+    level: list[object] = [value]
+    for _ in range(MAX_DEPTH):
+        level = [child for item in level for child in _children(item) if isinstance(child, (dict, list))]
+        if not level:
+            return
+    raise InvalidRequestError(f"the body nests deeper than {MAX_DEPTH} levels")
+
+
+def _check_strings(value: dict[str, Any]) -> None:
+    _check_text(value, param=None)
+    for name, child in value.items():
+        _check_text(child, param=name)
+
+
+def _check_text(value: object, *, param: str | None) -> None:
+    """Check the strings at and below the value; with no `param`, only the value's own keys."""
+    todo: list[object] = list(value) if param is None and isinstance(value, dict) else [value]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, str):
+            try:
+                item.encode("utf-8")
+            except UnicodeEncodeError as exc:
+                where = f"{param} holds" if param else "a key holds"
+                raise InvalidRequestError(f"{where} a lone surrogate; send valid Unicode", param=param) from exc
+        else:
+            todo.extend(_children(item))
+            if isinstance(item, dict):
+                todo.extend(item)
+
+
+def _children(value: object) -> Iterator[object]:
+    if isinstance(value, dict):
+        yield from value.values()
+    elif isinstance(value, list):
+        yield from value

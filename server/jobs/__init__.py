@@ -1,0 +1,1 @@
+"""Submitted requests and the store of their results."""

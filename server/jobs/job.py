@@ -1,0 +1,210 @@
+"""A job: one submitted request as its readers see it. The engine's sink writes it, polls and streams read it.
+
+The log of events only grows, so a reader needs no more than a position in it, and a slow one holds nobody up. It is
+bounded by the request's own max_tokens. Knows neither HTTP nor who stores it.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from ...engine.errors import RequestFailedError, SplitfuseError
+from ...engine.outputs import CompletionOutput, OutputDelta, PromptLogprobs, RequestMetrics, TokenLogprobs
+from ..http.errors import NotReadyError
+
+if TYPE_CHECKING:
+    from ...engine.async_engine import Handle
+
+# What an event costs beside its text, measured with tracemalloc: delta, ids tuple, list slot.
+EVENT_BYTES = 250
+LOGPROB_BYTES = 120
+
+
+class Attachment(Protocol):
+    """What an API keeps with a job; the job only counts its memory."""
+
+    @property
+    def num_bytes(self) -> int: ...
+
+
+class Signal:
+    """Wakes everyone who waits at the moment it fires; remembers nothing."""
+
+    def __init__(self) -> None:
+        self._waiters: set[asyncio.Future[bool]] = set()
+
+    def fire(self) -> None:
+        """Wake all who wait now."""
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(True)
+
+    async def wait(self, seconds: float | None = None) -> bool:
+        """Wait for the next `fire`; False if the time ran out."""
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[bool] = loop.create_future()
+        self._waiters.add(waiter)
+        timer = None if seconds is None else loop.call_later(seconds, _give_up, waiter)
+        try:
+            return await waiter
+        finally:
+            self._waiters.discard(waiter)
+            if timer is not None:
+                timer.cancel()
+
+
+def _give_up(waiter: asyncio.Future[bool]) -> None:
+    if not waiter.done():
+        waiter.set_result(False)
+
+
+class Job:
+    """One request, its outputs so far and the log of events: `events[i]` is the event with id i."""
+
+    def __init__(
+        self,
+        seq_id: str,
+        *,
+        model: str,
+        num_outputs: int = 1,
+        owner: str = "",
+        stream_interval: int = 1,
+        changed: Signal | None = None,
+        keeps_prompt: bool = False,
+    ) -> None:
+        self.seq_id = seq_id
+        self.created_at = int(time.time())
+        self.owner = owner
+        self.model = model
+        self.outputs = [CompletionOutput(index=index) for index in range(num_outputs)]
+        self.events: list[OutputDelta] = []
+        self.num_bytes = 0
+        self.num_prompt_tokens = 0
+        self.prompt: str | None = None  # the text given, whole; like the ids only if `keeps_prompt`: it can be long
+        self.prompt_token_ids: list[int] = []
+        self.prompt_logprobs: PromptLogprobs | None = None
+        self.attachment: Attachment | None = None  # what an API keeps of the request for its answers
+        self._keeps_prompt = keeps_prompt
+        self.changed = changed or Signal()
+        self.ended = asyncio.Event()
+        self.was_read = asyncio.Event()  # a reader has had the end
+        self.on_grow: Callable[[Job, int], None] | None = None
+        self._handle: Handle | None = None
+        self._stream_interval = stream_interval
+        self._pending: dict[int, OutputDelta] = {}
+        self._num_unfinished = num_outputs
+
+    def accept(self, handle: "Handle") -> None:
+        """Remember what the engine says of the request. The prompt itself is kept no longer than the job runs."""
+        self.num_prompt_tokens = len(handle.prompt_token_ids)
+        if self._keeps_prompt:
+            self.prompt_token_ids = handle.prompt_token_ids
+            self.prompt = handle.prompt if handle.params.truncate_prompt_tokens is None else None
+        if not self.finished:
+            self._handle = handle
+
+    def attach(self, attachment: Attachment) -> None:
+        """Keep what the API needs of the request, for as long as its result is kept."""
+        self.attachment = attachment
+        self.num_bytes += attachment.num_bytes
+
+    def sink(self, delta: OutputDelta) -> None:
+        """Take one delta from the engine."""
+        self.outputs[delta.index].add(delta)
+        if delta.prompt_logprobs is not None:
+            self.prompt_logprobs = delta.prompt_logprobs
+        is_last = delta.finish_reason is not None
+        if delta.token_ids or delta.text or delta.index in self._pending:
+            self._log(delta, flush=is_last)
+        if is_last:
+            self._num_unfinished -= 1
+            if self.finished:
+                self._handle = None
+                self.ended.set()
+        self.changed.fire()
+        self._grew(delta)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every output has ended."""
+        return self._num_unfinished == 0
+
+    @property
+    def status(self) -> str:
+        """queued, running, completed, failed or cancelled."""
+        if not self.finished:
+            is_started = self._handle is not None and self._handle.started
+            return "running" if self.events or is_started else "queued"
+        reasons = {output.finish_reason for output in self.outputs}
+        return "failed" if "error" in reasons else "cancelled" if "abort" in reasons else "completed"
+
+    @property
+    def num_completion_tokens(self) -> int:
+        """Tokens of all outputs so far."""
+        return sum(len(output.token_ids) for output in self.outputs)
+
+    @property
+    def num_cached_tokens(self) -> int:
+        """Prompt tokens that came from the prefix cache, where known."""
+        return max((m.num_cached_tokens for m in self.metrics), default=0)
+
+    @property
+    def metrics(self) -> list[RequestMetrics]:
+        """Metrics of the outputs that have ended."""
+        return [output.metrics for output in self.outputs if output.metrics is not None]
+
+    def failure(self) -> SplitfuseError | None:
+        """Why the job did not complete, if it has ended without."""
+        if self.status == "failed":
+            error = next((output.error for output in self.outputs if output.error is not None), None)
+            return error or RequestFailedError("the request failed", error_id="unknown")
+        if self.status == "cancelled":
+            return NotReadyError("the request was cancelled before its answer was complete", code="cancelled")
+        return None
+
+    async def wait(self, seconds: float) -> None:
+        """Return when the job has ended, or after so many seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.ended.wait()
+
+    def _log(self, delta: OutputDelta, *, flush: bool) -> None:
+        pending = self._pending.pop(delta.index, None)
+        event = delta if pending is None else _joined(pending, delta)
+        # The first token goes out at once: it is what people wait for.
+        is_first = len(self.outputs[delta.index].token_ids) == len(delta.token_ids)
+        if flush or is_first or len(event.token_ids) >= self._stream_interval:
+            self.events.append(event)
+        else:
+            self._pending[delta.index] = event
+
+    def _grew(self, delta: OutputDelta) -> None:
+        logprobs = sum(1 + len(item.top) for item in delta.logprobs or ())
+        num_bytes = EVENT_BYTES + 2 * len(delta.text) + 16 * len(delta.token_ids) + LOGPROB_BYTES * logprobs
+        num_bytes += delta.prompt_logprobs.num_bytes if delta.prompt_logprobs is not None else 0
+        self.num_bytes += num_bytes
+        if self.on_grow is not None:
+            self.on_grow(self, num_bytes)
+
+
+def _joined(first: OutputDelta, second: OutputDelta) -> OutputDelta:
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    if first.logprobs is not None or second.logprobs is not None:
+        logprobs = (first.logprobs or ()) + (second.logprobs or ())
+    return dataclasses.replace(
+        second, text=first.text + second.text, token_ids=first.token_ids + second.token_ids, logprobs=logprobs
+    )
+
+
+def usage(*jobs: Job) -> dict[str, int]:
+    """Tokens read and written, over jobs that make up one answer."""
+    num_prompt = sum(job.num_prompt_tokens for job in jobs)
+    num_completion = sum(job.num_completion_tokens for job in jobs)
+    return {
+        "prompt_tokens": num_prompt,
+        "completion_tokens": num_completion,
+        "total_tokens": num_prompt + num_completion,
+    }

@@ -1,0 +1,94 @@
+"""The result store: jobs that can be found again by their seq_id, by their owner only, for a while.
+
+Bounded by number and bytes: the oldest finished results go first, running ones never. The clock is an argument.
+"""
+
+import hmac
+import time
+from collections.abc import Callable
+
+from ...engine.errors import QueueFullError
+from ..http.errors import ResultNotFoundError
+from .job import Job
+
+ID_PREFIX = "resp_"  # what /v1/responses writes before an id
+_NUM_ID_CHARS = 32
+
+
+def seq_id_of(text: str) -> str:
+    """The id in either spelling."""
+    return text.removeprefix(ID_PREFIX) if len(text) > _NUM_ID_CHARS else text
+
+
+class ResultStore:
+    """`_finished` holds the ids of `_jobs` that have ended, in that order, with the time when."""
+
+    def __init__(
+        self, *, ttl: float, max_results: int, max_bytes: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._ttl = ttl
+        self._max_results = max_results
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._jobs: dict[str, Job] = {}
+        self._finished: dict[str, float] = {}
+        self.num_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def add(self, job: Job) -> None:
+        """Keep a job from now on. Raises QueueFullError when nothing may go to make room."""
+        self._drop_expired()
+        if len(self._jobs) >= self._max_results:
+            if not self._finished:
+                raise QueueFullError(
+                    f"{len(self._jobs)} unfinished results are kept, which is --max-results", retry_after_s=1.0
+                )
+            self._drop_oldest()
+        self._jobs[job.seq_id] = job
+        self.num_bytes += job.num_bytes
+        job.on_grow = self._grew
+        if job.finished:
+            self._finished[job.seq_id] = self._clock()
+
+    def get(self, seq_id: str, *, owner: str) -> Job:
+        """The owner's job. Raises ResultNotFoundError, which never tells why."""
+        self._drop_expired()
+        job = self._jobs.get(seq_id)
+        if job is None or not hmac.compare_digest(job.owner, owner):
+            raise ResultNotFoundError
+        return job
+
+    def forget(self, job: Job) -> None:
+        """Keep the job no longer; its readers can read on."""
+        if self._jobs.pop(job.seq_id, None) is not None:
+            self._finished.pop(job.seq_id, None)
+            self.num_bytes -= job.num_bytes
+            job.on_grow = None
+
+    def unfinished(self) -> list[Job]:
+        """Jobs that have not ended."""
+        return [job for job in self._jobs.values() if not job.finished]
+
+    def check(self) -> None:
+        """Assert the store's invariants."""
+        assert self.num_bytes == sum(job.num_bytes for job in self._jobs.values())
+        assert set(self._finished) == {seq_id for seq_id, job in self._jobs.items() if job.finished}
+        assert list(self._finished.values()) == sorted(self._finished.values())
+
+    def _grew(self, job: Job, num_bytes: int) -> None:
+        self.num_bytes += num_bytes
+        if job.finished and job.seq_id not in self._finished:
+            self._finished[job.seq_id] = self._clock()
+        # The newest result stays whatever its size: its owner has had no chance to read it.
+        while self.num_bytes > self._max_bytes and len(self._finished) > 1:
+            self._drop_oldest()
+
+    def _drop_expired(self) -> None:
+        now = self._clock()
+        while self._finished and now - next(iter(self._finished.values())) >= self._ttl:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        self.forget(self._jobs[next(iter(self._finished))])

@@ -1,0 +1,1 @@
+"""The process around the app: signals, banner, garbage collection, file limits."""

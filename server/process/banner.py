@@ -1,0 +1,41 @@
+"""What the terminal shows when the server is ready: what is served, on what, and a line to try it."""
+
+from typing import TYPE_CHECKING
+
+from ..settings import Settings
+from ..version import package_version
+
+if TYPE_CHECKING:
+    from ...engine.async_engine import AsyncEngine
+
+
+def panel(settings: Settings, engine: "AsyncEngine", *, port: int) -> str:
+    """The start panel as plain text."""
+    loaded = engine.loaded
+    url = f"http://{_visitable(settings.host)}:{port}"
+    num_tokens = loaded.num_blocks * settings.block_size
+    num_requests = num_tokens / loaded.max_model_len
+    rows = {
+        "model": settings.model_name + (" (the bundled demo; name a model to serve your own)" * settings.is_demo),
+        "device": f"{loaded.device}, {str(loaded.dtype).removeprefix('torch.')}",
+        "KV cache": f"{loaded.num_blocks} blocks = {num_tokens} tokens = "
+        f"{num_requests:.3g} requests of {loaded.max_model_len}",
+        "policy": f"{settings.batching_policy}, {settings.max_num_batched_tokens} tokens per step",
+        "API": f"{url}/generate  {url}/v1",
+        "more": f"{url}/docs  {url}/metrics  {url}/stats",
+        "try": curl(settings, url),
+    }
+    lines = [f"splitfuse {package_version()} is ready; Ctrl-C stops it"]
+    return "\n".join(lines + [f"  {name:<9} {text}" for name, text in rows.items()])
+
+
+def curl(settings: Settings, url: str) -> str:
+    """One line that shows a streamed answer."""
+    key = ' -H "Authorization: Bearer $SPLITFUSE_API_KEY"' if settings.api_key else ""
+    return f'curl -N {url}/generate{key} -d \'{{"prompt": "Once upon a time", "stream": true}}\''
+
+
+def _visitable(host: str) -> str:
+    """The host as one writes it in a URL on this machine."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
+    return f"[{host}]" if ":" in host else host

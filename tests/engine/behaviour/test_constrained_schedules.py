@@ -1,0 +1,163 @@
+"""Structured output under any schedule: preemption, steps tried again and a broken neighbour change no token."""
+
+import random
+
+import pytest
+from faulty_drafters import Prophet, speculate
+from random_schedule import Arrival, random_llm, run_schedule
+from random_schemas import random_schema
+from tiny_models import VOCAB_SIZE
+
+from splitfuse.engine import LLM, SamplingParams, StructuredOutputs
+from splitfuse.engine.batch import Batch, Moves, RowResult
+from splitfuse.engine.errors import ConstraintError
+from splitfuse.engine.input_processor import Reading
+from splitfuse.engine.outputs import CompletionOutput
+
+
+def constrained_arrivals(rng: random.Random, count: int) -> list[Arrival]:
+    """Prompts of which most have a grammar, none the same, some several outputs."""
+    made = []
+    for index in range(count):
+        outputs: StructuredOutputs | None = rng.choice(
+            [
+                None,
+                StructuredOutputs(regex=f"[a-z]{{{rng.randint(1, 9)},}}"),
+                StructuredOutputs(json=random_schema(rng, depth=3)),
+                StructuredOutputs(json_object=True),
+                StructuredOutputs(choice=[f"choice {n}" for n in range(rng.randint(1, 9))]),
+            ]
+        )
+        params = SamplingParams(
+            structured_outputs=outputs,
+            seed=index,
+            n=rng.choice([1, 1, 1, 3]),
+            max_tokens=rng.randint(1, 40),
+            temperature=rng.choice([0.0, 1.0, 3.0]),
+            ignore_eos=rng.random() < 0.3,
+        )
+        prompt = [rng.randrange(20, 270) for _ in range(rng.randint(1, 60))]
+        made.append(Arrival(prompt, params, at_step=rng.randint(0, 30)))
+    return made
+
+
+def texts(arrivals: list[Arrival]) -> list[list[tuple[list[int], str | None]]]:
+    return [[(output.token_ids, output.finish_reason) for output in arrival.outputs] for arrival in arrivals]
+
+
+def alone(folder: str, arrivals: list[Arrival]) -> list[list[tuple[list[int], str | None]]]:
+    llm = LLM(folder, dtype="float32", block_size=16)
+    outputs = [llm.generate({"prompt_token_ids": arrival.prompt}, arrival.params)[0].outputs for arrival in arrivals]
+    return [[(output.token_ids, output.finish_reason) for output in each] for each in outputs]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_schedule_changes_the_tokens(tiny_folder: str, seed: int) -> None:
+    rng = random.Random(seed)
+    arrivals = constrained_arrivals(rng, 30)
+    expected = alone(tiny_folder, arrivals)
+    llm = random_llm(rng, tiny_folder, max_tokens_of_one=100, block_sizes=(4, 16))
+    run_schedule(llm, arrivals)
+    assert texts(arrivals) == expected, f"{llm.config}"
+
+
+@pytest.mark.parametrize("swap_space", [0, 1e-2])
+def test_a_pool_for_one_preempts_and_changes_nothing(tiny_folder: str, swap_space: float) -> None:
+    rng = random.Random(11)
+    arrivals = constrained_arrivals(rng, 30)
+    expected = alone(tiny_folder, arrivals)
+    llm = LLM(
+        tiny_folder,
+        dtype="float32",
+        block_size=4,
+        num_kv_blocks=25,
+        swap_space=swap_space,
+        preemption_mode="swap" if swap_space else "recompute",
+    )
+    assert run_schedule(llm, arrivals) > 0, "the test is meant to preempt"
+    assert texts(arrivals) == expected
+
+
+class Stumbling:
+    """A runner that computes and draws a whole step and then often fails, so that it is tried again by halves."""
+
+    def __init__(self, llm: LLM) -> None:
+        self._runner = llm.core._runner
+        self._rng = random.Random(0)
+        self.num_failures = 0
+        llm.core._runner = self
+
+    def move(self, moves: Moves) -> None:
+        self._runner.move(moves)
+
+    def run(self, batch: Batch) -> list[RowResult]:
+        results = self._runner.run(batch)
+        if len(batch.rows) > 1 and self._rng.random() < 0.5:
+            self.num_failures += 1
+            raise RuntimeError("after the draw")
+        return results
+
+
+def test_a_step_tried_again_advances_no_grammar_twice(tiny_folder: str) -> None:
+    arrivals = constrained_arrivals(random.Random(12), 25)
+    expected = alone(tiny_folder, arrivals)
+    llm = LLM(tiny_folder, dtype="float32", max_num_seqs=12)
+    runner = Stumbling(llm)
+    run_schedule(llm, arrivals)
+    assert runner.num_failures > 20
+    assert texts(arrivals) == expected
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_drafts_are_checked_against_the_grammar(tiny_folder: str, seed: int) -> None:
+    """Most drafts are right, some allowed but wrong, some not allowed at all; steps are tried again too."""
+    rng = random.Random(f"drafts{seed}")
+    arrivals = constrained_arrivals(rng, 30)
+    expected = alone(tiny_folder, arrivals)
+    llm = LLM(tiny_folder, dtype="float32", max_num_seqs=12, block_size=4, enable_prefix_caching=seed == 0)
+    answers = {
+        (tuple(arrival.prompt), index): tokens
+        for arrival, outputs in zip(arrivals, expected, strict=True)
+        for index, (tokens, _) in enumerate(outputs)
+    }
+    drafter = Prophet(answers, rng=rng, vocab_size=VOCAB_SIZE)
+    speculation = speculate(llm, drafter, max_drafts=rng.randint(1, 9))
+    if seed:
+        Stumbling(llm)
+    run_schedule(llm, arrivals)
+    assert texts(arrivals) == expected
+    assert speculation.num_draft_tokens > speculation.num_accepted_tokens > 100
+
+
+def test_a_draft_model_leaves_grammars_alone(tiny_folder: str) -> None:
+    arrivals = constrained_arrivals(random.Random(5), 12)
+    expected = alone(tiny_folder, arrivals)
+    config = {"model": tiny_folder, "num_speculative_tokens": 4, "adaptive": False}
+    llm = LLM(tiny_folder, dtype="float32", speculative_config=config)
+    run_schedule(llm, arrivals)
+    assert texts(arrivals) == expected
+
+
+def test_a_grammar_that_breaks_costs_its_own_request_alone(tiny_folder: str) -> None:
+    """Two rows of one step, one of which has a token behind it that its grammar never allowed."""
+    llm = LLM(tiny_folder, dtype="float32")
+    params = SamplingParams(structured_outputs=StructuredOutputs(regex="[0-9]{12}"), max_tokens=30, seed=3)
+    expected = llm.generate("abc", params)[0].outputs[0].text
+    made = {}
+    for name in ("good", "bad"):
+        compiling = llm._intake.compile(params)
+        assert compiling is not None
+        reading = Reading([98, 99, 100] if llm.tokenizer is None else llm.tokenizer.encode("abc"))
+        made[name] = llm._intake.requests(name, reading, params, now=0.0, grammar=compiling.result())
+        llm.core.add(made[name])
+    llm.core.step()
+    made["bad"][0].token_ids[-1] = 98
+    outputs = {name: CompletionOutput(0) for name in made}
+    while llm.core.num_unfinished:
+        for delta in llm.core.step().deltas:
+            outputs[delta.request_id].add(delta)
+    assert outputs["bad"].finish_reason == "error"
+    assert isinstance(outputs["bad"].error, ConstraintError)
+    assert "structured_outputs.regex cannot be met any further" in str(outputs["bad"].error)
+    assert outputs["good"].finish_reason == "stop"
+    assert expected.endswith(outputs["good"].text)

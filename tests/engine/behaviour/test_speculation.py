@@ -1,0 +1,393 @@
+"""Speculation changes no answer, whatever ends it and whoever drafts; faulty drafters cost time only."""
+
+import io
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from faulty_drafters import (
+    Faulty,
+    Forgetful,
+    Hanging,
+    Prophet,
+    Raising,
+    TooMuch,
+    WrongVocabulary,
+    speculate,
+)
+from random_schedule import Arrival, run_schedule
+from tiny_models import VOCAB_SIZE
+
+from splitfuse.engine import LLM, CompletionOutput, SamplingParams
+from splitfuse.engine.batch import Batch, BatchRow, RowFailure, SampledRun, SampledToken
+from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.request import Request
+from splitfuse.engine.sampling.sampler import sample_rows
+from splitfuse.engine.scheduler.block_manager import BlockManager
+from splitfuse.engine.scheduler.scheduler import Scheduler
+from splitfuse.engine.simulation.recording import RecordingScheduler
+from splitfuse.engine.simulation.replay import replay
+
+PROMPTS = [[20, 30, 40, 50], [60, 61, 62] * 8, list(range(15, 90))]
+
+
+def make(folder: str, **settings: Any) -> LLM:
+    return LLM(model=folder, dtype="float32", device="cpu", **settings)
+
+
+def generate(llm: LLM, params: SamplingParams, prompts: list[list[int]] = PROMPTS) -> list[CompletionOutput]:
+    return [output for request in llm.generate(prompts, params) for output in request.outputs]
+
+
+def with_prophet(folder: str, answers: list[CompletionOutput], n: int = 1, **settings: Any) -> LLM:
+    """An engine whose drafter knows these answers to PROMPTS."""
+    llm = make(folder, **settings)
+    known = {(tuple(PROMPTS[i // n]), i % n): output.token_ids for i, output in enumerate(answers)}
+    speculate(llm, Prophet(known, rng=random.Random(3), vocab_size=VOCAB_SIZE), max_drafts=6)
+    return llm
+
+
+def facts(outputs: list[CompletionOutput]) -> list[tuple[Any, ...]]:
+    return [
+        (o.token_ids, o.text, o.finish_reason, o.stop_reason, o.metrics.num_output_tokens if o.metrics else None)
+        for o in outputs
+    ]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"temperature": 0},
+        {"temperature": 0, "repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.2},
+        {"seed": 5, "n": 3},
+        {"seed": 6, "repetition_penalty": 0.7, "top_k": 30, "frequency_penalty": 0.5},
+        {"seed": 7, "temperature": 1.8, "top_p": 0.9, "min_p": 0.01, "logit_bias": {9: 3.0}},
+        {"temperature": 0, "min_tokens": 12, "stop_token_ids": list(range(15, 100))},
+        {"seed": 8, "stop_token_ids": list(range(15, 45))},
+        {"seed": 9, "bad_words": ["a", "bc"], "allowed_token_ids": list(range(60, 140))},
+        {"seed": 10, "logprobs": 3},
+    ],
+    ids=str,
+)
+def test_same_answer_whatever_the_parameters(tiny_folder: str, params: dict[str, Any]) -> None:
+    asked = SamplingParams(max_tokens=40, **params)
+    plain = generate(make(tiny_folder), asked)
+    # What the drafter knows goes on where the answer ends.
+    endless = generate(make(tiny_folder), SamplingParams(**{**params, "max_tokens": 80, "stop_token_ids": []}))
+    known = [
+        _answer if len(_answer.token_ids) >= len(output.token_ids) else output
+        for output, _answer in zip(plain, endless, strict=True)
+    ]
+    llm = with_prophet(tiny_folder, known, asked.n)
+    speculated = generate(llm, asked)
+    assert facts(speculated) == facts(plain)
+    assert llm.core.speculation is not None
+    assert llm.core.speculation.num_accepted_tokens > 0
+    if asked.logprobs:
+        for one, other in zip(plain, speculated, strict=True):
+            assert one.logprobs
+            assert other.logprobs
+            assert [lp.token_id for lp in one.logprobs] == [lp.token_id for lp in other.logprobs]
+            values = [[lp.logprob for lp in output.logprobs or ()] for output in (one, other)]
+            torch.testing.assert_close(torch.tensor(values[0]), torch.tensor(values[1]), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_stop_strings_cut_within_a_run(tiny_folder: str, seed: int) -> None:
+    rng = random.Random(seed)
+    endless = generate(make(tiny_folder), SamplingParams(seed=seed, max_tokens=40, ignore_eos=True))
+    pieces = [[piece for piece in output.text[:-4].split("\ufffd") if piece] for output in endless]
+    stops = [rng.choice(each)[: rng.randint(1, 4)] for each in pieces]
+    params = SamplingParams(
+        seed=seed,
+        max_tokens=30,
+        ignore_eos=True,
+        stop=tuple(stops),
+        min_tokens=rng.choice([0, 9]),
+        include_stop_str_in_output=rng.random() < 0.5,
+        logprobs=0,
+    )
+    plain = generate(make(tiny_folder), params)
+    llm = with_prophet(tiny_folder, endless)
+    speculated = generate(llm, params)
+    assert facts(speculated) == facts(plain)
+    assert any(output.finish_reason == "stop" for output in plain)
+    assert [len(output.logprobs or ()) for output in speculated] == [len(output.token_ids) for output in plain]
+
+
+def test_same_answer_from_a_pool_that_is_too_small(tiny_folder: str) -> None:
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+    plain = generate(make(tiny_folder), params)
+    for num_blocks in (29, 34, 40, 60):
+        llm = with_prophet(tiny_folder, plain, block_size=4, num_kv_blocks=num_blocks, enable_prefix_caching=False)
+        arrivals = [Arrival(prompt, params) for prompt in PROMPTS]
+        assert run_schedule(llm, arrivals) > 0 or num_blocks == 60
+        assert [arrival.output.token_ids for arrival in arrivals] == [output.token_ids for output in plain]
+
+
+def test_accepted_tokens_come_in_fewer_steps(tiny_folder: str) -> None:
+    params = SamplingParams(temperature=0, max_tokens=41, ignore_eos=True)
+    llm = make(tiny_folder)
+    answer = generate(llm, params, PROMPTS[:1])
+    known = {(tuple(PROMPTS[0]), 0): answer[0].token_ids}
+
+    class Perfect(Faulty):
+        def say(self, request: Request, count: int) -> list[int]:
+            return known[tuple(PROMPTS[0]), 0][request.num_output_tokens :][:count]
+
+    speculation = speculate(llm, Perfect(VOCAB_SIZE), max_drafts=4)
+    llm.core.add(llm._intake.requests("r", llm._intake.read(PROMPTS[0], params), params, now=0.0))
+    steps = [llm.core.step() for _ in range(9)]
+    assert not llm.core.num_unfinished
+    assert [len(step.deltas[0].token_ids) for step in steps] == [1] + 8 * [5]
+    assert (speculation.num_drafts, speculation.num_draft_tokens) == (8, 32)
+    assert speculation.num_accepted_tokens_per_pos == [8, 8, 8, 8]
+    stats = [step.stats for step in steps if step.stats]
+    assert sum(each.num_output_tokens for each in stats) == 41
+    assert [each.num_decode_tokens for each in stats] == [0] + 8 * [5]
+
+
+FAULTY: list[Callable[[int], Faulty]] = [Faulty, WrongVocabulary, TooMuch, Raising, Forgetful]
+
+
+@pytest.mark.parametrize("drafter_class", FAULTY, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_a_faulty_drafter_costs_no_token(
+    tiny_folder: str, drafter_class: Callable[[int], Faulty], adaptive: bool
+) -> None:
+    params = SamplingParams(seed=1, max_tokens=30, ignore_eos=True)
+    plain = generate(make(tiny_folder), params)
+    llm = make(tiny_folder)
+    drafter = drafter_class(VOCAB_SIZE)
+    speculate(llm, drafter, adaptive=adaptive)
+    assert facts(generate(llm, params)) == facts(plain)
+    assert drafter.num_calls > 0
+
+
+def test_a_drafter_that_hangs_is_left_alone(tiny_folder: str) -> None:
+    params = SamplingParams(temperature=0, max_tokens=300, ignore_eos=True)
+    prompts = [[20], [30], [40]]
+    llm = make(tiny_folder)
+    drafter = Hanging(VOCAB_SIZE)
+    speculate(llm, drafter, adaptive=True)
+    start = time.monotonic()
+    speculated = generate(llm, params, prompts)
+    assert drafter.num_calls <= 2, "the first call may be slow, a second empties the account"
+    assert time.monotonic() - start < 30
+    assert facts(speculated) == facts(generate(make(tiny_folder), params, prompts))
+
+
+def test_random_drafts_are_given_up(tiny_folder: str) -> None:
+    llm = make(tiny_folder)
+    drafter = Faulty(VOCAB_SIZE)
+    speculation = speculate(llm, drafter, adaptive=True)
+    generate(llm, SamplingParams(temperature=0, max_tokens=400, ignore_eos=True), [[20], [30]])
+    assert drafter.num_calls < 60, "of 400 steps"
+    assert speculation.num_draft_tokens < 120
+
+
+def request(tokens: list[int], *, most: int = 100, stop: frozenset[int] = frozenset()) -> Request:
+    return Request(
+        request_id="r",
+        prompt_token_ids=tokens,
+        params=SamplingParams(temperature=0),
+        max_num_tokens=most,
+        seed=0,
+        stop_token_ids=stop,
+    )
+
+
+def decoding(scheduler: Scheduler, *requests: Request) -> None:
+    """Take fresh requests through their prompts and a first token, 7."""
+    for each in requests:
+        scheduler.add(each)
+    batch = scheduler.schedule(0.0)
+    assert batch is not None
+    scheduler.update(batch, [SampledToken(7) for _ in batch.rows], 0.0)
+
+
+def scheduler_of(num_blocks: int = 100, **settings: Any) -> Scheduler:
+    config = EngineConfig(**{"block_size": 4, "enable_prefix_caching": False, **settings})
+    caching = config.enable_prefix_caching
+    return Scheduler(config, BlockManager(num_blocks=num_blocks, block_size=4, prefix_caching=caching))
+
+
+def test_drafts_take_what_the_budget_leaves() -> None:
+    scheduler = scheduler_of(max_num_batched_tokens=12)
+    first, second, prompt = request([1] * 3), request([1] * 3), request([1] * 5)
+    decoding(scheduler, first, second)
+    scheduler.add(prompt)
+    batch = scheduler.schedule(1.0, drafts={first: 4, second: 4})
+    assert batch is not None
+    assert [(row.num_tokens, row.num_drafts) for row in batch.rows] == [(2, 1), (5, 4), (5, 0)] or {
+        row.request: row.num_drafts for row in batch.rows
+    } == {first: 4, second: 1, prompt: 0}
+    assert batch.num_tokens == 12
+
+
+def test_drafts_end_before_the_last_token() -> None:
+    scheduler = scheduler_of()
+    one = request([1] * 3, most=7)
+    decoding(scheduler, one)
+    batch = scheduler.schedule(1.0, drafts={one: 10})
+    assert batch is not None
+    assert batch.rows[0].num_drafts == 2, "4 tokens are known, 2 drafts and what follows them make 7"
+
+
+def test_blocks_of_wrong_drafts_are_given_back() -> None:
+    scheduler = scheduler_of()
+    one = request([1] * 3)
+    decoding(scheduler, one)
+    batch = scheduler.schedule(1.0, drafts={one: 10})
+    assert batch is not None
+    assert batch.rows[0].num_drafts == 10
+    assert len(one.block_table) == 4  # of 4 tokens each, for 4 known ones and 10 drafts
+    scheduler.update(batch, [SampledRun((SampledToken(8), SampledToken(9)), 10)], 1.0)
+    scheduler.check()
+    assert one.token_ids == [1, 1, 1, 7, 8, 9]
+    assert one.num_computed_tokens == 5
+    assert len(one.block_table) == 2
+
+
+def test_the_cache_learns_no_wrong_drafts() -> None:
+    scheduler = scheduler_of(enable_prefix_caching=True)
+    one = request([1] * 3)
+    decoding(scheduler, one)
+    batch = scheduler.schedule(1.0, drafts={one: 12})
+    assert batch is not None
+    run = SampledRun(tuple(SampledToken(i) for i in range(20, 26)), 12)
+    scheduler.update(batch, [run], 1.0)
+    scheduler.finish(one, reason="abort", now=1.0)
+    again = request([1, 1, 1, 7, *range(20, 26), 26, 27, 28])
+    scheduler.add(again)
+    batch = scheduler.schedule(2.0)
+    assert batch is not None
+    assert again.num_cached_tokens == 8, "10 tokens were verified, that is two full blocks"
+
+
+def test_a_stop_token_within_a_run_ends_it_there() -> None:
+    scheduler = scheduler_of()
+    one = request([1] * 3, stop=frozenset({5}))
+    decoding(scheduler, one)
+    batch = scheduler.schedule(1.0, drafts={one: 4})
+    assert batch is not None
+    tokens = tuple(SampledToken(token) for token in (8, 5, 9, 9))
+    (progress,) = scheduler.update(batch, [SampledRun(tokens, 4)], 1.0)
+    assert [token.token_id for token in progress.sampled] == [8, 5]
+    assert one.token_ids == [1, 1, 1, 7, 8, 5]
+    assert (one.finish_reason, one.block_table) == ("stop", [])
+
+
+def test_drafts_make_nobody_give_way() -> None:
+    scheduler = scheduler_of(num_blocks=4)
+    one, other = request([1] * 7, most=16), request([1] * 7, most=16)
+    decoding(scheduler, one, other)  # 8 tokens each, two blocks
+    batch = scheduler.schedule(1.0, drafts={one: 5, other: 5})
+    assert batch is not None
+    assert [row.num_drafts for row in batch.rows] == [0, 0]
+
+
+def test_an_abort_in_flight_ends_a_row_with_drafts() -> None:
+    scheduler = scheduler_of()
+    one = request([1] * 3)
+    decoding(scheduler, one)
+    batch = scheduler.schedule(1.0, drafts={one: 4})
+    assert batch is not None
+    scheduler.finish(one, reason="abort", now=1.0)
+    (progress,) = scheduler.update(batch, [SampledRun((SampledToken(8), SampledToken(9)), 4)], 1.0)
+    assert progress.sampled == ()
+    assert (one.finish_reason, one.block_table, one.num_output_tokens) == ("abort", [], 1)
+
+
+def logits_for(*tokens: int) -> torch.Tensor:
+    logits = torch.zeros(len(tokens), 50)
+    for row, token in enumerate(tokens):
+        logits[row, token] = 9.0
+    return logits
+
+
+def test_what_agrees_is_kept_and_the_first_that_does_not_replaces_it() -> None:
+    row = BatchRow(request([1, 2, 3]), 2, 4, samples=True, num_drafts=3, draft_token_ids=(10, 11, 12))
+    (result,) = sample_rows(logits_for(10, 11, 30, 31), [row])
+    assert result == SampledRun((SampledToken(10), SampledToken(11), SampledToken(30)), 3)
+    (result,) = sample_rows(logits_for(10, 11, 12, 31), [row])
+    assert isinstance(result, SampledRun)
+    assert [token.token_id for token in result.tokens] == [10, 11, 12, 31]
+
+
+def test_logits_behind_a_wrong_draft_may_be_anything() -> None:
+    row = BatchRow(request([1, 2, 3]), 2, 3, samples=True, num_drafts=2, draft_token_ids=(10, 11))
+    logits = logits_for(10, 30, 31)
+    logits[2] = torch.nan
+    assert sample_rows(logits.clone(), [row]) == [SampledRun((SampledToken(10), SampledToken(30)), 2)]
+    logits[1] = torch.nan
+    assert sample_rows(logits.clone(), [row]) == [SampledRun((SampledToken(10),), 2)], "the next step will tell"
+    logits[0] = torch.nan
+    assert isinstance(sample_rows(logits, [row])[0], RowFailure)
+
+
+def test_only_the_row_at_fault_fails(tiny_folder: str) -> None:
+    params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
+    plain = generate(make(tiny_folder), params)
+    llm = with_prophet(tiny_folder, plain)
+    run = llm.core._runner.run
+
+    def run_unless_it_is_the_second(batch: Batch) -> Any:
+        if any(row.request.request_id == "1" and row.request.num_output_tokens > 5 for row in batch.rows):
+            raise RuntimeError("boom")
+        return run(batch)
+
+    llm.core._runner.run = run_unless_it_is_the_second  # type: ignore[method-assign]
+    outputs = [CompletionOutput(0) for _ in PROMPTS]
+    for i, prompt in enumerate(PROMPTS):
+        llm.core.add(llm._intake.requests(str(i), llm._intake.read(prompt, params), params, now=0.0))
+    while llm.core.num_unfinished:
+        for delta in llm.core.step().deltas:
+            outputs[int(delta.request_id)].add(delta)
+    assert outputs[1].finish_reason == "error"
+    assert [outputs[0].token_ids, outputs[2].token_ids] == [plain[0].token_ids, plain[2].token_ids]
+
+
+@pytest.mark.parametrize("caching", [False, True])
+def test_a_recording_with_drafts_is_replayed_alike(tmp_path: Path, caching: bool) -> None:
+    rng = random.Random(caching)
+    stream = io.StringIO()
+    config = EngineConfig(block_size=4, enable_prefix_caching=caching, max_num_batched_tokens=30)
+    blocks = BlockManager(num_blocks=40, block_size=4, prefix_caching=caching)
+    scheduler = RecordingScheduler(config, blocks, stream)
+    num_runs = 0
+    for step in range(2000):
+        now = float(step)
+        if step < 60 and rng.random() < 0.3:
+            prompt = [rng.choice([3, 4]) for _ in range(rng.randint(1, 40))]
+            scheduler.add(request(prompt, most=len(prompt) + rng.randint(1, 60), stop=frozenset({5})))
+        drafts = {r: rng.randint(1, 6) for r in scheduler.running if r.num_uncomputed_tokens == 1}
+        batch = scheduler.schedule(now, drafts=drafts)
+        if batch is None:
+            if step > 60:
+                break
+            continue
+        if rng.random() < 0.05:
+            scheduler.finish(rng.choice(batch.rows).request, reason="abort", now=now)
+        results: list[Any] = []
+        for row in batch.rows:
+            tokens = tuple(
+                SampledToken(rng.choice([3, 4, 3, 4, 3, 4, 5])) for _ in range(rng.randint(0, row.num_drafts))
+            )
+            drawn = (*tokens, SampledToken(rng.randint(10, 12)))
+            num_drafts = rng.randint(len(tokens), row.num_drafts)
+            results.append(None if not row.samples else SampledRun(drawn, num_drafts) if row.num_drafts else drawn[0])
+            num_runs += row.num_drafts > 0
+        scheduler.update(batch, results, now + 0.5)
+        scheduler.check()
+    assert not scheduler.has_work
+    assert num_runs > 50
+    path = tmp_path / "recording.jsonl"
+    path.write_text(stream.getvalue())
+    replayed = replay(path)
+    assert replayed.difference is None
+    assert replayed.num_steps > 50

@@ -1,0 +1,239 @@
+"""Reasoning and calls in answers: what is found, and that it is the same wherever the text is cut into pieces."""
+
+import json
+import random
+from collections.abc import Callable
+
+import pytest
+
+from splitfuse.engine.chat.answer_parser import AnswerReader, call_reader, detected_style
+from splitfuse.engine.chat.answer_parts import Piece, Reader, joined, read_whole
+from splitfuse.engine.chat.reasoning_parser import ThinkingReader
+from splitfuse.engine.chat.tool_parsers.hermes import HermesCalls
+from splitfuse.engine.chat.tool_parsers.llama3_json import Llama3Calls
+
+TOOLS = [{"type": "function", "function": {"name": name}} for name in ("f", "weather")]
+ARGUMENTS = '{"town": "K\\u00f6ln \\" } ]", "days": [1, {"a": null}], "x": -1.5e3}'
+
+MAKE: dict[str, Callable[[], Reader]] = {
+    "hermes": HermesCalls,
+    "llama3": lambda: Llama3Calls({"f", "weather"}),
+    "thinking": ThinkingReader,
+    "open": lambda: ThinkingReader(is_open=True),
+    "both": lambda: AnswerReader(ThinkingReader(), HermesCalls()),
+    "none": lambda: AnswerReader(None, None),
+}
+
+
+def content(text: str) -> Piece:
+    return Piece("content", text)
+
+
+def reasoning(text: str) -> Piece:
+    return Piece("reasoning", text)
+
+
+def call(name: str, arguments: str, number: int = 0) -> list[Piece]:
+    pieces = [Piece("call", name, number), Piece("arguments", arguments, number)]
+    return pieces if arguments else pieces[:1]
+
+
+HERMES: list[tuple[str, list[Piece]]] = [
+    ("", []),
+    ("Hello  \n", [content("Hello  \n")]),
+    ("a < b <tool <tool_cal", [content("a < b <tool <tool_cal")]),
+    (f'<tool_call>\n{{"name": "f", "arguments": {ARGUMENTS}}}\n</tool_call>', call("f", ARGUMENTS)),
+    (f'<tool_call>{{"name":"f","parameters":{ARGUMENTS}}}</tool_call>', call("f", ARGUMENTS)),
+    (
+        'Let me see.\n\n<tool_call>{"name": "f", "arguments": {}}</tool_call>\n',
+        [content("Let me see."), *call("f", "{}")],
+    ),
+    (
+        '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>\n<tool_call>{"name": "g"}</tool_call>',
+        [*call("f", '{"a": 1}'), *call("g", "{}", 1)],
+    ),
+    (
+        '<tool_call>{"name": "f", "arguments": {}}</tool_call>\n So. ',
+        [*call("f", "{}"), content("So. ")],
+    ),
+    # the arguments come first, are missing, null, a string of JSON, or twice
+    (f'<tool_call>{{"arguments": {ARGUMENTS}, "name": "f"}}</tool_call>', call("f", ARGUMENTS)),
+    ('<tool_call>{"name": "f"}</tool_call>', call("f", "{}")),
+    ('<tool_call>{"name": "f", "arguments": null}</tool_call>', call("f", "{}")),
+    ('<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>', call("f", '{"a": 1}')),
+    ('<tool_call>{"arguments": "{\\"a\\": 1}", "name": "f"}</tool_call>', call("f", '{"a": 1}')),
+    ('<tool_call>{"name": "f", "arguments": {"a": 1}, "parameters": {"b": 2}}</tool_call>', call("f", '{"a": 1}')),
+    ('<tool_call>{"id": 5, "x": "y", "name": "f", "arguments": {}, "z": [1]}</tool_call>', call("f", "{}")),
+    # several in one pair of tags
+    (
+        '<tool_call>[{"name": "f", "arguments": {}},\n{"name": "g", "arguments": {"b": 2}}]</tool_call>',
+        [*call("f", "{}"), *call("g", '{"b": 2}', 1)],
+    ),
+    # cut off: the name is out already, so what there is stays
+    ('<tool_call>{"name": "f", "arguments": {"a": "never en', call("f", '{"a": "never en')),
+    ('<tool_call>{"name": "f", "argum', call("f", "")),
+    ('<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_', call("f", '{"a": 1}')),
+    ('<tool_call>{"na', [content('<tool_call>{"na')]),
+    # no calls: the text as it was written
+    ("<tool_call>hello</tool_call> you", [content("<tool_call>hello</tool_call> you")]),
+    ("<tool_call></tool_call>", [content("<tool_call></tool_call>")]),
+    ('<tool_call>{"x": 1}</tool_call>', [content('<tool_call>{"x": 1}</tool_call>')]),
+    ('<tool_call>{"name": 5}</tool_call>', [content('<tool_call>{"name": 5}</tool_call>')]),
+    ('<tool_call>{"name": ""}</tool_call>', [content('<tool_call>{"name": ""}</tool_call>')]),
+    ("<tool_call>{x}</tool_call>", [content("<tool_call>{x}</tool_call>")]),
+    (
+        'I write <tool_call> and then <tool_call>{"name": "f", "arguments": {}}</tool_call>',
+        [content("I write <tool_call> and then"), *call("f", "{}")],
+    ),
+    (
+        '<tool_call>{"name": "f", "arguments": {"a": 1} oops}</tool_call> next',
+        [*call("f", '{"a": 1}'), content("next")],
+    ),
+]
+LLAMA3: list[tuple[str, list[Piece]]] = [
+    ("", []),
+    ("Hello  \n", [content("Hello  \n")]),
+    (f'{{"name": "weather", "parameters": {ARGUMENTS}}}', call("weather", ARGUMENTS)),
+    (f'\n <|python_tag|>{{"name": "weather", "arguments": {ARGUMENTS}}}', call("weather", ARGUMENTS)),
+    (
+        '{"name": "f", "parameters": {}}; {"name": "weather", "parameters": {"a": 1}}\n',
+        [*call("f", "{}"), *call("weather", '{"a": 1}', 1)],
+    ),
+    ('{"name": "f", "parameters": {}} and more', [*call("f", "{}"), content("and more")]),
+    ('Sure. <|python_tag|>{"name": "f", "parameters": {}}', [content("Sure."), *call("f", "{}")]),
+    # answers that are JSON and no calls
+    ('{"name": "Bob", "age": 5}', [content('{"name": "Bob", "age": 5}')]),
+    ('{"age": 5, "list": [1, 2]} ', [content('{"age": 5, "list": [1, 2]} ')]),
+    ("{", [content("{")]),
+    ("{x", [content("{x")]),
+    ("<|python_tag|>print(1)", [content("<|python_tag|>print(1)")]),
+    ("<|python_t", [content("<|python_t")]),
+    ('not first: {"name": "f", "parameters": {}}', [content('not first: {"name": "f", "parameters": {}}')]),
+    ('{"name": "f", "parameters": {"a": ', call("f", '{"a": ')),
+]
+THINKING: list[tuple[str, list[Piece]]] = [
+    ("", []),
+    ("\n Hello ", [content("\n Hello ")]),
+    ("<think>\nHm.\n\nYes. \n</think>\n\nHello \n", [reasoning("Hm.\n\nYes."), content("Hello \n")]),
+    (" \n<think>a</think>b", [reasoning("a"), content("b")]),
+    ("<think></think>\n\nHello", [content("Hello")]),
+    ("<think>cut off </thi", [reasoning("cut off </thi")]),
+    ("<think>a</think>", [reasoning("a")]),
+    ("<thin air", [content("<thin air")]),
+    ("<thin", [content("<thin")]),
+    ("Hello <think>no</think>", [content("Hello <think>no</think>")]),
+    ("<think>a</think>b<think>c</think>", [reasoning("a"), content("b<think>c</think>")]),
+]
+OPEN: list[tuple[str, list[Piece]]] = [
+    ("", []),
+    ("Hm.\n</think>\n\nHello", [reasoning("Hm."), content("Hello")]),
+    ("<think>\nonce more</think>x", [reasoning("once more"), content("x")]),
+    ("never closed ", [reasoning("never closed")]),
+    ("</think>Hello", [content("Hello")]),
+]
+BOTH: list[tuple[str, list[Piece]]] = [
+    (
+        '<think>I need <tool_call> for this.</think>\n\n<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>',
+        [reasoning("I need <tool_call> for this."), *call("f", "{}")],
+    ),
+    ("<think>a</think>b <tool_", [reasoning("a"), content("b <tool_")]),
+]
+CASES = [
+    (name, text, pieces)
+    for name, cases in {"hermes": HERMES, "llama3": LLAMA3, "thinking": THINKING, "open": OPEN, "both": BOTH}.items()
+    for text, pieces in cases
+]
+
+
+def in_pieces(name: str, parts: list[str]) -> list[Piece]:
+    reader = MAKE[name]()
+    return joined([*(piece for part in parts for piece in reader.push(part)), *reader.finish()])
+
+
+@pytest.mark.parametrize(("name", "text", "pieces"), CASES)
+def test_what_is_found(name: str, text: str, pieces: list[Piece]) -> None:
+    assert read_whole(MAKE[name](), text) == pieces
+
+
+@pytest.mark.parametrize(("name", "text", "pieces"), CASES)
+def test_the_same_is_found_wherever_the_text_is_cut(name: str, text: str, pieces: list[Piece]) -> None:
+    assert in_pieces(name, list(text)) == pieces
+    for first in range(len(text) + 1):
+        assert in_pieces(name, [text[:first], text[first:]]) == pieces, first
+        for second in range(first, len(text) + 1, 3):
+            assert in_pieces(name, [text[:first], text[first:second], text[second:]]) == pieces, (first, second)
+
+
+FRAGMENTS = [
+    *("<tool_call>", "</tool_call>", "<think>", "</think>", "<|python_tag|>", " ", "\n", ";", ",", "{", "}", "[", "]"),
+    *('"name"', '"arguments"', '"parameters"', ":", '"f"', '"weather"', "null", "5", '"\\"{"', "Hello", "<", '"'),
+    *('{"name": "f", "arguments": {"a": [1]}}', '{"name": "weather", "parameters": "{}"}', '{"name": "f"'),
+    *(', "arguments": ', "<tool"),
+]
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_any_text_is_read_alike_in_any_pieces(name: str) -> None:
+    rng = random.Random(name)
+    for _ in range(3000):
+        text = "".join(rng.choice(FRAGMENTS) for _ in range(rng.randint(1, 14)))
+        expected = read_whole(MAKE[name](), text)
+        cuts = sorted(rng.randrange(len(text) + 1) for _ in range(rng.randint(1, 8)))
+        parts = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+        assert in_pieces(name, parts) == expected, parts
+        assert in_pieces(name, list(text)) == expected, text
+        numbers = [piece.number for piece in expected if piece.kind == "call"]
+        assert numbers == list(range(len(numbers)))
+        if name == "none":
+            assert expected == [content(text)]
+
+
+def test_what_is_certain_comes_at_once() -> None:
+    reader = HermesCalls()
+    out = [
+        reader.push(part)
+        for part in ("Hi", " you", '<tool_call>{"name": "f"', ', "arguments": {"a": ', "1", ', "b": 2}')
+    ]
+    assert out == [
+        [content("Hi")],
+        [content(" you")],
+        [Piece("call", "f")],
+        [Piece("arguments", '{"a": ')],
+        [Piece("arguments", "1")],
+        [Piece("arguments", ', "b": 2}')],
+    ]
+
+
+def test_thinking_is_known_while_it_lasts() -> None:
+    reader = AnswerReader(ThinkingReader(), None)
+    states = []
+    for part in ("<think>", "a", "b</thi", "nk>", "c"):
+        reader.push(part)
+        states.append(reader.is_thinking)
+    assert states == [True, True, True, False, False]
+    assert AnswerReader(ThinkingReader(is_open=True), None).is_thinking
+
+
+def test_long_arguments_take_time_in_proportion() -> None:
+    """Every character is looked at once, however small the pieces."""
+    reader = HermesCalls()
+    body = json.dumps({"a": ["x" * 100] * 500})
+    pieces = [piece for char in f'<tool_call>{{"name": "f", "arguments": {body}' for piece in reader.push(char)]
+    assert "".join(piece.text for piece in pieces if piece.kind == "arguments") == body
+
+
+@pytest.mark.parametrize(
+    ("template", "style"),
+    [
+        ("{{ '<tool_call>' }}", "hermes"),
+        ("<tool_call><function=name>", None),
+        ("...<|python_tag|>...", "llama3_json"),
+        ('Respond in the format {"name": function name, "parameters": dictionary}', "llama3_json"),
+        ("{{ tools }}", None),
+        ("", None),
+    ],
+)
+def test_the_style_shows_in_the_template(template: str, style: str | None) -> None:
+    assert detected_style(template) == style
+    if style is not None:
+        assert isinstance(call_reader(style, TOOLS), HermesCalls if style == "hermes" else Llama3Calls)

@@ -1,0 +1,144 @@
+"""The parallel reader brings every tensor whole, whatever the order and however many read."""
+
+import json
+import os
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from simulated_stream import SimulatedStream
+from tiny_models import save_model
+
+from splitfuse.engine import LLM, SamplingParams
+from splitfuse.engine.device import ImmediateStream
+from splitfuse.engine.errors import ConfigError
+from splitfuse.engine.models import weights
+from splitfuse.engine.models.weight_reader import WeightReader, tensor_places
+from splitfuse.engine.models.weights import SafetensorsSource
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model in three files."""
+    folder = tmp_path_factory.mktemp("sharded")
+    save_model("llama-mha", folder, shards=3)
+    return folder
+
+
+def tensors_of(folder: Path) -> dict[str, torch.Tensor]:
+    tensors = {}
+    for path in folder.glob("*.safetensors"):
+        with safe_open(str(path), framework="pt") as file:
+            tensors |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
+    return tensors
+
+
+@pytest.mark.parametrize(("num_threads", "piece_bytes"), [(1, 2**20), (4, 1000), (8, 4096)])
+def test_every_tensor_is_whole(folder: Path, num_threads: int, piece_bytes: int) -> None:
+    places = [place for path in sorted(folder.glob("*.safetensors")) for place in tensor_places(path)]
+    expected = tensors_of(folder)
+    assert {place.name for place in places} == set(expected)
+    reader = WeightReader(
+        places, device=CPU, stream=ImmediateStream(), num_threads=num_threads, piece_bytes=piece_bytes
+    )
+    for name in random.Random(0).sample(sorted(expected), len(expected)):
+        assert torch.equal(reader.take(name), expected[name])
+        assert not reader.has(name), "it is held no longer than until it is taken"
+    reader.close()
+
+
+def test_reads_go_on_beside_each_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    together, right = threading.Barrier(3), os.preadv
+    met = threading.local()
+
+    def meets_the_others(*args: Any) -> int:
+        if not getattr(met, "has", False):
+            met.has = True
+            together.wait(timeout=20)  # breaks if there are never three
+        return right(*args)
+
+    monkeypatch.setattr("splitfuse.engine.models.weight_reader.os.preadv", meets_the_others)
+    places = [place for path in folder.glob("*.safetensors") for place in tensor_places(path)]
+    reader = WeightReader(places, device=CPU, stream=ImmediateStream(), num_threads=3)
+    for name, tensor in tensors_of(folder).items():
+        assert torch.equal(reader.take(name), tensor)
+    reader.close()
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_buffer_is_written_again_only_when_the_device_has_copied_it(folder: Path, waits: bool) -> None:
+    class NoEvent:
+        def wait(self) -> None:
+            pass
+
+    class Stream(SimulatedStream):
+        def record(self) -> Any:
+            return super().record() if waits else NoEvent()
+
+    stream = Stream(random.Random(0), laziness=1.0)
+    places = [place for path in folder.glob("*.safetensors") for place in tensor_places(path)]
+    reader = WeightReader(places, device=CPU, stream=stream, num_threads=1, piece_bytes=1000)
+    taken = {place.name: reader.take(place.name) for place in places}
+    stream.synchronize()
+    same = [torch.equal(taken[name], tensor) for name, tensor in tensors_of(folder).items()]
+    assert all(same) == waits
+    reader.close()
+
+
+def test_a_model_read_ahead_says_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    expected = LLM(str(folder), dtype="float32", device="cpu").generate([list(range(20, 60))], params)
+    made: list[Any] = []
+
+    def ahead(folder: Path, *, dtype: torch.dtype, reads_ahead_to: object) -> SafetensorsSource:
+        made.append(SafetensorsSource(folder, dtype=dtype, reads_ahead_to=CPU))
+        return made[-1]  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(weights, "SafetensorsSource", ahead)
+    outputs = LLM(str(folder), dtype="float32", device="cpu").generate([list(range(20, 60))], params)
+    assert outputs[0].outputs[0].token_ids == expected[0].outputs[0].token_ids
+    assert not any(thread.is_alive() for thread in made[0]._reader._threads)
+
+
+def test_what_nobody_takes_does_not_keep_it_from_closing(folder: Path) -> None:
+    source = SafetensorsSource(folder, dtype=torch.float32, reads_ahead_to=CPU)
+    name = next(iter(tensors_of(folder)))
+    source.take(name, tuple(tensors_of(folder)[name].shape))
+    source.close()
+    assert source._reader is not None
+    assert not any(thread.is_alive() for thread in source._reader._threads)
+
+
+def test_a_file_that_shrinks_is_told(tmp_path: Path) -> None:
+    save_file({"a": torch.ones(4096)}, tmp_path / "model.safetensors")
+    places = list(tensor_places(tmp_path / "model.safetensors"))
+    with (tmp_path / "model.safetensors").open("r+b") as file:
+        file.truncate(1000)
+    reader = WeightReader(places, device=CPU, stream=ImmediateStream(), num_threads=1)
+    with pytest.raises(ValueError, match="bytes early"):
+        reader.take("a")
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 12]}},
+        {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 800]}},
+        {"a": {"dtype": "F32", "shape": [2], "data_offsets": [-8, 0]}},
+        {"a": {"dtype": "F32", "shape": [2]}},
+        ["a"],
+    ],
+)
+def test_a_header_that_lies_is_refused(header: Any, tmp_path: Path) -> None:
+    text = json.dumps(header).encode()
+    (tmp_path / "bad.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(64))
+    with pytest.raises(ConfigError, match="not a whole safetensors file"):
+        list(tensor_places(tmp_path / "bad.safetensors"))

@@ -1,0 +1,153 @@
+"""The launcher on a device that does its work when it likes: tokens are those of steps run one after the other."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from overlapped_llm import compare, launcher_of
+from simulated_stream import SimulatedStream
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from splitfuse.engine import LLM, SamplingParams
+from splitfuse.engine.batch import RunResult
+from splitfuse.engine.runner.async_runner import DeviceLauncher, PendingTokens
+from splitfuse.engine.runner.transfer import Staging, layout_of, num_bytes, views
+from splitfuse.engine.sampling.device_sampler import draw
+from splitfuse.engine.scheduler.async_scheduler import OverlappedScheduler
+from splitfuse.engine.scheduler.scheduler import Scheduler
+from splitfuse.kernels import ops
+
+NUM_SEEDS = 8
+MOST_SEEDS = 20
+
+
+def test_tokens_are_those_of_plain_steps(tiny_folder: str) -> None:
+    figures = [compare(tiny_folder, seed) for seed in range(NUM_SEEDS)]
+    assert sum(preemptions for preemptions, _ in figures) > 10
+    assert sum(launched for _, launched in figures) > 200
+
+
+def slot_is_written_while_the_device_reads_it(self: Staging) -> Any:
+    return self._slots[0]
+
+
+def results_are_read_before_their_event(self: PendingTokens) -> list[RunResult]:
+    return right_wait(PendingTokens(self.slot, SimulatedStream(random.Random(0)).record(), self.samples))
+
+
+def tokens_are_not_filled_in(self: DeviceLauncher, token_ids: Any, sources: Any) -> None:
+    pass
+
+
+def one_key_for_all_positions(logits: Any, fields: dict[str, Any]) -> Any:
+    return draw(logits, {**fields, "keys": fields["keys"] * 0} if "keys" in fields else fields)
+
+
+def the_copy_out_is_behind_the_event(self: Staging, slot: Any, tokens: Any) -> None:
+    slot.event = self._stream.record()
+    self._stream.run(lambda: slot.tokens[: len(tokens)].copy_(tokens))
+
+
+right_wait: Callable[[PendingTokens], list[RunResult]] = PendingTokens.wait
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "wrong"),
+    [
+        (Staging, "take", slot_is_written_while_the_device_reads_it),
+        (Staging, "receive", the_copy_out_is_behind_the_event),
+        (PendingTokens, "wait", results_are_read_before_their_event),
+        (DeviceLauncher, "_fill_in", tokens_are_not_filled_in),
+        ("splitfuse.engine.runner.async_runner", "draw", one_key_for_all_positions),
+        (OverlappedScheduler, "_let_go", Scheduler._let_go),
+        (OverlappedScheduler, "_plan", Scheduler._plan),
+    ],
+)
+def test_a_planted_race_is_caught(
+    tiny_folder: str, owner: Any, name: str, wrong: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A step whose numbers are torn writes anywhere: this backend checks its indices.
+    monkeypatch.setattr(ops, "_forced", "reference")
+    if isinstance(owner, str):
+        monkeypatch.setattr(f"{owner}.{name}", wrong)
+    else:
+        monkeypatch.setattr(owner, name, wrong)
+    for seed in range(MOST_SEEDS):
+        try:
+            compare(tiny_folder, seed)
+        except AssertionError as exc:
+            print(f"{seed + 1} seeds: {str(exc).splitlines()[0][:100] if str(exc) else exc!r}")
+            return
+    pytest.fail(f"{MOST_SEEDS} schedules do not show it")
+
+
+def test_fields_keep_their_values_and_stand_at_multiples_of_16_bytes() -> None:
+    arrays = {"a": np.arange(3, dtype=np.int32), "b": np.ones((2, 5), dtype=np.float32), "c": np.arange(0)}
+    layout = layout_of(arrays)
+    assert all(field.offset % 16 == 0 for field in layout.values())
+    stream = SimulatedStream(random.Random(0), laziness=1.0)
+    staging = Staging(num_bytes(layout), 4, device=torch.device("cpu"), stream=stream)
+    fields = staging.send(staging.take(), arrays)
+    assert not fields["a"].any(), "the copy is queued"
+    stream.synchronize()
+    for name, field in fields.items():
+        assert torch.equal(field, torch.from_numpy(arrays[name]))
+        assert views(staging.buffer, layout)[name].data_ptr() == field.data_ptr()
+    with pytest.raises(AssertionError, match="there is room for"):
+        staging.send(staging.take(), {"a": np.zeros(1000, dtype=np.int32)})
+
+
+def test_slots_take_turns_and_wait_for_their_event() -> None:
+    stream = SimulatedStream(random.Random(0), laziness=1.0)
+    staging = Staging(64, 4, device=torch.device("cpu"), stream=stream)
+    first = staging.take()
+    staging.receive(first, torch.tensor([5, 6]))
+    second = staging.take()
+    assert second is not first
+    assert stream.num_queued == 1
+    assert staging.take() is first
+    assert stream.num_queued == 0, "it has waited"
+    assert first.tokens[:2].tolist() == [5, 6]
+
+
+class NothingWaits(TorchDispatchMode):
+    """Fails on what would read a value back from a device, or copy to or from it memory that is not pinned."""
+
+    WAITS = ("aten::_local_scalar_dense", "aten::nonzero", "aten::_to_copy", "aten::masked_select", "aten::unique")
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.name().partition(".")[0]
+        assert name not in self.WAITS, f"{name} waits for the device"
+        indices = args[1] if name in ("aten::index", "aten::index_put_") else []
+        assert not any(index is not None and index.dtype == torch.bool for index in indices), "a boolean index waits"
+        return func(*args, **(kwargs or {}))
+
+
+def test_nothing_on_the_way_waits_for_the_device(tiny_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model and the ops are others' affair: `kernels.cuda` promises the same of its own."""
+    llm = LLM(tiny_folder, dtype="float32", device="cpu", async_scheduling=True)
+    launcher = launcher_of(llm)
+
+    def forward(inputs: Any, cache: Any) -> torch.Tensor:
+        return torch.zeros(len(inputs.logits_indices), 64)
+
+    monkeypatch.setattr(launcher._model, "forward", forward)
+    monkeypatch.setattr(launcher._model, "logits", lambda hidden: hidden.repeat(1, 2))
+    monkeypatch.setattr("splitfuse.kernels.ops.filter_logits", lambda logits, *filters: logits)
+    monkeypatch.setattr("splitfuse.kernels.ops.gumbel_argmax", lambda logits, keys: logits.argmax(-1))
+    right, num_watched = DeviceLauncher._compute, 0
+
+    def watched(self: DeviceLauncher, *args: Any) -> None:
+        nonlocal num_watched
+        num_watched += 1
+        with NothingWaits():
+            right(self, *args)
+
+    monkeypatch.setattr(DeviceLauncher, "_compute", watched)
+    params = SamplingParams(top_p=0.5, top_k=3, max_tokens=5, ignore_eos=True)
+    outputs = llm.generate([[30], [40, 50]], params)
+    assert [len(output.outputs[0].token_ids) for output in outputs] == [5, 5]
+    assert num_watched >= 5

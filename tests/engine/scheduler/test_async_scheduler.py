@@ -1,0 +1,186 @@
+"""Decisions made while a step runs: who goes on, who waits, what an end costs."""
+
+from typing import Any
+
+import pytest
+
+from splitfuse.engine.batch import Batch, RowFailure, RowResult, SampledToken
+from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.request import Request
+from splitfuse.engine.sampling_params import SamplingParams
+from splitfuse.engine.scheduler.async_scheduler import OverlappedScheduler
+from splitfuse.engine.simulation.recording import make_blocks
+
+END = 9
+
+
+class Bench:
+    """A scheduler, and requests for it."""
+
+    def __init__(self, num_blocks: int = 100, **settings: Any) -> None:
+        config = EngineConfig(**{"block_size": 4, "max_num_batched_tokens": 32, **settings})
+        self.scheduler = OverlappedScheduler(config, make_blocks(config, num_blocks=num_blocks))
+        self.blocks = self.scheduler._blocks.device
+
+    def add(self, prompt: list[int], *, max_tokens: int = 8, leader: Request | None = None, **params: Any) -> Request:
+        request = Request(
+            request_id=str(prompt),
+            prompt_token_ids=prompt,
+            params=SamplingParams(max_tokens=max_tokens, **params),
+            max_num_tokens=len(prompt) + max_tokens,
+            seed=0,
+            stop_token_ids=frozenset([END]),
+            leader=leader,
+        )
+        self.scheduler.add(request)
+        return request
+
+    def schedule(self) -> Batch:
+        batch = self.scheduler.schedule(0.0)
+        self.scheduler.check()
+        assert batch is not None
+        return batch
+
+    def update(self, batch: Batch, *results: int | RowResult) -> list[Any]:
+        told = [SampledToken(each) if isinstance(each, int) else each for each in results]
+        progress = self.scheduler.update(batch, told, 1.0)
+        self.scheduler.check()
+        return [(item.request, token.token_id) for item in progress for token in item.sampled]
+
+
+def rows(batch: Batch | None) -> list[tuple[Request, int, int, bool]]:
+    assert batch is not None
+    return [(row.request, row.start, row.num_tokens, row.samples) for row in batch.rows]
+
+
+def test_a_step_is_decided_before_the_token_that_it_computes_is_known() -> None:
+    bench = Bench()
+    request = bench.add([1, 2, 3])
+    first, second = bench.schedule(), bench.schedule()
+    assert rows(first) == [(request, 0, 3, True)]
+    assert rows(second) == [(request, 3, 1, True)]
+    assert (request.token_ids, request.num_computed_tokens) == ([1, 2, 3], 0), "only what is known stands in it"
+    assert bench.update(first, 5) == [(request, 5)]
+    assert rows(bench.schedule()) == [(request, 4, 1, True)]
+    assert bench.update(second, 6) == [(request, 6)]
+    assert request.token_ids == [1, 2, 3, 5, 6]
+
+
+def test_chunks_of_a_prompt_follow_each_other() -> None:
+    bench = Bench(max_num_batched_tokens=4)
+    request = bench.add(list(range(10, 20)))
+    first, second = bench.schedule(), bench.schedule()
+    assert rows(first) + rows(second) == [(request, 0, 4, False), (request, 4, 4, False)]
+    assert bench.update(first, None) == []
+    assert rows(bench.schedule()) == [(request, 8, 2, True)]
+
+
+def test_an_end_found_late_costs_one_row_and_keeps_its_blocks_for_it() -> None:
+    bench = Bench(enable_prefix_caching=False)
+    ends, goes_on = bench.add([1, 2, 3, 4]), bench.add([5, 6])
+    first, second = bench.schedule(), bench.schedule()
+    assert bench.update(first, END, 7) == [(ends, END), (goes_on, 7)]
+    assert ends.finish_reason == "stop"
+    assert bench.blocks.num_used_blocks == 3, "its row in the step under way has a block"
+    third = bench.schedule()
+    assert [row.request for row in third.rows] == [goes_on]
+    assert bench.update(second, 8, 8) == [(goes_on, 8)], "nobody hears the row behind the end"
+    assert bench.blocks.num_used_blocks == 1
+    assert ends.token_ids == [1, 2, 3, 4, END]
+
+
+def test_a_length_is_known_before_and_costs_nothing() -> None:
+    bench = Bench()
+    short, long = bench.add([1, 2], max_tokens=2), bench.add([3, 4])
+    first, second = bench.schedule(), bench.schedule()
+    bench.update(first, 7, 7)
+    assert rows(bench.schedule()) == [(long, 3, 1, True)]
+    bench.update(second, 8, 8)
+    assert short.finish_reason == "length"
+
+
+def test_who_comes_takes_the_place_of_who_reaches_its_length() -> None:
+    bench = Bench(max_num_seqs=1)
+    bench.add([1, 2], max_tokens=1)
+    comes = bench.add([3, 4])
+    bench.schedule()
+    assert rows(bench.schedule()) == [(comes, 0, 2, True)]
+
+
+def test_an_abort_is_heard_at_once_and_frees_blocks_when_its_steps_have_ended() -> None:
+    bench = Bench()
+    request = bench.add([1, 2, 3])
+    first, second = bench.schedule(), bench.schedule()
+    assert bench.scheduler.finish(request, reason="abort", now=0.0)
+    bench.scheduler.check()
+    assert bench.update(first, 5) == []
+    assert bench.blocks.num_used_blocks == 1
+    assert bench.update(second, 5) == []
+    assert bench.blocks.num_used_blocks == 0
+    assert request.token_ids == [1, 2, 3]
+
+
+def test_nobody_gives_way_while_a_step_runs() -> None:
+    bench = Bench(num_blocks=4)
+    early, late = bench.add([1] * 7), bench.add([2] * 7)
+    first, second = bench.schedule(), bench.schedule()
+    bench.update(first, 5, 5)
+    assert bench.scheduler.schedule(0.0) is None, "there is no block for a ninth token, and a victim is computed"
+    bench.update(second, 5, 5)
+    assert rows(bench.schedule()) == [(early, 8, 1, True)]
+    assert late.num_preemptions == 1
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"repetition_penalty": 1.1},
+        {"presence_penalty": 0.1},
+        {"frequency_penalty": 0.1},
+        {"logprobs": 0},
+        {"prompt_logprobs": 0},
+        {"logit_bias": {3: 1.0}},
+        {"allowed_token_ids": [3]},
+        {"min_tokens": 4},
+    ],
+)
+def test_who_reads_tokens_waits_for_them(params: dict[str, Any]) -> None:
+    bench = Bench()
+    plain = bench.add([1, 2])
+    first = bench.schedule()
+    reads = bench.add([3, 4], **params)
+    assert bench.scheduler.schedule(0.0) is None
+    bench.update(first, 5)
+    assert [row.request for row in bench.schedule().rows] == [plain, reads]
+
+
+def test_who_has_its_least_tokens_reads_none() -> None:
+    bench = Bench()
+    request = bench.add([1, 2], min_tokens=1)
+    first = bench.schedule()
+    assert rows(bench.schedule()) == [(request, 2, 1, True)], "the first token is on its way"
+    bench.update(first, 5)
+
+
+def test_a_prompt_is_shared_when_it_is_known_to_be_good() -> None:
+    bench = Bench(enable_prefix_caching=False)
+    leader = bench.add([1, 2, 3, 4, 5])
+    follower = bench.add([1, 2, 3, 4, 5], leader=leader)
+    first, second = bench.schedule(), bench.schedule()
+    assert [row.request for row in second.rows] == [leader]
+    bench.update(first, RowFailure("not finite"))
+    third = bench.schedule()
+    assert rows(third) == [(follower, 0, 5, True)], "the leader's blocks linger, but nothing of them is taken"
+    bench.update(second, 5)
+    bench.update(third, 5)
+
+
+def test_a_failure_is_forgotten_by_the_prefix_cache_though_its_request_has_gone() -> None:
+    bench = Bench(max_num_batched_tokens=4)
+    request = bench.add(list(range(10, 22)))
+    first, second = bench.schedule(), bench.schedule()
+    bench.update(first, None)
+    bench.scheduler.finish(request, reason="abort", now=0.0)
+    bench.update(second, RowFailure("not finite"))
+    again = bench.add(list(range(10, 22)))
+    assert rows(bench.schedule())[0][:2] == (again, 0)

@@ -1,0 +1,254 @@
+"""What is recorded is replayed alike, whatever happens in it; what differs is found."""
+
+import io
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from splitfuse.engine.batch import Batch, RowFailure, RowResult, SampledToken
+from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.errors import ConfigError
+from splitfuse.engine.request import Request
+from splitfuse.engine.sampling_params import SamplingParams
+from splitfuse.engine.simulation.recording import RecordingScheduler, make_blocks
+from splitfuse.engine.simulation.replay import replay, run
+
+Write = Callable[[str], Path]
+STOP = 5
+LONGEST = 120
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write(text: str) -> Path:
+        path = tmp_path / "recording.jsonl"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+class Life:
+    """A recorded scheduler to which seeded random things happen until all requests have ended."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = random.Random(seed)
+        has_swap = rng.random() < 0.4
+        scheduling_policy = rng.choice(["fcfs", "priority", "fair"])
+        self.config = EngineConfig(
+            block_size=rng.choice([1, 4, 16]),
+            max_num_batched_tokens=rng.randint(1, 80),
+            max_num_seqs=rng.randint(1, 12),
+            long_prefill_token_threshold=rng.choice([0, rng.randint(1, 40)]),
+            scheduling_policy=scheduling_policy,
+            tenant_weights={"alice": 2, "bob": 0.5} if scheduling_policy == "fair" else None,
+            batching_policy=rng.choice(["splitfuse", "prefill_first", "decode_first", "static"]),
+            enable_prefix_caching=rng.random() < 0.5,
+            swap_space=1.0 if has_swap else 0.0,
+            preemption_mode=rng.choice(["auto", "recompute", "swap"]) if has_swap else "auto",
+        )
+        smallest = -(-LONGEST // self.config.block_size)
+        num_host_blocks = rng.choice([1, smallest]) if has_swap else 0
+        blocks = make_blocks(
+            self.config, num_blocks=smallest + rng.choice([0, 1, 10, 100]), num_host_blocks=num_host_blocks
+        )
+        self.stream = io.StringIO()
+        self.scheduler = RecordingScheduler(self.config, blocks, self.stream)
+        self.requests: list[Request] = []
+        self.num_steps = 0
+
+    def run(self) -> str:
+        """The recording."""
+        for step in range(100_000):
+            now = step / 7
+            if step < 150 and self.rng.random() < 0.3:
+                self._arrive(now)
+            self.scheduler.expire(now)
+            batch = self.scheduler.schedule(now, budget=self.rng.choice([None, None, self.rng.randint(1, 100)]))
+            self._end_somebody(now)
+            if batch is not None:
+                self.num_steps += 1
+                self.scheduler.update(batch, [self._result(row.samples) for row in batch.rows], now + 0.1)
+                self._stop_at_text(batch, now)
+                if batch.num_tokens > 20:
+                    self.scheduler.costs.seconds_per_token = self.rng.random()
+            self.scheduler.check()
+            if step > 150 and not self.scheduler.has_work:
+                return self.stream.getvalue()
+        raise AssertionError("it never ended")
+
+    def _arrive(self, now: float) -> None:
+        rng = self.rng
+        num_prompt = rng.randint(1, LONGEST - 1)
+        # Few different beginnings, so that prefixes repeat.
+        prompt = [rng.choice([10, 20])] * rng.randint(0, num_prompt) + [rng.randint(30, 99) for _ in range(num_prompt)]
+        siblings: list[Request] = []
+        tenant = rng.choice(["", "alice", "bob"])
+        prompt_logprobs = rng.choice([None, None, 0])
+        for index in range(rng.choice([1, 1, 1, 3])):
+            siblings.append(
+                Request(
+                    request_id=f"request-{len(self.requests)}",
+                    prompt_token_ids=prompt[:num_prompt],
+                    params=SamplingParams(
+                        priority=rng.randint(-1, 1),
+                        timeout_ms=rng.choice([None, None, 5000]),
+                        prompt_logprobs=prompt_logprobs,
+                    ),
+                    max_num_tokens=num_prompt + rng.randint(1, LONGEST - num_prompt),
+                    seed=0,
+                    index=index,
+                    stop_token_ids=frozenset({STOP}),
+                    tenant=tenant,
+                    leader=siblings[0] if siblings else None,
+                    arrival_time=now,
+                )
+            )
+            self.scheduler.add(siblings[-1])
+        self.requests += siblings
+
+    def _end_somebody(self, now: float) -> None:
+        if self.requests and self.rng.random() < 0.1:
+            self.scheduler.finish(self.rng.choice(self.requests), reason="abort", now=now)
+
+    def _stop_at_text(self, batch: Batch, now: float) -> None:
+        row = self.rng.choice(batch.rows) if batch.rows else None
+        if row is not None and row.samples and self.rng.random() < 0.02:
+            self.scheduler.stop_at_text(row.request, stop="END", now=now)
+
+    def _result(self, samples: bool) -> RowResult:
+        if self.rng.random() < 0.01:
+            return RowFailure("x")
+        return SampledToken(STOP if self.rng.random() < 0.02 else self.rng.randint(10, 12)) if samples else None
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_a_random_life_is_replayed_alike(seed: int, write: Write) -> None:
+    life = Life(seed)
+    recording = life.run()
+    replayed = replay(write(recording))
+    assert replayed.difference is None, replayed.difference
+    assert replayed.num_steps == life.num_steps
+
+
+def test_lives_have_everything_in_them() -> None:
+    """The test above is worth something only if these things happen in it."""
+    missing = {"preempted", "failed", "stops", "finish", "at_text", "leader", "tenant", "priority", "tokens", "costs"}
+    missing.add("scored")
+    missing |= {"budget", "reason timeout", "reason abort", "moves 0", "moves 1", "moves 2"}
+    for seed in range(80):
+        for line in map(json.loads, Life(seed).run().splitlines()):
+            missing -= set(line)
+            missing.discard(f"reason {line.get('reason')}")
+            missing -= {f"moves {kind}" for kind, count in enumerate(line.get("moves", ())) if count}
+        if not missing:
+            return
+    raise AssertionError(missing)
+
+
+def changed(recording: str, find: Callable[[dict[str, Any]], bool], change: Callable[[dict[str, Any]], None]) -> str:
+    """The recording with the first line that `find` accepts changed."""
+    lines = [json.loads(line) for line in recording.splitlines()]
+    change(next(line for line in lines if find(line)))
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+def is_step_with(key: str) -> Callable[[dict[str, Any]], bool]:
+    return lambda line: "step" in line and bool(line.get(key)) and line["step"] > 3
+
+
+PLANTED: dict[str, tuple[Callable[[dict[str, Any]], bool], Callable[[dict[str, Any]], None]]] = {
+    "a chunk is one token shorter": (is_step_with("rows"), lambda line: line["rows"][-1].__setitem__(2, 0)),
+    "another row first": (
+        lambda line: len(line.get("rows", ())) > 1,
+        lambda line: line["rows"].reverse(),
+    ),
+    "nobody was preempted": (is_step_with("preempted"), lambda line: line.pop("preempted")),
+    "nobody was admitted": (is_step_with("admitted"), lambda line: line.pop("admitted")),
+    "a block more": (is_step_with("blocks"), lambda line: line.__setitem__("blocks", line["blocks"] + 1)),
+    "a longer queue": (is_step_with("rows"), lambda line: line.__setitem__("waiting", 99)),
+    "one more has ended": (
+        lambda line: "finished" in line,
+        lambda line: line["finished"].append(10_000),
+    ),
+}
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+def test_a_changed_decision_is_found(planted: str, write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    find, change = PLANTED[planted]
+    path = write(changed(preempting_life(), find, change))
+    assert run(path) == 1
+    said = capsys.readouterr().out
+    assert "recorded:" in said
+    assert "replayed:" in said
+    assert "line " in said
+
+
+def preempting_life() -> str:
+    return next(text for text in (Life(seed).run() for seed in range(80)) if '"preempted"' in text)
+
+
+def test_a_changed_setting_is_found(write: Write) -> None:
+    def halve(line: dict[str, Any]) -> None:
+        line["config"]["max_num_batched_tokens"] = 1
+
+    assert replay(write(changed(preempting_life(), lambda line: "config" in line, halve))).difference is not None
+
+
+def test_what_it_says_when_all_is_well(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    life = Life(0)
+    path = write(life.run())
+    assert run(path) == 0
+    assert capsys.readouterr().out == f"{life.num_steps} steps replayed, identical\n"
+
+
+def test_unknown_keys_and_lines_are_ignored_and_a_cut_last_line_too(write: Write) -> None:
+    lines = [json.loads(line) for line in Life(1).run().splitlines()]
+    lines[0]["config"]["a_setting_of_tomorrow"] = 1
+    text = "".join(json.dumps({**line, "tomorrow": 1}) + '\n{"news": 1}\n' for line in lines)
+    replayed = replay(write(text + '{"step": 99999, "ro'))
+    assert replayed.difference is None
+    assert replayed.num_steps > 0
+
+
+def test_no_secrets_and_no_content_without_need() -> None:
+    lives = map(Life, range(80))
+    life = next(life for life in lives if life.config.tenant_weights and not life.config.enable_prefix_caching)
+    recording = life.run()
+    assert "alice" not in recording, "a tenant may be named by an API key"
+    assert "request-0" not in recording, "whoever knows the whole id can fetch the result"
+    adds = [line for line in map(json.loads, recording.splitlines()) if "add" in line]
+    assert all(isinstance(line["prompt"], int) for line in adds)
+    assert '"tokens"' not in recording
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("", "not a recording"),
+        ('{"a": 1}\n', "not a recording"),
+        ('{"splitfuse": "recording", "format": 99}\n', "newer splitfuse"),
+        ("nonsense\n", "line 1 is not JSON"),
+        ("[]\n", "line 1 is not a JSON object"),
+    ],
+)
+def test_what_is_no_recording_is_refused_in_words(text: str, part: str, write: Write) -> None:
+    with pytest.raises(ConfigError, match=part):
+        replay(write(text))
+
+
+def test_a_recording_with_a_hole_is_refused(write: Write) -> None:
+    lines = Life(2).run().splitlines(keepends=True)
+    hole = next(index for index, line in enumerate(lines) if '"done"' in line)
+    with pytest.raises(ConfigError, match="does not fit what came before"):
+        replay(write("".join(lines[:hole] + lines[hole + 1 :])))
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        replay(tmp_path / "none.jsonl")

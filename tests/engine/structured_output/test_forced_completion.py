@@ -1,0 +1,95 @@
+"""Ways to the end: from wherever an output stands, a few tokens complete it."""
+
+import json
+import random
+
+import jsonschema
+import pytest
+from grammars import compiled
+from random_schemas import random_schema
+
+from splitfuse.engine.structured_output.compiler import GrammarCompiler
+from splitfuse.engine.structured_output.forced_completion import Landing
+from splitfuse.engine.tokenizer.tokenizer import Tokenizer
+
+
+def random_output(matcher: object, rng: random.Random, count: int) -> list[int]:
+    """Up to so many random tokens that the grammar allows; the matcher stands behind them."""
+    output: list[int] = []
+    while len(output) < count and not matcher.is_stopped():  # type: ignore[attr-defined]
+        mask = matcher.compute_bitmask()  # type: ignore[attr-defined]
+        choices = [8 * at + bit for at, byte in enumerate(mask) for bit in range(8) if byte >> bit & 1]
+        token_id = rng.choice([choice for choice in choices if choice] or [0])
+        matcher.consume_token(token_id)  # type: ignore[attr-defined]
+        output.append(token_id)
+    return output
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_a_way_is_found_from_anywhere_in_random_json(
+    compiler: GrammarCompiler, tokenizer: Tokenizer, bounded: bool
+) -> None:
+    rng = random.Random(bounded)
+    num_found = num_tries = 0
+    for _ in range(150):
+        schema = random_schema(rng, bounded=bounded)
+        grammar = compiled(compiler, json=schema)
+        matcher = grammar.matcher.deep_copy()
+        output = random_output(matcher, rng, rng.randint(0, 30))
+        before = matcher.compute_bitmask()
+        way = grammar.ways.find(matcher, output, most=256)
+        assert matcher.compute_bitmask() == before, "looking changes nothing"
+        num_tries += 1
+        if way is not None and len(way) <= 256:
+            num_found += 1
+            jsonschema.validate(json.loads(tokenizer.decode([t for t in output + way if t])), schema)
+    assert num_found > 0.98 * num_tries
+
+
+def test_the_rest_of_a_way_serves_from_the_next_place(compiler: GrammarCompiler) -> None:
+    grammar = compiled(compiler, json={"type": "array", "items": {"type": "string"}, "minItems": 2})
+    matcher = grammar.matcher.deep_copy()
+    assert grammar.ways.rest(matcher, []) is None
+    way = grammar.ways.find(matcher, [], most=100)
+    assert way
+    matcher.consume_token(way[0])
+    assert grammar.ways.rest(matcher, way) == way[1:]
+    assert not matcher.is_error()
+
+
+def test_it_lands_when_a_token_would_leave_no_room_and_not_before(compiler: GrammarCompiler) -> None:
+    """Digits for ever; the array must be closed by the last token."""
+    grammar = compiled(compiler, json={"type": "array", "items": {"type": "integer"}}).begin()
+    grammar.follow([], num_prompt_tokens=0)
+    opening, digit = grammar.matcher.compute_ff_tokens()[0], 18 + 5
+    taken = [grammar.take(opening, num_left=39)]
+    for num_left in range(38, -1, -1):
+        taken.append(grammar.take(digit, num_left=num_left))
+    assert taken[1:-1] == [digit] * 38
+    assert grammar.finish_reason == "length"
+    assert grammar.is_accepting
+
+
+def test_the_same_tokens_give_the_same_decisions_however_often_they_are_tried(compiler: GrammarCompiler) -> None:
+    shared = compiled(compiler, json={"type": "array", "items": {"type": "array", "items": {"type": "string"}}})
+    many = (random_output(shared.matcher.deep_copy(), random.Random(seed), 60) for seed in range(100))
+    wanted = next(output for output in many if len(output) == 60)
+
+    def run(num_tries: int) -> list[int]:
+        grammar = shared.begin()
+        output: list[int] = []
+        while len(output) < 60 and not grammar._landing.is_down(len(output)):
+            for _ in range(num_tries):
+                grammar.follow(output, num_prompt_tokens=0)
+                token_id = grammar.take(wanted[len(output)], num_left=59 - len(output))
+            output.append(token_id)
+        return output
+
+    assert run(1) == run(3)
+
+
+def test_a_landing_that_has_not_begun_says_nothing(compiler: GrammarCompiler) -> None:
+    landing = Landing(compiled(compiler, regex="a").ways)
+    assert not landing.has_begun
+    assert not landing.is_down(0)
+    assert not landing.is_due(10_000), "most outputs end long before"

@@ -1,0 +1,370 @@
+"""AsyncEngine under load: order, aborts, failures of one, a full queue, draining, and nothing left behind."""
+
+import asyncio
+import random
+import threading
+
+import pytest
+from engines import Collector, collect, running_engine
+
+from splitfuse.engine import LLM, AsyncEngine, EngineConfig, SamplingParams
+from splitfuse.engine.batch import Batch, Moves, RowFailure, RowResult
+from splitfuse.engine.errors import (
+    ContextLengthError,
+    InvalidRequestError,
+    QueueFullError,
+    RequestFailedError,
+    UnavailableError,
+)
+
+GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+
+
+def prompts(count: int, *, seed: int = 0, longest: int = 80) -> list[list[int]]:
+    rng = random.Random(seed)
+    return [[rng.randrange(20, 270) for _ in range(rng.randint(1, longest))] for _ in range(count)]
+
+
+def blocks_are_free(engine: AsyncEngine) -> bool:
+    stats = engine.stats()
+    return bool(stats["num_free_blocks"] == stats["num_blocks"])
+
+
+async def test_concurrent_requests_get_what_they_get_alone(tiny_folder: str) -> None:
+    many = prompts(40)
+    expected = [output.outputs[0] for output in LLM(model=tiny_folder, dtype="float32").generate(many, GREEDY)]
+    async with running_engine(tiny_folder, max_num_seqs=8, max_num_batched_tokens=50) as engine:
+        outputs = await asyncio.gather(*(collect(engine, prompt, GREEDY) for prompt in many))
+        assert blocks_are_free(engine)
+    assert [(o[0].token_ids, o[0].text) for o in outputs] == [(e.token_ids, e.text) for e in expected]
+
+
+async def test_n_outputs_of_one_prompt(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder) as engine:
+        params = SamplingParams(n=3, seed=5, max_tokens=6, ignore_eos=True)
+        first = await collect(engine, "abc", params)
+        assert len({tuple(output.token_ids) for output in first}) == 3
+        assert [o.token_ids for o in await collect(engine, "abc", params)] == [o.token_ids for o in first]
+        alone = await collect(engine, "abc", SamplingParams(seed=5, max_tokens=6, ignore_eos=True))
+        assert alone[0].token_ids == first[0].token_ids
+
+
+async def test_two_hundred_requests_with_a_fifth_vanishing(tiny_folder: str) -> None:
+    """64 at a time on a small pool; who leaves disturbs nobody, and nothing is left behind."""
+    many = prompts(200, seed=3)
+    rng = random.Random(4)
+    lengths = [rng.randint(1, 40) for _ in many]
+    params = [SamplingParams(temperature=0, max_tokens=length, ignore_eos=True) for length in lengths]
+    expected = LLM(model=tiny_folder, dtype="float32").generate(many, params)
+    gate = asyncio.Semaphore(64)
+    tasks_before = asyncio.all_tasks()
+    async with running_engine(
+        tiny_folder, max_num_seqs=16, max_num_batched_tokens=64, num_kv_blocks=60, block_size=4
+    ) as engine:
+
+        async def stay(index: int) -> list[int]:
+            async with gate:
+                return (await collect(engine, many[index], params[index]))[0].token_ids
+
+        async def leave(index: int, after: int) -> None:
+            async with gate:
+                stream = engine.generate(many[index], params[index])
+                async for _ in stream:
+                    after -= 1
+                    if after <= 0:
+                        break
+                await stream.aclose()  # type: ignore[attr-defined]
+
+        vanishing = set(rng.sample(range(200), 40))
+        results = await asyncio.gather(
+            *(leave(i, rng.randint(0, 20)) if i in vanishing else stay(i) for i in range(200))
+        )
+        assert engine.num_unfinished == 0 or await settle(engine)
+        assert blocks_are_free(engine)
+        assert engine.stats()["num_preemptions"] > 0, "the pool is meant to be too small"
+        assert not engine._sinks
+        assert not engine._outputs_left
+    for index, result in enumerate(results):
+        if index not in vanishing:
+            assert result == expected[index].outputs[0].token_ids
+    assert asyncio.all_tasks() == tasks_before
+    assert not [t for t in threading.enumerate() if t.name.startswith("splitfuse-step") and not _ends(t)]
+
+
+def _ends(thread: threading.Thread) -> bool:
+    thread.join(timeout=5)
+    return not thread.is_alive()
+
+
+async def settle(engine: AsyncEngine) -> bool:
+    await asyncio.wait_for(engine._idle.wait(), timeout=10)
+    return engine.num_unfinished == 0
+
+
+async def test_abort_frees_blocks_within_one_step(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder) as engine:
+        sink = Collector()
+        handle = await engine.submit([30] * 200, SamplingParams(max_tokens=300, ignore_eos=True), sink)
+        await sink.until(3)
+        steps = engine._steps[-1].step
+        engine.abort(handle.request_id)
+        await sink.ended.wait()
+        assert engine._steps[-1].step <= steps + 1
+        assert blocks_are_free(engine)
+        assert sink.deltas[-1].finish_reason == "abort"
+        assert sink.deltas[-1].metrics is not None
+        engine.abort(handle.request_id)
+        engine.abort("never seen")
+
+
+class Sabotage:
+    """A runner that raises whenever a marked request is in the batch, or spoils its row."""
+
+    def __init__(self, engine: AsyncEngine, *, mark: int, spoil: bool = False) -> None:
+        assert engine._core is not None
+        self._runner = engine._core._runner
+        self._mark = mark
+        self._spoil = spoil
+        engine._core._runner = self
+
+    def move(self, moves: Moves) -> None:
+        self._runner.move(moves)
+
+    def run(self, batch: Batch) -> list[RowResult]:
+        marked = [row.request.token_ids[0] == self._mark for row in batch.rows]
+        if any(marked) and not self._spoil:
+            raise RuntimeError("kernel fault")
+        return [
+            RowFailure("not finite") if bad else result
+            for bad, result in zip(marked, self._runner.run(batch), strict=True)
+        ]
+
+
+@pytest.mark.parametrize("spoil", [False, True])
+async def test_a_culprit_fails_alone(tiny_folder: str, spoil: bool, caplog: pytest.LogCaptureFixture) -> None:
+    many = prompts(12)
+    expected = [
+        output.outputs[0].token_ids for output in LLM(model=tiny_folder, dtype="float32").generate(many, GREEDY)
+    ]
+    async with running_engine(tiny_folder, max_num_batched_tokens=64) as engine:
+        Sabotage(engine, mark=2, spoil=spoil)
+        culprits = [asyncio.create_task(collect(engine, [2, 30 + i], GREEDY)) for i in range(3)]
+        outputs = await asyncio.gather(*(collect(engine, prompt, GREEDY) for prompt in many))
+        for culprit in culprits:
+            with pytest.raises(RequestFailedError) as info:
+                await culprit
+            assert info.value.error_id in str(info.value)
+            assert "kernel fault" not in str(info.value)
+        assert [output[0].token_ids for output in outputs] == expected
+        assert blocks_are_free(engine)
+        assert engine.is_healthy
+    if not spoil:
+        assert "kernel fault" in caplog.text
+
+
+async def test_a_full_queue_refuses_with_a_time_to_come_back(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder, max_num_seqs=1, max_queue_size=2) as engine:
+        sinks = [Collector() for _ in range(3)]
+        params = SamplingParams(max_tokens=400, ignore_eos=True)
+        await engine.submit([30], params, sinks[0])
+        await sinks[0].until(1)
+        await engine.submit([31], params, sinks[1])
+        await engine.submit([32], params, sinks[2])
+        with pytest.raises(QueueFullError) as info:
+            await engine.submit([33], params, Collector())
+        assert 1 <= info.value.retry_after_s <= 60
+
+
+async def test_draining_refuses_newcomers_and_finishes_the_rest(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder) as engine:
+        sink = Collector()
+        await engine.submit([30], GREEDY, sink)
+        drained = asyncio.create_task(engine.drain(10.0))
+        await asyncio.sleep(0)
+        assert not engine.is_ready
+        with pytest.raises(UnavailableError):
+            await engine.submit([30], GREEDY, Collector())
+        await drained
+        assert sink.deltas[-1].finish_reason == "length"
+
+
+async def test_stop_ends_every_request(tiny_folder: str) -> None:
+    engine = AsyncEngine(EngineConfig(model=tiny_folder, dtype="float32", max_num_seqs=2))
+    with pytest.raises(UnavailableError):
+        await engine.submit([30], GREEDY, Collector())
+    await engine.start()
+    sinks = [Collector() for _ in range(5)]
+    for sink in sinks:
+        await engine.submit([30], SamplingParams(max_tokens=500, ignore_eos=True), sink)
+    await engine.stop()
+    assert all(sink.deltas[-1].finish_reason == "abort" for sink in sinks)
+
+
+async def test_a_broken_loop_is_unhealthy_and_ends_every_request(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder) as engine:
+        sink = Collector()
+
+        def broken(*_: object) -> None:
+            raise RuntimeError("a bug of ours")
+
+        assert engine._core is not None
+        engine._core.schedule = broken  # type: ignore[assignment]
+        await engine.submit([30], GREEDY, sink)
+        await sink.ended.wait()
+        assert sink.deltas[-1].error is not None
+        assert not engine.is_healthy
+        with pytest.raises(UnavailableError):
+            await engine.submit([30], GREEDY, Collector())
+
+
+async def test_a_failing_sink_costs_nobody_else(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder) as engine:
+        await engine.submit([30], GREEDY, lambda delta: 1 / 0)  # type: ignore[arg-type, return-value]
+        output = await collect(engine, [30], GREEDY)
+        assert output[0].finish_reason == "length"
+
+
+REFUSED = [
+    ("", {}, InvalidRequestError),
+    ([], {}, InvalidRequestError),
+    ([271], {}, InvalidRequestError),
+    ([-1], {}, InvalidRequestError),
+    ([True], {}, InvalidRequestError),
+    ("\ud800", {}, InvalidRequestError),
+    ({"text": "x"}, {}, InvalidRequestError),
+    ([5] * 512, {}, ContextLengthError),
+    ([5] * 500, {"max_tokens": 13}, ContextLengthError),
+    ([5], {"max_length": 513}, ContextLengthError),
+    ([5] * 8, {"max_length": 8}, InvalidRequestError),
+    ([5], {"stop_token_ids": [271]}, InvalidRequestError),
+    ([5], {"logit_bias": {"271": 1}}, InvalidRequestError),
+    ([5], {"allowed_token_ids": [-1]}, InvalidRequestError),
+    ([5], {"max_length": 4, "min_tokens": 4}, InvalidRequestError),
+]
+
+
+@pytest.mark.parametrize(("prompt", "fields", "error"), REFUSED)
+async def test_refusals(tiny_folder: str, prompt: object, fields: dict[str, object], error: type[Exception]) -> None:
+    async with running_engine(tiny_folder) as engine:
+        with pytest.raises(error):
+            await engine.submit(prompt, SamplingParams(**fields), Collector())  # type: ignore[arg-type]
+        assert engine.num_unfinished == 0
+
+
+async def test_limits_count_prompt_and_output(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder, num_kv_blocks=10, block_size=16) as engine:
+        for prompt_len, fields, expected in [
+            (150, {}, 10),  # a default is cut to the 160 tokens of the cache
+            (10, {"max_length": 13}, 3),
+            (10, {"max_length": 50, "max_tokens": 2}, 2),
+            (100, {"truncate_prompt_tokens": 8, "max_tokens": 4}, 4),
+        ]:
+            params = SamplingParams(ignore_eos=True, **fields)  # type: ignore[arg-type]
+            output = (await collect(engine, [30] * prompt_len, params))[0]
+            assert len(output.token_ids) == expected
+            assert output.finish_reason == "length"
+        with pytest.raises(ContextLengthError, match="KV cache"):
+            await engine.submit([5] * 160, SamplingParams(), Collector())
+
+
+async def test_stop_strings_and_stop_tokens(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder) as engine:
+        free = (await collect(engine, "hello", SamplingParams(seed=1, max_tokens=60, ignore_eos=True)))[0]
+        stop = free.text[5:8]
+        cut = (await collect(engine, "hello", SamplingParams(seed=1, max_tokens=60, ignore_eos=True, stop=(stop,))))[0]
+        assert (cut.finish_reason, cut.stop_reason) == ("stop", stop)
+        assert cut.text == free.text[: free.text.index(stop)]
+        token = free.token_ids[10]
+        ended = (
+            await collect(
+                engine, "hello", SamplingParams(seed=1, max_tokens=60, ignore_eos=True, stop_token_ids=(token,))
+            )
+        )[0]
+        at = free.token_ids.index(token)
+        assert (ended.finish_reason, ended.stop_reason) == ("stop", token)
+        assert ended.token_ids == free.token_ids[: at + 1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "longest"),
+    [({}, 256), ({"long_prefill_token_threshold": 0}, 400), ({"target_itl_ms": 1e6}, 400)],
+)
+async def test_on_a_cpu_streams_wait_for_pieces_of_a_prompt(
+    tiny_folder: str, settings: dict[str, int], longest: int
+) -> None:
+    async with running_engine(tiny_folder, **settings) as engine:
+        await collect(engine, [20 + i % 200 for i in range(400)], SamplingParams(temperature=0, max_tokens=1))
+        assert max(step["num_prefill_tokens"] for step in engine.stats()["steps"]) == longest
+
+
+async def test_observers_and_a_closed_pipe_cost_nothing(
+    tiny_folder: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken:
+        def on_step(self, stats: object) -> None:
+            raise RuntimeError("mine")
+
+        def on_output_finished(self, metrics: object, finish_reason: str) -> None:
+            raise RuntimeError("mine too")
+
+    def closed(*_: object, **__: object) -> None:
+        raise BrokenPipeError
+
+    async with running_engine(tiny_folder, log_steps=True) as engine:
+        monkeypatch.setattr("splitfuse.engine.async_engine.print", closed, raising=False)
+        engine.observers.append(Broken())
+        assert (await collect(engine, [30], GREEDY))[0].finish_reason == "length"
+        assert engine.is_healthy
+    assert "mine too" in caplog.text
+
+
+async def test_more_outputs_than_the_queue_holds_run_on_an_idle_engine(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder, max_queue_size=2, max_num_seqs=2) as engine:
+        outputs = await collect(engine, [30], SamplingParams(n=5, max_tokens=3, ignore_eos=True))
+        assert all(len(output.token_ids) == 3 for output in outputs)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"allowed_token_ids": (1,), "min_tokens": 1},  # 1 is the end token
+        {"allowed_token_ids": (1, 5), "stop_token_ids": (5,), "min_tokens": 1},
+    ],
+)
+async def test_nothing_to_draw_from_is_refused(tiny_folder: str, fields: dict[str, object]) -> None:
+    async with running_engine(tiny_folder) as engine:
+        with pytest.raises(InvalidRequestError, match="allowed_token_ids"):
+            await engine.submit([5], SamplingParams(**fields), Collector())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"allowed_token_ids": (40,), "bad_words": ("(",)},
+        {"repetition_penalty": 1e-38},
+        {"repetition_penalty": 1e-300, "temperature": 1e-9},
+        {"logit_bias": dict.fromkeys(range(200), -100.0)},
+    ],
+)
+async def test_extremes_still_draw(tiny_folder: str, fields: dict[str, object]) -> None:
+    async with running_engine(tiny_folder) as engine:
+        params = SamplingParams(max_tokens=4, ignore_eos=True, **fields)  # type: ignore[arg-type]
+        assert (await collect(engine, [40], params))[0].finish_reason == "length"
+
+
+async def test_the_error_id_is_in_the_log(tiny_folder: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with running_engine(tiny_folder) as engine:
+        Sabotage(engine, mark=2, spoil=True)
+        with pytest.raises(RequestFailedError) as info:
+            await collect(engine, [2], GREEDY)
+        assert info.value.error_id in caplog.text
+
+
+async def test_stop_while_loading_leaves_no_task(tiny_folder: str) -> None:
+    before = asyncio.all_tasks()
+    engine = AsyncEngine(EngineConfig(model=tiny_folder, dtype="float32"))
+    starting = asyncio.create_task(engine.start())
+    await asyncio.sleep(0)
+    await engine.stop()
+    await asyncio.wait([starting])
+    assert asyncio.all_tasks() <= before | {starting}

@@ -1,0 +1,179 @@
+"""An answer of many megabytes: written in pieces, so that those who stream beside it notice nothing."""
+
+import asyncio
+import contextlib
+import gc
+import json
+import time
+from dataclasses import dataclass
+
+import pytest
+from serving import parse_events
+
+from splitfuse.engine.outputs import CompletionOutput, OutputDelta, RequestMetrics, TokenLogprobs
+from splitfuse.server.api.chat_request import AnswerForm
+from splitfuse.server.api.openai.chat_response import ChatShape
+from splitfuse.server.api.openai.completion_response import CompletionShape
+from splitfuse.server.api.openai.request import Echo
+from splitfuse.server.api.openai.response import Head
+from splitfuse.server.http.json_response import ITEMS_AT_ONCE, PIECE_BYTES, dump_pieces, dumps
+from splitfuse.server.jobs.job import Job
+
+NUM_OUTPUTS, NUM_TOKENS, NUM_LOGPROBS = 64, 300, 20
+MAX_CPU_S = 0.1  # one piece takes 3 ms
+METRICS = RequestMetrics(1.0, 1.5, 2.0, 4.0, 5, NUM_TOKENS, 2, 0)
+
+
+def fill(job, *, num_tokens=NUM_TOKENS):
+    """End every output, as the engine would."""
+    for index in range(len(job.outputs)):
+        logprobs = tuple(
+            TokenLogprobs(97, -0.123456 - position, tuple((97 + rank, -0.5 - rank / 7) for rank in range(NUM_LOGPROBS)))
+            for position in range(num_tokens)
+        )
+        end = {"finish_reason": "length", "metrics": METRICS}
+        job.sink(OutputDelta(job.seq_id, index, "a" * num_tokens, (97,) * num_tokens, logprobs, **end))
+
+
+@dataclass
+class Turns:
+    """How many turns a task beside the block has had, and the most that the loop computed between two of them.
+
+    CPU time: what other processes do to the clock of a busy machine is not the server's doing.
+    """
+
+    num: int = 0
+    longest_s: float = 0.0
+
+    def check(self, num_bytes):
+        """Somebody had a turn after each piece of the answer."""
+        assert self.num > num_bytes // (2 * PIECE_BYTES)
+        assert self.longest_s < MAX_CPU_S
+
+
+@contextlib.asynccontextmanager
+async def ticking():
+    """The turns of a task beside the block."""
+    turns = Turns()
+
+    async def tick():
+        last = time.thread_time()
+        while True:
+            await asyncio.sleep(0)
+            now = time.thread_time()
+            turns.longest_s = max(turns.longest_s, now - last)
+            turns.num += 1
+            last = now
+
+    task = asyncio.create_task(tick())
+    gc.disable()  # its pauses, over the 400 000 objects of the fake result, are not what is measured
+    try:
+        yield turns
+    finally:
+        gc.enable()
+        task.cancel()
+
+
+def expected_output(index):
+    top = [{"token_id": 97 + rank, "logprob": -0.5 - rank / 7} for rank in range(NUM_LOGPROBS)]
+    return {
+        "index": index,
+        "text": "a" * NUM_TOKENS,
+        "token_ids": [97] * NUM_TOKENS,
+        "finish_reason": "length",
+        "stop_reason": None,
+        "logprobs": [{"token_id": 97, "logprob": -0.123456 - position, "top": top} for position in range(NUM_TOKENS)],
+    }
+
+
+async def test_a_large_result_lets_others_have_their_turn(served):
+    job = Job("large", model="m", num_outputs=NUM_OUTPUTS)
+    served.service.results.add(job)
+    fill(job)
+    async with ticking() as turns:
+        polled = await served.client.get("/result/large")
+        streamed = await served.client.get("/result/large/stream?starting_after=63")
+    assert len(polled.content) > 15e6
+    assert int(polled.headers["content-length"]) == len(polled.content)
+    body = polled.json()
+    assert dumps(body) == polled.text, "compact, as always"
+    assert list(body) == [
+        *("seq_id", "status", "model", "text", "token_ids", "finish_reason", "stop_reason"),
+        *("outputs", "usage", "timings", "error"),
+    ]
+    assert body["outputs"] == [expected_output(index) for index in range(NUM_OUTPUTS)]
+    (done,) = parse_events(streamed.text)
+    assert (done["event"], done["id"], done["data"]) == ("done", "64", body)
+    turns.check(len(polled.content) + len(streamed.content))
+
+
+async def test_a_large_openai_answer_lets_others_have_their_turn(served, monkeypatch):
+    job = Job("large", model="m", num_outputs=NUM_OUTPUTS)
+    fill(job)
+
+    async def submit(*_args, **_kwargs):
+        """It has been answered already."""
+
+    monkeypatch.setattr(served.service, "new_job", lambda *_args, **_kwargs: job)
+    monkeypatch.setattr(served.service, "submit", submit)
+    fields = {"messages": [{"role": "user", "content": "x"}], "n": 64, "logprobs": True, "top_logprobs": 20}
+    async with ticking() as turns:
+        response = await served.client.post("/v1/chat/completions", json=fields)
+    content = response.json()["choices"][63]["logprobs"]["content"]
+    assert len(content) == NUM_TOKENS
+    assert content[0] == {
+        "token": "a",
+        "logprob": -0.123456,
+        "bytes": [97],
+        "top_logprobs": [
+            {"token": chr(97 + rank), "logprob": -0.5 - rank / 7, "bytes": [97 + rank]} for rank in range(NUM_LOGPROBS)
+        ],
+    }
+    turns.check(len(response.content))
+
+
+@pytest.mark.parametrize("kind", [CompletionShape, ChatShape])
+def test_a_choice_is_the_same_whole_and_in_a_chunk(kind):
+    items = [TokenLogprobs(97 + number, -0.5, ((98, -1.0), (300, -2.0))) for number in range(3)]
+    head = Head(id="i", model="m", created=1)
+    more = {"form": AnswerForm()}
+    if kind is CompletionShape:
+        more = {"echo": Echo(is_wanted=False, is_all=False), "prompt_text": str}
+    shape = kind(head, lambda token_id: chr(token_id) * 2, **more)
+    output = CompletionOutput(0, "abc", [97, 98, 99], items, "length")
+    delta = OutputDelta("r", 0, "abc", (97, 98, 99), tuple(items), "length")
+    whole = json.loads(dumps(shape.choice(0, output, Job("r", model="m"))))["logprobs"]
+    assert json.loads(shape.chunk(0, delta, text_offset=0))["choices"][0]["logprobs"] == whole
+    if kind is CompletionShape:
+        assert whole["text_offset"] == [0, 2, 4]
+        assert whole["tokens"] == ["aa", "bb", "cc"]
+
+
+VALUES = [
+    *({}, [], "é\ud83d", None, 1.5, {"a": {}, "b": [], "c": [{}], "d": [{"e": [1, [2], {"f": None}]}, {}]}),
+    {"long": list(range(ITEMS_AT_ONCE * 3)), "text": "x" * 3 * PIECE_BYTES},
+    [{"n": n, "items": [{"m": m} for m in range(100)]} for n in range(100)],
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: str(value)[:20])
+async def test_pieces_are_what_dumps_writes(value):
+    pieces = await dump_pieces(value)
+    assert b"".join(pieces).decode() == dumps(value)
+    assert all(pieces)
+
+
+async def test_an_iterator_is_a_list():
+    for num in (0, 1, ITEMS_AT_ONCE, ITEMS_AT_ONCE + 1):
+        expected = dumps({"a": list(range(num)), "b": 1})
+        assert b"".join(await dump_pieces({"a": iter(range(num)), "b": 1})).decode() == expected
+        assert dumps({"a": iter(range(num)), "b": 1}) == expected
+    with pytest.raises(TypeError, match="set has no JSON form"):
+        dumps({1})
+
+
+async def test_pieces_are_bounded():
+    items = ({"number": number, "text": "x" * 100} for number in range(50_000))
+    sizes = [len(piece) for piece in await dump_pieces({"items": items})]
+    assert len(sizes) > 50
+    assert max(sizes) < PIECE_BYTES + ITEMS_AT_ONCE * 200

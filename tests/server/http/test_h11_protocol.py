@@ -1,0 +1,200 @@
+"""What is not yet a request: broken, oversized and slow heads and bodies, on a raw socket."""
+
+import asyncio
+import json
+
+import httpx
+import pytest
+
+from splitfuse.server.http.h11_protocol import Connection
+from splitfuse.server.settings import Settings
+
+
+async def exchange(served, *pieces, read=True):
+    """Send the pieces, then everything that comes back until the server closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(served.url).port)
+    try:
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+        return await asyncio.wait_for(reader.read(), 10)
+    finally:
+        writer.close()
+
+
+def error_of(raw):
+    head, _, body = raw.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)["error"]
+
+
+@pytest.mark.parametrize(
+    "head", [b"nonsense\r\n\r\n", b"GET / FTP/1.1\r\n\r\n", b"GET /\x00 HTTP/1.1\r\nHost: x\r\n\r\n"]
+)
+async def test_no_http(served, head):
+    assert error_of(await exchange(served, head))[0] == 400
+
+
+@pytest.mark.parametrize("num_bytes", [64 * 1024, 2**20])
+async def test_head_too_large(served, num_bytes):
+    try:
+        raw = await exchange(served, b"GET /version HTTP/1.1\r\nHost: x\r\nX-Big: " + b"a" * num_bytes + b"\r\n\r\n")
+    except ConnectionError:
+        return  # closed before we had sent it all
+    assert raw == b"" or error_of(raw)[0] == 400
+
+
+async def test_a_slow_head_is_cut_off(served, monkeypatch):
+    monkeypatch.setattr("splitfuse.server.http.h11_protocol.HEAD_DEADLINE_S", 0.1)
+    assert await exchange(served) == b""
+    assert await exchange(served, b"GET /version HTTP/1.1\r\nHo") == b""
+    first = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
+    raw = await exchange(served, first + b"GET /version HT")
+    assert raw.startswith(b"HTTP/1.1 200")
+    assert raw.count(b"HTTP/1.1") == 1
+
+
+async def test_a_running_answer_outlives_the_head_deadline(served, monkeypatch):
+    monkeypatch.setattr("splitfuse.server.http.h11_protocol.HEAD_DEADLINE_S", 0.05)
+    served.engine.hold()
+    url = (await served.client.post("/generate", json={"prompt": "x"})).json()["result_url"]
+    assert (await served.client.get(url + "?wait=0.2")).status_code == 200
+
+
+async def test_a_slow_body_is_cut_off(served, monkeypatch):
+    monkeypatch.setattr("splitfuse.server.http.json_body.DEADLINE_S", 0.05)
+    raw = await exchange(served, b'POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"prompt"')
+    status, error = error_of(raw)
+    assert (status, error["code"]) == (408, "body_too_slow")
+
+
+LIMIT = [Settings(max_body_bytes=1000)]
+
+
+@pytest.mark.parametrize("settings", LIMIT)
+@pytest.mark.parametrize("path", ["/generate", "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"])
+async def test_body_over_the_limit(served, path):
+    async def pieces():
+        for _ in range(20):
+            yield b" " * 100
+
+    for content in (b" " * 1001, pieces()):
+        response = await served.client.post(path, content=content)
+        assert response.status_code == 413
+        assert response.json()["error"]["code"] == "body_too_large"
+    body = b'{"prompt": "' + b"x" * 400 + b'", "max_tokens": 1}'
+    assert (await served.client.post("/generate", content=body.ljust(1000))).status_code == 202
+
+
+@pytest.mark.parametrize("settings", LIMIT)
+async def test_a_huge_body_is_refused_by_its_announcement(served):
+    head = b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n"
+    for number, status in ((10**9, 413), (10**19, 413), (10**30, 400)):
+        assert error_of(await exchange(served, head % number + b"\r\n"))[0] == status
+    raw = await exchange(served, head % 2000 + b"Expect: 100-continue\r\n\r\n")
+    assert error_of(raw)[0] == 413  # and no 100 before it
+
+
+@pytest.mark.parametrize("settings", LIMIT)
+async def test_an_endless_body_is_cut_off(served):
+    _, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(served.url).port)
+    writer.write(b"POST /generate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+    chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+
+    async def send_on():
+        for _ in range(1000):
+            writer.write(chunk)
+            await writer.drain()
+
+    with pytest.raises(ConnectionError):
+        await send_on()
+    writer.close()
+    await served.client.get("/health")
+
+
+async def test_a_stalled_reader_is_cut_off(served, monkeypatch):
+    """What it has not taken is far more than the socket's buffers hold; the engine stops working for it."""
+    monkeypatch.setattr("splitfuse.server.http.h11_protocol.STALL_S", 0.1)
+    served.engine.hold()
+    reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(served.url).port)
+    fields = {"prompt": "hello", "max_tokens": 400, "n": 64, "logprobs": 20, "stream": True}
+    body = json.dumps(fields).encode()
+    writer.write(b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+    await served.engine.allow(20_000)
+    await asyncio.wait_for(served.engine.abort_seen.wait(), 30)
+    writer.close()
+
+
+async def test_leaving_before_the_body_is_there(served, caplog):
+    for piece in (b"", b'{"prom'):
+        _, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(served.url).port)
+        writer.write(b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n" + piece)
+        await writer.drain()
+        writer.transport.abort()
+    assert (await served.client.post("/generate", json={"prompt": "x", "max_tokens": 1})).status_code == 202
+    assert "error" not in caplog.text.lower()
+    assert served.engine.num_submitted == 1
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "nonsense", None])
+async def test_content_type_does_not_matter(served, content_type):
+    headers = {"Content-Type": content_type} if content_type else {}
+    response = await served.client.post("/generate", content=b'{"prompt": "x"}', headers=headers)
+    assert response.status_code == 202
+
+
+async def test_pipelined_requests(served):
+    one = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
+    last = b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    assert (await exchange(served, one + one + last)).count(b"200 OK") == 3
+
+
+async def test_streams_are_chunked_in_1_1_and_bare_in_1_0(served):
+    body = json.dumps({"prompt": "x", "max_tokens": 2, "stream": True}).encode()
+    raws = []
+    for version in (b"1.0", b"1.1"):
+        head = (
+            b"POST /v1/completions HTTP/" + version + b"\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+        )
+        raws.append(await exchange(served, head % len(body) + body))
+    (bare_head, _, bare), (head, _, chunked) = (raw.partition(b"\r\n\r\n") for raw in raws)
+    assert b"chunked" not in bare_head.lower()
+    assert b"transfer-encoding: chunked" in head.lower()
+    assert bare.startswith(b"data: {")
+    assert bare.endswith(b"data: [DONE]\n\n")
+    joined = b""
+    while chunked:
+        size, _, rest = chunked.partition(b"\r\n")
+        joined += rest[: int(size, 16)]
+        assert rest[int(size, 16) :].startswith(b"\r\n")
+        chunked = rest[int(size, 16) + 2 :]
+    assert (joined.count(b"\n\n"), joined[-14:]) == (bare.count(b"\n\n"), bare[-14:])
+
+
+async def test_a_connection_goes_on_after_a_stream(served):
+    body = json.dumps({"prompt": "x", "max_tokens": 2, "stream": True}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    last = b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    raw = await exchange(served, head + body + head + body + last)
+    assert raw.count(b"data: [DONE]\n\n\r\n0\r\n\r\nHTTP/1.1 200 OK") == 2
+
+
+async def test_a_stream_is_the_same_without_the_short_way(served, monkeypatch):
+    """The second time uvicorn's inside is not what we know."""
+    original = Connection.write_chunk
+    written = []
+
+    async def write_chunk(self, data):
+        written[-1] += data
+        await original(self, data)
+
+    monkeypatch.setattr(Connection, "write_chunk", write_chunk)
+    texts = []
+    for _ in range(2):
+        written.append(b"")
+        fields = {"prompt": "x", "max_tokens": 3, "seed": 1, "stream": True}
+        response = await served.client.post("/generate", json=fields)
+        texts.append(response.text.partition("event: done")[0])
+        monkeypatch.setattr(Connection, "_open_scope", lambda self: {})
+    assert texts[0] == texts[1]
+    assert [data.count(b"event: token") for data in written] == [3, 0]

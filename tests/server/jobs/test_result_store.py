@@ -1,0 +1,139 @@
+"""The result store against its bounds, with a clock of the test's own."""
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from splitfuse.engine.errors import QueueFullError
+from splitfuse.engine.outputs import OutputDelta
+from splitfuse.server.http.errors import ResultNotFoundError
+from splitfuse.server.jobs.job import EVENT_BYTES, Job
+from splitfuse.server.jobs.result_store import ResultStore
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def make_store(*, ttl=100.0, max_results=10, max_bytes=10**9):
+    clock = Clock()
+    return ResultStore(ttl=ttl, max_results=max_results, max_bytes=max_bytes, clock=clock), clock
+
+
+def make_job(name, *, owner=""):
+    return Job(name, model="m", owner=owner)
+
+
+def finish(job, *, text="x"):
+    job.sink(OutputDelta(job.seq_id, 0, text, (1,), finish_reason="stop"))
+
+
+def has(store, name):
+    try:
+        store.get(name, owner="")
+    except ResultNotFoundError:
+        return False
+    return True
+
+
+def test_ttl_counts_from_the_end():
+    store, clock = make_store(ttl=100)
+    job = make_job("a")
+    store.add(job)
+    clock.now = 1000
+    assert has(store, "a")
+    finish(job)
+    clock.now = 1099.9
+    assert has(store, "a")
+    clock.now = 1100
+    assert not has(store, "a")
+    assert (len(store), store.num_bytes) == (0, 0)
+
+
+def test_oldest_finished_goes_first_and_running_never():
+    store, _ = make_store(max_results=3)
+    jobs = {name: make_job(name) for name in "abcd"}
+    for name in "abc":
+        store.add(jobs[name])
+    finish(jobs["c"])
+    finish(jobs["b"])
+    store.add(jobs["d"])
+    assert [name for name in "abcd" if has(store, name)] == ["a", "b", "d"]
+    store.check()
+
+
+def test_full_of_unfinished_jobs():
+    store, _ = make_store(max_results=2)
+    store.add(make_job("a"))
+    store.add(make_job("b"))
+    with pytest.raises(QueueFullError):
+        store.add(make_job("c"))
+    assert len(store) == 2
+
+
+def test_bytes_are_bounded_but_the_newest_stays():
+    store, _ = make_store(max_bytes=3 * EVENT_BYTES)
+    for name in "abcd":
+        job = make_job(name)
+        store.add(job)
+        finish(job)
+    assert [name for name in "abcd" if has(store, name)] == ["c", "d"]
+    big = make_job("e")
+    store.add(big)
+    finish(big, text="x" * 10_000)
+    assert [name for name in "abcde" if has(store, name)] == ["e"]
+    store.check()
+
+
+def test_owner():
+    store, _ = make_store()
+    store.add(make_job("a", owner="alice"))
+    assert store.get("a", owner="alice").seq_id == "a"
+    for name, owner in [("a", "bob"), ("a", ""), ("b", "alice")]:
+        with pytest.raises(ResultNotFoundError) as info:
+            store.get(name, owner=owner)
+        assert str(info.value) == str(ResultNotFoundError())
+
+
+def test_a_forgotten_job_no_longer_counts():
+    store, _ = make_store()
+    job = make_job("a")
+    store.add(job)
+    store.forget(job)
+    store.forget(job)
+    finish(job)
+    assert (len(store), store.num_bytes) == (0, 0)
+
+
+operations = st.lists(
+    st.tuples(st.sampled_from(["add", "token", "finish", "forget", "tick", "get"]), st.integers(0, 7)), max_size=60
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(operations)
+def test_any_history_keeps_the_invariants(history):
+    store, clock = make_store(ttl=5, max_results=4, max_bytes=8 * EVENT_BYTES)
+    jobs: dict[int, Job] = {}
+    for number, (what, which) in enumerate(history):
+        job = jobs.get(which)
+        if what == "tick":
+            clock.now += which
+        elif what == "add":
+            fresh = make_job(f"{which}-{number}")
+            try:
+                store.add(fresh)
+                jobs[which] = fresh
+            except QueueFullError:
+                assert len(store) == 4
+        elif job is not None and what == "get":
+            has(store, job.seq_id)
+        elif job is not None and what == "forget":
+            store.forget(job)
+        elif job is not None and not job.finished:
+            job.sink(OutputDelta("r", 0, "x", (1,), finish_reason="stop" if what == "finish" else None))
+        store.check()
+        assert len(store) <= 4
