@@ -5,11 +5,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .checks import check_text, check_token_ids
 from .errors import ContextLengthError, InvalidRequestError
 from .models.config import ModelConfig
 from .request import Request
-from .rng import derive_seed
-from .sampling_params import SamplingParams, check_text, check_token_ids
+from .sampling.rng import derive_seed
+from .sampling_params import SamplingParams
 from .tokenizer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ need the model (vocabulary, context length) are `check_against`, called once by 
 """
 
 import dataclasses
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .checks import check_int, check_text, check_token_ids, checked_float, shown
 from .errors import InvalidRequestError
 from .structured_output.params import StructuredOutputs
 
@@ -65,9 +65,9 @@ class SamplingParams:
         for name, (low, high) in _INTS.items():
             value = getattr(self, name)
             if not (value is None and name in _OPTIONAL):
-                _check_int(name, value, low, high)
+                check_int(name, value, low, high)
         for name, (least, most) in _FLOATS.items():
-            self._put(name, _checked_float(name, getattr(self, name), least, most))
+            self._put(name, checked_float(name, getattr(self, name), least, most))
         for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidRequestError(f"{name} must be true or false", param=name)
@@ -167,47 +167,6 @@ _FLOATS: dict[str, tuple[float, float]] = {
 }
 
 
-def check_token_ids(ids: Iterable[int], *, vocab_size: int, param: str) -> None:
-    """Raise unless every id is in [0, vocab_size)."""
-    for token_id in ids:
-        if not 0 <= token_id < vocab_size:
-            raise InvalidRequestError(
-                f"{param}: token id {_shown(token_id)} is outside the vocabulary [0, {vocab_size})", param=param
-            )
-
-
-def check_text(text: str, *, param: str) -> None:
-    """Raise if the text cannot be written as UTF-8 (a lone surrogate)."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as exc:
-        raise InvalidRequestError(
-            f"{param} holds a lone surrogate at character {exc.start}; send valid Unicode", param=param
-        ) from exc
-
-
-def _shown(value: object) -> str:
-    text = repr(value) if not (isinstance(value, int) and abs(value) >= 2**64) else "(a number beyond 64 bits)"
-    return text if len(text) <= 40 else text[:37] + "..."
-
-
-def _check_int(name: str, value: object, low: int, high: int) -> None:
-    if type(value) is not int:
-        raise InvalidRequestError(f"{name} must be an integer, not {type(value).__name__}", param=name)
-    if not low <= value <= high:
-        raise InvalidRequestError(f"{name} must be between {low} and {high}, not {_shown(value)}", param=name)
-
-
-def _checked_float(name: str, value: object, low: float, high: float) -> float:
-    if type(value) not in (int, float):
-        raise InvalidRequestError(f"{name} must be a number, not {type(value).__name__}", param=name)
-    assert isinstance(value, (int, float))
-    # Comparison first: an int beyond float range must not reach float(). NaN fails the comparison too.
-    if not low <= value <= high or not math.isfinite(value):
-        raise InvalidRequestError(f"{name} must be a finite number from {low:g} to {high:g}", param=name)
-    return float(value)
-
-
 def _strings(name: str, value: object, max_items: int, max_chars: int) -> tuple[str, ...]:
     items = (value,) if isinstance(value, str) else value
     if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
@@ -244,8 +203,8 @@ def _bias(value: object) -> dict[int, float]:
         if type(key) is str and key.isascii() and key.isdigit() and len(key) <= 20:
             key = int(key)
         if type(key) is not int:
-            raise InvalidRequestError(f"logit_bias: {_shown(key)} is not a token id", param="logit_bias")
-        bias[key] = _checked_float("logit_bias", number, -100.0, 100.0)
+            raise InvalidRequestError(f"logit_bias: {shown(key)} is not a token id", param="logit_bias")
+        bias[key] = checked_float("logit_bias", number, -100.0, 100.0)
     return bias
 
 

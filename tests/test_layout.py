@@ -33,6 +33,10 @@ def module_name(path: Path) -> str:
     return ".".join(["splitfuse", *(parts[:-1] if parts[-1] == "__init__" else parts)])
 
 
+def modules_of(folder: str) -> list[str]:
+    return [module_name(path) for path in sources(folder) if path.stem != "__main__"]
+
+
 def imports() -> dict[str, set[str]]:
     """What each of our modules imports of ours, wherever in the file, for the type checker too."""
     paths = {module_name(path): path for folder in PACKAGES for path in sources(folder)}

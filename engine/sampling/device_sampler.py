@@ -12,7 +12,7 @@ from torch import Tensor
 from ...kernels import ops
 from ..batch import BatchRow
 from ..models.forward_inputs import Arrays
-from ..rng import draw_key
+from .rng import draw_key
 
 NOT_FINITE_TOKEN = -1
 

@@ -16,9 +16,9 @@ from ...kernels import ops
 from ..batch import BatchRow, RowFailure, RowResult, SampledRun, SampledToken
 from ..outputs import TokenLogprobs
 from ..request import Ahead, Request
-from ..rng import draw_key
 from ..sampling_params import SamplingParams
 from ..structured_output.grammar import Grammar, TokenMasks
+from .rng import draw_key
 
 NOT_FINITE = "the model's output for this request is not finite"
 _MINUS_INFINITY = float("-inf")

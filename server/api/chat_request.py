@@ -11,8 +11,9 @@ from ...engine.chat.messages import Message, read_messages
 from ...engine.chat.reasoning_parser import CLOSING, OPENING, ThinkingReader
 from ...engine.chat.template import RESERVED_NAMES, ChatTemplate
 from ...engine.chat.tools import Tool, ToolChoice, read_tool_choice, read_tools
+from ...engine.checks import check_text
 from ...engine.errors import InvalidRequestError
-from ...engine.sampling_params import SamplingParams, check_text
+from ...engine.sampling_params import SamplingParams
 from ...engine.structured_output.answer_grammar import STYLE_OF_OTHERS, answer_grammar
 from ...engine.structured_output.params import StructuredOutputs
 from ..service import Service

@@ -8,8 +8,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ...engine.checks import check_token_ids
 from ...engine.errors import InvalidRequestError
-from ...engine.sampling_params import check_token_ids
 from ..http.errors import NotReadyError, describe
 from ..http.json_body import read_json
 from ..http.json_response import JsonResponse

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from splitfuse.engine.chat.template import ChatTemplate
+from splitfuse.engine.checks import check_token_ids
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.errors import (
     ContextLengthError,
@@ -23,7 +24,7 @@ from splitfuse.engine.errors import (
     UnavailableError,
 )
 from splitfuse.engine.outputs import OutputDelta, PromptLogprobs, RequestMetrics, StepStats, TokenLogprobs
-from splitfuse.engine.sampling_params import SamplingParams, check_token_ids
+from splitfuse.engine.sampling_params import SamplingParams
 
 VOCAB_SIZE = 300  # ids from 256 on have no text
 MAX_MODEL_LEN = 512
