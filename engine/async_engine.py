@@ -21,7 +21,7 @@ from .models.config import ModelConfig
 from .outputs import OutputDelta, RequestMetrics, StepStats
 from .request import Request
 from .sampling_params import SamplingParams
-from .step_pipeline import Turns
+from .step_pipeline import StepPipeline
 from .tokenizer.tokenizer import Tokenizer
 
 _log = logging.getLogger("splitfuse.engine")
@@ -74,7 +74,7 @@ class AsyncEngine:
         self.max_model_len = 0
         self._core: EngineCore | None = None
         self._intake: Intake
-        self._turns: Turns
+        self._pipeline: StepPipeline
         self._sinks: dict[str, DeltaSink] = {}
         self._outputs_left: dict[str, set[int]] = {}
         self._work = asyncio.Event()
@@ -97,8 +97,8 @@ class AsyncEngine:
         self.tokenizer, self._intake = parts.tokenizer, parts.intake
         self.model_config, self.max_model_len = self.loaded.model_config, self.loaded.max_model_len
         config = self.config.for_streams(str(self.loaded.device))
-        self._core = parts.core(config)
-        self._turns = parts.turns(config, self._core)
+        self._pipeline = parts.pipeline(config)
+        self._core = self._pipeline.core
         if not self._draining:  # stopped meanwhile
             self._loop_task = asyncio.create_task(self._loop(self._core), name="splitfuse-engine")
 
@@ -215,7 +215,7 @@ class AsyncEngine:
         core = self._core
         if core is None:
             return {"status": "loading"}
-        scheduler, allocator = core.scheduler, core.allocator
+        scheduler, allocator = core.scheduler, core.blocks.device
         return {
             "status": "draining" if self._draining else "serving",
             "model": self.config.model_name,
@@ -282,11 +282,11 @@ class AsyncEngine:
         try:
             while True:
                 self._work.clear()
-                if core.num_unfinished or self._turns.is_busy:
+                if self._pipeline.has_work:
                     await self._step(core)
-                elif self._turns.has_chore:
+                elif self._pipeline.has_idle_work:
                     self._idle.set()
-                    await asyncio.get_running_loop().run_in_executor(self._executor, self._turns.do_chore)
+                    await asyncio.get_running_loop().run_in_executor(self._executor, self._pipeline.do_idle_work)
                 else:
                     self._idle.set()
                     await self._work.wait()
@@ -302,14 +302,15 @@ class AsyncEngine:
 
     async def _step(self, core: EngineCore) -> None:
         self._dispatch(core.expire())
-        turn = self._turns.begin()
-        if turn is None:
+        pipeline = self._pipeline
+        work = pipeline.schedule()
+        if work is None:
             await asyncio.sleep(0)
             return
-        results = await asyncio.get_running_loop().run_in_executor(self._executor, self._turns.run, turn)
-        output = self._turns.end(turn, results)
+        outputs = await asyncio.get_running_loop().run_in_executor(self._executor, pipeline.run, work)
+        output = pipeline.update(work, outputs)
         if output is None:
-            return  # the first step is on its way
+            return  # the first step is in flight
         assert output.stats is not None
         self._last_progress = output.stats.time
         self._steps.append(output.stats)

@@ -1,4 +1,4 @@
-"""Batch: what one step computes, as plain data. Made by the scheduler, read by the model runner."""
+"""Batch: what one step computes, and RowOutput: what came of a row. Plain data between scheduler and runner."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from .request import Request
 class BatchRow(NamedTuple):
     """Tokens [start, start + num_tokens) of one request, to be computed in this step.
 
-    `samples`: its last known token is among them, so the next one is drawn. The last `num_drafts` tokens are not known:
-    they are guesses to be verified. The scheduler says how many there may be; `with_drafts` tells what they are.
+    `needs_sampling`: its last token is among them, so the next one is sampled. The last `num_drafts` tokens are not
+    known: they are drafts to be verified. The scheduler says how many there may be; `with_drafts` tells what they are.
     """
 
     request: Request
     start: int
     num_tokens: int
-    samples: bool
+    needs_sampling: bool
     num_drafts: int = 0
     draft_token_ids: tuple[int, ...] = ()
 
@@ -28,10 +28,10 @@ class BatchRow(NamedTuple):
         return self.start + self.num_tokens
 
     @property
-    def scored(self) -> range:
-        """Positions of the prompt whose logprobs this row finds out; most requests want none."""
+    def prompt_logprob_positions(self) -> range:
+        """Positions of the prompt whose logprobs this row computes; empty for requests that want none."""
         request = self.request
-        if not request.is_scored:
+        if not request.needs_prompt_logprobs:
             return range(0)
         return range(max(self.start, request.num_read_tokens) + 1, min(self.end + 1, request.num_prompt_tokens))
 
@@ -65,11 +65,16 @@ NO_MOVES = Moves([], [], [])
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The rows of one step, those with a single token first (the attention kernels want them so)."""
+    """The rows of one step, those with a single token first (the attention kernels want them so).
+
+    `needs_host`: its tokens have to be known on the host before another step can be decided, or its rows need the
+    host's part of the sampler. It then runs synchronously.
+    """
 
     step: int
     rows: list[BatchRow]
     moves: Moves = NO_MOVES
+    needs_host: bool = False
 
     @property
     def num_tokens(self) -> int:
@@ -83,20 +88,12 @@ class Batch:
 
     def subset(self, rows: list[BatchRow]) -> "Batch":
         """The same step for some of its rows only, its moves having been made."""
-        return Batch(self.step, rows)
-
-
-class SampledToken(NamedTuple):
-    """The token drawn for a row. `finish_reason`: why the output ends with it, if it is its grammar that ends it."""
-
-    token_id: int
-    logprobs: TokenLogprobs | None = None
-    finish_reason: str | None = None
+        return Batch(self.step, rows, needs_host=self.needs_host)
 
 
 @dataclass(frozen=True, slots=True)
 class RowFailure:
-    """A row whose result cannot be used, and why; it costs only its own request. `error_id` stands in the log.
+    """Why a row's result cannot be used; it costs only its own request. `error_id` is the one in the log.
 
     `param`: the request's own field at fault, if it is its own fault.
     """
@@ -106,25 +103,25 @@ class RowFailure:
     param: str | None = None
 
 
-class SampledRun(NamedTuple):
-    """The tokens drawn for a row with drafts: those that agree with the drafts, and the first that does not or that
-    comes after all of them.
+class RowOutput(NamedTuple):
+    """What a step computed for one row.
+
+    `token_ids`: what was sampled: nothing for a row that did not need it, else a token; with drafts, those that agree
+    with them and the first that does not, or that comes after all of them. `logprobs`: of each, if requested.
+    `finish_reason`: why the output ends with the last of them, if its grammar ends it. A `failure` means none.
     """
 
-    tokens: tuple[SampledToken, ...]
-    num_drafts: int
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    finish_reason: str | None = None
+    num_drafts: int = 0  # verified
+    prompt_logprobs: PromptLogprobs | None = None
+    failure: RowFailure | None = None
+
+    def first(self, num_tokens: int) -> "RowOutput":
+        """The same with only the first tokens."""
+        logprobs = None if self.logprobs is None else self.logprobs[:num_tokens]
+        return self._replace(token_ids=self.token_ids[:num_tokens], logprobs=logprobs)
 
 
-# What the scheduler is told of a row: a token or several, why there is none, or None where nothing was to be drawn.
-RowResult = SampledToken | SampledRun | RowFailure | None
-
-
-class ScoredRow(NamedTuple):
-    """The result of a row that also scored prompt tokens, and their logprobs."""
-
-    result: SampledToken | SampledRun | None
-    logprobs: PromptLogprobs
-
-
-# What the runner gives back for a row.
-RunResult = RowResult | ScoredRow
+NO_OUTPUT = RowOutput()

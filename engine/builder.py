@@ -1,19 +1,19 @@
-"""From an EngineConfig to the parts of an engine: tokenizer, model runner, intake."""
+"""From an EngineConfig to the parts of an engine: tokenizer, model runner, input processor, step pipeline."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from .config import EngineConfig
 from .core import EngineCore
-from .errors import ConfigError
 from .input_processor import Intake
 from .models.registry import read_model_config
+from .output_processor import OutputProcessor
 from .runner.model_runner import ModelRunner, model_folder
+from .simulation.recording import Recorder
 from .spec_decode.draft_model import DraftModel
 from .spec_decode.drafter import Drafter
 from .spec_decode.manager import Speculation
 from .spec_decode.ngram import NgramDrafter
-from .step_pipeline import OverlappedTurns, PlainTurns, Turns
+from .step_pipeline import StepPipeline
 from .structured_output.compiler import GrammarCompiler
 from .tokenizer.tokenizer import Tokenizer
 
@@ -26,39 +26,23 @@ class EngineParts:
     runner: ModelRunner
     intake: Intake
 
-    def is_overlapped(self, config: EngineConfig) -> bool:
-        """Whether steps are decided while others run: on a GPU, unless something needs one step at a time."""
-        if config.async_scheduling is not None:
-            return config.async_scheduling
-        needs_single_steps = config.record is not None or config.speculation is not None
-        return self.runner.loaded.device.type == "cuda" and not needs_single_steps
-
-    def turns(self, config: EngineConfig, core: EngineCore) -> Turns:
-        """What drives a core made by these parts."""
-        return OverlappedTurns(core, self.runner.launcher(config)) if self.is_overlapped(config) else PlainTurns(core)
-
-    def core(self, config: EngineConfig) -> EngineCore:
-        """The steps over these parts. Raises ConfigError if the recording cannot be written."""
+    def pipeline(self, config: EngineConfig) -> StepPipeline:
+        """A core over these parts and the steps that it takes. Raises ConfigError if a recording cannot be written."""
         loaded = self.runner.loaded
-        try:
-            # The core closes it.
-            recording = None if config.record is None else Path(config.record).open("w", encoding="utf-8")  # noqa: SIM115
-        except OSError as exc:
-            raise ConfigError(f"--record {config.record}: cannot be written ({exc.strerror})") from exc
-        return EngineCore(
+        is_async = loaded.device.type == "cuda" if config.async_scheduling is None else config.async_scheduling
+        max_steps_in_flight = 2 if is_async else 1
+        core = EngineCore(
             config,
-            self.runner,
-            num_blocks=loaded.num_blocks,
-            num_host_blocks=loaded.num_host_blocks,
-            seconds_per_block=loaded.seconds_per_block,
-            tokenizer=self.tokenizer,
-            recording=recording,
+            loaded.cache,
+            OutputProcessor(self.tokenizer),
+            max_steps_in_flight=max_steps_in_flight,
+            listener=Recorder.open(config, loaded.cache, max_steps_in_flight) if config.record else None,
             speculation=self.speculation(config),
-            is_overlapped=self.is_overlapped(config),
         )
+        return StepPipeline(core, self.runner, self.runner.launcher(config) if is_async else None)
 
     def speculation(self, config: EngineConfig) -> Speculation | None:
-        """What drafts, if anything does. Raises ConfigError."""
+        """Speculation as configured, if it is. Raises ConfigError."""
         settings = config.speculation
         if settings is None:
             return None
@@ -89,7 +73,7 @@ def load(config: EngineConfig) -> EngineParts:
         grammars=None if tokenizer is None else GrammarCompiler(tokenizer, model_config),
         model_config=model_config,
         max_model_len=runner.loaded.max_model_len,
-        max_cache_tokens=runner.loaded.num_blocks * config.block_size,
+        max_cache_tokens=runner.loaded.cache.num_blocks * config.block_size,
         seed=config.seed,
     )
     return EngineParts(tokenizer, runner, intake)

@@ -110,9 +110,6 @@ class EngineConfig:
         self._refuse_what_is_not_built()
 
     def _refuse_what_is_not_built(self) -> None:
-        for name, other in (("record", self.record), ("speculation", self.speculation)):
-            if self.async_scheduling and other is not None:
-                raise ConfigError(f"async_scheduling and {name} do not go together yet; leave one of them out")
         if not self.enable_chunked_prefill:
             raise ConfigError("enable_chunked_prefill is always on here: chunks are what splitfuse is about")
 

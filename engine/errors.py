@@ -7,9 +7,13 @@ SplitfuseError
 ├── ModelNotFoundError     the request names a model that is not served (HTTP 404)
 ├── QueueFullError         come back later (HTTP 429)
 ├── UnavailableError       loading, draining or stopped (HTTP 503)
-└── RequestFailedError     this request broke inside the engine; others went on (HTTP 500)
+└── RequestFailedError     this request failed inside the engine; others went on (HTTP 500)
     └── ConstraintError    … because of what it asked for: no token was left that it allows (HTTP 400)
 """
+
+import uuid
+
+FAILED_ON_REQUEST = "the engine failed on this request"
 
 
 class SplitfuseError(Exception):
@@ -21,7 +25,7 @@ class ConfigError(SplitfuseError):
 
 
 class InvalidRequestError(SplitfuseError):
-    """A request field that cannot work. `param` names the field as the user spelt it, `code` refines the kind."""
+    """A request field that cannot work. `param` names the field as the user wrote it, `code` refines the kind."""
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -66,3 +70,8 @@ class ConstraintError(RequestFailedError):
     def __init__(self, message: str, *, error_id: str, param: str) -> None:
         super().__init__(message, error_id=error_id)
         self.param = param
+
+
+def new_error_id() -> str:
+    """What a client's error message and the log have in common."""
+    return uuid.uuid4().hex[:12]

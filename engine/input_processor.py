@@ -107,7 +107,7 @@ class Intake:
                     bad_words=reading.bad_words,
                     grammar=None if grammar is None else grammar.begin(),
                     tenant=tenant,
-                    leader=requests[0] if index else None,
+                    parent=requests[0] if index else None,
                     arrival_time=now,
                 )
             )

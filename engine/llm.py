@@ -15,7 +15,6 @@ from .errors import InvalidRequestError
 from .input_processor import Prompt
 from .outputs import CompletionOutput, RequestOutput
 from .sampling_params import SamplingParams
-from .step_pipeline import take_turn
 
 
 class LLM:
@@ -28,8 +27,8 @@ class LLM:
         self._ids = itertools.count()
         self._lock = threading.Lock()  # one call at a time takes the steps
         self.tokenizer = parts.tokenizer
-        self.core = parts.core(self.config)
-        self._turns = parts.turns(self.config, self.core)
+        self.pipeline = parts.pipeline(self.config)
+        self.core = self.pipeline.core
 
     def generate(
         self,
@@ -87,15 +86,15 @@ class LLM:
         outputs = [self._add(prompt, each) for prompt, each in zip(many, params, strict=True)]
         by_id = {output.request_id: output for output in outputs}
         try:
-            while self.core.num_unfinished or self._turns.is_busy:
-                for delta in take_turn(self.core, self._turns).deltas:
+            while self.pipeline.has_work:
+                for delta in self.pipeline.step().deltas:
                     by_id[delta.request_id].add(delta)
                     if delta.error is not None:
                         raise delta.error
         finally:
             self.core.abort_all()  # nothing to do unless we leave early
-            while self._turns.is_busy:
-                take_turn(self.core, self._turns)
+            while self.pipeline.is_busy:
+                self.pipeline.step()
         for output in outputs:
             metrics = output.outputs[0].metrics
             output.num_cached_tokens = metrics.num_cached_tokens if metrics else 0

@@ -1,13 +1,14 @@
 """Request: one output sequence as the scheduler sees it, a list of tokens and how far the model has got with them.
 
-    token_ids:  [0, num_computed_tokens) in the cache | [num_computed_tokens, num_tokens) not yet
+    token_ids:  [0, num_computed_tokens) computed | [num_computed_tokens, num_tokens) not yet | placeholders
 
-There is no prefill and no decode here, only catching up. Knows no text, no tensors and no HTTP.
+While steps are in flight, what they compute counts as computed, and each token that they will sample is a placeholder:
+a number, not an entry of token_ids. There is no prefill and no decode here, only catching up. Knows no text, no tensors
+and no HTTP.
 """
 
-from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .outputs import RequestMetrics
 from .sampling_params import SamplingParams
@@ -41,18 +42,19 @@ class Request:
         "grammar",
         "host_block_table",
         "index",
-        "is_scored",
         "last_token_time",
-        "leader",
         "max_num_tokens",
+        "needs_prompt_logprobs",
         "num_accepted_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_draft_tokens",
+        "num_output_placeholders",
         "num_preemptions",
         "num_prompt_tokens",
         "num_read_tokens",
         "params",
+        "parent",
         "request_id",
         "seed",
         "status",
@@ -75,7 +77,7 @@ class Request:
         bad_words: tuple[tuple[int, ...], ...] = (),
         grammar: "Grammar | None" = None,
         tenant: str = "",
-        leader: "Request | None" = None,
+        parent: "Request | None" = None,
         arrival_time: float = 0.0,
         arrival_order: int = 0,
     ) -> None:
@@ -90,19 +92,20 @@ class Request:
         self.bad_words = bad_words  # token sequences that must not be completed
         self.grammar = grammar  # follows token_ids by itself; the step's thread alone touches it
         self.tenant = tenant  # whose blocks it may share, and whose share of the machine it uses
-        self.leader = leader  # the first of the n outputs of this prompt, if it is another one
+        self.parent = parent  # the first of the n outputs of this prompt, if it is another one
         self.arrival_time = arrival_time
         self.arrival_order = arrival_order
 
-        # The n outputs of a prompt share its logprobs: the first one finds them out.
-        self.is_scored = params.prompt_logprobs is not None and leader is None
+        # The n outputs of a prompt share its logprobs: they are computed with the first one.
+        self.needs_prompt_logprobs = params.prompt_logprobs is not None and parent is None
         self.num_prompt_tokens = len(prompt_token_ids)
         self.token_ids = list(prompt_token_ids)
         self.num_computed_tokens = 0
-        self.num_read_tokens = 0  # computed once, before it gave way: the scores that follow from them are known
+        self.num_output_placeholders = 0
+        self.num_read_tokens = 0  # computed before a preemption: the prompt logprobs that follow from them are known
         self.block_table: list[int] = []
-        self.host_block_table: list[int] = []  # where its computed tokens lie while it is swapped out
-        self.block_hashes: list[bytes] = []  # of its full blocks, as far as anybody asked
+        self.host_block_table: list[int] = []  # where its computed tokens are while it is swapped out
+        self.block_hashes: list[bytes] = []  # of its full blocks, as far as they were needed
         self.status = Status.WAITING
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
@@ -122,21 +125,49 @@ class Request:
 
     @property
     def num_output_tokens(self) -> int:
-        """Tokens drawn so far."""
+        """Tokens sampled so far."""
         return len(self.token_ids) - self.num_prompt_tokens
 
     @property
     def num_uncomputed_tokens(self) -> int:
-        """How far the cache lags behind the tokens; 1 while decoding."""
-        return len(self.token_ids) - self.num_computed_tokens
+        """Tokens that no step has been given yet, placeholders among them; 1 while decoding."""
+        return len(self.token_ids) + self.num_output_placeholders - self.num_computed_tokens
 
     @property
     def num_skippable_tokens(self) -> int:
-        """Tokens that need not be computed where a cache has them: never the last, nor any that has yet to score."""
+        """Tokens that need not be computed where a cache has them: not the last, nor any that a prompt logprob needs."""
         num_read = max(self.num_read_tokens, self.num_computed_tokens)
-        if self.is_scored and num_read < self.num_prompt_tokens - 1:
+        if self.needs_prompt_logprobs and num_read < self.num_prompt_tokens - 1:
             return num_read
         return self.num_tokens - 1
+
+    def changes_logits(self, num_output_tokens: int) -> bool:
+        """Whether logits processors have to change its logits before the token after so many output tokens is sampled.
+
+        The one list of the parameters that do, beside the grammar; `sampling.logits_processors` has each.
+        """
+        params = self.params
+        return bool(
+            params.logit_bias
+            or params.allowed_token_ids is not None
+            or self.bad_words
+            or params.min_tokens > num_output_tokens
+            or params.repetition_penalty != 1.0
+            or params.presence_penalty
+            or params.frequency_penalty
+        )
+
+    @property
+    def needs_host_sampling(self) -> bool:
+        """Whether its next token cannot be sampled on the device alone: the tokens before it, or its logits, have to be
+        on the host. Stop strings do not need that: they are found one step late.
+        """
+        return (
+            self.needs_prompt_logprobs
+            or self.grammar is not None
+            or self.params.logprobs is not None
+            or self.changes_logits(self.num_output_tokens + self.num_output_placeholders)
+        )
 
     @property
     def is_finished(self) -> bool:
@@ -163,33 +194,3 @@ class Request:
             f"Request({self.request_id}/{self.index} {self.status.value} "
             f"{self.num_computed_tokens}/{self.num_tokens} tokens, {len(self.block_table)} blocks)"
         )
-
-
-class Ahead:
-    """A request as it will be if its next tokens are these; for the sampler, which only looks."""
-
-    __slots__ = ("_more", "_request", "grammar")
-
-    def __init__(self, request: Request, more: Sequence[int], *, is_constrained: bool = True) -> None:
-        """`is_constrained`: whether it has the request's grammar, which moves when a token is taken."""
-        self._request = request
-        self._more = more
-        self.grammar = request.grammar if is_constrained else None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._request, name)
-
-    @property
-    def token_ids(self) -> list[int]:
-        """All tokens; put together anew each time, which most requests never ask for."""
-        return [*self._request.token_ids, *self._more]
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens, those ahead among them."""
-        return self._request.num_tokens + len(self._more)
-
-    @property
-    def num_output_tokens(self) -> int:
-        """Tokens drawn, those ahead among them."""
-        return self._request.num_output_tokens + len(self._more)

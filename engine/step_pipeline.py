@@ -1,27 +1,30 @@
-"""Turns: in which order steps are decided, computed and booked. One turn decides a step, gives it to the device, takes
-the results of a step from it, and books these; PlainTurns of the same step, OverlappedTurns of the one before.
+"""StepPipeline: schedule, run, update. The one way in which steps are taken, by LLM, AsyncEngine, simulation and tests.
 
-`begin` and `end` belong to the thread of the EngineCore, `run` may be called in another in between.
+    without a launcher     schedule N | run N | update N | schedule N+1 | run N+1 | …
+    with a launcher        schedule N+1 while N runs on the device | update N | schedule N+2 | …
+
+`schedule` and `update` belong to the thread of the EngineCore; `run` may be called in another one in between.
 """
 
 import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import NamedTuple, Protocol
 
-from .batch import Batch, Moves, RunResult
-from .core import EngineCore, StepOutput
-from .scheduler.async_scheduler import reads_tokens
+from .batch import NO_OUTPUT, Batch, Moves, RowOutput
+from .core import EngineCore, ScheduledStep, StepOutput
+from .runner.isolation import IsolatingRunner, Runner
 
 _log = logging.getLogger("splitfuse.engine")
 
 
-class Pending(Protocol):
-    """The results of a step that has been given to the device."""
+class PendingOutputs(Protocol):
+    """The outputs of a step that has been launched."""
 
-    def wait(self) -> list[RunResult]:
-        """One result per row, when they have come. Raises what went wrong."""
+    def wait(self) -> list[RowOutput]:
+        """One output per row, when they have come. Raises what went wrong."""
         ...
 
 
@@ -32,181 +35,150 @@ class Launcher(Protocol):
         """Have blocks copied."""
         ...
 
-    def launch(self, batch: Batch) -> Pending:
-        """Have a step computed. A row may go one token beyond what its request knows: the one drawn for it last."""
+    def launch(self, batch: Batch) -> PendingOutputs:
+        """Have a step computed. A row may go one token beyond what its request knows: the one that was sampled last."""
         ...
 
     @property
-    def has_chore(self) -> bool:
+    def has_idle_work(self) -> bool:
         """Whether there is something to do while there are no steps."""
         ...
 
-    def do_chore(self) -> None:
-        """A piece of it."""
+    def do_idle_work(self) -> None:
+        """A part of it, about as long as a step."""
         ...
+
+
+class StepState(Enum):
+    """Where a step in flight stands."""
+
+    SCHEDULED = "to run synchronously when the steps before it have been updated"
+    LAUNCHED = "on the device"
+    LOST = "it failed to launch, or a step before it failed: it runs again, synchronously"
 
 
 @dataclass(eq=False, slots=True)
-class Flight:
-    """A step that has been decided and not been booked."""
+class InFlightStep:
+    """A step that has been scheduled and not been updated."""
 
-    batch: Batch
-    start: float  # when it was decided
-    to_run: Batch  # without moves that have been made
-    pending: Pending | None = None  # None: not on the device; it runs alone when it is collected
-
-
-class Turn(NamedTuple):
-    """What `run` is to do: launch a step, then wait for the results of one, which may be the same."""
-
-    launched: Flight | None
-    collected: Flight | None
+    scheduled: ScheduledStep
+    to_run: Batch  # the batch, without moves that have been made
+    state: StepState = StepState.SCHEDULED
+    pending: PendingOutputs | None = None  # while it is LAUNCHED
 
 
-class Turns(Protocol):
-    """Drives an EngineCore."""
+class Work(NamedTuple):
+    """What `run` is to do: launch a step, then wait for the outputs of one."""
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether a step is under way, which wants to be taken to its end even if no request is left."""
-        ...
-
-    def begin(self) -> Turn | None:
-        """Decide what is next; None if there is nothing to do."""
-        ...
-
-    def run(self, turn: Turn) -> list[RunResult]:
-        """Compute."""
-        ...
-
-    def end(self, turn: Turn, results: Sequence[RunResult]) -> StepOutput | None:
-        """Book what came of it; None if nothing was collected."""
-        ...
-
-    @property
-    def has_chore(self) -> bool:
-        """Whether there is something to do while nothing is under way."""
-        ...
-
-    def do_chore(self) -> None:
-        """A piece of it; in the thread of `run`."""
-        ...
+    launch: InFlightStep | None
+    collect: InFlightStep | None
 
 
-class PlainTurns:
-    """Each step is decided when the results of the one before are known."""
+class StepPipeline:
+    """Takes an EngineCore through its steps.
 
-    has_chore = False
-
-    def __init__(self, core: EngineCore) -> None:
-        self._core = core
-        self.is_busy = False
-
-    def begin(self) -> Turn | None:
-        scheduled = self._core.schedule()
-        if scheduled is None:
-            return None
-        self.is_busy = True
-        flight = Flight(*scheduled, to_run=scheduled[0])
-        return Turn(flight, flight)
-
-    def run(self, turn: Turn) -> list[RunResult]:
-        assert turn.collected is not None
-        return self._core.execute(turn.collected.batch)
-
-    def end(self, turn: Turn, results: Sequence[RunResult]) -> StepOutput | None:
-        assert turn.collected is not None
-        self.is_busy = False
-        return self._core.update(turn.collected.batch, list(results), turn.collected.start)
-
-    def do_chore(self) -> None:
-        pass
-
-
-class OverlappedTurns:
-    """Each step is decided and launched while the one before runs. Its core has an OverlappedScheduler.
-
-    A step with rows that read tokens is run alone, as PlainTurns does it. So is one that failed to launch or whose
-    results failed to come, and every step that was launched behind it: EngineCore finds out whose fault it was.
+    With a launcher a step is scheduled and launched while the one before it runs. A step that needs the host runs
+    synchronously, when no other is in flight; so does one that failed to launch or whose outputs failed to come, and
+    every step that was launched behind it: bisecting then finds the row that failed.
     """
 
-    def __init__(self, core: EngineCore, launcher: Launcher) -> None:
-        self._core = core
+    def __init__(self, core: EngineCore, runner: Runner, launcher: Launcher | None = None) -> None:
+        """`core` allows two steps in flight if there is a launcher."""
+        assert core.scheduler.max_steps_in_flight == (1 if launcher is None else 2)
+        self.core = core
+        self._runner = IsolatingRunner(runner, None if core.speculation is None else core.speculation.draft)
         self._launcher = launcher
-        self._flights: deque[Flight] = deque()  # oldest first
+        self._steps: deque[InFlightStep] = deque()  # oldest first
         self._last_end = float("-inf")
 
     @property
     def is_busy(self) -> bool:
-        return bool(self._flights)
+        """Whether a step is in flight, which has to be taken to its end even if no request is left."""
+        return bool(self._steps)
 
-    def begin(self) -> Turn | None:
-        head = self._flights[0] if self._flights else None
-        if head is not None and head.pending is None:
-            return Turn(None, head)
-        scheduled = self._core.schedule()
+    @property
+    def has_work(self) -> bool:
+        """Whether a request is unfinished or a step is in flight."""
+        return bool(self._steps) or self.core.num_unfinished > 0
+
+    def step(self) -> StepOutput:
+        """Schedule, run and update in this thread. With a launcher the update may be of the step before."""
+        expired = self.core.expire()
+        work = self.schedule()
+        output = None if work is None else self.update(work, self.run(work))
+        return StepOutput(expired + (output.deltas if output else []), output.stats if output else None)
+
+    def schedule(self) -> Work | None:
+        """Decide what is next; None if there is nothing to do."""
+        oldest = self._steps[0] if self._steps else None
+        if oldest is not None and oldest.state is not StepState.LAUNCHED:
+            return Work(None, oldest)
+        scheduled = self.core.schedule()
         if scheduled is None:
-            return None if head is None else Turn(None, head)
-        batch, start = scheduled
-        flight = Flight(batch, start, to_run=batch)
-        self._flights.append(flight)
-        runs_alone = not batch.rows or any(reads_tokens(row.request) for row in batch.rows)
-        return Turn(None, flight) if runs_alone else Turn(flight, head)
+            return None if oldest is None else Work(None, oldest)
+        step = InFlightStep(scheduled, scheduled.batch)
+        self._steps.append(step)
+        is_synchronous = self._launcher is None or scheduled.batch.needs_host or not scheduled.batch.rows
+        if not is_synchronous:
+            return Work(step, oldest)
+        return Work(None, oldest or step)
 
-    def run(self, turn: Turn) -> list[RunResult]:
-        if turn.launched is not None:
-            self._launch(turn.launched)
-        return [] if turn.collected is None else self._collect(turn.collected)
+    def run(self, work: Work) -> list[RowOutput]:
+        """Compute. The outputs of the step to collect, if there is one."""
+        if work.launch is not None:
+            self._launch(work.launch)
+        return [] if work.collect is None else self._collect(work.collect)
 
-    def _launch(self, flight: Flight) -> None:
-        if any(flight.batch.moves):
-            self._launcher.move(flight.batch.moves)
-            flight.to_run = flight.batch.subset(flight.batch.rows)
+    def _launch(self, step: InFlightStep) -> None:
+        assert self._launcher is not None
+        batch = step.scheduled.batch
+        if any(batch.moves):
+            self._launcher.move(batch.moves)
+            step.to_run = batch.subset(batch.rows)
         try:
-            flight.pending = self._launcher.launch(flight.batch)
+            step.pending = self._launcher.launch(batch)
+            step.state = StepState.LAUNCHED
         except Exception as exc:
-            _log.warning("a step with %d rows failed to start (%s)", len(flight.batch.rows), type(exc).__name__)
+            step.state = StepState.LOST
+            _log.warning("a step with %d rows failed to start (%s)", len(batch.rows), type(exc).__name__)
 
-    def _collect(self, flight: Flight) -> list[RunResult]:
-        if flight.pending is not None:
+    def _collect(self, step: InFlightStep) -> list[RowOutput]:
+        if step.state is StepState.LAUNCHED:
+            assert step.pending is not None
             try:
-                return flight.pending.wait()
+                return step.pending.wait()
             except Exception as exc:
-                _log.warning("a step with %d rows failed (%s)", len(flight.batch.rows), type(exc).__name__)
-                for behind in self._flights:  # they were given tokens that never came
-                    behind.pending = None
-        return self._run_alone(flight)
+                _log.warning("a step with %d rows failed (%s)", len(step.to_run.rows), type(exc).__name__)
+                for lost in self._steps:  # those behind it were given tokens that never came
+                    lost.state = StepState.LOST
+        if step.state is StepState.SCHEDULED:
+            return self._runner.run(step.to_run)
+        # A request that has ended meanwhile may not even have all the tokens of its row.
+        rows = [row for row in step.to_run.rows if not row.request.is_finished]
+        outputs = self._runner.run(replace(step.to_run, rows=rows))
+        by_request = dict(zip((row.request for row in rows), outputs, strict=True))
+        return [by_request.get(row.request, NO_OUTPUT) for row in step.to_run.rows]
 
-    def _run_alone(self, flight: Flight) -> list[RunResult]:
-        """Only for who is still there: one that has ended meanwhile may not even have all the tokens of its row."""
-        rows = [row for row in flight.batch.rows if not row.request.is_finished]
-        results = self._core.execute(replace(flight.to_run, rows=rows))
-        by_request = dict(zip((row.request for row in rows), results, strict=True))
-        return [by_request.get(row.request) for row in flight.batch.rows]
-
-    def end(self, turn: Turn, results: Sequence[RunResult]) -> StepOutput | None:
-        flight = turn.collected
-        if flight is None:
+    def update(self, work: Work, outputs: Sequence[RowOutput]) -> StepOutput | None:
+        """Apply what `run` brought; None if nothing was to be collected."""
+        step = work.collect
+        if step is None:
             return None
-        assert flight is self._flights[0], "steps end in the order in which they began"
-        self._flights.popleft()
+        assert step is self._steps[0], "steps end in the order in which they were scheduled"
+        self._steps.popleft()
         # It began when the one before it ended: until then the device was busy with that.
-        output = self._core.update(flight.batch, list(results), max(flight.start, self._last_end))
+        start = max(step.scheduled.start, self._last_end)
+        output = self.core.update(step.scheduled._replace(start=start), outputs)
         assert output.stats is not None
         self._last_end = output.stats.time
         return output
 
     @property
-    def has_chore(self) -> bool:
-        return self._launcher.has_chore
+    def has_idle_work(self) -> bool:
+        """Whether there is something to do while no step is in flight: CUDA graphs to capture."""
+        return self._launcher is not None and self._launcher.has_idle_work
 
-    def do_chore(self) -> None:
-        self._launcher.do_chore()
-
-
-def take_turn(core: EngineCore, turns: Turns) -> StepOutput:
-    """One whole turn in this thread."""
-    expired = core.expire()
-    turn = turns.begin()
-    output = None if turn is None else turns.end(turn, turns.run(turn))
-    return StepOutput(expired + (output.deltas if output else []), output.stats if output else None)
+    def do_idle_work(self) -> None:
+        """A part of it; in the thread of `run`."""
+        if self._launcher is not None:
+            self._launcher.do_idle_work()

@@ -18,5 +18,6 @@ class Inputs(NamedTuple):
     positions: Tensor  # [T] int64
     slot_mapping: Tensor  # [T] int64, block · block_size + offset
     ragged: RaggedBatch
-    # [L] int64, T-indices: the last known token of each row that samples with its drafts, then what rows score
+    # [L] int64, T-indices: of each row that samples its last known token and its drafts, then the tokens before those
+    # whose prompt logprobs are computed
     logits_indices: Tensor

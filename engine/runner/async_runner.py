@@ -1,8 +1,8 @@
-"""DeviceLauncher: gives steps to the device without waiting for it. The tokens that a step draws stay there and feed
+"""AsyncRunner: gives steps to the device without waiting for it. The tokens that a step samples stay there and feed
 the next one; the host sees them later.
 
-    host    stage N+1 . . . . . . . . . . . . . . read N's tokens
-    device  |---- N: forward, draw ----|copy out|copy in|---- N+1: fill in N's tokens, forward, draw ----|
+    host    stage N+1 . . . . . . . . . . . . . . . read N's tokens
+    device  |---- N: forward, sample ----|copy out|copy in|---- N+1: fill in N's tokens, forward, sample ----|
 
 No step may wait for the device on its way: no .item(), no boolean index, no copy from or to memory that is not pinned.
 """
@@ -14,13 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..batch import Batch, Moves, RowFailure, RunResult, SampledToken
+from ..batch import NO_OUTPUT, Batch, Moves, RowFailure, RowOutput
 from ..device import Event, Stream
 from ..models.forward_inputs import Arrays, Inputs
 from ..models.kv_cache import KVCache
 from ..request import Request
-from ..sampling.device_sampler import draw, sampling_arrays
-from ..sampling.sampler import NOT_FINITE
+from ..sampling.sampler import NOT_FINITE, NOT_FINITE_TOKEN, sample_token_ids, sampling_arrays
 from .batch_arrays import Bounds, as_inputs, input_arrays, unknown_sources
 from .cuda_graphs import DecodeGraphs, Recorder, pad
 from .transfer import Slot, Staging, layout_of, num_bytes
@@ -32,21 +31,21 @@ class PendingTokens:
 
     slot: Slot
     event: Event
-    samples: list[bool]  # of each row
+    needs_sampling: list[bool]  # of each row
 
-    def wait(self) -> list[RunResult]:
-        """One result per row. Raises what went wrong on the device."""
+    def wait(self) -> list[RowOutput]:
+        """One output per row. Raises what went wrong on the device."""
         self.event.wait()
-        tokens = iter(self.slot.tokens[: sum(self.samples)].tolist())
-        return [_result(next(tokens)) if samples else None for samples in self.samples]
+        token_ids = iter(self.slot.tokens[: sum(self.needs_sampling)].tolist())
+        return [_output(next(token_ids)) if needs_sampling else NO_OUTPUT for needs_sampling in self.needs_sampling]
 
 
-def _result(token_id: int) -> RunResult:
-    return RowFailure(NOT_FINITE) if token_id < 0 else SampledToken(token_id)
+def _output(token_id: int) -> RowOutput:
+    return RowOutput(failure=RowFailure(NOT_FINITE)) if token_id == NOT_FINITE_TOKEN else RowOutput((token_id,))
 
 
-class DeviceLauncher:
-    """Launches steps of one model over one cache. Rows that read tokens (`overlap.reads_tokens`) are not for it."""
+class AsyncRunner:
+    """Launches steps of one model over one cache. Batches that need the host are not for it."""
 
     def __init__(
         self,
@@ -63,8 +62,8 @@ class DeviceLauncher:
         self._model = model
         self._cache = cache
         self._stream = stream
-        self._tokens = torch.zeros(max_num_seqs, dtype=torch.int64, device=device)  # of the last step, by place
-        self._places: dict[Request, int] = {}  # in it
+        self._tokens = torch.zeros(max_num_seqs, dtype=torch.int64, device=device)  # of the last step, by sample index
+        self._sample_indices: dict[Request, int] = {}  # in it
         self._table_width = -(-max_model_len // cache.block_size)
         largest = _largest_arrays(max_num_tokens, max_num_seqs, self._table_width)
         self.staging = Staging(num_bytes(layout_of(largest)), max_num_seqs, device=device, stream=stream)
@@ -95,19 +94,19 @@ class DeviceLauncher:
     def launch(self, batch: Batch) -> PendingTokens:
         """Have the step computed. Its tokens come with the event of what is given back."""
         slot = self.staging.take()
-        rows = [row for row in batch.rows if row.samples]
+        rows = [row for row in batch.rows if row.needs_sampling]
         arrays, bounds = input_arrays(batch, block_size=self._cache.block_size)
-        arrays = {"sources": unknown_sources(batch, self._places), **arrays}
+        arrays = {"sources": unknown_sources(batch, self._sample_indices), **arrays}
         size = self._graph_size(batch, num_sampling=len(rows))
         if size is not None:
             arrays = pad(arrays, size)
-        fields = self.staging.send(slot, {**arrays, **sampling_arrays(rows)})
+        fields = self.staging.send(slot, {**arrays, **sampling_arrays([(row.request, row.end) for row in rows])})
         tokens = self._tokens[: len(rows)]
         self._stream.run(lambda: self._compute(fields, bounds, tokens, size))
         self.staging.receive(slot, tokens)
-        self._places = {row.request: place for place, row in enumerate(rows)}
+        self._sample_indices = {row.request: index for index, row in enumerate(rows)}
         assert slot.event is not None
-        return PendingTokens(slot, slot.event, [row.samples for row in batch.rows])
+        return PendingTokens(slot, slot.event, [row.needs_sampling for row in batch.rows])
 
     @torch.inference_mode()
     def _compute(self, fields: dict[str, Tensor], bounds: Bounds, tokens: Tensor, size: int | None) -> None:
@@ -117,7 +116,7 @@ class DeviceLauncher:
             assert self._graphs is not None
             hidden = self._graphs.replay(size, fields["block_tables"])[: len(tokens)]
         if len(tokens):
-            tokens.copy_(draw(self._model.logits(hidden), fields))
+            tokens.copy_(sample_token_ids(self._model.logits(hidden), fields)[0])
 
     def _forward(self, sources: Tensor, inputs: Inputs) -> Tensor:
         self._fill_in(inputs.token_ids, sources)
@@ -126,8 +125,8 @@ class DeviceLauncher:
     def _fill_in(self, token_ids: Tensor, sources: Tensor) -> None:
         """Put the last step's tokens where rows wait for them. A failed row has no token; what follows is dropped."""
         own = token_ids[: len(sources)]
-        drawn = self._tokens.index_select(0, sources.clamp_min(0)).clamp_min_(0)
-        own.copy_(torch.where(sources >= 0, drawn, own))
+        sampled = self._tokens.index_select(0, sources.clamp_min(0)).clamp_min_(0)
+        own.copy_(torch.where(sources >= 0, sampled, own))
 
     # Graphs.
 
@@ -150,12 +149,12 @@ class DeviceLauncher:
         self._stream.run(torch.inference_mode()(lambda: graphs.record(size)))
 
     @property
-    def has_chore(self) -> bool:
+    def has_idle_work(self) -> bool:
         """Whether there is something to do while there are no requests."""
         return self._graphs is not None and self._graphs.next_idle() is not None
 
-    def do_chore(self) -> None:
-        """A piece of it: about as much as a step or two."""
+    def do_idle_work(self) -> None:
+        """A part of it: about as much as a step or two."""
         size = None if self._graphs is None else self._graphs.next_idle()
         if size is not None:
             self._record(size)

@@ -49,22 +49,22 @@ def input_arrays(batch: Batch, *, block_size: int) -> tuple[Arrays, Bounds]:
     blocks = block_tables[row_of_token, positions // block_size].astype(np.int64)
     slot_mapping = blocks * block_size + positions % block_size
 
-    sampling = [index for index, row in enumerate(rows) if row.samples]
+    sampling = [index for index, row in enumerate(rows) if row.needs_sampling]
     logits_indices = query_start_loc[1:][sampling].astype(np.int64) - 1
     num_drafts = np.array([rows[index].num_drafts for index in sampling], dtype=np.int64)
     if num_drafts.any():
         counts = num_drafts + 1
-        # One arange over all places, set back to 0 at the start of each row.
+        # One arange over all indices, set back to 0 at the start of each row.
         offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         logits_indices = np.repeat(logits_indices - num_drafts, counts) + offsets
-    # The logits that score a token are those of the token before it.
-    scoring = [
+    # The logprob of a prompt token comes from the logits of the token before it.
+    before = [
         np.arange(scored.start - 1 - row.start, scored.stop - 1 - row.start) + start
         for row, start in zip(rows, query_start_loc.tolist(), strict=False)
-        if row.request.is_scored and (scored := row.scored)
+        if row.request.needs_prompt_logprobs and (scored := row.prompt_logprob_positions)
     ]
-    if scoring:
-        logits_indices = np.concatenate([logits_indices, *scoring])
+    if before:
+        logits_indices = np.concatenate([logits_indices, *before])
 
     arrays = {
         "token_ids": np.array(token_ids, dtype=np.int64),
@@ -78,10 +78,10 @@ def input_arrays(batch: Batch, *, block_size: int) -> tuple[Arrays, Bounds]:
     return arrays, Bounds(int((lengths == 1).sum()), int(lengths.max()), int(seq_lens.max()))
 
 
-def unknown_sources(batch: Batch, places: Mapping[Request, int]) -> Array:
-    """[num_decodes] int64: at which place of the step before the one token of a row was drawn; -1 if it is known."""
+def unknown_sources(batch: Batch, sample_indices: Mapping[Request, int]) -> Array:
+    """[num_decodes] int64: at which index of the step before the one token of a row was sampled; -1 if it is known."""
     decodes = [row for row in batch.rows if row.num_tokens == 1]
-    sources = (places[row.request] if row.end > row.request.num_tokens else -1 for row in decodes)
+    sources = (sample_indices[row.request] if row.end > row.request.num_tokens else -1 for row in decodes)
     return np.fromiter(sources, dtype=np.int64, count=len(decodes))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from ...kernels import ops
-from ..batch import Batch, BatchRow, Moves, RowFailure, RowResult, RunResult, ScoredRow
+from ..batch import Batch, BatchRow, Moves, RowFailure, RowOutput
 from ..config import DEMO_DRAFT, DEMO_FOLDER, EngineConfig
 from ..device import stream_of
 from ..errors import ConfigError
@@ -16,11 +16,12 @@ from ..models.config import ModelConfig
 from ..models.kv_cache import KVCache, num_cache_blocks
 from ..models.registry import model_class, read_model_config
 from ..models.weights import weight_source
-from ..sampling.prompt_logprobs import score
+from ..sampling.prompt_logprobs import prompt_logprobs
 from ..sampling.sampler import NOT_FINITE, sample_rows
+from ..scheduler.block_manager import CacheSpec
 from ..scheduler.policies import BATCHING_POLICIES
 from ..structured_output.grammar import TokenMasks
-from .async_runner import DeviceLauncher
+from .async_runner import AsyncRunner
 from .batch_arrays import build_inputs
 from .cuda_graphs import CudaRecorder, graph_sizes
 
@@ -36,9 +37,7 @@ class LoadedModel:
     device: torch.device
     dtype: torch.dtype
     max_model_len: int
-    num_blocks: int
-    num_host_blocks: int
-    seconds_per_block: float | None  # to swap one block one way; None without host blocks
+    cache: CacheSpec
 
 
 class ModelRunner:
@@ -91,15 +90,13 @@ class ModelRunner:
             device=device,
             dtype=dtype,
             max_model_len=max_model_len,
-            num_blocks=num_blocks,
-            num_host_blocks=num_host_blocks,
-            seconds_per_block=self._cache.measure_swap(),
+            cache=CacheSpec(num_blocks, config.block_size, num_host_blocks, self._cache.measure_swap()),
         )
 
-    def launcher(self, config: EngineConfig) -> DeviceLauncher:
+    def launcher(self, config: EngineConfig) -> AsyncRunner:
         """What launches this model's steps without waiting for them, over the same cache."""
         loaded, whole_prompts = self.loaded, BATCHING_POLICIES[config.batching_policy].whole_prompts
-        launcher = DeviceLauncher(
+        launcher = AsyncRunner(
             self._model,
             self._cache,
             stream_of(self._device),
@@ -123,24 +120,23 @@ class ModelRunner:
         self._cache.copy_blocks(**moves._asdict())
 
     @torch.inference_mode()
-    def run(self, batch: Batch) -> list[RunResult]:
-        """Compute the batch, draw where rows sample. Running rows again gives the same: they write the same slots."""
+    def run(self, batch: Batch) -> list[RowOutput]:
+        """Compute the batch and sample. Running rows again gives the same: they write the same slots."""
         inputs = build_inputs(batch, block_size=self._cache.block_size, device=self._device)
         hidden = self._model.forward(inputs, self._cache)
-        num_draws = sum(row.num_drafts + 1 for row in batch.rows if row.samples)
-        results = sample_rows(self._model.logits(hidden[:num_draws]), batch.rows, self._masks)
-        if len(hidden) == num_draws:
-            return list(results)
-        states = torch.split(hidden[num_draws:], [len(row.scored) for row in batch.rows])
-        return [self._scored(*each) for each in zip(batch.rows, results, states, strict=True)]
+        num_samples = sum(row.num_drafts + 1 for row in batch.rows if row.needs_sampling)
+        outputs = sample_rows(self._model.logits(hidden[:num_samples]), batch.rows, self._masks)
+        if len(hidden) == num_samples:
+            return outputs
+        states = torch.split(hidden[num_samples:], [len(row.prompt_logprob_positions) for row in batch.rows])
+        return [self._with_prompt_logprobs(*each) for each in zip(batch.rows, outputs, states, strict=True)]
 
-    def _scored(self, row: BatchRow, result: RowResult, hidden: torch.Tensor) -> RunResult:
-        """The row's result with the logprobs of the prompt tokens that it scores."""
-        if not row.scored or isinstance(result, RowFailure):
-            return result
+    def _with_prompt_logprobs(self, row: BatchRow, output: RowOutput, hidden: torch.Tensor) -> RowOutput:
+        if not row.prompt_logprob_positions or output.failure is not None:
+            return output
         vocab_size = self.loaded.model_config.vocab_size
-        scores = score(row, hidden, self._model.logits, vocab_size=vocab_size)
-        return RowFailure(NOT_FINITE) if scores is None else ScoredRow(result, scores)
+        made = prompt_logprobs(row, hidden, self._model.logits, vocab_size=vocab_size)
+        return RowOutput(failure=RowFailure(NOT_FINITE)) if made is None else output._replace(prompt_logprobs=made)
 
 
 def default_num_threads() -> int:

@@ -8,11 +8,21 @@ collected for the step's Batch. Knows no policy and no tensor.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..batch import Moves
 from ..request import Request, Status
 from .block_allocator import BlockAllocator
 from .prefix_cache import PrefixCache
+
+
+class CacheSpec(NamedTuple):
+    """The size of a KV cache, in blocks of `block_size` tokens on the device and on the host."""
+
+    num_blocks: int
+    block_size: int
+    num_host_blocks: int = 0
+    seconds_per_block: float | None = None  # to swap one block one way; None without host blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +43,10 @@ _NOTHING = Prefix()
 class BlockManager:
     """Device blocks, the prefix cache over them, and host blocks for swapping."""
 
-    def __init__(self, *, num_blocks: int, block_size: int, num_host_blocks: int = 0, prefix_caching: bool) -> None:
-        self.cache = PrefixCache(block_size) if prefix_caching else None
-        self.device = BlockAllocator(num_blocks, block_size, self.cache)
-        self.host = BlockAllocator(num_host_blocks, block_size) if num_host_blocks else None
+    def __init__(self, spec: CacheSpec, *, prefix_caching: bool) -> None:
+        self.cache = PrefixCache(spec.block_size) if prefix_caching else None
+        self.device = BlockAllocator(spec.num_blocks, spec.block_size, self.cache)
+        self.host = BlockAllocator(spec.num_host_blocks, spec.block_size) if spec.num_host_blocks else None
         self._moves = Moves([], [], [])
         self.num_prefix_queries = 0  # prompt tokens looked up
         self.num_prefix_hits = 0  # of these, found
@@ -46,12 +56,12 @@ class BlockManager:
         return -(-num_tokens // self.device.block_size) - len(request.block_table)
 
     def find_prefix(self, request: Request) -> Prefix:
-        """What is there already of a waiting request: its leader's prompt, or what the prefix cache knows."""
-        leader = None if request.num_output_tokens else request.leader
-        # A leader that has ended may yet hold blocks, but what is in them need not be good.
-        is_there = leader is not None and leader.status is Status.RUNNING
-        if leader is not None and is_there and leader.num_computed_tokens >= request.num_prompt_tokens:
-            return self._forked(leader)
+        """What is there already of a waiting request: its parent's prompt, or what the prefix cache knows."""
+        parent = None if request.num_output_tokens else request.parent
+        # A parent that has ended may yet hold blocks, but what is in them need not be good.
+        is_running = parent is not None and parent.status is Status.RUNNING
+        if parent is not None and is_running and parent.num_computed_tokens >= request.num_prompt_tokens:
+            return self._forked(parent)
         if self.cache is None:
             return _NOTHING
         self.cache.extend_hashes(request.block_hashes, request.token_ids, tenant=request.tenant)
@@ -59,18 +69,18 @@ class BlockManager:
         blocks = self.cache.find(request.block_hashes, request.token_ids, tenant=request.tenant, limit=limit)
         return Prefix(len(blocks) * self.device.block_size, tuple(blocks)) if blocks else _NOTHING
 
-    def _forked(self, leader: Request) -> Prefix:
-        """All of the leader's prompt but its last token; a block that both would write to is copied."""
-        num_tokens = leader.num_prompt_tokens - 1
+    def _forked(self, parent: Request) -> Prefix:
+        """All of the parent's prompt but its last token; a block that both would write to is copied."""
+        num_tokens = parent.num_prompt_tokens - 1
         full, rest = divmod(num_tokens, self.device.block_size)
-        return Prefix(num_tokens, tuple(leader.block_table[:full]), leader.block_table[full] if rest else None)
+        return Prefix(num_tokens, tuple(parent.block_table[:full]), parent.block_table[full] if rest else None)
 
     def taken_by(self, prefix: Prefix) -> set[int]:
         """Free blocks that sharing this prefix takes out of the pool."""
         return set(filter(self.device.is_free, prefix.blocks))
 
     def num_freed_by(self, request: Request, preempted: Iterable[Request]) -> int:
-        """Blocks that come free when this request gives way, `preempted` (which has it) having gone before."""
+        """Blocks that come free when this request is preempted, and `preempted` (which holds it) before it."""
         return self.device.num_freed_by(request.block_table, [other.block_table for other in preempted])
 
     def can_swap_out(self, request: Request, num_promised: int) -> bool:
@@ -80,7 +90,7 @@ class BlockManager:
         return self.host.num_free_blocks - num_promised >= self.device.num_blocks_for(request.num_computed_tokens)
 
     def admit(self, request: Request, prefix: Prefix) -> None:
-        """Give a waiting request what is there already. All newcomers of a step before any of them grows."""
+        """Give a waiting request what is there already. All that are admitted in a step, before any of them grows."""
         assert not request.block_table
         self.device.share(prefix.blocks)
         request.block_table.extend(prefix.blocks)
@@ -112,15 +122,15 @@ class BlockManager:
         if missing > 0:
             request.block_table.extend(self.device.allocate(missing))
 
-    def give_back(self, request: Request) -> None:
-        """Let go of blocks behind its tokens, which drafts had that were wrong."""
+    def free_behind_tokens(self, request: Request) -> None:
+        """Free the blocks behind its tokens, which rejected drafts needed."""
         kept = self.device.num_blocks_for(request.num_tokens)
         if len(request.block_table) > kept:
             self.device.free(request.block_table[kept:])
             del request.block_table[kept:]
 
     def release(self, request: Request) -> None:
-        """Let go of everything it holds; it has to be computed again."""
+        """Free everything it holds; it has to be computed again."""
         self.device.free(request.block_table)
         request.block_table.clear()
         request.num_computed_tokens = 0
@@ -141,19 +151,19 @@ class BlockManager:
             self.host.free(request.host_block_table)
             request.host_block_table.clear()
 
-    def remember(self, request: Request, num_before: int) -> None:
-        """Tell the prefix cache of blocks that became full since `num_before` tokens were computed."""
+    def remember(self, request: Request, num_before: int, num_computed: int) -> None:
+        """Put into the prefix cache the blocks that became full as tokens [num_before, num_computed) were computed."""
         size = self.device.block_size
-        if self.cache is None or num_before // size == request.num_computed_tokens // size:
+        if self.cache is None or num_before // size == num_computed // size:
             return
         self.cache.extend_hashes(request.block_hashes, request.token_ids, tenant=request.tenant)
-        for index in range(num_before // size, request.num_computed_tokens // size):
+        for index in range(num_before // size, num_computed // size):
             self.cache.remember(
                 request.block_table[index], index, request.block_hashes, request.token_ids, tenant=request.tenant
             )
 
     def forget(self, request: Request) -> None:
-        """Let nobody find its blocks: something is wrong with what they hold."""
+        """Take its blocks out of the prefix cache: something is wrong with what they hold."""
         if self.cache is not None:
             for block in request.block_table:
                 self.cache.forget(block)

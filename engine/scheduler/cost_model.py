@@ -10,9 +10,11 @@ No clock of its own and no torch.
 import math
 import statistics
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from ..request import Request
 
 # A 40 M-parameter Llama, bfloat16, one thread of an AMX CPU with a busy neighbour: 1,733 steps of 1 to 512 tokens at
 # contexts up to 8,000; median error of this fit 11 %.
@@ -207,3 +209,15 @@ def _solve(matrix: Matrix, vector: Vector, subset: tuple[int, ...]) -> Vector | 
         known = sum(rows[p][q] * found[subset[q]] / scale[q] for q in range(p + 1, size))
         found[subset[p]] = (rows[p][size] - known) / rows[p][p] * scale[p]
     return found
+
+
+def step_budget(
+    model: CostModel, running: Sequence[Request], *, target_s: float, maximum: int, block_size: int
+) -> int | None:
+    """Tokens of the next step such that its decodes get their tokens in time; None = the configured one."""
+    num_decodes = sum(request.num_uncomputed_tokens == 1 for request in running)
+    if not num_decodes:
+        return None
+    context = sum(request.num_computed_tokens for request in running)
+    # A prompt gets a block's worth at the least: late is better than never.
+    return max(model.budget_for(target_s, context, maximum=maximum), num_decodes + block_size)

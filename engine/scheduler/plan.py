@@ -19,11 +19,12 @@ class Plan:
 
 @dataclass(slots=True)
 class Room:
-    """What is left to hand out while a plan is made."""
+    """What is left to hand out while a plan is made, and to which requests it has been given."""
 
+    running: list[Request]  # in queue order, those that go on after the steps in flight
     tokens: int
     blocks: int
-    promised_blocks: int = 0  # blocks that admitted prompts will still need; not for newcomers
+    promised_blocks: int = 0  # blocks that admitted prompts will still need; not for waiting requests
     promised_host_blocks: int = 0
     num_tokens: dict[Request, int] = field(default_factory=dict)
     new_blocks: dict[Request, int] = field(default_factory=dict)
@@ -46,6 +47,6 @@ class Room:
         self.num_drafts[request] = num_drafts
 
     def take_back(self, request: Request, num_freed: int) -> None:
-        """What a request was given and what it held, as it gives way."""
+        """What a request was given and what it held, as it is preempted."""
         self.tokens += self.num_tokens.pop(request, 0)
         self.blocks += self.new_blocks.pop(request, 0) + num_freed

@@ -1,7 +1,7 @@
-"""Policies: who shares a step's token budget (batching) and in what order requests queue (scheduling).
+"""Policies: which requests share a step's token budget (batching) and in what order they queue (scheduling).
 
-A batching policy is data: rounds of sources. A step is the first round that gives anybody tokens; within it the sources
-draw on one budget, one after the other. So the rivals differ from SplitFuse in a line each.
+A batching policy is data: rounds of sources. A step is the first round that gives any request tokens; within it the
+sources share one budget, one after the other. So the other policies differ from SplitFuse in a line each.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ def priority(request: Request) -> tuple[int, int]:
     return (request.params.priority, request.arrival_order)
 
 
-# "fair" queues as they came too; who of the waiting ones goes next is then up to fairness.TokenCounters.
+# "fair" queues as they came too; which of the waiting ones goes next is then up to fair_queue.TokenCounters.
 QUEUE_ORDERS: dict[str, QueueOrder] = {"fcfs": fcfs, "priority": priority, "fair": fcfs}
 
 
@@ -32,38 +32,38 @@ class Source(Enum):
     """Where a step's tokens can come from. The first two run already, in queue order."""
 
     DECODES = "one token each"
-    CHUNKS = "prompts on their way"
-    NEWCOMERS = "the waiting queue"
+    CHUNKS = "prompts in chunks"
+    WAITING = "the waiting queue"
 
 
 @dataclass(frozen=True)
 class BatchingPolicy:
-    """Who shares a step.
+    """Which requests share a step.
 
     `whole_prompts`: a prompt is never cut; one longer than the budget goes alone.
-    `joins`: whether newcomers may join those who run.
+    `admits`: whether waiting requests may join the running ones.
     """
 
     name: str
     rounds: tuple[tuple[Source, ...], ...]
     whole_prompts: bool = False
-    joins: Callable[[Sequence[Request]], bool] = lambda running: True
+    admits: Callable[[Sequence[Request]], bool] = lambda running: True
 
 
 _POLICIES = (
     # Every decode, then prompt chunks fill the rest of the same budget: passes of constant size, and no prompt delays a
     # token. Dynamic SplitFuse: Holmes et al. 2024, DeepSpeed-FastGen, arXiv 2401.08671.
-    BatchingPolicy("splitfuse", rounds=((Source.DECODES, Source.CHUNKS, Source.NEWCOMERS),)),
+    BatchingPolicy("splitfuse", rounds=((Source.DECODES, Source.CHUNKS, Source.WAITING),)),
     # Whole prompts go before decodes. Orca (Yu et al. 2022), vLLM 0.2 (Kwon et al. 2023).
-    BatchingPolicy("prefill_first", rounds=((Source.CHUNKS, Source.NEWCOMERS), (Source.DECODES,)), whole_prompts=True),
-    # Prompts only in steps in which no decode wants anything.
-    BatchingPolicy("decode_first", rounds=((Source.DECODES,), (Source.CHUNKS, Source.NEWCOMERS))),
+    BatchingPolicy("prefill_first", rounds=((Source.CHUNKS, Source.WAITING), (Source.DECODES,)), whole_prompts=True),
+    # Prompts only in steps without decodes.
+    BatchingPolicy("decode_first", rounds=((Source.DECODES,), (Source.CHUNKS, Source.WAITING))),
     # A batch runs to its end before the next starts. FasterTransformer, `generate` with a batch.
     BatchingPolicy(
         "static",
-        rounds=((Source.CHUNKS, Source.NEWCOMERS), (Source.DECODES,)),
+        rounds=((Source.CHUNKS, Source.WAITING), (Source.DECODES,)),
         whole_prompts=True,
-        joins=lambda running: all(request.num_output_tokens < 2 for request in running),
+        admits=lambda running: all(r.num_output_tokens + r.num_output_placeholders < 2 for r in running),
     ),
 )
 BATCHING_POLICIES = {policy.name: policy for policy in _POLICIES}

@@ -12,14 +12,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from ..batch import SampledToken
+from ..batch import NO_OUTPUT, RowOutput
 from ..config import EngineConfig, num_blocks_for
 from ..errors import ConfigError
 from ..request import Request
 from ..sampling_params import SamplingParams
+from ..scheduler.block_manager import BlockManager, CacheSpec
 from ..scheduler.cost_model import CPU_SECONDS, CostModel
+from ..scheduler.scheduler import Scheduler
 from .arrival_trace import TraceRequest, normal_lengths, poisson_arrivals, read_trace
-from .recording import make_scheduler
 from .simulator import Simulation
 from .slo import Served, ServiceLevel, effective_throughput, percentile
 
@@ -64,7 +65,8 @@ def splitfuse_schedule(
 
 def _steps(config: EngineConfig, lengths: Sequence[tuple[int, int]]) -> Iterator[StepCounts]:
     num_blocks = sum(num_blocks_for(sum(both), config.block_size) for both in lengths)
-    scheduler = make_scheduler(config, num_blocks=2 * num_blocks + 100)  # more than the watermark could want
+    cache = CacheSpec(2 * num_blocks + 100, config.block_size)  # more than the watermark could want
+    scheduler = Scheduler(config, BlockManager(cache, prefix_caching=False))
     for index, (prompt_len, output_len) in enumerate(lengths):
         scheduler.add(
             Request(
@@ -79,7 +81,7 @@ def _steps(config: EngineConfig, lengths: Sequence[tuple[int, int]]) -> Iterator
         num_decode_tokens = batch.num_decode_tokens
         num_pieces = len(batch.rows) - num_decode_tokens
         yield StepCounts(batch.num_tokens - num_decode_tokens, num_decode_tokens, num_pieces)
-        scheduler.update(batch, [SampledToken(0) if row.samples else None for row in batch.rows], 0.0)
+        scheduler.update(batch, [RowOutput((0,)) if row.needs_sampling else NO_OUTPUT for row in batch.rows], 0.0)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,17 +1,23 @@
-"""Replay: a recording told again to the same scheduler code, which must decide the same. Also `splitfuse replay`."""
+"""Replay: the calls of a recording made again to the same scheduler code, which must decide the same.
+
+Also `splitfuse replay`.
+"""
 
 import json
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..batch import Batch, RowFailure, RowResult, SampledRun, SampledToken
+from ..batch import NO_OUTPUT, Batch, RowFailure, RowOutput
 from ..config import EngineConfig
 from ..errors import ConfigError
 from ..request import Request
 from ..sampling_params import SamplingParams
-from .recording import DECIDING_FIELDS, FORMAT, decision, make_scheduler, outcome
+from ..scheduler.block_manager import BlockManager, CacheSpec
+from ..scheduler.scheduler import Scheduler
+from .recording import DECIDING_FIELDS, FORMAT, decision, outcome
 
 Line = Mapping[str, Any]
 
@@ -30,7 +36,7 @@ _DECISIONS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """How it went: the steps that were decided alike, and the first difference in words, None if there is none."""
+    """How it went: the steps that were decided alike, and a text of the first difference, None if there is none."""
 
     num_steps: int
     difference: str | None = None
@@ -47,17 +53,18 @@ def run(path: Path) -> int:
 
 
 def replay(path: Path) -> Replayed:
-    """Tell a recording again. Raises ConfigError if it is none."""
+    """Make the calls of a recording again. Raises ConfigError if it is none."""
     lines = read_recording(path)
     header = next(lines, (0, {}))[1]
     if header.get("splitfuse") != "recording":
         raise ConfigError(f"{path} is not a recording; `splitfuse serve --record FILE` makes one")
-    if header.get("format", 0) > FORMAT:
-        raise ConfigError(f"{path} has format {header['format']}, this version reads {FORMAT}; use a newer splitfuse")
+    if (format_number := header.get("format", 0)) != FORMAT:
+        way_out = "use a newer splitfuse" if format_number > FORMAT else "record it again"
+        raise ConfigError(f"{path} has format {format_number}, this version reads {FORMAT}; {way_out}")
     replay = _Replay(header)
     for number, line in lines:
         try:
-            found = replay.tell(line)
+            found = replay.call(line)
         except (KeyError, TypeError, ValueError, IndexError) as exc:
             raise ConfigError(f"{path}, line {number} does not fit what came before: {exc!r}") from exc
         if found is not None:
@@ -84,19 +91,22 @@ def read_recording(path: Path) -> Iterator[tuple[int, Line]]:
 
 
 class _Replay:
-    """The scheduler that is told again, and the requests that it has."""
+    """The scheduler that is called again, and the requests that it has."""
 
     def __init__(self, header: Line) -> None:
         recorded = header.get("config", {})
         config = EngineConfig(**{name: recorded[name] for name in DECIDING_FIELDS if name in recorded})
-        self._scheduler = make_scheduler(
-            config, num_blocks=header["num_blocks"], num_host_blocks=header.get("num_host_blocks", 0)
+        cache = CacheSpec(header["num_blocks"], config.block_size, header.get("num_host_blocks", 0))
+        self._scheduler = Scheduler(
+            config,
+            BlockManager(cache, prefix_caching=config.enable_prefix_caching),
+            max_steps_in_flight=header.get("steps_in_flight", 1),
         )
         self._requests: dict[int, Request] = {}
-        self._batch: Batch | None = None
+        self._in_flight: deque[Batch] = deque()
         self.num_steps = 0
 
-    def tell(self, line: Line) -> str | None:
+    def call(self, line: Line) -> str | None:
         """Do what a line says; the difference, if there is one."""
         kinds: dict[str, Callable[[Line], str | None]] = {
             "add": self._add,
@@ -114,13 +124,18 @@ class _Replay:
         request = Request(
             request_id=str(number),
             prompt_token_ids=prompt if isinstance(prompt, list) else [0] * prompt,
-            params=SamplingParams(priority=line.get("priority", 0), prompt_logprobs=0 if line.get("scored") else None),
+            params=SamplingParams(
+                priority=line.get("priority", 0),
+                prompt_logprobs=0 if line.get("prompt_logprobs") else None,
+                logprobs=0 if line.get("host") else None,
+                min_tokens=line.get("min", 0),
+            ),
             max_num_tokens=line["max"],
             seed=0,
             index=line.get("index", 0),
             stop_token_ids=frozenset({_STOP}),
             tenant=str(line.get("tenant", 0)),
-            leader=self._requests.get(line.get("leader", -1)),
+            parent=self._requests.get(line.get("parent", -1)),
             arrival_time=line.get("time", 0.0),
         )
         self._scheduler.add(request)
@@ -139,7 +154,7 @@ class _Replay:
 
     def _step(self, line: Line) -> str | None:
         scheduler = self._scheduler
-        if self._batch is not None:
+        if len(self._in_flight) == scheduler.max_steps_in_flight:
             raise ValueError("the step before has no results")
         for name, value in line.get("costs", {}).items():
             if hasattr(scheduler.costs, name):
@@ -147,39 +162,41 @@ class _Replay:
         ran_before = list(scheduler.running)
         waited_before = list(scheduler.waiting)
         drafts = {self._requests[number]: count for number, count in line.get("drafts", ())}
-        self._batch = scheduler.schedule(line["start"], budget=line.get("budget"), drafts=drafts)
-        difference = _difference(line, decision(scheduler, self._batch, ran_before))
+        batch = scheduler.schedule(
+            line["start"], budget=line.get("budget"), drafts=drafts, needs_host=line.get("needs_host", False)
+        )
+        difference = _difference(line, decision(scheduler, batch, ran_before))
         if difference is None:
-            self.num_steps += self._batch is not None
+            if batch is not None:
+                self.num_steps += 1
+                self._in_flight.append(batch)
             return None
         return "\n".join([f"step {line['step']} at {line['start']} s", difference, _context(ran_before, waited_before)])
 
     def _done(self, line: Line) -> str | None:
-        batch, self._batch = self._batch, None
-        if batch is None:
-            raise ValueError("no step is under way")
-        self._scheduler.update(batch, list(_results(batch, line)), line["end"])
+        batch = self._in_flight.popleft()
+        self._scheduler.update(batch, list(_outputs(batch, line)), line["end"])
         ended = outcome(batch)
         for number in ended.get("finished", ()):
-            del self._requests[number]
+            self._requests.pop(number, None)
         difference = _difference(line, ended)
         return None if difference is None else f"results of step {line['done']}\n{difference}"
 
 
-def _results(batch: Batch, line: Line) -> Iterator[RowResult]:
+def _outputs(batch: Batch, line: Line) -> Iterator[RowOutput]:
     failed, nothing, stops = (set(line.get(key, ())) for key in ("failed", "nothing", "stops"))
     tokens = iter(line.get("tokens", ()))
     runs = dict(line.get("runs", ()))
     for index, row in enumerate(batch.rows):
         if index in failed:
-            yield RowFailure("as recorded")
-        elif not row.samples or index in nothing:
-            yield None
+            yield RowOutput(failure=RowFailure("as recorded"))
+        elif not row.needs_sampling or index in nothing:
+            yield NO_OUTPUT
         else:
-            drawn = [SampledToken(next(tokens, 0)) for _ in range(runs.get(index, 1))]
+            token_ids = [next(tokens, 0) for _ in range(runs.get(index, 1))]
             if index in stops:
-                drawn[-1] = SampledToken(_STOP)
-            yield SampledRun(tuple(drawn), row.num_drafts) if index in runs else drawn[0]
+                token_ids[-1] = _STOP
+            yield RowOutput(tuple(token_ids), num_drafts=row.num_drafts if index in runs else 0)
 
 
 def _difference(recorded: Line, made: Line) -> str | None:

@@ -8,18 +8,18 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TextIO
 
-from ..batch import Batch, RowResult, SampledToken
+from ..batch import NO_OUTPUT, Batch, RowOutput
 from ..config import EngineConfig
 from ..outputs import StepStats
 from ..request import Request
 from ..sampling_params import SamplingParams
-from ..scheduler.budget import step_budget
-from ..scheduler.cost_model import CostModel
+from ..scheduler.block_manager import BlockManager, CacheSpec
+from ..scheduler.cost_model import CostModel, step_budget
+from ..scheduler.scheduler import Scheduler
 from .arrival_trace import TraceRequest, prompt_token_ids
-from .recording import make_scheduler
 from .slo import Served
 
-_TOKEN = SampledToken(1)
+_TOKEN = RowOutput((1,))
 _PARAMS = SamplingParams()
 
 
@@ -47,7 +47,8 @@ class Simulation:
         """`swap_s`: seconds to copy one block to the host or back. `log`: where to write a line per step."""
         self.config = config
         self.cost = cost
-        self.scheduler = make_scheduler(config, num_blocks=num_blocks, num_host_blocks=num_host_blocks)
+        cache = CacheSpec(num_blocks, config.block_size, num_host_blocks)
+        self.scheduler = Scheduler(config, BlockManager(cache, prefix_caching=config.enable_prefix_caching))
         self.scheduler.costs.seconds_per_block = swap_s
         self.scheduler.costs.seconds_per_token = cost.predict(1, 0) - cost.predict(0, 0)
         self.now = 0.0
@@ -127,16 +128,16 @@ class Simulation:
 
     def _step(self, batch: Batch) -> None:
         num_tokens = context = 0
-        results: list[RowResult] = []
+        results: list[RowOutput] = []
         sampled: list[_SimulatedRequest] = []
         for row in batch.rows:
             num_tokens += row.num_tokens
             context += row.start
-            if row.samples:
+            if row.needs_sampling:
                 results.append(_TOKEN)
                 sampled.append(row.request)  # type: ignore[arg-type]  # all requests here are ours
             else:
-                results.append(None)
+                results.append(NO_OUTPUT)
         start = self.now
         moves = batch.moves
         num_swaps = len(moves.swap_out) + len(moves.swap_in)

@@ -13,15 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..batch import Batch, BatchRow, SampledToken
+from ..batch import Batch, BatchRow
 from ..config import EngineConfig
 from ..models.kv_cache import KVCache
 from ..models.registry import model_class, read_model_config
 from ..models.weights import weight_source
-from ..request import Ahead, Request
+from ..request import Request
 from ..runner.batch_arrays import build_inputs
 from ..runner.model_runner import LoadedModel
-from ..sampling.sampler import Drawing, sample
+from ..sampling.sampler import NOT_FINITE_TOKEN, SampleIndex, sample_indices
 
 # Most tokens read in one step, over all requests: it delays the step's own tokens.
 _MAX_READ = 256
@@ -56,7 +56,7 @@ class DraftModel:
         ) as source:
             self._model = build(model_config, source, device=device, max_model_len=self._max_len)
         self._cache = KVCache(
-            model_config, num_blocks=target.num_blocks, block_size=config.block_size, dtype=dtype, device=device
+            model_config, num_blocks=target.cache.num_blocks, block_size=config.block_size, dtype=dtype, device=device
         )
         self._device = device
         self._vocab_size = target.model_config.vocab_size
@@ -68,13 +68,13 @@ class DraftModel:
     def draft(self, wanted: Mapping[Request, int]) -> dict[Request, list[int]]:
         """See Drafter: one pass over what is unread, then one for each further token, of all requests together."""
         rows = self._unread_rows(wanted)
-        drafts: dict[Request, list[int]] = {row.request: [] for row in rows if row.samples}
+        drafts: dict[Request, list[int]] = {row.request: [] for row in rows if row.needs_sampling}
         self._extend(drafts, rows)
         for row in rows:
             self._note(row)
         for length in range(1, max(wanted.values(), default=0)):
             rows = [
-                BatchRow(request, request.num_tokens + length - 1, 1, samples=True, draft_token_ids=(draft[-1],))
+                BatchRow(request, request.num_tokens + length - 1, 1, needs_sampling=True, draft_token_ids=(draft[-1],))
                 for request, draft in drafts.items()
                 if len(draft) == length < wanted[request] and request.num_tokens + length <= self._max_len
             ]
@@ -93,7 +93,7 @@ class DraftModel:
             num_unread = request.num_tokens - start
             num_tokens = num_unread if num_unread == 1 else min(num_unread, left)
             if num_tokens and wanted[request] and request.num_tokens <= self._max_len:
-                rows.append(BatchRow(request, start, num_tokens, samples=num_tokens == num_unread))
+                rows.append(BatchRow(request, start, num_tokens, needs_sampling=num_tokens == num_unread))
                 left -= num_tokens if num_unread > 1 else 0
         rows.sort(key=lambda row: row.num_tokens > 1)
         return rows
@@ -105,13 +105,13 @@ class DraftModel:
         inputs = build_inputs(Batch(0, rows), block_size=self._cache.block_size, device=self._device)
         if self._own_vocab_size < self._vocab_size:
             inputs = inputs._replace(token_ids=inputs.token_ids.clamp(max=self._own_vocab_size - 1))
-        sampling = [row.request for row in rows if row.samples]
+        sampling = [row.request for row in rows if row.needs_sampling]
         hidden = self._model.forward(inputs, self._cache)[: len(sampling)]
         logits = self._as_wide_as_the_targets(self._model.logits(hidden))
-        places: list[Drawing] = [Ahead(request, list(drafts[request]), is_constrained=False) for request in sampling]
-        for request, result in zip(sampling, sample(logits, places), strict=True):
-            if isinstance(result, SampledToken):
-                drafts[request].append(result.token_id)
+        indices = [SampleIndex(request, tuple(drafts[request])) for request in sampling]
+        for request, token_id in zip(sampling, sample_indices(logits, indices), strict=True):
+            if token_id != NOT_FINITE_TOKEN:
+                drafts[request].append(token_id)
 
     def _as_wide_as_the_targets(self, logits: Tensor) -> Tensor:
         missing = self._vocab_size - logits.shape[1]

@@ -1,6 +1,6 @@
-"""Speculation: who drafts, how much, and what became of it. Between the step loop and the drafter.
+"""Speculation: which requests get drafts, how many, and what became of them. Between the step loop and the drafter.
 
-A drafter may raise, take long or say what no vocabulary holds: that costs time, which DraftLengths has an account of,
+A drafter may raise, take long or return ids that no vocabulary holds: that costs time, which DraftLengths accounts for,
 never a token. No torch here; drafters may bring it.
 """
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..batch import Batch, RunResult, SampledRun
+from ..batch import Batch, RowOutput
 from ..request import Request
 from .draft_length import Drafted, DraftLengths
 from .drafter import Drafter
@@ -39,9 +39,9 @@ class Speculation:
         self._adaptive = adaptive
         self._clock = clock
         self._has_drafted = False
-        self._rests = False  # whether the step under way is of no interest
+        self._ended: list[Request] = []  # to forget when the step's thread is not drafting
         self._sizes_seen: set[int] = set()  # of passes: the first of each size makes kernels for it, 1 ms on a CPU
-        self._draft_s = self._choosing_s = 0.0  # of the step under way
+        self._draft_s = self._choosing_s = 0.0  # of the step in flight
         self._settling_s = 0.0  # of the last one
         self._num_read = 0
         self._num_failures = 0
@@ -51,11 +51,12 @@ class Speculation:
         self.num_accepted_tokens_per_pos = [0] * max_drafts
         self.draft_s = 0.0  # seconds spent on drafting
 
-    def wanted(self, running: Sequence[Request]) -> dict[Request, int]:
-        """Tokens to draft for those who decode, in their order; those that get none are left out."""
-        self._rests = self._adaptive and self.lengths.rests()
-        if self._rests:
-            return {}
+    def skips_step(self) -> bool:
+        """Whether the next step has no drafts and teaches nothing about them; ask once for each such step."""
+        return self._adaptive and self.lengths.rests()
+
+    def choose(self, running: Sequence[Request]) -> dict[Request, int]:
+        """Tokens to draft for the requests that decode, in their order; those that get none are left out."""
         decoding = [request for request in running if request.num_uncomputed_tokens == 1]
         if not self._adaptive:
             return dict.fromkeys(decoding, self._max_drafts)
@@ -107,20 +108,18 @@ class Speculation:
             usable.append(int(token_id))
         return usable
 
-    def settle(self, batch: Batch, results: Sequence[RunResult], seconds: float) -> list[Drafted]:
+    def settle(self, batch: Batch, outputs: Sequence[RowOutput], seconds: float) -> list[Drafted]:
         """Learn from a step what became of its drafts, which it returns, and how long it took."""
-        if self._rests:
-            return []
         start = self._clock()
-        drafted = self._settle(batch, results, seconds)
+        drafted = self._settle(batch, outputs, seconds)
         self._settling_s = self._clock() - start
         return drafted
 
-    def _settle(self, batch: Batch, results: Sequence[RunResult], seconds: float) -> list[Drafted]:
+    def _settle(self, batch: Batch, outputs: Sequence[RowOutput], seconds: float) -> list[Drafted]:
         drafted = {
-            row.request: Drafted(result.num_drafts, len(result.tokens) - 1)
-            for row, result in zip(batch.rows, results, strict=True)
-            if isinstance(result, SampledRun)
+            row.request: Drafted(output.num_drafts, len(output.token_ids) - 1)
+            for row, output in zip(batch.rows, outputs, strict=True)
+            if output.num_drafts and output.token_ids
         }
         self._count(list(drafted.values()))
         num_drafted = sum(outcome.num_drafted for outcome in drafted.values())
@@ -164,9 +163,15 @@ class Speculation:
         }
 
     def forget(self, request: Request) -> None:
-        """The request has ended."""
-        self.lengths.forget(request)
-        self._drafter.forget(request)
+        """The request has ended, perhaps while the step's thread drafts for it."""
+        self._ended.append(request)
+
+    def forget_ended(self) -> None:
+        """Drop what is kept of requests that have ended; not while the step's thread drafts."""
+        while self._ended:
+            request = self._ended.pop()
+            self.lengths.forget(request)
+            self._drafter.forget(request)
 
 
 def accepted_per_position(outcomes: Sequence[Drafted]) -> tuple[int, ...]:

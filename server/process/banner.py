@@ -13,12 +13,12 @@ def panel(settings: Settings, engine: "AsyncEngine", *, port: int) -> str:
     """The start panel as plain text."""
     loaded = engine.loaded
     url = f"http://{_visitable(settings.host)}:{port}"
-    num_tokens = loaded.num_blocks * settings.block_size
+    num_tokens = loaded.cache.num_blocks * settings.block_size
     num_requests = num_tokens / loaded.max_model_len
     rows = {
         "model": settings.model_name + (" (the bundled demo; name a model to serve your own)" * settings.is_demo),
         "device": f"{loaded.device}, {str(loaded.dtype).removeprefix('torch.')}",
-        "KV cache": f"{loaded.num_blocks} blocks = {num_tokens} tokens = "
+        "KV cache": f"{loaded.cache.num_blocks} blocks = {num_tokens} tokens = "
         f"{num_requests:.3g} requests of {loaded.max_model_len}",
         "policy": f"{settings.batching_policy}, {settings.max_num_batched_tokens} tokens per step",
         "API": f"{url}/generate  {url}/v1",

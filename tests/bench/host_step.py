@@ -15,10 +15,12 @@ import torch
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.core import EngineCore
 from splitfuse.engine.device import ImmediateStream
+from splitfuse.engine.output_processor import OutputProcessor
 from splitfuse.engine.request import Request
-from splitfuse.engine.runner.async_runner import DeviceLauncher
+from splitfuse.engine.runner.async_runner import AsyncRunner
 from splitfuse.engine.sampling_params import SamplingParams
-from splitfuse.engine.step_pipeline import OverlappedTurns
+from splitfuse.engine.scheduler.block_manager import CacheSpec
+from splitfuse.engine.step_pipeline import StepPipeline
 
 CONTEXT, NUM_STEPS, VOCAB_SIZE = 1024, 200, 8
 
@@ -35,8 +37,8 @@ def measure(num_seqs: int, params: SamplingParams) -> dict[str, float]:
     """Milliseconds per decode step of so many rows at a context of 1,024: medians of each part."""
     config = EngineConfig(max_num_seqs=num_seqs, max_num_batched_tokens=8192, enable_prefix_caching=False)
     num_blocks = num_seqs * (CONTEXT // config.block_size + 32)
-    core = EngineCore(config, SimpleNamespace(), num_blocks=num_blocks, tokenizer=None, is_overlapped=True)  # type: ignore[arg-type]
-    launcher = DeviceLauncher(
+    core = EngineCore(config, CacheSpec(num_blocks, config.block_size), OutputProcessor(None), max_steps_in_flight=2)
+    launcher = AsyncRunner(
         NoModel(),
         SimpleNamespace(block_size=config.block_size),  # type: ignore[arg-type]
         ImmediateStream(),
@@ -45,23 +47,23 @@ def measure(num_seqs: int, params: SamplingParams) -> dict[str, float]:
         max_num_seqs=num_seqs,
         max_model_len=8192,
     )
-    turns = OverlappedTurns(core, launcher)
+    pipeline = StepPipeline(core, SimpleNamespace(), launcher)  # type: ignore[arg-type]
     for index in range(num_seqs):
         prompt, length = list(range(CONTEXT)), CONTEXT + 500
         core.add(
             [Request(request_id=str(index), prompt_token_ids=prompt, params=params, max_num_tokens=length, seed=index)]
         )
-    parts: dict[str, list[float]] = {"decide": [], "stage, launch, collect": [], "book": []}
-    while len(parts["book"]) < NUM_STEPS:
+    parts: dict[str, list[float]] = {"schedule": [], "stage, launch, collect": [], "update": []}
+    while len(parts["update"]) < NUM_STEPS:
         times = [time.perf_counter()]
-        turn = turns.begin()
+        work = pipeline.schedule()
         times.append(time.perf_counter())
-        assert turn is not None
-        results = turns.run(turn)
+        assert work is not None
+        outputs = pipeline.run(work)
         times.append(time.perf_counter())
-        turns.end(turn, results)
+        pipeline.update(work, outputs)
         times.append(time.perf_counter())
-        if turn.launched is not None and turn.launched.batch.num_decode_tokens == num_seqs:
+        if work.launch is not None and work.launch.scheduled.batch.num_decode_tokens == num_seqs:
             for part, begin, end in zip(parts.values(), times, times[1:], strict=False):
                 part.append((end - begin) * 1e3)
     return {name: statistics.median(times) for name, times in parts.items()}

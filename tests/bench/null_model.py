@@ -17,9 +17,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from splitfuse.engine.batch import Batch, Moves, RowResult, SampledToken
+from splitfuse.engine.batch import NO_OUTPUT, Batch, Moves, RowOutput
 from splitfuse.engine.config import DEMO_FOLDER
 from splitfuse.engine.models.registry import read_model_config
+from splitfuse.engine.scheduler.block_manager import CacheSpec
 from splitfuse.engine.simulation.slo import percentile
 
 ENDPOINTS = ("/v1/completions", "/generate")
@@ -39,9 +40,7 @@ class NullRunner:
             device="none",
             dtype="none",
             max_model_len=max_model_len,
-            num_blocks=num_blocks,
-            num_host_blocks=0,
-            seconds_per_block=None,
+            cache=CacheSpec(num_blocks, 16),
         )
         self.step_times: list[float] = []  # when each step's tokens were there
         self._pace_s = pace_s
@@ -49,12 +48,12 @@ class NullRunner:
     def move(self, moves: Moves) -> None:
         raise AssertionError("the null model has no cache")
 
-    def run(self, batch: Batch) -> list[RowResult]:
+    def run(self, batch: Batch) -> list[RowOutput]:
         if self._pace_s:
             time.sleep(self._pace_s - time.monotonic() % self._pace_s)
-        token = SampledToken(FIRST_WORD + len(self.step_times) % NUM_WORDS)
+        token = RowOutput((FIRST_WORD + len(self.step_times) % NUM_WORDS,))
         self.step_times.append(time.monotonic())
-        return [token if row.samples else None for row in batch.rows]
+        return [token if row.needs_sampling else NO_OUTPUT for row in batch.rows]
 
 
 def word(number: int) -> str:

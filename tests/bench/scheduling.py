@@ -6,11 +6,11 @@ Goal: at most 60 µs + 1.5 µs per sequence (median) at 256 sequences, for sched
 import statistics
 import time
 
-from splitfuse.engine.batch import SampledToken
+from splitfuse.engine.batch import NO_OUTPUT, RowOutput
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.request import Request
 from splitfuse.engine.sampling_params import SamplingParams
-from splitfuse.engine.scheduler.block_manager import BlockManager
+from splitfuse.engine.scheduler.block_manager import BlockManager, CacheSpec
 from splitfuse.engine.scheduler.scheduler import Scheduler
 
 STEPS = 300
@@ -19,7 +19,7 @@ STEPS = 300
 def measure(num_seqs: int, *, prefix_caching: bool) -> float:
     """Median seconds of schedule + update with so many sequences decoding."""
     config = EngineConfig(max_num_seqs=num_seqs, max_num_batched_tokens=16 * num_seqs)
-    scheduler = Scheduler(config, BlockManager(num_blocks=40 * num_seqs, block_size=16, prefix_caching=prefix_caching))
+    scheduler = Scheduler(config, BlockManager(CacheSpec(40 * num_seqs, 16), prefix_caching=prefix_caching))
     params = SamplingParams()
     for index in range(num_seqs):
         scheduler.add(
@@ -31,16 +31,16 @@ def measure(num_seqs: int, *, prefix_caching: bool) -> float:
                 seed=index,
             )
         )
-    token = SampledToken(7)
+    token = RowOutput((7,))
     times = []
     for _ in range(STEPS - 10):
         start = time.perf_counter()
         batch = scheduler.schedule(start)
         middle = time.perf_counter()
         assert batch is not None
-        results = [token if row.samples else None for row in batch.rows]
+        outputs = [token if row.needs_sampling else NO_OUTPUT for row in batch.rows]
         begin = time.perf_counter()
-        scheduler.update(batch, results, begin)
+        scheduler.update(batch, outputs, begin)
         times.append(middle - start + time.perf_counter() - begin)
     return statistics.median(times)
 

@@ -8,7 +8,7 @@ import pytest
 from engines import Collector, collect, running_engine
 
 from splitfuse.engine import LLM, AsyncEngine, EngineConfig, SamplingParams
-from splitfuse.engine.batch import Batch, Moves, RowFailure, RowResult
+from splitfuse.engine.batch import Batch, Moves, RowFailure, RowOutput
 from splitfuse.engine.errors import (
     ContextLengthError,
     InvalidRequestError,
@@ -122,20 +122,20 @@ class Sabotage:
 
     def __init__(self, engine: AsyncEngine, *, mark: int, spoil: bool = False) -> None:
         assert engine._core is not None
-        self._runner = engine._core._runner
+        self._runner = engine._pipeline._runner._runner
         self._mark = mark
         self._spoil = spoil
-        engine._core._runner = self
+        engine._pipeline._runner._runner = self
 
     def move(self, moves: Moves) -> None:
         self._runner.move(moves)
 
-    def run(self, batch: Batch) -> list[RowResult]:
+    def run(self, batch: Batch) -> list[RowOutput]:
         marked = [row.request.token_ids[0] == self._mark for row in batch.rows]
         if any(marked) and not self._spoil:
             raise RuntimeError("kernel fault")
         return [
-            RowFailure("not finite") if bad else result
+            RowOutput(failure=RowFailure("not finite")) if bad else result
             for bad, result in zip(marked, self._runner.run(batch), strict=True)
         ]
 

@@ -35,7 +35,7 @@ def test_a_refused_prompt_leaves_nothing_behind(tiny_folder: str) -> None:
     with pytest.raises(InvalidRequestError):
         llm.generate(["fine", ""])
     assert llm.core.num_unfinished == 0
-    assert llm.core.allocator.num_used_blocks == 0
+    assert llm.core.blocks.device.num_used_blocks == 0
 
 
 def test_the_same_seed_gives_the_same_draws_in_a_new_engine(tiny_folder: str) -> None:

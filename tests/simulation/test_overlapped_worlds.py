@@ -7,11 +7,15 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import overlap_bugs
 import pytest
 from overlapped_world import OverlappedWorld
+from world_settings import Recording, can_be_recorded
+
+from splitfuse.engine.simulation.replay import replay
 
 NUM_SEEDS = int(os.environ.get("SPLITFUSE_TEST_OVERLAPPED_SEEDS", "24"))
 STEPS = 600
@@ -25,16 +29,31 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_no_rule_is_broken_and_every_token_is_the_oracles() -> None:
     seen: Counter[str] = Counter()
+    seen_with_drafts: Counter[str] = Counter()
     for seed in range(NUM_SEEDS):
         world = OverlappedWorld(seed)
         world.run(STEPS)
         seen += world.seen
+        if world.drafts:
+            seen_with_drafts += world.seen
     assert seen["ahead"] > seen["alone"], "most steps are decided while another one runs"
+    for what in ("ahead", "drafts", "accepted drafts"):
+        assert seen_with_drafts[what] > 100, f"{what} beside each other"
     events = ("abort", "mass abort", "culprit", "not finite", "pass raises", "n > 1", "clock jump", "prefix hit")
     moves = ("swapped out", "swapped in", "copied", "recompute", "swap")
     endings = ("length", "stop", "abort", "timeout", "error")
     for what in (*events, *moves, *(f"ends by {reason}" for reason in endings)):
         assert seen[what] > 0, f"{what} never happened"
+
+
+@pytest.mark.parametrize("seed", [seed for seed in range(24) if can_be_recorded(seed)])
+def test_a_recorded_world_replays_alike(seed: int, tmp_path: Path) -> None:
+    recording, path = Recording(), tmp_path / "world.jsonl"
+    OverlappedWorld(seed, recording=recording).run(300)
+    path.write_text(recording.getvalue())
+    replayed = replay(path)
+    assert replayed.difference is None, replayed.difference
+    assert replayed.num_steps > 100
 
 
 @pytest.fixture

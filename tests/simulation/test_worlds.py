@@ -3,10 +3,8 @@
 SPLITFUSE_TEST_SEEDS ("1000", or "17-17" for one of them) and SPLITFUSE_TEST_STEPS make a longer or a shorter run.
 """
 
-import io
 import logging
 import os
-import random
 import subprocess
 import sys
 from collections import Counter
@@ -14,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from world import World
-from world_settings import draw_settings
+from world_settings import Recording, can_be_recorded
 
 from splitfuse.engine.scheduler.policies import BATCHING_POLICIES, QUEUE_ORDERS
 from splitfuse.engine.simulation.replay import replay
@@ -80,18 +78,8 @@ def test_everything_happens_somewhere() -> None:
         assert drawn[kind] > 0, f"no world has {kind}"
 
 
-def can_be_recorded(seed: int) -> bool:
-    """Whether all that was drawn is a setting of an engine, so that a recording tells of it."""
-    settings = draw_settings(random.Random(seed))
-    return not settings.hash_is_weak and settings.max_tenants >= len(settings.tenants)
-
-
 @pytest.mark.parametrize("seed", [*filter(can_be_recorded, range(60))])
 def test_a_recorded_world_replays_alike(seed: int, tmp_path: Path) -> None:
-    class Recording(io.StringIO):
-        def close(self) -> None:
-            """Its text is wanted when the engine has gone."""
-
     recording, path = Recording(), tmp_path / "world.jsonl"
     World(seed, recording=recording).run(300)
     path.write_text(recording.getvalue())

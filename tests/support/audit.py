@@ -56,7 +56,7 @@ class Audit:
         self._memory.check_empty()
         assert not self._core.scheduler.has_work
         assert not self._core._requests, "the core keeps requests that have ended"
-        assert not self._core._texts, "the core keeps texts of requests that have ended"
+        assert not self._core._outputs._texts, "the core keeps texts of requests that have ended"
 
 
 class NoAudit(Audit):

@@ -5,7 +5,7 @@ from typing import Any
 from planted_bug import Bugs, Method, plant
 from world_settings import WorldSettings
 
-from splitfuse.engine.batch import Batch, SampledRun
+from splitfuse.engine.batch import Batch
 from splitfuse.engine.scheduler.block_manager import BlockManager
 from splitfuse.engine.scheduler.scheduler import Scheduler
 
@@ -47,12 +47,12 @@ def drafts_take_promised_blocks(right: Method) -> Method:
     return wrong
 
 
-@plant(BUGS, BlockManager, "give_back", where=has_drafts)
+@plant(BUGS, BlockManager, "free_behind_tokens", where=has_drafts)
 def blocks_of_wrong_drafts_are_kept(right: Method) -> Method:
     return lambda self, request: None
 
 
-@plant(BUGS, BlockManager, "give_back", where=has_drafts)
+@plant(BUGS, BlockManager, "free_behind_tokens", where=has_drafts)
 def too_many_blocks_are_given_back(right: Method) -> Method:
     def wrong(self: Any, request: Any) -> None:
         right(self, request)
@@ -65,23 +65,22 @@ def too_many_blocks_are_given_back(right: Method) -> Method:
 @plant(BUGS, Scheduler, "update", where=has_drafts)
 def wrong_drafts_count_as_computed(right: Method) -> Method:
     def wrong(self: Any, batch: Any, results: Any, now: float) -> Any:
-        return right(self, Batch(batch.step, [row._replace(num_drafts=0) for row in batch.rows]), results, now)
+        self._in_flight[0] = Batch(batch.step, [row._replace(num_drafts=0) for row in batch.rows])
+        return right(self, self._in_flight[0], results, now)
 
     return wrong
 
 
-@plant(BUGS, Scheduler, "cut", where=has_drafts)
+@plant(BUGS, Scheduler, "drop_last", where=has_drafts)
 def what_comes_behind_a_stop_string_is_kept(right: Method) -> Method:
     return lambda self, request, num_tokens: None
 
 
 @plant(BUGS, Scheduler, "_take", where=has_drafts)
 def what_comes_behind_an_end_token_is_kept(right: Method) -> Method:
-    def wrong(self: Any, request: Any, drawn: Any, now: float) -> Any:
-        progress = right(self, request, drawn, now)
-        if not isinstance(drawn, SampledRun):
-            return progress
-        request.token_ids.extend(token.token_id for token in drawn.tokens[len(progress.sampled) :])
-        return progress._replace(sampled=drawn.tokens)
+    def wrong(self: Any, request: Any, output: Any, now: float) -> Any:
+        progress = right(self, request, output, now)
+        request.token_ids.extend(output.token_ids[len(progress.output.token_ids) :])
+        return progress._replace(output=output)
 
     return wrong

@@ -32,7 +32,7 @@ class FairnessAudit:
 
     def check(self, waiting: Sequence[Request]) -> None:
         """After a step."""
-        tenants = {r.tenant for r in waiting if r.status is Status.WAITING and r.leader is None}
+        tenants = {r.tenant for r in waiting if r.status is Status.WAITING and r.parent is None}
         ahead = {
             (one, other): self._served.get(one, 0) - self._served.get(other, 0)
             for one, other in combinations(sorted(tenants), 2)

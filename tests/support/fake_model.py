@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
-from splitfuse.engine.batch import Batch, BatchRow, Moves, RowFailure, RowResult, SampledRun, SampledToken
+from splitfuse.engine.batch import NO_OUTPUT, Batch, BatchRow, Moves, RowFailure, RowOutput
 from splitfuse.engine.request import Request
 
 VOCAB_SIZE = 1024
@@ -115,7 +115,7 @@ class FakeModel:
         _copy(moves.swap_in, self.host, self.device)
         _copy(moves.copies, self.device, self.device)
 
-    def run(self, batch: Batch) -> list[RowResult]:
+    def run(self, batch: Batch) -> list[RowOutput]:
         """All rows write before any reads, as in a layer of a model."""
         for row in batch.rows:
             self._write(row)
@@ -123,7 +123,7 @@ class FakeModel:
         if trouble.raises > 0 or (trouble.culprits and any(row.request in trouble.culprits for row in batch.rows)):
             self._break_off(batch.rows)
             raise StepFailure
-        return [self._result(row) for row in batch.rows]
+        return [self._output(row) for row in batch.rows]
 
     def go_bad(self, block: int, offset: int) -> None:
         """A slot loses its contents, until it is written again."""
@@ -146,22 +146,22 @@ class FakeModel:
             last = entry(last, tokens[position - row.start])
             device[table[position // size]][position % size] = last
 
-    def _result(self, row: BatchRow) -> RowResult:
+    def _output(self, row: BatchRow) -> RowOutput:
         request = row.request
-        if not row.samples:
-            return None
+        if not row.needs_sampling:
+            return NO_OUTPUT
         context = tuple(islice(chain.from_iterable(map(self.device.__getitem__, request.block_table)), row.end))
         num_known = row.end - row.num_drafts
         if BAD in context[:num_known] or request in self.trouble.not_finite:
             self.failed.add(request)
-            return RowFailure(WAS_BAD if BAD in context[:num_known] else "not finite")
-        tokens = [SampledToken(draw(request.seed, context[:num_known]))]
+            return RowOutput(failure=RowFailure(WAS_BAD if BAD in context[:num_known] else "not finite"))
+        token_ids = [draw(request.seed, context[:num_known])]
         for place, draft in enumerate(row.draft_token_ids):
             seen = context[: num_known + place + 1]
-            if tokens[-1].token_id != draft or BAD in seen:
+            if token_ids[-1] != draft or BAD in seen:
                 break
-            tokens.append(SampledToken(draw(request.seed, seen)))
-        return SampledRun(tuple(tokens), row.num_drafts) if row.num_drafts else tokens[0]
+            token_ids.append(draw(request.seed, seen))
+        return RowOutput(tuple(token_ids), num_drafts=row.num_drafts)
 
 
 def _copy(pairs: Sequence[tuple[int, int]], source: Blocks, target: Blocks) -> None:

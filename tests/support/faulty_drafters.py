@@ -111,5 +111,11 @@ def speculate(llm: LLM, drafter: object, *, max_drafts: int = 5, adaptive: bool 
         vocab_size=llm._intake._vocab_size,
         adaptive=adaptive,
     )
-    llm.core.speculation = speculation
+    use_speculation(llm, speculation)
     return speculation
+
+
+def use_speculation(llm: LLM, speculation: Speculation) -> None:
+    """In place of what the LLM was built with."""
+    llm.core.speculation = speculation
+    llm.pipeline._runner._draft = speculation.draft

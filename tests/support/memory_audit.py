@@ -39,7 +39,9 @@ class MemoryAudit:
 
     def check(self, scheduler: Scheduler) -> None:
         """After a step."""
-        check_pool(self._blocks.device, [request.block_table for request in scheduler._holders()])
+        check_pool(
+            self._blocks.device, [request.block_table for request in (*scheduler.running, *scheduler._lingering)]
+        )
         if self._blocks.host is not None:
             check_pool(self._blocks.host, [request.host_block_table for request in scheduler.waiting])
         if self._contents is not None:
@@ -47,7 +49,7 @@ class MemoryAudit:
 
     def check_lookup(self, request: Request, entries: Sequence[int]) -> None:
         """What the prefix cache finds of a waiting request, whose tokens have these entries, is all there is."""
-        is_fork = request.leader is not None and not request.num_output_tokens
+        is_fork = request.parent is not None and not request.num_output_tokens
         if self._contents is not None and request.status is not Status.RUNNING and not is_fork:
             self._contents.check_lookup(self._blocks, request, entries)
 

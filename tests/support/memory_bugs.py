@@ -139,11 +139,8 @@ def last_block_is_never_found(right: Method) -> Method:
 
 @plant(BUGS, BlockManager, "remember", shows_in_tokens=True)
 def block_is_remembered_before_it_is_full(right: Method) -> Method:
-    def wrong(self: Any, request: Any, num_before: int) -> None:
-        computed = request.num_computed_tokens
-        request.num_computed_tokens = min(request.num_tokens, len(request.block_table) * self.device.block_size)
-        right(self, request, num_before)
-        request.num_computed_tokens = computed
+    def wrong(self: Any, request: Any, num_before: int, num_computed: int) -> None:
+        right(self, request, num_before, min(request.num_tokens, len(request.block_table) * self.device.block_size))
 
     return wrong
 
@@ -158,8 +155,8 @@ def failed_blocks_are_still_found(right: Method) -> Method:
 
 @plant(BUGS, BlockManager, "_forked", shows_in_tokens=True)
 def copy_on_write_is_skipped(right: Method) -> Method:
-    def wrong(self: Any, leader: Any) -> Prefix:
-        prefix = right(self, leader)
+    def wrong(self: Any, parent: Any) -> Prefix:
+        prefix = right(self, parent)
         copied = () if prefix.copied is None else (prefix.copied,)
         return Prefix(prefix.num_tokens, prefix.blocks + copied)
 

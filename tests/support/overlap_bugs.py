@@ -1,71 +1,69 @@
-"""Bugs of the overlap, planted one at a time: races between a step and the decisions made beside it."""
+"""Bugs of two steps in flight, planted one at a time: races between a step and the decisions made beside it."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import deque
 from typing import Any
 
 from planted_bug import Bugs, Method, plant
 
-from splitfuse.engine.scheduler.async_scheduler import OverlappedScheduler
+from splitfuse.engine.batch import Batch
 from splitfuse.engine.scheduler.scheduler import Scheduler
-from splitfuse.engine.step_pipeline import OverlappedTurns
+from splitfuse.engine.step_pipeline import StepPipeline
 
 BUGS: Bugs = {}
 
 
-@plant(BUGS, OverlappedScheduler, "_let_go")
+@plant(BUGS, Scheduler, "_is_in_flight")
 def blocks_are_freed_while_a_step_uses_them(right: Method) -> Method:
-    return Scheduler._let_go
+    return lambda self, request: False
 
 
-@plant(BUGS, OverlappedScheduler, "_release_lingering")
+@plant(BUGS, Scheduler, "_release_lingering")
 def blocks_are_freed_a_step_early(right: Method) -> Method:
     def wrong(self: Any) -> None:
-        under_way, self._under_way = self._under_way, []
+        in_flight, self._in_flight = self._in_flight, deque()
         right(self)
-        self._under_way = under_way
+        self._in_flight = in_flight
 
     return wrong
 
 
-@plant(BUGS, OverlappedScheduler, "_release_lingering")
-def blocks_linger_for_ever(right: Method) -> Method:
+@plant(BUGS, Scheduler, "_release_lingering")
+def blocks_linger_forever(right: Method) -> Method:
     return lambda self: None
 
 
-@plant(BUGS, OverlappedScheduler, "_plan")
-def somebody_gives_way_in_flight(right: Method) -> Method:
-    return Scheduler._plan
+@plant(BUGS, Scheduler, "_depends_on_results")
+def a_request_in_flight_is_preempted(right: Method) -> Method:
+    return lambda self, room: False
 
 
-@plant(BUGS, OverlappedScheduler, "_presumed")
+@plant(BUGS, Scheduler, "_row")
 def the_last_token_is_decided_twice(right: Method) -> Method:
-    @contextmanager
-    def wrong(self: Any) -> Iterator[None]:
-        yield
+    def wrong(self: Any, request: Any, num_tokens: int, num_drafts: int) -> Any:
+        row = right(self, request, num_tokens, num_drafts)
+        request.num_computed_tokens -= row.needs_sampling
+        return row
 
     return wrong
 
 
-@plant(BUGS, OverlappedScheduler, "_presumed")
-def who_reaches_its_length_goes_on(right: Method) -> Method:
-    @contextmanager
-    def wrong(self: Any) -> Iterator[None]:
-        with right(self):
-            self.running = sorted([*self.running, *self._ending], key=self._order)
-            self._ending = []
-            yield
-
-    return wrong
+@plant(BUGS, Scheduler, "_continuing")
+def a_request_goes_on_beyond_its_length(right: Method) -> Method:
+    return lambda self: self.running
 
 
-@plant(BUGS, OverlappedTurns, "_collect")
+@plant(BUGS, StepPipeline, "_collect")
 def what_ran_behind_a_failure_is_believed(right: Method) -> Method:
-    def wrong(self: Any, flight: Any) -> Any:
-        kept = [(each, each.pending) for each in self._flights if each is not flight]
-        results = right(self, flight)
-        for each, pending in kept:
-            each.pending = pending
-        return results
+    def wrong(self: Any, step: Any) -> Any:
+        kept = [(each, each.state) for each in self._steps if each is not step]
+        outputs = right(self, step)
+        for each, state in kept:
+            each.state = state
+        return outputs
 
     return wrong
+
+
+@plant(BUGS, Batch, "subset", shows_in_tokens=True)
+def blocks_are_moved_again_after_a_failed_launch(right: Method) -> Method:
+    return lambda self, rows: Batch(self.step, rows, self.moves, self.needs_host)

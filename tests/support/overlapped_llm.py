@@ -10,10 +10,9 @@ from simulated_stream import SimulatedStream
 from tiny_models import VOCAB_SIZE
 
 from splitfuse.engine import LLM, SamplingParams
-from splitfuse.engine.batch import Batch, Moves, RunResult
-from splitfuse.engine.runner.async_runner import DeviceLauncher
+from splitfuse.engine.batch import Batch, Moves, RowOutput
+from splitfuse.engine.runner.async_runner import AsyncRunner
 from splitfuse.engine.runner.cuda_graphs import Recorder, graph_sizes
-from splitfuse.engine.step_pipeline import OverlappedTurns
 
 WISHES: list[dict[str, Any]] = [
     *[{"temperature": 0}, {}, {"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.05}, {"top_k": 40, "top_p": 0.9}],
@@ -31,7 +30,7 @@ class InOrder:
         self._stream.synchronize()
         self._runner.move(moves)
 
-    def run(self, batch: Batch) -> list[RunResult]:
+    def run(self, batch: Batch) -> list[RowOutput]:
         self._stream.synchronize()
         return list(self._runner.run(batch))
 
@@ -49,11 +48,10 @@ def draw_arrivals(rng: random.Random) -> list[Arrival]:
     return arrivals
 
 
-def launcher_of(llm: LLM) -> DeviceLauncher:
-    turns = llm._turns
-    assert isinstance(turns, OverlappedTurns)
-    assert isinstance(turns._launcher, DeviceLauncher)
-    return turns._launcher
+def launcher_of(llm: LLM) -> AsyncRunner:
+    launcher = llm.pipeline._launcher
+    assert isinstance(launcher, AsyncRunner)
+    return launcher
 
 
 def compare(folder: str, seed: int, recorder: Recorder | None = None) -> tuple[int, int]:
@@ -64,12 +62,21 @@ def compare(folder: str, seed: int, recorder: Recorder | None = None) -> tuple[i
     settings = {
         name: getattr(plain.config, name)
         for name in ("dtype", "device", "block_size", "max_num_batched_tokens", "long_prefill_token_threshold")
-        + ("max_num_seqs", "num_kv_blocks", "batching_policy", "enable_prefix_caching", "swap_space", "preemption_mode")
+        + (
+            "max_num_seqs",
+            "num_kv_blocks",
+            "batching_policy",
+            "enable_prefix_caching",
+            "swap_space",
+            "preemption_mode",
+            "speculative_config",
+        )
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("splitfuse.engine.runner.model_runner.stream_of", lambda device: stream)
         llm = LLM(folder, async_scheduling=True, **settings)
-    llm.core._runner = InOrder(llm.core._runner, stream)
+    runner = llm.pipeline._runner
+    runner._runner = InOrder(runner._runner, stream)
     if recorder is not None:
         sizes = graph_sizes(llm.config.max_num_seqs)
         launcher_of(llm).use_graphs(recorder, sizes=sizes, hidden_size=64, dtype=torch.float32)
@@ -77,7 +84,7 @@ def compare(folder: str, seed: int, recorder: Recorder | None = None) -> tuple[i
     for arrival in expected:
         arrival.abort_after = None
     run_schedule(plain, expected)
-    num_preemptions = run_schedule(llm, arrivals, llm._turns)
+    num_preemptions = run_schedule(llm, arrivals)
     for ours, theirs in zip(arrivals, expected, strict=True):
         for output, wanted in zip(ours.outputs, theirs.outputs, strict=True):
             tokens = output.token_ids

@@ -1,23 +1,24 @@
 """OverlappedWorld: a World that is driven a step ahead of its results, over a fake model on a simulated stream."""
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TextIO
 
 from audit import Audit, NoAudit
-from fake_model import WAS_BAD, FakeModel, Trouble
-from schedule_audit import ScheduleAudit
+from fake_model import VOCAB_SIZE, WAS_BAD, FakeModel, Seer, Trouble
 from simulated_stream import SimulatedEvent, SimulatedStream
 from world import World
 from world_settings import Weather
 
-from splitfuse.engine.batch import Batch, BatchRow, Moves, RowFailure, RowResult, RunResult, SampledToken
-from splitfuse.engine.core import EngineCore, Runner
+from splitfuse.engine.batch import Batch, BatchRow, Moves, RowOutput
+from splitfuse.engine.core import EngineCore
 from splitfuse.engine.request import Request
-from splitfuse.engine.scheduler.async_scheduler import OverlappedScheduler
 from splitfuse.engine.scheduler.plan import Plan
-from splitfuse.engine.step_pipeline import OverlappedTurns, Turn
+from splitfuse.engine.scheduler.scheduler import Scheduler
+from splitfuse.engine.spec_decode.drafter import Drafter
+from splitfuse.engine.spec_decode.manager import Speculation
+from splitfuse.engine.step_pipeline import StepPipeline, StepState, Work
 
 
 class StagedRequest:
@@ -40,15 +41,15 @@ class StagedRequest:
 class FakePending:
     event: SimulatedEvent
     rows: list[BatchRow]
-    results: list[RowResult] | None = None
+    outputs: list[RowOutput] | None = None
     error: Exception | None = None
 
-    def wait(self) -> list[RunResult]:
+    def wait(self) -> list[RowOutput]:
         self.event.wait()
         if self.error is not None:
             raise self.error
-        assert self.results is not None, "results are read before they have come"
-        return list(self.results)
+        assert self.outputs is not None, "outputs are read before they have come"
+        return list(self.outputs)
 
 
 class FakeLauncher:
@@ -57,22 +58,22 @@ class FakeLauncher:
     It is the runner too: steps that run alone wait for all that was given before.
     """
 
-    has_chore = False
+    has_idle_work = False
 
     def __init__(self, model: FakeModel, stream: SimulatedStream) -> None:
         self._model = model
         self._stream = stream
         self._sampled: dict[Request, int] = {}  # on the device: the tokens of the step that it has done last
-        self.under_way: list[FakePending] = []
+        self.in_flight: list[FakePending] = []
 
     def move(self, moves: Moves) -> None:
         self._stream.run(lambda: self._model.move(moves))
 
-    def run(self, batch: Batch) -> Sequence[RowResult]:
+    def run(self, batch: Batch) -> list[RowOutput]:
         self._stream.synchronize()
         return self._model.run(batch)
 
-    def do_chore(self) -> None: ...
+    def do_idle_work(self) -> None: ...
 
     def launch(self, batch: Batch) -> FakePending:
         trouble, self._model.trouble = self._model.trouble, Trouble()
@@ -80,7 +81,7 @@ class FakeLauncher:
         if self._model_fails_to_launch(trouble):
             raise RuntimeError("no room for the step")
         pending = FakePending(SimulatedEvent(self._stream, 0), rows)
-        self.under_way.append(pending)
+        self.in_flight.append(pending)
         self._stream.run(lambda: self._compute(pending, trouble))
         pending.event = self._stream.record()
         return pending
@@ -89,56 +90,43 @@ class FakeLauncher:
         return trouble.raises == 1000
 
     def _compute(self, pending: FakePending, trouble: Trouble) -> None:
-        self.under_way.remove(pending)
+        self.in_flight.remove(pending)
         for row in pending.rows:
             tokens = row.request.token_ids
             if len(tokens) < row.end:
                 tokens.append(self._sampled.get(row.request.request, -1))
         outer, self._model.trouble = self._model.trouble, trouble
         try:
-            pending.results = self._model.run(Batch(0, pending.rows))
+            pending.outputs = self._model.run(Batch(0, pending.rows))
         except Exception as exc:
             pending.error = exc
         self._model.trouble = outer
-        results = zip(pending.rows, pending.results or [], strict=pending.error is None)
-        self._sampled = {row.request.request: r.token_id for row, r in results if isinstance(r, SampledToken)}  # type: ignore[attr-defined]
-
-
-class OverlappedScheduleAudit(ScheduleAudit):
-    """Looks at decisions while the presumption holds on which they are made."""
-
-    def _waits_for_its_leader(self, request: Request) -> bool:
-        if super()._waits_for_its_leader(request):
-            return True
-        if request.num_output_tokens:
-            return False
-        rows = [row for row in self._scheduler._rows_under_way() if row.request is request.leader]  # type: ignore[attr-defined]
-        return any(row.start < request.num_prompt_tokens for row in rows)
+        outputs = zip(pending.rows, pending.outputs or [], strict=pending.error is None)
+        self._sampled = {row.request.request: each.token_ids[0] for row, each in outputs if each.token_ids}  # type: ignore[attr-defined]
 
 
 class OverlappedAudit(Audit):
     def __init__(self, core: EngineCore, model: FakeModel, settings: Any) -> None:
         super().__init__(core, model, settings)
-        self._schedule = OverlappedScheduleAudit(settings.config, core.scheduler)
         self._fairness = None
-        self._listen(core.scheduler)  # type: ignore[arg-type]
+        self._listen(core.scheduler)
 
-    def _listen(self, scheduler: OverlappedScheduler) -> None:
+    def _listen(self, scheduler: Scheduler) -> None:
         plan, apply = scheduler._plan, scheduler._apply
 
         def planned(budget: int, drafts: Mapping[Request, int]) -> Plan:
             self._schedule.before(budget)
             return plan(budget, drafts)
 
-        def applied(made: Plan, now: float) -> Batch:
-            batch = apply(made, now)
+        def applied(made: Plan, now: float, *, needs_host: bool) -> Batch:
+            batch = apply(made, now, needs_host=needs_host)
             self._schedule.check(batch)
             self._memory.check_writes(batch)
             return batch
 
         scheduler._plan, scheduler._apply = planned, applied  # type: ignore[method-assign]
 
-    def check_under_way(self, pending: Iterable[FakePending]) -> None:
+    def check_in_flight(self, pending: Iterable[FakePending]) -> None:
         """What the device has yet to read and write is still held by the request for which it does."""
         references = self._memory._blocks.device._references
         for row in (row for each in pending for row in each.rows):
@@ -148,16 +136,36 @@ class OverlappedAudit(Audit):
             assert all(references[block] for block in staged.block_table), "a block is free that a step will use"
 
 
-class OverlappedWorld(World):
-    """As AsyncEngine drives it on a GPU."""
+class DraftsNowAndThen(Speculation):
+    """Drafts in some steps, at random, so that steps with and without follow each other."""
 
-    def _make_core(self, recording: TextIO | None, runner: Runner | None = None) -> EngineCore:
+    def __init__(self, rng: random.Random, drafter: Drafter, **settings: Any) -> None:
+        super().__init__(drafter, adaptive=False, **settings)
+        self._rng = rng
+
+    def skips_step(self) -> bool:
+        super().skips_step()
+        return self._rng.random() < 0.7
+
+
+class OverlappedWorld(World):
+    """As AsyncEngine drives it on a GPU. Every third one drafts now and then."""
+
+    @property
+    def drafts(self) -> bool:
+        return self._seed % 3 == 0 and self.settings.max_drafts > 0
+
+    def _speculation(self) -> Speculation | None:
+        if not self.drafts:
+            return None
+        rng, settings = random.Random(self._seed), self.settings
+        return DraftsNowAndThen(rng, Seer(rng.random()), max_drafts=settings.max_drafts, vocab_size=VOCAB_SIZE)
+
+    def _make_pipeline(self, recording: TextIO | None) -> StepPipeline:
         rng = random.Random(self._rng.getrandbits(32))
         self._stream = SimulatedStream(rng, laziness=rng.choice([0.1, 0.5, 0.9, 1.0]))
         self._launcher = FakeLauncher(self._model, self._stream)
-        core = super()._make_core(recording, self._launcher)
-        self._turns = OverlappedTurns(core, self._launcher)
-        return core
+        return StepPipeline(self._make_core(recording, max_steps_in_flight=2), self._launcher, self._launcher)
 
     def _make_audit(self, *, listens_only: bool) -> Audit:
         return (NoAudit if listens_only else OverlappedAudit)(self._core, self._model, self.settings)
@@ -169,34 +177,35 @@ class OverlappedWorld(World):
         self._happen(weather)
         self._clients.hear(self._core.expire(), self._now)
         self._clients.check_late(self._now)
-        turn = self._turns.begin()
-        if turn is None:
+        work = self._pipeline.schedule()
+        if work is None:
             self._now += 0.01
         else:
-            self._take(turn, weather)
+            self._take(work, weather)
         self._look()
         if self._clients.streams and self._chance(0.1):
             self._audit.look_up(self._rng.choice(list(self._clients.streams.values())))
 
-    def _take(self, turn: Turn, weather: Weather) -> None:
-        launched = turn.launched or (turn.collected if turn.collected and turn.collected.pending is None else None)
-        if launched is not None:
-            self._count(launched.batch)
-            self._model.trouble = self._draw_trouble(launched.batch, weather)
+    def _take(self, work: Work, weather: Weather) -> None:
+        step = work.launch or work.collect
+        assert step is not None
+        if step.state is not StepState.LAUNCHED:
+            self._count(step.scheduled.batch)
+            self._model.trouble = self._draw_trouble(step.scheduled.batch, weather)
         self._happen(weather)
         self._stream.drift()
-        results = self._turns.run(turn)
+        outputs = self._pipeline.run(work)
         self._look()
         self._happen(weather)
-        batch = turn.collected.batch if turn.collected else Batch(0, [])
-        self._saw("ahead" if turn.launched and turn.collected else "alone")
+        batch = work.collect.scheduled.batch if work.collect else Batch(0, [])
+        self._saw("ahead" if work.launch and work.collect else "alone")
         self._now += (0.002 + 1e-4 * batch.num_tokens) * (0.8 + 0.4 * self._rng.random())
-        pairs = list(zip(batch.rows, results, strict=True))
-        for row, result in pairs:
-            if isinstance(result, RowFailure) and self._seed % 2 and not row.request.is_finished:
-                assert result.message != WAS_BAD, f"{row.request} reads what a failed step has left"
-        tables = [list(row.request.block_table) for row, result in pairs if isinstance(result, RowFailure)]
-        output = self._turns.end(turn, results)
+        failed = [row for row, output in zip(batch.rows, outputs, strict=True) if output.failure is not None]
+        for row, output in zip(batch.rows, outputs, strict=True):
+            if output.failure is not None and self._seed % 2 and not row.request.is_finished:
+                assert output.failure.message != WAS_BAD, f"{row.request} reads what a failed step has left"
+        tables = [list(row.request.block_table) for row in failed]
+        output = self._pipeline.update(work, outputs)
         if output is not None:
             self._audit.after_results(batch, self._clients.hear(output.deltas, self._now), failed=tables)
         self._clients.check_aborted()
@@ -204,8 +213,4 @@ class OverlappedWorld(World):
     def _look(self) -> None:
         self._audit.after_step()
         if isinstance(self._audit, OverlappedAudit):
-            self._audit.check_under_way(self._launcher.under_way)
-
-    @property
-    def _is_over(self) -> bool:
-        return super()._is_over and not self._turns.is_busy
+            self._audit.check_in_flight(self._launcher.in_flight)

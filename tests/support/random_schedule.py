@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from splitfuse.engine import LLM, CompletionOutput, SamplingParams
 from splitfuse.engine.input_processor import Reading
 from splitfuse.engine.outputs import PromptLogprobs
-from splitfuse.engine.step_pipeline import PlainTurns, Turns, take_turn
 
 
 @dataclass
@@ -28,10 +27,10 @@ class Arrival:
         return self.outputs[0]
 
 
-def run_schedule(llm: LLM, arrivals: list[Arrival], turns: Turns | None = None) -> int:
+def run_schedule(llm: LLM, arrivals: list[Arrival]) -> int:
     """Run all arrivals to their end; their outputs are filled in. Returns the number of preemptions."""
-    core, turns = llm.core, turns or PlainTurns(llm.core)
-    allocator = core.allocator
+    core, pipeline = llm.core, llm.pipeline
+    allocator = core.blocks.device
     waiting = sorted(arrivals, key=lambda arrival: arrival.at_step)
     by_id: dict[str, Arrival] = {}
     before = core.scheduler.num_preemptions
@@ -49,7 +48,7 @@ def run_schedule(llm: LLM, arrivals: list[Arrival], turns: Turns | None = None) 
                 for delta in core.abort(request_id):
                     arrival.outputs[delta.index].add(delta)
         core.scheduler.check()
-        output = take_turn(core, turns)
+        output = pipeline.step()
         core.scheduler.check()
         if output.stats is not None:
             num_tokens = output.stats.num_prefill_tokens + output.stats.num_decode_tokens
@@ -58,7 +57,7 @@ def run_schedule(llm: LLM, arrivals: list[Arrival], turns: Turns | None = None) 
         for delta in output.deltas:
             by_id[delta.request_id].outputs[delta.index].add(delta)
             by_id[delta.request_id].prompt_logprobs = delta.prompt_logprobs or by_id[delta.request_id].prompt_logprobs
-        if not core.num_unfinished and not waiting and not turns.is_busy:
+        if not core.num_unfinished and not waiting and not pipeline.is_busy:
             break
     assert all(output.finish_reason for a in arrivals for output in a.outputs), "some request never ended"
     assert allocator.num_free_blocks == allocator.num_blocks, "blocks leaked"

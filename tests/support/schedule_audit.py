@@ -14,7 +14,7 @@ class ScheduleAudit:
     def __init__(self, config: EngineConfig, scheduler: Scheduler) -> None:
         self._config = config
         self._scheduler = scheduler
-        self._pool = scheduler._blocks.device
+        self._pool = scheduler.blocks.device
         self._whole_prompts = config.batching_policy in ("prefill_first", "static")
         self.joined: list[Request] = []
         self.gave_way: list[Request] = []
@@ -23,11 +23,15 @@ class ScheduleAudit:
         """Look at what is there to decide on."""
         most = self._config.max_num_batched_tokens
         self._budget = min(budget or most, most)
-        self._running = list(self._scheduler.running)
+        self._running = list(self._scheduler._continuing())
+        self._ending = [request for request in self._scheduler.running if request not in self._running]
         self._waiting = list(self._scheduler.waiting)
         self._wanted = {request: request.num_uncomputed_tokens for request in self._running}
+        self._computed = {request: request.num_computed_tokens for request in self._running}
+        rows = [row for batch in self._scheduler._in_flight for row in batch.rows]
+        self._rows_in_flight = rows
         self._begun = {request for request in self._waiting if request.status is Status.PREEMPTED}
-        self._first_decoding = [request.num_output_tokens < 2 for request in self._running]
+        self._first_decoding = [r.num_output_tokens + r.num_output_placeholders < 2 for r in self._running]
 
     def check(self, batch: Batch | None) -> None:
         """Look at what has been decided."""
@@ -36,7 +40,9 @@ class ScheduleAudit:
             assert not self._waiting, "somebody waits but nothing is to be done"
             self.joined, self.gave_way = [], []
             return
-        self.joined = [request for request in self._scheduler.running if request not in self._wanted]
+        self._rows_in_flight += batch.rows
+        before = {*self._running, *self._ending}
+        self.joined = [request for request in self._scheduler.running if request not in before]
         self.gave_way = [request for request in self._running if request.status is Status.PREEMPTED]
         self._check_rows(batch)
         self._check_budget(batch)
@@ -58,9 +64,13 @@ class ScheduleAudit:
         for row in batch.rows:
             request, num_tokens = row.request, row.num_tokens - row.num_drafts
             assert request.status is Status.RUNNING, f"{request} is computed"
-            assert row.start == request.num_computed_tokens, f"{request} goes on at {row.start}"
-            assert 0 < num_tokens <= request.num_uncomputed_tokens, f"{request} gets {num_tokens} tokens"
-            assert row.samples == (num_tokens == request.num_uncomputed_tokens), f"{request} samples: {row.samples}"
+            assert row.start == self._computed.get(request, row.start), f"{request} goes on at {row.start}"
+            assert row.end == request.num_computed_tokens, f"{request} is computed up to {row.end}"
+            num_placeholders = request.num_output_placeholders - row.needs_sampling
+            wanted = self._wanted.get(request, request.num_tokens + num_placeholders - row.start)
+            assert wanted == request.num_tokens + num_placeholders - row.start, f"{request} wants {wanted} tokens"
+            assert 0 < num_tokens <= wanted, f"{request} gets {num_tokens} tokens"
+            assert row.needs_sampling == (num_tokens == wanted), f"{request} samples: {row.needs_sampling}"
             if row.num_drafts:
                 assert num_tokens == 1, f"{request} drafts behind {num_tokens} tokens"
                 assert row.end < request.max_num_tokens, f"{request} drafts beyond its end"
@@ -70,9 +80,9 @@ class ScheduleAudit:
         total, largest = batch.num_tokens, max((row.num_tokens - row.num_drafts for row in batch.rows), default=0)
         alone = self._whole_prompts and len(batch.rows) == 1
         assert alone or total <= self._budget, f"{total} tokens, the budget is {self._budget}"
-        assert len(self._scheduler.running) <= self._config.max_num_seqs, f"{len(self._scheduler.running)} run"
+        assert self._num_running <= self._config.max_num_seqs, f"{self._num_running} run"
         if self._whole_prompts:
-            assert all(row.samples for row in batch.rows), "a prompt was cut"
+            assert all(row.needs_sampling for row in batch.rows), "a prompt was cut"
         elif self._config.long_prefill_token_threshold:
             assert largest <= self._config.long_prefill_token_threshold, f"a chunk of {largest} tokens"
 
@@ -97,11 +107,11 @@ class ScheduleAudit:
         num_tokens = sum(row.num_tokens - row.num_drafts for row in batch.rows)
         if self._config.batching_policy != "splitfuse" or num_tokens >= self._budget or self.gave_way:
             return
-        assert len(batch.rows) == len(self._scheduler.running), f"{num_tokens} tokens, the budget is {self._budget}"
-        waiting = [request for request in self._scheduler.waiting if not self._waits_for_its_leader(request)]
-        # One whose leader has just come back is best forked in the next step; those behind it wait as long.
-        comes_back = any(request.leader in self.joined for request in self._scheduler.waiting)
-        if waiting and not comes_back and len(self._scheduler.running) < self._config.max_num_seqs:
+        assert len(batch.rows) == self._num_running, f"{num_tokens} tokens, the budget is {self._budget}"
+        waiting = [request for request in self._scheduler.waiting if not self._waits_for_its_parent(request)]
+        # One whose parent has just come back is best forked in the next step; those behind it wait as long.
+        comes_back = any(request.parent in self.joined for request in self._scheduler.waiting)
+        if waiting and not comes_back and self._num_running < self._config.max_num_seqs:
             largest = max(self._pool.num_blocks_for(request.num_tokens) for request in waiting)
             assert self._spare_blocks() < largest + self._pool.num_blocks // 100, f"nobody of {waiting} joined"
 
@@ -132,7 +142,7 @@ class ScheduleAudit:
 
     def _check_who_joined(self) -> None:
         for waits in self._scheduler.waiting:
-            if not self._waits_for_its_leader(waits):
+            if not self._waits_for_its_parent(waits):
                 for joined in self.joined:
                     is_next = self._place(joined) < self._place(waits) or self._is_a_tenants_turn(joined, waits)
                     assert is_next, f"{joined} overtook {waits}"
@@ -149,8 +159,14 @@ class ScheduleAudit:
         is_fair = self._config.scheduling_policy == "fair"
         return is_fair and joined.tenant != waits.tenant and self._place(joined)[0] == self._place(waits)[0]
 
-    def _waits_for_its_leader(self, request: Request) -> bool:
-        leader = request.leader
-        if leader is None or request.num_output_tokens or leader.status is not Status.RUNNING:
+    @property
+    def _num_running(self) -> int:
+        """Without those that reach their length with a step in flight."""
+        return len(self._scheduler.running) - sum(r.status is Status.RUNNING for r in self._ending)
+
+    def _waits_for_its_parent(self, request: Request) -> bool:
+        parent = request.parent
+        if parent is None or request.num_output_tokens or parent.status is not Status.RUNNING:
             return False
-        return leader in self.joined or leader.num_computed_tokens < request.num_prompt_tokens
+        in_flight = [row.start for row in self._rows_in_flight if row.request is parent]
+        return parent in self.joined or min([parent.num_computed_tokens, *in_flight]) < request.num_prompt_tokens

@@ -5,8 +5,9 @@ from typing import Any
 
 from planted_bug import Bugs, Method, plant
 
-from splitfuse.engine.batch import Batch, RowFailure
+from splitfuse.engine.batch import NO_OUTPUT
 from splitfuse.engine.core import EngineCore
+from splitfuse.engine.runner.isolation import IsolatingRunner
 from splitfuse.engine.scheduler.fair_queue import TokenCounters
 from splitfuse.engine.scheduler.policies import Source
 from splitfuse.engine.scheduler.scheduler import Scheduler
@@ -70,8 +71,8 @@ def nobody_joins_two(right: Method) -> Method:
 
 @plant(BUGS, Scheduler, "__init__")
 def priority_is_inverted(right: Method) -> Method:
-    def wrong(self: Any, config: Any, *more: Any) -> None:
-        right(self, config, *more)
+    def wrong(self: Any, config: Any, *more: Any, **options: Any) -> None:
+        right(self, config, *more, **options)
         if config.scheduling_policy == "priority":
             self._order = lambda request: (-request.params.priority, request.arrival_order)
 
@@ -80,19 +81,19 @@ def priority_is_inverted(right: Method) -> Method:
 
 @plant(BUGS, Scheduler, "__init__")
 def decodes_wait_for_prompts(right: Method) -> Method:
-    def wrong(self: Any, *config: Any) -> None:
-        right(self, *config)
+    def wrong(self: Any, *config: Any, **options: Any) -> None:
+        right(self, *config, **options)
         if self._policy.name == "splitfuse":
-            self._policy = replace(self._policy, rounds=((Source.CHUNKS, Source.NEWCOMERS, Source.DECODES),))
+            self._policy = replace(self._policy, rounds=((Source.CHUNKS, Source.WAITING, Source.DECODES),))
 
     return wrong
 
 
 @plant(BUGS, Scheduler, "__init__")
 def running_batch_is_joined(right: Method) -> Method:
-    def wrong(self: Any, *config: Any) -> None:
-        right(self, *config)
-        self._policy = replace(self._policy, joins=lambda running: True)
+    def wrong(self: Any, *config: Any, **options: Any) -> None:
+        right(self, *config, **options)
+        self._policy = replace(self._policy, admits=lambda running: True)
 
     return wrong
 
@@ -113,9 +114,9 @@ def weights_of_tenants_are_ignored(right: Method) -> Method:
 @plant(BUGS, Scheduler, "_plan_preemption")
 def first_gives_way(right: Method) -> Method:
     def wrong(self: Any, room: Any) -> None:
-        self.running.reverse()
+        room.running.reverse()
         right(self, room)
-        self.running.reverse()
+        room.running.reverse()
 
     return wrong
 
@@ -133,17 +134,17 @@ def one_gives_way_again_and_again(right: Method) -> Method:
 def two_give_way_for_one(right: Method) -> Method:
     def wrong(self: Any, room: Any) -> None:
         right(self, room)
-        if len(self.running) > len(room.preempted):
+        if len(room.running) > len(room.preempted):
             right(self, room)
 
     return wrong
 
 
-@plant(BUGS, Scheduler, "_waits_for_its_leader")
-def leader_that_has_gone_is_waited_for(right: Method) -> Method:
+@plant(BUGS, Scheduler, "_waits_for_its_parent")
+def parent_that_has_gone_is_waited_for(right: Method) -> Method:
     def wrong(self: Any, request: Any, admitted: Any) -> bool:
-        leader = request.leader
-        return leader is not None and leader.num_computed_tokens < request.num_prompt_tokens
+        parent = request.parent
+        return parent is not None and parent.num_computed_tokens < request.num_prompt_tokens
 
     return wrong
 
@@ -154,7 +155,7 @@ def leader_that_has_gone_is_waited_for(right: Method) -> Method:
 @plant(BUGS, Scheduler, "finish")
 def abort_in_flight_is_lost(right: Method) -> Method:
     def wrong(self: Any, request: Any, **more: Any) -> bool:
-        return request not in self._in_flight and bool(right(self, request, **more))
+        return not self._is_in_flight(request) and bool(right(self, request, **more))
 
     return wrong
 
@@ -188,7 +189,7 @@ def queue_deadline_ends_who_has_begun(right: Method) -> Method:
 @plant(BUGS, Scheduler, "update")
 def failed_row_counts_as_computed(right: Method) -> Method:
     def wrong(self: Any, batch: Any, results: Any, now: float) -> Any:
-        return right(self, batch, [None if isinstance(result, RowFailure) else result for result in results], now)
+        return right(self, batch, [NO_OUTPUT if output.failure else output for output in results], now)
 
     return wrong
 
@@ -196,45 +197,38 @@ def failed_row_counts_as_computed(right: Method) -> Method:
 @plant(BUGS, Scheduler, "update", shows_in_tokens=True)
 def two_rows_get_each_others_tokens(right: Method) -> Method:
     def wrong(self: Any, batch: Any, results: Any, now: float) -> Any:
-        if all(isinstance(result, tuple) for result in results[:2]):
+        if all(output.token_ids for output in results[:2]):
             results = [*reversed(results[:2]), *results[2:]]
         return right(self, batch, results, now)
 
     return wrong
 
 
-@plant(BUGS, EngineCore, "execute")
+@plant(BUGS, IsolatingRunner, "run")
 def one_culprit_fails_all(right: Method) -> Method:
     def wrong(self: Any, batch: Any) -> Any:
-        results = right(self, batch)
-        failures = [result for result in results if isinstance(result, RowFailure)]
-        return failures[:1] * len(results) if failures else results
+        outputs = right(self, batch)
+        failures = [output for output in outputs if output.failure is not None]
+        return failures[:1] * len(outputs) if failures else outputs
 
     return wrong
 
 
-@plant(BUGS, Batch, "subset", shows_in_tokens=True)
-def blocks_are_moved_again_for_each_half(right: Method) -> Method:
-    return lambda self, rows: Batch(self.step, rows, self.moves)
-
-
 @plant(BUGS, Scheduler, "_append")
 def one_token_too_many(right: Method) -> Method:
-    def wrong(self: Any, request: Any, token_id: int, now: float) -> Any:
+    def wrong(self: Any, request: Any, *token: Any) -> None:
         request.max_num_tokens += 1
-        gap = right(self, request, token_id, now)
+        right(self, request, *token)
         request.max_num_tokens -= 1
-        return gap
 
     return wrong
 
 
 @plant(BUGS, Scheduler, "_append")
 def end_token_is_ignored(right: Method) -> Method:
-    def wrong(self: Any, request: Any, token_id: int, now: float) -> Any:
+    def wrong(self: Any, request: Any, *token: Any) -> None:
         request.stop_token_ids, kept = frozenset(), request.stop_token_ids
-        gap = right(self, request, token_id, now)
+        right(self, request, *token)
         request.stop_token_ids = kept
-        return gap
 
     return wrong

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from splitfuse.engine.batch import Batch, SampledToken
+from splitfuse.engine.batch import NO_OUTPUT, Batch, RowOutput
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.request import Request
 from splitfuse.engine.sampling_params import SamplingParams
-from splitfuse.engine.scheduler.block_manager import BlockManager
+from splitfuse.engine.scheduler.block_manager import BlockManager, CacheSpec
 from splitfuse.engine.scheduler.scheduler import Scheduler
 
 TOKEN = 7
@@ -19,7 +19,7 @@ def request(
     name: str = "r",
     priority: int = 0,
     stop: frozenset[int] = frozenset(),
-    leader: Request | None = None,
+    parent: Request | None = None,
     tokens: list[int] | None = None,
     tenant: str = "",
     timeout_ms: int | None = None,
@@ -33,7 +33,7 @@ def request(
         max_num_tokens=len(tokens) + num_new,
         seed=0,
         stop_token_ids=stop,
-        leader=leader,
+        parent=parent,
         tenant=tenant,
     )
 
@@ -49,13 +49,8 @@ class Bench:
     @classmethod
     def make(cls, *, num_blocks: int = 1000, num_host_blocks: int = 0, **settings: object) -> "Bench":
         config = EngineConfig(**{"block_size": 4, "enable_prefix_caching": False, **settings})  # type: ignore[arg-type]
-        blocks = BlockManager(
-            num_blocks=num_blocks,
-            block_size=config.block_size,
-            num_host_blocks=num_host_blocks,
-            prefix_caching=config.enable_prefix_caching,
-        )
-        return cls(Scheduler(config, blocks))
+        cache = CacheSpec(num_blocks, config.block_size, num_host_blocks)
+        return cls(Scheduler(config, BlockManager(cache, prefix_caching=config.enable_prefix_caching)))
 
     def add(self, *requests: Request) -> None:
         for each in requests:
@@ -67,7 +62,8 @@ class Bench:
         batch = self.scheduler.schedule(self.now)
         if batch is None:
             return []
-        self.scheduler.update(batch, [SampledToken(TOKEN) if row.samples else None for row in batch.rows], self.now)
+        token = RowOutput((TOKEN,))
+        self.scheduler.update(batch, [token if row.needs_sampling else NO_OUTPUT for row in batch.rows], self.now)
         self.scheduler.check()
         self.batches.append(batch)
         return [(row.request.request_id, row.start, row.end) for row in batch.rows]
@@ -78,6 +74,6 @@ class Bench:
         self.assert_empty()
 
     def assert_empty(self) -> None:
-        blocks = self.scheduler._blocks
+        blocks = self.scheduler.blocks
         assert blocks.device.num_used_blocks == 0
         assert blocks.host is None or blocks.host.num_used_blocks == 0

@@ -10,9 +10,13 @@ from clients import Clients, FakeText
 from fake_model import VOCAB_SIZE, FakeModel, Seer, Trouble
 from world_settings import CALM, Weather, draw_settings, draw_weather
 
-from splitfuse.engine.batch import Batch, RowFailure
-from splitfuse.engine.core import EngineCore, Runner
+from splitfuse.engine.batch import Batch
+from splitfuse.engine.core import EngineCore
+from splitfuse.engine.output_processor import OutputProcessor
+from splitfuse.engine.scheduler.block_manager import CacheSpec
+from splitfuse.engine.simulation.recording import Recorder
 from splitfuse.engine.spec_decode.manager import Speculation
+from splitfuse.engine.step_pipeline import StepPipeline, Work
 
 _LOOK_UP = 0.1  # how often somebody's prefix is looked up beside the engine
 
@@ -31,7 +35,8 @@ class World:
             num_host_blocks=self.settings.num_host_blocks,
             block_size=self.settings.config.block_size,
         )
-        self._core = self._make_core(recording)
+        self._pipeline = self._make_pipeline(recording)
+        self._core = self._pipeline.core
         self._audit = self._make_audit(listens_only=listens_only)
         self._arrivals = Arrivals(self._rng, self.settings)
         self._clients = Clients(self._model)
@@ -39,18 +44,22 @@ class World:
         self._seen: Counter[str] = Counter()
         self._events: deque[tuple[object, ...]] = deque(maxlen=24)
 
-    def _make_core(self, recording: TextIO | None, runner: Runner | None = None) -> EngineCore:
+    def _make_pipeline(self, recording: TextIO | None) -> StepPipeline:
+        return StepPipeline(self._make_core(recording), self._model)
+
+    def _make_core(self, recording: TextIO | None, max_steps_in_flight: int = 1) -> EngineCore:
         settings = self.settings
+        cache = CacheSpec(
+            settings.num_blocks, settings.config.block_size, settings.num_host_blocks, settings.seconds_per_block
+        )
+        listener = None if recording is None else Recorder(recording, settings.config, cache, max_steps_in_flight)
         core = EngineCore(
             settings.config,
-            runner or self._model,
-            num_blocks=settings.num_blocks,
-            num_host_blocks=settings.num_host_blocks,
-            seconds_per_block=settings.seconds_per_block,
-            tokenizer=None,
-            recording=recording,
-            is_overlapped=runner is not None,
-            speculation=None if runner is not None else self._speculation(),
+            cache,
+            OutputProcessor(None),
+            max_steps_in_flight=max_steps_in_flight,
+            listener=listener,
+            speculation=self._speculation(),
             clock=lambda: self._now,
         )
         if core.blocks.cache is not None:
@@ -115,7 +124,7 @@ class World:
 
     @property
     def _is_over(self) -> bool:
-        return not self._core.num_unfinished
+        return not self._pipeline.has_work
 
     def _step(self, weather: Weather) -> None:
         """As AsyncEngine's loop does it: requests come and go before the step and while it is under way."""
@@ -124,30 +133,33 @@ class World:
         self._clients.hear(self._core.expire(), self._now)
         self._clients.check_late(self._now)
         self._audit.before_decision()
-        scheduled = self._core.schedule()
-        self._audit.after_decision(None if scheduled is None else scheduled[0])
-        if scheduled is None:
+        work = self._pipeline.schedule()
+        if work is None:
+            self._audit.after_decision(None)
             self._now += 0.01
         else:
-            self._compute(*scheduled, weather)
+            assert work.collect is not None
+            self._audit.after_decision(work.collect.scheduled.batch)
+            self._compute(work, work.collect.scheduled.batch, weather)
         self._audit.after_step()
         if self._clients.streams and self._chance(_LOOK_UP):
             self._audit.look_up(self._rng.choice(list(self._clients.streams.values())))
 
-    def _compute(self, batch: Batch, start: float, weather: Weather) -> None:
+    def _compute(self, work: Work, batch: Batch, weather: Weather) -> None:
         self._count(batch)
         self._happen(weather)
         self._model.trouble = self._draw_trouble(batch, weather)
-        results = self._core.execute(batch)
+        outputs = self._pipeline.run(work)
         tables = [
             list(row.request.block_table)
-            for row, result in zip(batch.rows, results, strict=True)
-            if isinstance(result, RowFailure)
+            for row, output in zip(batch.rows, outputs, strict=True)
+            if output.failure is not None
         ]
         self._happen(weather)
         self._now += (0.002 + 1e-4 * batch.num_tokens) * (0.8 + 0.4 * self._rng.random())
-        deltas = self._core.update(batch, results, start).deltas
-        spoke = self._clients.hear(deltas, self._now)
+        output = self._pipeline.update(work, outputs)
+        assert output is not None
+        spoke = self._clients.hear(output.deltas, self._now)
         self._clients.check_aborted()
         self._audit.after_results(batch, spoke, failed=tables)
 
@@ -178,11 +190,11 @@ class World:
         for request in requests:
             text = FakeText() if self._chance(weather.late_text) else None
             if text is not None:
-                self._core._texts[request] = text  # type: ignore[assignment]
+                self._core._outputs._texts[request] = text  # type: ignore[assignment]
             self._clients.expect(request, text)
 
     def _abort(self, request_id: str) -> None:
-        self._saw("abort in flight" if self._core.scheduler._in_flight else "abort", request_id)
+        self._saw("abort in flight" if self._core.scheduler.num_steps_in_flight else "abort", request_id)
         self._clients.aborted(request_id)
         self._clients.hear(self._core.abort(request_id), self._now)
 

@@ -1,6 +1,7 @@
 """What a seed draws: an engine's settings and pools, the kinds of requests that come, and what goes wrong."""
 
 import hashlib
+import io
 import random
 from dataclasses import dataclass
 
@@ -143,3 +144,15 @@ def draw_weather(rng: random.Random) -> Weather:
 
 
 CALM = Weather(*[0.0] * 14)  # type: ignore[arg-type]
+
+
+def can_be_recorded(seed: int) -> bool:
+    """Whether all that was drawn is a setting of an engine, so that a recording tells of it."""
+    settings = draw_settings(random.Random(seed))
+    return not settings.hash_is_weak and settings.max_tenants >= len(settings.tenants)
+
+
+class Recording(io.StringIO):
+    """A file whose text is wanted when the engine has gone."""
+
+    def close(self) -> None: ...

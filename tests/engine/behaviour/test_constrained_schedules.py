@@ -9,7 +9,7 @@ from random_schemas import random_schema
 from tiny_models import VOCAB_SIZE
 
 from splitfuse.engine import LLM, SamplingParams, StructuredOutputs
-from splitfuse.engine.batch import Batch, Moves, RowResult
+from splitfuse.engine.batch import Batch, Moves, RowOutput
 from splitfuse.engine.errors import ConstraintError
 from splitfuse.engine.input_processor import Reading
 from splitfuse.engine.outputs import CompletionOutput
@@ -82,15 +82,15 @@ class Stumbling:
     """A runner that computes and draws a whole step and then often fails, so that it is tried again by halves."""
 
     def __init__(self, llm: LLM) -> None:
-        self._runner = llm.core._runner
+        self._runner = llm.pipeline._runner._runner
         self._rng = random.Random(0)
         self.num_failures = 0
-        llm.core._runner = self
+        llm.pipeline._runner._runner = self
 
     def move(self, moves: Moves) -> None:
         self._runner.move(moves)
 
-    def run(self, batch: Batch) -> list[RowResult]:
+    def run(self, batch: Batch) -> list[RowOutput]:
         results = self._runner.run(batch)
         if len(batch.rows) > 1 and self._rng.random() < 0.5:
             self.num_failures += 1
@@ -150,11 +150,11 @@ def test_a_grammar_that_breaks_costs_its_own_request_alone(tiny_folder: str) -> 
         reading = Reading([98, 99, 100] if llm.tokenizer is None else llm.tokenizer.encode("abc"))
         made[name] = llm._intake.requests(name, reading, params, now=0.0, grammar=compiling.result())
         llm.core.add(made[name])
-    llm.core.step()
+    llm.pipeline.step()
     made["bad"][0].token_ids[-1] = 98
     outputs = {name: CompletionOutput(0) for name in made}
     while llm.core.num_unfinished:
-        for delta in llm.core.step().deltas:
+        for delta in llm.pipeline.step().deltas:
             outputs[delta.request_id].add(delta)
     assert outputs["bad"].finish_reason == "error"
     assert isinstance(outputs["bad"].error, ConstraintError)

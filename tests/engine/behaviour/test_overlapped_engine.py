@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +11,10 @@ from engines import Collector, collect, running_engine
 from random_schedule import Arrival, run_schedule
 from tiny_models import VOCAB_SIZE
 
-from splitfuse.engine import LLM, EngineConfig, SamplingParams
-from splitfuse.engine.errors import ConfigError
-from splitfuse.engine.runner.async_runner import DeviceLauncher
-from splitfuse.engine.sampling.device_sampler import draw
+from splitfuse.engine import LLM, SamplingParams
+from splitfuse.engine.runner.async_runner import AsyncRunner
+from splitfuse.engine.sampling.sampler import sample_token_ids
+from splitfuse.engine.simulation.replay import replay
 
 PROMPTS = [[random.Random(i).randrange(20, VOCAB_SIZE) for _ in range(3 + 11 * i % 60)] for i in range(14)]
 GOES_AHEAD: list[dict[str, Any]] = [
@@ -47,8 +48,8 @@ def test_llm(tiny_folder: str, settings: dict[str, Any], seed: int) -> None:
     expected = said(LLM(model=tiny_folder, dtype="float32", device="cpu").generate(PROMPTS, params))
     llm = LLM(model=tiny_folder, dtype="float32", device="cpu", async_scheduling=True, **settings)
     assert said(llm.generate(PROMPTS, params)) == expected
-    assert llm.core.allocator.num_used_blocks == 0
-    assert not llm._turns.is_busy
+    assert llm.core.blocks.device.num_used_blocks == 0
+    assert not llm.pipeline.is_busy
 
 
 async def test_async_engine(tiny_folder: str) -> None:
@@ -73,32 +74,38 @@ def test_a_pass_that_fails_costs_only_its_culprit(tiny_folder: str, monkeypatch:
     params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
     expected = said(LLM(model=tiny_folder, dtype="float32", device="cpu").generate(PROMPTS, params))
     llm = LLM(model=tiny_folder, dtype="float32", device="cpu", async_scheduling=True)
-    right, calls = DeviceLauncher._compute, iter(range(1000))
+    right, calls = AsyncRunner._compute, iter(range(1000))
 
-    def fails_often(self: DeviceLauncher, *args: Any) -> None:
+    def fails_often(self: AsyncRunner, *args: Any) -> None:
         if next(calls) % 3 == 1:
             raise RuntimeError("out of memory")
         right(self, *args)
 
-    monkeypatch.setattr(DeviceLauncher, "_compute", fails_often)
+    monkeypatch.setattr(AsyncRunner, "_compute", fails_often)
     assert said(llm.generate(PROMPTS, params)) == expected
 
 
 def test_what_is_not_finite_fails_alone(tiny_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def spoilt(logits: torch.Tensor, fields: dict[str, torch.Tensor]) -> torch.Tensor:
+    def spoilt(logits: torch.Tensor, fields: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         logits[1:] = float("nan")
-        return draw(logits, fields)
+        return sample_token_ids(logits, fields)
 
-    monkeypatch.setattr("splitfuse.engine.runner.async_runner.draw", spoilt)
+    monkeypatch.setattr("splitfuse.engine.runner.async_runner.sample_token_ids", spoilt)
     llm = LLM(model=tiny_folder, dtype="float32", device="cpu", async_scheduling=True)
     arrivals = [Arrival(prompt, SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)) for prompt in PROMPTS[:2]]
-    run_schedule(llm, arrivals, llm._turns)
+    run_schedule(llm, arrivals)
     assert sorted(str(arrival.output.finish_reason) for arrival in arrivals) == ["error", "length"]
 
 
-@pytest.mark.parametrize(
-    "other", [{"record": "file"}, {"speculative_config": {"method": "ngram"}}, {"speculative_model": "ngram"}]
-)
-def test_what_needs_single_steps_refuses_it(other: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"async_scheduling and (record|speculation)"):
-        EngineConfig(async_scheduling=True, **other)
+@pytest.mark.parametrize("other", [{}, {"speculative_config": {"method": "ngram"}}, {"speculative_model": "ngram"}])
+def test_it_goes_with_recording_and_speculation(tiny_folder: str, tmp_path: Path, other: dict[str, Any]) -> None:
+    params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
+    expected = said(LLM(model=tiny_folder, dtype="float32", device="cpu").generate(PROMPTS, params))
+    path = tmp_path / "recording.jsonl"
+    llm = LLM(model=tiny_folder, dtype="float32", device="cpu", async_scheduling=True, record=str(path), **other)
+    assert said(llm.generate(PROMPTS, params)) == expected
+    assert (llm.core.speculation is not None) == bool(other)
+    llm.core.scheduler._listener._stream.flush()  # type: ignore[union-attr]
+    replayed = replay(path)
+    assert replayed.difference is None, replayed.difference
+    assert replayed.num_steps > 30

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from splitfuse.engine import SamplingParams
-from splitfuse.engine.batch import BatchRow, SampledRun, SampledToken
+from splitfuse.engine.batch import BatchRow
 from splitfuse.engine.request import Request
 from splitfuse.engine.sampling.sampler import sample_rows
 
@@ -37,15 +37,12 @@ def verify(model: Tensor, requests: list[Request], drafts: list[tuple[int, ...]]
     """One step: what each request gets, its first token right or not."""
     rows, last = [], []
     for each, draft in zip(requests, drafts, strict=True):
-        row = BatchRow(each, each.num_tokens - 1, 1 + len(draft), samples=True, num_drafts=len(draft))
+        row = BatchRow(each, each.num_tokens - 1, 1 + len(draft), needs_sampling=True, num_drafts=len(draft))
         rows.append(row.with_drafts(draft))
         last += [each.token_ids[-1], *draft]
-    drawn = sample_rows(model[torch.tensor(last)].clone(), rows)
-    tokens = []
-    for result in drawn:
-        assert isinstance(result, (SampledToken, SampledRun))
-        tokens.append([token.token_id for token in (result.tokens if isinstance(result, SampledRun) else (result,))])
-    return tokens
+    outputs = sample_rows(model[torch.tensor(last)].clone(), rows)
+    assert all(output.token_ids for output in outputs)
+    return [list(output.token_ids) for output in outputs]
 
 
 def generate(model: Tensor, each: Request, num_tokens: int) -> list[int]:

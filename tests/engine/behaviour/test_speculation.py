@@ -23,13 +23,13 @@ from random_schedule import Arrival, run_schedule
 from tiny_models import VOCAB_SIZE
 
 from splitfuse.engine import LLM, CompletionOutput, SamplingParams
-from splitfuse.engine.batch import Batch, BatchRow, RowFailure, SampledRun, SampledToken
+from splitfuse.engine.batch import NO_OUTPUT, Batch, BatchRow, RowOutput
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.request import Request
 from splitfuse.engine.sampling.sampler import sample_rows
-from splitfuse.engine.scheduler.block_manager import BlockManager
+from splitfuse.engine.scheduler.block_manager import BlockManager, CacheSpec
 from splitfuse.engine.scheduler.scheduler import Scheduler
-from splitfuse.engine.simulation.recording import RecordingScheduler
+from splitfuse.engine.simulation.recording import Recorder
 from splitfuse.engine.simulation.replay import replay
 
 PROMPTS = [[20, 30, 40, 50], [60, 61, 62] * 8, list(range(15, 90))]
@@ -141,7 +141,7 @@ def test_accepted_tokens_come_in_fewer_steps(tiny_folder: str) -> None:
 
     speculation = speculate(llm, Perfect(VOCAB_SIZE), max_drafts=4)
     llm.core.add(llm._intake.requests("r", llm._intake.read(PROMPTS[0], params), params, now=0.0))
-    steps = [llm.core.step() for _ in range(9)]
+    steps = [llm.pipeline.step() for _ in range(9)]
     assert not llm.core.num_unfinished
     assert [len(step.deltas[0].token_ids) for step in steps] == [1] + 8 * [5]
     assert (speculation.num_drafts, speculation.num_draft_tokens) == (8, 32)
@@ -207,13 +207,13 @@ def decoding(scheduler: Scheduler, *requests: Request) -> None:
         scheduler.add(each)
     batch = scheduler.schedule(0.0)
     assert batch is not None
-    scheduler.update(batch, [SampledToken(7) for _ in batch.rows], 0.0)
+    scheduler.update(batch, [RowOutput((7,)) for _ in batch.rows], 0.0)
 
 
 def scheduler_of(num_blocks: int = 100, **settings: Any) -> Scheduler:
     config = EngineConfig(**{"block_size": 4, "enable_prefix_caching": False, **settings})
     caching = config.enable_prefix_caching
-    return Scheduler(config, BlockManager(num_blocks=num_blocks, block_size=4, prefix_caching=caching))
+    return Scheduler(config, BlockManager(CacheSpec(num_blocks, 4), prefix_caching=caching))
 
 
 def test_drafts_take_what_the_budget_leaves() -> None:
@@ -246,7 +246,7 @@ def test_blocks_of_wrong_drafts_are_given_back() -> None:
     assert batch is not None
     assert batch.rows[0].num_drafts == 10
     assert len(one.block_table) == 4  # of 4 tokens each, for 4 known ones and 10 drafts
-    scheduler.update(batch, [SampledRun((SampledToken(8), SampledToken(9)), 10)], 1.0)
+    scheduler.update(batch, [RowOutput((8, 9), num_drafts=10)], 1.0)
     scheduler.check()
     assert one.token_ids == [1, 1, 1, 7, 8, 9]
     assert one.num_computed_tokens == 5
@@ -259,8 +259,7 @@ def test_the_cache_learns_no_wrong_drafts() -> None:
     decoding(scheduler, one)
     batch = scheduler.schedule(1.0, drafts={one: 12})
     assert batch is not None
-    run = SampledRun(tuple(SampledToken(i) for i in range(20, 26)), 12)
-    scheduler.update(batch, [run], 1.0)
+    scheduler.update(batch, [RowOutput(tuple(range(20, 26)), num_drafts=12)], 1.0)
     scheduler.finish(one, reason="abort", now=1.0)
     again = request([1, 1, 1, 7, *range(20, 26), 26, 27, 28])
     scheduler.add(again)
@@ -275,9 +274,8 @@ def test_a_stop_token_within_a_run_ends_it_there() -> None:
     decoding(scheduler, one)
     batch = scheduler.schedule(1.0, drafts={one: 4})
     assert batch is not None
-    tokens = tuple(SampledToken(token) for token in (8, 5, 9, 9))
-    (progress,) = scheduler.update(batch, [SampledRun(tokens, 4)], 1.0)
-    assert [token.token_id for token in progress.sampled] == [8, 5]
+    (progress,) = scheduler.update(batch, [RowOutput((8, 5, 9, 9), num_drafts=4)], 1.0)
+    assert progress.output.token_ids == (8, 5)
     assert one.token_ids == [1, 1, 1, 7, 8, 5]
     assert (one.finish_reason, one.block_table) == ("stop", [])
 
@@ -297,9 +295,9 @@ def test_an_abort_in_flight_ends_a_row_with_drafts() -> None:
     decoding(scheduler, one)
     batch = scheduler.schedule(1.0, drafts={one: 4})
     assert batch is not None
-    scheduler.finish(one, reason="abort", now=1.0)
-    (progress,) = scheduler.update(batch, [SampledRun((SampledToken(8), SampledToken(9)), 4)], 1.0)
-    assert progress.sampled == ()
+    assert scheduler.finish(one, reason="abort", now=1.0)
+    assert one.block_table, "the step in flight uses them"
+    assert not scheduler.update(batch, [RowOutput((8, 9), num_drafts=4)], 1.0)
     assert (one.finish_reason, one.block_table, one.num_output_tokens) == ("abort", [], 1)
 
 
@@ -311,42 +309,41 @@ def logits_for(*tokens: int) -> torch.Tensor:
 
 
 def test_what_agrees_is_kept_and_the_first_that_does_not_replaces_it() -> None:
-    row = BatchRow(request([1, 2, 3]), 2, 4, samples=True, num_drafts=3, draft_token_ids=(10, 11, 12))
+    row = BatchRow(request([1, 2, 3]), 2, 4, needs_sampling=True, num_drafts=3, draft_token_ids=(10, 11, 12))
     (result,) = sample_rows(logits_for(10, 11, 30, 31), [row])
-    assert result == SampledRun((SampledToken(10), SampledToken(11), SampledToken(30)), 3)
+    assert result == RowOutput((10, 11, 30), num_drafts=3)
     (result,) = sample_rows(logits_for(10, 11, 12, 31), [row])
-    assert isinstance(result, SampledRun)
-    assert [token.token_id for token in result.tokens] == [10, 11, 12, 31]
+    assert result.token_ids == (10, 11, 12, 31)
 
 
 def test_logits_behind_a_wrong_draft_may_be_anything() -> None:
-    row = BatchRow(request([1, 2, 3]), 2, 3, samples=True, num_drafts=2, draft_token_ids=(10, 11))
+    row = BatchRow(request([1, 2, 3]), 2, 3, needs_sampling=True, num_drafts=2, draft_token_ids=(10, 11))
     logits = logits_for(10, 30, 31)
     logits[2] = torch.nan
-    assert sample_rows(logits.clone(), [row]) == [SampledRun((SampledToken(10), SampledToken(30)), 2)]
+    assert sample_rows(logits.clone(), [row]) == [RowOutput((10, 30), num_drafts=2)]
     logits[1] = torch.nan
-    assert sample_rows(logits.clone(), [row]) == [SampledRun((SampledToken(10),), 2)], "the next step will tell"
+    assert sample_rows(logits.clone(), [row]) == [RowOutput((10,), num_drafts=2)], "the next step will tell"
     logits[0] = torch.nan
-    assert isinstance(sample_rows(logits, [row])[0], RowFailure)
+    assert sample_rows(logits, [row])[0].failure is not None
 
 
 def test_only_the_row_at_fault_fails(tiny_folder: str) -> None:
     params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
     plain = generate(make(tiny_folder), params)
     llm = with_prophet(tiny_folder, plain)
-    run = llm.core._runner.run
+    run = llm.pipeline._runner._runner.run
 
     def run_unless_it_is_the_second(batch: Batch) -> Any:
         if any(row.request.request_id == "1" and row.request.num_output_tokens > 5 for row in batch.rows):
             raise RuntimeError("boom")
         return run(batch)
 
-    llm.core._runner.run = run_unless_it_is_the_second  # type: ignore[method-assign]
+    llm.pipeline._runner._runner.run = run_unless_it_is_the_second  # type: ignore[method-assign]
     outputs = [CompletionOutput(0) for _ in PROMPTS]
     for i, prompt in enumerate(PROMPTS):
         llm.core.add(llm._intake.requests(str(i), llm._intake.read(prompt, params), params, now=0.0))
     while llm.core.num_unfinished:
-        for delta in llm.core.step().deltas:
+        for delta in llm.pipeline.step().deltas:
             outputs[int(delta.request_id)].add(delta)
     assert outputs[1].finish_reason == "error"
     assert [outputs[0].token_ids, outputs[2].token_ids] == [plain[0].token_ids, plain[2].token_ids]
@@ -357,8 +354,9 @@ def test_a_recording_with_drafts_is_replayed_alike(tmp_path: Path, caching: bool
     rng = random.Random(caching)
     stream = io.StringIO()
     config = EngineConfig(block_size=4, enable_prefix_caching=caching, max_num_batched_tokens=30)
-    blocks = BlockManager(num_blocks=40, block_size=4, prefix_caching=caching)
-    scheduler = RecordingScheduler(config, blocks, stream)
+    cache = CacheSpec(40, 4)
+    recorder = Recorder(stream, config, cache)
+    scheduler = Scheduler(config, BlockManager(cache, prefix_caching=caching), listener=recorder)
     num_runs = 0
     for step in range(2000):
         now = float(step)
@@ -373,16 +371,13 @@ def test_a_recording_with_drafts_is_replayed_alike(tmp_path: Path, caching: bool
             continue
         if rng.random() < 0.05:
             scheduler.finish(rng.choice(batch.rows).request, reason="abort", now=now)
-        results: list[Any] = []
+        outputs: list[RowOutput] = []
         for row in batch.rows:
-            tokens = tuple(
-                SampledToken(rng.choice([3, 4, 3, 4, 3, 4, 5])) for _ in range(rng.randint(0, row.num_drafts))
-            )
-            drawn = (*tokens, SampledToken(rng.randint(10, 12)))
-            num_drafts = rng.randint(len(tokens), row.num_drafts)
-            results.append(None if not row.samples else SampledRun(drawn, num_drafts) if row.num_drafts else drawn[0])
+            accepted = [rng.choice([3, 4, 3, 4, 3, 4, 5]) for _ in range(rng.randint(0, row.num_drafts))]
+            output = RowOutput((*accepted, rng.randint(10, 12)), num_drafts=rng.randint(len(accepted), row.num_drafts))
+            outputs.append(output if row.needs_sampling else NO_OUTPUT)
             num_runs += row.num_drafts > 0
-        scheduler.update(batch, results, now + 0.5)
+        scheduler.update(batch, outputs, now + 0.5)
         scheduler.check()
     assert not scheduler.has_work
     assert num_runs > 50

@@ -158,7 +158,7 @@ def test_wishes_that_leave_nothing_are_an_error_that_says_so(demo: LLM, fields: 
     with pytest.raises(ConstraintError, match="no token is left that it and allowed_token_ids, bad_words") as info:
         generate(demo, regex="yes", **fields)
     assert info.value.param == "structured_outputs.regex"
-    assert demo.core.allocator.num_used_blocks == 0
+    assert demo.core.blocks.device.num_used_blocks == 0
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

@@ -12,11 +12,10 @@ from simulated_stream import SimulatedStream
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from splitfuse.engine import LLM, SamplingParams
-from splitfuse.engine.batch import RunResult
-from splitfuse.engine.runner.async_runner import DeviceLauncher, PendingTokens
+from splitfuse.engine.batch import RowOutput
+from splitfuse.engine.runner.async_runner import AsyncRunner, PendingTokens
 from splitfuse.engine.runner.transfer import Staging, layout_of, num_bytes, views
-from splitfuse.engine.sampling.device_sampler import draw
-from splitfuse.engine.scheduler.async_scheduler import OverlappedScheduler
+from splitfuse.engine.sampling.sampler import sample_token_ids
 from splitfuse.engine.scheduler.scheduler import Scheduler
 from splitfuse.kernels import ops
 
@@ -34,16 +33,16 @@ def slot_is_written_while_the_device_reads_it(self: Staging) -> Any:
     return self._slots[0]
 
 
-def results_are_read_before_their_event(self: PendingTokens) -> list[RunResult]:
-    return right_wait(PendingTokens(self.slot, SimulatedStream(random.Random(0)).record(), self.samples))
+def results_are_read_before_their_event(self: PendingTokens) -> list[RowOutput]:
+    return right_wait(PendingTokens(self.slot, SimulatedStream(random.Random(0)).record(), self.needs_sampling))
 
 
-def tokens_are_not_filled_in(self: DeviceLauncher, token_ids: Any, sources: Any) -> None:
+def tokens_are_not_filled_in(self: AsyncRunner, token_ids: Any, sources: Any) -> None:
     pass
 
 
 def one_key_for_all_positions(logits: Any, fields: dict[str, Any]) -> Any:
-    return draw(logits, {**fields, "keys": fields["keys"] * 0} if "keys" in fields else fields)
+    return sample_token_ids(logits, {**fields, "keys": fields["keys"] * 0} if "keys" in fields else fields)
 
 
 def the_copy_out_is_behind_the_event(self: Staging, slot: Any, tokens: Any) -> None:
@@ -51,7 +50,7 @@ def the_copy_out_is_behind_the_event(self: Staging, slot: Any, tokens: Any) -> N
     self._stream.run(lambda: slot.tokens[: len(tokens)].copy_(tokens))
 
 
-right_wait: Callable[[PendingTokens], list[RunResult]] = PendingTokens.wait
+right_wait: Callable[[PendingTokens], list[RowOutput]] = PendingTokens.wait
 
 
 @pytest.mark.parametrize(
@@ -60,10 +59,10 @@ right_wait: Callable[[PendingTokens], list[RunResult]] = PendingTokens.wait
         (Staging, "take", slot_is_written_while_the_device_reads_it),
         (Staging, "receive", the_copy_out_is_behind_the_event),
         (PendingTokens, "wait", results_are_read_before_their_event),
-        (DeviceLauncher, "_fill_in", tokens_are_not_filled_in),
-        ("splitfuse.engine.runner.async_runner", "draw", one_key_for_all_positions),
-        (OverlappedScheduler, "_let_go", Scheduler._let_go),
-        (OverlappedScheduler, "_plan", Scheduler._plan),
+        (AsyncRunner, "_fill_in", tokens_are_not_filled_in),
+        ("splitfuse.engine.runner.async_runner", "sample_token_ids", one_key_for_all_positions),
+        (Scheduler, "_is_in_flight", lambda self, request: False),
+        (Scheduler, "_depends_on_results", lambda self, room: False),
     ],
 )
 def test_a_planted_race_is_caught(
@@ -138,15 +137,15 @@ def test_nothing_on_the_way_waits_for_the_device(tiny_folder: str, monkeypatch: 
     monkeypatch.setattr(launcher._model, "logits", lambda hidden: hidden.repeat(1, 2))
     monkeypatch.setattr("splitfuse.kernels.ops.filter_logits", lambda logits, *filters: logits)
     monkeypatch.setattr("splitfuse.kernels.ops.gumbel_argmax", lambda logits, keys: logits.argmax(-1))
-    right, num_watched = DeviceLauncher._compute, 0
+    right, num_watched = AsyncRunner._compute, 0
 
-    def watched(self: DeviceLauncher, *args: Any) -> None:
+    def watched(self: AsyncRunner, *args: Any) -> None:
         nonlocal num_watched
         num_watched += 1
         with NothingWaits():
             right(self, *args)
 
-    monkeypatch.setattr(DeviceLauncher, "_compute", watched)
+    monkeypatch.setattr(AsyncRunner, "_compute", watched)
     params = SamplingParams(top_p=0.5, top_k=3, max_tokens=5, ignore_eos=True)
     outputs = llm.generate([[30], [40, 50]], params)
     assert [len(output.outputs[0].token_ids) for output in outputs] == [5, 5]

@@ -6,9 +6,9 @@ from collections import Counter
 import pytest
 import torch
 
-from splitfuse.engine.batch import RowFailure, SampledToken
+from splitfuse.engine.batch import BatchRow, RowOutput
 from splitfuse.engine.request import Request
-from splitfuse.engine.sampling.sampler import sample
+from splitfuse.engine.sampling.sampler import sample_rows
 from splitfuse.engine.sampling_params import SamplingParams
 
 NUM_DRAWS = 20_000
@@ -35,11 +35,15 @@ def request(
     return made
 
 
+def sample(logits: torch.Tensor, requests: list[Request]) -> list[RowOutput]:
+    return sample_rows(logits, [BatchRow(each, each.num_tokens - 1, 1, needs_sampling=True) for each in requests])
+
+
 def draw(logits: list[float], **params: object) -> Counter[int]:
     """Counts over many seeds."""
     requests = [request(seed=seed, **params) for seed in range(NUM_DRAWS)]
     results = sample(torch.tensor([logits]).repeat(NUM_DRAWS, 1), requests)
-    return Counter(result.token_id for result in results if isinstance(result, SampledToken))
+    return Counter(token_id for output in results for token_id in output.token_ids)
 
 
 def assert_distributed(counts: Counter[int], expected: list[float]) -> None:
@@ -110,22 +114,22 @@ def test_draws_depend_on_seed_and_position_only() -> None:
 def test_greedy_beside_random_rows() -> None:
     logits = torch.tensor([LOGITS, LOGITS, LOGITS])
     results = sample(logits, [request(temperature=0), request(temperature=5.0), request(temperature=0)])
-    assert [results[0], results[2]] == [SampledToken(2), SampledToken(2)]
+    assert [results[0], results[2]] == [RowOutput((2,)), RowOutput((2,))]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_row_that_is_not_finite_fails_alone(bad: float) -> None:
     logits = torch.tensor([LOGITS, [*LOGITS[:-1], bad], LOGITS])
     results = sample(logits, [request(temperature=0)] * 3)
-    assert isinstance(results[1], RowFailure)
-    assert results[0] == results[2] == SampledToken(2)
+    assert results[1].failure is not None
+    assert results[0] == results[2] == RowOutput((2,))
 
 
 def test_bias_allowed_and_forbidden() -> None:
     def greedy(**params: object) -> int:
         result = sample(torch.tensor([LOGITS]), [request(temperature=0, **params)])[0]
-        assert isinstance(result, SampledToken)
-        return result.token_id
+        (token_id,) = result.token_ids
+        return token_id
 
     assert greedy(logit_bias={"5": 100, "2": -100}) == 5
     assert greedy(allowed_token_ids=[3, 5]) == 3
@@ -147,9 +151,9 @@ def test_penalties() -> None:
 
 def test_logprobs_are_the_models_own() -> None:
     result = sample(torch.tensor([LOGITS]), [request(temperature=0, logprobs=2, logit_bias={"5": 100})])[0]
-    assert isinstance(result, SampledToken)
     assert result.logprobs is not None
+    (logprobs,) = result.logprobs
     expected = torch.tensor(LOGITS).log_softmax(-1)
-    assert result.logprobs.token_id == 5
-    assert result.logprobs.logprob == pytest.approx(float(expected[5]), abs=1e-5)
-    assert result.logprobs.top == ((2, pytest.approx(float(expected[2]))), (6, pytest.approx(float(expected[6]))))
+    assert logprobs.token_id == 5
+    assert logprobs.logprob == pytest.approx(float(expected[5]), abs=1e-5)
+    assert logprobs.top == ((2, pytest.approx(float(expected[2]))), (6, pytest.approx(float(expected[6]))))

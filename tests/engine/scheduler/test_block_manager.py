@@ -49,8 +49,8 @@ def test_tenants_do_not_see_each_others_prefixes() -> None:
 
 def test_a_colliding_hash_is_a_miss() -> None:
     bench = Bench.make(enable_prefix_caching=True)
-    assert bench.scheduler._blocks.cache is not None
-    bench.scheduler._blocks.cache._hash = lambda data: bytes([sum(data) % 4])
+    assert bench.scheduler.blocks.cache is not None
+    bench.scheduler.blocks.cache._hash = lambda data: bytes([sum(data) % 4])
     rng = random.Random(0)
     texts = [[rng.randrange(9) for _ in range(30)] for _ in range(40)]
     for text in texts + texts:
@@ -108,21 +108,21 @@ def test_auto_takes_the_cheaper_way() -> None:
 def test_outputs_of_one_prompt_share_its_blocks_and_copy_the_last() -> None:
     bench = Bench.make(block_size=4)
     leader = request(10, name="0")
-    bench.add(leader, *(request(10, name=str(i), leader=leader) for i in (1, 2)))
+    bench.add(leader, *(request(10, name=str(i), parent=leader) for i in (1, 2)))
     assert bench.step() == [("0", 0, 10)]
     assert bench.step() == [("0", 10, 11), ("1", 9, 10), ("2", 9, 10)]
     moves = bench.batches[-1].moves
     tables = [r.block_table for r in bench.scheduler.running]
     assert tables[0][:2] == tables[1][:2] == tables[2][:2]
     assert moves.copies == [(tables[0][2], tables[1][2]), (tables[0][2], tables[2][2])]
-    assert bench.scheduler._blocks.device.num_used_blocks == 5
+    assert bench.scheduler.blocks.device.num_used_blocks == 5
     bench.run()
 
 
 def test_a_whole_last_block_needs_no_copy() -> None:
     bench = Bench.make(block_size=4)
     leader = request(9, name="0")
-    other = request(9, name="1", leader=leader)
+    other = request(9, name="1", parent=leader)
     bench.add(leader, other)
     bench.step()
     bench.step()

@@ -4,12 +4,15 @@ import pytest
 from engines import Collector, running_engine
 
 from splitfuse.engine import SamplingParams
-from splitfuse.engine.batch import Batch, Moves, RowResult, SampledToken
+from splitfuse.engine.batch import NO_OUTPUT, Batch, Moves, RowOutput
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.core import EngineCore
 from splitfuse.engine.errors import QueueFullError
+from splitfuse.engine.output_processor import OutputProcessor
 from splitfuse.engine.outputs import StepStats
 from splitfuse.engine.request import Request
+from splitfuse.engine.scheduler.block_manager import CacheSpec
+from splitfuse.engine.step_pipeline import StepPipeline
 
 SECONDS = (2e-3, 1e-4, 1e-7)  # of the machine below: per step, per token, per token of context
 
@@ -23,17 +26,18 @@ class Machine:
     def move(self, moves: Moves) -> None:
         pass
 
-    def run(self, batch: Batch) -> list[RowResult]:
+    def run(self, batch: Batch) -> list[RowOutput]:
         a, b, c = SECONDS
         self.now += a + b * batch.num_tokens + c * sum(row.start for row in batch.rows)
-        return [SampledToken(7) if row.samples else None for row in batch.rows]
+        return [RowOutput((7,)) if row.needs_sampling else NO_OUTPUT for row in batch.rows]
 
 
 def life(**settings: object) -> list[StepStats]:
     """Eight sequences decode while prompts of 2,000 tokens come, one after the other."""
     machine = Machine()
     config = EngineConfig(max_num_batched_tokens=2048, **settings)  # type: ignore[arg-type]
-    core = EngineCore(config, machine, num_blocks=5000, tokenizer=None, clock=lambda: machine.now)
+    core = EngineCore(config, CacheSpec(5000, 16), OutputProcessor(None), clock=lambda: machine.now)
+    pipeline = StepPipeline(core, machine)
 
     def add(name: str, num_prompt: int, num_new: int) -> None:
         params = SamplingParams()
@@ -49,7 +53,7 @@ def life(**settings: object) -> list[StepStats]:
     for step in range(600):
         if step % 60 == 59:
             add(f"p{step}", 2000, 3)
-        output = core.step()
+        output = pipeline.step()
         core.scheduler.check()
         if output.stats is not None:
             steps.append(output.stats)

@@ -2,11 +2,11 @@
 
 import random
 
-from splitfuse.engine.batch import SampledToken
+from splitfuse.engine.batch import NO_OUTPUT, RowOutput
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.request import Request, Status
 from splitfuse.engine.sampling_params import SamplingParams
-from splitfuse.engine.scheduler.block_manager import BlockManager
+from splitfuse.engine.scheduler.block_manager import BlockManager, CacheSpec
 from splitfuse.engine.scheduler.fair_queue import TokenCounters
 from splitfuse.engine.scheduler.scheduler import Scheduler
 
@@ -24,7 +24,7 @@ def make(tenant: str, num_prompt: int = 20, num_new: int = 10) -> Request:
 
 def scheduler(policy: str = "fair", weights: dict[str, float] | None = None) -> Scheduler:
     config = EngineConfig(scheduling_policy=policy, max_num_seqs=4, max_num_batched_tokens=32, tenant_weights=weights)
-    return Scheduler(config, BlockManager(num_blocks=400, block_size=4, prefix_caching=False))
+    return Scheduler(config, BlockManager(CacheSpec(400, 4), prefix_caching=False))
 
 
 def run(scheduler: Scheduler, steps: int, served: dict[str, int]) -> None:
@@ -35,7 +35,9 @@ def run(scheduler: Scheduler, steps: int, served: dict[str, int]) -> None:
         for row in batch.rows:
             tenant = row.request.tenant
             served[tenant] = served.get(tenant, 0) + row.num_tokens
-        scheduler.update(batch, [SampledToken(7) if row.samples else None for row in batch.rows], float(step))
+        scheduler.update(
+            batch, [RowOutput((7,)) if row.needs_sampling else NO_OUTPUT for row in batch.rows], float(step)
+        )
         scheduler.check()
 
 

@@ -5,7 +5,7 @@ import random
 import pytest
 from scheduler_bench import TOKEN, Bench, request
 
-from splitfuse.engine.batch import RowFailure, SampledToken
+from splitfuse.engine.batch import NO_OUTPUT, RowFailure, RowOutput
 from splitfuse.engine.request import Request, Status
 from splitfuse.engine.scheduler.policies import BATCHING_POLICIES
 
@@ -103,7 +103,7 @@ def test_stop_token_length_and_min_tokens() -> None:
 
 
 @pytest.mark.parametrize("state", ["waiting", "running", "in flight"])
-def test_finish_frees_blocks_at_once_or_with_the_step_under_way(state: str) -> None:
+def test_finish_frees_blocks_at_once_or_with_the_step_in_flight(state: str) -> None:
     bench = Bench.make()
     one = request(10)
     bench.add(one)
@@ -115,9 +115,10 @@ def test_finish_frees_blocks_at_once_or_with_the_step_under_way(state: str) -> N
     else:
         batch = bench.scheduler.schedule(1.0)
         assert batch is not None
-        assert not bench.scheduler.finish(one, reason="abort", now=1.0)
-        assert one.block_table, "the step under way still writes there"
-        bench.scheduler.update(batch, [SampledToken(TOKEN)], 2.0)
+        assert bench.scheduler.finish(one, reason="abort", now=1.0)
+        assert one.block_table, "the step in flight still writes there"
+        assert not bench.scheduler.update(batch, [RowOutput((TOKEN,))], 2.0)
+        assert one.num_output_tokens == 0
     assert one.finish_reason == "abort"
     assert not one.block_table
     assert not bench.scheduler.finish(one, reason="error", now=3.0)
@@ -132,7 +133,7 @@ def test_a_failed_row_ends_its_request_alone() -> None:
     bench.add(good, bad)
     batch = bench.scheduler.schedule(1.0)
     assert batch is not None
-    bench.scheduler.update(batch, [SampledToken(TOKEN), RowFailure("boom")], 1.0)
+    bench.scheduler.update(batch, [RowOutput((TOKEN,)), RowOutput(failure=RowFailure("boom"))], 1.0)
     bench.scheduler.check()
     assert bad.finish_reason == "error"
     bench.run()
@@ -150,7 +151,7 @@ def test_blocks_of_a_failed_row_are_forgotten_though_its_request_was_aborted_mea
     assert batch is not None
     assert reader.num_cached_tokens == 12
     bench.scheduler.finish(reader, reason="abort", now=1.0)
-    bench.scheduler.update(batch, [RowFailure("not finite")], 1.0)
+    bench.scheduler.update(batch, [RowOutput(failure=RowFailure("not finite"))], 1.0)
     assert reader.finish_reason == "abort"
     bench.add(again)
     bench.step()
@@ -184,20 +185,21 @@ def test_random_life(seed: int) -> None:
             num_new = rng.randint(1, longest - num_prompt)
             group: list[Request] = []
             for _ in range(rng.choice([1, 1, 1, 3])):
-                leader = group[0] if group else None
+                parent = group[0] if group else None
                 level = rng.randint(-1, 1)
-                group.append(request(num_prompt, num_new, name=f"{step}", priority=level, leader=leader))
+                group.append(request(num_prompt, num_new, name=f"{step}", priority=level, parent=parent))
             bench.add(*group)
             everyone += group
         batch = bench.scheduler.schedule(float(step))
         if everyone and rng.random() < 0.1:
             bench.scheduler.finish(rng.choice(everyone), reason="abort", now=float(step))
         if batch is not None:
-            results = [
-                None if not row.samples else RowFailure("x") if rng.random() < 0.01 else SampledToken(TOKEN)
+            failed = RowOutput(failure=RowFailure("x"))
+            outputs = [
+                NO_OUTPUT if not row.needs_sampling else failed if rng.random() < 0.01 else RowOutput((TOKEN,))
                 for row in batch.rows
             ]
-            bench.scheduler.update(batch, results, float(step))
+            bench.scheduler.update(batch, outputs, float(step))
         bench.scheduler.check()
         if step > 200 and not bench.scheduler.has_work:
             break
@@ -275,6 +277,6 @@ def test_a_thousand_aborts_at_once_take_one_step() -> None:
     assert batch is not None
     for each in crowd:
         bench.scheduler.finish(each, reason="abort", now=1.0)
-    bench.scheduler.update(batch, [SampledToken(TOKEN) if row.samples else None for row in batch.rows], 2.0)
+    bench.scheduler.update(batch, [RowOutput((TOKEN,)) if row.needs_sampling else NO_OUTPUT for row in batch.rows], 2.0)
     assert not bench.scheduler.has_work
     bench.assert_empty()

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from splitfuse.engine.batch import SampledToken
+from splitfuse.engine.batch import NO_OUTPUT, RowOutput
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.outputs import StepStats
 from splitfuse.engine.request import Request
 from splitfuse.engine.sampling_params import SamplingParams
-from splitfuse.engine.simulation.recording import RecordingScheduler, make_blocks
+from splitfuse.engine.scheduler.block_manager import BlockManager, CacheSpec
+from splitfuse.engine.scheduler.scheduler import Scheduler
+from splitfuse.engine.simulation.recording import Recorder
 from splitfuse.engine.simulation.timeline import Span, Timeline, read_timeline
 from splitfuse.server.cli import main
 
@@ -53,7 +55,9 @@ def simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> list[Path]:
 def recording(tmp_path: Path) -> Path:
     stream = io.StringIO()
     config = EngineConfig(block_size=4, max_num_batched_tokens=10, enable_prefix_caching=False)
-    scheduler = RecordingScheduler(config, make_blocks(config, num_blocks=50), stream)
+    cache = CacheSpec(50, 4)
+    recorder = Recorder(stream, config, cache)
+    scheduler = Scheduler(config, BlockManager(cache, prefix_caching=False), listener=recorder)
     for num_prompt in (12, 4):
         scheduler.add(
             Request(
@@ -66,7 +70,8 @@ def recording(tmp_path: Path) -> Path:
         )
     now = 100.0
     while (batch := scheduler.schedule(now)) is not None:
-        scheduler.update(batch, [SampledToken(0) if row.samples else None for row in batch.rows], now + 0.5)
+        outputs = [RowOutput((0,)) if row.needs_sampling else NO_OUTPUT for row in batch.rows]
+        scheduler.update(batch, outputs, now + 0.5)
         now += 2.0
     path = tmp_path / "recording.jsonl"
     path.write_text(stream.getvalue())

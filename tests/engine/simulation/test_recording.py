@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from splitfuse.engine.batch import Batch, RowFailure, RowResult, SampledToken
+from splitfuse.engine.batch import NO_OUTPUT, Batch, RowFailure, RowOutput
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.request import Request
 from splitfuse.engine.sampling_params import SamplingParams
-from splitfuse.engine.simulation.recording import RecordingScheduler, make_blocks
+from splitfuse.engine.scheduler.block_manager import BlockManager, CacheSpec
+from splitfuse.engine.scheduler.scheduler import Scheduler
+from splitfuse.engine.simulation.recording import Recorder
 from splitfuse.engine.simulation.replay import replay, run
 
 Write = Callable[[str], Path]
@@ -53,11 +55,11 @@ class Life:
         )
         smallest = -(-LONGEST // self.config.block_size)
         num_host_blocks = rng.choice([1, smallest]) if has_swap else 0
-        blocks = make_blocks(
-            self.config, num_blocks=smallest + rng.choice([0, 1, 10, 100]), num_host_blocks=num_host_blocks
-        )
+        cache = CacheSpec(smallest + rng.choice([0, 1, 10, 100]), self.config.block_size, num_host_blocks)
         self.stream = io.StringIO()
-        self.scheduler = RecordingScheduler(self.config, blocks, self.stream)
+        self.recorder = Recorder(self.stream, self.config, cache)
+        blocks = BlockManager(cache, prefix_caching=self.config.enable_prefix_caching)
+        self.scheduler = Scheduler(self.config, blocks, listener=self.recorder)
         self.requests: list[Request] = []
         self.num_steps = 0
 
@@ -72,7 +74,7 @@ class Life:
             self._end_somebody(now)
             if batch is not None:
                 self.num_steps += 1
-                self.scheduler.update(batch, [self._result(row.samples) for row in batch.rows], now + 0.1)
+                self.scheduler.update(batch, [self._output(row.needs_sampling) for row in batch.rows], now + 0.1)
                 self._stop_at_text(batch, now)
                 if batch.num_tokens > 20:
                     self.scheduler.costs.seconds_per_token = self.rng.random()
@@ -104,7 +106,7 @@ class Life:
                     index=index,
                     stop_token_ids=frozenset({STOP}),
                     tenant=tenant,
-                    leader=siblings[0] if siblings else None,
+                    parent=siblings[0] if siblings else None,
                     arrival_time=now,
                 )
             )
@@ -117,13 +119,15 @@ class Life:
 
     def _stop_at_text(self, batch: Batch, now: float) -> None:
         row = self.rng.choice(batch.rows) if batch.rows else None
-        if row is not None and row.samples and self.rng.random() < 0.02:
+        if row is not None and row.needs_sampling and self.rng.random() < 0.02:
             self.scheduler.stop_at_text(row.request, stop="END", now=now)
 
-    def _result(self, samples: bool) -> RowResult:
+    def _output(self, needs_sampling: bool) -> RowOutput:
         if self.rng.random() < 0.01:
-            return RowFailure("x")
-        return SampledToken(STOP if self.rng.random() < 0.02 else self.rng.randint(10, 12)) if samples else None
+            return RowOutput(failure=RowFailure("x"))
+        if not needs_sampling:
+            return NO_OUTPUT
+        return RowOutput((STOP if self.rng.random() < 0.02 else self.rng.randint(10, 12),))
 
 
 @pytest.mark.parametrize("seed", range(80))
@@ -137,8 +141,8 @@ def test_a_random_life_is_replayed_alike(seed: int, write: Write) -> None:
 
 def test_lives_have_everything_in_them() -> None:
     """The test above is worth something only if these things happen in it."""
-    missing = {"preempted", "failed", "stops", "finish", "at_text", "leader", "tenant", "priority", "tokens", "costs"}
-    missing.add("scored")
+    missing = {"preempted", "failed", "stops", "finish", "at_text", "parent", "tenant", "priority", "tokens", "costs"}
+    missing.add("prompt_logprobs")
     missing |= {"budget", "reason timeout", "reason abort", "moves 0", "moves 1", "moves 2"}
     for seed in range(80):
         for line in map(json.loads, Life(seed).run().splitlines()):

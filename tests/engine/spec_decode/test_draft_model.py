@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faulty_drafters import use_speculation
 from random_schedule import Arrival, random_llm, run_schedule
 from tiny_models import VOCAB_SIZE, save_model, write_config
 
@@ -72,9 +73,9 @@ def test_it_agrees_with_itself_under_random_schedules(tiny_folder: str, seed: in
     expected = plain.generate(prompts(12, seed), asked)
     llm = random_llm(rng, tiny_folder, max_tokens_of_one=240, block_sizes=(4, 16))
     config = dataclasses.replace(llm.config, speculative_config=None)
-    drafter = DraftModel(config, Path(tiny_folder), llm.core._runner.loaded)  # type: ignore[attr-defined]
+    drafter = DraftModel(config, Path(tiny_folder), llm.pipeline._runner._runner.loaded)  # type: ignore[attr-defined]
     speculation = Speculation(drafter, max_drafts=rng.randint(1, 6), vocab_size=VOCAB_SIZE, adaptive=False)
-    llm.core.speculation = speculation
+    use_speculation(llm, speculation)
     arrivals = [
         Arrival(prompt, each, at_step=rng.randint(0, 30)) for prompt, each in zip(prompts(12, seed), asked, strict=True)
     ]
@@ -93,11 +94,11 @@ def test_a_shared_beginning_is_read_once(tiny_folder: str) -> None:
     llm.generate([[*beginning, 5]], GREEDY)
     (again,) = llm._intake.requests("r", llm._intake.read([*beginning, 6], GREEDY), GREEDY, now=0.0)
     llm.core.add([again])
-    llm.core.step()
+    llm.pipeline.step()
     assert again.num_cached_tokens == 80
     assert drafter.num_unread_tokens(again) == 1, "the 81st token; the last one is always read"
     while llm.core.num_unfinished:
-        llm.core.step()
+        llm.pipeline.step()
     assert speculation_of(llm).num_accepted_tokens == speculation_of(llm).num_draft_tokens
 
 
@@ -108,7 +109,7 @@ def test_a_long_prompt_is_read_over_several_steps(tiny_folder: str) -> None:
     llm.core.add([one])
     unread = []
     while speculation_of(llm).num_drafts < 2:
-        llm.core.step()
+        llm.pipeline.step()
         unread.append(drafter.num_unread_tokens(one))
     assert unread[:3] == [400, 145, 1], "256 at a time"
 
@@ -121,8 +122,8 @@ def test_another_vocabulary_costs_no_token(tiny_folder: str, tmp_path: Path, voc
     plain = LLM(model=tiny_folder, dtype="float32", device="cpu").generate(prompts(), SAMPLED)
     config = EngineConfig(model=tiny_folder, dtype="float32", device="cpu", load_format="dummy")
     llm = LLM(model=tiny_folder, dtype="float32", device="cpu")
-    drafter = DraftModel(config, draft, llm.core._runner.loaded)  # type: ignore[attr-defined]
-    llm.core.speculation = Speculation(drafter, max_drafts=4, vocab_size=VOCAB_SIZE, adaptive=False)
+    drafter = DraftModel(config, draft, llm.pipeline._runner._runner.loaded)  # type: ignore[attr-defined]
+    use_speculation(llm, Speculation(drafter, max_drafts=4, vocab_size=VOCAB_SIZE, adaptive=False))
     outputs = llm.generate(prompts(), SAMPLED)
     assert [o.outputs[0].token_ids for o in outputs] == [o.outputs[0].token_ids for o in plain]
     assert speculation_of(llm).num_draft_tokens > 0
@@ -141,7 +142,7 @@ def test_a_short_draft_model_stops_at_its_end(tiny_folder: str, tmp_path: Path) 
 def test_memory_is_shared_by_both_caches(tiny_folder: str) -> None:
     alone = LLM(model=tiny_folder, dtype="float32", device="cpu", kv_cache_memory_bytes=2**20)
     both = speculative(tiny_folder, tiny_folder, kv_cache_memory_bytes=2**20)
-    assert both.core.allocator.num_blocks == alone.core.allocator.num_blocks // 2
+    assert both.core.blocks.device.num_blocks == alone.core.blocks.device.num_blocks // 2
 
 
 def test_a_draft_model_that_is_not_there_is_refused(tiny_folder: str) -> None:

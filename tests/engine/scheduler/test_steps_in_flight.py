@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from splitfuse.engine.batch import Batch, RowFailure, RowResult, SampledToken
+from splitfuse.engine.batch import NO_OUTPUT, Batch, RowFailure, RowOutput
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.request import Request
 from splitfuse.engine.sampling_params import SamplingParams
-from splitfuse.engine.scheduler.async_scheduler import OverlappedScheduler
-from splitfuse.engine.simulation.recording import make_blocks
+from splitfuse.engine.scheduler.block_manager import BlockManager, CacheSpec
+from splitfuse.engine.scheduler.scheduler import Scheduler
 
 END = 9
 
@@ -19,10 +19,11 @@ class Bench:
 
     def __init__(self, num_blocks: int = 100, **settings: Any) -> None:
         config = EngineConfig(**{"block_size": 4, "max_num_batched_tokens": 32, **settings})
-        self.scheduler = OverlappedScheduler(config, make_blocks(config, num_blocks=num_blocks))
-        self.blocks = self.scheduler._blocks.device
+        blocks = BlockManager(CacheSpec(num_blocks, config.block_size), prefix_caching=config.enable_prefix_caching)
+        self.scheduler = Scheduler(config, blocks, max_steps_in_flight=2)
+        self.blocks = self.scheduler.blocks.device
 
-    def add(self, prompt: list[int], *, max_tokens: int = 8, leader: Request | None = None, **params: Any) -> Request:
+    def add(self, prompt: list[int], *, max_tokens: int = 8, parent: Request | None = None, **params: Any) -> Request:
         request = Request(
             request_id=str(prompt),
             prompt_token_ids=prompt,
@@ -30,7 +31,7 @@ class Bench:
             max_num_tokens=len(prompt) + max_tokens,
             seed=0,
             stop_token_ids=frozenset([END]),
-            leader=leader,
+            parent=parent,
         )
         self.scheduler.add(request)
         return request
@@ -41,16 +42,19 @@ class Bench:
         assert batch is not None
         return batch
 
-    def update(self, batch: Batch, *results: int | RowResult) -> list[Any]:
-        told = [SampledToken(each) if isinstance(each, int) else each for each in results]
-        progress = self.scheduler.update(batch, told, 1.0)
+    def update(self, batch: Batch, *results: int | RowFailure | None) -> list[Any]:
+        outputs = [
+            RowOutput((each,)) if isinstance(each, int) else RowOutput(failure=each) if each else NO_OUTPUT
+            for each in results
+        ]
+        progress = self.scheduler.update(batch, outputs, 1.0)
         self.scheduler.check()
-        return [(item.request, token.token_id) for item in progress for token in item.sampled]
+        return [(item.request, token_id) for item in progress for token_id in item.output.token_ids]
 
 
 def rows(batch: Batch | None) -> list[tuple[Request, int, int, bool]]:
     assert batch is not None
-    return [(row.request, row.start, row.num_tokens, row.samples) for row in batch.rows]
+    return [(row.request, row.start, row.num_tokens, row.needs_sampling) for row in batch.rows]
 
 
 def test_a_step_is_decided_before_the_token_that_it_computes_is_known() -> None:
@@ -59,7 +63,8 @@ def test_a_step_is_decided_before_the_token_that_it_computes_is_known() -> None:
     first, second = bench.schedule(), bench.schedule()
     assert rows(first) == [(request, 0, 3, True)]
     assert rows(second) == [(request, 3, 1, True)]
-    assert (request.token_ids, request.num_computed_tokens) == ([1, 2, 3], 0), "only what is known stands in it"
+    assert request.token_ids == [1, 2, 3], "only what is known stands in it"
+    assert (request.num_computed_tokens, request.num_output_placeholders) == (4, 2), "what is in flight is counted"
     assert bench.update(first, 5) == [(request, 5)]
     assert rows(bench.schedule()) == [(request, 4, 1, True)]
     assert bench.update(second, 6) == [(request, 6)]
@@ -81,7 +86,7 @@ def test_an_end_found_late_costs_one_row_and_keeps_its_blocks_for_it() -> None:
     first, second = bench.schedule(), bench.schedule()
     assert bench.update(first, END, 7) == [(ends, END), (goes_on, 7)]
     assert ends.finish_reason == "stop"
-    assert bench.blocks.num_used_blocks == 3, "its row in the step under way has a block"
+    assert bench.blocks.num_used_blocks == 3, "its row in the step in flight has a block"
     third = bench.schedule()
     assert [row.request for row in third.rows] == [goes_on]
     assert bench.update(second, 8, 8) == [(goes_on, 8)], "nobody hears the row behind the end"
@@ -158,19 +163,24 @@ def test_who_has_its_least_tokens_reads_none() -> None:
     bench = Bench()
     request = bench.add([1, 2], min_tokens=1)
     first = bench.schedule()
-    assert rows(bench.schedule()) == [(request, 2, 1, True)], "the first token is on its way"
+    assert first.needs_host
+    assert bench.scheduler.schedule(0.0) is None
     bench.update(first, 5)
+    second = bench.schedule()
+    assert not second.needs_host
+    assert rows(bench.schedule()) == [(request, 3, 1, True)], "the second token is in flight"
+    bench.update(second, 5)
 
 
 def test_a_prompt_is_shared_when_it_is_known_to_be_good() -> None:
     bench = Bench(enable_prefix_caching=False)
-    leader = bench.add([1, 2, 3, 4, 5])
-    follower = bench.add([1, 2, 3, 4, 5], leader=leader)
+    parent = bench.add([1, 2, 3, 4, 5])
+    follower = bench.add([1, 2, 3, 4, 5], parent=parent)
     first, second = bench.schedule(), bench.schedule()
-    assert [row.request for row in second.rows] == [leader]
+    assert [row.request for row in second.rows] == [parent]
     bench.update(first, RowFailure("not finite"))
     third = bench.schedule()
-    assert rows(third) == [(follower, 0, 5, True)], "the leader's blocks linger, but nothing of them is taken"
+    assert rows(third) == [(follower, 0, 5, True)], "the parent's blocks linger, but nothing of them is taken"
     bench.update(second, 5)
     bench.update(third, 5)
 

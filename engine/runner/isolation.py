@@ -1,0 +1,59 @@
+"""Runs a batch synchronously; if that raises, finds the failing row by bisecting the batch, so that only it fails."""
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from ..batch import Batch, Moves, RowFailure, RowOutput
+from ..errors import FAILED_ON_REQUEST, new_error_id
+from ..request import Request
+
+_log = logging.getLogger("splitfuse.engine")
+
+
+class Runner(Protocol):
+    """Moves blocks and computes batches: ModelRunner; tests and simulations have others."""
+
+    def move(self, moves: Moves) -> None: ...
+
+    def run(self, batch: Batch) -> list[RowOutput]:
+        """One output per row. Running rows again gives the same."""
+        ...
+
+
+class IsolatingRunner:
+    """A Runner that fails rows instead of steps. `draft` fills in the drafts of a batch that has room for some."""
+
+    def __init__(self, runner: Runner, draft: Callable[[Batch], Batch] | None = None) -> None:
+        self._runner = runner
+        self._draft = draft
+
+    def run(self, batch: Batch) -> list[RowOutput]:
+        """One output per row. A failure to move blocks leaves the cache in an unknown state: it is raised."""
+        if any(batch.moves):
+            self._runner.move(batch.moves)
+        if not batch.rows:
+            return []
+        if self._draft is None or not (batch.needs_host and any(row.num_drafts for row in batch.rows)):
+            return self._run_isolated(batch)
+        # There may be fewer drafts than planned, which changes the order of the rows.
+        drafted = self._draft(batch)
+        outputs = dict(zip((row.request for row in drafted.rows), self._run_isolated(drafted), strict=True))
+        return [outputs[row.request] for row in batch.rows]
+
+    def _run_isolated(self, batch: Batch) -> list[RowOutput]:
+        try:
+            return self._runner.run(batch)
+        except Exception as exc:
+            if len(batch.rows) == 1:
+                return [RowOutput(failure=_failure(batch.rows[0].request, exc))]
+            _log.warning("a step with %d rows failed (%s); trying halves", len(batch.rows), type(exc).__name__)
+        middle = len(batch.rows) // 2
+        halves = batch.rows[:middle], batch.rows[middle:]
+        return [output for rows in halves for output in self._run_isolated(batch.subset(rows))]
+
+
+def _failure(request: Request, exc: Exception) -> RowFailure:
+    error_id = new_error_id()
+    _log.error("request %s failed, error id %s", request.request_id, error_id, exc_info=exc)
+    return RowFailure(FAILED_ON_REQUEST, error_id)
