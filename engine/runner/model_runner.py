@@ -18,6 +18,7 @@ from ..models.registry import model_class, read_model_config
 from ..models.weights import weight_source
 from ..sampling.prompt_logprobs import score
 from ..sampling.sampler import NOT_FINITE, sample_rows
+from ..scheduler.block_allocator import num_blocks_for
 from ..scheduler.policies import BATCHING_POLICIES
 from ..structured_output.grammar import TokenMasks
 from .async_runner import DeviceLauncher
@@ -71,7 +72,7 @@ class ModelRunner:
             config,
             bytes_per_token=model_config.kv_bytes_per_token(cache_dtype.itemsize)
             + (draft.kv_bytes_per_token(dtype.itemsize) if draft else 0),
-            max_model_len=max_model_len,
+            useful=config.max_num_seqs * num_blocks_for(max_model_len, config.block_size),  # all at full length
             device=device,
         )
         block_bytes = config.block_size * model_config.kv_bytes_per_token(cache_dtype.itemsize)
