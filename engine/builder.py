@@ -7,8 +7,9 @@ from .config import EngineConfig
 from .core import EngineCore
 from .errors import ConfigError
 from .input_processor import Intake
+from .models.checkpoint import model_folder
 from .models.registry import read_model_config
-from .runner.model_runner import ModelRunner, model_folder
+from .runner.model_runner import ModelRunner
 from .spec_decode.draft_model import DraftModel
 from .spec_decode.drafter import Drafter
 from .spec_decode.manager import Speculation
@@ -66,7 +67,7 @@ class EngineParts:
         if settings.method == "ngram":
             drafter = NgramDrafter(min_n=settings.prompt_lookup_min, max_n=settings.prompt_lookup_max)
         else:
-            drafter = DraftModel(config, model_folder(config, settings.model), self.runner.loaded)
+            drafter = DraftModel(config, _folder(config, settings.model), self.runner.loaded)
         return Speculation(
             drafter,
             max_drafts=settings.num_speculative_tokens,
@@ -77,9 +78,9 @@ class EngineParts:
 
 def load(config: EngineConfig) -> EngineParts:
     """Fetch, read and lay out the model. Raises ConfigError."""
-    folder = model_folder(config, config.model)
+    folder = _folder(config, config.model)
     settings = config.speculation
-    draft = read_model_config(model_folder(config, settings.model)) if settings and settings.model else None
+    draft = read_model_config(_folder(config, settings.model)) if settings and settings.model else None
     runner = ModelRunner(config, folder, draft=draft)
     has_tokenizer = (folder / "tokenizer.json").exists() or config.load_format != "dummy"
     tokenizer = Tokenizer(folder, chat_template=config.chat_template) if has_tokenizer else None
@@ -93,3 +94,7 @@ def load(config: EngineConfig) -> EngineParts:
         seed=config.seed,
     )
     return EngineParts(tokenizer, runner, intake)
+
+
+def _folder(config: EngineConfig, model: str | None) -> Path:
+    return model_folder(model, with_weights=config.load_format != "dummy")
