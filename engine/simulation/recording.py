@@ -11,13 +11,13 @@ Keys that are empty are left out; readers ignore keys and lines that they do not
 decide what is shared, so then they are recorded: such a file holds what users wrote.
 """
 
-import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 from ..batch import Batch, RowFailure, RowResult, SampledRun, SampledToken
 from ..config import EngineConfig
+from ..config.setting import settings_of
 from ..request import Request, Status
 from ..scheduler.block_manager import BlockManager
 from ..scheduler.scheduler import Progress, Scheduler
@@ -25,15 +25,8 @@ from ..scheduler.scheduler import Progress, Scheduler
 FORMAT = 1
 _FLUSH_S = 1.0  # so much of the scheduler's time may be lost if the process is killed
 _NUM_ID_CHARS = 8  # enough to find it in a log, too few to fetch its result
-_NOT_DECIDING = {
-    *("model", "served_model_name", "device", "dtype", "load_format", "quantization", "num_threads"),
-    *("speculative_config", "speculative_model", "num_speculative_tokens", "kv_cache_dtype", "max_model_len"),
-    *("gpu_memory_utilization", "kv_cache_memory_bytes", "num_kv_blocks"),
-    *("enable_chunked_prefill", "chat_template", "max_queue_size", "max_queue_seconds", "log_steps", "record"),
-    *("async_scheduling", "enforce_eager"),
-}
 # The settings on which a scheduler's decisions depend, beside the sizes of its pools.
-DECIDING_FIELDS = tuple(f.name for f in dataclasses.fields(EngineConfig) if f.name not in _NOT_DECIDING)
+DECIDING_FIELDS = tuple(name for name, setting in settings_of(EngineConfig).items() if setting.decides)
 
 
 def make_scheduler(config: EngineConfig, *, num_blocks: int, num_host_blocks: int = 0) -> Scheduler:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...engine.config import EngineConfig
+from ...engine.config.cores import num_usable_cores
 from ...engine.errors import ConfigError
 from ...engine.models.checkpoint import local_folder
 from ...engine.models.registry import read_model_config
@@ -147,8 +148,7 @@ def _memory() -> Finding:
 
 
 def _cores() -> Finding:
-    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Finding("cores", f"{num_cores} usable of {os.cpu_count()}")
+    return Finding("cores", f"{num_usable_cores()} usable of {os.cpu_count()}")
 
 
 def _model(model: str | None) -> Finding:
