@@ -1,4 +1,4 @@
-"""The `splitfuse` command: reads the command line and hands over. What users can mend is one line and exit 2."""
+"""The `splitfuse` command: reads the command line and hands over. A user's mistake is one line and exit 2."""
 
 import argparse
 import difflib
@@ -17,7 +17,7 @@ from .version import package_version
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
-READER_GONE = 141  # as a shell reports a program that SIGPIPE ended
+BROKEN_PIPE = 141  # as a shell reports a program that SIGPIPE ended
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        return _reader_gone()
+        return _broken_pipe()
     except Exception as exc:
         if is_debug:
             raise
@@ -206,10 +206,10 @@ def _number(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number") from exc
 
 
-def _reader_gone() -> int:
-    """Whoever read our output, `head` say, wants no more. What is still buffered must not fail at the exit again."""
+def _broken_pipe() -> int:
+    """The reader of our output, such as `head`, has closed it. What is still buffered must not fail at exit again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return READER_GONE
+    return BROKEN_PIPE
 
 
 def _print_error(exc: Exception) -> None:
