@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = {"server": {"engine", "client"}, "engine": {"kernels"}, "kernels": set(), "client": set()}
 # Nothing below these folders may import torch; what stands in them can be tested in milliseconds.
 NO_TORCH = {
+    "engine/config": ["torch", "numpy", "transformers"],
     "engine/scheduler": ["torch", "numpy", "transformers"],
     "engine/simulation": ["torch", "numpy", "transformers"],
     "engine/chat": ["torch", "numpy", "transformers"],
