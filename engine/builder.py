@@ -67,7 +67,7 @@ class EngineParts:
         if settings.method == "ngram":
             drafter = NgramDrafter(min_n=settings.prompt_lookup_min, max_n=settings.prompt_lookup_max)
         else:
-            drafter = DraftModel(config, _folder(config, settings.model), self.runner.loaded)
+            drafter = DraftModel(config, model_folder(config, settings.model), self.runner.loaded)
         return Speculation(
             drafter,
             max_drafts=settings.num_speculative_tokens,
@@ -78,9 +78,9 @@ class EngineParts:
 
 def load(config: EngineConfig) -> EngineParts:
     """Fetch, read and lay out the model. Raises ConfigError."""
-    folder = _folder(config, config.model)
+    folder = model_folder(config, config.model)
     settings = config.speculation
-    draft = read_model_config(_folder(config, settings.model)) if settings and settings.model else None
+    draft = read_model_config(model_folder(config, settings.model)) if settings and settings.model else None
     runner = ModelRunner(config, folder, draft=draft)
     has_tokenizer = (folder / "tokenizer.json").exists() or config.load_format != "dummy"
     tokenizer = Tokenizer(folder, chat_template=config.chat_template) if has_tokenizer else None
@@ -94,7 +94,3 @@ def load(config: EngineConfig) -> EngineParts:
         seed=config.seed,
     )
     return EngineParts(tokenizer, runner, intake)
-
-
-def _folder(config: EngineConfig, model: str | None) -> Path:
-    return model_folder(model, with_weights=config.load_format != "dummy")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ..engine.config.setting import KIND_NAMES
 from ..engine.errors import ConfigError, InvalidRequestError, SplitfuseError
 from .settings import Settings
 from .settings_sources import ALL_FIELDS, ENGINE_FIELDS, add_flags, resolve
@@ -87,8 +88,12 @@ def _build_parser(command: Sequence[str]) -> tuple[argparse.ArgumentParser, dict
     made |= _add_rehearsals(commands, command)
     made["generate"].add_argument("-p", "--prompt", required=True, help="text to continue")
     for name in ("generate", "chat"):
-        made[name].add_argument("-n", "--max-tokens", type=_integer, metavar="INT", help="most tokens of an answer")
-        made[name].add_argument("--temperature", type=_number, metavar="FLOAT", help="0 = always the likeliest token")
+        made[name].add_argument(
+            "-n", "--max-tokens", type=_read_as(int), metavar="INT", help="most tokens of an answer"
+        )
+        made[name].add_argument(
+            "--temperature", type=_read_as(float), metavar="FLOAT", help="0 = always the likeliest token"
+        )
     return parser, made
 
 
@@ -192,18 +197,14 @@ def _params(args: argparse.Namespace) -> Any:
     return SamplingParams.from_fields(fields, defaults=defaults)
 
 
-def _integer(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError as exc:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer") from exc
+def _read_as(kind: type[int] | type[float]) -> Callable[[str], int | float]:
+    def read(text: str) -> int | float:
+        try:
+            return kind(text)
+        except ValueError as exc:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {KIND_NAMES[kind]}") from exc
 
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError as exc:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from exc
+    return read
 
 
 def _broken_pipe() -> int:

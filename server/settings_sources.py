@@ -110,12 +110,10 @@ def _read_yaml(path: Path) -> dict[Any, Any]:
 
 def _from_yaml(setting: Setting, value: Any, *, source: str) -> Any:
     kind = setting.kind
-    if kind is tuple and isinstance(value, str | list):
-        items = [value] if isinstance(value, str) else value
-        if all(isinstance(item, str) for item in items):
-            return tuple(items)
-    if _takes_units(setting) and isinstance(value, str):
-        return _from_text(setting, value, source=source)
+    if isinstance(value, str) and (kind is tuple or _takes_units(setting)):
+        return (value,) if kind is tuple else _from_text(setting, value, source=source)
+    if kind is tuple and isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return tuple(value)
     if type(value) is kind or (value is None and setting.default is None):
         return value
     if kind is float and type(value) is int:

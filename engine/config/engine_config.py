@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from .setting import check, setting
-from .speculative_config import SpeculativeConfig, speculative_config
+from .speculative_config import SpeculativeConfig
 
 DEMO_MODEL = "splitfuse-demo-5m"
 DEMO_FOLDER = Path(__file__).parents[1] / "demo_model"
@@ -16,7 +16,7 @@ DEMO_DRAFT = "demo-draft"  # the demo model's smaller sibling, for --speculative
 
 # 221 M model, two cores, eight streams beside 1500-token prompts: P99 gap 327 -> 186 ms, the prompts' first tokens
 # after 1.02 s instead of 0.93, the rate of short prompts the same. With 192: 140 ms and 1.02 s.
-_CPU_PREFILL_CHUNK = 256
+_CPU_CHUNK = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,19 +35,13 @@ class EngineConfig:
     kv_cache_dtype: str = setting(
         "auto", choices=("auto", "fp8"), help="auto: the model's; fp8: e4m3, half the memory and traffic (CUDA)"
     )
-    max_model_len: int | None = setting(
-        None,
-        at_least=2,  # a prompt and an output have a token each at least
-        help="longest prompt plus output, in tokens; less needs less memory",
+    max_model_len: int | None = setting(  # a prompt and an output have a token each at least
+        None, at_least=2, help="longest prompt plus output, in tokens; less needs less memory"
     )
     max_num_seqs: int = setting(64, at_least=1, decides=True, help="most sequences in one step")
     max_num_batched_tokens: int = setting(512, at_least=1, decides=True, help="token budget of one step")
-    # See `for_streams`.
-    long_prefill_token_threshold: int | None = setting(
-        None,
-        at_least=0,
-        decides=True,
-        help=f"most tokens of one prompt in one step; 0 = all; nothing = {_CPU_PREFILL_CHUNK} on a CPU",
+    long_prefill_token_threshold: int | None = setting(  # see `for_streams`
+        None, at_least=0, decides=True, help=f"most tokens of a prompt in a step; 0 = all; none = {_CPU_CHUNK} on a CPU"
     )
     block_size: int = setting(16, at_least=1, decides=True, help="tokens in one block of the KV cache")
     gpu_memory_utilization: float = setting(0.9, above=0, at_most=1, help="share of the GPU's memory to use")
@@ -65,16 +59,11 @@ class EngineConfig:
         help="what may share a step",
     )
     scheduling_policy: str = setting(
-        "fcfs",
-        choices=("fcfs", "priority", "fair"),
-        decides=True,
-        help="which request comes first (fair: between keys, or users)",
+        "fcfs", choices=("fcfs", "priority", "fair"), decides=True, help="which is first; fair: between keys, or users"
     )
+    # May name keys, so it is not shown.
     tenant_weights: dict[str, float] | None = setting(
-        None,
-        decides=True,
-        repr=False,  # may name keys
-        help='shares of fair, as a JSON object: {"USER or API key": 2}; 1 for those not named',
+        None, repr=False, decides=True, help='shares of fair, as JSON: {"USER or API key": 2}; 1 for those not named'
     )
     preemption_mode: str = setting(
         "auto", choices=("auto", "recompute", "swap"), decides=True, help="how a request is preempted"
@@ -110,23 +99,26 @@ class EngineConfig:
         for tenant, weight in (self.tenant_weights or {}).items():
             if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
                 raise ConfigError(f"tenant_weights: the weight of {tenant!r} must be a number above 0, not {weight!r}")
-        _ = self.speculation  # checks it
         for is_refused, message in _REFUSED:
             if is_refused(self):
                 raise ConfigError(message)
+        _ = self.speculation  # checks it
 
     def for_streams(self, device: str) -> "EngineConfig":
         """The settings for readers who watch tokens come: on a CPU no prompt delays them by more than a chunk."""
         if self.long_prefill_token_threshold is not None or self.target_itl_ms is not None or device != "cpu":
             return self
-        return replace(self, long_prefill_token_threshold=_CPU_PREFILL_CHUNK)
+        return replace(self, long_prefill_token_threshold=_CPU_CHUNK)
 
     @property
     def speculation(self) -> SpeculativeConfig | None:
         """How tokens are drafted, None if they are not. Raises ConfigError."""
-        return speculative_config(
-            self.speculative_config, model=self.speculative_model, num_tokens=self.num_speculative_tokens
-        )
+        if self.speculative_config is not None:
+            return SpeculativeConfig.from_dict(self.speculative_config)
+        if self.speculative_model is None:
+            return None
+        short = {"model": self.speculative_model, "num_speculative_tokens": self.num_speculative_tokens}
+        return SpeculativeConfig.from_dict(short)
 
     @property
     def model_name(self) -> str:
@@ -139,30 +131,23 @@ class EngineConfig:
         return self.model is None
 
 
-# Combinations that cannot work or are not built, and what to do instead. The first that holds is reported.
-_REFUSED: tuple[tuple[Callable[[EngineConfig], bool], str], ...] = (
+# Combinations that cannot work or are not built. The message of the first that holds is the refusal.
+_REFUSED: tuple[tuple[Callable[[EngineConfig], object], str], ...] = (
     (
-        lambda config: config.model is not None and not config.model.strip(),
+        lambda c: c.model is not None and not c.model.strip(),
         "model is an empty string; name a folder or hub id, or leave it out for the demo model",
     ),
+    (lambda c: c.preemption_mode == "swap" and not c.swap_space, "preemption_mode swap needs swap_space, some GiB"),
+    (lambda c: c.tenant_weights and c.scheduling_policy != "fair", "tenant_weights need scheduling_policy fair"),
     (
-        lambda config: config.preemption_mode == "swap" and not config.swap_space,
-        "preemption_mode swap needs room to swap to: set swap_space to some GiB",
+        lambda c: c.speculative_config is not None and (c.speculative_model, c.num_speculative_tokens) != (None, None),
+        "speculative_config says all; leave speculative_model and num_speculative_tokens out",
     ),
     (
-        lambda config: bool(config.tenant_weights) and config.scheduling_policy != "fair",
-        "tenant_weights say how tenants share; they need scheduling_policy fair",
+        lambda c: c.num_speculative_tokens is not None and c.speculation is None,
+        "num_speculative_tokens: name the drafter: speculative_model ngram, or a model's folder",
     ),
-    (
-        lambda config: config.record is not None and bool(config.async_scheduling),
-        "async_scheduling and record do not go together yet; leave one of them out",
-    ),
-    (
-        lambda config: config.speculation is not None and bool(config.async_scheduling),
-        "async_scheduling and speculation do not go together yet; leave one of them out",
-    ),
-    (
-        lambda config: not config.enable_chunked_prefill,
-        "enable_chunked_prefill is always on here: chunks are what splitfuse is about",
-    ),
+    (lambda c: c.record is not None and c.async_scheduling, "record needs async_scheduling off; leave one of them out"),
+    (lambda c: c.speculation and c.async_scheduling, "speculation needs async_scheduling off; leave one of them out"),
+    (lambda c: not c.enable_chunked_prefill, "enable_chunked_prefill is always on here; leave it out"),
 )

@@ -34,9 +34,8 @@ class SpeculativeConfig:
         if self.method == "ngram" and self.model:
             raise ConfigError(f"method ngram has no model, but model {self.model!r} is given")
         if self.prompt_lookup_min > self.prompt_lookup_max:
-            raise ConfigError(
-                f"prompt_lookup_min {self.prompt_lookup_min} is more than prompt_lookup_max {self.prompt_lookup_max}"
-            )
+            bounds = f"prompt_lookup_min {self.prompt_lookup_min} is more than prompt_lookup_max"
+            raise ConfigError(f"{bounds} {self.prompt_lookup_max}")
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> "SpeculativeConfig":
@@ -67,18 +66,3 @@ def _with_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
     if most is None and type(least) is int:
         fields["prompt_lookup_max"] = max(SpeculativeConfig.prompt_lookup_max, least)
     return fields
-
-
-def speculative_config(
-    fields: Mapping[str, Any] | None, *, model: str | None, num_tokens: int | None
-) -> SpeculativeConfig | None:
-    """From the JSON object, or from the two short flags; None: no speculation. Raises ConfigError."""
-    if fields is None and model is None:
-        if num_tokens is not None:
-            raise ConfigError("num_speculative_tokens: name the drafter: speculative_model ngram, or a model's folder")
-        return None
-    if fields is not None and (model is not None or num_tokens is not None):
-        raise ConfigError("speculative_config says all; leave speculative_model and num_speculative_tokens out")
-    return SpeculativeConfig.from_dict(
-        {"model": model, "num_speculative_tokens": num_tokens} if fields is None else fields
-    )

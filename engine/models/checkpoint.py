@@ -6,13 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..config import DEMO_DRAFT, DEMO_FOLDER
+from ..config import DEMO_DRAFT, DEMO_FOLDER, EngineConfig
 from ..errors import ConfigError
-
-
-def is_hub_id(model: str) -> bool:
-    """Whether a name that is no local folder would be looked for on the Hugging Face hub."""
-    return model.count("/") == 1 and not model.startswith((".", "/", "~"))
 
 
 def local_folder(model: str | None) -> Path | None:
@@ -22,14 +17,14 @@ def local_folder(model: str | None) -> Path | None:
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder
-    if not is_hub_id(model):
+    if model.count("/") != 1 or model.startswith((".", "/", "~")):  # no id of the hub either
         raise ConfigError(f"model folder {model!r} does not exist; give a folder or a hub id like owner/name")
     return None
 
 
-def model_folder(model: str | None, *, with_weights: bool) -> Path:
+def model_folder(config: EngineConfig, model: str | None) -> Path:
     """The folder of a model, fetched from the hub if it is not local. Raises ConfigError."""
-    return local_folder(model) or _download(str(model), with_weights=with_weights)
+    return local_folder(model) or _download(str(model), with_weights=config.load_format != "dummy")
 
 
 def _download(hub_id: str, *, with_weights: bool) -> Path:

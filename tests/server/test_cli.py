@@ -1,4 +1,4 @@
-"""The `splitfuse` command: a slip is one line on stderr and exit code 2."""
+"""The `splitfuse` command: a mistake is one line on stderr and exit code 2."""
 
 import pytest
 from serving import one_line, run_cli
@@ -28,11 +28,11 @@ from serving import one_line, run_cli
     ],
     ids=" ".join,
 )
-def test_slips_on_the_command_line(args, texts, one_line_here):
+def test_mistakes_on_the_command_line(args, texts, one_line_here):
     one_line_here(args, *texts)
 
 
-def test_environment_slip():
+def test_a_mistake_in_the_environment():
     one_line(run_cli("serve", env={"SPLITFUSE_PROT": "1"}), "SPLITFUSE_PROT", "did you mean SPLITFUSE_PORT?")
 
 

@@ -1,4 +1,4 @@
-"""Where settings come from and who wins; what a slip of the pen is answered with."""
+"""Where settings come from and which source wins; a mistake is named."""
 
 import argparse
 import dataclasses
@@ -168,7 +168,7 @@ def test_many_keys(write):
         (["--config", "/no/such.yaml"], {}, "", "/no/such.yaml: no such file"),
     ],
 )
-def test_slips_are_named(args, environ, file, message, write):
+def test_mistakes_are_named(args, environ, file, message, write):
     given = parse(*args)
     if file:
         given["config"] = write(file)
@@ -180,7 +180,7 @@ def test_an_empty_file_changes_nothing(write):
     assert resolve({"config": write("")}, {}) == Settings()
 
 
-def test_variables_of_others_are_let_be():
+def test_variables_of_other_programs_are_ignored():
     """Kubernetes' service variables above all: a service called splitfuse makes SPLITFUSE_PORT=tcp://…"""
     environ = {
         "SPLITFUSE_PORT": "tcp://10.0.0.1:8000",

@@ -37,10 +37,13 @@ def test_settings_that_cannot_work_are_refused(settings: dict[str, Any]) -> None
         ({"swap_space": float("inf")}, "swap_space must be a number of at least 0, not inf"),
         ({"enforce_eager": "no"}, "enforce_eager must be true or false, not 'no'"),
         ({"device": None}, "device None is not one of auto, cpu, cuda"),
-        ({"tenant_weights": {"a": 1}}, "they need scheduling_policy fair"),
+        ({"tenant_weights": {"a": 1}}, "tenant_weights need scheduling_policy fair"),
         ({"tenant_weights": {"a": 0}, "scheduling_policy": "fair"}, "weight of 'a' must be a number above 0, not 0"),
-        ({"record": "file", "async_scheduling": True}, "async_scheduling and record do not go together"),
-        ({"speculative_model": "ngram", "async_scheduling": True}, "async_scheduling and speculation do not go"),
+        ({"record": "file", "async_scheduling": True}, "record needs async_scheduling off; leave one of them out"),
+        (
+            {"speculative_model": "ngram", "async_scheduling": True},
+            "speculation needs async_scheduling off; leave",
+        ),
     ],
 )
 def test_a_refusal_says_what_is_allowed(settings: dict[str, Any], message: str) -> None:
