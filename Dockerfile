@@ -47,8 +47,8 @@ LABEL org.opencontainers.image.title="splitfuse" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
-# A compiler at run time: Triton compiles a launcher for each kernel with it, and the CPU kernels are one C++ file
-# that is built at the first start for the very processor it runs on (-march=native), so not here. Both go to /cache.
+# A compiler at run time: Triton compiles a launcher for each kernel with it, and the CPU kernels are C++ that is built at
+# the first start for the very processor it runs on (-march=native), so not here. Both go to /cache.
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends g++ \
     && rm -rf /var/lib/apt/lists/* \

@@ -8,19 +8,29 @@ GPU := $(shell nvidia-smi -L 2>/dev/null | head -n 1)
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 FIND_CPU_INDEX = import urllib.request as u; u.urlopen("$(CPU_INDEX)/torch/", timeout=5); print("--extra-index-url $(CPU_INDEX)")
 INSTALL = $(BIN)/python -m pip install -q -c constraints.txt $(if $(GPU),,$$($(PYTHON) -c '$(FIND_CPU_INDEX)' 2>/dev/null))
-# What runs on a card needs torch, Triton and transformers, wherever they are; a venv is used if there is one.
-CARD_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
+# What runs on a GPU needs torch, Triton and transformers, wherever they are; a venv is used if there is one.
+GPU_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 ARGS ?=
 SEEDS ?= 200
 STEPS ?= 2000
 
-.PHONY: serve test lint types check simulation gpu gpu-profile bench bench-peers clean
+.PHONY: serve test fast lint types check simulation gpu gpu-profile bench bench-peers clean
 
 serve: $(VENV)/.serve  ## install and start on the demo model; ARGS="MODEL --port 9000" for more
 	$(BIN)/splitfuse serve $(ARGS)
 
 test: $(VENV)/.test  ## the test suite; ARGS="tests/engine -k parity" for a part
 	$(BIN)/python -m pytest $(ARGS)
+
+# Folders and files that need no torch; `slow` marks the few tests in them that take seconds.
+FAST := $(addprefix tests/, client/bench client/test_calls.py client/test_sse.py \
+	$(addprefix engine/, behaviour/test_worlds.py chat/test_answer_parser.py config scheduler simulation \
+		spec_decode/test_draft_length.py spec_decode/test_ngram.py) \
+	$(addprefix server/, api/openai/test_request.py api/responses/test_request.py jobs process/test_banner.py \
+		process/test_gc_policy.py test_settings.py))
+
+fast: $(VENV)/.test  ## everything that needs no torch, few seeds of each random test: 20 s
+	SPLITFUSE_TEST_STEPS=500 $(BIN)/python -m pytest -q --no-torch --max-seeds 5 -m "not slow" $(FAST) $(ARGS)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -32,7 +42,7 @@ types: $(VENV)/.test
 check: test lint types  ## all that CI runs
 
 simulation: $(VENV)/.test  ## the simulated worlds; SEEDS=10000 for a long run, SEEDS=17-17 for one of them
-	SPLITFUSE_TEST_SEEDS=$(SEEDS) SPLITFUSE_TEST_STEPS=$(STEPS) $(BIN)/python -m pytest -q tests/simulation/test_worlds.py $(ARGS)
+	SPLITFUSE_TEST_SEEDS=$(SEEDS) SPLITFUSE_TEST_STEPS=$(STEPS) $(BIN)/python -m pytest -q tests/engine/behaviour/test_worlds.py $(ARGS)
 
 bench: $(VENV)/.test  ## this engine against transformers on this machine
 	$(BIN)/splitfuse bench offline $(ARGS)
@@ -44,11 +54,11 @@ bench-peers: $(VENV)/.test  ## beside vLLM's CPU build and llama.cpp, which are 
 	$(BIN)/python tests/bench/null_model.py
 	$(BIN)/python tests/bench/null_model.py --streams 1000 --tokens 200 --pace-ms 100
 
-gpu:  ## on a machine with a card, 8 minutes: kernel tests compiled, benchmarks beside the card's limits; see bench-gpu/
-	$(CARD_PYTHON) -m tests.kernels.gpu $(ARGS)
+gpu:  ## on a machine with a GPU, 8 minutes: kernel tests compiled, benchmarks beside the GPU's limits; see bench-gpu/
+	$(GPU_PYTHON) -m tests.kernels.gpu $(ARGS)
 
 gpu-profile:  ## the kernels of one decode step and one mixed step, with the gaps between; ARGS="qwen3-0.6b --rows 256"
-	$(CARD_PYTHON) -m tests.kernels.gpu_profile $(ARGS)
+	$(GPU_PYTHON) -m tests.kernels.gpu_profile $(ARGS)
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -17,10 +17,11 @@ from typing import Any
 
 import torch
 
+from .config.cores import default_num_threads
 from .llm import LLM
 from .models.registry import read_model_config
 from .models.weights import DummySource
-from .runner.model_runner import default_num_threads, resolve_device
+from .runner.model_runner import resolve_device
 from .sampling_params import SamplingParams
 
 # Shapes that are measured without a checkpoint, as Hugging Face configs.

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from .config import EngineConfig
 from .core import EngineCore
 from .input_processor import Intake
+from .models.checkpoint import model_folder
 from .models.registry import read_model_config
 from .output_processor import OutputProcessor
-from .runner.model_runner import ModelRunner, model_folder
+from .runner.model_runner import ModelRunner
 from .simulation.recording import Recorder
 from .spec_decode.draft_model import DraftModel
 from .spec_decode.drafter import Drafter

@@ -135,7 +135,7 @@ class Request:
 
     @property
     def num_skippable_tokens(self) -> int:
-        """Tokens that need not be computed where a cache has them: not the last, nor any that a prompt logprob needs."""
+        """Tokens that need not be computed where a cache has them: not the last, nor what a prompt logprob needs."""
         num_read = max(self.num_read_tokens, self.num_computed_tokens)
         if self.needs_prompt_logprobs and num_read < self.num_prompt_tokens - 1:
             return num_read

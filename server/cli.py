@@ -1,4 +1,4 @@
-"""The `splitfuse` command: reads the command line and hands over. What users can mend is one line and exit 2."""
+"""The `splitfuse` command: reads the command line and hands over. A user's mistake is one line and exit 2."""
 
 import argparse
 import difflib
@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ..engine.config.setting import KIND_NAMES
 from ..engine.errors import ConfigError, InvalidRequestError, SplitfuseError
 from .settings import Settings
 from .settings_sources import ALL_FIELDS, ENGINE_FIELDS, add_flags, resolve
@@ -17,7 +18,7 @@ from .version import package_version
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
-READER_GONE = 141  # as a shell reports a program that SIGPIPE ended
+BROKEN_PIPE = 141  # as a shell reports a program that SIGPIPE ended
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        return _reader_gone()
+        return _broken_pipe()
     except Exception as exc:
         if is_debug:
             raise
@@ -87,8 +88,12 @@ def _build_parser(command: Sequence[str]) -> tuple[argparse.ArgumentParser, dict
     made |= _add_rehearsals(commands, command)
     made["generate"].add_argument("-p", "--prompt", required=True, help="text to continue")
     for name in ("generate", "chat"):
-        made[name].add_argument("-n", "--max-tokens", type=_integer, metavar="INT", help="most tokens of an answer")
-        made[name].add_argument("--temperature", type=_number, metavar="FLOAT", help="0 = always the likeliest token")
+        made[name].add_argument(
+            "-n", "--max-tokens", type=_read_as(int), metavar="INT", help="most tokens of an answer"
+        )
+        made[name].add_argument(
+            "--temperature", type=_read_as(float), metavar="FLOAT", help="0 = always the likeliest token"
+        )
     return parser, made
 
 
@@ -192,24 +197,20 @@ def _params(args: argparse.Namespace) -> Any:
     return SamplingParams.from_fields(fields, defaults=defaults)
 
 
-def _integer(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError as exc:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer") from exc
+def _read_as(kind: type[int] | type[float]) -> Callable[[str], int | float]:
+    def read(text: str) -> int | float:
+        try:
+            return kind(text)
+        except ValueError as exc:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {KIND_NAMES[kind]}") from exc
+
+    return read
 
 
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError as exc:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from exc
-
-
-def _reader_gone() -> int:
-    """Whoever read our output, `head` say, wants no more. What is still buffered must not fail at the exit again."""
+def _broken_pipe() -> int:
+    """The reader of our output, such as `head`, has closed it. What is still buffered must not fail at exit again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return READER_GONE
+    return BROKEN_PIPE
 
 
 def _print_error(exc: Exception) -> None:

@@ -1,89 +1,65 @@
 """Where settings come from: command line over environment over config file over default.
 
-Makes the flags out of the Settings class and turns text into values. Never knows what a setting means.
+Makes the flags out of the declarations and turns text into values. Never knows what a setting means.
 """
 
 import argparse
-import dataclasses
 import difflib
 import json
 import re
-import types
-import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..engine.config import EngineConfig
+from ..engine.config.setting import ENV_PREFIX, KIND_NAMES, Setting, settings_of
 from ..engine.errors import ConfigError
-from .settings import HELP, Settings
+from .settings import Settings
 
-ENV_PREFIX = "SPLITFUSE_"
 # Variables of ours that are no settings: the client's address, Prometheus's key in compose.yaml, the native library.
 _OTHER_VARIABLES = {"SPLITFUSE_BASE_URL", "SPLITFUSE_METRICS_KEY", "SPLITFUSE_NATIVE"}
 # Kubernetes gives every pod SPLITFUSE_PORT=tcp://… and the like when a service is called splitfuse.
 _KUBERNETES_NAME = re.compile(r"_(SERVICE_(HOST|PORT)\w*|PORT_\d+_(TCP|UDP)\w*)$")
 _KUBERNETES_VALUE = re.compile(r"(tcp|udp)://")
 _UNITS = {"kib": 2**10, "mib": 2**20, "gib": 2**30}
-_HINTS = typing.get_type_hints(Settings)
-_FIELDS = {f.name: f for f in dataclasses.fields(Settings)}
-ENGINE_FIELDS = tuple(f.name for f in dataclasses.fields(EngineConfig))
-ALL_FIELDS = tuple(_FIELDS)
+_BOOLS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+_SETTINGS = settings_of(Settings)
+ENGINE_FIELDS = tuple(settings_of(EngineConfig))
+ALL_FIELDS = tuple(_SETTINGS)
 
 
 def add_flags(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
-    """One flag per setting. A flag that is not given leaves no trace, so that the other sources can speak."""
+    """One flag per setting. A flag that is not given leaves no trace, so that the other sources count."""
     group = parser.add_argument_group("settings (flag = environment variable = key in the --config file)")
     group.add_argument("--config", metavar="FILE", help=f"YAML file with settings [{ENV_PREFIX}CONFIG]")
-    for name in names:
-        if name == "model":  # a positional argument of the command
-            continue
-        options: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": _help(name)}
-        if _kind(name) is bool:
-            options["action"] = argparse.BooleanOptionalAction
-        elif _kind(name) is tuple:
-            options |= {"action": "append", "metavar": "KEY"}
-        else:
-            options["metavar"] = _kind(name).__name__.upper()
-        group.add_argument(flag(name), **options)
-
-
-def flag(name: str) -> str:
-    """`max_num_seqs` as a flag."""
-    return "--" + name.replace("_", "-")
+    for setting in (_SETTINGS[name] for name in names if name != "model"):  # a positional argument of the command
+        options: dict[str, Any] = {"metavar": setting.kind.__name__.upper()}
+        if setting.kind is bool:
+            options = {"action": argparse.BooleanOptionalAction}
+        elif setting.kind is tuple:
+            options = {"action": "append", "metavar": "KEY"}
+        group.add_argument(setting.flag, dest=setting.name, default=argparse.SUPPRESS, help=_help(setting), **options)
 
 
 def resolve(args: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
     """The settings in force. `args`: what the command line gave, by field name, and `config`. Raises ConfigError."""
     from_env = _from_env(environ)
-    path = args.get("config") or from_env.pop("config", None)
-    from_env.pop("config", None)
+    path_in_env = from_env.pop("config", None)
+    path = args.get("config") or path_in_env
     values = _from_file(Path(path)) if path else {}
-    values |= from_env
-    for name in _FIELDS:
-        if args.get(name) is not None:
-            values[name] = _from_flag(name, args[name])
-    return Settings(**values)
+    given = {name: args[name] for name in ALL_FIELDS if args.get(name) is not None}
+    return Settings(**values | from_env | {name: _from_flag(_SETTINGS[name], given[name]) for name in given})
 
 
-def _help(name: str) -> str:
-    default = _FIELDS[name].default
-    shown = f", default {default}" if default not in (None, ()) else ""
-    return f"{HELP.get(name, '')} [{ENV_PREFIX}{name.upper()}{shown}]".replace("%", "%%").strip()
+def _help(setting: Setting) -> str:
+    choices = f" ({', '.join(setting.choices)})" if setting.choices else ""
+    default = f", default {setting.default}" if setting.default not in (None, ()) else ""
+    return f"{setting.help}{choices} [{setting.variable}{default}]".replace("%", "%%")
 
 
-def _kind(name: str) -> type:
-    """The plain type of a field: `int | None` is int, `tuple[str, ...]` is tuple."""
-    hint = _HINTS[name]
-    if isinstance(hint, types.UnionType):
-        (hint,) = (part for part in typing.get_args(hint) if part is not types.NoneType)
-    kind: type = typing.get_origin(hint) or hint
-    return kind
-
-
-def _from_flag(name: str, value: Any) -> Any:
+def _from_flag(setting: Setting, value: Any) -> Any:
     if isinstance(value, str):
-        return _from_text(name, value, source=flag(name))
+        return _from_text(setting, value, source=setting.flag)
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -97,8 +73,8 @@ def _from_env(environ: Mapping[str, str]) -> dict[str, Any]:
         name = variable.removeprefix(ENV_PREFIX).lower()
         if name == "config":
             values[name] = text
-        elif name in _FIELDS:
-            values[name] = _from_text(name, text, source=variable)
+        elif name in _SETTINGS:
+            values[name] = _from_text(_SETTINGS[name], text, source=variable)
         elif near := _near(name):
             # Other programs may share the prefix; only a name close to a setting's is taken for a slip.
             raise ConfigError(f"environment variable {variable} is not known; did you mean {ENV_PREFIX}{near.upper()}?")
@@ -106,6 +82,19 @@ def _from_env(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _from_file(path: Path) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in _read_yaml(path).items():
+        name = str(key).replace("-", "_")
+        if name not in _SETTINGS:
+            hint = f"; did you mean {near}?" if (near := _near(name)) else ""
+            raise ConfigError(f"--config {path}: {key} is not a setting{hint}")
+        if name in values:
+            raise ConfigError(f"--config {path}: {name} stands there twice")
+        values[name] = _from_yaml(_SETTINGS[name], value, source=f"--config {path}: {key}")
+    return values
+
+
+def _read_yaml(path: Path) -> dict[Any, Any]:
     import yaml
 
     try:
@@ -114,72 +103,40 @@ def _from_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"--config {path}: no such file") from exc
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as exc:
         raise ConfigError(f"--config {path} cannot be read as YAML: {' '.join(str(exc).split())}") from exc
-    if loaded is None:
-        return {}
-    if not isinstance(loaded, dict):
+    if not isinstance(loaded, dict | None):
         raise ConfigError(f"--config {path} must hold settings as `name: value` lines")
-    values: dict[str, Any] = {}
-    for key, value in loaded.items():
-        name = str(key).replace("-", "_")
-        if name not in _FIELDS:
-            hint = f"; did you mean {near}?" if (near := _near(name)) else ""
-            raise ConfigError(f"--config {path}: {key} is not a setting{hint}")
-        if name in values:
-            raise ConfigError(f"--config {path}: {name} stands there twice")
-        values[name] = _from_yaml(name, value, source=f"--config {path}: {key}")
-    return values
+    return loaded or {}
 
 
-def _from_yaml(name: str, value: Any, *, source: str) -> Any:
-    kind = _kind(name)
-    if value is None and _FIELDS[name].default is None:
-        return None
-    if kind is tuple and isinstance(value, (str, list)):
-        items = [value] if isinstance(value, str) else value
-        if all(isinstance(item, str) for item in items):
-            return tuple(items)
-    if kind is int and name.endswith("_bytes") and isinstance(value, str):
-        return _from_text(name, value, source=source)
-    if type(value) is kind:
+def _from_yaml(setting: Setting, value: Any, *, source: str) -> Any:
+    kind = setting.kind
+    if isinstance(value, str) and (kind is tuple or _takes_units(setting)):
+        return (value,) if kind is tuple else _from_text(setting, value, source=source)
+    if kind is tuple and isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    if type(value) is kind or (value is None and setting.default is None):
         return value
     if kind is float and type(value) is int:
         return float(value)
-    raise ConfigError(f"{source}: {value!r} is not {_WORDS[kind]}")
+    raise ConfigError(f"{source}: {value!r} is not {KIND_NAMES[kind]}")
 
 
-def _from_text(name: str, text: str, *, source: str) -> Any:
+def _from_text(setting: Setting, text: str, *, source: str) -> Any:
     """The value that a flag's or variable's text spells. Raises ConfigError."""
-    kind = _kind(name)
+    parse = _size if _takes_units(setting) else _PARSERS[setting.kind]
     try:
-        if kind is bool:
-            return _BOOLS[text.strip().lower()]
-        if kind is int:
-            return _int(text, with_unit=name.endswith("_bytes"))
-        if kind is float:
-            return float(text)
-        if kind is tuple:
-            return tuple(part.strip() for part in text.split(",") if part.strip())
-        if kind is dict:
-            return _object(text)
+        return parse(text)
     except (KeyError, ValueError, RecursionError) as exc:
         shown = text if len(text) <= 60 else text[:57] + "..."
-        raise ConfigError(f"{source}: {shown!r} is not {_WORDS[kind]}") from exc
-    return text
+        raise ConfigError(f"{source}: {shown!r} is not {KIND_NAMES[setting.kind]}") from exc
 
 
-_WORDS: dict[type, str] = {
-    bool: "true or false",
-    int: "an integer",
-    float: "a number",
-    str: "a string",
-    tuple: "a string or a list of strings",
-    dict: "an object",
-}
-_BOOLS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+def _takes_units(setting: Setting) -> bool:
+    return setting.name.endswith("_bytes")
 
 
-def _int(text: str, *, with_unit: bool) -> int:
-    match = re.fullmatch(r"([\d.]+)\s*([kmg]ib)", text.strip().lower()) if with_unit else None
+def _size(text: str) -> int:
+    match = re.fullmatch(r"([\d.]+)\s*([kmg]ib)", text.strip().lower())
     return int(float(match[1]) * _UNITS[match[2]]) if match else int(text)
 
 
@@ -190,6 +147,16 @@ def _object(text: str) -> dict[str, Any]:
     return value
 
 
+_PARSERS: dict[type, Callable[[str], Any]] = {
+    bool: lambda text: _BOOLS[text.strip().lower()],
+    int: int,
+    float: float,
+    str: str,
+    tuple: lambda text: tuple(part.strip() for part in text.split(",") if part.strip()),
+    dict: _object,
+}
+
+
 def _near(name: str) -> str | None:
-    found = difflib.get_close_matches(name, [*_FIELDS, "config"], n=1, cutoff=0.7)
+    found = difflib.get_close_matches(name, [*ALL_FIELDS, "config"], n=1, cutoff=0.7)
     return found[0] if found else None

@@ -1,8 +1,44 @@
-"""Settings that must stand before torch is imported."""
+"""Settings that must stand before torch is imported, and what `make fast` asks for: `--no-torch`, `--max-seeds`."""
 
 import os
+import sys
+from importlib.machinery import ModuleSpec
+
+import hypothesis
+import pytest
 
 # Tiny models: a second thread only adds barriers, and beside another busy process each of these costs milliseconds.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Nothing here comes from the hub.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--no-torch", action="store_true", help="make an import of torch or transformers an error")
+    parser.addoption("--max-seeds", type=int, help="run only the first so many seeds of a random test")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if (most := config.getoption("--max-seeds")) is not None:
+        hypothesis.settings.register_profile("few", max_examples=most)
+        hypothesis.settings.load_profile("few")
+    if config.getoption("--no-torch"):
+        sys.meta_path.insert(0, _NoTorch())
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if (most := config.getoption("--max-seeds")) is not None:
+        extra = {item for item in items if isinstance(item, pytest.Function) and _seed_index(item) >= most}
+        config.hook.pytest_deselected(items=extra)
+        items[:] = [item for item in items if item not in extra]
+
+
+def _seed_index(item: pytest.Function) -> int:
+    return item.callspec.indices.get("seed", 0) if hasattr(item, "callspec") else 0
+
+
+class _NoTorch:
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if name in ("torch", "transformers"):
+            raise ImportError(f"`make fast` runs without {name}: import it in a fixture, or take the file off its list")
+        return None

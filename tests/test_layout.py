@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = {"server": {"engine", "client"}, "engine": {"kernels"}, "kernels": set(), "client": set()}
 # Nothing below these folders may import torch; what stands in them can be tested in milliseconds.
 NO_TORCH = {
+    "engine/config": ["torch", "numpy", "transformers"],
     "engine/scheduler": ["torch", "numpy", "transformers"],
     "engine/simulation": ["torch", "numpy", "transformers"],
     "engine/chat": ["torch", "numpy", "transformers"],
@@ -21,6 +22,8 @@ NO_TORCH = {
     "client": ["torch", "fastapi", "splitfuse.engine", "splitfuse.server"],
 }
 MAX_MODULES = 16
+# Folders of tests/ that hold to the rule of tests/README.md.
+MIRRORS = ["engine", "server/commands", "server/http", "server/jobs", "server/process"]
 ONE_FILE_EACH = {"engine/models", "engine/chat/tool_parsers"}  # a family, a style of tool calls
 
 
@@ -74,6 +77,14 @@ def test_declared_packages_are_the_ones_on_disk() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     folders = {path.parent.relative_to(ROOT) for name in PACKAGES for path in sources(name)}
     assert set(declared) == {"splitfuse." + ".".join(folder.parts) for folder in folders}
+
+
+@pytest.mark.parametrize("folder", MIRRORS)
+def test_a_test_file_is_named_after_a_module_or_stands_in_behaviour(folder: str) -> None:
+    tests = ROOT / "tests"
+    for path in (path for path in (tests / folder).rglob("test_*.py") if path.parent.name != "behaviour"):
+        module = ROOT / path.parent.relative_to(tests) / f"{path.stem.removeprefix('test_')}.py"
+        assert module.exists(), f"{path}: there is no {module}; rename it, or move it to a folder `behaviour`"
 
 
 def test_no_init_where_it_would_shadow() -> None:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..config import positive_int
 from ..errors import ConfigError
+from .checkpoint import positive_int
 from .rope_config import RopeConfig
 
 

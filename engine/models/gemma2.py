@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ...kernels import ops
-from ..config import positive_number
 from ..errors import ConfigError
+from .checkpoint import positive_number
 from .decoder import Decoder, Layer
 from .forward_inputs import Inputs
 from .layers import Attention, Normed

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...kernels import ops
-from ..config import EngineConfig, num_blocks_for
+from ..config import EngineConfig
 from ..errors import ConfigError
 from .config import ModelConfig
 
@@ -94,8 +94,8 @@ def _movable(cache: Tensor) -> Tensor:
     return cache.view(torch.uint8) if cache.dtype == torch.float8_e4m3fn else cache
 
 
-def num_cache_blocks(config: EngineConfig, *, bytes_per_token: int, max_model_len: int, device: torch.device) -> int:
-    """How many blocks the cache gets: as told, else from free memory, never more than all sequences at full length.
+def num_cache_blocks(config: EngineConfig, *, bytes_per_token: int, useful: int, device: torch.device) -> int:
+    """How many blocks the cache gets: as configured, else from free memory, at most `useful`.
 
     `bytes_per_token`: of keys and values, of all models that share these blocks. Raises ConfigError if not even one
     block fits.
@@ -103,7 +103,6 @@ def num_cache_blocks(config: EngineConfig, *, bytes_per_token: int, max_model_le
     if config.num_kv_blocks is not None:
         return config.num_kv_blocks
     block_bytes = config.block_size * bytes_per_token
-    useful = config.max_num_seqs * num_blocks_for(max_model_len, config.block_size)
     budget = config.kv_cache_memory_bytes
     if budget is None:
         budget = _free_bytes(config, device)

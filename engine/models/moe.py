@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ...kernels import ops
-from ..config import positive_int
 from ..errors import ConfigError
+from .checkpoint import positive_int
 from .decoder import Decoder
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ...kernels import ops
-from ..config import positive_int
+from .checkpoint import positive_int
 from .decoder import Layer, Names
 from .forward_inputs import Inputs
 from .layer_norm_decoder import LayerNormDecoder

@@ -7,8 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..config import read_json
 from ..errors import ConfigError
+from .checkpoint import read_json
 from .config import ModelConfig
 
 if TYPE_CHECKING:

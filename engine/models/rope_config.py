@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..config import positive_int, positive_number
 from ..errors import ConfigError
+from .checkpoint import positive_int, positive_number
 
 ROPE_TYPES = ("default", "dynamic", "linear", "llama3", "longrope", "yarn")
 

@@ -14,9 +14,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ..config import read_json
 from ..device import stream_of
 from ..errors import ConfigError
+from .checkpoint import read_json
 from .weight_reader import WeightReader, tensor_places
 
 INDEX_FILE = "model.safetensors.index.json"

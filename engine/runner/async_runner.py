@@ -20,6 +20,7 @@ from ..models.forward_inputs import Arrays, Inputs
 from ..models.kv_cache import KVCache
 from ..request import Request
 from ..sampling.sampler import NOT_FINITE, NOT_FINITE_TOKEN, sample_token_ids, sampling_arrays
+from ..scheduler.block_allocator import num_blocks_for
 from .batch_arrays import Bounds, as_inputs, input_arrays, unknown_sources
 from .cuda_graphs import DecodeGraphs, Recorder, pad
 from .transfer import Slot, Staging, layout_of, num_bytes
@@ -64,7 +65,7 @@ class AsyncRunner:
         self._stream = stream
         self._tokens = torch.zeros(max_num_seqs, dtype=torch.int64, device=device)  # of the last step, by sample index
         self._sample_indices: dict[Request, int] = {}  # in it
-        self._table_width = -(-max_model_len // cache.block_size)
+        self._table_width = num_blocks_for(max_model_len, cache.block_size)
         largest = _largest_arrays(max_num_tokens, max_num_seqs, self._table_width)
         self.staging = Staging(num_bytes(layout_of(largest)), max_num_seqs, device=device, stream=stream)
         self._max_model_len = max_model_len

@@ -1,6 +1,5 @@
 """ModelRunner: owns the model and its cache on one device; a Batch goes in, one result per row comes out."""
 
-import os
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +8,8 @@ import torch
 
 from ...kernels import ops
 from ..batch import Batch, BatchRow, Moves, RowFailure, RowOutput
-from ..config import DEMO_DRAFT, DEMO_FOLDER, EngineConfig
+from ..config import EngineConfig
+from ..config.cores import default_num_threads
 from ..device import stream_of
 from ..errors import ConfigError
 from ..models.config import ModelConfig
@@ -18,6 +18,7 @@ from ..models.registry import model_class, read_model_config
 from ..models.weights import weight_source
 from ..sampling.prompt_logprobs import prompt_logprobs
 from ..sampling.sampler import NOT_FINITE, sample_rows
+from ..scheduler.block_allocator import num_blocks_for
 from ..scheduler.block_manager import CacheSpec
 from ..scheduler.policies import BATCHING_POLICIES
 from ..structured_output.grammar import TokenMasks
@@ -70,7 +71,7 @@ class ModelRunner:
             config,
             bytes_per_token=model_config.kv_bytes_per_token(cache_dtype.itemsize)
             + (draft.kv_bytes_per_token(dtype.itemsize) if draft else 0),
-            max_model_len=max_model_len,
+            useful=config.max_num_seqs * num_blocks_for(max_model_len, config.block_size),  # all at full length
             device=device,
         )
         block_bytes = config.block_size * model_config.kv_bytes_per_token(cache_dtype.itemsize)
@@ -139,14 +140,6 @@ class ModelRunner:
         return RowOutput(failure=RowFailure(NOT_FINITE)) if made is None else output._replace(prompt_logprobs=made)
 
 
-def default_num_threads() -> int:
-    """OMP_NUM_THREADS if it is set, else the cores that this process may run on."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    if asked.isdigit() and int(asked):
-        return int(asked)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def resolve_device(name: str) -> torch.device:
     """The device for --device. Raises ConfigError if CUDA is asked for and not there."""
     if name == "auto":
@@ -187,28 +180,3 @@ def _max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:
             f"--max-model-len {config.max_model_len} is more than the {longest} positions the model was made for"
         )
     return config.max_model_len or model_config.max_position_embeddings
-
-
-def model_folder(config: EngineConfig, name: str | None) -> Path:
-    """The folder of a model: the demo's for None, a local one, or one fetched from the hub. Raises ConfigError."""
-    if name is None:
-        return DEMO_FOLDER
-    if name == DEMO_DRAFT:
-        return DEMO_FOLDER / "draft"
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        return folder
-    if name.startswith((".", "/", "~")) or name.count("/") != 1:
-        raise ConfigError(f"model folder {name!r} does not exist; give a folder or a hub id like owner/name")
-    return _download(name, with_weights=config.load_format != "dummy")
-
-
-def _download(hub_id: str, *, with_weights: bool) -> Path:
-    from huggingface_hub import snapshot_download
-
-    patterns = ["*.json", "*.jinja", "tokenizer.model"] + (["*.safetensors"] if with_weights else [])
-    try:
-        return Path(snapshot_download(hub_id, allow_patterns=patterns))
-    except Exception as exc:  # the hub's client raises many kinds, all of which mean: not to be had
-        first_line = str(exc).strip().splitlines()[0] if str(exc).strip() else type(exc).__name__
-        raise ConfigError(f"model {hub_id!r} is no local folder and the hub does not give it: {first_line}") from exc

@@ -6,6 +6,11 @@ from collections.abc import Iterable, Sequence
 from .prefix_cache import PrefixCache
 
 
+def num_blocks_for(num_tokens: int, block_size: int) -> int:
+    """Blocks that hold this many tokens."""
+    return -(-num_tokens // block_size)
+
+
 class BlockAllocator:
     """Hands out block ids 0 .. num_blocks-1, each with a reference count; a block is free when its count is 0.
 
@@ -33,7 +38,7 @@ class BlockAllocator:
 
     def num_blocks_for(self, num_tokens: int) -> int:
         """Blocks that hold this many tokens."""
-        return -(-num_tokens // self.block_size)
+        return num_blocks_for(num_tokens, self.block_size)
 
     def is_free(self, block: int) -> bool:
         """Whether nobody holds it."""

@@ -53,7 +53,7 @@ class BlockManager:
 
     def blocks_to_add(self, request: Request, num_tokens: int) -> int:
         """Blocks that a running request lacks for its first `num_tokens` tokens."""
-        return -(-num_tokens // self.device.block_size) - len(request.block_table)
+        return self.device.num_blocks_for(num_tokens) - len(request.block_table)
 
     def find_prefix(self, request: Request) -> Prefix:
         """What is there already of a waiting request: its parent's prompt, or what the prefix cache knows."""

@@ -1,6 +1,7 @@
 """PreemptionCosts: whether a victim's tokens are better swapped to the host or computed again."""
 
 from ..request import Request
+from .block_allocator import num_blocks_for
 
 # Nobody is preempted more often than this while somebody else can give way.
 MAX_PREEMPTIONS = 2
@@ -21,5 +22,5 @@ class PreemptionCosts:
             return self._mode == "swap"
         if self.seconds_per_block is None or self.seconds_per_token is None:
             return True
-        num_blocks = -(-request.num_computed_tokens // block_size)
+        num_blocks = num_blocks_for(request.num_computed_tokens, block_size)
         return 2 * num_blocks * self.seconds_per_block < request.num_computed_tokens * self.seconds_per_token

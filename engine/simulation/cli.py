@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from ..batch import NO_OUTPUT, RowOutput
-from ..config import EngineConfig, num_blocks_for
+from ..config import EngineConfig
 from ..errors import ConfigError
 from ..request import Request
 from ..sampling_params import SamplingParams
+from ..scheduler.block_allocator import num_blocks_for
 from ..scheduler.block_manager import BlockManager, CacheSpec
 from ..scheduler.cost_model import CPU_SECONDS, CostModel
 from ..scheduler.scheduler import Scheduler

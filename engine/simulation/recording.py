@@ -12,7 +12,6 @@ decide what is shared, so then they are recorded: such a file holds what users w
 are recorded that decide: "host" for a request that is sampled on the host, "min" for its min_tokens.
 """
 
-import dataclasses
 import json
 import weakref
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from typing import Any, TextIO
 
 from ..batch import Batch, RowOutput
 from ..config import EngineConfig
+from ..config.setting import settings_of
 from ..errors import ConfigError
 from ..request import Request, Status
 from ..scheduler.block_manager import CacheSpec
@@ -29,15 +29,8 @@ from ..scheduler.scheduler import Progress, Scheduler
 FORMAT = 2
 _FLUSH_S = 1.0  # so much of the scheduler's time may be lost if the process is killed
 _NUM_ID_CHARS = 8  # enough to find it in a log, too few to fetch its result
-_NOT_DECIDING = {
-    *("model", "served_model_name", "device", "dtype", "load_format", "quantization", "num_threads"),
-    *("speculative_config", "speculative_model", "num_speculative_tokens", "kv_cache_dtype", "max_model_len"),
-    *("gpu_memory_utilization", "kv_cache_memory_bytes", "num_kv_blocks"),
-    *("enable_chunked_prefill", "chat_template", "max_queue_size", "max_queue_seconds", "log_steps", "record"),
-    *("async_scheduling", "enforce_eager"),
-}
 # The settings on which a scheduler's decisions depend, beside the sizes of its pools.
-DECIDING_FIELDS = tuple(f.name for f in dataclasses.fields(EngineConfig) if f.name not in _NOT_DECIDING)
+DECIDING_FIELDS = tuple(name for name, setting in settings_of(EngineConfig).items() if setting.decides)
 
 
 def decision(scheduler: Scheduler, batch: Batch | None, ran_before: Sequence[Request]) -> dict[str, Any]:

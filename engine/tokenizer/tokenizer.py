@@ -9,8 +9,8 @@ from tokenizers import Tokenizer as FastTokenizer
 
 from ..chat.template import ChatTemplate, read_template
 from ..checks import check_text
-from ..config import read_json
 from ..errors import ConfigError, InvalidRequestError
+from ..models.checkpoint import read_json
 
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 

@@ -1,4 +1,4 @@
-"""`splitfuse doctor`: what is installed, which device there is, what is missing and how to mend it."""
+"""`splitfuse doctor`: what is installed, which device there is, what is missing and how to fix it."""
 
 import contextlib
 import importlib
@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...engine.config import DEMO_FOLDER, EngineConfig
+from ...engine.config import EngineConfig
+from ...engine.config.cores import num_usable_cores
 from ...engine.errors import ConfigError
+from ...engine.models.checkpoint import local_folder
 from ...engine.models.registry import read_model_config
 
 SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
@@ -100,32 +102,32 @@ def _c_compiler() -> Finding:
 
 
 def _cpu_library() -> Finding:
-    """Whether the CPU's own kernels can be built and loaded; tried out, since a compiler alone proves little."""
+    """Whether the CPU's own kernels can be built and loaded; tried, since a compiler alone proves little."""
     name, slow = "CPU library", "CPU attention runs on torch ops, several times slower"
     if os.environ.get("SPLITFUSE_NATIVE") == "0":
         return Finding(name, f"switched off by SPLITFUSE_NATIVE=0; {slow}", False, "unset it", is_needed=False)
-    said: list[str] = []
+    logged: list[str] = []
     try:
-        native = importlib.import_module("..kernels.cpu.build", __package__)
+        native = importlib.import_module("...kernels.cpu.build", __package__)
         compiler = native.find_compiler()
-        with _listening("splitfuse.kernels", said):
+        with _captured_log("splitfuse.kernels", logged):
             is_loaded = native.library() is not None
     except Exception as exc:  # torch is broken, or the library lacks a function
-        return Finding(name, f"{type(exc).__name__}: {exc}", False, "mend torch first", is_needed=False)
+        return Finding(name, f"{type(exc).__name__}: {exc}", False, "fix torch first", is_needed=False)
     if is_loaded:
         return Finding(name, f"built with {compiler} and loaded")
     if compiler is None:
         return Finding(name, f"no C++ compiler; {slow}", False, "apt-get install g++, or set CXX", is_needed=False)
-    reason = " ".join(" ".join(said).split()) or "not loaded"
+    reason = " ".join(" ".join(logged).split()) or "not loaded"
     return Finding(name, reason, False, "apt-get install g++, or set CXX to one that works", is_needed=False)
 
 
 @contextlib.contextmanager
-def _listening(logger_name: str, said: list[str]) -> Iterator[None]:
-    """Take the logger's messages into `said` instead of the log."""
+def _captured_log(logger_name: str, logged: list[str]) -> Iterator[None]:
+    """Take the logger's messages into `logged` instead of the log."""
 
     def keep(record: logging.LogRecord) -> bool:
-        said.append(record.getMessage())
+        logged.append(record.getMessage())
         return False
 
     logger = logging.getLogger(logger_name)
@@ -146,32 +148,22 @@ def _memory() -> Finding:
 
 
 def _cores() -> Finding:
-    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Finding("cores", f"{num_cores} usable of {os.cpu_count()}")
+    return Finding("cores", f"{num_usable_cores()} usable of {os.cpu_count()}")
 
 
 def _model(model: str | None) -> Finding:
     try:
-        settings = EngineConfig(model=model)
-        folder = DEMO_FOLDER if model is None else Path(model).expanduser()
-        if not folder.is_dir():
-            if _looks_like_hub_id(str(model)):
-                text = f"{model} is no local folder; `serve` would ask the Hugging Face hub"
-                return Finding("model", text, False, is_needed=False)
-            importlib.import_module("..engine.model_runner", __package__).model_folder(
-                settings, settings.model
-            )  # says what is wrong
+        EngineConfig(model=model)  # refuses an empty name
+        folder = local_folder(model)
+        if folder is None:  # a report must not download a model
+            text = f"{model} is no local folder; `serve` would ask the Hugging Face hub"
+            return Finding("model", text, False, is_needed=False)
         config = read_model_config(folder)
     except (ConfigError, ImportError) as exc:
         return Finding("model", str(exc), False, "give a folder that is there and whole, of a supported model")
     missing = [" or ".join(names) for names in (SAFETENSORS, ("tokenizer.json",)) if not _has_any(folder, names)]
     text = f"{config.architecture} in {folder}"
     return Finding("model", f"{text}: no {', no '.join(missing)}" if missing else text, not missing, "fetch it again")
-
-
-def _looks_like_hub_id(model: str) -> bool:
-    """Whether `serve` would go to the network with this; a report must not download a model."""
-    return model.count("/") == 1 and not model.startswith((".", "/", "~"))
 
 
 def _has_any(folder: Path, names: tuple[str, ...]) -> bool:

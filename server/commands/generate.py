@@ -42,11 +42,11 @@ def chat(settings: Settings, *, params: SamplingParams) -> int:
         messages: list[dict[str, str]] = []
         while (text := _read_line()) is not None:
             if text.strip():
-                _take_turn(session, tokenizer, messages, text, params)
+                _answer(session, tokenizer, messages, text, params)
     return 0
 
 
-def _take_turn(
+def _answer(
     session: "_Session", tokenizer: "Tokenizer", messages: list[dict[str, str]], text: str, params: SamplingParams
 ) -> None:
     messages.append({"role": "user", "content": text})
@@ -55,7 +55,7 @@ def _take_turn(
         messages.append({"role": "assistant", "content": session.answer(prompt, params)})
     except KeyboardInterrupt:
         print()
-        messages.append({"role": "assistant", "content": session.said})
+        messages.append({"role": "assistant", "content": session.answered})
     except SplitfuseError as exc:
         messages.pop()
         print(f"splitfuse: error: {exc}", file=sys.stderr)
@@ -73,12 +73,12 @@ def _read_line() -> str | None:
 
 
 class _Session:
-    """An engine that lives as long as the `with` block. The loop runs only while there is something to wait for."""
+    """An engine that lives as long as the `with` block. The event loop runs only while an answer is awaited."""
 
     def __init__(self, settings: Settings) -> None:
         from ...engine.async_engine import AsyncEngine
 
-        self.said = ""
+        self.answered = ""
         self.engine: AsyncEngine = AsyncEngine(settings.engine_config())
         self._runner = asyncio.Runner()
 
@@ -95,14 +95,14 @@ class _Session:
         self._runner.close()
 
     def answer(self, prompt: str | list[int], params: SamplingParams) -> str:
-        """Print the answer as it comes, and return it. Ctrl-C raises KeyboardInterrupt; `said` holds what came."""
-        self.said = ""
+        """Print the answer as it comes, and return it. Ctrl-C raises KeyboardInterrupt; `answered` holds what came."""
+        self.answered = ""
         try:
             self._runner.run(self._print_answer(prompt, params))
         except asyncio.CancelledError as exc:
             raise KeyboardInterrupt from exc
         print()
-        return self.said
+        return self.answered
 
     async def _print_answer(self, prompt: str | list[int], params: SamplingParams) -> None:
         task = asyncio.current_task()
@@ -114,7 +114,7 @@ class _Session:
             deltas = cast(AsyncGenerator[OutputDelta, None], self.engine.generate(prompt, params))
             async with contextlib.aclosing(deltas):
                 async for delta in deltas:
-                    self.said += delta.text
+                    self.answered += delta.text
                     print(delta.text, end="", flush=True)
         finally:
             with contextlib.suppress(NotImplementedError):

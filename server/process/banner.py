@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from ...engine.async_engine import AsyncEngine
 
 
-def panel(settings: Settings, engine: "AsyncEngine", *, port: int) -> str:
-    """The start panel as plain text."""
+def banner(settings: Settings, engine: "AsyncEngine", *, port: int) -> str:
+    """The start banner as plain text."""
     loaded = engine.loaded
-    url = f"http://{_visitable(settings.host)}:{port}"
+    url = f"http://{_reachable(settings.host)}:{port}"
     num_tokens = loaded.cache.num_blocks * settings.block_size
     num_requests = num_tokens / loaded.max_model_len
     rows = {
@@ -35,7 +35,7 @@ def curl(settings: Settings, url: str) -> str:
     return f'curl -N {url}/generate{key} -d \'{{"prompt": "Once upon a time", "stream": true}}\''
 
 
-def _visitable(host: str) -> str:
-    """The host as one writes it in a URL on this machine."""
+def _reachable(host: str) -> str:
+    """The host as it stands in a URL on this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
     return f"[{host}]" if ":" in host else host

@@ -1,7 +1,7 @@
-"""File descriptors: each connection takes one, and the usual soft limit of 1024 is less than a server can carry.
+"""File descriptors: each connection takes one, and the usual soft limit of 1024 is less than a server can use.
 
-When they run out asyncio logs a traceback per connection that waits, about 1000 times a second; here that is one line a
-minute.
+When they run out (EMFILE) asyncio logs a traceback for each waiting connection, about 1000 a second; here that is one
+line a minute.
 """
 
 import contextlib
@@ -9,13 +9,13 @@ import logging
 import time
 from collections.abc import Callable
 
-SILENCE_S = 60.0
-_RAN_OUT = "socket.accept() out of system resource"
-# Each of those is tried again a second later, also if the server has closed by then, and fails on the closed socket.
-_TRIED_AGAIN_TOO_LATE = "Exception in callback BaseSelectorEventLoop._start_serving("
+LOG_INTERVAL_S = 60.0
+_EMFILE = "socket.accept() out of system resource"
+# asyncio retries each accept a second later, which fails if the server has closed the socket by then.
+_LATE_RETRY = "Exception in callback BaseSelectorEventLoop._start_serving("
 
 
-def take_all_that_the_system_gives() -> None:
+def raise_file_limit() -> None:
     """Raise the soft limit to the hard one, where the system has such limits and allows it."""
     try:
         import resource
@@ -26,15 +26,15 @@ def take_all_that_the_system_gives() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def say_rarely_that_they_ran_out() -> None:
+def rate_limit_emfile_log() -> None:
     """Filter asyncio's log. A second call changes nothing."""
     logger = logging.getLogger("asyncio")
-    if not any(isinstance(one, OutOfFiles) for one in logger.filters):
-        logger.addFilter(OutOfFiles())
+    if not any(isinstance(each, EmfileFilter) for each in logger.filters):
+        logger.addFilter(EmfileFilter())
 
 
-class OutOfFiles(logging.Filter):
-    """Lets one message in SILENCE_S through, in our words; other messages pass untouched."""
+class EmfileFilter(logging.Filter):
+    """Passes one EMFILE message per LOG_INTERVAL_S, reworded; other messages are unchanged."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -44,12 +44,12 @@ class OutOfFiles(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record is logged; rewrites it if so."""
         text = record.getMessage()
-        if not text.startswith(_RAN_OUT):
-            return not text.startswith(_TRIED_AGAIN_TOO_LATE)
+        if not text.startswith(_EMFILE):
+            return not text.startswith(_LATE_RETRY)
         now = self._clock()
         if now < self._silent_until:
             return False
-        self._silent_until = now + SILENCE_S
+        self._silent_until = now + LOG_INTERVAL_S
         record.msg = "new connections wait: no file descriptor is left; raise the limit (ulimit -n)"
         record.args, record.exc_info, record.exc_text = (), None, None
         return True

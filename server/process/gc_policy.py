@@ -1,7 +1,7 @@
-"""When Python looks for lost cycles among all its objects: between requests, not in the middle of a stream.
+"""When Python's garbage collector runs in full: while the server is idle, not in the middle of a stream.
 
-Such a search walks every event of every answer that is kept and holds the loop meanwhile: 120 ms with 1,000 streams of
-100 tokens. Answers go without it; what is lost in cycles is seven small objects per connection that lived long.
+A full collection walks every event of every kept result and blocks the event loop: 120 ms with 1,000 streams of 100
+tokens. Requests can wait for it: their garbage cycles are seven small objects per long-lived connection.
 """
 
 import asyncio
@@ -9,25 +9,25 @@ import gc
 import time
 from collections.abc import Callable
 
-LOOK_S = 1.0
-# Searches of the young objects, one for about 8,000 more of them, after which an idle moment is worth a full search.
-ENOUGH = 10
-# A server that is never idle takes a full search nevertheless, so often.
-LONGEST_S = 900.0
+IDLE_CHECK_S = 1.0
+# Collections of the young generations, one per about 8,000 new objects, after which a full one is worth its time.
+MIN_YOUNG_COLLECTIONS = 10
+MAX_INTERVAL_S = 900.0  # between full collections of a server that is never idle
 _NEVER = 1_000_000_000
 
 
 async def collect_when_idle(num_unfinished: Callable[[], int]) -> None:
-    """Until cancelled: whenever two looks in a row find nothing unfinished. Then Python's own threshold comes back."""
+    """Until cancelled: collect in full when two checks in a row find no request. Then restore Python's thresholds."""
     thresholds = gc.get_threshold()
-    gc.freeze()  # what was imported stays anyway: 0.1 s of a full search
+    gc.freeze()  # what was imported stays anyway: 0.1 s of a full collection
     gc.set_threshold(*thresholds[:2], _NEVER)
     was_idle, last = False, time.monotonic()
     try:
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(IDLE_CHECK_S)
             is_idle = not num_unfinished()
-            if (is_idle and was_idle and gc.get_count()[2] >= ENOUGH) or time.monotonic() - last > LONGEST_S:
+            is_due = gc.get_count()[2] >= MIN_YOUNG_COLLECTIONS
+            if (is_idle and was_idle and is_due) or time.monotonic() - last > MAX_INTERVAL_S:
                 gc.collect()
                 last = time.monotonic()
             was_idle = is_idle

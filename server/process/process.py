@@ -1,4 +1,4 @@
-"""The life of a server process: take the port, answer while the model loads, serve, drain on a signal, end.
+"""A server process: take the port, answer while the model loads, serve, drain on a signal, exit.
 
 uvicorn would shut down at once on SIGTERM; here the engine is drained first, so the signals are ours.
 """
@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import uvicorn
 
@@ -20,11 +20,11 @@ from ..http.errors import EngineDiedError
 from ..http.h11_protocol import KEEP_ALIVE_S, MAX_HEAD_BYTES, Connection
 from ..service import Service
 from ..settings import Settings
-from .banner import panel
-from .file_limits import say_rarely_that_they_ran_out, take_all_that_the_system_gives
+from .banner import banner
+from .file_limits import raise_file_limit, rate_limit_emfile_log
 from .gc_policy import collect_when_idle
 
-# After the drain only last bytes are on their way; a reader that stalls longer is cut off.
+# After the drain only the last bytes are being written; a client that stalls longer is cut off.
 LAST_BYTES_S = 5
 PORTS_TRIED = 50
 
@@ -34,11 +34,11 @@ def serve(settings: Settings) -> None:
 
     Raises ConfigError if the port is taken or the model cannot be loaded, EngineDiedError if the engine died.
     """
-    take_all_that_the_system_gives()
-    say_rarely_that_they_ran_out()
+    raise_file_limit()
+    rate_limit_emfile_log()
     listener = listen(settings.host, settings.port)
     if not settings.api_key and not _is_loopback(settings.host):
-        _warn(settings.host, listener.getsockname()[1])
+        _warn_without_key(settings.host, listener.getsockname()[1])
     asyncio.run(_Process(settings, listener).run())
 
 
@@ -54,17 +54,17 @@ def listen(host: str, port: int) -> socket.socket:
         hint = f"; port {free} is free: --port {free}" if free else ""
         raise ConfigError(f"cannot listen on {host} port {port}: {exc.strerror}{hint}") from exc
     # asyncio sets this only on sockets that it made itself; without it a kept connection's answer, written in two
-    # pieces, waits for the client's delayed acknowledgement: 44 ms instead of 2.
+    # parts, waits for the client's delayed acknowledgement: 44 ms instead of 2.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers; `up` is set when it answers."""
+    """uvicorn without its signal handlers; `is_up` is set when it answers."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self.up = asyncio.Event()
+        self.is_up = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -72,7 +72,7 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self.up.set()
+        self.is_up.set()
 
 
 def uvicorn_config(app: object) -> uvicorn.Config:
@@ -97,32 +97,32 @@ class _Process:
         self._settings = settings
         self._listener = listener
         self._stop = asyncio.Event()
-        self._collecting: asyncio.Task[None] | None = None  # held, or it would be collected itself
+        self._gc_task: asyncio.Task[None] | None = None  # referenced, or it would be collected itself
         app = build_app(settings)
         self._service: Service = app.state.service
         self._service.logs_load_failure = False
         self._server = _Server(uvicorn_config(app))
 
     async def run(self) -> None:
-        """Until a signal has come and what runs has ended. Raises EngineDiedError."""
+        """Until a signal has come and running requests have ended. Raises EngineDiedError."""
         port = self._listener.getsockname()[1]
-        self._take_signals(asyncio.get_running_loop())
+        self._handle_signals(asyncio.get_running_loop())
         serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
         try:
-            await self._server.up.wait()
+            await self._server.is_up.wait()
             assert self._service.loading is not None
             await self._service.loading
             engine = self._service.engine
-            self._collecting = asyncio.create_task(collect_when_idle(lambda: engine.num_unfinished))
-            print(panel(self._settings, engine, port=port), flush=True)
-            await self._stopped()
+            self._gc_task = asyncio.create_task(collect_when_idle(lambda: engine.num_unfinished))
+            print(banner(self._settings, engine, port=port), flush=True)
+            await self._wait_for_stop()
             await self._drain()
         finally:
             self._server.should_exit = True
             await serving
 
-    async def _stopped(self) -> None:
-        """Return at a signal. With a dead engine it could only refuse: it ends, and whoever watches starts it anew."""
+    async def _wait_for_stop(self) -> None:
+        """Return at a signal. With a dead engine it could only refuse, so it exits and a supervisor can restart it."""
         dead = asyncio.create_task(self._service.engine.wait_dead())
         stop = asyncio.create_task(self._stop.wait())
         try:
@@ -140,32 +140,28 @@ class _Process:
             print(f"splitfuse: {text}", file=sys.stderr, flush=True)
         await self._service.drain()
 
-    def _take_signals(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _handle_signals(self, loop: asyncio.AbstractEventLoop) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             # Not loop.add_signal_handler: Windows has none.
-            signal.signal(number, lambda number, _frame: _soon(loop, self._on_signal, number))
+            signal.signal(number, lambda number, _: loop.call_soon_threadsafe(self._on_signal, number))
 
     def _on_signal(self, number: int) -> None:
         if self._stop.is_set():
-            _end_now(128 + number)
+            _exit_now(128 + number)
         self._stop.set()
         if self._service.state == "loading":
-            _end_now(0)  # nothing to finish, and a thread that loads weights cannot be stopped
+            _exit_now(0)  # nothing to finish, and a thread that loads weights cannot be stopped
 
 
-def _soon(loop: asyncio.AbstractEventLoop, call: Callable[[int], None], number: int) -> None:
-    loop.call_soon_threadsafe(call, number)
-
-
-def _warn(host: str, port: int) -> None:
+def _warn_without_key(host: str, port: int) -> None:
     print(
-        f"splitfuse: warning: listening on {host} without an API key; whoever reaches port {port} can use the model: "
+        f"splitfuse: warning: listening on {host} without an API key; all who reach port {port} can use the model: "
         "set SPLITFUSE_API_KEY",
         file=sys.stderr,
     )
 
 
-def _end_now(code: int) -> None:
+def _exit_now(code: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -49,7 +49,7 @@ def test_every_base_is_an_earlier_stage_or_the_pinned_slim_python() -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_it_runs_as_nobody_in_particular(target: str) -> None:
+def test_it_runs_as_an_unprivileged_user(target: str) -> None:
     assert last(target, "USER").text == "10001:10001"
     stage = [stage for stage in ancestry(STAGES, target) if stage.all("USER")][-1]
     after = stage.instructions[stage.instructions.index(stage.all("USER")[-1]) :]

@@ -1,28 +1,40 @@
-"""What several files of tests want: a tiny model, the demo model's tokenizer and grammars."""
+"""Shared fixtures: a tiny model, the demo model's tokenizer and grammars.
+
+They import what they need when they are used: most tests here need no torch, whose import costs seconds.
+"""
+
+from typing import TYPE_CHECKING
 
 import pytest
-from tiny_models import save_model
 
 from splitfuse.engine.config import DEMO_FOLDER
-from splitfuse.engine.models.registry import read_model_config
-from splitfuse.engine.structured_output.compiler import GrammarCompiler
-from splitfuse.engine.tokenizer.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from splitfuse.engine.structured_output.compiler import GrammarCompiler
+    from splitfuse.engine.tokenizer.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    from tiny_models import save_model
+
     folder = tmp_path_factory.mktemp("tiny")
     save_model("llama-gqa-tied", folder)
     return str(folder)
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
+def tokenizer() -> "Tokenizer":
     """The demo model's."""
+    from splitfuse.engine.tokenizer.tokenizer import Tokenizer
+
     return Tokenizer(DEMO_FOLDER)
 
 
 @pytest.fixture(scope="module")
-def compiler(tokenizer: Tokenizer) -> GrammarCompiler:
+def compiler(tokenizer: "Tokenizer") -> "GrammarCompiler":
     """For the demo model."""
+    from splitfuse.engine.models.registry import read_model_config
+    from splitfuse.engine.structured_output.compiler import GrammarCompiler
+
     return GrammarCompiler(tokenizer, read_model_config(DEMO_FOLDER))

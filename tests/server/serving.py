@@ -75,12 +75,12 @@ class ServerProcess:
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
         )
-        self.panel = ""
+        self.banner = ""
 
     def __enter__(self) -> "ServerProcess":
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self.panel += line
+            self.banner += line
             if "curl" in line:
                 return self
         raise AssertionError(f"the server ended: {self.process.communicate()}")
@@ -93,8 +93,8 @@ class ServerProcess:
     @property
     def url(self) -> str:
         """Where it answers."""
-        match = re.search(r"http://[\d.]+:\d+", self.panel)
-        assert match is not None, self.panel
+        match = re.search(r"http://[\d.]+:\d+", self.banner)
+        assert match is not None, self.banner
         return match[0]
 
     def signal(self, number: int = signal.SIGTERM) -> None:

@@ -235,5 +235,5 @@ class World:
         return (
             f"seed {self._seed}, step {self.num_steps}: {type(exc).__name__}: {exc}\n  {self.settings}\n{events}\n"
             f"again: SPLITFUSE_TEST_SEEDS={self._seed}-{self._seed} SPLITFUSE_TEST_STEPS={num_steps} "
-            "python -m pytest tests/simulation/test_worlds.py::test_no_rule_is_broken"
+            "python -m pytest tests/engine/behaviour/test_worlds.py::test_no_rule_is_broken"
         )

@@ -172,6 +172,7 @@ FRAGMENTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MAKE)
 def test_any_text_is_read_alike_in_any_pieces(name: str) -> None:
     rng = random.Random(name)

@@ -273,6 +273,7 @@ def peak_and_worst_gap(policy: str) -> tuple[float, float]:
     return max(rates), percentile(gaps, 95) or 0.0
 
 
+@pytest.mark.slow
 def test_fastgens_comparison_comes_out_as_published() -> None:
     """At 4 tokens per second: 2.3 times the effective throughput, 3.7 times shorter gaps (arXiv 2401.08671)."""
     splitfuse, rival = peak_and_worst_gap("splitfuse"), peak_and_worst_gap("prefill_first")

@@ -17,6 +17,8 @@ from splitfuse.engine.simulation.recording import Recorder
 from splitfuse.engine.simulation.timeline import Span, Timeline, read_timeline
 from splitfuse.server.cli import main
 
+pytestmark = pytest.mark.slow  # matplotlib
+
 
 def step_stats(step: int) -> StepStats:
     return StepStats(

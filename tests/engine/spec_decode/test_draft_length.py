@@ -93,6 +93,7 @@ class Bench:
         return self.num_tokens / self.seconds * self._pass_s(len(self._requests)) / len(self._requests)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_decodes", [1, 4, 16, 64])
 @pytest.mark.parametrize("acceptance", [0.0, 0.3, 0.6, 0.9, 1.0])
 @pytest.mark.parametrize("token_s", [0.01e-3, 0.5e-3, 10e-3])

@@ -1,4 +1,4 @@
-"""Out of file descriptors: the soft limit is raised, and what cannot be had is said once and not by the megabyte."""
+"""Out of file descriptors: the soft limit is raised, and EMFILE is logged once and not by the megabyte."""
 
 import contextlib
 import logging
@@ -10,7 +10,7 @@ import httpx
 import pytest
 from serving import ServerProcess
 
-from splitfuse.server.process.file_limits import SILENCE_S, OutOfFiles
+from splitfuse.server.process.file_limits import LOG_INTERVAL_S, EmfileFilter
 
 
 def record(message, *args):
@@ -19,18 +19,18 @@ def record(message, *args):
 
 def test_one_line_a_minute():
     now = 0.0
-    out_of_files = OutOfFiles(clock=lambda: now)
+    emfile = EmfileFilter(clock=lambda: now)
     first = record("socket.accept() out of system resource\nsocket: %s", "s")
-    assert out_of_files.filter(first)
+    assert emfile.filter(first)
     assert first.exc_info is None
     assert "ulimit -n" in first.getMessage()
-    assert not out_of_files.filter(record("socket.accept() out of system resource"))
+    assert not emfile.filter(record("socket.accept() out of system resource"))
     other = record("Task was destroyed but it is pending!")
-    assert out_of_files.filter(other)
+    assert emfile.filter(other)
     assert other.exc_info is not None
-    assert not out_of_files.filter(record("Exception in callback BaseSelectorEventLoop._start_serving(<f>, <socket>)"))
-    now = SILENCE_S
-    assert out_of_files.filter(record("socket.accept() out of system resource"))
+    assert not emfile.filter(record("Exception in callback BaseSelectorEventLoop._start_serving(<f>, <socket>)"))
+    now = LOG_INTERVAL_S
+    assert emfile.filter(record("socket.accept() out of system resource"))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such limits")

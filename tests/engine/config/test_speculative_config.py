@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.config.speculative_config import SpeculativeConfig
 from splitfuse.engine.errors import ConfigError
-from splitfuse.engine.speculative_config import SpeculativeConfig
 
 
 @pytest.mark.parametrize(
@@ -46,15 +46,21 @@ def test_the_short_flags_mean_the_same() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"speculative_config": {}}, "method must be one of ngram, draft_model"),
-        ({"speculative_config": {"method": "eagle", "model": "x"}}, "one of ngram, draft_model, not 'eagle'"),
+        ({"speculative_config": {}}, "method None is not one of ngram, draft_model"),
+        ({"speculative_config": {"method": "eagle", "model": "x"}}, "method 'eagle' is not one of ngram, draft_model"),
         ({"speculative_config": {"method": "ngram", "num_spec_tokens": 3}}, "known are .*num_speculative_tokens"),
         ({"speculative_config": {"method": "draft_model"}}, 'needs a "model", a folder or hub id'),
         ({"speculative_config": {"method": "ngram", "model": "x"}}, "ngram has no model"),
         ({"speculative_config": {"model": 3}}, "model must be a folder or hub id"),
         ({"speculative_config": {"model": "x", "prompt_lookup_max": 3}}, "go with method ngram"),
-        ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 0}}, "integer from 1 to 32, not 0"),
-        ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 33}}, "integer from 1 to 32"),
+        (
+            {"speculative_config": {"method": "ngram", "num_speculative_tokens": 0}},
+            "an integer of at least 1 and at most 32, not 0",
+        ),
+        (
+            {"speculative_config": {"method": "ngram", "num_speculative_tokens": 33}},
+            "an integer of at least 1 and at most 32, not 33",
+        ),
         ({"speculative_config": {"method": "ngram", "num_speculative_tokens": True}}, "not True"),
         (
             {"speculative_config": {"method": "ngram", "prompt_lookup_min": 5, "prompt_lookup_max": 3}},

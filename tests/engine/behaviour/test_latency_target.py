@@ -1,4 +1,4 @@
-"""A latency target sets each step's budget; a predicted wait refuses who would wait too long."""
+"""A latency target sets each step's budget; a predicted wait refuses a request that would wait too long."""
 
 import pytest
 from engines import Collector, running_engine

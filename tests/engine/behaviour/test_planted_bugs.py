@@ -80,6 +80,6 @@ def test_it_says_how_to_see_it_again(planted: Bug) -> None:
         r"again: SPLITFUSE_TEST_SEEDS=(\d+)-\1 SPLITFUSE_TEST_STEPS=(\d+) python -m pytest (\S+)::", message
     )
     assert told is not None
-    assert (Path(__file__).parents[2] / told[3]).exists()
+    assert (Path(__file__).parents[3] / told[3]).exists()
     with pytest.raises(AssertionError, match=re.escape(message)):
         World(int(told[1])).run(int(told[2]))

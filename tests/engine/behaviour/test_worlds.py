@@ -56,6 +56,7 @@ def test_a_seed_lives_the_same_life_in_every_process() -> None:
     assert lives == [f"{here.fingerprint} {sorted(here.seen.items())}\n"] * 2
 
 
+@pytest.mark.slow
 def test_everything_happens_somewhere() -> None:
     seen: Counter[str] = Counter()
     drawn: Counter[object] = Counter()

@@ -1,0 +1,151 @@
+"""EngineConfig: the engine's settings as the user gives them. Imports no torch."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigError
+from .setting import check, setting
+from .speculative_config import SpeculativeConfig
+
+DEMO_MODEL = "splitfuse-demo-5m"
+DEMO_FOLDER = Path(__file__).parents[1] / "demo_model"
+DEMO_DRAFT = "demo-draft"  # the demo model's smaller sibling, for --speculative-model
+
+# 221 M model, two cores, eight streams beside 1500-token prompts: P99 gap 327 -> 186 ms, the prompts' first tokens
+# after 1.02 s instead of 0.93, the rate of short prompts the same. With 192: 140 ms and 1.02 s.
+_CPU_CHUNK = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """Everything the engine can be told; names are the command line's flags. Raises ConfigError.
+
+    None means "decide from the model and the machine".
+    """
+
+    model: str | None = setting(None, help="Hugging Face id or local folder; nothing = the bundled demo model")
+    served_model_name: str | None = setting(None, help="name under which the model is served")
+    device: str = setting("auto", choices=("auto", "cpu", "cuda"), help="where the model runs")
+    dtype: str = setting("auto", choices=("auto", "float32", "bfloat16", "float16"), help="of weights and activations")
+    load_format: str = setting("auto", choices=("auto", "safetensors", "dummy"), help="dummy: random weights")
+    quantization: str | None = setting(None, choices=("int8", "int4"), help="round weights to it as they load")
+    kv_cache_dtype: str = setting(
+        "auto", choices=("auto", "fp8"), help="auto: the model's; fp8: e4m3, half the memory and traffic (CUDA)"
+    )
+    max_model_len: int | None = setting(  # a prompt and an output have a token each at least
+        None, at_least=2, help="longest prompt plus output, in tokens; less needs less memory"
+    )
+    max_num_seqs: int = setting(64, at_least=1, decides=True, help="most sequences in one step")
+    max_num_batched_tokens: int = setting(512, at_least=1, decides=True, help="token budget of one step")
+    long_prefill_token_threshold: int | None = setting(  # see `for_streams`
+        None, at_least=0, decides=True, help=f"most tokens of a prompt in a step; 0 = all; none = {_CPU_CHUNK} on a CPU"
+    )
+    block_size: int = setting(16, at_least=1, decides=True, help="tokens in one block of the KV cache")
+    gpu_memory_utilization: float = setting(0.9, above=0, at_most=1, help="share of the GPU's memory to use")
+    kv_cache_memory_bytes: int | None = setting(None, at_least=1, help="size of the KV cache; takes KiB, MiB, GiB")
+    num_kv_blocks: int | None = setting(
+        None, at_least=1, help="number of blocks in the KV cache; overrides the measured size"
+    )
+    swap_space: float = setting(0.0, at_least=0, decides=True, help="GiB of host memory for swapped-out blocks")
+    enable_prefix_caching: bool = setting(True, decides=True, help="reuse the blocks of a shared prompt beginning")
+    enable_chunked_prefill: bool = setting(True, help="split long prompts over steps; always on")
+    batching_policy: str = setting(
+        "splitfuse",
+        choices=("splitfuse", "prefill_first", "decode_first", "static"),
+        decides=True,
+        help="what may share a step",
+    )
+    scheduling_policy: str = setting(
+        "fcfs", choices=("fcfs", "priority", "fair"), decides=True, help="which is first; fair: between keys, or users"
+    )
+    # May name keys, so it is not shown.
+    tenant_weights: dict[str, float] | None = setting(
+        None, repr=False, decides=True, help='shares of fair, as JSON: {"USER or API key": 2}; 1 for those not named'
+    )
+    preemption_mode: str = setting(
+        "auto", choices=("auto", "recompute", "swap"), decides=True, help="how a request is preempted"
+    )
+    target_itl_ms: float | None = setting(
+        None, above=0, decides=True, help="longest gap between tokens to aim at, in ms; sets each step's budget"
+    )
+    max_queue_size: int = setting(1024, at_least=1, help="requests that may wait; one more is answered 429")
+    max_queue_seconds: float | None = setting(
+        None, above=0, help="refuse (429) when the predicted time to a first token is longer"
+    )
+    async_scheduling: bool | None = setting(None, help="decide a step while the one before it runs; nothing = on a GPU")
+    enforce_eager: bool = setting(False, help="run without CUDA graphs")
+    seed: int = setting(0, decides=True, help="seed of requests that bring none")
+    num_threads: int | None = setting(
+        None, at_least=1, help="CPU threads of the model; nothing = the cores of this process"
+    )
+    log_steps: bool = setting(False, help="print one line per step")
+    record: str | None = setting(None, help="write every decision and arrival to this file, for `splitfuse replay`")
+    chat_template: str | None = setting(
+        None, help="file with a chat template, or the template itself, instead of the model's own"
+    )
+    speculative_config: dict[str, Any] | None = setting(
+        None, help='speculative decoding, as a JSON object: {"method": "ngram"} or {"model": "FOLDER"}'
+    )
+    speculative_model: str | None = setting(
+        None, help=f"short for it: ngram, or the draft model's id or folder (the demo model's: {DEMO_DRAFT})"
+    )
+    num_speculative_tokens: int | None = setting(None, help="most tokens to draft at once")
+
+    def __post_init__(self) -> None:
+        check(self)
+        for tenant, weight in (self.tenant_weights or {}).items():
+            if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
+                raise ConfigError(f"tenant_weights: the weight of {tenant!r} must be a number above 0, not {weight!r}")
+        for is_refused, message in _REFUSED:
+            if is_refused(self):
+                raise ConfigError(message)
+        _ = self.speculation  # checks it
+
+    def for_streams(self, device: str) -> "EngineConfig":
+        """The settings for readers who watch tokens come: on a CPU no prompt delays them by more than a chunk."""
+        if self.long_prefill_token_threshold is not None or self.target_itl_ms is not None or device != "cpu":
+            return self
+        return replace(self, long_prefill_token_threshold=_CPU_CHUNK)
+
+    @property
+    def speculation(self) -> SpeculativeConfig | None:
+        """How tokens are drafted, None if they are not. Raises ConfigError."""
+        if self.speculative_config is not None:
+            return SpeculativeConfig.from_dict(self.speculative_config)
+        if self.speculative_model is None:
+            return None
+        short = {"model": self.speculative_model, "num_speculative_tokens": self.num_speculative_tokens}
+        return SpeculativeConfig.from_dict(short)
+
+    @property
+    def model_name(self) -> str:
+        """The name under which the model is served."""
+        return self.served_model_name or (DEMO_MODEL if self.model is None else self.model)
+
+    @property
+    def is_demo(self) -> bool:
+        """Whether the bundled demo model is served."""
+        return self.model is None
+
+
+# Combinations that cannot work or are not built. The message of the first that holds is the refusal.
+_REFUSED: tuple[tuple[Callable[[EngineConfig], object], str], ...] = (
+    (
+        lambda c: c.model is not None and not c.model.strip(),
+        "model is an empty string; name a folder or hub id, or leave it out for the demo model",
+    ),
+    (lambda c: c.preemption_mode == "swap" and not c.swap_space, "preemption_mode swap needs swap_space, some GiB"),
+    (lambda c: c.tenant_weights and c.scheduling_policy != "fair", "tenant_weights need scheduling_policy fair"),
+    (
+        lambda c: c.speculative_config is not None and (c.speculative_model, c.num_speculative_tokens) != (None, None),
+        "speculative_config says all; leave speculative_model and num_speculative_tokens out",
+    ),
+    (
+        lambda c: c.num_speculative_tokens is not None and c.speculation is None,
+        "num_speculative_tokens: name the drafter: speculative_model ngram, or a model's folder",
+    ),
+    (lambda c: not c.enable_chunked_prefill, "enable_chunked_prefill is always on here; leave it out"),
+)

@@ -1,0 +1,103 @@
+"""Setting: everything about a setting, declared at its dataclass field.
+
+    max_num_seqs: int = setting(64, at_least=1, decides=True, help="most sequences in one step")
+
+The checks, the flag, the environment variable, the key of the config file and their help all follow from it.
+"""
+
+import dataclasses
+import math
+import operator
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeVar
+
+from ..errors import ConfigError
+
+ENV_PREFIX = "SPLITFUSE_"
+KIND_NAMES: dict[type, str] = {
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    tuple: "a string or a list of strings",
+    dict: "an object",
+}
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A field's declaration. None is allowed where it is the default; numbers are finite and within the bounds."""
+
+    name: str = ""
+    kind: type = str  # `int | None` is int, `tuple[str, ...]` is tuple
+    default: Any = None
+    help: str = ""
+    choices: tuple[str, ...] = ()
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    decides: bool = False  # a scheduler's decisions depend on it, so a recording holds it
+
+    @property
+    def flag(self) -> str:
+        """As `--max-num-seqs`."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """As `SPLITFUSE_MAX_NUM_SEQS`."""
+        return ENV_PREFIX + self.name.upper()
+
+    def fault(self, value: Any) -> str | None:
+        """What is wrong with the value, None if nothing. Strings and objects are left to those that read them."""
+        if value is None and self.default is None:
+            return None
+        if self.choices and value not in self.choices:
+            return f"{self.name} {value!r} is not one of {', '.join(self.choices)}"
+        if self.kind not in (bool, int, float) or self._is_number_within_bounds(value):
+            return None
+        words = [f" {words} {bound}" for words, _, bound in self._bounds()]
+        hint = f" ({self.help})" if self.help else ""
+        return f"{self.name} must be {KIND_NAMES[self.kind]}{' and'.join(words)}, not {value!r}{hint}"
+
+    def _is_number_within_bounds(self, value: Any) -> bool:
+        is_kind = type(value) is self.kind or (self.kind is float and type(value) is int)
+        return is_kind and math.isfinite(value) and all(holds(value, bound) for _, holds, bound in self._bounds())
+
+    def _bounds(self) -> list[tuple[str, Any, Any]]:
+        bounds = (("of at least", operator.ge, self.at_least), ("above", operator.gt, self.above))
+        return [each for each in (*bounds, ("at most", operator.le, self.at_most)) if each[2] is not None]
+
+
+def setting(default: _T, *, repr: bool = True, **declared: Any) -> _T:
+    """A dataclass field declared by the other arguments, which are Setting's. `repr=False` keeps it out of logs."""
+    return dataclasses.field(default=default, repr=repr, metadata={"setting": Setting(default=default, **declared)})
+
+
+@cache
+def settings_of(config: type) -> Mapping[str, Setting]:
+    """The settings of a config class by name, in the order of its fields."""
+    hints = typing.get_type_hints(config)
+    return {
+        field.name: dataclasses.replace(field.metadata["setting"], name=field.name, kind=_kind(hints[field.name]))
+        for field in dataclasses.fields(config)
+    }
+
+
+def check(config: Any) -> None:
+    """Raise ConfigError for the first field whose value its declaration does not allow."""
+    for name, declared in settings_of(config.__class__).items():
+        if fault := declared.fault(getattr(config, name)):
+            raise ConfigError(fault)
+
+
+def _kind(hint: Any) -> type:
+    if isinstance(hint, types.UnionType):
+        (hint,) = (part for part in typing.get_args(hint) if part is not types.NoneType)
+    kind: type = typing.get_origin(hint) or hint
+    return kind

@@ -1,0 +1,68 @@
+"""SpeculativeConfig: how tokens are drafted and how many, read from vLLM's names. Imports no torch."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import ConfigError
+from .setting import check, setting
+
+_NGRAM_NAMES = ("ngram", "[ngram]")  # as a model's name, which older versions of vLLM take
+_DRAFT_MODEL_TOKENS = 5  # num_speculative_tokens where none is given
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeculativeConfig:
+    """What `--speculative-config` comes to, with every default filled in. Raises ConfigError."""
+
+    method: str = setting("ngram", choices=("ngram", "draft_model"))
+    model: str = setting("")  # of draft_model: a folder or hub id
+    # Only a limit: the engine chooses how many are worth it.
+    num_speculative_tokens: int = setting(8, at_least=1, at_most=32)
+    # Of ngram: tokens of the shortest match; and of the longest, beyond which a match is no better.
+    prompt_lookup_min: int = setting(2, at_least=1, at_most=64)
+    prompt_lookup_max: int = setting(8, at_least=1, at_most=64)
+    adaptive: bool = setting(True)  # False: always num_speculative_tokens, whether they pay or not
+
+    def __post_init__(self) -> None:
+        check(self)
+        if not isinstance(self.model, str):
+            raise ConfigError("model must be a folder or hub id")
+        if self.method == "draft_model" and not self.model.strip():
+            raise ConfigError('method draft_model needs a "model", a folder or hub id')
+        if self.method == "ngram" and self.model:
+            raise ConfigError(f"method ngram has no model, but model {self.model!r} is given")
+        if self.prompt_lookup_min > self.prompt_lookup_max:
+            bounds = f"prompt_lookup_min {self.prompt_lookup_min} is more than prompt_lookup_max"
+            raise ConfigError(f"{bounds} {self.prompt_lookup_max}")
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> "SpeculativeConfig":
+        """Read the JSON object. A field set to null counts as absent. Raises ConfigError."""
+        try:
+            return cls(**_with_defaults(given))
+        except ConfigError as exc:
+            raise ConfigError(f"speculative_config: {exc}") from exc
+
+
+def _with_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields with those defaults that depend on other fields."""
+    known = [field.name for field in dataclasses.fields(SpeculativeConfig)]
+    if unknown := sorted(set(given) - set(known)):
+        raise ConfigError(f"{unknown[0]!r} is not known; known are {', '.join(known)}")
+    fields = {name: value for name, value in given.items() if value is not None}
+    if fields.get("model") in _NGRAM_NAMES:
+        fields = {"method": "ngram", **fields, "model": ""}
+    fields.setdefault("method", "draft_model" if fields.get("model") else None)  # None is refused
+    if fields["method"] == "draft_model":
+        if "prompt_lookup_min" in fields or "prompt_lookup_max" in fields:
+            raise ConfigError("prompt_lookup_min and prompt_lookup_max go with method ngram")
+        fields.setdefault("num_speculative_tokens", _DRAFT_MODEL_TOKENS)
+    # A default never contradicts the bound that is given.
+    least, most = fields.get("prompt_lookup_min"), fields.get("prompt_lookup_max")
+    if least is None and type(most) is int:
+        fields["prompt_lookup_min"] = min(SpeculativeConfig.prompt_lookup_min, most)
+    if most is None and type(least) is int:
+        fields["prompt_lookup_max"] = max(SpeculativeConfig.prompt_lookup_max, least)
+    return fields

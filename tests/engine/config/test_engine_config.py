@@ -1,0 +1,50 @@
+"""Settings that cannot work are refused in a line that says what they are for."""
+
+from typing import Any
+
+import pytest
+
+from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"block_size": 0},
+        {"max_num_seqs": -1},
+        {"max_model_len": 1},
+        {"gpu_memory_utilization": 1.5},
+        {"target_itl_ms": 0},
+        {"batching_policy": "lifo"},
+        {"preemption_mode": "swap"},
+        {"speculative_config": {}},
+        {"enable_chunked_prefill": False},
+        {"model": " "},
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        EngineConfig(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"block_size": True}, r"block_size must be an integer of at least 1, not True \(tokens in one block"),
+        ({"max_queue_seconds": 0}, "max_queue_seconds must be a number above 0, not 0"),
+        ({"gpu_memory_utilization": 1.5}, "must be a number above 0 and at most 1, not 1.5"),
+        ({"swap_space": float("inf")}, "swap_space must be a number of at least 0, not inf"),
+        ({"enforce_eager": "no"}, "enforce_eager must be true or false, not 'no'"),
+        ({"device": None}, "device None is not one of auto, cpu, cuda"),
+        ({"tenant_weights": {"a": 1}}, "tenant_weights need scheduling_policy fair"),
+        ({"tenant_weights": {"a": 0}, "scheduling_policy": "fair"}, "weight of 'a' must be a number above 0, not 0"),
+    ],
+)
+def test_a_refusal_says_what_is_allowed(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        EngineConfig(**settings)
+
+
+def test_none_is_allowed_where_it_is_the_default() -> None:
+    assert EngineConfig(num_threads=None, quantization=None) == EngineConfig()

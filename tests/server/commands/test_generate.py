@@ -1,0 +1,73 @@
+"""`splitfuse generate` and `chat` in a process of their own, as a terminal sees them."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+from serving import run_cli
+
+from splitfuse.engine.config import DEMO_FOLDER
+
+
+def test_generate():
+    result = run_cli("generate", "-p", "Once upon a time", "-n", "8", "--temperature", "0")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.strip()
+
+
+def test_chat():
+    lines = "Tell me a story.\n\nAnd another one.\n"
+    result = run_cli("chat", "-n", "12", "--temperature", "0", stdin=lines)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.splitlines() == ["splitfuse-demo-5m: Ctrl-C stops an answer, Ctrl-D ends"]
+    assert result.stdout.strip()
+
+
+def start_cli(*args):
+    """A command whose standard input and output the test holds."""
+    command = [sys.executable, "-m", "splitfuse.server", *args, "--num-threads", "1"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, text=True, **pipes)
+
+
+def test_ctrl_c_stops_generate():
+    with start_cli("generate", "-p", "Once upon a time", "-n", "2000") as process:
+        process.stdout.read(10)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stderr) == (130, "")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGPIPE")
+def test_a_closed_pipe_ends_generate():
+    with start_cli("generate", "-p", "Once upon a time", "-n", "2000") as process:
+        process.stdout.read(1)
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(60) == 141
+
+
+@pytest.fixture
+def talkative(tmp_path):
+    """The demo model without end tokens: it goes on until it is stopped."""
+    folder = tmp_path / "talkative"
+    shutil.copytree(DEMO_FOLDER, folder, ignore=shutil.ignore_patterns("*.py", "generation_config.json", "draft"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": None}))
+    return str(folder)
+
+
+def test_ctrl_c_stops_an_answer_and_ctrl_d_the_chat(talkative):
+    with start_cli("chat", talkative, "-n", "600") as process:
+        process.stdin.write("Hello\n")
+        process.stdin.flush()
+        process.stdout.read(10)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate("And again\n", timeout=60)
+    assert process.returncode == 0
+    assert len(stderr.splitlines()) == 1
+    assert len(stdout.strip().split("\n", 1)) == 2
+    assert len(stdout) > 600, "the second answer is whole"
