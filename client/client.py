@@ -1,28 +1,47 @@
-"""The plain client. What is sent and when lives in calls.py; here is only who calls what."""
+"""The plain client: submits, polls, streams and cancels over HTTP, and tries again where that makes sense."""
 
 import contextlib
+import math
+import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 import httpx
 
-from . import calls
-from .actions import Steps
-from .base import BaseClient, BaseStream
+from . import messages
+from .base import (
+    ANSWER_TIMEOUT_S,
+    CANCEL_TIMEOUT_S,
+    FIRST_POLL_BACKOFF_S,
+    MAX_POLL_BACKOFF_S,
+    MAX_POLL_S,
+    READ_TIMEOUT_S,
+    BaseClient,
+    BaseStream,
+    build,
+    must_be_cancelled,
+    raise_if_failed,
+    translated,
+)
+from .errors import APIConnectionError, APIError
 from .events import StreamEvent
-from .messages import Prompt, many
-from .results import Result
-from .sampling import Sampling, of_mii
-from .transport import Wire
+from .messages import Answer, Prompt, Request
+from .results import Result, read_result
+from .retry import Deadline
+from .sampling import Sampling, mii_fields, prompt_list
 
 
 class Client(BaseClient):
     """A server over HTTP. `timeout` bounds every call as a whole, streams and retries included (None: no bound).
 
     `base_url` and `api_key` default to SPLITFUSE_BASE_URL and SPLITFUSE_API_KEY. Safe to share between threads.
+    A read cannot be cut short from outside, so a silent stream may outlast the timeout by one read timeout.
     """
+
+    _sleep: Callable[[float], None] = staticmethod(time.sleep)
 
     def __init__(
         self,
@@ -38,22 +57,43 @@ class Client(BaseClient):
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
 
     def generate(self, prompt: Prompt, **sampling: Unpack[Sampling]) -> Result:
-        """Submit, wait, return the finished result. A caller who gives up (timeout, Ctrl-C) cancels the request."""
-        return self._wire().run(calls.generate(prompt, dict(sampling), self.patience))
+        """Submit, wait, return the finished result; leaving early (timeout, Ctrl-C) cancels the request."""
+        deadline = self.retry_policy.begin()
+        seq_id = self._submit(prompt, sampling, deadline)
+        try:
+            result = self._poll(seq_id, math.inf, deadline)
+        except BaseException as error:
+            if must_be_cancelled(error):
+                self._cancel(seq_id)
+            raise
+        return raise_if_failed(result)
 
     def __call__(
         self, prompts: str | Sequence[Prompt], *, max_new_tokens: int | None = None, **sampling: Unpack[Sampling]
     ) -> list[Result]:
-        """A prompt or many, a result for each: DeepSpeed-MII's shape. If one fails, the others are stopped."""
-        return self._wire().run(calls.generate_many(many(prompts), of_mii(sampling, max_new_tokens), self.patience))
+        """A prompt or many, a result for each: DeepSpeed-MII's shape. If one fails, the others are cancelled."""
+        deadline = self.retry_policy.begin()
+        fields = mii_fields(sampling, max_new_tokens)
+        seq_ids: list[str] = []
+        results: list[Result] = []
+        try:
+            for prompt in prompt_list(prompts):
+                seq_ids.append(self._submit(prompt, fields, deadline))
+            for seq_id in seq_ids:
+                results.append(raise_if_failed(self._poll(seq_id, math.inf, deadline)))
+        except BaseException:
+            for seq_id in seq_ids[len(results) :]:
+                self._cancel(seq_id)
+            raise
+        return results
 
     def submit(self, prompt: Prompt, **sampling: Unpack[Sampling]) -> "Job":
         """Submit and return at once."""
-        return self.job(self._wire().run(calls.submit_alone(prompt, dict(sampling), self.patience)))
+        return self.job(self._submit(prompt, sampling, self.retry_policy.begin()))
 
     def stream(self, prompt: Prompt, **sampling: Unpack[Sampling]) -> "Stream":
         """Submit and iterate over the events; leaving the iteration early cancels the request."""
-        stream = self._stream(calls.stream(prompt, dict(sampling), self.patience))
+        stream = Stream(self, submit=partial(self._submit, prompt, sampling))
         stream.start()
         return stream
 
@@ -63,11 +103,11 @@ class Client(BaseClient):
 
     def is_ready(self) -> bool:
         """Whether the server takes requests now."""
-        return self._wire().run(calls.probe("/ready", self.patience))
+        return self._probe("/ready")
 
     def is_healthy(self) -> bool:
         """Whether the server's engine makes progress."""
-        return self._wire().run(calls.probe("/health", self.patience))
+        return self._probe("/health")
 
     def close(self) -> None:
         """End open streams and close the connections."""
@@ -83,13 +123,61 @@ class Client(BaseClient):
     ) -> None:
         self.close()
 
-    def _wire(self) -> Wire:
-        return Wire(self._http)
+    def _submit(self, prompt: Prompt, sampling: Any, deadline: Deadline) -> str:
+        return self._ask(messages.submit(prompt, sampling), deadline).seq_id()
 
-    def _stream(self, steps: Steps[Result], seq_id: str | None = None) -> "Stream":
-        stream = Stream(self._wire(), steps, seq_id)
-        self._streams.add(stream)
-        return stream
+    def _poll(self, seq_id: str, seconds: float, deadline: Deadline) -> Result:
+        """The result once it is finished, or as it stands after `seconds`."""
+        until = deadline.elapsed() + seconds
+        backoff = FIRST_POLL_BACKOFF_S
+        while True:
+            asked = deadline.elapsed()
+            wait = deadline.left(at_most=min(max(until - asked, 0.0), MAX_POLL_S)) or 0.0
+            result = read_result(self._ask(messages.read(seq_id, wait), deadline).json())
+            now = deadline.elapsed()
+            if result.is_finished or now >= until:
+                return result
+            if now - asked < wait / 2:  # this server does not wait
+                self._sleep(min(backoff, until - now))
+                backoff = min(backoff * 2, MAX_POLL_BACKOFF_S)
+
+    def _cancel(self, seq_id: str) -> None:
+        """Tell the server that the result is not wanted; if that fails, the request ends by itself at max_tokens."""
+        with contextlib.suppress(APIError):
+            self._send(messages.cancel(seq_id), CANCEL_TIMEOUT_S)
+
+    def _probe(self, path: str) -> bool:
+        try:
+            return self._send(Request("GET", path), self.retry_policy.timeout).status == 200
+        except APIConnectionError:
+            return False
+
+    def _ask(self, request: Request, deadline: Deadline) -> Answer:
+        """Send until there is a good answer, the retries are used up, or an error says that they are of no use."""
+        num_failures = 0
+        while True:
+            try:
+                answer = self._send(request, deadline.left(at_most=ANSWER_TIMEOUT_S))
+                answer.raise_for_status()
+                return answer
+            except APIError as error:
+                if isinstance(error, APIConnectionError) and not request.is_repeatable:
+                    raise
+                num_failures += 1
+                self._sleep(deadline.backoff(error, num_failures=num_failures))
+
+    def _send(self, request: Request, timeout: float | None) -> Answer:
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        with translated(self.base_url), contextlib.closing(self._open(request, timeout)) as response:
+            content = bytearray()
+            for chunk in response.iter_bytes():
+                content += chunk
+                if time.monotonic() > until:
+                    raise TimeoutError("the answer trickles")
+            return Answer(response.status_code, response.headers, bytes(content))
+
+    def _open(self, request: Request, timeout: float | None) -> httpx.Response:
+        return self._http.send(build(self._http, request, timeout), stream=True)
 
 
 class Job:
@@ -108,50 +196,66 @@ class Job:
         Without `wait` it returns only what is finished, or raises APITimeoutError; with it, it never waits
         longer than the client's timeout. A failed request is a result with `error` set.
         """
-        return self._client._wire().run(calls.wait(self.seq_id, wait, self._client.patience))
+        client = self._client
+        return client._poll(self.seq_id, client._wait_limit(wait), client.retry_policy.begin())
 
     def stream(self, starting_after: int | None = None) -> "Stream":
         """The events from the beginning, or after the event with that id; leaving early leaves the request running."""
-        return self._client._stream(calls.follow(self.seq_id, starting_after, self._client.patience), self.seq_id)
+        return Stream(self._client, seq_id=self.seq_id, starting_after=starting_after)
 
     def cancel(self) -> None:
-        """Stop it if it runs, and make the server forget it."""
-        self._client._wire().run(calls.cancel(self.seq_id, self._client.patience))
+        """Stop it if it runs, and make the server forget it. Raises NotFoundError if there is no such request."""
+        self._client._ask(messages.cancel(self.seq_id), self._client.retry_policy.begin())
 
 
 class Stream(BaseStream):
     """Iterates over StreamEvents, re-attaching where the connection broke. The last event has the result."""
 
-    def __init__(self, wire: Wire, steps: Steps[Result], seq_id: str | None = None) -> None:
-        super().__init__(seq_id)
-        self._wire = wire
-        self._steps = steps
+    def __init__(
+        self,
+        client: Client,
+        *,
+        seq_id: str | None = None,
+        starting_after: int | None = None,
+        submit: Callable[[Deadline], str] | None = None,
+    ) -> None:
+        """`submit`: how to submit the request of this stream, if it is not one that was submitted before."""
+        super().__init__(client, seq_id=seq_id, starting_after=starting_after)
+        self._client = client
+        self._submit = submit
+        self._response: httpx.Response | None = None
+        self._chunks: Iterator[bytes] = iter(())
+        client._streams.add(self)
 
     def start(self) -> None:
-        """Submit, if that is still to be done."""
-        if self.seq_id is None and not self._has_ended:
-            self._advance()
+        """Submit, unless that is done."""
+        if self._submit is not None and self.seq_id is None and not self._has_ended:
+            try:
+                self.seq_id = self._submit(self._deadline)
+            except BaseException:
+                self._has_ended = True
+                raise
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> StreamEvent:
-        while not self._has_ended:
-            event = self._advance()
-            if event is not None:
-                return event
-        raise StopIteration
+        self.start()
+        try:
+            event = self._next_event()
+        except BaseException as error:
+            self._end(must_cancel=must_be_cancelled(error))
+            raise
+        if event is None:
+            raise StopIteration
+        if event.result is not None:
+            self.result = event.result
+            self._end(must_cancel=False)
+        return event
 
     def close(self) -> None:
         """End the stream; a request that this stream submitted is cancelled."""
-        if self._has_ended:
-            return
-        self._has_ended = True
-        try:
-            with contextlib.suppress(GeneratorExit):
-                self._wire.advance(self._steps, GeneratorExit())
-        finally:
-            self._wire.close()
+        self._end(must_cancel=True)
 
     def __enter__(self) -> Self:
         return self
@@ -165,15 +269,49 @@ class Stream(BaseStream):
         with contextlib.suppress(Exception):
             self.close()
 
-    def _advance(self) -> StreamEvent | None:
-        try:
-            event = self._note(self._wire.advance(self._steps))
-            if event is not None and event.result is not None:
-                self._note(self._wire.advance(self._steps))  # to its end, so that leaving now cancels nothing
-        except BaseException:
-            self._has_ended = True
-            self._wire.close()
-            raise
+    def _next_event(self) -> StreamEvent | None:
+        """None once the stream was closed, perhaps by another thread meanwhile."""
+        while not self._has_ended:
+            for event in self._events:
+                return event
+            try:
+                self._events = self._reader.feed(self._next_chunk())
+            except APIError as error:
+                if not self._has_ended:
+                    self._client._sleep(self._backoff(error))
+                    self._disconnect()
+        return None
+
+    def _next_chunk(self) -> bytes:
+        timeout = self._deadline.left(at_most=READ_TIMEOUT_S)
+        with translated(self._client.base_url):
+            if self._response is None:
+                self._connect(timeout)
+            chunk = next(self._chunks, None)
+        if chunk is None:
+            raise APIConnectionError(f"the stream of {self.seq_id} ended before its last event")
+        return chunk
+
+    def _connect(self, timeout: float | None) -> None:
+        assert self.seq_id is not None
+        request = messages.attach(self.seq_id, self._reader.last_event_id)
+        response = self._response = self._client._open(request, timeout)
+        content = b"" if response.status_code == 200 else response.read()
+        Answer(response.status_code, response.headers, content).raise_unless_stream()
+        self._chunks = response.iter_bytes()
+        self._reader.reattach()
+
+    def _disconnect(self) -> None:
+        response, self._response = self._response, None
+        if response is not None:
+            response.close()
+
+    def _end(self, *, must_cancel: bool) -> None:
         if self._has_ended:
-            self._wire.close()
-        return event
+            return
+        self._has_ended = True
+        try:
+            if must_cancel and self._submit is not None and self.seq_id is not None:
+                self._client._cancel(self.seq_id)
+        finally:
+            self._disconnect()

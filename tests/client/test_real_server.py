@@ -77,7 +77,7 @@ def test_several_outputs_are_told_apart_by_their_index(make_caller: MakeCaller, 
 
 def test_a_stream_cut_anywhere_is_whole(server: Server, answer: Result) -> None:
     with CuttingProxy(server.base_url) as proxy, Client(proxy.url, KEY) as client:
-        client.patience = dataclasses.replace(client.patience, first_pause=0.002)
+        client.retry_policy = dataclasses.replace(client.retry_policy, first_backoff_s=0.002)
         job = client.submit(PROMPT, **GREEDY)
         for limit in range(150, 1500, 90):
             proxy.limits.extend([limit, limit + 40])
@@ -145,6 +145,6 @@ def test_bench_serve_runs(server: Server, capsys: pytest.CaptureFixture[str]) ->
 
 def test_every_sampling_field_of_the_engine_has_a_keyword() -> None:
     names = {item.name for item in dataclasses.fields(SamplingParams)}
-    known = {name for name in names if not name.startswith("default_")}  # what a door fills in is no field of a request
-    of_the_door = {"model", "response_format"}  # the latter becomes structured_outputs
-    assert set(Sampling.__annotations__) - of_the_door == known
+    known = {name for name in names if not name.startswith("default_")}  # what an endpoint fills in is not a field
+    of_the_endpoint = {"model", "response_format"}  # the latter becomes structured_outputs
+    assert set(Sampling.__annotations__) - of_the_endpoint == known

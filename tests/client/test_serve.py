@@ -88,13 +88,13 @@ def test_a_port_that_was_taken_meanwhile_is_replaced(program: Path, monkeypatch:
     program.write_text("import sys\ntry:\n" + "".join(f"    {line}\n" for line in POLITE.splitlines()))
     with program.open("a") as file:
         file.write("except OSError as exc:\n    sys.exit(f'splitfuse: error: cannot listen: {exc}')\n")
-    monkeypatch.setattr(server_process, "LONGEST_GLANCE", 0.2)
-    free_port = server_process._free_port
+    monkeypatch.setattr(server_process, "PROBE_TIMEOUT_S", 0.2)
+    free_port = server_process.free_port
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         answers = iter([taken.getsockname()[1]])
-        monkeypatch.setattr(server_process, "_free_port", lambda host: next(answers, None) or free_port(host))
+        monkeypatch.setattr(server_process, "free_port", lambda host: next(answers, None) or free_port(host))
         with serve() as server:
             assert server.base_url != f"http://127.0.0.1:{taken.getsockname()[1]}"
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -145,6 +146,18 @@ def test_break_in_a_for_loop_cancels(stand_in: StandIn) -> None:
         with client.stream("text") as stream:
             next(stream)
         assert len(stand_in.script.paths("DELETE")) == 2
+
+
+def test_a_stream_that_another_thread_closes_ends(stand_in: StandIn) -> None:
+    stand_in.script.hold_after = 2
+    with Client(stand_in.url) as client, ThreadPoolExecutor(1) as pool:
+        stream = client.stream("text")
+        next(stream)
+        rest = pool.submit(list, stream)
+        assert not stand_in.script.cancelled.is_set()
+        stream.close()
+        assert [event.text for event in rest.result(10)] in ([PIECES[1]], [])
+    assert stand_in.script.paths("DELETE") == [f"/result/{SEQ_ID}"]
 
 
 async def test_break_in_an_async_for_loop_cancels(stand_in: StandIn) -> None:
