@@ -6,26 +6,12 @@ import math
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any, Self, Unpack, cast
 
 import httpx
 
-from . import messages
-from .base import (
-    ANSWER_TIMEOUT_S,
-    CANCEL_TIMEOUT_S,
-    FIRST_POLL_BACKOFF_S,
-    MAX_POLL_BACKOFF_S,
-    MAX_POLL_S,
-    READ_TIMEOUT_S,
-    BaseClient,
-    BaseStream,
-    build,
-    must_be_cancelled,
-    raise_if_failed,
-    translated,
-)
+from . import base, messages
+from .base import BaseClient, BaseStream, translated
 from .errors import APIConnectionError, APIError
 from .events import StreamEvent
 from .messages import Answer, Prompt, Request
@@ -60,10 +46,10 @@ class AsyncClient(BaseClient):
         try:
             result = await self._poll(seq_id, math.inf, deadline)
         except BaseException as error:
-            if must_be_cancelled(error):
+            if base.must_be_cancelled(error):
                 await self._cancel(seq_id)
             raise
-        return raise_if_failed(result)
+        return base.raise_if_failed(result)
 
     async def __call__(
         self, prompts: str | Sequence[Prompt], *, max_new_tokens: int | None = None, **sampling: Unpack[Sampling]
@@ -77,7 +63,7 @@ class AsyncClient(BaseClient):
             for prompt in prompt_list(prompts):
                 seq_ids.append(await self._submit(prompt, fields, deadline))
             for seq_id in seq_ids:
-                results.append(raise_if_failed(await self._poll(seq_id, math.inf, deadline)))
+                results.append(base.raise_if_failed(await self._poll(seq_id, math.inf, deadline)))
         except BaseException:
             for seq_id in seq_ids[len(results) :]:
                 await self._cancel(seq_id)
@@ -116,9 +102,7 @@ class AsyncClient(BaseClient):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _submit(self, prompt: Prompt, sampling: Any, deadline: Deadline) -> str:
@@ -127,22 +111,22 @@ class AsyncClient(BaseClient):
     async def _poll(self, seq_id: str, seconds: float, deadline: Deadline) -> Result:
         """The result once it is finished, or as it stands after `seconds`."""
         until = deadline.elapsed() + seconds
-        backoff = FIRST_POLL_BACKOFF_S
+        backoff = base.FIRST_POLL_BACKOFF_S
         while True:
             asked = deadline.elapsed()
-            wait = deadline.left(at_most=min(max(until - asked, 0.0), MAX_POLL_S)) or 0.0
+            wait = deadline.left(at_most=min(max(until - asked, 0.0), base.MAX_POLL_S)) or 0.0
             result = read_result((await self._ask(messages.read(seq_id, wait), deadline)).json())
             now = deadline.elapsed()
             if result.is_finished or now >= until:
                 return result
             if now - asked < wait / 2:  # this server does not wait
                 await self._sleep(min(backoff, until - now))
-                backoff = min(backoff * 2, MAX_POLL_BACKOFF_S)
+                backoff = min(backoff * 2, base.MAX_POLL_BACKOFF_S)
 
     async def _cancel(self, seq_id: str) -> None:
         """Tell the server that the result is not wanted; if that fails, the request ends by itself at max_tokens."""
         with contextlib.suppress(APIError):
-            await self._send(messages.cancel(seq_id), CANCEL_TIMEOUT_S)
+            await self._send(messages.cancel(seq_id), base.CANCEL_TIMEOUT_S)
 
     async def _probe(self, path: str) -> bool:
         try:
@@ -155,7 +139,7 @@ class AsyncClient(BaseClient):
         num_failures = 0
         while True:
             try:
-                answer = await self._send(request, deadline.left(at_most=ANSWER_TIMEOUT_S))
+                answer = await self._send(request, deadline.left(at_most=base.ANSWER_TIMEOUT_S))
                 answer.raise_for_status()
                 return answer
             except APIError as error:
@@ -166,7 +150,7 @@ class AsyncClient(BaseClient):
 
     async def _send(self, request: Request, seconds: float | None) -> Answer:
         async with self._within(seconds):
-            response = await self._http.send(build(self._http, request, seconds))
+            response = await self._http.send(base.build(self._http, request, seconds))
         return Answer(response.status_code, response.headers, response.content)
 
     @contextlib.asynccontextmanager
@@ -240,7 +224,7 @@ class AsyncStream(BaseStream):
         try:
             event = await self._next_event()
         except BaseException as error:
-            await self._end(must_cancel=must_be_cancelled(error))
+            await self._end(must_cancel=base.must_be_cancelled(error))
             raise
         if event is None:
             raise StopAsyncIteration
@@ -258,9 +242,7 @@ class AsyncStream(BaseStream):
     async def __aenter__(self) -> Self:
         return await self.start()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def __del__(self) -> None:
@@ -287,7 +269,7 @@ class AsyncStream(BaseStream):
     async def _next_chunk(self) -> bytes:
         if self._chunks is None:
             self._chunks = await self._connect()
-        async with self._client._within(self._deadline.left(at_most=READ_TIMEOUT_S)):
+        async with self._client._within(self._deadline.left(at_most=base.READ_TIMEOUT_S)):
             chunk = await anext(self._chunks, None)
         if chunk is None:
             raise APIConnectionError(f"the stream of {self.seq_id} ended before its last event")
@@ -295,8 +277,8 @@ class AsyncStream(BaseStream):
 
     async def _connect(self) -> AsyncGenerator[bytes, None]:
         assert self.seq_id is not None
-        client, timeout = self._client, self._deadline.left(at_most=READ_TIMEOUT_S)
-        request = build(client._http, messages.attach(self.seq_id, self._reader.last_event_id), timeout)
+        client, timeout = self._client, self._deadline.left(at_most=base.READ_TIMEOUT_S)
+        request = base.build(client._http, messages.attach(self.seq_id, self._reader.last_event_id), timeout)
         async with client._within(timeout):
             response = self._response = await client._http.send(request, stream=True)
             content = b"" if response.status_code == 200 else await response.aread()
@@ -308,7 +290,8 @@ class AsyncStream(BaseStream):
         chunks, self._chunks = self._chunks, None
         response, self._response = self._response, None
         if chunks is not None:
-            await chunks.aclose()
+            with contextlib.suppress(RuntimeError):  # another task reads: it ends with the response
+                await chunks.aclose()
         if response is not None:
             await response.aclose()
 

@@ -6,26 +6,12 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any, Self, Unpack
 
 import httpx
 
-from . import messages
-from .base import (
-    ANSWER_TIMEOUT_S,
-    CANCEL_TIMEOUT_S,
-    FIRST_POLL_BACKOFF_S,
-    MAX_POLL_BACKOFF_S,
-    MAX_POLL_S,
-    READ_TIMEOUT_S,
-    BaseClient,
-    BaseStream,
-    build,
-    must_be_cancelled,
-    raise_if_failed,
-    translated,
-)
+from . import base, messages
+from .base import BaseClient, BaseStream, translated
 from .errors import APIConnectionError, APIError
 from .events import StreamEvent
 from .messages import Answer, Prompt, Request
@@ -63,10 +49,10 @@ class Client(BaseClient):
         try:
             result = self._poll(seq_id, math.inf, deadline)
         except BaseException as error:
-            if must_be_cancelled(error):
+            if base.must_be_cancelled(error):
                 self._cancel(seq_id)
             raise
-        return raise_if_failed(result)
+        return base.raise_if_failed(result)
 
     def __call__(
         self, prompts: str | Sequence[Prompt], *, max_new_tokens: int | None = None, **sampling: Unpack[Sampling]
@@ -80,7 +66,7 @@ class Client(BaseClient):
             for prompt in prompt_list(prompts):
                 seq_ids.append(self._submit(prompt, fields, deadline))
             for seq_id in seq_ids:
-                results.append(raise_if_failed(self._poll(seq_id, math.inf, deadline)))
+                results.append(base.raise_if_failed(self._poll(seq_id, math.inf, deadline)))
         except BaseException:
             for seq_id in seq_ids[len(results) :]:
                 self._cancel(seq_id)
@@ -118,9 +104,7 @@ class Client(BaseClient):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _submit(self, prompt: Prompt, sampling: Any, deadline: Deadline) -> str:
@@ -129,22 +113,22 @@ class Client(BaseClient):
     def _poll(self, seq_id: str, seconds: float, deadline: Deadline) -> Result:
         """The result once it is finished, or as it stands after `seconds`."""
         until = deadline.elapsed() + seconds
-        backoff = FIRST_POLL_BACKOFF_S
+        backoff = base.FIRST_POLL_BACKOFF_S
         while True:
             asked = deadline.elapsed()
-            wait = deadline.left(at_most=min(max(until - asked, 0.0), MAX_POLL_S)) or 0.0
+            wait = deadline.left(at_most=min(max(until - asked, 0.0), base.MAX_POLL_S)) or 0.0
             result = read_result(self._ask(messages.read(seq_id, wait), deadline).json())
             now = deadline.elapsed()
             if result.is_finished or now >= until:
                 return result
             if now - asked < wait / 2:  # this server does not wait
                 self._sleep(min(backoff, until - now))
-                backoff = min(backoff * 2, MAX_POLL_BACKOFF_S)
+                backoff = min(backoff * 2, base.MAX_POLL_BACKOFF_S)
 
     def _cancel(self, seq_id: str) -> None:
         """Tell the server that the result is not wanted; if that fails, the request ends by itself at max_tokens."""
         with contextlib.suppress(APIError):
-            self._send(messages.cancel(seq_id), CANCEL_TIMEOUT_S)
+            self._send(messages.cancel(seq_id), base.CANCEL_TIMEOUT_S)
 
     def _probe(self, path: str) -> bool:
         try:
@@ -157,7 +141,7 @@ class Client(BaseClient):
         num_failures = 0
         while True:
             try:
-                answer = self._send(request, deadline.left(at_most=ANSWER_TIMEOUT_S))
+                answer = self._send(request, deadline.left(at_most=base.ANSWER_TIMEOUT_S))
                 answer.raise_for_status()
                 return answer
             except APIError as error:
@@ -177,7 +161,7 @@ class Client(BaseClient):
             return Answer(response.status_code, response.headers, bytes(content))
 
     def _open(self, request: Request, timeout: float | None) -> httpx.Response:
-        return self._http.send(build(self._http, request, timeout), stream=True)
+        return self._http.send(base.build(self._http, request, timeout), stream=True)
 
 
 class Job:
@@ -244,7 +228,7 @@ class Stream(BaseStream):
         try:
             event = self._next_event()
         except BaseException as error:
-            self._end(must_cancel=must_be_cancelled(error))
+            self._end(must_cancel=base.must_be_cancelled(error))
             raise
         if event is None:
             raise StopIteration
@@ -260,9 +244,7 @@ class Stream(BaseStream):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __del__(self) -> None:
@@ -283,7 +265,7 @@ class Stream(BaseStream):
         return None
 
     def _next_chunk(self) -> bytes:
-        timeout = self._deadline.left(at_most=READ_TIMEOUT_S)
+        timeout = self._deadline.left(at_most=base.READ_TIMEOUT_S)
         with translated(self._client.base_url):
             if self._response is None:
                 self._connect(timeout)

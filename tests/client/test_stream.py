@@ -172,6 +172,26 @@ async def test_break_in_an_async_for_loop_cancels(stand_in: StandIn) -> None:
     assert len(stand_in.script.paths("DELETE")) == 2
 
 
+async def test_a_stream_that_another_task_closes_ends(stand_in: StandIn) -> None:
+    stand_in.script.hold_after = 2
+    async with AsyncClient(stand_in.url) as client:
+        stream = await client.stream("text")
+        first_event = asyncio.Event()
+
+        async def read() -> int:
+            num_events = 0
+            async for _ in stream:
+                first_event.set()
+                num_events += 1
+            return num_events
+
+        reader = asyncio.create_task(read())
+        await first_event.wait()
+        await stream.close()
+        assert await asyncio.wait_for(reader, 10) <= 2
+    assert stand_in.script.paths("DELETE") == [f"/result/{SEQ_ID}"]
+
+
 async def test_a_cancelled_task_cancels_its_request(stand_in: StandIn) -> None:
     stand_in.script.unfinished_polls, stand_in.script.honours_wait = 1000, True
     async with AsyncClient(stand_in.url) as client:
