@@ -24,7 +24,7 @@ from .arrivals import arrivals
 from .latency import KINDS, Outcome, summarize
 from .openai_stream import Target, measure
 from .options import CAUTIOUS_VOCAB_SIZE, LoadOptions, parse_options
-from .traces import TraceError, TraceRow, read_trace, scaled
+from .traces import TraceError, TraceRow, read_trace
 from .workload import Demand, PromptMaker, random_rows
 
 LONGEST_SILENCE = 600.0  # seconds without a byte before a request counts as failed
@@ -150,8 +150,7 @@ def _demands(options: LoadOptions, served: ServedModel) -> tuple[list[Demand], D
 
 def _rows(options: LoadOptions, source: random.Random) -> list[TraceRow]:
     if options.trace is not None:
-        rows = read_trace(options.trace, limit=options.num_prompts)
-        return [scaled(row, scale=options.scale, stretch=options.stretch) for row in rows]
+        return read_trace(options.trace, scale=options.scale, stretch=options.stretch, limit=options.num_prompts)
     return random_rows(
         options.num_prompts or 100,
         input_len=options.random_input_len,

@@ -79,7 +79,7 @@ def _demand_flags(add: Callable[..., Any]) -> None:
     add("--random-output-len", type=_count, default=128, metavar="N", help="tokens to generate, default 128")
     add("--random-range-ratio", type=_ratio, default=0.0, metavar="R", help="lengths vary by this share, default 0")
     add("--trace", type=Path, metavar="FILE", help="recorded lengths and arrivals, CSV or JSON lines")
-    add("--scale", type=_positive, default=1.0, metavar="S", help="divide a trace's lengths (8 and 0.125: an eighth)")
+    add("--scale", type=_positive, default=1.0, metavar="S", help="multiply all lengths of a trace, default 1")
     add("--seed", type=int, default=0, help="a seed used before may meet its own prompts in the server's prefix cache")
     add("--text", action="store_true", help="prompts are words, not token ids; lengths are then roughly right only")
     vocab = f"token ids stay below it; default: what /v1/models says, else {CAUTIOUS_VOCAB_SIZE}"
@@ -95,7 +95,13 @@ def _pace_flags(add: Callable[..., Any]) -> None:
         metavar="B",
         help="gamma shape of the gaps; 1 Poisson, below: bursts",
     )
-    add("--stretch", type=_positive, default=1.0, metavar="S", help="multiply a trace's gaps")
+    add(
+        "--stretch",
+        type=_positive,
+        default=1.0,
+        metavar="S",
+        help="multiply a trace's times, default 1",
+    )
     add("--max-concurrency", type=_count, metavar="N", help="most requests at once: a closed loop")
 
 

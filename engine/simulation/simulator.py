@@ -15,9 +15,8 @@ from ..request import Request
 from ..sampling_params import SamplingParams
 from ..scheduler.budget import step_budget
 from ..scheduler.cost_model import CostModel
-from .arrival_trace import TraceRequest, prompt_token_ids
 from .recording import make_scheduler
-from .slo import Served
+from .requests import Arrival, Served
 
 _TOKEN = SampledToken(1)
 _PARAMS = SamplingParams()
@@ -66,7 +65,7 @@ class Simulation:
         self._target_s = None if config.target_itl_ms is None else config.target_itl_ms / 1000
         self._log = log
 
-    def run(self, load: Sequence[TraceRequest], *, num_clients: int | None = None) -> None:
+    def run(self, load: Sequence[Arrival], *, num_clients: int | None = None) -> None:
         """Serve the load to its end: each request at its time, or in a closed loop of so many clients."""
         upcoming = deque(load)
         start = time.perf_counter()
@@ -83,7 +82,7 @@ class Simulation:
         self.wall_s += time.perf_counter() - start
         assert not self.scheduler.has_work, "the scheduler is stuck"
 
-    def _add_arrivals(self, upcoming: deque[TraceRequest], num_clients: int | None) -> None:
+    def _add_arrivals(self, upcoming: deque[Arrival], num_clients: int | None) -> None:
         scheduler = self.scheduler
         if num_clients is None:
             while upcoming and upcoming[0].arrival_s <= self.now:
@@ -93,18 +92,20 @@ class Simulation:
             while upcoming and len(scheduler.running) + len(scheduler.waiting) < num_clients:
                 self._add(upcoming.popleft(), self.now)
 
-    def _add(self, load: TraceRequest, arrival_s: float) -> None:
+    def _add(self, load: Arrival, arrival_s: float) -> None:
         name = str(len(self.served) + self.num_refused)
         max_num_tokens = load.prompt_len + load.output_len
         if max_num_tokens > self._num_blocks * self.config.block_size:
             self.num_refused += 1
             return
-        by_content = self.config.enable_prefix_caching
+        if self.config.enable_prefix_caching:
+            assert load.prompt is not None, "requests without contents would share their blocks"
+            token_ids = list(load.prompt())
+        else:
+            token_ids = [0] * load.prompt_len
         request = _SimulatedRequest(
             request_id=name,
-            prompt_token_ids=(
-                prompt_token_ids(load, name=name, seed=self.config.seed) if by_content else [0] * load.prompt_len
-            ),
+            prompt_token_ids=token_ids,
             params=_PARAMS,
             max_num_tokens=max_num_tokens,
             seed=0,

@@ -17,10 +17,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from splitfuse.client.bench.latency import percentile
 from splitfuse.engine.batch import Batch, Moves, RowResult, SampledToken
 from splitfuse.engine.config import DEMO_FOLDER
 from splitfuse.engine.models.registry import read_model_config
-from splitfuse.engine.simulation.slo import percentile
 
 ENDPOINTS = ("/v1/completions", "/generate")
 PROMPT_LEN = 16

@@ -28,11 +28,10 @@ from options import model_folder, parser_of
 from processes import PeerProcess, Worker, end_children_on_sigterm, python_of
 
 from splitfuse.client.bench.cli import LONGEST_SILENCE, drive
-from splitfuse.client.bench.latency import Outcome
+from splitfuse.client.bench.latency import Outcome, percentile
 from splitfuse.client.bench.openai_stream import Target, measure
 from splitfuse.client.bench.workload import Demand
 from splitfuse.engine.bench_offline import SHAPES
-from splitfuse.engine.simulation.slo import percentile
 
 OURS, OFFLINE = "splitfuse", "splitfuse offline"
 START_S = 300.0

@@ -208,7 +208,7 @@ def test_a_trace_sets_lengths_and_times(model: Model, tmp_path: Path, capsys: py
     names = ("timestamp", "input_length", "output_length", "hash_ids")
     trace = tmp_path / "trace.jsonl"
     trace.write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows))
-    assert cli.main(["--base-url", model.url, "--trace", str(trace), "--scale", "8", "--stretch", "2"]) == 0
+    assert cli.main(["--base-url", model.url, "--trace", str(trace), "--scale", "0.125", "--stretch", "2"]) == 0
     asked = sorted((len(body["prompt"]), body["max_tokens"]) for body in model.bodies[1:])
     assert asked == [(10, 2), (20, 1)]
     ten, twenty = sorted((body["prompt"] for body in model.bodies[1:]), key=len)
