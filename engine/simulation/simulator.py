@@ -176,7 +176,6 @@ class Simulation:
 
     def _write(self, batch: Batch, sampled: Sequence[_SimulatedRequest], start: float) -> None:
         assert self._log is not None
-        gaps = [self.now - request.token_times[-1] for request in sampled if request.token_times]
         num_decode_tokens = batch.num_decode_tokens
         running = self.scheduler.running
         stats = StepStats(
@@ -190,6 +189,7 @@ class Simulation:
             num_used_blocks=len({block for request in running for block in request.block_table}),
             num_blocks=self._num_blocks,
             num_preempted=self.scheduler.num_preemptions - self._num_preemptions_logged,
+            itls=tuple(self.now - request.token_times[-1] for request in sampled if request.token_times),
         )
         self._num_preemptions_logged = self.scheduler.num_preemptions
-        print(f"{stats} time={self.now:.6f} gap_ms={max(gaps, default=0.0) * 1e3:.1f}", file=self._log)
+        print(stats, file=self._log)

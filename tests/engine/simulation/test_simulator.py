@@ -151,4 +151,4 @@ def test_the_step_log_is_the_servers_line() -> None:
     assert len(lines) == simulation.num_steps == 3
     assert lines[0].startswith("[Step=0] prefill_tokens=12 decode_tokens=0 running=2 waiting=0 blocks=2/50 ")
     assert lines[1].startswith("[Step=1] prefill_tokens=0 decode_tokens=2 ")
-    assert lines[1].endswith("time=3.400000 gap_ms=1200.0")
+    assert lines[1].endswith("time=3.4000 gap_ms=1200.0")
