@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from splitfuse.client import Server, serve
+
 from .callers import CALLERS, Caller
 from .server_thread import ServerThread
 from .stand_in import Script, StandIn
 
 MakeCaller = Callable[..., Caller]
+KEY = "a-key-for-tests"
 
 
 @pytest.fixture(autouse=True)
@@ -18,6 +21,13 @@ def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment of whoever runs the tests decides nothing."""
     monkeypatch.delenv("SPLITFUSE_BASE_URL", raising=False)
     monkeypatch.delenv("SPLITFUSE_API_KEY", raising=False)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """`splitfuse serve` on the demo model; with a key, so that every test also shows that the key is sent."""
+    with serve(api_key=KEY, dtype="float32", max_num_seqs=8, kv_cache_memory_bytes="64MiB") as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

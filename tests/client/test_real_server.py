@@ -3,7 +3,6 @@
 import asyncio
 import dataclasses
 import itertools
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -16,25 +15,16 @@ from splitfuse.client import (
     NotFoundError,
     Result,
     Server,
-    serve,
 )
 from splitfuse.client.bench import cli
 from splitfuse.client.sampling import Sampling
 from splitfuse.engine import SamplingParams
 
-from .conftest import MakeCaller
+from .conftest import KEY, MakeCaller
 from .cutting_proxy import CuttingProxy
 
 PROMPT = "Once upon a time"
-KEY = "a-key-for-tests"
 GREEDY: Sampling = {"temperature": 0.0, "max_tokens": 12, "ignore_eos": True}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """A server with a key, so that every test also shows that the key is sent."""
-    with serve(api_key=KEY, dtype="float32", max_num_seqs=8, kv_cache_memory_bytes="64MiB") as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
