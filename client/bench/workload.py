@@ -17,7 +17,7 @@ _WORDS = (
 
 
 @dataclass(frozen=True)
-class Demand:
+class LoadRequest:
     """One request to send: its prompt, the tokens to generate, its time in seconds after the start of the run."""
 
     prompt: Sequence[int] | str

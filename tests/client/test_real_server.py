@@ -126,8 +126,8 @@ async def test_many_at_once(server: Server, answer: Result) -> None:
 
 
 def test_bench_serve_runs(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    words = "--num-prompts 4 --random-input-len 16 --random-output-len 8 --ignore-eos --max-concurrency 2"
-    assert cli.main(["--base-url", server.base_url, "--api-key", KEY, *words.split()]) == 0
+    argv = "--num-prompts 4 --random-input-len 16 --random-output-len 8 --ignore-eos --max-concurrency 2"
+    assert cli.main(["--base-url", server.base_url, "--api-key", KEY, *argv.split()]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "Successful requests: 4" in out
     assert "Total input tokens: 64 Total generated tokens: 32" in out

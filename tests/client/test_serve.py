@@ -15,7 +15,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200 if self.path == "/ready" else 404)
         self.end_headers()
-    def log_message(self, *words):
+    def log_message(self, *args):
         pass
 print("arguments", *sys.argv[1:])
 print("key", os.environ.get("SPLITFUSE_API_KEY"))
@@ -37,7 +37,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def arguments_of(server: Server) -> str:
-    """The words that the program was started with."""
+    """The arguments that the program was started with."""
     return server.output().partition("arguments ")[2].partition("\n")[0]
 
 
@@ -78,7 +78,7 @@ def test_a_server_that_takes_too_long_is_stopped(program: Path) -> None:
         serve(ready_timeout=0.2)
 
 
-def test_a_server_that_does_not_listen_to_reason_is_killed(program: Path) -> None:
+def test_a_server_that_ignores_sigterm_is_killed(program: Path) -> None:
     program.write_text(DEAF)
     server = serve()
     assert server.stop(timeout=0.2) == -9
