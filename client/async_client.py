@@ -46,7 +46,7 @@ class AsyncClient(BaseClient):
         try:
             result = await self._poll(seq_id, math.inf, deadline)
         except BaseException as error:
-            if base.must_be_cancelled(error):
+            if base.is_unfinished_after(error):
                 await self._cancel(seq_id)
             raise
         return base.raise_if_failed(result)
@@ -196,7 +196,7 @@ class AsyncStream(BaseStream):
         submit: Callable[[Deadline], Awaitable[str]] | None = None,
     ) -> None:
         """`submit`: how to submit the request of this stream, if it is not one that was submitted before."""
-        super().__init__(client, seq_id=seq_id, starting_after=starting_after)
+        super().__init__(client, seq_id, starting_after=starting_after)
         self._client = client
         self._submit = submit
         self._response: httpx.Response | None = None
@@ -224,18 +224,18 @@ class AsyncStream(BaseStream):
         try:
             event = await self._next_event()
         except BaseException as error:
-            await self._end(must_cancel=base.must_be_cancelled(error))
+            await self._end(is_unfinished=base.is_unfinished_after(error))
             raise
         if event is None:
             raise StopAsyncIteration
         if event.result is not None:
             self.result = event.result
-            await self._end(must_cancel=False)
+            await self._end(is_unfinished=False)
         return event
 
     async def close(self) -> None:
         """End the stream; a request that this stream submitted is cancelled."""
-        await self._end(must_cancel=True)
+        await self._end(is_unfinished=True)
 
     aclose = close
 
@@ -295,12 +295,12 @@ class AsyncStream(BaseStream):
         if response is not None:
             await response.aclose()
 
-    async def _end(self, *, must_cancel: bool) -> None:
+    async def _end(self, *, is_unfinished: bool) -> None:
         if self._has_ended:
             return
         self._has_ended = True
         try:
-            if must_cancel and self._submit is not None and self.seq_id is not None:
+            if is_unfinished and self._submit is not None and self.seq_id is not None:
                 await self._client._cancel(self.seq_id)
         finally:
             await self._disconnect()

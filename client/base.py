@@ -57,11 +57,13 @@ class BaseClient:
 class BaseStream:
     """`seq_id`, and after the end `result`; how far the events were read, over all connections."""
 
-    def __init__(self, client: BaseClient, *, seq_id: str | None, starting_after: int | None) -> None:
+    def __init__(
+        self, client: BaseClient, seq_id: str | None, *, starting_after: int | None, deadline: Deadline | None = None
+    ) -> None:
         self.seq_id = seq_id
         self.result: Result | None = None
         self._policy = client.retry_policy
-        self._begun: Deadline | None = None
+        self._begun = deadline
         self._has_ended = False
         self._reader = EventReader(starting_after)
         self._events: Iterator[StreamEvent] = iter(())  # of the last chunk
@@ -110,7 +112,7 @@ def translated(base_url: str) -> Iterator[None]:
         raise not_reachable(base_url, str(exc) or type(exc).__name__) from exc
 
 
-def must_be_cancelled(error: BaseException) -> bool:
+def is_unfinished_after(error: BaseException) -> bool:
     """Whether the request may still run after `error`: the caller left or ran out of time, the server did not fail."""
     return not isinstance(error, APIError) or isinstance(error, APITimeoutError)
 

@@ -5,7 +5,6 @@ import math
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any, Self, Unpack
 
 import httpx
@@ -49,7 +48,7 @@ class Client(BaseClient):
         try:
             result = self._poll(seq_id, math.inf, deadline)
         except BaseException as error:
-            if base.must_be_cancelled(error):
+            if base.is_unfinished_after(error):
                 self._cancel(seq_id)
             raise
         return base.raise_if_failed(result)
@@ -79,9 +78,8 @@ class Client(BaseClient):
 
     def stream(self, prompt: Prompt, **sampling: Unpack[Sampling]) -> "Stream":
         """Submit and iterate over the events; leaving the iteration early cancels the request."""
-        stream = Stream(self, submit=partial(self._submit, prompt, sampling))
-        stream.start()
-        return stream
+        deadline = self.retry_policy.begin()
+        return Stream(self, self._submit(prompt, sampling, deadline), submitted=deadline)
 
     def job(self, seq_id: str) -> "Job":
         """A request that was submitted before, perhaps by another process."""
@@ -185,7 +183,7 @@ class Job:
 
     def stream(self, starting_after: int | None = None) -> "Stream":
         """The events from the beginning, or after the event with that id; leaving early leaves the request running."""
-        return Stream(self._client, seq_id=self.seq_id, starting_after=starting_after)
+        return Stream(self._client, self.seq_id, starting_after=starting_after)
 
     def cancel(self) -> None:
         """Stop it if it runs, and make the server forget it. Raises NotFoundError if there is no such request."""
@@ -196,50 +194,36 @@ class Stream(BaseStream):
     """Iterates over StreamEvents, re-attaching where the connection broke. The last event has the result."""
 
     def __init__(
-        self,
-        client: Client,
-        *,
-        seq_id: str | None = None,
-        starting_after: int | None = None,
-        submit: Callable[[Deadline], str] | None = None,
+        self, client: Client, seq_id: str, *, starting_after: int | None = None, submitted: Deadline | None = None
     ) -> None:
-        """`submit`: how to submit the request of this stream, if it is not one that was submitted before."""
-        super().__init__(client, seq_id=seq_id, starting_after=starting_after)
+        """`submitted`: the deadline of a request that was submitted for this stream, and ends with it."""
+        super().__init__(client, seq_id, starting_after=starting_after, deadline=submitted)
+        self.seq_id: str = seq_id
         self._client = client
-        self._submit = submit
+        self._owns_request = submitted is not None
         self._response: httpx.Response | None = None
         self._chunks: Iterator[bytes] = iter(())
         client._streams.add(self)
-
-    def start(self) -> None:
-        """Submit, unless that is done."""
-        if self._submit is not None and self.seq_id is None and not self._has_ended:
-            try:
-                self.seq_id = self._submit(self._deadline)
-            except BaseException:
-                self._has_ended = True
-                raise
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> StreamEvent:
-        self.start()
         try:
             event = self._next_event()
         except BaseException as error:
-            self._end(must_cancel=base.must_be_cancelled(error))
+            self._end(is_unfinished=base.is_unfinished_after(error))
             raise
         if event is None:
             raise StopIteration
         if event.result is not None:
             self.result = event.result
-            self._end(must_cancel=False)
+            self._end(is_unfinished=False)
         return event
 
     def close(self) -> None:
         """End the stream; a request that this stream submitted is cancelled."""
-        self._end(must_cancel=True)
+        self._end(is_unfinished=True)
 
     def __enter__(self) -> Self:
         return self
@@ -275,7 +259,6 @@ class Stream(BaseStream):
         return chunk
 
     def _connect(self, timeout: float | None) -> None:
-        assert self.seq_id is not None
         request = messages.attach(self.seq_id, self._reader.last_event_id)
         response = self._response = self._client._open(request, timeout)
         content = b"" if response.status_code == 200 else response.read()
@@ -288,12 +271,12 @@ class Stream(BaseStream):
         if response is not None:
             response.close()
 
-    def _end(self, *, must_cancel: bool) -> None:
+    def _end(self, *, is_unfinished: bool) -> None:
         if self._has_ended:
             return
         self._has_ended = True
         try:
-            if must_cancel and self._submit is not None and self.seq_id is not None:
+            if is_unfinished and self._owns_request:
                 self._client._cancel(self.seq_id)
         finally:
             self._disconnect()

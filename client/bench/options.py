@@ -88,13 +88,8 @@ def _load_flags(add: Callable[..., Any]) -> None:
 
 def _pace_flags(add: Callable[..., Any]) -> None:
     add("--request-rate", type=_positive, metavar="R", help="per second; default: the trace's own times, else inf")
-    add(
-        "--burstiness",
-        type=_positive,
-        default=1.0,
-        metavar="B",
-        help="gamma shape of the gaps; 1 Poisson, below: bursts",
-    )
+    shape = "gamma shape of the gaps; 1 Poisson, below: bursts"
+    add("--burstiness", type=_positive, default=1.0, metavar="B", help=shape)
     add(
         "--stretch",
         type=_positive,
