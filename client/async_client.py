@@ -4,14 +4,14 @@ import asyncio
 import contextlib
 import math
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from functools import partial
 from typing import Any, Self, Unpack, cast
 
 import httpx
 
 from . import base, messages
-from .base import BaseClient, BaseStream, translated
+from .base import TRANSPORT_ERRORS, BaseClient, BaseStream
 from .errors import APIConnectionError, APIError
 from .events import StreamEvent
 from .messages import Answer, Prompt, Request
@@ -149,15 +149,19 @@ class AsyncClient(BaseClient):
                 await self._sleep(deadline.backoff(error, num_failures=num_failures))
 
     async def _send(self, request: Request, seconds: float | None) -> Answer:
-        async with self._within(seconds):
-            response = await self._http.send(base.build(self._http, request, seconds))
+        response = await self._open(request, seconds, is_stream=False)
         return Answer(response.status_code, response.headers, response.content)
 
-    @contextlib.asynccontextmanager
-    async def _within(self, seconds: float | None) -> AsyncIterator[None]:
-        with translated(self.base_url):
+    async def _open(self, request: Request, seconds: float | None, *, is_stream: bool) -> httpx.Response:
+        """Send once. Of a stream that was accepted the body is not read yet."""
+        try:
             async with asyncio.timeout(seconds):
-                yield
+                response = await self._http.send(base.build(self._http, request, seconds), stream=is_stream)
+                if response.status_code != 200:
+                    await response.aread()
+                return response
+        except TRANSPORT_ERRORS as exc:
+            raise base.translate(exc, self.base_url) from exc
 
 
 class AsyncJob:
@@ -220,7 +224,8 @@ class AsyncStream(BaseStream):
         return self
 
     async def __anext__(self) -> StreamEvent:
-        await self.start()
+        if self.seq_id is None:
+            await self.start()
         try:
             event = await self._next_event()
         except BaseException as error:
@@ -269,19 +274,21 @@ class AsyncStream(BaseStream):
     async def _next_chunk(self) -> bytes:
         if self._chunks is None:
             self._chunks = await self._connect()
-        async with self._client._within(self._deadline.left(at_most=base.READ_TIMEOUT_S)):
-            chunk = await anext(self._chunks, None)
+        try:
+            async with asyncio.timeout(self._deadline.left(at_most=base.READ_TIMEOUT_S)):
+                chunk = await anext(self._chunks, None)
+        except TRANSPORT_ERRORS as exc:
+            raise base.translate(exc, self._client.base_url) from exc
         if chunk is None:
             raise APIConnectionError(f"the stream of {self.seq_id} ended before its last event")
         return chunk
 
     async def _connect(self) -> AsyncGenerator[bytes, None]:
         assert self.seq_id is not None
-        client, timeout = self._client, self._deadline.left(at_most=base.READ_TIMEOUT_S)
-        request = base.build(client._http, messages.attach(self.seq_id, self._reader.last_event_id), timeout)
-        async with client._within(timeout):
-            response = self._response = await client._http.send(request, stream=True)
-            content = b"" if response.status_code == 200 else await response.aread()
+        request = messages.attach(self.seq_id, self._reader.last_event_id)
+        timeout = self._deadline.left(at_most=base.READ_TIMEOUT_S)
+        response = self._response = await self._client._open(request, timeout, is_stream=True)
+        content = b"" if response.status_code == 200 else response.content
         Answer(response.status_code, response.headers, content).raise_unless_stream()
         self._reader.reattach()
         return cast(AsyncGenerator[bytes, None], response.aiter_bytes())

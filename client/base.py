@@ -1,6 +1,5 @@
 """What Client and AsyncClient share: where the server is, the key, the time limits, and a stream's state."""
 
-import contextlib
 import math
 import os
 from collections.abc import Iterator
@@ -8,13 +7,14 @@ from typing import Any
 
 import httpx
 
-from .errors import APIError, APITimeoutError, from_envelope, not_reachable
+from .errors import APIConnectionError, APIError, APITimeoutError, from_envelope, not_reachable
 from .events import EventReader, StreamEvent
 from .hosts import is_loopback
 from .messages import Request
 from .results import Result
 from .retry import Deadline, RetryPolicy
 
+TRANSPORT_ERRORS = (httpx.RequestError, TimeoutError)  # what httpx and asyncio raise
 DEFAULT_BASE_URL = "http://127.0.0.1:8000"
 CONNECT_TIMEOUT_S = 10.0
 MAX_POLL_S = 30.0  # the server answers after 60 at the latest, proxies often cut at 60
@@ -101,15 +101,11 @@ def build(http: httpx.Client | httpx.AsyncClient, request: Request, timeout: flo
     )
 
 
-@contextlib.contextmanager
-def translated(base_url: str) -> Iterator[None]:
-    """Raise what httpx and asyncio raise as an error of our tree."""
-    try:
-        yield
-    except (httpx.RequestError, TimeoutError) as exc:
-        if isinstance(exc, httpx.TimeoutException | TimeoutError) and not isinstance(exc, httpx.ConnectTimeout):
-            raise APITimeoutError(f"{base_url} did not answer in time") from exc
-        raise not_reachable(base_url, str(exc) or type(exc).__name__) from exc
+def translate(exc: Exception, base_url: str) -> APIConnectionError:
+    """The error of our tree for one of TRANSPORT_ERRORS."""
+    if isinstance(exc, httpx.TimeoutException | TimeoutError) and not isinstance(exc, httpx.ConnectTimeout):
+        return APITimeoutError(f"{base_url} did not answer in time")
+    return not_reachable(base_url, str(exc) or type(exc).__name__)
 
 
 def is_unfinished_after(error: BaseException) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Self, Unpack
 import httpx
 
 from . import base, messages
-from .base import BaseClient, BaseStream, translated
+from .base import TRANSPORT_ERRORS, BaseClient, BaseStream
 from .errors import APIConnectionError, APIError
 from .events import StreamEvent
 from .messages import Answer, Prompt, Request
@@ -150,13 +150,16 @@ class Client(BaseClient):
 
     def _send(self, request: Request, timeout: float | None) -> Answer:
         until = math.inf if timeout is None else time.monotonic() + timeout
-        with translated(self.base_url), contextlib.closing(self._open(request, timeout)) as response:
-            content = bytearray()
-            for chunk in response.iter_bytes():
-                content += chunk
-                if time.monotonic() > until:
-                    raise TimeoutError("the answer trickles")
-            return Answer(response.status_code, response.headers, bytes(content))
+        content = bytearray()
+        try:
+            with contextlib.closing(self._open(request, timeout)) as response:
+                for chunk in response.iter_bytes():
+                    content += chunk
+                    if time.monotonic() > until:
+                        raise TimeoutError("the answer trickles")
+        except TRANSPORT_ERRORS as exc:
+            raise base.translate(exc, self.base_url) from exc
+        return Answer(response.status_code, response.headers, bytes(content))
 
     def _open(self, request: Request, timeout: float | None) -> httpx.Response:
         return self._http.send(base.build(self._http, request, timeout), stream=True)
@@ -250,10 +253,12 @@ class Stream(BaseStream):
 
     def _next_chunk(self) -> bytes:
         timeout = self._deadline.left(at_most=base.READ_TIMEOUT_S)
-        with translated(self._client.base_url):
+        try:
             if self._response is None:
                 self._connect(timeout)
             chunk = next(self._chunks, None)
+        except TRANSPORT_ERRORS as exc:
+            raise base.translate(exc, self._client.base_url) from exc
         if chunk is None:
             raise APIConnectionError(f"the stream of {self.seq_id} ended before its last event")
         return chunk

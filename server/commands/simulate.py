@@ -31,25 +31,12 @@ _SLACK = 4  # the default service level: a quarter of what a request alone on th
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What a simulation takes beside the engine's settings."""
     add = parser.add_argument
-    add(
-        "--trace", type=Path, metavar="FILE", help="arrivals and lengths: CSV of Azure or vidur, JSON lines of Mooncake"
-    )
+    add("--trace", type=Path, metavar="FILE", help="recorded load: CSV of Azure or vidur, JSON lines of Mooncake")
     add("--scale", type=float, default=1.0, metavar="X", help="multiply all lengths of a trace, default 1")
-    add(
-        "--stretch",
-        type=float,
-        default=1.0,
-        metavar="X",
-        help="multiply a trace's times, default 1",
-    )
+    add("--stretch", type=float, default=1.0, metavar="X", help="multiply a trace's times, default 1")
     add("--limit", type=int, metavar="N", help="only the first N requests")
     add("--request-rate", type=float, metavar="R", help="random arrivals, R per second, instead of the trace's times")
-    add(
-        "--clients",
-        type=int,
-        metavar="C",
-        help="closed loop: C clients, each waiting for its answer before it asks again",
-    )
+    add("--clients", type=int, metavar="C", help="closed loop: C clients, each with one request at a time")
     add("--prompt-len", type=float, default=325.0, metavar="N", help="mean prompt length without a trace, default 325")
     add("--output-len", type=float, default=8.0, metavar="N", help="mean output length without a trace, default 8")
     add("--cost", type=_seconds, default=CPU_SECONDS, metavar="A,B,C", help=_COST_HELP)
