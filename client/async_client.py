@@ -269,6 +269,7 @@ class AsyncStream(BaseStream):
                 if not self._has_ended:
                     await self._client._sleep(self._backoff(error))
                     await self._disconnect()
+        await self._disconnect()  # what was opened while it was closed
         return None
 
     async def _next_chunk(self) -> bytes:

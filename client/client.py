@@ -249,6 +249,7 @@ class Stream(BaseStream):
                 if not self._has_ended:
                     self._client._sleep(self._backoff(error))
                     self._disconnect()
+        self._disconnect()  # what was opened while it was closed
         return None
 
     def _next_chunk(self) -> bytes:
