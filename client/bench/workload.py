@@ -70,7 +70,7 @@ def normal_rows(count: int, *, input_len: float, output_len: float, seed: int) -
 def random_rows(
     count: int, *, input_len: int, output_len: int, range_ratio: float, source: random.Random
 ) -> list[TraceRow]:
-    """Lengths drawn evenly from [length * (1 - range_ratio), length * (1 + range_ratio)], at least 1."""
+    """Lengths sampled uniformly from [length * (1 - range_ratio), length * (1 + range_ratio)], at least 1."""
     return [
         TraceRow(_length(input_len, range_ratio, source), _length(output_len, range_ratio, source))
         for _ in range(count)
