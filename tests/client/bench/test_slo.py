@@ -2,7 +2,7 @@
 
 import pytest
 
-from splitfuse.client.bench.latency import Outcome, percentile
+from splitfuse.client.bench.latency import Outcome
 from splitfuse.client.bench.slo import ServiceLevel, effective_throughput, moving_average
 
 
@@ -29,10 +29,3 @@ def test_effective_throughput() -> None:
     single = served(1.2)
     assert [level.is_met_by(each) for each in (good, late, slow, single)] == [True, False, False, True]
     assert effective_throughput([good, late, slow, single], level, duration_s=4.0) == 0.5
-
-
-def test_percentile() -> None:
-    assert percentile([], 50) is None
-    assert percentile([3.0], 99) == 3.0
-    assert percentile([0.0, 1.0, 2.0, 3.0], 50) == 1.5
-    assert percentile([float(i) for i in range(101)], 95) == 95.0
