@@ -2,25 +2,28 @@
 
 import asyncio
 import contextlib
+import math
 import weakref
-from collections.abc import Generator, Sequence
-from types import TracebackType
-from typing import Any, Self, Unpack
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from functools import partial
+from typing import Any, Self, Unpack, cast
 
 import httpx
 
-from . import calls
-from .actions import Steps
-from .base import BaseClient, BaseStream
+from . import base, messages
+from .base import TRANSPORT_ERRORS, BaseClient, BaseStream
+from .errors import APIConnectionError, APIError
 from .events import StreamEvent
-from .messages import Prompt, many
-from .results import Result
-from .sampling import Sampling, of_mii
-from .transport import AsyncWire
+from .messages import Answer, Prompt, Request
+from .results import Result, read_result
+from .retry import Deadline
+from .sampling import Sampling, mii_fields, prompt_list
 
 
 class AsyncClient(BaseClient):
-    """A server over HTTP, for asyncio. Arguments and meaning as for Client."""
+    """A server over HTTP, for asyncio. Arguments and meaning as for Client; the timeout is kept to the letter."""
+
+    _sleep: Callable[[float], Awaitable[None]] = staticmethod(asyncio.sleep)
 
     def __init__(
         self,
@@ -34,26 +37,46 @@ class AsyncClient(BaseClient):
         super().__init__(base_url, api_key, timeout, max_retries)
         self._http = httpx.AsyncClient(transport=transport, **self.http_options())
         self._streams: weakref.WeakSet[AsyncStream] = weakref.WeakSet()
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._closing: set[asyncio.Task[None]] = set()  # streams that were dropped, not closed
 
     async def generate(self, prompt: Prompt, **sampling: Unpack[Sampling]) -> Result:
-        """Submit, wait, return the finished result. A caller who gives up cancels the request."""
-        return await self._wire().run(calls.generate(prompt, dict(sampling), self.patience))
+        """Submit, wait, return the finished result; leaving early cancels the request."""
+        deadline = self.retry_policy.begin()
+        seq_id = await self._submit(prompt, sampling, deadline)
+        try:
+            result = await self._poll(seq_id, math.inf, deadline)
+        except BaseException as error:
+            if base.is_unfinished_after(error):
+                await self._cancel(seq_id)
+            raise
+        return base.raise_if_failed(result)
 
     async def __call__(
         self, prompts: str | Sequence[Prompt], *, max_new_tokens: int | None = None, **sampling: Unpack[Sampling]
     ) -> list[Result]:
         """As Client's."""
-        steps = calls.generate_many(many(prompts), of_mii(sampling, max_new_tokens), self.patience)
-        return await self._wire().run(steps)
+        deadline = self.retry_policy.begin()
+        fields = mii_fields(sampling, max_new_tokens)
+        seq_ids: list[str] = []
+        results: list[Result] = []
+        try:
+            for prompt in prompt_list(prompts):
+                seq_ids.append(await self._submit(prompt, fields, deadline))
+            for seq_id in seq_ids:
+                results.append(base.raise_if_failed(await self._poll(seq_id, math.inf, deadline)))
+        except BaseException:
+            for seq_id in seq_ids[len(results) :]:
+                await self._cancel(seq_id)
+            raise
+        return results
 
     async def submit(self, prompt: Prompt, **sampling: Unpack[Sampling]) -> "AsyncJob":
         """Submit and return at once."""
-        return self.job(await self._wire().run(calls.submit_alone(prompt, dict(sampling), self.patience)))
+        return self.job(await self._submit(prompt, sampling, self.retry_policy.begin()))
 
     def stream(self, prompt: Prompt, **sampling: Unpack[Sampling]) -> "AsyncStream":
         """Iterate over the events, submitting first; `await` it to submit now. Leaving early cancels the request."""
-        return self._stream(calls.stream(prompt, dict(sampling), self.patience))
+        return AsyncStream(self, submit=partial(self._submit, prompt, sampling))
 
     def job(self, seq_id: str) -> "AsyncJob":
         """A request that was submitted before, perhaps by another process."""
@@ -61,17 +84,17 @@ class AsyncClient(BaseClient):
 
     async def is_ready(self) -> bool:
         """Whether the server takes requests now."""
-        return await self._wire().run(calls.probe("/ready", self.patience))
+        return await self._probe("/ready")
 
     async def is_healthy(self) -> bool:
         """Whether the server's engine makes progress."""
-        return await self._wire().run(calls.probe("/health", self.patience))
+        return await self._probe("/health")
 
     async def close(self) -> None:
         """End open streams and close the connections."""
         for stream in list(self._streams):
             await stream.close()
-        await asyncio.gather(*self._leaving, return_exceptions=True)
+        await asyncio.gather(*self._closing, return_exceptions=True)
         await self._http.aclose()
 
     aclose = close
@@ -79,18 +102,66 @@ class AsyncClient(BaseClient):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _wire(self) -> AsyncWire:
-        return AsyncWire(self._http)
+    async def _submit(self, prompt: Prompt, sampling: Any, deadline: Deadline) -> str:
+        return (await self._ask(messages.submit(prompt, sampling), deadline)).seq_id()
 
-    def _stream(self, steps: Steps[Result], seq_id: str | None = None) -> "AsyncStream":
-        stream = AsyncStream(self._wire(), steps, seq_id, self._leaving)
-        self._streams.add(stream)
-        return stream
+    async def _poll(self, seq_id: str, seconds: float, deadline: Deadline) -> Result:
+        """The result once it is finished, or as it stands after `seconds`."""
+        until = deadline.elapsed() + seconds
+        backoff = base.FIRST_POLL_BACKOFF_S
+        while True:
+            asked = deadline.elapsed()
+            wait = deadline.left(at_most=min(max(until - asked, 0.0), base.MAX_POLL_S)) or 0.0
+            result = read_result((await self._ask(messages.read(seq_id, wait), deadline)).json())
+            now = deadline.elapsed()
+            if result.is_finished or now >= until:
+                return result
+            if now - asked < wait / 2:  # this server does not wait
+                await self._sleep(min(backoff, until - now))
+                backoff = min(backoff * 2, base.MAX_POLL_BACKOFF_S)
+
+    async def _cancel(self, seq_id: str) -> None:
+        """Tell the server that the result is not wanted; if that fails, the request ends by itself at max_tokens."""
+        with contextlib.suppress(APIError):
+            await self._send(messages.cancel(seq_id), base.CANCEL_TIMEOUT_S)
+
+    async def _probe(self, path: str) -> bool:
+        try:
+            return (await self._send(Request("GET", path), self.retry_policy.timeout)).status == 200
+        except APIConnectionError:
+            return False
+
+    async def _ask(self, request: Request, deadline: Deadline) -> Answer:
+        """Send until there is a good answer, the retries are used up, or an error says that they are of no use."""
+        num_failures = 0
+        while True:
+            try:
+                answer = await self._send(request, deadline.left(at_most=base.ANSWER_TIMEOUT_S))
+                answer.raise_for_status()
+                return answer
+            except APIError as error:
+                if isinstance(error, APIConnectionError) and not request.is_repeatable:
+                    raise
+                num_failures += 1
+                await self._sleep(deadline.backoff(error, num_failures=num_failures))
+
+    async def _send(self, request: Request, seconds: float | None) -> Answer:
+        response = await self._open(request, seconds, is_stream=False)
+        return Answer(response.status_code, response.headers, response.content)
+
+    async def _open(self, request: Request, seconds: float | None, *, is_stream: bool) -> httpx.Response:
+        """Send once. Of a stream that was accepted the body is not read yet."""
+        try:
+            async with asyncio.timeout(seconds):
+                response = await self._http.send(base.build(self._http, request, seconds), stream=is_stream)
+                if response.status_code != 200:
+                    await response.aread()
+                return response
+        except TRANSPORT_ERRORS as exc:
+            raise base.translate(exc, self.base_url) from exc
 
 
 class AsyncJob:
@@ -105,32 +176,45 @@ class AsyncJob:
 
     async def result(self, wait: float | None = None) -> Result:
         """As Job.result."""
-        return await self._client._wire().run(calls.wait(self.seq_id, wait, self._client.patience))
+        client = self._client
+        return await client._poll(self.seq_id, client._wait_limit(wait), client.retry_policy.begin())
 
     def stream(self, starting_after: int | None = None) -> "AsyncStream":
         """The events from the beginning, or after the event with that id; leaving early leaves the request running."""
-        return self._client._stream(calls.follow(self.seq_id, starting_after, self._client.patience), self.seq_id)
+        return AsyncStream(self._client, seq_id=self.seq_id, starting_after=starting_after)
 
     async def cancel(self) -> None:
-        """Stop it if it runs, and make the server forget it."""
-        await self._client._wire().run(calls.cancel(self.seq_id, self._client.patience))
+        """Stop it if it runs, and make the server forget it. Raises NotFoundError if there is no such request."""
+        await self._client._ask(messages.cancel(self.seq_id), self._client.retry_policy.begin())
 
 
 class AsyncStream(BaseStream):
     """Iterates over StreamEvents, re-attaching where the connection broke. The last event has the result."""
 
     def __init__(
-        self, wire: AsyncWire, steps: Steps[Result], seq_id: str | None, leaving: set[asyncio.Task[None]]
+        self,
+        client: AsyncClient,
+        *,
+        seq_id: str | None = None,
+        starting_after: int | None = None,
+        submit: Callable[[Deadline], Awaitable[str]] | None = None,
     ) -> None:
-        super().__init__(seq_id)
-        self._wire = wire
-        self._steps = steps
-        self._leaving = leaving
+        """`submit`: how to submit the request of this stream, if it is not one that was submitted before."""
+        super().__init__(client, seq_id, starting_after=starting_after)
+        self._client = client
+        self._submit = submit
+        self._response: httpx.Response | None = None
+        self._chunks: AsyncGenerator[bytes, None] | None = None
+        client._streams.add(self)
 
     async def start(self) -> Self:
-        """Submit, if that is still to be done; `await stream` says the same."""
-        if self.seq_id is None and not self._has_ended:
-            await self._advance()
+        """Submit, unless that is done; `await stream` does the same."""
+        if self._submit is not None and self.seq_id is None and not self._has_ended:
+            try:
+                self.seq_id = await self._submit(self._deadline)
+            except BaseException:
+                self._has_ended = True
+                raise
         return self
 
     def __await__(self) -> Generator[Any, None, Self]:
@@ -140,54 +224,91 @@ class AsyncStream(BaseStream):
         return self
 
     async def __anext__(self) -> StreamEvent:
-        while not self._has_ended:
-            event = await self._advance()
-            if event is not None:
-                return event
-        raise StopAsyncIteration
+        if self.seq_id is None:
+            await self.start()
+        try:
+            event = await self._next_event()
+        except BaseException as error:
+            await self._end(is_unfinished=base.is_unfinished_after(error))
+            raise
+        if event is None:
+            raise StopAsyncIteration
+        if event.result is not None:
+            self.result = event.result
+            await self._end(is_unfinished=False)
+        return event
 
     async def close(self) -> None:
         """End the stream; a request that this stream submitted is cancelled."""
-        if not self._has_ended:
-            self._has_ended = True
-            await _leave(self._wire, self._steps)
+        await self._end(is_unfinished=True)
 
     aclose = close
 
     async def __aenter__(self) -> Self:
         return await self.start()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def __del__(self) -> None:
         if self._has_ended:
             return
-        with contextlib.suppress(RuntimeError):  # no loop runs any more: nobody can be told
-            loop = asyncio.get_running_loop()
-            task = loop.create_task(_leave(self._wire, self._steps))
-            self._leaving.add(task)
-            task.add_done_callback(self._leaving.discard)
+        with contextlib.suppress(RuntimeError):  # no loop runs any more: nothing can be sent
+            task = asyncio.get_running_loop().create_task(self.close())
+            self._client._closing.add(task)
+            task.add_done_callback(self._client._closing.discard)
 
-    async def _advance(self) -> StreamEvent | None:
+    async def _next_event(self) -> StreamEvent | None:
+        """None once the stream was closed, perhaps by another task meanwhile."""
+        while not self._has_ended:
+            for event in self._events:
+                return event
+            try:
+                self._events = self._reader.feed(await self._next_chunk())
+            except APIError as error:
+                if not self._has_ended:
+                    await self._client._sleep(self._backoff(error))
+                    await self._disconnect()
+        await self._disconnect()  # what was opened while it was closed
+        return None
+
+    async def _next_chunk(self) -> bytes:
+        if self._chunks is None:
+            self._chunks = await self._connect()
         try:
-            event = self._note(await self._wire.advance(self._steps))
-            if event is not None and event.result is not None:
-                self._note(await self._wire.advance(self._steps))  # to its end, so that leaving now cancels nothing
-        except BaseException:
-            self._has_ended = True
-            await self._wire.close()
-            raise
+            async with asyncio.timeout(self._deadline.left(at_most=base.READ_TIMEOUT_S)):
+                chunk = await anext(self._chunks, None)
+        except TRANSPORT_ERRORS as exc:
+            raise base.translate(exc, self._client.base_url) from exc
+        if chunk is None:
+            raise APIConnectionError(f"the stream of {self.seq_id} ended before its last event")
+        return chunk
+
+    async def _connect(self) -> AsyncGenerator[bytes, None]:
+        assert self.seq_id is not None
+        request = messages.attach(self.seq_id, self._reader.last_event_id)
+        timeout = self._deadline.left(at_most=base.READ_TIMEOUT_S)
+        response = self._response = await self._client._open(request, timeout, is_stream=True)
+        content = b"" if response.status_code == 200 else response.content
+        Answer(response.status_code, response.headers, content).raise_unless_stream()
+        self._reader.reattach()
+        return cast(AsyncGenerator[bytes, None], response.aiter_bytes())
+
+    async def _disconnect(self) -> None:
+        chunks, self._chunks = self._chunks, None
+        response, self._response = self._response, None
+        if chunks is not None:
+            with contextlib.suppress(RuntimeError):  # another task reads: it ends with the response
+                await chunks.aclose()
+        if response is not None:
+            await response.aclose()
+
+    async def _end(self, *, is_unfinished: bool) -> None:
         if self._has_ended:
-            await self._wire.close()
-        return event
-
-
-async def _leave(wire: AsyncWire, steps: Steps[Result]) -> None:
-    try:
-        with contextlib.suppress(GeneratorExit):
-            await wire.advance(steps, GeneratorExit())
-    finally:
-        await wire.close()
+            return
+        self._has_ended = True
+        try:
+            if is_unfinished and self._submit is not None and self.seq_id is not None:
+                await self._client._cancel(self.seq_id)
+        finally:
+            await self._disconnect()

@@ -1,10 +1,10 @@
-"""What can go wrong between a caller and a server: one tree, each error with the server's own words.
+"""What can go wrong between a caller and a server: one tree, each error with the server's own message.
 
 APIError                     anything the server refused, or an answer that makes no sense
 ├── BadRequestError          400 and the other 4xx: the request is at fault
 ├── AuthenticationError      401, 403
 ├── NotFoundError            404: no such result, no such model
-├── QueueFullError           429: come back after `retry_after` seconds
+├── QueueFullError           429: try again after `retry_after` seconds
 ├── ServerError              5xx, or a request that failed in the engine
 └── APIConnectionError       no answer at all
     ├── APITimeoutError      the call's time is over
@@ -44,11 +44,11 @@ class AuthenticationError(APIError):
 
 
 class NotFoundError(APIError):
-    """No such result (unknown, expired or somebody else's) or no such model."""
+    """No such result (unknown, expired or another user's) or no such model."""
 
 
 class QueueFullError(APIError):
-    """The server has no room for one more request now."""
+    """The server's queue is full; try again after `retry_after` seconds."""
 
 
 class ServerError(APIError):
@@ -56,7 +56,7 @@ class ServerError(APIError):
 
 
 class APIConnectionError(APIError):
-    """No answer came."""
+    """There was no answer."""
 
 
 class APITimeoutError(APIConnectionError):
@@ -95,11 +95,11 @@ def class_for(status: int) -> type[APIError]:
 def from_envelope(envelope: object, *, status: int | None = None, retry_after: float | None = None) -> APIError:
     """The error that an envelope's inner object (message, type, param, code) states.
 
-    Without an HTTP `status` (an error inside a stream or a result) the type word picks the class.
+    Without an HTTP `status` (an error inside a stream or a result) the `type` decides the class.
     """
     detail: Mapping[str, Any] = envelope if isinstance(envelope, Mapping) else {}
     kind = class_for(status if status is not None else _STATUS_OF_TYPE.get(str(detail.get("type")), 500))
-    message = detail.get("message") or f"the server answered {status or 'with an error'} and did not say why"
+    message = detail.get("message") or f"the server answered {status or 'with an error'} and gave no reason"
     return kind(
         str(message), status=status, param=detail.get("param"), code=detail.get("code"), retry_after=retry_after
     )

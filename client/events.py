@@ -1,4 +1,4 @@
-"""Stream events, and the reader that turns one broken-and-resumed byte stream into each event exactly once."""
+"""Stream events, and the reader that gives each event exactly once, over any number of connections."""
 
 import json
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ class EventReader:
         self._parser = SSEParser()
 
     def reattach(self) -> None:
-        """A new connection: half an event from the old one is forgotten, the server sends it again."""
+        """A new connection: half an event from the old one is dropped, the server sends it again."""
         self._parser = SSEParser()
 
     def feed(self, chunk: bytes) -> Iterator[StreamEvent]:
@@ -53,7 +53,7 @@ def _number(event_id: str | None) -> int | None:
 
 def _read(raw: ServerSentEvent, event_id: int | None) -> StreamEvent | None:
     if raw.event not in ("token", "done", "error"):
-        return None  # a kind that this version does not know
+        return None  # from a newer server
     data = _object(raw.data)
     if raw.event == "error":
         raise from_envelope(data.get("error", data))

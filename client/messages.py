@@ -1,22 +1,16 @@
-"""HTTP requests as plain values, and what to make of the answers; sends nothing."""
+"""The HTTP requests of the native endpoints as plain values, and how to read the answers; sends nothing."""
 
 import json
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote
 
 from .errors import APIError, class_for, from_envelope
+from .retry import read_retry_after
 
 Prompt = str | Sequence[int]
-
-
-def many(prompts: str | Sequence[Prompt]) -> list[Prompt]:
-    """A single text as a list of one."""
-    return [prompts] if isinstance(prompts, str) else list(prompts)
 
 
 @dataclass(frozen=True)
@@ -30,23 +24,23 @@ class Request:
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether it may be sent again when nobody knows if it arrived."""
+        """Whether it may be sent again when it is unknown if it arrived."""
         return self.method == "GET"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One HTTP answer; header names in lower case."""
+    """One HTTP answer."""
 
     status: int
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str]
     content: bytes = b""
 
     def raise_for_status(self) -> None:
         """Raise the error of the tree that the answer states, if it is one."""
         if 200 <= self.status < 300:
             return
-        retry_after = seconds_to_wait(self.headers.get("retry-after"))
+        retry_after = read_retry_after(self.headers.get("retry-after"))
         try:
             envelope = json.loads(self.content)["error"]
         except (ValueError, KeyError, TypeError):  # a proxy's page, or nothing
@@ -66,19 +60,33 @@ class Answer:
                 status=self.status,
             ) from exc
 
+    def seq_id(self) -> str:
+        """The id in the answer to `submit`. Raises APIError where there is none."""
+        body = self.json()
+        seq_id = body.get("seq_id") if isinstance(body, dict) else None
+        if not isinstance(seq_id, str):
+            raise APIError("the server's answer to POST /generate has no seq_id; is this a splitfuse server?")
+        return seq_id
+
+    def raise_unless_stream(self) -> None:
+        """Raise an APIError unless the answer to `attach` is an event stream."""
+        self.raise_for_status()
+        if "text/event-stream" not in self.headers.get("content-type", ""):
+            raise APIError("the server's stream is not text/event-stream; is this a splitfuse server?")
+
     def _excerpt(self) -> str:
         return repr(self.content[:120].decode("utf-8", "replace").strip())
 
 
 def submit(prompt: Prompt, sampling: Mapping[str, Any]) -> Request:
-    """POST /generate; None in `sampling` means "not said"."""
+    """POST /generate; a None in `sampling` is left out."""
     body: dict[str, Any] = {"prompt": prompt if isinstance(prompt, str) else [operator.index(i) for i in prompt]}
     body.update((name, value) for name, value in sampling.items() if value is not None)
-    # json's default escapes keep lone surrogates and NaN sendable: what is wrong with them is the server's to say
+    # json's default escapes keep lone surrogates and NaN sendable: it is the server that refuses them
     return Request("POST", "/generate", {"content-type": "application/json"}, json.dumps(body).encode())
 
 
-def read(seq_id: str, wait: float = 0.0) -> Request:
+def read(seq_id: str, wait: float) -> Request:
     """GET /result/{seq_id}, answered once the request is finished or `wait` seconds have passed."""
     query = f"?wait={wait:.3f}".rstrip("0").rstrip(".") if wait > 0 else ""
     return Request("GET", f"/result/{quote(seq_id, safe='')}{query}")
@@ -95,20 +103,3 @@ def attach(seq_id: str, starting_after: int | None) -> Request:
 def cancel(seq_id: str) -> Request:
     """DELETE /result/{seq_id}."""
     return Request("DELETE", f"/result/{quote(seq_id, safe='')}")
-
-
-def seconds_to_wait(retry_after: str | None, now: datetime | None = None) -> float | None:
-    """A Retry-After header, seconds or an HTTP date, as seconds from now; None where it says nothing readable."""
-    if retry_after is None:
-        return None
-    try:
-        return max(0.0, float(retry_after)) if retry_after.strip().isdecimal() else _until(retry_after, now)
-    except ValueError:
-        return None
-
-
-def _until(date: str, now: datetime | None) -> float:
-    when = parsedate_to_datetime(date)
-    if when.tzinfo is None:
-        when = when.replace(tzinfo=UTC)
-    return max(0.0, (when - (now or datetime.now(UTC))).total_seconds())

@@ -35,7 +35,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Timings:
-    """Where the time went, in seconds as the server measured it; None where it has not come to that yet."""
+    """Where the time went, in seconds as the server measured it; None for what has not begun yet."""
 
     queue_s: float | None = None
     ttft_s: float | None = None
@@ -43,7 +43,7 @@ class Timings:
     e2e_s: float | None = None
     tokens_per_s: float | None = None
     num_preemptions: int = 0
-    num_draft_tokens: int = 0  # guessed by speculation, and how many of them were right
+    num_draft_tokens: int = 0  # proposed by speculative decoding, and how many of them were accepted
     num_accepted_tokens: int = 0
 
 
@@ -76,7 +76,7 @@ class Result:
 
     @property
     def generated_text(self) -> str:
-        """`text` under DeepSpeed-MII's name, as the next two."""
+        """`text` under DeepSpeed-MII's name; so are the next two."""
         return self.text
 
     @property
@@ -91,7 +91,7 @@ class Result:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether the request has ended."""
         return self.status in FINISHED
 
 

@@ -1,9 +1,11 @@
-"""How long one call may take and how often it tries: the deadline, the retries, the pauses between them."""
+"""How long one call may take, how often it tries, and how long it waits in between."""
 
 import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 
 from .errors import APIConnectionError, APIError, APITimeoutError
 
@@ -11,15 +13,15 @@ RETRIED_STATUSES = frozenset({429, 503})
 
 
 @dataclass(frozen=True)
-class Patience:
-    """What a caller allows every call; `begin()` starts the clock of one."""
+class RetryPolicy:
+    """The limits of every call of a client; `begin()` starts the clock of one."""
 
     timeout: float | None = 60.0
     max_retries: int = 5
-    first_pause: float = 0.25  # doubles with each retry
-    longest_pause: float = 8.0
+    first_backoff_s: float = 0.25  # doubles with each retry
+    max_backoff_s: float = 8.0
     clock: Callable[[], float] = time.monotonic
-    chance: Callable[[], float] = random.random  # spreads clients that were turned away together
+    jitter: Callable[[], float] = random.random  # spreads clients that were refused together
 
     def begin(self) -> "Deadline":
         """The deadline of a call that starts now."""
@@ -30,30 +32,47 @@ class Patience:
 class Deadline:
     """One call's time."""
 
-    patience: Patience
+    policy: RetryPolicy
     began: float = field(repr=False)
 
     def elapsed(self) -> float:
         """Seconds since the call began."""
-        return self.patience.clock() - self.began
+        return self.policy.clock() - self.began
 
-    def left(self, at_most: float | None = None) -> float | None:
+    def left(self, *, at_most: float | None = None) -> float | None:
         """Seconds left, `at_most` so many; None means without limit. Raises APITimeoutError where none is left."""
-        if self.patience.timeout is None:
+        if self.policy.timeout is None:
             return at_most
-        left = self.patience.timeout - self.elapsed()
+        left = self.policy.timeout - self.elapsed()
         if left <= 0:
-            raise APITimeoutError(f"not finished within {self.patience.timeout:g} s; give the client a longer timeout")
+            raise APITimeoutError(f"not finished within {self.policy.timeout:g} s; give the client a longer timeout")
         return left if at_most is None else min(left, at_most)
 
-    def pause_after(self, error: APIError, *, num_failures: int) -> float:
+    def backoff(self, error: APIError, *, num_failures: int) -> float:
         """Seconds to sleep before the next try; raises `error` where there is to be none."""
-        patience = self.patience
-        is_passing = isinstance(error, APIConnectionError) or error.status in RETRIED_STATUSES
-        if not is_passing or num_failures > patience.max_retries:
+        policy = self.policy
+        is_transient = isinstance(error, APIConnectionError) or error.status in RETRIED_STATUSES
+        if not is_transient or num_failures > policy.max_retries:
             raise error
-        pause: float = min(patience.first_pause * 2.0 ** (num_failures - 1), patience.longest_pause)
-        pause = max(pause * (0.5 + patience.chance() / 2), error.retry_after or 0.0)
-        if patience.timeout is not None and self.elapsed() + pause >= patience.timeout:
+        backoff: float = min(policy.first_backoff_s * 2.0 ** (num_failures - 1), policy.max_backoff_s)
+        backoff = max(backoff * (0.5 + policy.jitter() / 2), error.retry_after or 0.0)
+        if policy.timeout is not None and self.elapsed() + backoff >= policy.timeout:
             raise error
-        return pause
+        return backoff
+
+
+def read_retry_after(header: str | None, now: datetime | None = None) -> float | None:
+    """A Retry-After header, seconds or an HTTP date, as seconds from now; None where it is absent or unreadable."""
+    if header is None:
+        return None
+    try:
+        return max(0.0, float(header)) if header.strip().isdecimal() else _seconds_until(header, now)
+    except ValueError:
+        return None
+
+
+def _seconds_until(date: str, now: datetime | None) -> float:
+    when = parsedate_to_datetime(date)
+    if when.tzinfo is None:
+        when = when.replace(tzinfo=UTC)
+    return max(0.0, (when - (now or datetime.now(UTC))).total_seconds())

@@ -1,7 +1,9 @@
 """The fields of POST /generate beside the prompt, for editors and type checkers; the server checks the values."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
+
+from .messages import Prompt
 
 
 class Sampling(TypedDict, total=False):
@@ -38,6 +40,11 @@ class Sampling(TypedDict, total=False):
     max_queue_ms: int | None
 
 
-def of_mii(sampling: Mapping[str, Any], max_new_tokens: int | None) -> dict[str, Any]:
-    """The fields with DeepSpeed-MII's word for max_tokens, if it was used."""
+def mii_fields(sampling: Mapping[str, Any], max_new_tokens: int | None) -> dict[str, Any]:
+    """The fields with DeepSpeed-MII's name for max_tokens, if it was used."""
     return dict(sampling) if max_new_tokens is None else {**sampling, "max_tokens": max_new_tokens}
+
+
+def prompt_list(prompts: str | Sequence[Prompt]) -> list[Prompt]:
+    """The prompts of a call that takes one text or many."""
+    return [prompts] if isinstance(prompts, str) else list(prompts)

@@ -9,18 +9,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self, Unpack
 
+from .base import first_key
 from .client import Client
 from .errors import ServerStartError
+from .hosts import free_port, in_url, reachable
 from .messages import Prompt
 from .results import Result
 from .sampling import Sampling
 
-PORT_TRIES = 3  # a free port can be taken by somebody else before the server binds it
-LONGEST_GLANCE = 2.0  # seconds for one question to /ready
-PAUSE = 0.1  # seconds between two of them
+PORT_TRIES = 3  # another process can take a free port before the server binds it
+PROBE_TIMEOUT_S = 2.0  # for one GET /ready
+PROBE_INTERVAL_S = 0.1  # between two of them
 _COMMAND = (sys.executable, "-m", "splitfuse.server", "serve")
 
 
@@ -36,15 +37,15 @@ def serve(
     """Start `splitfuse serve` and return once it is ready; without a model it is the bundled demo model.
 
     `flags` are the command's own: max_num_seqs=8, enable_prefix_caching=False, api_key="…". `env` is added to this
-    process's environment. Raises ServerStartError with the server's last word when it ends or takes too long.
+    process's environment. Raises ServerStartError with the server's last line when it ends or takes too long.
     """
-    if port and _is_taken(host, port):  # whoever is there would pass for the server that we start
+    if port and _is_taken(host, port):  # /ready of the other server would pass for ours
         raise ServerStartError(f"port {port} of {host} is in use; leave `port` out and a free one is taken")
     environment = _environment(env or {}, flags.pop("api_key", None))
     for tries_left in range(1 if port else PORT_TRIES, 0, -1):
-        chosen = port or _free_port(host)
+        chosen = port or free_port(host)
         command = [*_COMMAND, *_arguments(model, flags | {"host": host, "port": chosen})]
-        server = Server(command, base_url=f"http://{_reachable(host)}:{chosen}", env=environment)
+        server = Server(command, base_url=f"http://{in_url(reachable(host))}:{chosen}", env=environment)
         try:
             server.wait_until_ready(ready_timeout)
             return server
@@ -63,7 +64,7 @@ class Server:
 
     def __init__(self, command: list[str], *, base_url: str, env: Mapping[str, str]) -> None:
         self.base_url = base_url
-        self.client = Client(base_url, api_key=env.get("SPLITFUSE_API_KEY", "").split(",")[0].strip())
+        self.client = Client(base_url, api_key=first_key(env.get("SPLITFUSE_API_KEY", "")))
         self._files = contextlib.ExitStack()
         # appending: reading here must not move the place where the server writes
         self._stdout = self._files.enter_context(tempfile.TemporaryFile("a+b"))  # noqa: SIM115
@@ -89,25 +90,25 @@ class Server:
         return self._process.pid
 
     def wait_until_ready(self, timeout: float) -> None:
-        """Return when /ready answers 200. Raises ServerStartError."""
+        """Return when GET /ready answers 200. Raises ServerStartError."""
         until = time.monotonic() + timeout
-        with Client(self.base_url, timeout=LONGEST_GLANCE) as client:
+        with Client(self.base_url, timeout=PROBE_TIMEOUT_S) as client:
             while not client.is_ready():
                 if self._process.poll() is not None:
                     raise ServerStartError(
-                        f"the server ended with exit status {self._process.returncode}: {self._last_word()}"
+                        f"the server ended with exit status {self._process.returncode}: {self._last_line()}"
                     )
                 if time.monotonic() > until:
-                    raise ServerStartError(f"the server was not ready within {timeout:g} s: {self._last_word()}")
+                    raise ServerStartError(f"the server was not ready within {timeout:g} s: {self._last_line()}")
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(PAUSE)
+                    self._process.wait(PROBE_INTERVAL_S)
 
     def output(self) -> str:
         """What the server has printed so far: standard output, then standard error."""
         return _read(self._stdout) + _read(self._stderr)
 
     def stop(self, timeout: float = 60.0) -> int:
-        """Ask it to finish what runs and end, insist after `timeout` seconds; returns its exit status."""
+        """Let it finish what runs and end; kill it after `timeout` seconds. Returns its exit status."""
         atexit.unregister(self.stop)
         self.client.close()
         if self._process.poll() is None:
@@ -126,12 +127,10 @@ class Server:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _last_word(self) -> str:
+    def _last_line(self) -> str:
         lines = [line for line in _read(self._stderr).splitlines() if line.strip()]
         return lines[-1].strip() if lines else "it said nothing on standard error"
 
@@ -155,22 +154,9 @@ def _arguments(model: str | os.PathLike[str] | None, flags: Mapping[str, Any]) -
     return arguments
 
 
-def _reachable(host: str) -> str:
-    """The address at which a server that listens on `host` can be asked from this machine."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"[{host}]" if ":" in host else host
-
-
-def _free_port(host: str) -> int:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
-
-
 def _is_taken(host: str, port: int) -> bool:
     try:
-        socket.create_connection((_reachable(host).strip("[]"), port), timeout=LONGEST_GLANCE).close()
+        socket.create_connection((reachable(host), port), timeout=PROBE_TIMEOUT_S).close()
     except OSError:
         return False
     return True

@@ -21,7 +21,7 @@ class SSEParser:
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._pending: list[str] = []  # pieces of a line whose end has not come yet
+        self._pending: list[str] = []  # parts of a line whose end has not come yet
         self._after_cr = False  # the last character was CR: an LF that follows belongs to it
         self._at_start = True  # a byte order mark is dropped, only here
         self._data: list[str] = []

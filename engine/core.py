@@ -47,6 +47,7 @@ class EngineCore:
         max_steps_in_flight: int = 1,
         listener: SchedulerListener | None = None,
         speculation: Speculation | None = None,
+        cost_model: CostModel | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`max_steps_in_flight`: 2 to schedule a step before the one before it has been updated."""
@@ -54,7 +55,7 @@ class EngineCore:
         self.scheduler = Scheduler(config, self.blocks, max_steps_in_flight=max_steps_in_flight, listener=listener)
         self.scheduler.costs.seconds_per_block = cache.seconds_per_block
         self.speculation = speculation
-        self.cost_model = CostModel()
+        self.cost_model = cost_model or CostModel()
         self._outputs = output_processor
         self._clock = clock
         self._target_itl_s = None if config.target_itl_ms is None else config.target_itl_ms / 1000

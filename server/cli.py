@@ -112,8 +112,8 @@ def _add_rehearsals(commands: Any, command: Sequence[str]) -> dict[str, argparse
     picture: dict[str, Any] = {"type": Path, "default": Path("splitfuse.png"), "metavar": "PNG"}
     made["plot"].add_argument("-o", "--output", help="picture to write, default splitfuse.png", **picture)
     if "simulate" in command:  # its flags stand with the code that reads them
-        from ..engine.simulation.cli import add_arguments
         from ..engine.simulation.recording import DECIDING_FIELDS
+        from .commands.simulate import add_arguments
 
         add_arguments(made["simulate"])
         add_flags(made["simulate"], (*DECIDING_FIELDS, "num_kv_blocks"))
@@ -157,7 +157,7 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 def _simulate(args: argparse.Namespace) -> int:
-    from ..engine.simulation.cli import run
+    from .commands.simulate import run
 
     return run(_settings(args).engine_config(), args)
 

@@ -28,7 +28,7 @@ ONE_FILE_EACH = {"engine/models", "engine/chat/tool_parsers"}  # a family, a sty
 
 
 def sources(folder: str) -> list[Path]:
-    return [path for path in sorted((ROOT / folder).rglob("*.py")) if "demo_model" not in path.parts]
+    return [path for path in sorted((ROOT / folder).rglob("*.py")) if not {"demo_model", "examples"} & {*path.parts}]
 
 
 def module_name(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""When requests are sent: seconds after the start of a run. Draws from the random source that it is given."""
+"""When requests are sent: seconds after the start of a run. Random numbers come from the given source."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""`splitfuse bench serve`: puts an OpenAI-compatible server under load and says how it bore it.
+"""`splitfuse bench serve`: puts an OpenAI-compatible server under load and prints what its users saw.
 
 Open loop (--request-rate, --trace), closed loop (--max-concurrency), or both.
 """
@@ -23,16 +23,16 @@ from . import report
 from .arrivals import arrivals
 from .latency import KINDS, Outcome, summarize
 from .openai_stream import Target, measure
-from .options import CAUTIOUS_VOCAB_SIZE, LoadOptions, parse_options
-from .traces import TraceError, TraceRow, read_trace, scaled
-from .workload import Demand, PromptMaker, random_rows
+from .options import FALLBACK_VOCAB_SIZE, LoadOptions, parse_options
+from .traces import TraceError, TraceRow, read_trace
+from .workload import LoadRequest, PromptMaker, random_rows
 
-LONGEST_SILENCE = 600.0  # seconds without a byte before a request counts as failed
+READ_TIMEOUT_S = 600.0  # seconds without a byte before a request counts as failed
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run that took place."""
+    """A run that has ended."""
 
     model: str
     outcomes: Sequence[Outcome]
@@ -45,7 +45,7 @@ class LoadError(Exception):
 
 @dataclass(frozen=True)
 class ServedModel:
-    """What the server says of its model; None where it does not say."""
+    """The model as GET /v1/models lists it; None where it states nothing."""
 
     name: str
     max_model_len: int | None = None
@@ -68,50 +68,50 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def drive(
-    demands: Sequence[Demand],
-    ask: Callable[[Demand], Awaitable[Outcome]],
+    requests: Sequence[LoadRequest],
+    send: Callable[[LoadRequest], Awaitable[Outcome]],
     *,
     max_concurrency: int | None = None,
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> tuple[list[Outcome], float]:
-    """Ask for each demand at its arrival time, at most so many at once; the outcomes in order, and seconds it took."""
-    gate = asyncio.Semaphore(max_concurrency or max(1, len(demands)))
+    """Send each request at its arrival time, at most so many at once; the outcomes in order, and seconds it took."""
+    slots = asyncio.Semaphore(max_concurrency or max(1, len(requests)))
 
-    async def when_free(demand: Demand) -> Outcome:
-        async with gate:
-            return await ask(demand)
+    async def send_when_free(request: LoadRequest) -> Outcome:
+        async with slots:
+            return await send(request)
 
     began = clock()
     tasks = []
     async with asyncio.TaskGroup() as group:
-        for demand in demands:
-            early = began + demand.arrival - clock()
+        for request in requests:
+            early = began + request.arrival - clock()
             if early > 0:
                 await sleep(early)
-            tasks.append(group.create_task(when_free(demand)))
+            tasks.append(group.create_task(send_when_free(request)))
     return [task.result() for task in tasks], clock() - began
 
 
 async def _run(options: LoadOptions) -> Run:
     server = BaseClient(options.base_url, options.api_key, None, 0)
-    http_options = server.http_options() | {"timeout": httpx.Timeout(LONGEST_SILENCE, pool=None)}
+    http_options = server.http_options() | {"timeout": httpx.Timeout(READ_TIMEOUT_S, pool=None)}
     async with httpx.AsyncClient(**http_options) as http:
         served = await _served_model(http, options.model)
         target = Target(options.endpoint, served.name, options.temperature, options.ignore_eos)
-        demands, warm_up = _demands(options, served)
+        requests, warm_up = _requests(options, served)
         first = await measure(http, target, warm_up)
         if first.error:
             raise LoadError(f"the warm-up request to {server.base_url}{options.endpoint} failed: {first.error}")
-        print(f"{len(demands)} requests to {server.base_url}{options.endpoint}, model {served.name}", flush=True)
-        progress = _Progress(len(demands))
+        print(f"{len(requests)} requests to {server.base_url}{options.endpoint}, model {served.name}", flush=True)
+        progress = _Progress(len(requests))
 
-        async def ask(demand: Demand) -> Outcome:
-            outcome = await measure(http, target, demand)
+        async def send(request: LoadRequest) -> Outcome:
+            outcome = await measure(http, target, request)
             progress.advance()
             return outcome
 
-        outcomes, duration = await drive(demands, ask, max_concurrency=options.max_concurrency)
+        outcomes, duration = await drive(requests, send, max_concurrency=options.max_concurrency)
     return Run(served.name, outcomes, duration)
 
 
@@ -124,7 +124,7 @@ async def _served_model(http: httpx.AsyncClient, wanted: str | None) -> ServedMo
         raise LoadError(f"no answer from {http.base_url} ({exc}); is the server running? splitfuse serve") from exc
     except (httpx.HTTPError, ValueError, KeyError, TypeError) as exc:
         if wanted is None:
-            raise LoadError(f"{http.base_url} does not tell its models ({exc}); name one with --model") from exc
+            raise LoadError(f"{http.base_url} does not list its models ({exc}); name one with --model") from exc
         return ServedModel(wanted)
     if wanted is None and len(cards) != 1:
         raise LoadError(f"the server has {len(cards)} models ({', '.join(cards)}); name one with --model")
@@ -133,25 +133,24 @@ async def _served_model(http: httpx.AsyncClient, wanted: str | None) -> ServedMo
     return ServedModel(name, card.get("max_model_len"), card.get("vocab_size"))
 
 
-def _demands(options: LoadOptions, served: ServedModel) -> tuple[list[Demand], Demand]:
-    """What the run asks and when; and a warm-up of the first one's size that shares nothing with it."""
+def _requests(options: LoadOptions, served: ServedModel) -> tuple[list[LoadRequest], LoadRequest]:
+    """The requests of the run; and a warm-up of the first one's size that shares no tokens with it."""
     source = random.Random(options.seed)
     rows = _fitting(_rows(options, source), served.max_model_len)
-    vocab_size = options.vocab_size or served.vocab_size or CAUTIOUS_VOCAB_SIZE
+    vocab_size = options.vocab_size or served.vocab_size or FALLBACK_VOCAB_SIZE
     maker = PromptMaker(vocab_size, as_text=options.as_text, seed=options.seed)
-    demands = [
-        Demand(maker.prompt(row, source), row.prompt_len, row.output_len, at)
+    requests = [
+        LoadRequest(maker.prompt(row, source), row.prompt_len, row.output_len, at)
         for row, at in zip(rows, _times(rows, options, source), strict=True)
     ]
-    alien = dataclasses.replace(rows[0], hash_ids=())
-    warm_up = maker.prompt(alien, random.Random(f"warm-up {options.seed}"))
-    return demands, Demand(warm_up, alien.prompt_len, alien.output_len)
+    row = dataclasses.replace(rows[0], hash_ids=())
+    warm_up = maker.prompt(row, random.Random(f"warm-up {options.seed}"))
+    return requests, LoadRequest(warm_up, row.prompt_len, row.output_len)
 
 
 def _rows(options: LoadOptions, source: random.Random) -> list[TraceRow]:
     if options.trace is not None:
-        rows = read_trace(options.trace, limit=options.num_prompts)
-        return [scaled(row, scale=options.scale, stretch=options.stretch) for row in rows]
+        return read_trace(options.trace, scale=options.scale, stretch=options.stretch, limit=options.num_prompts)
     return random_rows(
         options.num_prompts or 100,
         input_len=options.random_input_len,
@@ -195,7 +194,7 @@ def _report(options: LoadOptions, run: Run) -> None:
 
 
 def _setup(options: LoadOptions, run: Run) -> dict[str, Any]:
-    """How the run was asked for; not the key."""
+    """The options of the run, without the key."""
     setup: dict[str, Any] = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "backend": "openai"}
     setup |= {name: value for name, value in vars(options).items() if name not in ("api_key", "save_result", "model")}
     setup |= {"model_id": run.model, "num_prompts": len(run.outcomes)}
@@ -207,7 +206,7 @@ def _setup(options: LoadOptions, run: Run) -> dict[str, Any]:
 
 
 class _Progress:
-    """A counter on the terminal; says nothing into files and pipes."""
+    """A counter on the terminal; prints nothing into files and pipes."""
 
     def __init__(self, total: int) -> None:
         self._total = total

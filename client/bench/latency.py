@@ -5,6 +5,7 @@ TTFT = sent -> first output; ITL = every gap between two chunks, pooled; E2EL = 
 TPOT = (E2EL - TTFT) / (output tokens - 1), for requests of at least two tokens.
 """
 
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,17 @@ class Outcome:
     itls: list[float] = field(default_factory=list)
     e2el: float = 0.0
     error: str | None = None
+
+    @classmethod
+    def of_tokens(cls, prompt_len: int, *, sent: float, token_times: Sequence[float]) -> "Outcome":
+        """Of a request sent at `sent` whose tokens came one by one at `token_times`."""
+        return cls(
+            prompt_len=prompt_len,
+            output_len=len(token_times),
+            ttft=token_times[0] - sent,
+            itls=[later - earlier for earlier, later in itertools.pairwise(token_times)],
+            e2el=token_times[-1] - sent,
+        )
 
     @property
     def tpot(self) -> float:
@@ -98,14 +110,16 @@ def spread(seconds: Sequence[float], percentiles: Sequence[float]) -> Spread:
     ordered = sorted(second * 1000 for second in seconds)
     return Spread(
         mean=statistics.fmean(ordered),
-        median=percentile(ordered, 50.0),
+        median=percentile(ordered, 50.0) or 0.0,
         std=statistics.pstdev(ordered),
-        percentiles={number: percentile(ordered, number) for number in percentiles},
+        percentiles={number: percentile(ordered, number) or 0.0 for number in percentiles},
     )
 
 
-def percentile(ordered: Sequence[float], number: float) -> float:
-    """The percentile of sorted values, by linear interpolation between the two nearest."""
+def percentile(ordered: Sequence[float], number: float) -> float | None:
+    """The percentile of sorted values, by linear interpolation between the two nearest; None of nothing."""
+    if not ordered:
+        return None
     position = (len(ordered) - 1) * number / 100
     below = math.floor(position)
     above = min(below + 1, len(ordered) - 1)

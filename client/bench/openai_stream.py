@@ -11,14 +11,14 @@ import httpx
 
 from ..sse import SSEParser
 from .latency import Outcome
-from .workload import Demand
+from .workload import LoadRequest
 
 
 @dataclass
 class Stopwatch:
     """Turns the chunks of one stream, in order and with their times, into an Outcome.
 
-    A chunk counts as output unless it carries no text and is the announcement of a role or of the end.
+    A chunk counts as output unless it carries no text and only states the role or the end.
     """
 
     began: float
@@ -68,14 +68,14 @@ class Stopwatch:
 
 @dataclass(frozen=True)
 class Target:
-    """What is put under load, and how it is asked."""
+    """What is put under load, and how requests are sampled."""
 
     endpoint: str
     model: str
     temperature: float = 0.0
     ignore_eos: bool = False
 
-    def body(self, demand: Demand) -> dict[str, Any]:
+    def body(self, request: LoadRequest) -> dict[str, Any]:
         """The JSON of one request."""
         body: dict[str, Any] = {
             "model": self.model,
@@ -84,19 +84,19 @@ class Target:
             "stream_options": {"include_usage": True},
         }
         if self.endpoint.endswith("/chat/completions"):
-            body |= {"messages": [{"role": "user", "content": demand.prompt}]}
-            body |= {"max_completion_tokens": demand.output_len}
+            body |= {"messages": [{"role": "user", "content": request.prompt}]}
+            body |= {"max_completion_tokens": request.output_len}
         else:
-            prompt = demand.prompt if isinstance(demand.prompt, str) else list(demand.prompt)
-            body |= {"prompt": prompt, "max_tokens": demand.output_len}
+            prompt = request.prompt if isinstance(request.prompt, str) else list(request.prompt)
+            body |= {"prompt": prompt, "max_tokens": request.output_len}
         return body | ({"ignore_eos": True} if self.ignore_eos else {})
 
 
 async def measure(
-    http: httpx.AsyncClient, target: Target, demand: Demand, clock: Callable[[], float] = time.perf_counter
+    http: httpx.AsyncClient, target: Target, request: LoadRequest, clock: Callable[[], float] = time.perf_counter
 ) -> Outcome:
     """Send one request and read its stream to the end. Never raises what the server or the network did."""
-    content = json.dumps(target.body(demand)).encode()
+    content = json.dumps(target.body(request)).encode()
     headers = {"content-type": "application/json"}
     watch = Stopwatch(clock())
     try:
@@ -107,7 +107,7 @@ async def measure(
                 watch.error = f"{response.status_code}: {_message(await response.aread())}"
     except (httpx.HTTPError, ValueError) as exc:
         watch.error = f"{type(exc).__name__}: {exc}"
-    return watch.outcome(demand.prompt_len)
+    return watch.outcome(request.prompt_len)
 
 
 async def _read(response: httpx.Response, watch: Stopwatch, clock: Callable[[], float]) -> None:

@@ -1,4 +1,4 @@
-"""The command line of `splitfuse bench serve`: words, defaults, limits. The words are `vllm bench serve`'s."""
+"""The command line of `splitfuse bench serve`: flags, defaults, limits. The flags are `vllm bench serve`'s."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 from .latency import KINDS
 from .workload import FIRST_TOKEN_ID
 
-CAUTIOUS_VOCAB_SIZE = 1000  # where neither the user nor the server names one
+FALLBACK_VOCAB_SIZE = 1000  # where neither the user nor the server names one
 N = TypeVar("N", int, float)
 ENDPOINTS = ("/v1/completions", "/v1/chat/completions")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadOptions:
-    """What a run is told; names are the flags'. None means "as the server or the trace has it"."""
+    """The options of a run, named as the flags. None means "as the server or the trace has it"."""
 
     base_url: str | None
     endpoint: str
@@ -50,8 +50,8 @@ class LoadOptions:
 
 def parse_options(argv: Sequence[str] | None) -> LoadOptions:
     """The options of a command line. Ends the process with status 2 and a line on standard error where it is wrong."""
-    words = vars(_parser().parse_args(argv))
-    return LoadOptions(**words | {"goodput": dict(words["goodput"])})
+    values = vars(_parser().parse_args(argv))
+    return LoadOptions(**values | {"goodput": dict(values["goodput"])})
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="splitfuse bench serve",
         description="Put an OpenAI-compatible server under load; names and formulas are vllm bench serve's.",
     )
-    for group in (_target_flags, _demand_flags, _pace_flags, _report_flags):
+    for group in (_target_flags, _load_flags, _pace_flags, _report_flags):
         group(parser.add_argument)
     return parser
 
@@ -73,29 +73,30 @@ def _target_flags(add: Callable[..., Any]) -> None:
     add("--ignore-eos", action="store_true", help="generate the whole output length")
 
 
-def _demand_flags(add: Callable[..., Any]) -> None:
+def _load_flags(add: Callable[..., Any]) -> None:
     add("--num-prompts", type=_count, metavar="N", help="default 100; with --trace its first N rows, default all")
     add("--random-input-len", type=_count, default=1024, metavar="N", help="tokens of a prompt, default 1024")
     add("--random-output-len", type=_count, default=128, metavar="N", help="tokens to generate, default 128")
     add("--random-range-ratio", type=_ratio, default=0.0, metavar="R", help="lengths vary by this share, default 0")
     add("--trace", type=Path, metavar="FILE", help="recorded lengths and arrivals, CSV or JSON lines")
-    add("--scale", type=_positive, default=1.0, metavar="S", help="divide a trace's lengths (8 and 0.125: an eighth)")
+    add("--scale", type=_positive, default=1.0, metavar="S", help="multiply all lengths of a trace, default 1")
     add("--seed", type=int, default=0, help="a seed used before may meet its own prompts in the server's prefix cache")
     add("--text", action="store_true", help="prompts are words, not token ids; lengths are then roughly right only")
-    vocab = f"token ids stay below it; default: what /v1/models says, else {CAUTIOUS_VOCAB_SIZE}"
+    vocab = f"token ids stay below it; default: what /v1/models says, else {FALLBACK_VOCAB_SIZE}"
     add("--vocab-size", type=_vocab_size, metavar="N", help=vocab)
 
 
 def _pace_flags(add: Callable[..., Any]) -> None:
     add("--request-rate", type=_positive, metavar="R", help="per second; default: the trace's own times, else inf")
+    shape = "gamma shape of the gaps; 1 Poisson, below: bursts"
+    add("--burstiness", type=_positive, default=1.0, metavar="B", help=shape)
     add(
-        "--burstiness",
+        "--stretch",
         type=_positive,
         default=1.0,
-        metavar="B",
-        help="gamma shape of the gaps; 1 Poisson, below: bursts",
+        metavar="S",
+        help="multiply a trace's times, default 1",
     )
-    add("--stretch", type=_positive, default=1.0, metavar="S", help="multiply a trace's gaps")
     add("--max-concurrency", type=_count, metavar="N", help="most requests at once: a closed loop")
 
 

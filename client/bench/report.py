@@ -1,4 +1,4 @@
-"""A load run told to people (a table) and to programs (a flat JSON object), under vLLM's names."""
+"""A load run as a table for people and as a flat JSON object for programs, under vLLM's names."""
 
 import math
 from collections.abc import Sequence

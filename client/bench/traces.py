@@ -1,4 +1,4 @@
-"""Recorded arrivals and lengths, read from the files that others publish; no text in them, and none made here.
+"""Recorded arrivals and lengths, read from the files that others publish. There is no text in them.
 
 Columns by which a file is known:
     TIMESTAMP, ContextTokens, GeneratedTokens           Azure, CSV with dates
@@ -18,18 +18,19 @@ from pathlib import Path
 from typing import Any
 
 TOKENS_PER_HASH = 512
+# Columns of the prompt's length, the output's and the time, and how many seconds one unit of the time is.
 _KINDS = (
-    ("ContextTokens", "GeneratedTokens", "TIMESTAMP"),
-    ("num_prefill_tokens", "num_decode_tokens", "arrived_at"),
-    ("input_length", "output_length", "timestamp"),
+    ("ContextTokens", "GeneratedTokens", "TIMESTAMP", 1.0),
+    ("num_prefill_tokens", "num_decode_tokens", "arrived_at", 1.0),
+    ("input_length", "output_length", "timestamp", 1e-3),
 )
 
 
 class TraceError(Exception):
-    """A trace file that cannot be read; the message names the line."""
+    """A trace file that cannot be read; the message names the file and the line."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TraceRow:
     """One recorded request: when, in seconds after the first one (None: not recorded), and how long.
 
@@ -42,67 +43,80 @@ class TraceRow:
     hash_ids: tuple[int, ...] = ()
     block_len: int = TOKENS_PER_HASH
 
+    def scaled(self, scale: float) -> "TraceRow":
+        """All lengths times `scale`, at least 1."""
+        return dataclasses.replace(
+            self,
+            prompt_len=at_least_1(self.prompt_len * scale),
+            output_len=at_least_1(self.output_len * scale),
+            block_len=at_least_1(self.block_len * scale),
+        )
 
-def read_trace(path: Path, *, limit: int | None = None) -> list[TraceRow]:
-    """The first `limit` rows, arrivals counted from the first one. Raises TraceError."""
+
+def read_trace(path: Path, *, scale: float = 1.0, stretch: float = 1.0, limit: int | None = None) -> list[TraceRow]:
+    """The first `limit` rows in order of arrival: lengths times `scale`, the time since the first one times `stretch`.
+
+    Raises TraceError.
+    """
+    for name, factor in (("scale", scale), ("stretch", stretch)):
+        if not (math.isfinite(factor) and factor > 0):
+            raise TraceError(f"{name} must be a number above 0, not {factor}")
     try:
         with path.open(encoding="utf-8", newline="") as lines:
-            records = _json_lines(lines) if path.suffix in (".jsonl", ".json") else csv.DictReader(lines)
-            rows = [_row(record, f"{path.name}, request {n}") for n, record in enumerate(islice(records, limit), 1)]
+            records = _json_lines(lines, path) if path.suffix in (".jsonl", ".json") else csv.DictReader(lines)
+            rows = [_row(record, f"{path}, request {n}") for n, record in enumerate(islice(records, limit), 1)]
     except (OSError, UnicodeDecodeError, csv.Error) as exc:
-        raise TraceError(f"{path}: {exc}") from exc
+        raise TraceError(f"the trace {path} cannot be read: {exc}") from exc
     if not rows:
-        raise TraceError(f"{path} holds no requests")
+        raise TraceError(f"the trace {path} holds no requests")
     first = min((row.arrival for row in rows if row.arrival is not None), default=0.0)
-    return [_moved(row, -first, 1.0) for row in rows]
+    rows.sort(key=lambda row: row.arrival or 0.0)
+    return [_moved(row, first, stretch).scaled(scale) for row in rows]
 
 
-def scaled(row: TraceRow, *, scale: float, stretch: float) -> TraceRow:
-    """Lengths divided by `scale` (below 1 it multiplies: 8 and 0.125 both mean an eighth), gaps times `stretch`."""
-    factor = scale if scale < 1 else 1 / scale
-    return dataclasses.replace(
-        _moved(row, 0.0, stretch),
-        prompt_len=max(1, round(row.prompt_len * factor)),
-        output_len=max(1, round(row.output_len * factor)),
-        block_len=max(1, round(row.block_len * factor)),
-    )
+def at_least_1(length: float) -> int:
+    """A length in whole tokens."""
+    return max(1, round(length))
 
 
-def _moved(row: TraceRow, shift: float, stretch: float) -> TraceRow:
-    return row if row.arrival is None else dataclasses.replace(row, arrival=(row.arrival + shift) * stretch)
+def _moved(row: TraceRow, first: float, stretch: float) -> TraceRow:
+    return row if row.arrival is None else dataclasses.replace(row, arrival=(row.arrival - first) * stretch)
 
 
-def _json_lines(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+def _json_lines(lines: Iterator[str], path: Path) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
-                yield json.loads(line)
-            except ValueError as exc:
-                raise TraceError(f"line {number} is not JSON: {exc}") from exc
+                record = json.loads(line)
+            except (ValueError, RecursionError) as exc:
+                raise TraceError(f"{path}, line {number} is not JSON: {exc}") from exc
+            if not isinstance(record, dict):
+                raise TraceError(f"{path}, line {number} is not a JSON object")
+            yield record
 
 
 def _row(record: Mapping[str, Any], where: str) -> TraceRow:
-    for prompt_key, output_key, time_key in _KINDS:
+    for prompt_key, output_key, time_key, unit in _KINDS:
         if prompt_key in record and output_key in record:
             try:
                 row = TraceRow(
                     prompt_len=int(record[prompt_key]),
                     output_len=int(record[output_key]),
-                    arrival=_seconds(time_key, record.get(time_key)),
-                    hash_ids=tuple(record.get("hash_ids") or ()),
+                    arrival=_seconds(record.get(time_key), unit),
+                    hash_ids=tuple(int(hash_id) for hash_id in record.get("hash_ids") or ()),
                 )
-            except (ValueError, TypeError) as exc:
+            except (ValueError, TypeError, OverflowError) as exc:
                 raise TraceError(f"{where}: {exc}") from exc
             if row.prompt_len < 0 or row.output_len < 0 or not math.isfinite(row.arrival or 0.0):
                 raise TraceError(f"{where}: a length or time is out of range")
             return row
-    raise TraceError(f"{where}: no known columns; {', '.join(f'{p} and {o}' for p, o, _ in _KINDS)} are")
+    raise TraceError(f"{where}: no known columns; {', '.join(f'{kind[0]} and {kind[1]}' for kind in _KINDS)} are")
 
 
-def _seconds(time_key: str, value: Any) -> float | None:
+def _seconds(value: Any, unit: float) -> float | None:
     if value is None or value == "":
         return None
-    if time_key == "TIMESTAMP":
+    if isinstance(value, str) and ":" in value:
         when = datetime.fromisoformat(value)
         return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()  # no clock change within a trace
-    return float(value) / (1000 if time_key == "timestamp" else 1)
+    return float(value) * unit

@@ -1,34 +1,75 @@
-"""Simulation: the real scheduler under a virtual clock, with a CostModel where the model would be.
+"""Simulation: the steps of a real engine under a virtual clock, with a CostModel where the model would be.
 
 Output lengths come from the load, so nothing ends early. Knows no files.
 """
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from ..batch import NO_OUTPUT, Batch, RowOutput
+from ..batch import NO_OUTPUT, Batch, Moves, RowOutput
 from ..config import EngineConfig
-from ..outputs import StepStats
+from ..core import EngineCore
+from ..output_processor import Decoded, OutputProcessor
+from ..outputs import OutputDelta
 from ..request import Request
 from ..sampling_params import SamplingParams
-from ..scheduler.block_manager import BlockManager, CacheSpec
-from ..scheduler.cost_model import CostModel, step_budget
-from ..scheduler.scheduler import Scheduler
-from .arrival_trace import TraceRequest, prompt_token_ids
-from .slo import Served
+from ..scheduler.block_manager import CacheSpec
+from ..scheduler.cost_model import CostModel
+from ..scheduler.scheduler import Progress
+from ..step_pipeline import StepPipeline
+from .requests import Arrival, Served
 
 _TOKEN = RowOutput((1,))
+_DELTA = OutputDelta("", 0, "", (1,))
+_NOTHING_DECODED = Decoded()
 _PARAMS = SamplingParams()
 
 
-class _SimulatedRequest(Request):
-    """A request that knows where to note the times of its tokens."""
+class _SimulatedRunner:
+    """A Runner whose only effect is that time goes by."""
 
-    __slots__ = ("token_times",)
+    def __init__(self, cost: CostModel, swap_s: float) -> None:
+        self.now = 0.0
+        self.num_tokens = 0  # in all passes
+        self._cost = cost
+        self._swap_s = swap_s
 
-    token_times: list[float]
+    def move(self, moves: Moves) -> None:
+        self.now += self._swap_s * (len(moves.swap_out) + len(moves.swap_in))
+
+    def run(self, batch: Batch) -> list[RowOutput]:
+        num_tokens = batch.num_tokens
+        self.num_tokens += num_tokens
+        self.now += self._cost.predict(num_tokens, sum(row.start for row in batch.rows))
+        return [_TOKEN if row.needs_sampling else NO_OUTPUT for row in batch.rows]
+
+
+class _TokenTimes(OutputProcessor):
+    """Notes when each token came instead of making text of it."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__(None)
+        self.num_cached_tokens = 0
+        self._clock = clock
+        self._served: dict[Request, Served] = {}
+
+    def serve(self, request: Request, served: Served) -> None:
+        self._served[request] = served
+
+    def decode(self, progress: Progress) -> Decoded:
+        times = self._served[progress.request].token_times
+        if not times:
+            self.num_cached_tokens += progress.request.num_cached_tokens
+        times.append(self._clock())
+        return _NOTHING_DECODED
+
+    def delta(self, progress: Progress, decoded: Decoded) -> OutputDelta:
+        return _DELTA
+
+    def forget(self, request: Request) -> None:
+        del self._served[request]
 
 
 class Simulation:
@@ -47,111 +88,89 @@ class Simulation:
         """`swap_s`: seconds to copy one block to the host or back. `log`: where to write a line per step."""
         self.config = config
         self.cost = cost
-        cache = CacheSpec(num_blocks, config.block_size, num_host_blocks)
-        self.scheduler = Scheduler(config, BlockManager(cache, prefix_caching=config.enable_prefix_caching))
-        self.scheduler.costs.seconds_per_block = swap_s
+        self._runner = _SimulatedRunner(cost, swap_s)
+        self._times = _TokenTimes(lambda: self.now)
+        cache = CacheSpec(num_blocks, config.block_size, num_host_blocks, swap_s)
+        self._core = EngineCore(config, cache, self._times, cost_model=cost, clock=lambda: self.now)
+        self._pipeline = StepPipeline(self._core, self._runner)
+        self.scheduler = self._core.scheduler
         self.scheduler.costs.seconds_per_token = cost.predict(1, 0) - cost.predict(0, 0)
-        self.now = 0.0
         self.served: list[Served] = []
-        self.num_refused = 0  # longer than the whole pool, which intake answers with an error
+        self.num_refused = 0  # longer than the whole pool, which the input processor answers with an error
         self.num_steps = 0
-        self.num_tokens = 0  # in all passes
-        self.num_cached_tokens = 0
         self.wall_s = 0.0
         self._num_blocks = num_blocks
         self._waste = 0.0
         self._num_slots_allocated = 0
         self._num_slots_used = 0
-        self._num_preemptions_logged = 0
-        self._swap_s = swap_s
-        self._target_s = None if config.target_itl_ms is None else config.target_itl_ms / 1000
         self._log = log
 
-    def run(self, load: Sequence[TraceRequest], *, num_clients: int | None = None) -> None:
+    @property
+    def now(self) -> float:
+        """Simulated seconds since the start."""
+        return self._runner.now
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all forward passes."""
+        return self._runner.num_tokens
+
+    @property
+    def num_cached_tokens(self) -> int:
+        """Prompt tokens that came from the prefix cache."""
+        return self._times.num_cached_tokens
+
+    def run(self, load: Sequence[Arrival], *, num_clients: int | None = None) -> None:
         """Serve the load to its end: each request at its time, or in a closed loop of so many clients."""
         upcoming = deque(load)
         start = time.perf_counter()
         while True:
             if upcoming:
                 self._add_arrivals(upcoming, num_clients)
-            batch = self.scheduler.schedule(self.now, budget=None if self._target_s is None else self._budget())
-            if batch is not None:
-                self._step(batch)
+            stats = self._pipeline.step().stats
+            if stats is not None:
+                self.num_steps += 1
+                self._measure_waste()
+                if self._log is not None:
+                    print(stats, file=self._log)
             elif upcoming:
-                self.now = max(self.now, upcoming[0].arrival_s)
+                self._runner.now = max(self.now, upcoming[0].arrival_s)
             else:
                 break
         self.wall_s += time.perf_counter() - start
         assert not self.scheduler.has_work, "the scheduler is stuck"
 
-    def _add_arrivals(self, upcoming: deque[TraceRequest], num_clients: int | None) -> None:
-        scheduler = self.scheduler
+    def _add_arrivals(self, upcoming: deque[Arrival], num_clients: int | None) -> None:
         if num_clients is None:
             while upcoming and upcoming[0].arrival_s <= self.now:
                 request = upcoming.popleft()
                 self._add(request, request.arrival_s)
         else:
-            while upcoming and len(scheduler.running) + len(scheduler.waiting) < num_clients:
+            while upcoming and self._core.num_unfinished < num_clients:
                 self._add(upcoming.popleft(), self.now)
 
-    def _add(self, load: TraceRequest, arrival_s: float) -> None:
+    def _add(self, load: Arrival, arrival_s: float) -> None:
         name = str(len(self.served) + self.num_refused)
         max_num_tokens = load.prompt_len + load.output_len
         if max_num_tokens > self._num_blocks * self.config.block_size:
             self.num_refused += 1
             return
-        by_content = self.config.enable_prefix_caching
-        request = _SimulatedRequest(
+        if self.config.enable_prefix_caching:
+            assert load.prompt is not None, "requests without contents would share their blocks"
+            token_ids = list(load.prompt())
+        else:
+            token_ids = [0] * load.prompt_len
+        request = Request(
             request_id=name,
-            prompt_token_ids=(
-                prompt_token_ids(load, name=name, seed=self.config.seed) if by_content else [0] * load.prompt_len
-            ),
+            prompt_token_ids=token_ids,
             params=_PARAMS,
             max_num_tokens=max_num_tokens,
             seed=0,
             arrival_time=arrival_s,
         )
-        served = Served(load.prompt_len, arrival_s)
-        request.token_times = served.token_times
-        self.served.append(served)
-        self.scheduler.add(request)
-
-    def _budget(self) -> int | None:
-        assert self._target_s is not None
-        return step_budget(
-            self.cost,
-            self.scheduler.running,
-            target_s=self._target_s,
-            maximum=self.config.max_num_batched_tokens,
-            block_size=self.config.block_size,
-        )
-
-    def _step(self, batch: Batch) -> None:
-        num_tokens = context = 0
-        results: list[RowOutput] = []
-        sampled: list[_SimulatedRequest] = []
-        for row in batch.rows:
-            num_tokens += row.num_tokens
-            context += row.start
-            if row.needs_sampling:
-                results.append(_TOKEN)
-                sampled.append(row.request)  # type: ignore[arg-type]  # all requests here are ours
-            else:
-                results.append(NO_OUTPUT)
-        start = self.now
-        moves = batch.moves
-        num_swaps = len(moves.swap_out) + len(moves.swap_in)
-        self.now = now = start + self.cost.predict(num_tokens, context) + self._swap_s * num_swaps
-        if self._log is not None:
-            self._write(batch, sampled, start)
-        for request in sampled:
-            if not request.token_times:
-                self.num_cached_tokens += request.num_cached_tokens
-            request.token_times.append(now)
-        self.scheduler.update(batch, results, now)
-        self.num_steps += 1
-        self.num_tokens += num_tokens
-        self._measure_waste()
+        self.served.append(Served(load.prompt_len, arrival_s))
+        self._times.serve(request, self.served[-1])
+        self._core.add([request])
 
     @property
     def kv_waste(self) -> float:
@@ -173,23 +192,3 @@ class Simulation:
             self._waste += 1 - num_used / num_allocated
             self._num_slots_allocated += num_allocated
             self._num_slots_used += num_used
-
-    def _write(self, batch: Batch, sampled: Sequence[_SimulatedRequest], start: float) -> None:
-        assert self._log is not None
-        gaps = [self.now - request.token_times[-1] for request in sampled if request.token_times]
-        num_decode_tokens = batch.num_decode_tokens
-        running = self.scheduler.running
-        stats = StepStats(
-            step=batch.step,
-            time=self.now,
-            duration=self.now - start,
-            num_prefill_tokens=batch.num_tokens - num_decode_tokens,
-            num_decode_tokens=num_decode_tokens,
-            num_running=len(running),
-            num_waiting=len(self.scheduler.waiting),
-            num_used_blocks=len({block for request in running for block in request.block_table}),
-            num_blocks=self._num_blocks,
-            num_preempted=self.scheduler.num_preemptions - self._num_preemptions_logged,
-        )
-        self._num_preemptions_logged = self.scheduler.num_preemptions
-        print(f"{stats} time={self.now:.6f} gap_ms={max(gaps, default=0.0) * 1e3:.1f}", file=self._log)

@@ -1,8 +1,8 @@
 """Load on an AsyncEngine in this process: random-weight models, closed loops of clients, when each token came."""
 
 import asyncio
-import itertools
 import json
+import random
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from splitfuse.client.bench.latency import Outcome, percentile
+from splitfuse.client.bench.traces import TraceRow
+from splitfuse.client.bench.workload import PromptMaker
 from splitfuse.engine import AsyncEngine, EngineConfig, OutputDelta, SamplingParams
 from splitfuse.engine.bench_offline import SHAPES
-from splitfuse.engine.simulation.arrival_trace import TraceRequest, prompt_token_ids
-from splitfuse.engine.simulation.slo import Served, percentile
 
-_names = itertools.count()
+_maker, _source = PromptMaker(vocab_size=32_000), random.Random(0)
 
 
 def model_folder(folder: str, shape: str, **changes: Any) -> str:
@@ -30,44 +31,45 @@ async def running(config: EngineConfig) -> AsyncIterator[AsyncEngine]:
     engine = AsyncEngine(config)
     await engine.start()
     try:
-        await serve_one(engine, TraceRequest(0.0, 64, 8))
+        await serve_one(engine, TraceRow(64, 8))
         yield engine
     finally:
         await engine.stop()
 
 
-async def serve_ids(engine: AsyncEngine, ids: list[int], output_len: int) -> tuple[Served, list[int]]:
+async def serve_ids(engine: AsyncEngine, ids: list[int], output_len: int) -> tuple[Outcome, list[int]]:
     """Run a prompt to its end, greedily; when its tokens came, and which."""
-    served = Served(len(ids), time.monotonic())
+    sent = time.monotonic()
+    times: list[float] = []
     tokens: list[int] = []
     ended = asyncio.Event()
 
     def sink(delta: OutputDelta) -> None:
-        served.token_times.extend([time.monotonic()] * len(delta.token_ids))
+        times.extend([time.monotonic()] * len(delta.token_ids))
         tokens.extend(delta.token_ids)
         if delta.finish_reason is not None:
             ended.set()
 
     await engine.submit(ids, SamplingParams(temperature=0, max_tokens=output_len, ignore_eos=True), sink)
     await ended.wait()
-    return served, tokens
+    return Outcome.of_tokens(len(ids), sent=sent, token_times=times), tokens
 
 
-async def serve_one(engine: AsyncEngine, request: TraceRequest) -> Served:
-    """The same for a prompt of this length that nobody has seen before."""
+async def serve_one(engine: AsyncEngine, request: TraceRow) -> Outcome:
+    """The same for a prompt of this length that was not sent before."""
     return (await serve_ids(engine, fresh_ids(request), request.output_len))[0]
 
 
-def fresh_ids(request: TraceRequest) -> list[int]:
+def fresh_ids(request: TraceRow) -> list[int]:
     """Token ids below 32,000 that no other call gives."""
-    return [token % 32000 for token in prompt_token_ids(request, name=str(next(_names)), seed=0)]
+    return list(_maker.token_ids(request, _source))
 
 
 @dataclass
 class Run:
     """What a closed loop came to."""
 
-    served: list[Served] = field(default_factory=list)
+    served: list[Outcome] = field(default_factory=list)
     duration_s: float = 0.0
 
     @property
@@ -76,14 +78,14 @@ class Run:
 
     def gap_ms(self, percent: float) -> float:
         """Percentile of all gaps between tokens."""
-        return 1e3 * (percentile(sorted(gap for one in self.served for gap in one.gaps), percent) or 0.0)
+        return 1e3 * (percentile(sorted(gap for one in self.served for gap in one.itls), percent) or 0.0)
 
     def ttft_s(self, percent: float) -> float:
         """Percentile of the times to a first token."""
         return percentile(sorted(one.ttft for one in self.served), percent) or 0.0
 
 
-async def closed_loop(engine: AsyncEngine, requests: Sequence[TraceRequest], clients: int) -> Run:
+async def closed_loop(engine: AsyncEngine, requests: Sequence[TraceRow], clients: int) -> Run:
     """So many clients, each with one request at a time, until all requests are served."""
     run = Run()
     queue = iter(requests)

@@ -17,11 +17,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from splitfuse.client.bench.latency import percentile
 from splitfuse.engine.batch import NO_OUTPUT, Batch, Moves, RowOutput
 from splitfuse.engine.config import DEMO_FOLDER
 from splitfuse.engine.models.registry import read_model_config
 from splitfuse.engine.scheduler.block_manager import CacheSpec
-from splitfuse.engine.simulation.slo import percentile
 
 ENDPOINTS = ("/v1/completions", "/generate")
 PROMPT_LEN = 16

@@ -27,12 +27,11 @@ sys.path.insert(0, str(Path(__file__).with_name("peers")))
 from options import model_folder, parser_of
 from processes import PeerProcess, Worker, end_children_on_sigterm, python_of
 
-from splitfuse.client.bench.cli import LONGEST_SILENCE, drive
-from splitfuse.client.bench.latency import Outcome
+from splitfuse.client.bench.cli import READ_TIMEOUT_S, drive
+from splitfuse.client.bench.latency import Outcome, percentile
 from splitfuse.client.bench.openai_stream import Target, measure
-from splitfuse.client.bench.workload import Demand
+from splitfuse.client.bench.workload import LoadRequest
 from splitfuse.engine.bench_offline import SHAPES
-from splitfuse.engine.simulation.slo import percentile
 
 OURS, OFFLINE = "splitfuse", "splitfuse offline"
 START_S = 300.0
@@ -42,7 +41,7 @@ LONG = {"count": 5, "prompt_len": 1500, "output_len": 4, "first_at": 1.0, "every
 # Per figure, whether more is better.
 FIGURES = {"tokens/s": True, "P50 gap ms": False, "P99 gap ms": False, "longest gap ms": False, "long TTFT ms": False}
 
-Load = Sequence[tuple[Demand, bool]]  # what is asked, and whether it is one of the streams
+Load = Sequence[tuple[LoadRequest, bool]]  # what is asked, and whether it is one of the streams
 
 
 class Server(PeerProcess):
@@ -94,18 +93,18 @@ class Prompts:
         """So many."""
         return self._source.choices(self._ids, k=length)
 
-    def demand(self, prompt_len: int, output_len: int, at: float = 0.0) -> Demand:
+    def demand(self, prompt_len: int, output_len: int, at: float = 0.0) -> LoadRequest:
         """One request."""
-        return Demand(self.take(prompt_len), prompt_len, output_len, at)
+        return LoadRequest(self.take(prompt_len), prompt_len, output_len, at)
 
 
 async def send(
-    url: str, model: str, demands: Sequence[Demand], at_once: int | None = None
+    url: str, model: str, demands: Sequence[LoadRequest], at_once: int | None = None
 ) -> tuple[list[Outcome], float]:
     """The outcomes in order, and the seconds of the whole. Raises RuntimeError where one failed."""
     target = Target("/v1/completions", model, ignore_eos=True)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    timeout = httpx.Timeout(LONGEST_SILENCE, pool=None)
+    timeout = httpx.Timeout(READ_TIMEOUT_S, pool=None)
     async with httpx.AsyncClient(base_url=url, timeout=timeout, limits=limits) as http:
         outcomes, seconds = await drive(demands, lambda demand: measure(http, target, demand), max_concurrency=at_once)
     for outcome, demand in zip(outcomes, demands, strict=True):

@@ -13,16 +13,17 @@ from typing import Any
 
 from load import Run, closed_loop, model_folder, running, serve_one
 
+from splitfuse.client.bench.slo import ServiceLevel, effective_throughput
+from splitfuse.client.bench.traces import TraceRow
+from splitfuse.client.bench.workload import normal_rows
 from splitfuse.engine import AsyncEngine, EngineConfig
-from splitfuse.engine.simulation.arrival_trace import TraceRequest, normal_lengths
-from splitfuse.engine.simulation.slo import ServiceLevel, effective_throughput
 
 _POINT = "{:>7} {:>14} {:>6.2f} {:>9.2f} {:>6.1f}ms {:>6.1f}ms {:>6.1f}ms {:>6.2f}s {:>6.2f}s {:>7.0%}"
 
 
 async def solo_level(engine: AsyncEngine, prompt_len: int) -> ServiceLevel:
     """A quarter of the prompt rate and of the token rate that a request alone gets, medians of five."""
-    (request,) = normal_lengths(1, prompt_len=prompt_len, output_len=40, seed=1)
+    (request,) = normal_rows(1, input_len=prompt_len, output_len=40, seed=1)
     alone = Run([await serve_one(engine, request) for _ in range(5)])
     return ServiceLevel(prompt_rate=request.prompt_len / alone.ttft_s(50) / 4, max_gap_s=4e-3 * alone.gap_ms(50))
 
@@ -40,7 +41,7 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-async def measure(config: EngineConfig, load: list[TraceRequest], clients: int) -> tuple[Run, dict[str, Any]]:
+async def measure(config: EngineConfig, load: list[TraceRow], clients: int) -> tuple[Run, dict[str, Any]]:
     """One point. An engine of its own: two in a process get in each other's way even if one of them rests."""
     async with running(config) as engine:
         await closed_loop(engine, load[:24], clients)  # to learn what steps cost
@@ -70,7 +71,7 @@ async def main() -> None:
             args.rival: EngineConfig(batching_policy=args.rival, **common),
         }
         for clients in args.clients:
-            load = normal_lengths(args.requests, prompt_len=args.prompt_len, output_len=args.output_len, seed=clients)
+            load = normal_rows(args.requests, input_len=args.prompt_len, output_len=args.output_len, seed=clients)
             for policy, config in configs.items():
                 run, fit = await measure(config, load, clients)
                 effective = effective_throughput(run.served, level, duration_s=run.duration_s)

@@ -13,8 +13,8 @@ from typing import Any
 
 from load import fresh_ids, model_folder, running, serve_ids
 
+from splitfuse.client.bench.workload import normal_rows
 from splitfuse.engine import EngineConfig
-from splitfuse.engine.simulation.arrival_trace import normal_lengths
 
 NUM_REQUESTS, PROMPT_LEN, OUTPUT_LEN = 64, 128, 128
 MAX_NUM_SEQS = 32
@@ -42,7 +42,7 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     rounds = parser.parse_args().rounds
-    lengths = normal_lengths(NUM_REQUESTS, prompt_len=PROMPT_LEN, output_len=OUTPUT_LEN, seed=5)
+    lengths = normal_rows(NUM_REQUESTS, input_len=PROMPT_LEN, output_len=OUTPUT_LEN, seed=5)
     prompts = [(fresh_ids(request), request.output_len) for request in lengths]
     variants: dict[str, dict[str, Any]] = {
         "pool for all": {"num_kv_blocks": 4 * NUM_BLOCKS},

@@ -17,11 +17,13 @@ from typing import Any
 
 from load import closed_loop, fresh_ids, model_folder, running, serve_ids
 
+from splitfuse.client.bench.traces import TraceRow, read_trace
+from splitfuse.client.bench.workload import normal_rows
 from splitfuse.engine import EngineConfig
 from splitfuse.engine.scheduler.block_manager import BlockManager
 from splitfuse.engine.scheduler.cost_model import CostModel
-from splitfuse.engine.simulation.arrival_trace import TraceRequest, normal_lengths, read_trace
 from splitfuse.engine.simulation.simulator import Simulation
+from splitfuse.server.commands.simulate import arriving
 
 BLOCK_SIZE = 16
 SCALE = 1 / 32
@@ -42,7 +44,7 @@ async def cost_without_hits(config: EngineConfig) -> float:
 
         return call
 
-    load = normal_lengths(120, prompt_len=325, output_len=16, seed=2)
+    load = normal_rows(120, input_len=325, output_len=16, seed=2)
     before = BlockManager.find_prefix, BlockManager.remember
     async with running(config) as engine:
         BlockManager.find_prefix, BlockManager.remember = map(timed, before)  # type: ignore[method-assign]
@@ -59,16 +61,16 @@ async def second_turn(config: EngineConfig, length: int) -> tuple[float, float]:
     firsts, seconds = [], []
     async with running(config) as engine:
         for _ in range(5):
-            turn = fresh_ids(TraceRequest(0.0, length, 1))
+            turn = fresh_ids(TraceRow(length, 1))
             served, answer = await serve_ids(engine, turn, 32)
             firsts.append(served.ttft)
-            question = fresh_ids(TraceRequest(0.0, 24, 1))
+            question = fresh_ids(TraceRow(24, 1))
             served, _ = await serve_ids(engine, turn + answer + question, 8)
             seconds.append(served.ttft)
     return statistics.median(firsts), statistics.median(seconds)
 
 
-def lru_hits(load: Sequence[TraceRequest], capacity: int, *, leaves_first: bool) -> int:
+def lru_hits(load: Sequence[TraceRow], capacity: int, *, leaves_first: bool) -> int:
     """Blocks that an LRU cache of `capacity` blocks would find, one request after the other, outputs stored too.
 
     `leaves_first`: a request touches its blocks last to first, so that a beginning outlives what follows it.
@@ -101,7 +103,7 @@ def replay(path: Path) -> None:
         simulation = Simulation(
             EngineConfig(max_num_seqs=256), num_blocks=num_blocks, cost=CostModel.fixed(3.5e-3, 1e-4, 1e-6)
         )
-        simulation.run(load)
+        simulation.run(arriving(load, seed=0))
         # The pool also holds what runs; the replay has the whole of it for what is kept.
         exact, plain = (lru_hits(load, num_blocks, leaves_first=first) for first in (True, False))
         found = simulation.num_cached_tokens // BLOCK_SIZE

@@ -41,7 +41,7 @@ class PlainCaller:
 
     def __init__(self, url: str | None = None, **options: Any) -> None:
         self.client = Client(url, **options)
-        self.client.patience = dataclasses.replace(self.client.patience, first_pause=0.002)
+        self.client.retry_policy = dataclasses.replace(self.client.retry_policy, first_backoff_s=0.002)
 
     def generate(self, prompt: Any, **sampling: Any) -> Result:
         return self.client.generate(prompt, **sampling)
@@ -74,7 +74,7 @@ class AsyncCaller:
     def __init__(self, url: str | None = None, **options: Any) -> None:
         self._runner = asyncio.Runner()
         self.client = AsyncClient(url, **options)
-        self.client.patience = dataclasses.replace(self.client.patience, first_pause=0.002)
+        self.client.retry_policy = dataclasses.replace(self.client.retry_policy, first_backoff_s=0.002)
 
     def generate(self, prompt: Any, **sampling: Any) -> Result:
         return self._runner.run(self.client.generate(prompt, **sampling))

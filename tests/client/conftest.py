@@ -6,18 +6,28 @@ from typing import Any
 
 import pytest
 
+from splitfuse.client import Server, serve
+
 from .callers import CALLERS, Caller
 from .server_thread import ServerThread
 from .stand_in import Script, StandIn
 
 MakeCaller = Callable[..., Caller]
+KEY = "a-key-for-tests"
 
 
 @pytest.fixture(autouse=True)
 def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment of whoever runs the tests decides nothing."""
+    """The environment of the test run decides nothing."""
     monkeypatch.delenv("SPLITFUSE_BASE_URL", raising=False)
     monkeypatch.delenv("SPLITFUSE_API_KEY", raising=False)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """`splitfuse serve` on the demo model; with a key, so that every test also shows that the key is sent."""
+    with serve(api_key=KEY, dtype="float32", max_num_seqs=8, kv_cache_memory_bytes="64MiB") as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +44,7 @@ def stand_in(running_stand_in: StandIn) -> Iterator[StandIn]:
     """The server with a new script."""
     running_stand_in.script = Script()
     yield running_stand_in
-    running_stand_in.script.cancelled.set()  # whatever still holds lets go
+    running_stand_in.script.cancelled.set()  # ends what is still held
 
 
 @pytest.fixture
@@ -65,7 +75,7 @@ def caller(make_caller: MakeCaller, stand_in: StandIn) -> Caller:
 
 @pytest.fixture
 def closed_port() -> Iterator[int]:
-    """A port that nobody listens on: bound, so that nobody takes it meanwhile."""
+    """A port without a listener: bound, so that no other process takes it meanwhile."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield held.getsockname()[1]

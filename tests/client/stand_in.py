@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-PIECES = ["Once", " upon", " a", " time", " 🐢", " naïve", "…\u2028", "end"]
-TEXT = "".join(PIECES)
+CHUNKS = ["Once", " upon", " a", " time", " 🐢", " naïve", "…\u2028", "end"]
+TEXT = "".join(CHUNKS)
 SEQ_ID = "a-secret_id"
 
 Fault = Callable[[], Response]
@@ -32,7 +32,7 @@ class Cut:
 class Script:
     """What the server does next; and what it saw."""
 
-    pieces: list[str] = field(default_factory=lambda: list(PIECES))
+    chunks: list[str] = field(default_factory=lambda: list(CHUNKS))
     faults: dict[str, deque[Fault]] = field(default_factory=lambda: defaultdict(deque))  # by kind of request
     cuts: deque[Cut] = field(default_factory=deque)  # one for each stream connection to come
     hold_after: int | None = None  # stay silent after so many events until the request is cancelled
@@ -108,8 +108,8 @@ class StandIn:
             self.script.unfinished_polls -= 1
             if self.script.honours_wait:
                 await asyncio.sleep(float(request.query_params.get("wait", 0)))
-            return JSONResponse(self.result("running", self.script.pieces[:2]))
-        return JSONResponse(self.result("failed" if self.script.error else "completed", self.script.pieces))
+            return JSONResponse(self.result("running", self.script.chunks[:2]))
+        return JSONResponse(self.result("failed" if self.script.error else "completed", self.script.chunks))
 
     async def _cancel(self, request: Request) -> Response:
         fault = self._note("cancel", request)
@@ -128,7 +128,7 @@ class StandIn:
     async def _events(self, first: int, cut: Cut | None) -> AsyncIterator[bytes]:
         script = self.script
         yield b": ping\n\n"
-        for position, index in enumerate(range(first, len(script.pieces) + 1)):
+        for position, index in enumerate(range(first, len(script.chunks) + 1)):
             if cut and position == cut.events:
                 yield self._event(index)[: self._cut_at(index, cut)]
                 if cut.how == "ended":
@@ -140,13 +140,13 @@ class StandIn:
             yield self._event(index)
 
     def _event(self, index: int) -> bytes:
-        if index < len(self.script.pieces):
-            data = {"index": 0, "text": self.script.pieces[index], "token_ids": [index], "new": 1}
+        if index < len(self.script.chunks):
+            data = {"index": 0, "text": self.script.chunks[index], "token_ids": [index], "new": 1}
             return f"id: {index}\nevent: token\ndata: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
         if self.script.stream_error is not None:
             return f"event: error\ndata: {json.dumps({'error': self.script.stream_error})}\n\n".encode()
         return (
-            f"id: {index}\nevent: done\ndata: {json.dumps(self.result('completed', self.script.pieces))}\n\n".encode()
+            f"id: {index}\nevent: done\ndata: {json.dumps(self.result('completed', self.script.chunks))}\n\n".encode()
         )
 
     def _cut_at(self, index: int, cut: Cut) -> int:
@@ -157,17 +157,17 @@ class StandIn:
             return next((at + 1 for at, byte in enumerate(event) if byte > 127), len(event) // 2)
         return 0
 
-    def result(self, status: str, pieces: list[str]) -> dict[str, Any]:
+    def result(self, status: str, chunks: list[str]) -> dict[str, Any]:
         """A result object with keys that no client knows."""
         is_running = status == "running"
         output = {
             "index": 0,
-            "text": "".join(pieces),
-            "token_ids": list(range(len(pieces))),
+            "text": "".join(chunks),
+            "token_ids": list(range(len(chunks))),
             "finish_reason": None if is_running else "length",
             "stop_reason": None,
         }
-        usage = {"prompt_tokens": 5, "completion_tokens": len(pieces), "total_tokens": 5 + len(pieces), "new": 1}
+        usage = {"prompt_tokens": 5, "completion_tokens": len(chunks), "total_tokens": 5 + len(chunks), "new": 1}
         return {
             **{name: output[name] for name in ("text", "token_ids", "finish_reason", "stop_reason")},
             "seq_id": SEQ_ID,

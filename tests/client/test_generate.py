@@ -53,12 +53,12 @@ def test_a_prompt_of_floats_never_leaves(caller: Caller, script: Script) -> None
     assert script.bodies == []
 
 
-def test_a_job_can_be_looked_at_waited_for_and_cancelled(caller: Caller, script: Script) -> None:
+def test_a_job_can_be_read_waited_for_and_cancelled(caller: Caller, script: Script) -> None:
     script.unfinished_polls = 1
     job = caller.submit("text", max_tokens=8)
     assert job.seq_id == SEQ_ID
-    glance = caller.result(job, wait=0)
-    assert (glance.status, glance.text, glance.is_finished) == ("running", "Once upon", False)
+    partial = caller.result(job, wait=0)
+    assert (partial.status, partial.text, partial.is_finished) == ("running", "Once upon", False)
     assert caller.result(job, wait=30).text == TEXT
     assert caller.result(caller.client.job(SEQ_ID)).text == TEXT
     caller.run(job.cancel())
@@ -72,13 +72,13 @@ def test_result_returns_the_unfinished_result_when_the_wait_is_over(caller: Call
     assert script.paths("GET")[0].partition("=")[2] in ("0.05", "0.049")
 
 
-def test_a_server_that_ignores_wait_is_not_asked_in_a_rush(caller: Caller, script: Script) -> None:
+def test_a_server_that_ignores_wait_is_polled_with_backoff(caller: Caller, script: Script) -> None:
     script.unfinished_polls = 3
     assert caller.generate("text").text == TEXT
     assert len(script.paths("GET")) == 4
 
 
-def test_generate_gives_up_at_the_deadline_and_cancels(make_caller: MakeCaller, stand_in: StandIn) -> None:
+def test_generate_ends_at_the_deadline_and_cancels(make_caller: MakeCaller, stand_in: StandIn) -> None:
     stand_in.script.unfinished_polls, stand_in.script.honours_wait = 1000, True
     with pytest.raises(APITimeoutError) as caught:
         make_caller(stand_in.url, timeout=1).generate("text")
@@ -149,7 +149,7 @@ def test_no_server_names_the_way_out(make_caller: MakeCaller, closed_port: int) 
     assert caught.value.status is None
 
 
-def test_where_and_who_come_from_the_environment(
+def test_url_and_key_come_from_the_environment(
     make_caller: MakeCaller, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPLITFUSE_BASE_URL", stand_in.url.removeprefix("http://") + "/")
@@ -167,8 +167,8 @@ def test_ready_and_healthy(caller: Caller, make_caller: MakeCaller, script: Scri
     assert caller.run(caller.client.is_healthy())
     script.faults["plain"].append(refusal(503))
     assert not caller.run(caller.client.is_ready())
-    nobody = make_caller(f"http://127.0.0.1:{closed_port}")
-    assert not nobody.run(nobody.client.is_ready())
+    nowhere = make_caller(f"http://127.0.0.1:{closed_port}")
+    assert not nowhere.run(nowhere.client.is_ready())
     assert script.paths("GET") == ["/ready", "/health", "/ready"]
 
 

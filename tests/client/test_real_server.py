@@ -3,7 +3,6 @@
 import asyncio
 import dataclasses
 import itertools
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -16,25 +15,16 @@ from splitfuse.client import (
     NotFoundError,
     Result,
     Server,
-    serve,
 )
 from splitfuse.client.bench import cli
 from splitfuse.client.sampling import Sampling
 from splitfuse.engine import SamplingParams
 
-from .conftest import MakeCaller
+from .conftest import KEY, MakeCaller
 from .cutting_proxy import CuttingProxy
 
 PROMPT = "Once upon a time"
-KEY = "a-key-for-tests"
 GREEDY: Sampling = {"temperature": 0.0, "max_tokens": 12, "ignore_eos": True}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """A server with a key, so that every test also shows that the key is sent."""
-    with serve(api_key=KEY, dtype="float32", max_num_seqs=8, kv_cache_memory_bytes="64MiB") as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +67,7 @@ def test_several_outputs_are_told_apart_by_their_index(make_caller: MakeCaller, 
 
 def test_a_stream_cut_anywhere_is_whole(server: Server, answer: Result) -> None:
     with CuttingProxy(server.base_url) as proxy, Client(proxy.url, KEY) as client:
-        client.patience = dataclasses.replace(client.patience, first_pause=0.002)
+        client.retry_policy = dataclasses.replace(client.retry_policy, first_backoff_s=0.002)
         job = client.submit(PROMPT, **GREEDY)
         for limit in range(150, 1500, 90):
             proxy.limits.extend([limit, limit + 40])
@@ -136,8 +126,8 @@ async def test_many_at_once(server: Server, answer: Result) -> None:
 
 
 def test_bench_serve_runs(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    words = "--num-prompts 4 --random-input-len 16 --random-output-len 8 --ignore-eos --max-concurrency 2"
-    assert cli.main(["--base-url", server.base_url, "--api-key", KEY, *words.split()]) == 0
+    argv = "--num-prompts 4 --random-input-len 16 --random-output-len 8 --ignore-eos --max-concurrency 2"
+    assert cli.main(["--base-url", server.base_url, "--api-key", KEY, *argv.split()]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "Successful requests: 4" in out
     assert "Total input tokens: 64 Total generated tokens: 32" in out
@@ -145,6 +135,6 @@ def test_bench_serve_runs(server: Server, capsys: pytest.CaptureFixture[str]) ->
 
 def test_every_sampling_field_of_the_engine_has_a_keyword() -> None:
     names = {item.name for item in dataclasses.fields(SamplingParams)}
-    known = {name for name in names if not name.startswith("default_")}  # what a door fills in is no field of a request
-    of_the_door = {"model", "response_format"}  # the latter becomes structured_outputs
-    assert set(Sampling.__annotations__) - of_the_door == known
+    known = {name for name in names if not name.startswith("default_")}  # what an endpoint fills in is not a field
+    of_the_endpoint = {"model", "response_format"}  # the latter becomes structured_outputs
+    assert set(Sampling.__annotations__) - of_the_endpoint == known

@@ -15,7 +15,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200 if self.path == "/ready" else 404)
         self.end_headers()
-    def log_message(self, *words):
+    def log_message(self, *args):
         pass
 print("arguments", *sys.argv[1:])
 print("key", os.environ.get("SPLITFUSE_API_KEY"))
@@ -37,7 +37,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def arguments_of(server: Server) -> str:
-    """The words that the program was started with."""
+    """The arguments that the program was started with."""
     return server.output().partition("arguments ")[2].partition("\n")[0]
 
 
@@ -78,7 +78,7 @@ def test_a_server_that_takes_too_long_is_stopped(program: Path) -> None:
         serve(ready_timeout=0.2)
 
 
-def test_a_server_that_does_not_listen_to_reason_is_killed(program: Path) -> None:
+def test_a_server_that_ignores_sigterm_is_killed(program: Path) -> None:
     program.write_text(DEAF)
     server = serve()
     assert server.stop(timeout=0.2) == -9
@@ -88,13 +88,13 @@ def test_a_port_that_was_taken_meanwhile_is_replaced(program: Path, monkeypatch:
     program.write_text("import sys\ntry:\n" + "".join(f"    {line}\n" for line in POLITE.splitlines()))
     with program.open("a") as file:
         file.write("except OSError as exc:\n    sys.exit(f'splitfuse: error: cannot listen: {exc}')\n")
-    monkeypatch.setattr(server_process, "LONGEST_GLANCE", 0.2)
-    free_port = server_process._free_port
+    monkeypatch.setattr(server_process, "PROBE_TIMEOUT_S", 0.2)
+    free_port = server_process.free_port
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         answers = iter([taken.getsockname()[1]])
-        monkeypatch.setattr(server_process, "_free_port", lambda host: next(answers, None) or free_port(host))
+        monkeypatch.setattr(server_process, "free_port", lambda host: next(answers, None) or free_port(host))
         with serve() as server:
             assert server.base_url != f"http://127.0.0.1:{taken.getsockname()[1]}"
 

@@ -58,5 +58,5 @@ def test_an_event_comes_with_the_chunk_that_ends_it() -> None:
 
 
 @given(st.lists(st.sampled_from([b"data", b"id", b":", b" ", b"\r", b"\n", b"\r\n", b"\n\n", b"x", b"\xc3", b"\xa9"])))
-def test_any_cutting_gives_the_same(pieces: list[bytes]) -> None:
-    assert parse(*pieces) == parse(b"".join(pieces))
+def test_any_cutting_gives_the_same(chunks: list[bytes]) -> None:
+    assert parse(*chunks) == parse(b"".join(chunks))

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -18,7 +19,7 @@ from splitfuse.client import (
 
 from .callers import Caller
 from .conftest import MakeCaller
-from .stand_in import PIECES, SEQ_ID, TEXT, Cut, Script, StandIn, page, refusal
+from .stand_in import CHUNKS, SEQ_ID, TEXT, Cut, Script, StandIn, page, refusal
 
 
 def text_of(events: list[StreamEvent]) -> str:
@@ -30,11 +31,11 @@ def test_stream_yields_deltas_and_ends_with_the_result(caller: Caller, script: S
     stream = caller.stream("text", max_tokens=8)
     assert stream.seq_id == SEQ_ID
     events = caller.events(stream)
-    assert [event.text for event in events] == [*PIECES, ""]
-    assert [event.token_ids for event in events] == [*([i] for i in range(len(PIECES))), []]
+    assert [event.text for event in events] == [*CHUNKS, ""]
+    assert [event.token_ids for event in events] == [*([i] for i in range(len(CHUNKS))), []]
     assert {event.index for event in events} == {0}
-    assert [event.id for event in events] == list(range(len(PIECES) + 1))
-    assert [event.type for event in events] == ["token"] * len(PIECES) + ["done"]
+    assert [event.id for event in events] == list(range(len(CHUNKS) + 1))
+    assert [event.type for event in events] == ["token"] * len(CHUNKS) + ["done"]
     assert events[-1].result is not None
     assert events[-1].result.text == TEXT
     assert stream.result == events[-1].result
@@ -43,24 +44,24 @@ def test_stream_yields_deltas_and_ends_with_the_result(caller: Caller, script: S
 
 
 @pytest.mark.parametrize("how", ["broken", "ended", "inside an event", "inside a character"])
-@pytest.mark.parametrize("events", range(len(PIECES) + 1))
+@pytest.mark.parametrize("events", range(len(CHUNKS) + 1))
 def test_a_stream_cut_anywhere_tells_every_text_once(caller: Caller, script: Script, events: int, how: str) -> None:
     script.cuts.append(Cut(events, how))  # type: ignore[arg-type]
     got = caller.events(caller.client.job(SEQ_ID).stream())
-    assert [event.text for event in got] == [*PIECES, ""]
+    assert [event.text for event in got] == [*CHUNKS, ""]
     assert [headers.get("last-event-id") for headers in script.headers] == [None, str(events - 1) if events else None]
 
 
 def test_a_stream_cut_after_every_event_tells_every_text_once(caller: Caller, script: Script) -> None:
-    script.cuts.extend([Cut(1)] * len(PIECES))
+    script.cuts.extend([Cut(1)] * len(CHUNKS))
     stream = caller.stream("text")
     assert text_of(caller.events(stream)) == TEXT
     assert stream.result is not None
-    assert len(script.paths("GET")) == len(PIECES) + 1
+    assert len(script.paths("GET")) == len(CHUNKS) + 1
     assert len(script.paths("POST")) == 1
 
 
-def test_a_stream_that_gets_nowhere_is_given_up(make_caller: MakeCaller, stand_in: StandIn) -> None:
+def test_a_stream_without_progress_ends_after_the_retries(make_caller: MakeCaller, stand_in: StandIn) -> None:
     caller = make_caller(stand_in.url, max_retries=2)
     stand_in.script.cuts.extend([Cut(2), *[Cut(0)] * 20])
     with pytest.raises(APIConnectionError):
@@ -68,7 +69,7 @@ def test_a_stream_that_gets_nowhere_is_given_up(make_caller: MakeCaller, stand_i
     assert len(stand_in.script.paths("GET")) == 1 + 2
 
 
-def test_a_busy_server_is_asked_again_for_the_stream(caller: Caller, script: Script) -> None:
+def test_a_busy_server_gets_the_stream_request_again(caller: Caller, script: Script) -> None:
     script.cuts.append(Cut(3))
     script.faults["stream"].extend([refusal(503, retry_after="0"), refusal(429, retry_after="0")])
     assert text_of(caller.events(caller.stream("text"))) == TEXT
@@ -80,7 +81,7 @@ def test_a_result_that_expired_meanwhile_is_not_found(caller: Caller, script: Sc
         caller.events(caller.client.job(SEQ_ID).stream())
 
 
-def test_a_page_is_no_stream(caller: Caller, script: Script) -> None:
+def test_an_html_page_is_not_a_stream(caller: Caller, script: Script) -> None:
     script.faults["stream"].append(page())
     with pytest.raises(APIError, match="text/event-stream"):
         caller.events(caller.client.job(SEQ_ID).stream())
@@ -89,7 +90,7 @@ def test_a_page_is_no_stream(caller: Caller, script: Script) -> None:
 def test_an_error_in_the_stream_is_raised_after_the_texts_before_it(caller: Caller, script: Script) -> None:
     script.stream_error = {"message": "it broke", "type": "server_error", "param": None, "code": "nan"}
     stream = caller.stream("text")
-    assert text_of(caller.events(stream, at_most=len(PIECES))) == TEXT
+    assert text_of(caller.events(stream, at_most=len(CHUNKS))) == TEXT
     with pytest.raises(ServerError, match="it broke"):
         caller.events(caller.stream("text"))
 
@@ -97,7 +98,7 @@ def test_an_error_in_the_stream_is_raised_after_the_texts_before_it(caller: Call
 def test_leaving_a_stream_early_cancels_what_it_submitted(caller: Caller, script: Script) -> None:
     script.hold_after = 2
     stream = caller.stream("text")
-    assert [event.text for event in caller.events(stream, at_most=2)] == PIECES[:2]
+    assert [event.text for event in caller.events(stream, at_most=2)] == CHUNKS[:2]
     assert script.paths("DELETE") == [f"/result/{SEQ_ID}"]
     assert stream.result is None
     assert caller.events(stream) == []
@@ -109,7 +110,7 @@ def test_leaving_a_job_s_stream_early_cancels_nothing(caller: Caller, script: Sc
 
 
 def test_leaving_at_the_last_event_cancels_nothing(caller: Caller, script: Script) -> None:
-    events = caller.events(caller.stream("text"), at_most=len(PIECES) + 1)
+    events = caller.events(caller.stream("text"), at_most=len(CHUNKS) + 1)
     assert events[-1].result is not None
     assert script.paths("DELETE") == []
 
@@ -133,7 +134,7 @@ def test_a_silent_stream_ends_at_the_deadline(make_caller: MakeCaller, stand_in:
 
 def test_a_stream_can_begin_after_an_event(caller: Caller, script: Script) -> None:
     events = caller.events(caller.client.job(SEQ_ID).stream(starting_after=5))
-    assert [event.text for event in events] == [*PIECES[6:], ""]
+    assert [event.text for event in events] == [*CHUNKS[6:], ""]
 
 
 def test_break_in_a_for_loop_cancels(stand_in: StandIn) -> None:
@@ -147,6 +148,18 @@ def test_break_in_a_for_loop_cancels(stand_in: StandIn) -> None:
         assert len(stand_in.script.paths("DELETE")) == 2
 
 
+def test_a_stream_that_another_thread_closes_ends(stand_in: StandIn) -> None:
+    stand_in.script.hold_after = 2
+    with Client(stand_in.url) as client, ThreadPoolExecutor(1) as pool:
+        stream = client.stream("text")
+        next(stream)
+        rest = pool.submit(list, stream)
+        assert not stand_in.script.cancelled.is_set()
+        stream.close()
+        assert [event.text for event in rest.result(10)] in ([CHUNKS[1]], [])
+    assert stand_in.script.paths("DELETE") == [f"/result/{SEQ_ID}"]
+
+
 async def test_break_in_an_async_for_loop_cancels(stand_in: StandIn) -> None:
     stand_in.script.hold_after = 1
     async with AsyncClient(stand_in.url) as client:
@@ -157,6 +170,26 @@ async def test_break_in_an_async_for_loop_cancels(stand_in: StandIn) -> None:
     async with AsyncClient(stand_in.url) as client, client.stream("text") as stream:
         await anext(stream)
     assert len(stand_in.script.paths("DELETE")) == 2
+
+
+async def test_a_stream_that_another_task_closes_ends(stand_in: StandIn) -> None:
+    stand_in.script.hold_after = 2
+    async with AsyncClient(stand_in.url) as client:
+        stream = await client.stream("text")
+        first_event = asyncio.Event()
+
+        async def read() -> int:
+            num_events = 0
+            async for _ in stream:
+                first_event.set()
+                num_events += 1
+            return num_events
+
+        reader = asyncio.create_task(read())
+        await first_event.wait()
+        await stream.close()
+        assert await asyncio.wait_for(reader, 10) <= 2
+    assert stand_in.script.paths("DELETE") == [f"/result/{SEQ_ID}"]
 
 
 async def test_a_cancelled_task_cancels_its_request(stand_in: StandIn) -> None:

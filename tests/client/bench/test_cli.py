@@ -17,7 +17,7 @@ from splitfuse.client.bench import cli
 from splitfuse.client.bench.cli import drive
 from splitfuse.client.bench.latency import Outcome
 from splitfuse.client.bench.openai_stream import Stopwatch
-from splitfuse.client.bench.workload import Demand
+from splitfuse.client.bench.workload import LoadRequest
 
 from ..server_thread import ServerThread
 
@@ -51,7 +51,7 @@ def test_the_stopwatch_times_a_completion() -> None:
     assert outcome == Outcome(prompt_len=9, output_len=4, ttft=0.5, itls=[0.25, 0.25, 0.5], e2el=1.5)
 
 
-def test_the_announcements_of_a_chat_are_no_output() -> None:
+def test_a_role_and_an_end_are_not_output() -> None:
     outcome = timed(
         (10.1, chat_chunk({"role": "assistant", "content": ""})), (10.5, chat_chunk({"content": "a"})),
         (10.75, chat_chunk({"content": "b"})), (11.0, chat_chunk({}, "stop")), (12.0, USAGE),
@@ -75,21 +75,21 @@ def test_an_error_in_the_stream_and_silence_are_failures() -> None:
     assert timed().error == "the stream ended without any output"
 
 
-DEMANDS = [Demand([1], 1, 1, arrival=float(at)) for at in (0, 2, 3)]
+REQUESTS = [LoadRequest([1], 1, 1, arrival=float(at)) for at in (0, 2, 3)]
 
 
-async def test_demands_are_sent_when_they_arrive() -> None:
+async def test_requests_are_sent_when_they_arrive() -> None:
     now, sent = 50.0, []
 
     async def sleep(seconds: float) -> None:
         nonlocal now
         now += seconds
 
-    async def ask(demand: Demand) -> Outcome:
-        sent.append((now, demand.arrival))
+    async def send(request: LoadRequest) -> Outcome:
+        sent.append((now, request.arrival))
         return Outcome(prompt_len=1, output_len=len(sent))
 
-    outcomes, duration = await drive(DEMANDS, ask, clock=lambda: now, sleep=sleep)
+    outcomes, duration = await drive(REQUESTS, send, clock=lambda: now, sleep=sleep)
     assert [arrival for _, arrival in sent] == [0.0, 2.0, 3.0]
     assert [outcome.output_len for outcome in outcomes] == [1, 2, 3]
     assert duration == 3.0
@@ -98,7 +98,7 @@ async def test_demands_are_sent_when_they_arrive() -> None:
 async def test_a_closed_loop_keeps_its_bound() -> None:
     running, most = 0, 0
 
-    async def ask(demand: Demand) -> Outcome:
+    async def send(request: LoadRequest) -> Outcome:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -106,7 +106,7 @@ async def test_a_closed_loop_keeps_its_bound() -> None:
         running -= 1
         return Outcome(prompt_len=1)
 
-    outcomes, _ = await drive([Demand([1], 1, 1)] * 20, ask, max_concurrency=3)
+    outcomes, _ = await drive([LoadRequest([1], 1, 1)] * 20, send, max_concurrency=3)
     assert (len(outcomes), most) == (20, 3)
 
 
@@ -187,7 +187,7 @@ def test_what_a_run_sends(model: Model) -> None:
     }
 
 
-def test_the_same_seed_asks_the_same(model: Model) -> None:
+def test_the_same_seed_sends_the_same(model: Model) -> None:
     argv = ["--base-url", model.url, *SMALL]
     for seed in ("1", "1", "2"):
         cli.main([*argv, "--random-range-ratio", "0.5", "--seed", seed])
@@ -195,7 +195,7 @@ def test_the_same_seed_asks_the_same(model: Model) -> None:
     assert first == second != third
 
 
-def test_chat_is_asked_with_words(model: Model) -> None:
+def test_chat_gets_words(model: Model) -> None:
     argv = ["--base-url", model.url, "--num-prompts", "1", "--random-input-len", "8", "--random-output-len", "4"]
     assert cli.main([*argv, "--endpoint", "/v1/chat/completions"]) == 0
     (message,) = model.bodies[-1]["messages"]
@@ -208,7 +208,7 @@ def test_a_trace_sets_lengths_and_times(model: Model, tmp_path: Path, capsys: py
     names = ("timestamp", "input_length", "output_length", "hash_ids")
     trace = tmp_path / "trace.jsonl"
     trace.write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows))
-    assert cli.main(["--base-url", model.url, "--trace", str(trace), "--scale", "8", "--stretch", "2"]) == 0
+    assert cli.main(["--base-url", model.url, "--trace", str(trace), "--scale", "0.125", "--stretch", "2"]) == 0
     asked = sorted((len(body["prompt"]), body["max_tokens"]) for body in model.bodies[1:])
     assert asked == [(10, 2), (20, 1)]
     ten, twenty = sorted((body["prompt"] for body in model.bodies[1:]), key=len)
@@ -217,7 +217,7 @@ def test_a_trace_sets_lengths_and_times(model: Model, tmp_path: Path, capsys: py
     assert "left out 1 of 3" in capsys.readouterr().out
 
 
-def test_failures_are_counted_and_told(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failures_are_counted_and_reported(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
     model.refused = 2
     argv = ["--base-url", model.url, "--num-prompts", "4", "--random-input-len", "8", "--random-output-len", "4"]
     assert cli.main(argv) == 1
@@ -227,7 +227,7 @@ def test_failures_are_counted_and_told(model: Model, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("argv", "complaint"),
     [
         (["--random-input-len", "60", "--random-output-len", "5"], "takes 65 tokens, the server's max_model_len is 64"),
         (["--trace", "/none.csv"], "/none.csv"),
@@ -235,18 +235,18 @@ def test_failures_are_counted_and_told(model: Model, capsys: pytest.CaptureFixtu
     ],
 )
 def test_a_run_that_cannot_begin_says_why(
-    model: Model, capsys: pytest.CaptureFixture[str], words: list[str], complaint: str | None
+    model: Model, capsys: pytest.CaptureFixture[str], argv: list[str], complaint: str | None
 ) -> None:
     if complaint is None:
         model.card, complaint = {}, "name one with --model"
-    assert cli.main(["--base-url", model.url, *words]) == 2
+    assert cli.main(["--base-url", model.url, *argv]) == 2
     assert complaint in capsys.readouterr().err
 
 
-def test_a_server_that_lists_no_models_is_asked_by_name(model: Model) -> None:
+def test_a_server_that_lists_no_models_needs_a_name(model: Model) -> None:
     model.card = {}
-    words = "--model mine --num-prompts 1 --random-input-len 8 --random-output-len 4"
-    assert cli.main(["--base-url", model.url, *words.split()]) == 0
+    argv = "--model mine --num-prompts 1 --random-input-len 8 --random-output-len 4"
+    assert cli.main(["--base-url", model.url, *argv.split()]) == 0
     assert model.bodies[-1]["model"] == "mine"
     assert max(model.bodies[-1]["prompt"]) < 1000
 
@@ -262,7 +262,7 @@ def test_no_server_names_the_way_out(closed_port: int, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    "words",
+    "argv",
     [
         ["--num-prompts", "0"],
         ["--num-prompts", "many"],
@@ -277,8 +277,8 @@ def test_no_server_names_the_way_out(closed_port: int, capsys: pytest.CaptureFix
         ["--endpoint", "/generate"],
     ],
 )
-def test_wrong_words_end_with_status_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_options_end_with_status_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        cli.main(words)
+        cli.main(argv)
     assert caught.value.code == 2
-    assert f"argument {words[0]}" in capsys.readouterr().err
+    assert f"argument {argv[0]}" in capsys.readouterr().err

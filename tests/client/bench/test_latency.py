@@ -58,6 +58,13 @@ def test_percentiles_lie_between_two_values() -> None:
     assert percentile([7], 99) == 7
 
 
+def test_percentiles_of_nothing_one_and_many() -> None:
+    assert percentile([], 50) is None
+    assert percentile([3.0], 99) == 3.0
+    assert percentile([0.0, 1.0, 2.0, 3.0], 50) == 1.5
+    assert percentile([float(i) for i in range(101)], 95) == 95.0
+
+
 def test_nothing_measured_is_zeros() -> None:
     assert spread([], (99.0,)) == Spread(0, 0, 0, {99.0: 0})
     assert summarize([LOST], 1.0).spreads["ttft"].mean == 0

@@ -1,27 +1,15 @@
-"""Arrivals, lengths, traces and prompts: seeded, and true to what was asked."""
+"""Arrivals, lengths and prompts: seeded, and true to what was asked."""
 
 import itertools
 import math
 import random
 import statistics
-from pathlib import Path
 
 import pytest
 
 from splitfuse.client.bench.arrivals import arrivals
-from splitfuse.client.bench.traces import TraceError, TraceRow, read_trace, scaled
-from splitfuse.client.bench.workload import PromptMaker, random_rows
-
-AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
-2023-11-16 18:17:03.9799600,4808,10
-2023-11-16 18:17:04.4799600,3180,8
-"""
-VIDUR = "arrived_at,num_prefill_tokens,num_decode_tokens\n1.5,100,20\n3.5,50,1\n"
-LENGTHS = "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n3772,54,3826,69.8\n"
-MOONCAKE = """{"timestamp": 1000, "input_length": 700, "output_length": 5, "hash_ids": [0, 1]}
-{"timestamp": 4000, "input_length": 1024, "output_length": 6, "hash_ids": [0, 2]}
-
-"""
+from splitfuse.client.bench.traces import TraceRow
+from splitfuse.client.bench.workload import PromptMaker, normal_rows, random_rows
 
 
 def gaps(burstiness: float, seed: int = 0) -> list[float]:
@@ -55,61 +43,20 @@ def test_an_infinite_burstiness_is_a_metronome() -> None:
     assert gaps(math.inf) == pytest.approx([0.1] * 4000)
 
 
-def saved(tmp_path: Path, name: str, text: str) -> Path:
-    path = tmp_path / name
-    path.write_text(text)
-    return path
-
-
-def test_each_kind_of_trace_is_read(tmp_path: Path) -> None:
-    assert read_trace(saved(tmp_path, "azure.csv", AZURE)) == [TraceRow(4808, 10, 0.0), TraceRow(3180, 8, 0.5)]
-    assert read_trace(saved(tmp_path, "vidur.csv", VIDUR)) == [TraceRow(100, 20, 0.0), TraceRow(50, 1, 2.0)]
-    assert read_trace(saved(tmp_path, "lengths.csv", LENGTHS)) == [TraceRow(3772, 54)]
-    assert read_trace(saved(tmp_path, "mooncake.jsonl", MOONCAKE)) == [
-        TraceRow(700, 5, 0.0, (0, 1)),
-        TraceRow(1024, 6, 3.0, (0, 2)),
-    ]
-    assert len(read_trace(tmp_path / "azure.csv", limit=1)) == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "complaint"),
-    [
-        ("a.csv", "", "holds no requests"),
-        ("a.csv", "x,y\n1,2\n", "request 1: no known columns"),
-        ("a.csv", VIDUR + "1,many,2\n", "request 3: .*many"),
-        ("a.csv", VIDUR + "nan,1,2\n", "request 3: .*out of range"),
-        ("a.csv", VIDUR + "1\n", "request 3"),
-        ("a.jsonl", MOONCAKE + "{", "line 4 is not JSON"),
-        ("a.jsonl", "[]", "request 1: no known columns"),
-        ("a.csv", "\ud800", "a.csv"),
-    ],
-)
-def test_a_trace_that_cannot_be_read_names_the_place(tmp_path: Path, name: str, text: str, complaint: str) -> None:
-    path = tmp_path / name
-    path.write_bytes(text.encode("utf-8", "surrogatepass"))
-    with pytest.raises(TraceError, match=complaint):
-        read_trace(path)
-
-
-def test_a_missing_trace_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match=r"none\.csv"):
-        read_trace(tmp_path / "none.csv")
-
-
-@pytest.mark.parametrize("scale", [8.0, 0.125])
-def test_scale_shrinks_lengths_and_stretch_moves_arrivals(scale: float) -> None:
-    row = scaled(TraceRow(4808, 10, 3.0, (7,)), scale=scale, stretch=2.0)
-    assert row == TraceRow(601, 1, 6.0, (7,), block_len=64)
-    assert scaled(TraceRow(1, 1), scale=scale, stretch=2.0) == TraceRow(1, 1, block_len=64)
-
-
 def test_random_lengths_stay_in_their_range() -> None:
     rows = random_rows(500, input_len=100, output_len=10, range_ratio=0.5, source=random.Random(0))
     assert {row.prompt_len for row in rows} <= set(range(50, 151))
     assert {row.output_len for row in rows} == set(range(5, 16))
     same = random_rows(3, input_len=100, output_len=10, range_ratio=0.0, source=random.Random(0))
     assert same == [TraceRow(100, 10)] * 3
+
+
+def test_normal_lengths() -> None:
+    rows = normal_rows(2000, input_len=325, output_len=8, seed=0)
+    mean = sum(row.prompt_len for row in rows) / 2000
+    spread = (sum((row.prompt_len - mean) ** 2 for row in rows) / 2000) ** 0.5
+    assert (mean, spread) == pytest.approx((325, 97.5), rel=0.05)
+    assert min(row.output_len for row in rows) >= 1
 
 
 def test_prompts_are_seeded_ids_from_100_up() -> None:
@@ -133,6 +80,29 @@ def test_blocks_of_one_hash_are_the_same_tokens() -> None:
     assert two[12:] != three[12:24]
     other_seed = PromptMaker(vocab_size=1000, seed=6)
     assert list(other_seed.prompt(TraceRow(12, 1, hash_ids=(4,), block_len=12), source)) != one[:12]
+
+
+@pytest.mark.parametrize("vocab_size", [None, 65_636])
+def test_equal_hash_ids_are_equal_tokens_and_nothing_else_is(vocab_size: int | None) -> None:
+    rows = [TraceRow(125, 6, hash_ids=(0, 1), block_len=64), TraceRow(162, 1, hash_ids=(0, 1, 2), block_len=64)]
+    maker, source = PromptMaker(vocab_size), random.Random(0)
+    first, second = (list(maker.prompt(row, source)) for row in rows)
+    assert [len(first), len(second)] == [125, 162]
+    assert first == second[:125]
+    assert first == list(maker.prompt(rows[0], random.Random(9)))
+    assert first != list(PromptMaker(vocab_size, seed=1).prompt(rows[0], source))
+    own = TraceRow(50, 1)
+    assert maker.prompt(own, source) != maker.prompt(own, source)
+    assert all(-(2**31) <= token < 2**31 for token in second)
+
+
+def test_a_prompt_longer_than_its_blocks_goes_on_with_tokens_of_its_own() -> None:
+    row = TraceRow(100, 1, hash_ids=(7,), block_len=64)
+    source = random.Random(0)
+    one, other = (list(PromptMaker(None).prompt(row, source)) for _ in range(2))
+    assert len(one) == len(other) == 100
+    assert one[:64] == other[:64]
+    assert one[64:] != other[64:]
 
 
 def test_text_has_a_word_for_a_token() -> None:

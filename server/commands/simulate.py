@@ -1,106 +1,42 @@
-"""`splitfuse simulate`: what a policy, a budget or a pool would do to a load, without a model.
-
-Also `splitfuse_schedule`: the steps of given lengths and nothing else.
-"""
+"""`splitfuse simulate`: what a policy, a budget or a pool would do to a load, without a model."""
 
 import argparse
 import contextlib
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Sequence
+import random
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
 
-from ..batch import NO_OUTPUT, RowOutput
-from ..config import EngineConfig
-from ..errors import ConfigError
-from ..request import Request
-from ..sampling_params import SamplingParams
-from ..scheduler.block_allocator import num_blocks_for
-from ..scheduler.block_manager import BlockManager, CacheSpec
-from ..scheduler.cost_model import CPU_SECONDS, CostModel
-from ..scheduler.scheduler import Scheduler
-from .arrival_trace import TraceRequest, normal_lengths, poisson_arrivals, read_trace
-from .simulator import Simulation
-from .slo import Served, ServiceLevel, effective_throughput, percentile
+from ...client.bench.arrivals import arrivals
+from ...client.bench.latency import Outcome, percentile
+from ...client.bench.slo import ServiceLevel, effective_throughput
+from ...client.bench.traces import TraceError, TraceRow, read_trace
+from ...client.bench.workload import PromptMaker, normal_rows
+from ...engine.config import EngineConfig
+from ...engine.errors import ConfigError
+from ...engine.scheduler.cost_model import CPU_SECONDS, CostModel
+from ...engine.simulation.requests import Arrival, Served
+from ...engine.simulation.simulator import Simulation
 
 DEFAULT_NUM_BLOCKS = 4096
 CPU_SWAP_S = 2e-5  # 16 tokens of that model, 196 KB, at 10 GB/s
-_NUM_CLOSED_LOOP = 512  # requests of a closed loop without a trace, as in FastGen's benchmark
+_NUM_REQUESTS = 512  # without a trace, as in FastGen's benchmark
 _SLACK = 4  # the default service level: a quarter of what a request alone on the machine would get
-
-
-class StepCounts(NamedTuple):
-    """One step: prompt tokens, output tokens, and in how many prompt chunks the prompt tokens came."""
-
-    prefill: int
-    decode: int
-    pieces: int
-
-
-def splitfuse_schedule(
-    prompt_lens: Sequence[int],
-    output_lens: Sequence[int],
-    budget: int,
-    piece: int = 0,
-    *,
-    batching_policy: str = "splitfuse",
-) -> list[StepCounts]:
-    """The steps that serve these requests, all there from the start, with blocks to spare.
-
-    `budget`: most tokens of a step; `piece`: most tokens of one prompt in a step, 0 = the budget alone decides.
-    The first output token comes with the last chunk of its prompt, so a request decodes output_len - 1 times.
-    """
-    if len(prompt_lens) != len(output_lens) or not prompt_lens or min(*prompt_lens, *output_lens) < 1:
-        raise ConfigError("give as many output lengths as prompt lengths, all at least 1")
-    config = EngineConfig(
-        max_num_batched_tokens=budget,
-        long_prefill_token_threshold=piece,
-        max_num_seqs=len(prompt_lens),
-        enable_prefix_caching=False,
-        batching_policy=batching_policy,
-    )
-    return list(_steps(config, list(zip(prompt_lens, output_lens, strict=True))))
-
-
-def _steps(config: EngineConfig, lengths: Sequence[tuple[int, int]]) -> Iterator[StepCounts]:
-    num_blocks = sum(num_blocks_for(sum(both), config.block_size) for both in lengths)
-    cache = CacheSpec(2 * num_blocks + 100, config.block_size)  # more than the watermark could want
-    scheduler = Scheduler(config, BlockManager(cache, prefix_caching=False))
-    for index, (prompt_len, output_len) in enumerate(lengths):
-        scheduler.add(
-            Request(
-                request_id=str(index),
-                prompt_token_ids=[0] * prompt_len,
-                params=SamplingParams(),
-                max_num_tokens=prompt_len + output_len,
-                seed=0,
-            )
-        )
-    while (batch := scheduler.schedule(0.0)) is not None:
-        num_decode_tokens = batch.num_decode_tokens
-        num_pieces = len(batch.rows) - num_decode_tokens
-        yield StepCounts(batch.num_tokens - num_decode_tokens, num_decode_tokens, num_pieces)
-        scheduler.update(batch, [RowOutput((0,)) if row.needs_sampling else NO_OUTPUT for row in batch.rows], 0.0)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What a simulation takes beside the engine's settings."""
     add = parser.add_argument
-    add(
-        "--trace", type=Path, metavar="FILE", help="arrivals and lengths: CSV of Azure or vidur, JSON lines of Mooncake"
-    )
-    add("--scale", type=float, default=1.0, metavar="X", help="multiply all lengths, default 1")
-    add("--stretch", type=float, default=1.0, metavar="X", help="multiply the time between arrivals, default 1")
+    add("--trace", type=Path, metavar="FILE", help="recorded load: CSV of Azure or vidur, JSON lines of Mooncake")
+    add("--scale", type=float, default=1.0, metavar="X", help="multiply all lengths of a trace, default 1")
+    add("--stretch", type=float, default=1.0, metavar="X", help="multiply a trace's times, default 1")
     add("--limit", type=int, metavar="N", help="only the first N requests")
     add("--request-rate", type=float, metavar="R", help="random arrivals, R per second, instead of the trace's times")
-    add(
-        "--clients",
-        type=int,
-        metavar="C",
-        help="closed loop: C clients, each waiting for its answer before it asks again",
-    )
+    add("--clients", type=int, metavar="C", help="closed loop: C clients, each with one request at a time")
     add("--prompt-len", type=float, default=325.0, metavar="N", help="mean prompt length without a trace, default 325")
     add("--output-len", type=float, default=8.0, metavar="N", help="mean output length without a trace, default 8")
     add("--cost", type=_seconds, default=CPU_SECONDS, metavar="A,B,C", help=_COST_HELP)
@@ -123,8 +59,8 @@ _COST_HELP = (
 
 def run(config: EngineConfig, args: argparse.Namespace) -> int:
     """Entry point of `splitfuse simulate`."""
-    load = _load(args, seed=config.seed)
-    if not any(request.hash_ids for request in load):
+    rows = _rows(args, seed=config.seed)
+    if not any(row.hash_ids for row in rows):
         # Nothing is known of the contents, so nothing can be found again: do without the hashing.
         config = dataclasses.replace(config, enable_prefix_caching=False)
     with contextlib.ExitStack() as stack:
@@ -138,7 +74,7 @@ def run(config: EngineConfig, args: argparse.Namespace) -> int:
             swap_s=args.swap_cost,
             log=log,
         )
-        simulation.run(load, num_clients=args.clients)
+        simulation.run(arriving(rows, seed=config.seed), num_clients=args.clients)
     if not simulation.served:
         raise ConfigError("every request is longer than the whole KV cache; try a larger --num-kv-blocks")
     figures = report(simulation, _service_level(simulation, args))
@@ -157,7 +93,16 @@ def _opened(path: Path) -> TextIO:
         raise ConfigError(f"--log-steps {path} cannot be written: {exc.strerror}") from exc
 
 
-def _load(args: argparse.Namespace, *, seed: int) -> list[TraceRequest]:
+def arriving(rows: Sequence[TraceRow], *, seed: int) -> list[Arrival]:
+    """The requests as the simulator takes them; one without a recorded time comes at 0 s."""
+    maker, source = PromptMaker(vocab_size=None, seed=seed), random.Random(seed)
+    return [
+        Arrival(row.arrival or 0.0, row.prompt_len, row.output_len, partial(maker.token_ids, row, source))
+        for row in rows
+    ]
+
+
+def _rows(args: argparse.Namespace, *, seed: int) -> list[TraceRow]:
     for name in ("limit", "clients", "request_rate", "prompt_len", "output_len"):
         value = getattr(args, name)
         if value is not None and not (math.isfinite(value) and value > 0):
@@ -165,17 +110,21 @@ def _load(args: argparse.Namespace, *, seed: int) -> list[TraceRequest]:
     if args.trace is None:
         if args.clients is None and args.request_rate is None:
             raise ConfigError("simulate needs a load: --trace FILE, or --clients C, or --request-rate R")
-        count = args.limit or _NUM_CLOSED_LOOP
-        load = normal_lengths(count, prompt_len=args.prompt_len, output_len=args.output_len, seed=seed)
+        count = args.limit or _NUM_REQUESTS
+        rows = normal_rows(count, input_len=args.prompt_len, output_len=args.output_len, seed=seed)
     else:
-        load = read_trace(args.trace, scale=args.scale, stretch=args.stretch, limit=args.limit)
-    if args.request_rate is not None:
-        return poisson_arrivals(load, rate=args.request_rate, seed=seed)
-    return load
+        try:
+            rows = read_trace(args.trace, scale=args.scale, stretch=args.stretch, limit=args.limit)
+        except TraceError as exc:
+            raise ConfigError(str(exc)) from exc
+    if args.request_rate is None:
+        return rows
+    times = arrivals(len(rows), rate=args.request_rate, burstiness=1.0, source=random.Random(seed))
+    return [dataclasses.replace(row, arrival=time) for row, time in zip(rows, times, strict=True)]
 
 
 def _service_level(simulation: Simulation, args: argparse.Namespace) -> ServiceLevel:
-    """As asked, or a quarter of the rates of a request that is alone on the machine."""
+    """The stated one, or a quarter of the rates of a request that is alone on the machine."""
     budget = simulation.config.max_num_batched_tokens
     cost = simulation.cost
     mean_context = sum(served.prompt_len for served in simulation.served) // len(simulation.served)
@@ -186,26 +135,26 @@ def _service_level(simulation: Simulation, args: argparse.Namespace) -> ServiceL
 
 
 def report(simulation: Simulation, level: ServiceLevel) -> dict[str, Any]:
-    """The figures of a finished run: times in simulated seconds, except steps_per_s, which is per second of ours."""
-    served = simulation.served
-    duration = simulation.now - served[0].arrival_s
-    num_output_tokens = sum(len(request.token_times) for request in served)
+    """The figures of a finished run: times in simulated seconds, except steps_per_s, which is per real second."""
+    outcomes = [outcome(served) for served in simulation.served]
+    duration = simulation.now - simulation.served[0].arrival_s
+    num_output_tokens = sum(outcome.output_len for outcome in outcomes)
     return {
         "policy": simulation.config.batching_policy,
-        "requests": len(served),
+        "requests": len(outcomes),
         "steps": simulation.num_steps,
-        **_latencies(served),
+        **_latencies(outcomes),
         "tokens_per_s": num_output_tokens / duration,
         "num_preemptions": simulation.scheduler.num_preemptions,
         "kv_waste": simulation.kv_waste,
         "steps_per_s": simulation.num_steps / simulation.wall_s,
         "scheduling_policy": simulation.config.scheduling_policy,
         "duration_s": duration,
-        "requests_per_s": len(served) / duration,
-        "effective_requests_per_s": effective_throughput(served, level, duration_s=duration),
+        "requests_per_s": len(outcomes) / duration,
+        "effective_requests_per_s": effective_throughput(outcomes, level, duration_s=duration),
         "sla_prompt_rate": level.prompt_rate,
         "sla_max_gap_s": level.max_gap_s,
-        "prompt_tokens": sum(request.prompt_len for request in served),
+        "prompt_tokens": sum(outcome.prompt_len for outcome in outcomes),
         "output_tokens": num_output_tokens,
         "cached_tokens": simulation.num_cached_tokens,
         "tokens_per_step": simulation.num_tokens / simulation.num_steps,
@@ -214,9 +163,14 @@ def report(simulation: Simulation, level: ServiceLevel) -> dict[str, Any]:
     }
 
 
-def _latencies(served: Sequence[Served]) -> dict[str, float | None]:
-    ttfts = sorted(request.ttft for request in served)
-    gaps = sorted(gap for request in served for gap in request.gaps)
+def outcome(served: Served) -> Outcome:
+    """The record of a simulated request, as of a measured one."""
+    return Outcome.of_tokens(served.prompt_len, sent=served.arrival_s, token_times=served.token_times)
+
+
+def _latencies(outcomes: Sequence[Outcome]) -> dict[str, float | None]:
+    ttfts = sorted(outcome.ttft for outcome in outcomes)
+    gaps = sorted(gap for outcome in outcomes for gap in outcome.itls)
     return {
         "ttft_p50": percentile(ttfts, 50),
         "ttft_p95": percentile(ttfts, 95),
