@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..ops import RaggedBatch
+from ..arguments import AttentionArgs, CacheView, RaggedBatch
 from .attention_common import (
     as_loaded,
     attend,
@@ -162,44 +162,41 @@ def _merge_splits(
 
 def decode_attention(
     q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
+    cache: CacheView,
     ragged: RaggedBatch,
+    args: AttentionArgs,
     out: Tensor,
     *,
-    scale: float,
-    sliding_window: int = 0,
-    softcap: float = 0.0,
-    kv_scales: Tensor | None = None,
     num_splits: int | None = None,
     min_tokens: int = MIN_TOKENS_PER_SPLIT,
     config: Config | None = None,
 ) -> None:
     """Write out[:num_decodes]: attention of rows [0, num_decodes), whose query tokens are q[:num_decodes].
 
-    q [T, Hq, D], caches [N, Hkv, S, D], out contiguous [T, Hq, D]. `num_splits` and `config` are chosen if None. A row
+    q and contiguous out [T, Hq, D]. `num_splits` and `config` are chosen if None. A row
     of 0 tokens, which a graph is padded with, gets zeros.
     """
-    check_paged(q, k_cache, v_cache, ragged, kv_scales, scale=scale, softcap=softcap)
+    check_paged(q, cache, ragged, args)
+    k_cache, v_cache, kv_scales = cache
     assert out.is_contiguous()
     num_rows, (num_heads, head_dim) = ragged.num_decodes, q.shape[1:]
     num_kv_heads, block_size = k_cache.shape[1:3]
     group = num_heads // num_kv_heads
     config = config or choose_config(group, head_dim, k_cache.element_size(), card_of(q.device))
     if num_splits is None:
-        num_tokens = min(ragged.max_seq_len, sliding_window or ragged.max_seq_len)
+        num_tokens = min(ragged.max_seq_len, args.sliding_window or ragged.max_seq_len)
         num_splits = choose_num_splits(num_rows * num_kv_heads, num_tokens, card_of(q.device))
     assert num_splits <= MAX_SPLITS
     partial = lse = out
     if num_splits > 1:
         partial = torch.empty((num_rows, num_heads, num_splits, head_dim), dtype=torch.float32, device=q.device)
         lse = torch.empty(partial.shape[:3], dtype=torch.float32, device=q.device)
-    shape = {"HEAD_DIM": head_dim, "BLOCK_D": max(triton.next_power_of_2(head_dim), 16), "WINDOW": sliding_window}
+    shape = {"HEAD_DIM": head_dim, "BLOCK_D": max(triton.next_power_of_2(head_dim), 16), "WINDOW": args.sliding_window}
     _decode[(num_rows, num_kv_heads, num_splits)](
         q, as_loaded(k_cache), as_loaded(v_cache), kv_scales, partial, lse, ragged.seq_lens,
         ragged.block_tables, ragged.block_tables.stride(0),
-        min_tokens, *score_scales(scale, softcap), *q.stride()[:2], *k_cache.stride()[:3],
-        GROUP=group, BLOCK_SIZE=block_size, CAPPED=softcap > 0, IS_SPLIT=num_splits > 1,
+        min_tokens, *score_scales(args), *q.stride()[:2], *k_cache.stride()[:3],
+        GROUP=group, BLOCK_SIZE=block_size, CAPPED=args.softcap > 0, IS_SPLIT=num_splits > 1,
         FP8=fp8_kind(k_cache, card_of(q.device)), **shape, **config._asdict(),
     )  # fmt: skip
     if num_splits > 1:

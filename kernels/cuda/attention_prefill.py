@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..ops import RaggedBatch
+from ..arguments import AttentionArgs, CacheView, RaggedBatch
 from .attention_common import (
     as_loaded,
     attend,
@@ -180,22 +180,19 @@ def _prefill(
 
 def prefill_attention(
     q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
+    cache: CacheView,
     ragged: RaggedBatch,
+    args: AttentionArgs,
     out: Tensor,
     *,
-    scale: float,
-    sliding_window: int = 0,
-    softcap: float = 0.0,
-    kv_scales: Tensor | None = None,
     config: Config | None = None,
 ) -> None:
     """Write out[num_decodes:]: attention of rows [num_decodes, B), whose query tokens are q[num_decodes:].
 
-    q, out [T, Hq, D], caches [N, Hkv, S, D]. `config` is chosen if None.
+    q, out [T, Hq, D]. `config` is chosen if None.
     """
-    check_paged(q, k_cache, v_cache, ragged, kv_scales, scale=scale, softcap=softcap)
+    check_paged(q, cache, ragged, args)
+    k_cache, v_cache, kv_scales = cache
     assert out.shape == q.shape
     assert out.stride(2) == 1
     num_tokens, num_rows = len(q) - ragged.num_decodes, len(ragged.seq_lens) - ragged.num_decodes
@@ -212,16 +209,16 @@ def prefill_attention(
     grid = ((num_tokens // block_q + num_rows) * num_kv_heads,)
     _prefill[grid](
         q, as_loaded(k_cache), as_loaded(v_cache), kv_scales, out, ragged.query_start_loc, ragged.seq_lens,
-        ragged.block_tables, ragged.block_tables.stride(0), ragged.num_decodes, num_rows, *score_scales(scale, softcap),
+        ragged.block_tables, ragged.block_tables.stride(0), ragged.num_decodes, num_rows, *score_scales(args),
         *q.stride()[:2], *out.stride()[:2], *k_cache.stride()[:3],
         HEAD_DIM=head_dim,
         BLOCK_D=max(triton.next_power_of_2(head_dim), 16),
         GROUP=group,
         NUM_KV_HEADS=num_kv_heads,
         BLOCK_SIZE=block_size,
-        WINDOW=sliding_window,
+        WINDOW=args.sliding_window,
         BLOCK_Q=block_q,
-        CAPPED=softcap > 0,
+        CAPPED=args.softcap > 0,
         FP8=fp8_kind(k_cache, card_of(q.device)),
         **config._asdict(),
     )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import triton
-from bench_cases import HEAD_DIM, SCALE, Load, Product
+from bench_cases import HEAD_DIM, Load, Product, in_e4m3
 from kernel_bench import Result, median_us
 from kernel_cases import INTERPRETED
 
@@ -99,20 +99,18 @@ def _choices_for(name: str) -> tuple[str, Callable[[Any], object], list[Any]] | 
         )
     if words[0] == "prefill":
         load = Load(1, int(words[1]) + int(words[3]), int(words[1]))
-        q, *caches, ragged = _batch(load, name)
-        attend = partial(attention_prefill.prefill_attention, q, *caches, ragged, torch.empty_like(q), scale=SCALE)
+        batch = _batch(load, name)
+        attend = partial(attention_prefill.prefill_attention, *batch, torch.empty_like(batch[0]))
         return "prefill", lambda choice: attend(config=attention_prefill.Config(*choice)), PREFILL
     if words[0] != "decode":
         return None
-    q, *caches, ragged = _batch(Load(int(words[1]), int(words[3])), name)
-    attend = partial(attention_decode.decode_attention, q, *caches, ragged, torch.empty_like(q), scale=SCALE)
+    batch = _batch(Load(int(words[1]), int(words[3])), name)
+    attend = partial(attention_decode.decode_attention, *batch, torch.empty_like(batch[0]))
     if words[-1] == "split":
         return "min_tokens", lambda choice: attend(min_tokens=choice), MIN_TOKENS
     return "decode", lambda choice: attend(config=attention_decode.Config(*choice)), DECODE
 
 
 def _batch(load: Load, name: str) -> tuple[Any, ...]:
-    q, k_cache, v_cache, ragged = load.build()
-    if name.endswith("e4m3"):
-        k_cache, v_cache = (cache.to(torch.float8_e4m3fn) for cache in (k_cache, v_cache))
-    return q, k_cache, v_cache, ragged
+    q, cache, *rest = load.build()
+    return q, in_e4m3(cache) if name.endswith("e4m3") else cache, *rest

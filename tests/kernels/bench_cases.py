@@ -47,7 +47,7 @@ class Load:
         pairs = self.num_rows * self.query_len * (self.seq_len - self.query_len / 2)
         return {"num_operations": 4 * NUM_HEADS * HEAD_DIM * pairs}
 
-    def build(self) -> tuple[Tensor, Tensor, Tensor, ops.RaggedBatch]:
+    def build(self) -> tuple[Tensor, ops.CacheView, ops.RaggedBatch, ops.AttentionArgs]:
         blocks_per_row = -(-self.seq_len // BLOCK_SIZE)
         shape = (self.num_rows * blocks_per_row, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM)
         k_cache, v_cache = (torch.randn(shape, device=DEVICE, dtype=DTYPE) for _ in range(2))
@@ -60,12 +60,12 @@ class Load:
             max_query_len=self.query_len,
             max_seq_len=self.seq_len,
         )
-        return q, k_cache, v_cache, ragged
+        return q, ops.CacheView(k_cache, v_cache), ragged, ops.AttentionArgs(SCALE)
 
-    def sdpa(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, ragged: ops.RaggedBatch) -> Callable[[], Tensor]:
+    def sdpa(self, q: Tensor, cache: ops.CacheView, ragged: ops.RaggedBatch) -> Callable[[], Tensor]:
         """torch's attention over the same keys and values without pages → [rows, Hq, query_len, D]."""
         queries = q.view(self.num_rows, self.query_len, NUM_HEADS, HEAD_DIM).transpose(1, 2)
-        pages = (cache[ragged.block_tables.long()].transpose(1, 2) for cache in (k_cache, v_cache))
+        pages = (each[ragged.block_tables.long()].transpose(1, 2) for each in cache[:2])
         keys, values = (x.flatten(2, 3)[:, :, : self.seq_len].contiguous() for x in pages)
         if self.query_len == 1:
             return partial(F.scaled_dot_product_attention, queries, keys, values, enable_gqa=True)
@@ -75,10 +75,14 @@ class Load:
         return partial(F.scaled_dot_product_attention, queries, keys, values, mask)
 
 
+def in_e4m3(cache: ops.CacheView) -> ops.CacheView:
+    return ops.CacheView(cache.keys.to(torch.float8_e4m3fn), cache.values.to(torch.float8_e4m3fn))
+
+
 def time_attention(bench: Bench, load: Load, goals: tuple[Goal, ...] = ()) -> None:
     batches = [load.build() for _ in range(NUM_COPIES)]
-    runs = [partial(cuda.paged_attention, *batch, scale=SCALE) for batch in batches]
-    sdpa = load.sdpa(*batches[0])
+    runs = [partial(cuda.paged_attention, *batch) for batch in batches]
+    sdpa = load.sdpa(*batches[0][:3])
     error = difference(runs[0](), sdpa().transpose(1, 2).flatten(0, 1))
     rival = ("SDPA without pages", sdpa)
     bench.time(str(load), *runs, **load.work, error=error, rival=rival, goal=goals[0] if goals else None)
@@ -86,25 +90,26 @@ def time_attention(bench: Bench, load: Load, goals: tuple[Goal, ...] = ()) -> No
 
 def time_splitting(bench: Bench, load: Load) -> None:
     batch = load.build()
-    run = partial(attention_decode.decode_attention, *batch, torch.empty_like(batch[0]), scale=SCALE)
+    run = partial(attention_decode.decode_attention, *batch, torch.empty_like(batch[0]))
     rival = ("one span", partial(run, num_splits=1))
     bench.time(f"{load}, split", run, **load.work, rival=rival, goal=Goal(times_rival=5.0))
 
 
 def time_any_length(bench: Bench, load: Load, max_model_len: int) -> None:
     """The grid that a graph keeps for every length, on rows far shorter."""
-    batch = load.build()
-    exact = partial(cuda.paged_attention, *batch, scale=SCALE)
-    bounded = partial(cuda.paged_attention, *batch[:3], batch[3]._replace(max_seq_len=max_model_len), scale=SCALE)
+    q, cache, ragged, args = load.build()
+    exact = partial(cuda.paged_attention, q, cache, ragged, args)
+    bounded = partial(cuda.paged_attention, q, cache, ragged._replace(max_seq_len=max_model_len), args)
     bench.time(f"{load}, bound {max_model_len}", bounded, **load.work, rival=("its own bound", exact))
 
 
 def time_fp8(bench: Bench, load: Load) -> None:
     """A cache of e4m3 beside one of 16 bits."""
-    q, k_cache, v_cache, ragged = load.build()
-    as_bytes = [cache.to(torch.float8_e4m3fn) for cache in (k_cache, v_cache)]
-    run = partial(cuda.paged_attention, q, *as_bytes, ragged, scale=SCALE)
-    widened = partial(cuda.paged_attention, q, *(cache.to(DTYPE) for cache in as_bytes), ragged, scale=SCALE)
+    q, cache, *rest = load.build()
+    as_bytes = in_e4m3(cache)
+    run = partial(cuda.paged_attention, q, as_bytes, *rest)
+    wide = ops.CacheView(as_bytes.keys.to(DTYPE), as_bytes.values.to(DTYPE))
+    widened = partial(cuda.paged_attention, q, wide, *rest)
     work = {key: value / 2 if key == "num_bytes" else value for key, value in load.work.items()}
     goal = Goal(times_rival=1 / 0.58) if load.query_len == 1 else None
     rival = ("16 bits", widened)
@@ -147,11 +152,12 @@ def time_rope(bench: Bench, num_tokens: int) -> None:
     tokens = torch.arange(num_tokens, device=DEVICE)
     shape = (-(-num_tokens // BLOCK_SIZE), NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM)
     caches = [torch.zeros(shape, device=DEVICE, dtype=DTYPE) for _ in range(2)]
-    inputs = (q, k, v, torch.cat((angles.cos(), angles.sin()), dim=1), tokens, tokens, *caches)
+    cos_sin, inputs = torch.cat((angles.cos(), angles.sin()), dim=1), (q, k, v, tokens, tokens)
     norm = torch.rand(HEAD_DIM, device=DEVICE, dtype=DTYPE)
     for name, weight in (("rope_and_cache", None), ("norm + rope_and_cache", norm)):
-        run = partial(cuda.rope_and_cache, *inputs, q_norm=weight, k_norm=weight)
-        error = difference(run(), reference.rope_and_cache(*inputs, q_norm=weight, k_norm=weight))
+        args = ops.RopeArgs(cos_sin, q_norm=weight, k_norm=weight), ops.CacheView(*caches)
+        run = partial(cuda.rope_and_cache, *inputs, *args)
+        error = difference(run(), reference.rope_and_cache(*inputs, *args))
         bench.time(f"{name} {num_tokens} tokens", run, num_bytes=2 * qkv.nbytes, error=error)
 
 

@@ -113,10 +113,9 @@ def _attention(shape: Shape, *, query_len: int, seq_len: int) -> None:
         max_query_len=query_len,
         max_seq_len=seq_len,
     )
-    options: dict[str, Any] = {"scale": 0.1, "sliding_window": shape.window, "softcap": shape.softcap}
-    if shape.cache_dtype:
-        options["kv_scales"] = _empty(2, num_kv_heads, dtype=torch.float32)
-    cuda.paged_attention(q, k_cache, k_cache.clone(), ragged, **options)
+    scales = _empty(2, num_kv_heads, dtype=torch.float32) if shape.cache_dtype else None
+    cache = ops.CacheView(k_cache, k_cache.clone(), scales)
+    cuda.paged_attention(q, cache, ragged, ops.AttentionArgs(0.1, shape.window, shape.softcap))
 
 
 def _rope(shape: Shape) -> None:
@@ -125,13 +124,17 @@ def _rope(shape: Shape) -> None:
     k, norm = _empty(num_tokens, num_kv_heads, shape.head_dim, dtype=dtype), _empty(shape.head_dim, dtype=dtype)
     cache = _empty(8, num_kv_heads, shape.block_size, shape.head_dim, dtype=dtype)
     angles, tokens = _empty(64, shape.head_dim, dtype=torch.float32), _empty(num_tokens, dtype=torch.int64)
-    cuda.rope_and_cache(q, k, k, angles, tokens, tokens, cache, cache.clone(), q_norm=norm, k_norm=norm)
     bytes_, scales = _empty(*cache.shape, dtype=torch.float8_e4m3fn), _empty(2, num_kv_heads, dtype=torch.float32)
-    cuda.rope_and_cache(q, k, k, angles, tokens, tokens, bytes_, bytes_.clone(), kv_scales=scales)
+    view, fp8 = ops.CacheView(cache, cache.clone()), ops.CacheView(bytes_, bytes_.clone(), scales)
     half = angles[:, : shape.head_dim // 2].contiguous()
-    cuda.rope_and_cache(q, k, k, half, tokens, tokens, cache, cache.clone())
-    cuda.rope_and_cache(q, k, k, angles[:, :0], tokens, tokens, cache, cache.clone())
-    cuda.rope_and_cache(q, k, k, angles, tokens, tokens, cache, cache.clone(), q_norm=norm.float(), k_norm=norm.float())
+    for rope, into in (
+        (ops.RopeArgs(angles, norm, norm), view),
+        (ops.RopeArgs(angles), fp8),
+        (ops.RopeArgs(half), view),
+        (ops.RopeArgs(angles[:, :0]), view),
+        (ops.RopeArgs(angles, norm.float(), norm.float()), view),
+    ):
+        cuda.rope_and_cache(q, k, k, tokens, tokens, rope, into)
 
 
 def _norms(shape: Shape) -> None:

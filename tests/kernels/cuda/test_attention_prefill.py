@@ -12,9 +12,9 @@ WIDE, NARROW, SHORT = Config(128, 64, 8, 3), Config(64, 32, 4, 3), Config(16, 16
 
 
 def check(case: AttentionCase, *, config: Config | None = None, tolerance: float = 0.0) -> None:
-    q, k_cache, v_cache, ragged = case.build()
+    q, cache, ragged = case.build()
     out = torch.full(q.shape, float("nan"), dtype=q.dtype, device=q.device)
-    attention_prefill.prefill_attention(q, k_cache, v_cache, ragged, out, config=config, **case.options)
+    attention_prefill.prefill_attention(q, cache, ragged, case.args, out, config=config)
     assert_near(out[ragged.num_decodes :], case.expected()[ragged.num_decodes :], tolerance=tolerance)
     assert out[: ragged.num_decodes].isnan().all()
 
