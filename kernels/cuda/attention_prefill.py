@@ -44,7 +44,7 @@ def choose_config(
     """num_dot_rows: (token, head) pairs of the batch; max_dot_rows: those of its longest row that share a KV head;
     cache_size: bytes of an element of the cache.
 
-    Untuned on a card. Chosen from the compiler's own report (tests/kernels/compile_report.py) so that nothing spills
+    Untuned on a card. Chosen from the compiler's own report (tests/gpu/compile_report.py) so that nothing spills
     and every card has the shared memory: 64 keys a step take 183 registers on compute capability 9.0 and spill on 8.0.
     """
     block_d = max(triton.next_power_of_2(head_dim), 16)

@@ -38,7 +38,7 @@ class Config(NamedTuple):
 def choose_config(num_pairs: int, num_experts: int, element_size: int, card: Card) -> Config:
     """Tiles that hold twice the pairs an expert has on average, so that few experts have two and are read twice.
 
-    Untuned on a card. Chosen from the compiler's own report (tests/kernels/compile_report.py) so that nothing spills
+    Untuned on a card. Chosen from the compiler's own report (tests/gpu/compile_report.py) so that nothing spills
     and every card has the shared memory.
     """
     if element_size > 2:

@@ -43,7 +43,7 @@ class Config(NamedTuple):
 
 
 def choose_config(num_rows: int, element_size: int) -> Config:
-    """Untuned on a card. Chosen from the compiler's own report (tests/kernels/compile_report.py): nothing spills.
+    """Untuned on a card. Chosen from the compiler's own report (tests/gpu/compile_report.py): nothing spills.
 
     32 outputs of 128 inputs in 4 bits are 2 KiB a step, so it takes many steps under way to fill the memory's queue.
     """

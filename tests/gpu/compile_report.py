@@ -1,8 +1,8 @@
-"""Compile what the launchers launch for cards that need not be there, and tell what the machine code is like.
+"""Compile what the launchers launch for GPUs that need not be there, and tell what the machine code is like.
 
-    python tests/kernels/compile_report.py [--arch 90] [--kernel prefill] [--json]
+    python tests/gpu/compile_report.py [--arch 90] [--kernel prefill] [--json]
 
-The launchers run with CPU tensors; a driver that only names a target stands in for the card's, so Triton specialises
+The launchers run with CPU tensors; a driver that only names a target stands in for the GPU's, so Triton specialises
 and compiles as it would there, and stops before the launch. Registers and local memory (spills) come from the
 `cuobjdump` in Triton's wheel. Needs a process without TRITON_INTERPRET.
 """
@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import paths  # noqa: F401
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
