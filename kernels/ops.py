@@ -1,4 +1,4 @@
-"""The one door to the kernels: tensors in, tensors out.
+"""The one entry point to the kernels: tensors in, tensors out.
 
 Every op is one function; its shapes stand in its docstring and are the same for every backend (backend.py): `cuda`
 (Triton), `cpu` (torch ops and the native library), `reference` (plain torch, any dtype, the oracle of the tests).
@@ -161,11 +161,11 @@ def filter_logits(logits: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -
 
 
 def gumbel_argmax(logits: Tensor, keys: Tensor) -> Tensor:
-    """argmax of logit + Gumbel noise, which draws from softmax(logits) (Gumbel 1954; Maddison et al. 2014).
+    """argmax of logit + Gumbel noise, which samples from softmax(logits) (Gumbel 1954; Maddison et al. 2014).
 
     logits [S, V] float32, keys [S] int64 → tokens [S] int64. The noise of token id i is -log(-log(1 - v)) with
     v = (hash(key, i) + 1/2) / 2^32, hash = scramble(scramble(i ^ low key) + high key) on 32 bits, scramble being
-    MurmurHash3's finaliser (Appleby 2011). So a draw depends on its key and logits only, and rounding errors in the
+    MurmurHash3's finaliser (Appleby 2011). So a sample depends on its key and logits only, and rounding errors in the
     logits change it no more often than they change the distribution (an inverse CDF: up to V times as often).
     """
     return _backend(logits).gumbel_argmax(logits, keys)

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..arguments import AttentionArgs, CacheView, RaggedBatch
-from .device_info import Card
+from .device_info import DeviceInfo
 
 LOG2_E = 1.4426950408889634  # exp(x) = exp2(x · LOG2_E), and exp2 is one instruction
 
@@ -21,16 +21,16 @@ def load_blocks(table_ptr, keys, oldest, newest, BLOCK_SIZE: tl.constexpr):
     """The blocks [tile] where the cached positions `keys` [tile] stand; entries not in oldest .. newest stay unread.
 
     Loops call this one step ahead of `load_tile`. Loaded in the same step, the tile hangs on a load that hangs on a
-    load, and Triton deals its stages out to both: at 4 stages nothing of the next tile was under way.
+    load, and Triton deals its stages out to both: at 4 stages nothing of the next tile was in flight.
     """
     return tl.load(table_ptr + keys // BLOCK_SIZE, mask=(keys >= oldest) & (keys <= newest), other=0)
 
 
-def fp8_kind(cache: Tensor, card: Card) -> int:
-    """FP8 as the kernels take it: 0 the queries' dtype, 1 e4m3 that the card converts, 2 e4m3 by its bits."""
+def fp8_kind(cache: Tensor, gpu: DeviceInfo) -> int:
+    """FP8 as the kernels take it: 0 the queries' dtype, 1 e4m3 that the GPU converts, 2 e4m3 by its bits."""
     if cache.dtype != torch.float8_e4m3fn:
         return 0
-    return 1 if card.capability >= 89 else 2
+    return 1 if gpu.capability >= 89 else 2
 
 
 @triton.jit

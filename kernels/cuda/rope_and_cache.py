@@ -21,7 +21,7 @@ from .attention_common import as_loaded, check_cache
 def _stored(x, scale, FP8: tl.constexpr):
     """float32 x as it is stored: with FP8 the byte of x / scale in e4m3, to nearest, ties to even, at most ±448.
 
-    By its bits, so that every card, and the interpreter, rounds alike: below 2^-6 e4m3 is a multiple of 2^-9, to which
+    By its bits, so that every GPU, and the interpreter, rounds alike: below 2^-6 e4m3 is a multiple of 2^-9, to which
     adding 2^14 rounds; above, its 3 bits of mantissa are the upper 3 of 23. NaN becomes ±480.
     """
     if FP8:
@@ -138,7 +138,7 @@ def rope_and_cache(
         GROUP=group,
         BLOCK_SIZE=block_size,
         BLOCK_GROUP=triton.next_power_of_2(group),
-        BLOCK_HALF=triton.next_power_of_2(max(rotary_dim // 2, 1)),  # 1, and masked, where nothing turns
+        BLOCK_HALF=triton.next_power_of_2(max(rotary_dim // 2, 1)),  # 1, and masked, where nothing is rotated
         BLOCK_REST=triton.next_power_of_2(max(head_dim - rotary_dim, 1)),
         BLOCK_D=triton.next_power_of_2(head_dim),
         HAS_Q_NORM=q_norm is not None,

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from kernel_bench import Result
 
 
-def measure(path: Path, *, card: str) -> None:
+def measure(path: Path, *, gpu: str) -> None:
     import triton  # not before the interpreter is chosen
     from bench_cases import run
 
-    print(f"{card}, torch {torch.__version__}, triton {triton.__version__}", flush=True)
-    document = {"card": card, "torch": torch.__version__, "triton": triton.__version__}
+    print(f"{gpu}, torch {torch.__version__}, triton {triton.__version__}", flush=True)
+    document = {"gpu": gpu, "torch": torch.__version__, "triton": triton.__version__}
 
     def save(results: "list[Result]") -> None:
         path.write_text(json.dumps({**document, "results": [asdict(result) for result in results]}, indent=1))
@@ -61,7 +61,7 @@ def main() -> int:
     if options.tune:
         tune(path, seconds=options.tune)
     else:
-        measure(path, card="interpreter" if options.dry else torch.cuda.get_device_name())
+        measure(path, gpu="interpreter" if options.dry else torch.cuda.get_device_name())
     return 0
 
 

@@ -1,7 +1,7 @@
 """What gpu_bench.py times: medians of `triton.testing.do_bench`, which empties L2 between runs; inputs rotate besides.
 
 Every kernel is compared with torch before it is timed. Under the interpreter all shapes are tiny and run once. Goals
-are shares of what the card does at all, or ratios within one run, so they hold for any card.
+are shares of what the GPU does at all, or ratios within one run, so they hold for any GPU.
 """
 
 from collections.abc import Callable, Iterable
@@ -180,7 +180,7 @@ class Mixture:
         return cuda.experts(x, *cuda.route(logits, top_k=self.top_k, renormalize=True), packed)
 
     def torchs(self, x: Tensor, logits: Tensor, packed: moe.PackedExperts) -> Tensor:
-        """The same around torch's grouped matmul, without a wait for the card either."""
+        """The same around torch's grouped matmul, without a wait for the GPU either."""
         weights, ids = logits.float().softmax(dim=-1).topk(self.top_k, dim=-1)
         weights = weights / weights.sum(dim=-1, keepdim=True)
         chosen, order = ids.flatten().sort()
@@ -219,7 +219,7 @@ def time_sampling(bench: Bench, num_rows: int, vocabulary: int) -> None:
         f"gumbel_argmax {num_rows} x {vocabulary}",
         *(partial(cuda.gumbel_argmax, logits, keys) for logits in batches),
         num_bytes=batches[0].nbytes,
-        error=float((~same).float().mean()),  # share of rows that drew another token
+        error=float((~same).float().mean()),  # share of rows that sampled another token
         rival=("softmax + multinomial", lambda: batches[0].softmax(dim=-1).multinomial(1)),
     )
 
@@ -245,7 +245,7 @@ def time_filter(bench: Bench, num_rows: int, vocabulary: int) -> None:
 
 
 @dataclass(frozen=True)
-class Product:
+class QuantizedMatmul:
     """x [rows, K] times a weight [N, K] of 8 or 4 bits."""
 
     num_rows: int
@@ -266,7 +266,7 @@ class Product:
         return self.num_outputs * self.num_inputs * self.bits / 8
 
 
-def time_product(bench: Bench, product: Product) -> None:
+def time_quantized(bench: Bench, product: QuantizedMatmul) -> None:
     xs, packed = product.build()
     wide = quantized_linear.widen(packed, product.num_inputs, DTYPE)
     runs = [partial(quantized_linear.multiply, x, packed) for x in xs]
@@ -302,7 +302,7 @@ def run(save: Callable[[list[Result]], None]) -> None:
         time_any_length(bench, load, 131_072)
     for bits in (8, 4):
         for num_rows in (1, 16, 64, 256, 512, 2048):
-            time_product(bench, Product(num_rows, 28672, 4096, bits))
+            time_quantized(bench, QuantizedMatmul(num_rows, 28672, 4096, bits))
     for num_rows in (1, 32, 256):
         time_filter(bench, num_rows, 128_256)
     time_sampling(bench, 32, 128_256)
@@ -320,7 +320,7 @@ def _run_tiny(bench: Bench) -> None:
     time_splitting(bench, Load(1, 600))
     time_any_length(bench, Load(2, 64), 4096)
     for bits in (8, 4):
-        time_product(bench, Product(3, 96, 256, bits))
+        time_quantized(bench, QuantizedMatmul(3, 96, 256, bits))
     time_filter(bench, 3, 500)
     time_sampling(bench, 3, 500)
     time_elementwise(bench, 4)

@@ -27,14 +27,14 @@ from triton.runtime.jit import JITFunction
 from splitfuse.kernels import ops
 from splitfuse.kernels.cuda import attention_decode, attention_prefill, moe, quantized_linear
 from splitfuse.kernels.cuda import backend as cuda
-from splitfuse.kernels.cuda.device_info import H100, SMALLEST_SHARED_MEMORY, Card
+from splitfuse.kernels.cuda.device_info import H100, SMALLEST_SHARED_MEMORY, DeviceInfo
 
-CARDS = {
-    80: Card(80, 108, 166_912),  # A100
-    89: Card(89, 58, SMALLEST_SHARED_MEMORY),  # L4
+DEVICES = {
+    80: DeviceInfo(80, 108, 166_912),  # A100
+    89: DeviceInfo(89, 58, SMALLEST_SHARED_MEMORY),  # L4
     90: H100,
-    100: Card(100, 148, 232_448),  # B200
-    120: Card(120, 170, SMALLEST_SHARED_MEMORY),  # RTX 5090
+    100: DeviceInfo(100, 148, 232_448),  # B200
+    120: DeviceInfo(120, 170, SMALLEST_SHARED_MEMORY),  # RTX 5090
 }
 TENSOR_CORE = re.compile(r"wgmma\.mma_async|tcgen05\.mma|mma\.sync")
 LOAD = re.compile(r"ld\.global(?:\.v(\d))?\.[bfsu](\d+)")
@@ -278,7 +278,7 @@ def _describe(kernel: Any, shape: Shape, arch: int) -> Compiled:
 
 
 def compile_shape(shape: Shape, arch: int) -> Iterator[Compiled]:
-    """Every kernel that the shape's launcher launches on a card of compute capability `arch` / 10."""
+    """Every kernel that the shape's launcher launches on a GPU of compute capability `arch` / 10."""
     assert not triton.knobs.runtime.interpret
     kernels: list[Any] = []
 
@@ -288,7 +288,7 @@ def compile_shape(shape: Shape, arch: int) -> Iterator[Compiled]:
     driver.set_active(OfflineDriver(arch))
     JITFunction.__getitem__ = launcher
     for module in (attention_decode, moe, attention_prefill):
-        vars(module)["card_of"] = lambda device: CARDS[arch]
+        vars(module)["device_info"] = lambda device: DEVICES[arch]
     LAUNCHES[shape.kind](shape)
     yield from (_describe(kernel, shape, arch) for kernel in kernels)
 
@@ -306,13 +306,13 @@ def _line(values: Iterable[object]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--arch", type=int, choices=CARDS, help="one target; all of them by default")
+    parser.add_argument("--arch", type=int, choices=DEVICES, help="one target; all of them by default")
     parser.add_argument("--kernel", choices=LAUNCHES, help="one kind of kernel; all of them by default")
     parser.add_argument("--json", action="store_true", help="one JSON object per kernel instead of a table")
     options = parser.parse_args()
     if not options.json:
         print(_line(HEADINGS), flush=True)
-    for arch in [options.arch] if options.arch else CARDS:
+    for arch in [options.arch] if options.arch else DEVICES:
         for shape in SHAPES:
             if options.kernel and shape.kind != options.kernel:
                 continue

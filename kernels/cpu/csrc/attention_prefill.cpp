@@ -136,7 +136,7 @@ class Tile {
     template <int N>
     void score_keys(int64_t key) {
         vec acc[N][V] = {};
-        product<N, V, Scalar>([&](int m) { return key_rows + (key + m) * num_pairs; }, 1, query, num_pairs, acc);
+        matmul<N, V, Scalar>([&](int m) { return key_rows + (key + m) * num_pairs; }, 1, query, num_pairs, acc);
         for (int m = 0; m < N; m++)
             for (int v = 0; v < V; v++) scores[(key + m) * V + v] = acc[m][v] * c.scale;
     }
@@ -191,7 +191,7 @@ class Tile {
         vec acc[N][V];
         for (int m = 0; m < N; m++)
             for (int v = 0; v < V; v++) acc[m][v] = sums[(d + m) * V + v] * fade[v];
-        product<N, V, Scalar>([&](int m) { return value_rows + d + m; }, dim, weights, TILE / PACK, acc);
+        matmul<N, V, Scalar>([&](int m) { return value_rows + d + m; }, dim, weights, TILE / PACK, acc);
         for (int m = 0; m < N; m++)
             for (int v = 0; v < V; v++) sums[(d + m) * V + v] = acc[m][v];
     }

@@ -1,4 +1,4 @@
-// Matrix products with bfloat16 weights on the CPU, from one row to a prompt's: one layout, read once, at memory speed.
+// Matmuls with bfloat16 weights on the CPU, from one row to a prompt's: one layout, read once, at memory speed.
 //
 // Layout, by the packer in linear.py: panels of PANEL outputs; in a panel, for each pair of neighbouring k, the
 // pairs of its outputs. The order of a sum is that of k whatever the number of rows, so a row's result does not depend
@@ -22,7 +22,7 @@ inline sums_t multiply_add(sums_t sum, pairs_t left, pair right) {
 }
 #endif
 
-struct Product {
+struct Bf16Weight {
     static constexpr int LINES = 2 * STEPS;
     const pair* data;  // [panels][pairs][PANEL]
     const pair* x;     // [T][pairs]
@@ -34,7 +34,7 @@ struct Product {
 
     // M rows from `row` against P panels from `number`.
     template <int M, int P>
-    void multiply(int64_t row, int64_t number, Ahead ahead) const {
+    void multiply(int64_t row, int64_t number, Prefetch ahead) const {
         const int64_t pairs = num_inputs / 2;
         const pair* rows = x + row * pairs;
         const pair* w = panel(number);
@@ -60,6 +60,6 @@ struct Product {
 }  // namespace
 
 extern "C" void linear(const Linear& a) {
-    Product product{(const pair*)a.data, (const pair*)a.x, a.bias, a.out, a.num_outputs, a.num_inputs};
-    multiply_panels(product, a.num_rows, a.num_threads);
+    Bf16Weight weight{(const pair*)a.data, (const pair*)a.x, a.bias, a.out, a.num_outputs, a.num_inputs};
+    multiply_panels(weight, a.num_rows, a.num_threads);
 }

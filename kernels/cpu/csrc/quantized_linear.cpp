@@ -139,7 +139,7 @@ struct Quantized {
 
     // M rows from `row` against P panels from `number`.
     template <int M, int P>
-    void multiply(int64_t row, int64_t number, Ahead ahead) const {
+    void multiply(int64_t row, int64_t number, Prefetch ahead) const {
         const int64_t groups = num_groups(), stride = panel_bytes();
         const uint8_t* w = panel(number) + (BITS == 8 ? HEADER : 0);
         sums_t totals[M][P * V] = {};
@@ -173,7 +173,7 @@ struct Quantized {
     // sums[m][v] over the steps of one group.
     template <int M, int P>
     __attribute__((always_inline)) inline void add(const uint8_t* w, int64_t stride, const element* rows, int64_t steps,
-                                                   Ahead& ahead, typename Meet::sums sums[M][P * V]) const {
+                                                   Prefetch& ahead, typename Meet::sums sums[M][P * V]) const {
         auto step = [&](int64_t k) __attribute__((always_inline)) {
             for (int half = 0; half < PER_STEP / 2; half++) {
                 typename Meet::lanes lanes[P * V];

@@ -221,7 +221,7 @@ def test_experts(name: str, dtype: torch.dtype) -> None:
     close(got, reference.experts(x.double(), weights, ids, [(a.double(), b.double()) for a, b in each]))
 
 
-def test_a_token_sums_its_experts_alike_alone_and_in_company() -> None:
+def test_a_token_sums_its_experts_alike_alone_and_in_a_batch() -> None:
     out, weights = randn(300, 8, 64, dtype=torch.float32, seed=1), torch.rand(300, 8)
     together = cpu._weigh(out, weights)
     assert all(torch.equal(cpu._weigh(out[t : t + 1], weights[t : t + 1])[0], together[t]) for t in range(300))
@@ -239,7 +239,7 @@ def test_route(renormalize: bool, dtype: torch.dtype) -> None:
 
 
 def test_experts_are_packed_one_at_a_time() -> None:
-    """When the next is asked for, nobody holds the one before: no layer is in memory twice."""
+    """When the next is asked for, the one before is gone: no layer is in memory twice."""
     num_alive: list[int] = []
     alive: weakref.WeakSet[Tensor] = weakref.WeakSet()
 
@@ -254,7 +254,7 @@ def test_experts_are_packed_one_at_a_time() -> None:
     assert max(num_alive) <= 2
 
 
-def test_gumbel_argmax_draws_what_the_reference_draws() -> None:
+def test_gumbel_argmax_samples_what_the_reference_samples() -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(300, 1003, generator=generator)
     keys = torch.randint(-(2**63), 2**63 - 1, (300,), generator=generator)

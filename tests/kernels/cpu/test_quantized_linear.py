@@ -37,7 +37,7 @@ def test_the_product_is_that_of_the_dequantized_weight(
 
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_row_is_the_same_to_the_bit_alone_and_in_company(bits: int, dtype: torch.dtype) -> None:
+def test_a_row_is_the_same_to_the_bit_alone_and_in_a_batch(bits: int, dtype: torch.dtype) -> None:
     if build.library() is None:
         pytest.skip("needs a C++ compiler for the native CPU library")
     packed, x = cpu.pack_linear(randn(700, 672).to(dtype), bits=bits), randn(200, 672, seed=2).to(dtype)

@@ -57,9 +57,9 @@ def test_soft_caps(softcap: float, num_splits: int) -> None:
 @pytest.mark.parametrize("capability", [80, 90])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_caches_of_e4m3(dtype: torch.dtype, capability: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their dots are in float16, so bfloat16 can be tested here. Cards before 8.9 have no such type."""
+    """Their dots are in float16, so bfloat16 can be tested here. GPUs before 8.9 have no such type."""
     if DEVICE == "cpu":
-        monkeypatch.setattr(attention_decode, "card_of", lambda device: H100._replace(capability=capability))
+        monkeypatch.setattr(attention_decode, "device_info", lambda device: H100._replace(capability=capability))
     case = AttentionCase((1, 1, 1), (0, 40, 200), group=3, dtype=dtype, is_cache_fp8=True)
     check(replace(case, head_dim=80), num_splits=4, tolerance=2e-3)
     check(replace(case, softcap=5.0, sliding_window=90, is_cache_joint=True), num_splits=1, tolerance=2e-3)

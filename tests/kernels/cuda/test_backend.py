@@ -1,4 +1,4 @@
-"""The CUDA backend as a whole, through the door that the engine uses."""
+"""The CUDA backend as a whole, through ops, as the engine calls it."""
 
 import inspect
 import subprocess
