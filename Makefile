@@ -8,7 +8,7 @@ GPU := $(shell nvidia-smi -L 2>/dev/null | head -n 1)
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 FIND_CPU_INDEX = import urllib.request as u; u.urlopen("$(CPU_INDEX)/torch/", timeout=5); print("--extra-index-url $(CPU_INDEX)")
 INSTALL = $(BIN)/python -m pip install -q -c constraints.txt $(if $(GPU),,$$($(PYTHON) -c '$(FIND_CPU_INDEX)' 2>/dev/null))
-# What runs on a GPU needs torch, Triton and transformers, wherever they are; a venv is used if there is one.
+# What runs on a GPU needs torch, Triton, transformers and pytest, wherever they are; a venv is used if there is one.
 GPU_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 ARGS ?=
 SEEDS ?= 200
@@ -55,10 +55,10 @@ bench-peers: $(VENV)/.test  ## beside vLLM's CPU build and llama.cpp, which are 
 	$(BIN)/python tests/bench/null_model.py --streams 1000 --tokens 200 --pace-ms 100
 
 gpu:  ## on a machine with a GPU, 8 minutes: kernel tests compiled, benchmarks beside the GPU's limits; see bench-gpu/
-	$(GPU_PYTHON) -m tests.kernels.gpu $(ARGS)
+	$(GPU_PYTHON) tests/gpu/run.py $(ARGS)
 
 gpu-profile:  ## the kernels of one decode step and one mixed step, with the gaps between; ARGS="qwen3-0.6b --rows 256"
-	$(GPU_PYTHON) -m tests.kernels.gpu_profile $(ARGS)
+	$(GPU_PYTHON) tests/gpu/step_profile.py $(ARGS)
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

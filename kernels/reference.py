@@ -10,8 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .ops import RaggedBatch
+from .arguments import AttentionArgs, CacheView, RaggedBatch, RopeArgs
 from .quantize import can_quantize, quantize
+
+
+def prepare() -> None:
+    """Nothing needs to be prepared."""
 
 
 def _compute_dtype(x: Tensor) -> torch.dtype:
@@ -73,7 +77,7 @@ def softcap(x: Tensor, cap: float) -> Tensor:
 
 
 def _rotate(x: Tensor, cos_sin: Tensor, positions: Tensor) -> Tensor:
-    """x [T, heads, D] turned by the angles of its tokens' positions; dimensions from R on stay as they are."""
+    """x [T, heads, D] rotated by the angles of its tokens' positions; dimensions from R on stay as they are."""
     rotary_dim = cos_sin.shape[1]
     cos, sin = cos_sin[positions].to(x.dtype)[:, None].chunk(2, dim=-1)
     x1, x2 = x[..., :rotary_dim].chunk(2, dim=-1)
@@ -106,69 +110,47 @@ def _read(cache: Tensor, blocks: Tensor, offsets: Tensor, scales: Tensor | None)
 
 
 def rope_and_cache(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cos_sin: Tensor,
-    positions: Tensor,
-    slot_mapping: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    *,
-    q_norm: Tensor | None = None,
-    k_norm: Tensor | None = None,
-    eps: float = 1e-6,
-    kv_scales: Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor, positions: Tensor, slot_mapping: Tensor, rope: RopeArgs, cache: CacheView
 ) -> Tensor:
     wide_q, wide_k = q.to(_compute_dtype(q)), k.to(_compute_dtype(k))
-    if q_norm is not None:
-        wide_q = rms_norm(wide_q, q_norm, eps=eps)
-    if k_norm is not None:
-        wide_k = rms_norm(wide_k, k_norm, eps=eps)
-    k_scales, v_scales = (None, None) if kv_scales is None else kv_scales
-    _write(k_cache, _rotate(wide_k, cos_sin, positions), slot_mapping, k_scales)
-    _write(v_cache, v, slot_mapping, v_scales)
-    return _rotate(wide_q, cos_sin, positions).to(q.dtype)
+    if rope.q_norm is not None:
+        wide_q = rms_norm(wide_q, rope.q_norm, eps=rope.eps)
+    if rope.k_norm is not None:
+        wide_k = rms_norm(wide_k, rope.k_norm, eps=rope.eps)
+    k_scales, v_scales = (None, None) if cache.scales is None else cache.scales
+    _write(cache.keys, _rotate(wide_k, rope.cos_sin, positions), slot_mapping, k_scales)
+    _write(cache.values, v, slot_mapping, v_scales)
+    return _rotate(wide_q, rope.cos_sin, positions).to(q.dtype)
 
 
-def _attend(q: Tensor, keys: Tensor, values: Tensor, visible: Tensor, scale: float, cap: float) -> Tensor:
+def _attend(q: Tensor, keys: Tensor, values: Tensor, visible: Tensor, args: AttentionArgs) -> Tensor:
     """q [n, Hq, D], keys and values [L, Hkv, D], visible [n, L] → [n, Hq, D]: softmax(scale · q kᵀ) v, head by head."""
     group = q.shape[1] // keys.shape[1]
     keys, values = (x.to(_compute_dtype(q)).repeat_interleave(group, dim=1) for x in (keys, values))
-    scores = torch.einsum("nhd,lhd->hnl", q.to(keys.dtype), keys) * scale
-    if cap:
-        scores = softcap(scores, cap)
+    scores = torch.einsum("nhd,lhd->hnl", q.to(keys.dtype), keys) * args.scale
+    if args.softcap:
+        scores = softcap(scores, args.softcap)
     probabilities = scores.masked_fill(~visible, float("-inf")).softmax(dim=-1)
     return torch.einsum("hnl,lhd->nhd", probabilities, values).to(q.dtype)
 
 
-def paged_attention(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    ragged: RaggedBatch,
-    *,
-    scale: float,
-    sliding_window: int = 0,
-    softcap: float = 0.0,
-    kv_scales: Tensor | None = None,
-) -> Tensor:
+def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: AttentionArgs) -> Tensor:
     out = torch.empty_like(q)
-    k_scales, v_scales = (None, None) if kv_scales is None else kv_scales
+    k_scales, v_scales = (None, None) if cache.scales is None else cache.scales
     if q.is_meta:
         return out
-    block_size = k_cache.shape[2]
+    block_size = cache.keys.shape[2]
     starts, seq_lens = ragged.query_start_loc.tolist(), ragged.seq_lens.tolist()
     for row, (start, end, seq_len) in enumerate(zip(starts, starts[1:], seq_lens, strict=False)):
         # Positions: [0, first) out of every window | [first, seq_len) read, the last `end - start` of them ours.
         positions = torch.arange(seq_len - (end - start), seq_len, device=q.device)
-        oldest = (positions - sliding_window + 1).clamp(min=0) if sliding_window else torch.zeros_like(positions)
+        oldest = (positions - args.sliding_window + 1).clamp(min=0) if args.sliding_window else positions * 0
         first = int(oldest[0]) if end > start else seq_len
         cached = torch.arange(first, seq_len, device=q.device)
         visible = (cached <= positions[:, None]) & (cached >= oldest[:, None])
         blocks, offsets = ragged.block_tables[row, cached // block_size].long(), cached % block_size
-        keys, values = _read(k_cache, blocks, offsets, k_scales), _read(v_cache, blocks, offsets, v_scales)
-        out[start:end] = _attend(q[start:end], keys, values, visible, scale, softcap)
+        keys, values = _read(cache.keys, blocks, offsets, k_scales), _read(cache.values, blocks, offsets, v_scales)
+        out[start:end] = _attend(q[start:end], keys, values, visible, args)
     return out
 
 
@@ -204,7 +186,7 @@ def pack_experts(experts: Iterable[tuple[Tensor, Tensor]], *, num_experts: int) 
 
 def experts(x: Tensor, weights: Tensor, expert_ids: Tensor, packed: list[tuple[Tensor, Tensor]]) -> Tensor:
     if x.is_meta:
-        return torch.empty_like(x)  # who goes where is a matter of data
+        return torch.empty_like(x)  # which token goes where is a matter of data
     wide = x.to(_compute_dtype(x))
     out = torch.zeros_like(wide)
     for token, (token_weights, token_ids) in enumerate(zip(weights, expert_ids.tolist(), strict=True)):
@@ -224,7 +206,7 @@ def _filtered(row: Tensor, top_k: int, top_p: float, min_p: float) -> Tensor:
     probabilities = values.softmax(dim=0)
     inside = probabilities.cumsum(0) - probabilities < top_p
     inside[0] = True  # top_p 0 keeps the best
-    inside |= torch.tensor(top_p >= 1.0)  # rounding must not cut what nobody asked to cut
+    inside |= torch.tensor(top_p >= 1.0)  # rounding must not cut where no cut was asked for
     threshold = values[inside][-1]
     if min_p > 0.0:
         threshold = torch.maximum(threshold, values[0] + math.log(min_p))
@@ -235,10 +217,10 @@ def gumbel_argmax(logits: Tensor, keys: Tensor) -> Tensor:
     ids = torch.arange(logits.shape[-1], device=logits.device)
     low, high = keys & _MASK32, (keys >> 32) & _MASK32
     # A row at a time: the whole [S, V] in 64-bit integers would not fit a cache.
-    return torch.stack([_race(row, ids, low[i], high[i]) for i, row in enumerate(logits)])
+    return torch.stack([_sample(row, ids, low[i], high[i]) for i, row in enumerate(logits)])
 
 
-def _race(logits: Tensor, ids: Tensor, low: Tensor, high: Tensor) -> Tensor:
+def _sample(logits: Tensor, ids: Tensor, low: Tensor, high: Tensor) -> Tensor:
     hashed = _scramble((_scramble(ids ^ low) + high) & _MASK32)
     v = (hashed.to(_compute_dtype(logits)) + 0.5) * 2.0**-32
     v = v.clamp(max=1 - 2.0**-24)  # float32 would round up to 1, and noise of -inf hide the only token there is

@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...kernels import ops
 from ..errors import ConfigError
 from .decoder import Layer, Names
 from .forward_inputs import Inputs
 from .layer_norm_decoder import LayerNormDecoder
-from .layers import Cache
 
 
 class FalconForCausalLM(LayerNormDecoder):
@@ -71,7 +71,7 @@ class FalconForCausalLM(LayerNormDecoder):
         return Layer(norms[0], self._load_attention(index), norms[1], self._load_mlp(index))
 
     def _run_layer(
-        self, layer: Layer, x: Tensor, residual: Tensor | None, inputs: Inputs, cache: Cache
+        self, layer: Layer, x: Tensor, residual: Tensor | None, inputs: Inputs, cache: ops.CacheView
     ) -> tuple[Tensor, Tensor | None]:
         if not self._is_parallel:
             return super()._run_layer(layer, x, residual, inputs, cache)

@@ -63,7 +63,8 @@ class Gemma2ForCausalLM(Decoder):
     def _load_attention(self, index: int) -> Attention:
         words = self.config.hf_config
         scale, softcap = words["query_pre_attn_scalar"] ** -0.5, words["attn_logit_softcapping"]
-        return replace(super()._load_attention(index), scale=scale, softcap=softcap)
+        attention = super()._load_attention(index)
+        return replace(attention, args=attention.args._replace(scale=scale, softcap=softcap))
 
     def _load_layer(self, index: int) -> Layer:
         layer = self._layer_name(index)

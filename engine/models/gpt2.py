@@ -59,10 +59,10 @@ class GPT2LMHeadModel(LayerNormDecoder):
     def _load_attention(self, index: int) -> Attention:
         words = self.config.hf_config
         attention = super()._load_attention(index)
-        scale = attention.scale if words.get("scale_attn_weights", True) else 1.0
+        scale = attention.args.scale if words.get("scale_attn_weights", True) else 1.0
         if words.get("scale_attn_by_inverse_layer_idx"):
             scale /= index + 1
-        return replace(attention, scale=scale)
+        return replace(attention, args=attention.args._replace(scale=scale))
 
     def _linear(self, parts: list[tuple[str, int]], in_features: int, *, bias: bool) -> Any:
         [(name, rows)] = parts

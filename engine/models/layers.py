@@ -10,7 +10,6 @@ from ...kernels import ops
 from ..errors import ConfigError
 from .forward_inputs import Inputs
 
-Cache = tuple[Tensor, Tensor]  # keys and values of one layer
 Activation = Callable[[Tensor], Tensor]
 
 
@@ -88,37 +87,14 @@ class Attention:
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    cos_sin: Tensor  # of `rope_table`; layers that turn alike share it
-    scale: float
-    sliding_window: int
-    softcap: float = 0.0
-    q_norm: Tensor | None = None
-    k_norm: Tensor | None = None
-    norm_eps: float = 0.0
+    rope: ops.RopeArgs  # its table is of `rope_table`; layers that rotate alike share it
+    args: ops.AttentionArgs
 
-    def __call__(self, x: Tensor, inputs: Inputs, cache: Cache) -> Tensor:
+    def __call__(self, x: Tensor, inputs: Inputs, cache: ops.CacheView) -> Tensor:
         heads = ops.linear(x, self.qkv_proj).view(len(x), -1, self.head_dim)
         q, k, v = heads.split_with_sizes([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)
-        q = ops.rope_and_cache(
-            q,
-            k,
-            v,
-            self.cos_sin,
-            inputs.positions,
-            inputs.slot_mapping,
-            *cache,
-            q_norm=self.q_norm,
-            k_norm=self.k_norm,
-            eps=self.norm_eps,
-        )
-        out = ops.paged_attention(
-            q,
-            *cache,
-            inputs.ragged,
-            scale=self.scale,
-            sliding_window=self.sliding_window,
-            softcap=self.softcap,
-        )
+        q = ops.rope_and_cache(q, k, v, inputs.positions, inputs.slot_mapping, self.rope, cache)
+        out = ops.paged_attention(q, cache, inputs.ragged, self.args)
         return ops.linear(out.reshape(len(x), -1), self.o_proj)
 
 

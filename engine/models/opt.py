@@ -11,7 +11,7 @@ from .checkpoint import positive_int
 from .decoder import Layer, Names
 from .forward_inputs import Inputs
 from .layer_norm_decoder import LayerNormDecoder
-from .layers import Cache, LayerNorm, NoNorm, Norm
+from .layers import LayerNorm, NoNorm, Norm
 
 _OFFSET = 2  # rows of the position table that no token uses
 
@@ -75,7 +75,7 @@ class OPTForCausalLM(LayerNormDecoder):
         return x + self._embed_positions[inputs.positions]
 
     def _run_layer(
-        self, layer: Layer, x: Tensor, residual: Tensor | None, inputs: Inputs, cache: Cache
+        self, layer: Layer, x: Tensor, residual: Tensor | None, inputs: Inputs, cache: ops.CacheView
     ) -> tuple[Tensor, Tensor | None]:
         if self._is_pre_norm:
             return super()._run_layer(layer, x, residual, inputs, cache)

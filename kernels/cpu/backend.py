@@ -6,12 +6,11 @@ Shapes are in ops.py; the torch-op versions of what the library does are in torc
 import ctypes
 import sys
 from collections.abc import Callable, Iterable
-from ctypes import CDLL
 
 import torch
 from torch import Tensor
 
-from ..ops import RaggedBatch
+from ..arguments import AttentionArgs, CacheView, RaggedBatch, RopeArgs
 from ..quantize import can_quantize, quantize
 from . import build, torch_fallback
 from .filter_logits import filter_logits as filter_logits
@@ -21,8 +20,6 @@ from .torch_fallback import copy_blocks as copy_blocks
 from .torch_fallback import gelu as gelu
 from .torch_fallback import gelu_tanh as gelu_tanh
 from .torch_fallback import relu as relu
-
-Packed = Linear | QuantizedLinear
 
 # Longer rows are attended to in tiles, which pay from here on.
 _MAX_SHORT_QUERY_LEN = 4
@@ -34,17 +31,17 @@ def prepare() -> None:
     build.library()
 
 
-def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16) -> Packed:
+def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16) -> Linear:
     if bits == 16 or not can_quantize(weight, bits):
         return pack(weight, bias)
     quantized = quantize(weight, bits)
-    library = _library_for(weight)
-    if library is None:
+    library = build.library()
+    if library is None or weight.dtype not in build.DTYPES:
         return pack(quantized.dequantized().to(weight.dtype), bias)
-    return QuantizedLinear(quantized, bias, library)
+    return QuantizedLinear(quantized, bias, library, weight.dtype)
 
 
-def linear(x: Tensor, packed: Packed) -> Tensor:
+def linear(x: Tensor, packed: Linear) -> Tensor:
     return packed.multiply(x)
 
 
@@ -55,16 +52,16 @@ def route(router_logits: Tensor, *, top_k: int, renormalize: bool) -> tuple[Tens
     return weights, ids.to(torch.int32)
 
 
-def pack_experts(experts: Iterable[tuple[Tensor, Tensor]], *, num_experts: int) -> list[tuple[Packed, Packed]]:
-    packed: list[tuple[Packed, Packed]] = [(pack_linear(gate_up), pack_linear(down)) for gate_up, down in experts]
+def pack_experts(experts: Iterable[tuple[Tensor, Tensor]], *, num_experts: int) -> list[tuple[Linear, Linear]]:
+    packed: list[tuple[Linear, Linear]] = [(pack_linear(gate_up), pack_linear(down)) for gate_up, down in experts]
     assert len(packed) == num_experts
-    # Between what was packed lie holes where the unpacked were: 0.3 GB beside 1.1 GB of experts if nobody does this.
+    # Between what was packed lie holes where the unpacked were: without this 0.3 GB beside 1.1 GB of experts.
     if _malloc_trim is not None:
         _malloc_trim(0)
     return packed
 
 
-def experts(x: Tensor, weights: Tensor, expert_ids: Tensor, packed: list[tuple[Packed, Packed]]) -> Tensor:
+def experts(x: Tensor, weights: Tensor, expert_ids: Tensor, packed: list[tuple[Linear, Linear]]) -> Tensor:
     """An expert at a time, so that its matrices are read once, for all pairs (token, k) that are its own."""
     pairs = expert_ids.flatten()
     order = pairs.argsort(stable=True)
@@ -89,89 +86,65 @@ def _weigh(out: Tensor, weights: Tensor) -> Tensor:
 
 
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
-    library, dtypes = build.library(), build.NORM_DTYPES.get((x.dtype, weight.dtype))
-    if library is None or dtypes is None or not x.is_contiguous():
-        return torch_fallback.rms_norm(x, weight, eps=eps)
-    out = torch.empty_like(x)
-    hidden = x.shape[-1]
-    getattr(library, f"add_rms_norm_{dtypes}")(
-        x.data_ptr(), None, weight.data_ptr(), out.data_ptr(), None, x.numel() // hidden, hidden, eps, _num_threads()
-    )
-    return out
+    done = _norm("add_rms_norm", build.NORM_DTYPES.get((x.dtype, weight.dtype)), x, None, eps, weight=weight)
+    return torch_fallback.rms_norm(x, weight, eps=eps) if done is None else done[0]
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
-    library, dtypes = build.library(), build.NORM_DTYPES.get((x.dtype, weight.dtype))
-    if library is None or dtypes is None or not (x.is_contiguous() and residual.is_contiguous()):
-        return torch_fallback.add_rms_norm(x, residual, weight, eps=eps)
-    out, new_residual = torch.empty_like(x), torch.empty_like(x)
-    getattr(library, f"add_rms_norm_{dtypes}")(
-        x.data_ptr(),
-        residual.data_ptr(),
-        weight.data_ptr(),
-        out.data_ptr(),
-        new_residual.data_ptr(),
-        len(x),
-        x.shape[-1],
-        eps,
-        _num_threads(),
-    )
-    return out, new_residual
+    done = _norm("add_rms_norm", build.NORM_DTYPES.get((x.dtype, weight.dtype)), x, residual, eps, weight=weight)
+    return done or torch_fallback.add_rms_norm(x, residual, weight, eps=eps)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, *, eps: float) -> Tensor:
-    return _layer_norm(x, None, weight, bias, eps)[0]
+    done = _norm("add_layer_norm", build.DTYPES.get(x.dtype), x, None, eps, weight=weight, bias=bias)
+    return torch_fallback.layer_norm(x, weight, bias, eps=eps) if done is None else done[0]
 
 
 def add_layer_norm(
     x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None, *, eps: float
 ) -> tuple[Tensor, Tensor]:
-    return _layer_norm(x, residual, weight, bias, eps)
+    done = _norm("add_layer_norm", build.DTYPES.get(x.dtype), x, residual, eps, weight=weight, bias=bias)
+    return done or torch_fallback.add_layer_norm(x, residual, weight, bias, eps=eps)
 
 
-def _layer_norm(
-    x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor | None, eps: float
-) -> tuple[Tensor, Tensor]:
-    """(normed, x + residual, or x where there is no residual)."""
-    library = _library_for(x)
-    if library is None or not (x.is_contiguous() and (residual is None or residual.is_contiguous())):
-        if residual is None:
-            return torch_fallback.layer_norm(x, weight, bias, eps=eps), x
-        return torch_fallback.add_layer_norm(x, residual, weight, bias, eps=eps)
+def _norm(
+    name: str, dtype: str | None, x: Tensor, residual: Tensor | None, eps: float, **weights: Tensor | None
+) -> tuple[Tensor, Tensor] | None:
+    """(normed, x + residual, or x where there is no residual); None where the library cannot."""
+    run = _op(name, dtype)
+    if run is None or not (x.is_contiguous() and (residual is None or residual.is_contiguous())):
+        return None
     out, new_residual = torch.empty_like(x), x if residual is None else torch.empty_like(x)
     hidden = x.shape[-1]
-    getattr(library, f"add_layer_norm_{build.DTYPES[x.dtype]}")(
-        x.data_ptr(),
-        None if residual is None else residual.data_ptr(),
-        weight.data_ptr(),
-        None if bias is None else bias.data_ptr(),
-        out.data_ptr(),
-        new_residual.data_ptr(),
-        x.numel() // hidden,
-        hidden,
-        eps,
-        _num_threads(),
+    num_tokens = x.numel() // hidden
+    run(
+        x=x,
+        residual=residual,
+        out=out,
+        new_residual=new_residual,
+        num_tokens=num_tokens,
+        hidden=hidden,
+        eps=eps,
+        **weights,
     )
     return out, new_residual
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
-    return _gated(gate_up, "silu_mul", torch_fallback.silu_mul)
+    return _gated(gate_up, torch_fallback.silu_mul, is_gelu=False)
 
 
 def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
-    return _gated(gate_up, "gelu_tanh_mul", torch_fallback.gelu_tanh_mul)
+    return _gated(gate_up, torch_fallback.gelu_tanh_mul, is_gelu=True)
 
 
-def _gated(gate_up: Tensor, name: str, fallback: Callable[[Tensor], Tensor]) -> Tensor:
-    library = _library_for(gate_up)
-    if library is None or not gate_up.is_contiguous():
+def _gated(gate_up: Tensor, fallback: Callable[[Tensor], Tensor], *, is_gelu: bool) -> Tensor:
+    run = _op("gated", build.DTYPES.get(gate_up.dtype))
+    if run is None or not gate_up.is_contiguous():
         return fallback(gate_up)
-    inner = gate_up.shape[-1] // 2
-    out = gate_up.new_empty(len(gate_up), inner)
-    getattr(library, f"{name}_{build.DTYPES[gate_up.dtype]}")(
-        gate_up.data_ptr(), out.data_ptr(), len(gate_up), inner, _num_threads()
-    )
+    num_tokens, inner = len(gate_up), gate_up.shape[-1] // 2
+    out = gate_up.new_empty(num_tokens, inner)
+    run(gate_up=gate_up, out=out, num_tokens=num_tokens, inner=inner, is_gelu=is_gelu)
     return out
 
 
@@ -180,107 +153,88 @@ def softcap(x: Tensor, cap: float) -> Tensor:
     if library is None or x.dtype != torch.float32 or not x.is_contiguous():
         return torch_fallback.softcap(x, cap)
     out = torch.empty_like(x)
-    library.softcap_float32(x.data_ptr(), out.data_ptr(), x.numel(), cap, _num_threads())
+    library["softcap"](x=x, out=out, count=x.numel(), cap=cap)
     return out
 
 
 def rope_and_cache(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cos_sin: Tensor,
-    positions: Tensor,
-    slot_mapping: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    *,
-    q_norm: Tensor | None = None,
-    k_norm: Tensor | None = None,
-    eps: float = 1e-6,
+    q: Tensor, k: Tensor, v: Tensor, positions: Tensor, slot_mapping: Tensor, rope: RopeArgs, cache: CacheView
 ) -> Tensor:
-    library = build.library()
-    norm = k_norm if q_norm is None else q_norm
-    dtypes = build.NORM_DTYPES.get((q.dtype, q.dtype if norm is None else norm.dtype))
-    head_dim = q.shape[-1]
+    norm = rope.k_norm if rope.q_norm is None else rope.q_norm
+    run = _op("rope_and_cache", build.NORM_DTYPES.get((q.dtype, q.dtype if norm is None else norm.dtype)))
+    num_tokens, num_heads, head_dim = q.shape
     strided = all(x.stride(1) == head_dim and x.stride(2) == 1 for x in (q, k, v))
-    if library is None or dtypes is None or not strided or head_dim > _MAX_HEAD_DIM:
-        return torch_fallback.rope_and_cache(
-            q, k, v, cos_sin, positions, slot_mapping, k_cache, v_cache, q_norm=q_norm, k_norm=k_norm, eps=eps
-        )
+    if run is None or not strided or head_dim > _MAX_HEAD_DIM:
+        return torch_fallback.rope_and_cache(q, k, v, positions, slot_mapping, rope, cache)
     out = torch.empty(q.shape, dtype=q.dtype)
-    getattr(library, f"rope_and_cache_{dtypes}")(
-        q.data_ptr(),
-        k.data_ptr(),
-        v.data_ptr(),
-        None if q_norm is None else q_norm.data_ptr(),
-        None if k_norm is None else k_norm.data_ptr(),
-        out.data_ptr(),
-        k_cache.data_ptr(),
-        v_cache.data_ptr(),
-        cos_sin.data_ptr(),
-        positions.data_ptr(),
-        slot_mapping.data_ptr(),
-        len(q),
-        q.shape[1],
-        k.shape[1],
-        head_dim,
-        cos_sin.shape[1],
-        k_cache.shape[2],
-        q.stride(0),
-        k.stride(0),
-        v.stride(0),
-        eps,
-        _num_threads(),
+    run(
+        q=q,
+        k=k,
+        v=v,
+        q_norm=rope.q_norm,
+        k_norm=rope.k_norm,
+        out=out,
+        k_cache=cache.keys,
+        v_cache=cache.values,
+        cos_sin=rope.cos_sin,
+        positions=positions,
+        slots=slot_mapping,
+        num_tokens=num_tokens,
+        num_heads=num_heads,
+        num_kv_heads=k.shape[1],
+        head_dim=head_dim,
+        rotary=rope.cos_sin.shape[1],
+        block_size=cache.keys.shape[2],
+        q_token=q.stride(0),
+        k_token=k.stride(0),
+        v_token=v.stride(0),
+        eps=rope.eps,
     )
     return out
 
 
-def paged_attention(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    ragged: RaggedBatch,
-    *,
-    scale: float,
-    sliding_window: int = 0,
-    softcap: float = 0.0,
-) -> Tensor:
+def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: AttentionArgs) -> Tensor:
     """Short rows one query at a time, chunks in tiles."""
-    library = _library_for(q)
-    if library is None or q.stride(2) != 1 or q.shape[2] > _MAX_HEAD_DIM:
-        return torch_fallback.paged_attention(
-            q, k_cache, v_cache, ragged, scale=scale, sliding_window=sliding_window, softcap=softcap
-        )
+    run = _op("paged_attention", build.DTYPES.get(q.dtype))
+    if run is None or q.stride(2) != 1 or q.shape[2] > _MAX_HEAD_DIM:
+        return torch_fallback.paged_attention(q, cache, ragged, args)
     num_rows = len(ragged.seq_lens)
-    num_short = num_rows if ragged.max_query_len <= _MAX_SHORT_QUERY_LEN else ragged.num_decodes
     out = torch.empty(q.shape, dtype=q.dtype)
-    tensors = (q, k_cache, v_cache, out, ragged.query_start_loc, ragged.seq_lens, ragged.block_tables)
-    pointers = [tensor.data_ptr() for tensor in tensors]
-    sizes = (ragged.block_tables.stride(0), q.shape[1], k_cache.shape[1], q.shape[2], k_cache.shape[2])
-    layout = (*sizes, q.stride(0), q.stride(1), out.stride(0), sliding_window, scale, softcap)
-    suffix = build.DTYPES[q.dtype]
-    if num_short:
-        getattr(library, f"paged_attention_{suffix}")(*pointers, num_short, *layout, _num_threads())
-    if num_short < num_rows:
-        getattr(library, f"attend_chunks_{suffix}")(*pointers, num_short, num_rows, *layout, _num_threads())
+    run(
+        q=q,
+        k_cache=cache.keys,
+        v_cache=cache.values,
+        out=out,
+        query_start_loc=ragged.query_start_loc,
+        seq_lens=ragged.seq_lens,
+        block_tables=ragged.block_tables,
+        num_short=num_rows if ragged.max_query_len <= _MAX_SHORT_QUERY_LEN else ragged.num_decodes,
+        num_rows=num_rows,
+        max_blocks=ragged.block_tables.stride(0),
+        num_heads=q.shape[1],
+        num_kv_heads=cache.keys.shape[1],
+        head_dim=q.shape[2],
+        block_size=cache.keys.shape[2],
+        q_token=q.stride(0),
+        q_head=q.stride(1),
+        window=args.sliding_window,
+        scale=args.scale,
+        softcap=args.softcap,
+    )
     return out
 
 
 def gumbel_argmax(logits: Tensor, keys: Tensor) -> Tensor:
-    library = _library_for(logits)
+    library = build.library()
     if library is None or logits.dtype != torch.float32:
         return torch_fallback.gumbel_argmax(logits, keys)
     logits = logits.contiguous()
     tokens = torch.empty(len(logits), dtype=torch.int64)
-    library.gumbel_argmax_float32(
-        logits.data_ptr(), keys.data_ptr(), tokens.data_ptr(), len(logits), logits.shape[1], _num_threads()
-    )
+    library["gumbel_argmax"](logits=logits, keys=keys, tokens=tokens, num_rows=len(logits), vocab=logits.shape[1])
     return tokens
 
 
-def _library_for(x: Tensor) -> CDLL | None:
-    return build.library() if x.dtype in build.DTYPES else None
-
-
-def _num_threads() -> int:
-    return torch.get_num_threads()
+def _op(name: str, dtype: str | None) -> Callable[..., None] | None:
+    """The library's, or None where there is no library, or none that knows the dtype."""
+    library = build.library()
+    return None if library is None else library.get(f"{name}_{dtype}")

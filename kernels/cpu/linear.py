@@ -1,7 +1,7 @@
 """bfloat16 weights on the CPU: laid out once, for linear.cpp where it is the fastest, else for oneDNN or torch."""
 
 import functools
-from ctypes import CDLL
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -9,35 +9,32 @@ from torch import Tensor
 
 from . import build
 
-_PANEL = 32  # outputs side by side, as in linear.cpp
+PANEL = 32  # outputs side by side, as in panels.h
 
 
 class NativeLinear:
-    """A bfloat16 weight in panels for the native library."""
+    """A weight in panels for the native library, and the op that multiplies by it."""
 
-    __slots__ = ("_bias", "_data", "_library", "_num_inputs", "_num_outputs")
+    __slots__ = ("_bias", "_data", "_num_outputs", "_run")
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, library: CDLL) -> None:
-        self._num_outputs, self._num_inputs = weight.shape
+    def __init__(self, run: Callable[..., None], data: Tensor, bias: Tensor | None, *, num_outputs: int) -> None:
+        self._run, self._data, self._num_outputs = run, data, num_outputs
         self._bias = None if bias is None else bias.contiguous()
-        self._library = library
-        self._data = _panels(weight)
 
     def multiply(self, x: Tensor) -> Tensor:
         """x [T, K] → [T, N]."""
-        if self._num_inputs % 2:
+        if x.shape[1] % 2:
             x = F.pad(x, (0, 1))
         x = x.contiguous()
         out = x.new_empty(len(x), self._num_outputs)
-        self._library.linear_bfloat16(
-            x.data_ptr(),
-            self._data.data_ptr(),
-            None if self._bias is None else self._bias.data_ptr(),
-            out.data_ptr(),
-            len(x),
-            self._num_outputs,
-            x.shape[1],
-            torch.get_num_threads(),
+        self._run(
+            x=x,
+            data=self._data,
+            bias=self._bias,
+            out=out,
+            num_rows=len(x),
+            num_outputs=self._num_outputs,
+            num_inputs=x.shape[1],
         )
         return out
 
@@ -77,7 +74,7 @@ def pack(weight: Tensor, bias: Tensor | None) -> Linear:
         return PlainLinear(weight, bias)
     library = build.library()
     if library is not None and not _has_amx():
-        return NativeLinear(weight, bias, library)
+        return NativeLinear(library["linear"], _panels(weight), bias, num_outputs=len(weight))
     return OneDnnLinear(weight, bias) if _onednn_multiplies_bfloat16() else PlainLinear(weight, bias)
 
 
@@ -95,7 +92,7 @@ def _onednn_multiplies_bfloat16() -> bool:
 def _panels(weight: Tensor) -> Tensor:
     """[N, K] → [panels, K / 2, 32, 2], zeros where N and K have no more."""
     num_outputs, num_inputs = weight.shape
-    if num_outputs % _PANEL or num_inputs % 2:
-        weight = F.pad(weight, (0, num_inputs % 2, 0, -num_outputs % _PANEL))
+    if num_outputs % PANEL or num_inputs % 2:
+        weight = F.pad(weight, (0, num_inputs % 2, 0, -num_outputs % PANEL))
     pairs = weight.contiguous().view(torch.int32)
-    return pairs.view(-1, _PANEL, pairs.shape[1]).transpose(1, 2).contiguous()
+    return pairs.view(-1, PANEL, pairs.shape[1]).transpose(1, 2).contiguous()

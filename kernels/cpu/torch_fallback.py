@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..ops import RaggedBatch
+from ..arguments import AttentionArgs, CacheView, RaggedBatch, RopeArgs
 from ..reference import copy_blocks as copy_blocks
 from ..reference import gumbel_argmax as gumbel_argmax
 
@@ -58,32 +58,21 @@ def softcap(x: Tensor, cap: float) -> Tensor:
 
 
 def rope_and_cache(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cos_sin: Tensor,
-    positions: Tensor,
-    slot_mapping: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    *,
-    q_norm: Tensor | None = None,
-    k_norm: Tensor | None = None,
-    eps: float = 1e-6,
+    q: Tensor, k: Tensor, v: Tensor, positions: Tensor, slot_mapping: Tensor, rope: RopeArgs, cache: CacheView
 ) -> Tensor:
-    if q_norm is not None:
-        q = rms_norm(q, q_norm, eps=eps)
-    if k_norm is not None:
-        k = rms_norm(k, k_norm, eps=eps)
-    cos, sin = cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)
+    if rope.q_norm is not None:
+        q = rms_norm(q, rope.q_norm, eps=rope.eps)
+    if rope.k_norm is not None:
+        k = rms_norm(k, rope.k_norm, eps=rope.eps)
+    cos, sin = rope.cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)
     q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
     kept = slot_mapping >= 0
     if not bool(kept.all()):
         slot_mapping, k, v = slot_mapping[kept], k[kept], v[kept]
-    block_size = k_cache.shape[2]
+    block_size = cache.keys.shape[2]
     blocks, offsets = slot_mapping // block_size, slot_mapping % block_size
-    k_cache[blocks, :, offsets] = k
-    v_cache[blocks, :, offsets] = v
+    cache.keys[blocks, :, offsets] = k
+    cache.values[blocks, :, offsets] = v
     return q
 
 
@@ -93,61 +82,36 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin, rest), dim=-1).to(x.dtype)
 
 
-def paged_attention(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    ragged: RaggedBatch,
-    *,
-    scale: float,
-    sliding_window: int = 0,
-    softcap: float = 0.0,
-) -> Tensor:
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    rows = range(len(ragged.seq_lens))
-    attend_rows(out, q, k_cache, v_cache, ragged, rows, scale=scale, sliding_window=sliding_window, cap=softcap)
-    return out
-
-
-def attend_rows(
-    out: Tensor,
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    ragged: RaggedBatch,
-    rows: range,
-    *,
-    scale: float,
-    sliding_window: int,
-    cap: float,
-) -> None:
-    """Fill `out` for these rows: gather a row's keys and values, then SDPA, which keeps grouped heads unexpanded."""
-    starts, lengths = ragged.query_start_loc.tolist(), ragged.seq_lens.tolist()
-    block_size = k_cache.shape[2]
-    for row in rows:
-        tokens, length = slice(starts[row], starts[row + 1]), lengths[row]
+def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: AttentionArgs) -> Tensor:
+    """A row at a time: gather its keys and values, then SDPA, which keeps grouped heads unexpanded."""
+    out = torch.empty(q.shape, dtype=q.dtype)
+    starts, window, block_size = ragged.query_start_loc.tolist(), args.sliding_window, cache.keys.shape[2]
+    for row, length in enumerate(ragged.seq_lens.tolist()):
+        tokens = slice(starts[row], starts[row + 1])
         query_len = tokens.stop - tokens.start
-        first = max(0, length - query_len - sliding_window + 1) // block_size if sliding_window else 0
+        first = max(0, length - query_len - window + 1) // block_size if window else 0
         blocks = ragged.block_tables[row, first : -(-length // block_size)]
         seen = length - first * block_size
         # Cut at the row's length: what lies behind may be anything, and a mask does not stop a NaN.
-        keys, values = (cache[blocks].transpose(0, 1).flatten(1, 2)[:, :seen] for cache in (k_cache, v_cache))
-        if cap:
-            out[tokens] = _attend_capped(q[tokens], keys, values, _mask(query_len, seen, sliding_window), scale, cap)
+        keys, values = (each[blocks].transpose(0, 1).flatten(1, 2)[:, :seen] for each in cache[:2])
+        mask = _mask(query_len, seen, window)
+        if args.softcap:
+            out[tokens] = _attend_capped(q[tokens], keys, values, mask, args)
             continue
         attended = F.scaled_dot_product_attention(
             q[tokens].transpose(0, 1)[None],
             keys[None],
             values[None],
-            attn_mask=_mask(query_len, seen, sliding_window),
-            is_causal=1 < query_len == seen and not sliding_window,
-            scale=scale,
+            attn_mask=mask,
+            is_causal=1 < query_len == seen and not window,
+            scale=args.scale,
             enable_gqa=True,
         )
         out[tokens] = attended[0].transpose(0, 1)
+    return out
 
 
-def _attend_capped(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float, cap: float) -> Tensor:
+def _attend_capped(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, args: AttentionArgs) -> Tensor:
     """SDPA knows no soft-cap. In float32, since scores near the cap would be off by a quarter in bfloat16.
 
     q [n, Hq, D], keys and values [Hkv, L, D] → [n, Hq, D]. One KV head at a time: all scores of 512 tokens after 8,000
@@ -160,7 +124,7 @@ def _attend_capped(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None,
     out = torch.empty(grouped.shape, dtype=q.dtype)
     for head in range(num_kv_heads):
         scores = grouped[:, head].transpose(0, 1).float() @ keys[head].float().T
-        scores.mul_(scale / cap).tanh_().mul_(cap).masked_fill_(~mask, float("-inf"))
+        scores.mul_(args.scale / args.softcap).tanh_().mul_(args.softcap).masked_fill_(~mask, float("-inf"))
         out[:, head] = (scores.softmax(dim=-1) @ values[head].float()).transpose(0, 1)
     return out.view(q.shape)
 

@@ -10,8 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..ops import RaggedBatch
-from .device_info import Card
+from ..arguments import AttentionArgs, CacheView, RaggedBatch
+from .device_info import DeviceInfo
 
 LOG2_E = 1.4426950408889634  # exp(x) = exp2(x · LOG2_E), and exp2 is one instruction
 
@@ -21,16 +21,16 @@ def load_blocks(table_ptr, keys, oldest, newest, BLOCK_SIZE: tl.constexpr):
     """The blocks [tile] where the cached positions `keys` [tile] stand; entries not in oldest .. newest stay unread.
 
     Loops call this one step ahead of `load_tile`. Loaded in the same step, the tile hangs on a load that hangs on a
-    load, and Triton deals its stages out to both: at 4 stages nothing of the next tile was under way.
+    load, and Triton deals its stages out to both: at 4 stages nothing of the next tile was in flight.
     """
     return tl.load(table_ptr + keys // BLOCK_SIZE, mask=(keys >= oldest) & (keys <= newest), other=0)
 
 
-def fp8_kind(cache: Tensor, card: Card) -> int:
-    """FP8 as the kernels take it: 0 the queries' dtype, 1 e4m3 that the card converts, 2 e4m3 by its bits."""
+def fp8_kind(cache: Tensor, gpu: DeviceInfo) -> int:
+    """FP8 as the kernels take it: 0 the queries' dtype, 1 e4m3 that the GPU converts, 2 e4m3 by its bits."""
     if cache.dtype != torch.float8_e4m3fn:
         return 0
-    return 1 if card.capability >= 89 else 2
+    return 1 if gpu.capability >= 89 else 2
 
 
 @triton.jit
@@ -94,11 +94,11 @@ def attend(q, k, v, visible, maximum, total, out, scale_log2, inner_scale, MASKE
     return new_maximum, total, out
 
 
-def score_scales(scale: float, softcap: float) -> tuple[float, float]:
+def score_scales(args: AttentionArgs) -> tuple[float, float]:
     """(scale_log2, inner_scale) as `attend` takes them."""
-    if not softcap:
-        return scale * LOG2_E, 0.0
-    return softcap * LOG2_E, 2 * scale / softcap * LOG2_E
+    if not args.softcap:
+        return args.scale * LOG2_E, 0.0
+    return args.softcap * LOG2_E, 2 * args.scale / args.softcap * LOG2_E
 
 
 @triton.jit
@@ -119,34 +119,27 @@ def as_loaded(cache: Tensor) -> Tensor:
     return cache.view(torch.uint8) if cache.dtype == torch.float8_e4m3fn else cache
 
 
-def check_paged(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    ragged: RaggedBatch,
-    kv_scales: Tensor | None,
-    *,
-    scale: float,
-    softcap: float,
-) -> None:
+def check_paged(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: AttentionArgs) -> None:
     num_heads, head_dim = q.shape[1:]
-    _, num_kv_heads, block_size, cache_head_dim = k_cache.shape
-    assert cache_head_dim == head_dim
-    assert num_heads % num_kv_heads == 0
+    check_cache(cache, num_heads=num_heads, head_dim=head_dim)
+    block_size = cache.keys.shape[2]
     assert block_size & (block_size - 1) == 0  # so that // and % are a shift and a mask
-    assert v_cache.shape == k_cache.shape
-    assert v_cache.stride() == k_cache.stride()
-    assert v_cache.dtype == k_cache.dtype
-    assert k_cache.dtype in (q.dtype, torch.float8_e4m3fn)
-    check_scales(kv_scales, k_cache)
-    assert q.stride(2) == k_cache.stride(3) == ragged.block_tables.stride(1) == 1
-    assert scale > 0  # `attend` takes the maximum before it scales
-    assert softcap >= 0
+    assert cache.keys.dtype in (q.dtype, torch.float8_e4m3fn)
+    assert q.stride(2) == ragged.block_tables.stride(1) == 1
+    assert args.scale > 0  # `attend` takes the maximum before it scales
+    assert args.softcap >= 0
 
 
-def check_scales(kv_scales: Tensor | None, k_cache: Tensor) -> None:
-    if kv_scales is not None:
-        assert k_cache.dtype == torch.float8_e4m3fn
-        assert kv_scales.shape == (2, k_cache.shape[1])
-        assert kv_scales.dtype == torch.float32
-        assert kv_scales.is_contiguous()
+def check_cache(cache: CacheView, *, num_heads: int, head_dim: int) -> None:
+    keys, values, scales = cache
+    assert keys.shape[3] == head_dim
+    assert num_heads % keys.shape[1] == 0
+    assert values.shape == keys.shape
+    assert values.stride() == keys.stride()
+    assert values.dtype == keys.dtype
+    assert keys.stride(3) == 1
+    if scales is not None:
+        assert keys.dtype == torch.float8_e4m3fn
+        assert scales.shape == (2, keys.shape[1])
+        assert scales.dtype == torch.float32
+        assert scales.is_contiguous()

@@ -2,7 +2,7 @@
 """Paged attention of one query token per row: softmax(q kᵀ · scale) v over the row's cached tokens.
 
 One program takes one row, one KV head and one of `num_splits` spans of the row's tokens; the query heads that share
-the KV head are the rows of its dot, padded to the 16 that a tensor core wants. Where few rows leave the card idle,
+the KV head are the rows of its dot, padded to the 16 that a tensor core wants. Where few rows leave the GPU idle,
 spans run side by side and a second kernel weighs them together (flash-decoding: Dao et al. 2023; pages: Kwon et al.
 2023, PagedAttention). The grid follows from the number of rows and the bound `max_seq_len` alone: each program reads
 its row's length from device memory, and a span with nothing to do ends at once. So a CUDA graph captured with
@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..ops import RaggedBatch
+from ..arguments import AttentionArgs, CacheView, RaggedBatch
 from .attention_common import (
     as_loaded,
     attend,
@@ -30,7 +30,7 @@ from .attention_common import (
     scales_of_head,
     score_scales,
 )
-from .device_info import Card, card_of
+from .device_info import DeviceInfo, device_info
 from .tile_configs import measured
 
 # Programs per multiprocessor that keep its memory queue full; below that, rows are split. Untuned.
@@ -48,22 +48,22 @@ class Config(NamedTuple):
     num_stages: int
 
 
-def choose_config(group: int, head_dim: int, element_size: int, card: Card) -> Config:
+def choose_config(group: int, head_dim: int, element_size: int, gpu: DeviceInfo) -> Config:
     """16 rows, 32 keys, 4 warps, 4 stages won on an H100 at head size 128 (540 configurations: IBM, arXiv 2511.11581).
 
-    Other head sizes keep its 16 KiB of keys and values a step. Three steps are under way, 53 KiB of shared memory (57
-    at head size 256): four programs share a multiprocessor of an H100, and one fits any card since Ampere.
+    Other head sizes keep its 16 KiB of keys and values a step. Three steps are in flight, 53 KiB of shared memory (57
+    at head size 256): four programs share a multiprocessor of an H100, and one fits any GPU since Ampere.
     """
     block_m, block_d = max(triton.next_power_of_2(group), 16), max(triton.next_power_of_2(head_dim), 16)
-    if tile := measured("decode", card.capability, head_dim, element_size):
+    if tile := measured("decode", gpu.capability, head_dim, element_size):
         return Config(*tile)._replace(BLOCK_M=block_m)
     keys = 8192 // (block_d * element_size)
     return Config(block_m, min(max(keys, 16), 64), 4, 4)
 
 
-def choose_num_splits(num_programs: int, num_tokens: int, card: Card) -> int:
-    """Spans per row: enough to fill the card, no more than a row of `num_tokens`, the most there can be, may need."""
-    wanted = PROGRAMS_PER_MULTIPROCESSOR * card.num_multiprocessors // num_programs
+def choose_num_splits(num_programs: int, num_tokens: int, gpu: DeviceInfo) -> int:
+    """Spans per row: enough to fill the GPU, no more than a row of `num_tokens`, the most there can be, may need."""
+    wanted = PROGRAMS_PER_MULTIPROCESSOR * gpu.num_multiprocessors // num_programs
     return max(min(wanted, num_tokens // MIN_TOKENS_PER_SPLIT, MAX_SPLITS), 1)
 
 
@@ -162,45 +162,42 @@ def _merge_splits(
 
 def decode_attention(
     q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
+    cache: CacheView,
     ragged: RaggedBatch,
+    args: AttentionArgs,
     out: Tensor,
     *,
-    scale: float,
-    sliding_window: int = 0,
-    softcap: float = 0.0,
-    kv_scales: Tensor | None = None,
     num_splits: int | None = None,
     min_tokens: int = MIN_TOKENS_PER_SPLIT,
     config: Config | None = None,
 ) -> None:
     """Write out[:num_decodes]: attention of rows [0, num_decodes), whose query tokens are q[:num_decodes].
 
-    q [T, Hq, D], caches [N, Hkv, S, D], out contiguous [T, Hq, D]. `num_splits` and `config` are chosen if None. A row
+    q and contiguous out [T, Hq, D]. `num_splits` and `config` are chosen if None. A row
     of 0 tokens, which a graph is padded with, gets zeros.
     """
-    check_paged(q, k_cache, v_cache, ragged, kv_scales, scale=scale, softcap=softcap)
+    check_paged(q, cache, ragged, args)
+    k_cache, v_cache, kv_scales = cache
     assert out.is_contiguous()
     num_rows, (num_heads, head_dim) = ragged.num_decodes, q.shape[1:]
     num_kv_heads, block_size = k_cache.shape[1:3]
     group = num_heads // num_kv_heads
-    config = config or choose_config(group, head_dim, k_cache.element_size(), card_of(q.device))
+    config = config or choose_config(group, head_dim, k_cache.element_size(), device_info(q.device))
     if num_splits is None:
-        num_tokens = min(ragged.max_seq_len, sliding_window or ragged.max_seq_len)
-        num_splits = choose_num_splits(num_rows * num_kv_heads, num_tokens, card_of(q.device))
+        num_tokens = min(ragged.max_seq_len, args.sliding_window or ragged.max_seq_len)
+        num_splits = choose_num_splits(num_rows * num_kv_heads, num_tokens, device_info(q.device))
     assert num_splits <= MAX_SPLITS
     partial = lse = out
     if num_splits > 1:
         partial = torch.empty((num_rows, num_heads, num_splits, head_dim), dtype=torch.float32, device=q.device)
         lse = torch.empty(partial.shape[:3], dtype=torch.float32, device=q.device)
-    shape = {"HEAD_DIM": head_dim, "BLOCK_D": max(triton.next_power_of_2(head_dim), 16), "WINDOW": sliding_window}
+    shape = {"HEAD_DIM": head_dim, "BLOCK_D": max(triton.next_power_of_2(head_dim), 16), "WINDOW": args.sliding_window}
     _decode[(num_rows, num_kv_heads, num_splits)](
         q, as_loaded(k_cache), as_loaded(v_cache), kv_scales, partial, lse, ragged.seq_lens,
         ragged.block_tables, ragged.block_tables.stride(0),
-        min_tokens, *score_scales(scale, softcap), *q.stride()[:2], *k_cache.stride()[:3],
-        GROUP=group, BLOCK_SIZE=block_size, CAPPED=softcap > 0, IS_SPLIT=num_splits > 1,
-        FP8=fp8_kind(k_cache, card_of(q.device)), **shape, **config._asdict(),
+        min_tokens, *score_scales(args), *q.stride()[:2], *k_cache.stride()[:3],
+        GROUP=group, BLOCK_SIZE=block_size, CAPPED=args.softcap > 0, IS_SPLIT=num_splits > 1,
+        FP8=fp8_kind(k_cache, device_info(q.device)), **shape, **config._asdict(),
     )  # fmt: skip
     if num_splits > 1:
         _merge_splits[(num_rows, num_heads)](

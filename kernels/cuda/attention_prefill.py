@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..ops import RaggedBatch
+from ..arguments import AttentionArgs, CacheView, RaggedBatch
 from .attention_common import (
     as_loaded,
     attend,
@@ -27,7 +27,7 @@ from .attention_common import (
     scales_of_head,
     score_scales,
 )
-from .device_info import Card, card_of
+from .device_info import DeviceInfo, device_info
 from .tile_configs import measured
 
 
@@ -39,13 +39,13 @@ class Config(NamedTuple):
 
 
 def choose_config(
-    num_dot_rows: int, max_dot_rows: int, head_dim: int, element_size: int, card: Card, *, cache_size: int = 2
+    num_dot_rows: int, max_dot_rows: int, head_dim: int, element_size: int, gpu: DeviceInfo, *, cache_size: int = 2
 ) -> Config:
     """num_dot_rows: (token, head) pairs of the batch; max_dot_rows: those of its longest row that share a KV head;
     cache_size: bytes of an element of the cache.
 
-    Untuned on a card. Chosen from the compiler's own report (tests/kernels/compile_report.py) so that nothing spills
-    and every card has the shared memory: 64 keys a step take 183 registers on compute capability 9.0 and spill on 8.0.
+    Untuned on a GPU. Chosen from the compiler's own report (tests/gpu/compile_report.py) so that nothing spills
+    and every GPU has the shared memory: 64 keys a step take 183 registers on compute capability 9.0 and spill on 8.0.
     """
     block_d = max(triton.next_power_of_2(head_dim), 16)
     if element_size > 2:
@@ -54,10 +54,10 @@ def choose_config(
         # As decode: bound by memory. 4 warps at head size 256 with a window spill 8 bytes on 8.0.
         return Config(16, max(4096 // block_d, 16), 8 if block_d > 128 else 4, 4)
     # wgmma (9.0) or tcgen05 (10.x, 11.0), and twice the shared memory; 12.x has neither.
-    is_strong, is_large = 90 <= card.capability < 120, block_d > 128
-    # 64 rows are the least that wgmma takes. 128 halve the traffic from L2, once they too fill the card.
-    is_wide = num_dot_rows >= 128 * card.num_multiprocessors and (is_strong or not is_large)
-    tile = measured("prefill", card.capability, head_dim, cache_size)
+    is_strong, is_large = 90 <= gpu.capability < 120, block_d > 128
+    # 64 rows are the least that wgmma takes. 128 halve the traffic from L2, once they too fill the GPU.
+    is_wide = num_dot_rows >= 128 * gpu.num_multiprocessors and (is_strong or not is_large)
+    tile = measured("prefill", gpu.capability, head_dim, cache_size)
     if tile and (is_wide or tile[0] < 128):
         return Config(*tile)
     return Config(
@@ -121,7 +121,7 @@ def _prefill(
     BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, CAPPED: tl.constexpr, FP8: tl.constexpr,
 ):  # fmt: skip
-    # The last blocks of a row see the most keys: first come, so that the card does not end on a few long programs.
+    # The last blocks of a row see the most keys: first come, so that the GPU does not end on a few long programs.
     program = tl.num_programs(0) - 1 - tl.program_id(0)
     query_block, kv_head = program // NUM_KV_HEADS, program % NUM_KV_HEADS
     row, row_begin = _row_of(query_start_loc_ptr, query_block, num_decodes, num_rows, BLOCK_Q)
@@ -180,22 +180,19 @@ def _prefill(
 
 def prefill_attention(
     q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
+    cache: CacheView,
     ragged: RaggedBatch,
+    args: AttentionArgs,
     out: Tensor,
     *,
-    scale: float,
-    sliding_window: int = 0,
-    softcap: float = 0.0,
-    kv_scales: Tensor | None = None,
     config: Config | None = None,
 ) -> None:
     """Write out[num_decodes:]: attention of rows [num_decodes, B), whose query tokens are q[num_decodes:].
 
-    q, out [T, Hq, D], caches [N, Hkv, S, D]. `config` is chosen if None.
+    q, out [T, Hq, D]. `config` is chosen if None.
     """
-    check_paged(q, k_cache, v_cache, ragged, kv_scales, scale=scale, softcap=softcap)
+    check_paged(q, cache, ragged, args)
+    k_cache, v_cache, kv_scales = cache
     assert out.shape == q.shape
     assert out.stride(2) == 1
     num_tokens, num_rows = len(q) - ragged.num_decodes, len(ragged.seq_lens) - ragged.num_decodes
@@ -203,25 +200,25 @@ def prefill_attention(
     num_kv_heads, block_size = k_cache.shape[1:3]
     group = num_heads // num_kv_heads
     config = config or choose_config(
-        num_tokens * num_heads, ragged.max_query_len * group, head_dim, q.element_size(), card_of(q.device),
+        num_tokens * num_heads, ragged.max_query_len * group, head_dim, q.element_size(), device_info(q.device),
         cache_size=k_cache.element_size(),
     )  # fmt: skip
     config = config._replace(BLOCK_M=max(config.BLOCK_M, triton.next_power_of_2(group)))
     block_q = config.BLOCK_M // group
-    # An upper bound of the query blocks, known without asking the card for the rows' lengths.
+    # An upper bound of the query blocks, known without asking the GPU for the rows' lengths.
     grid = ((num_tokens // block_q + num_rows) * num_kv_heads,)
     _prefill[grid](
         q, as_loaded(k_cache), as_loaded(v_cache), kv_scales, out, ragged.query_start_loc, ragged.seq_lens,
-        ragged.block_tables, ragged.block_tables.stride(0), ragged.num_decodes, num_rows, *score_scales(scale, softcap),
+        ragged.block_tables, ragged.block_tables.stride(0), ragged.num_decodes, num_rows, *score_scales(args),
         *q.stride()[:2], *out.stride()[:2], *k_cache.stride()[:3],
         HEAD_DIM=head_dim,
         BLOCK_D=max(triton.next_power_of_2(head_dim), 16),
         GROUP=group,
         NUM_KV_HEADS=num_kv_heads,
         BLOCK_SIZE=block_size,
-        WINDOW=sliding_window,
+        WINDOW=args.sliding_window,
         BLOCK_Q=block_q,
-        CAPPED=softcap > 0,
-        FP8=fp8_kind(k_cache, card_of(q.device)),
+        CAPPED=args.softcap > 0,
+        FP8=fp8_kind(k_cache, device_info(q.device)),
         **config._asdict(),
     )  # fmt: skip

@@ -1,52 +1,42 @@
 """The CUDA backend of `ops`: Triton kernels of our own, and cuBLAS for the matmuls.
 
-No op waits for the card or reads a value back from it. Kernels launch on the current device, which must be the
+No op waits for the GPU or reads a value back from it. Kernels launch on the current device, which must be the
 tensors' own.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..ops import RaggedBatch
+from ..arguments import AttentionArgs, CacheView, RaggedBatch
 from ..quantize import can_quantize, quantize
 from . import quantized_linear
-from .activation import gelu, gelu_tanh, gelu_tanh_mul, relu, silu_mul, softcap
+from .activation import gelu as gelu
+from .activation import gelu_tanh as gelu_tanh
+from .activation import gelu_tanh_mul as gelu_tanh_mul
+from .activation import relu as relu
+from .activation import silu_mul as silu_mul
+from .activation import softcap as softcap
 from .attention_decode import decode_attention
 from .attention_prefill import prefill_attention
-from .copy_blocks import copy_blocks
-from .filter_logits import filter_logits
-from .gumbel_sample import gumbel_argmax
-from .moe import experts, pack_experts
-from .moe_route import route
-from .norm import add_layer_norm, add_rms_norm, layer_norm, rms_norm
+from .copy_blocks import copy_blocks as copy_blocks
+from .filter_logits import filter_logits as filter_logits
+from .gumbel_sample import gumbel_argmax as gumbel_argmax
+from .moe import experts as experts
+from .moe import pack_experts as pack_experts
+from .moe_route import route as route
+from .norm import add_layer_norm as add_layer_norm
+from .norm import add_rms_norm as add_rms_norm
+from .norm import layer_norm as layer_norm
+from .norm import rms_norm as rms_norm
 from .quantized_linear import QuantizedLinear
-from .rope_and_cache import rope_and_cache
+from .rope_and_cache import rope_and_cache as rope_and_cache
 
-__all__ = [
-    "add_layer_norm",
-    "add_rms_norm",
-    "copy_blocks",
-    "experts",
-    "filter_logits",
-    "gelu",
-    "gelu_tanh",
-    "gelu_tanh_mul",
-    "gumbel_argmax",
-    "layer_norm",
-    "linear",
-    "pack_experts",
-    "pack_linear",
-    "paged_attention",
-    "relu",
-    "rms_norm",
-    "rope_and_cache",
-    "route",
-    "silu_mul",
-    "softcap",
-]
+
+def prepare() -> None:
+    """Nothing needs to be prepared: kernels are compiled as they are launched."""
 
 
 class PackedLinear(NamedTuple):
@@ -54,25 +44,12 @@ class PackedLinear(NamedTuple):
     bias: Tensor | None  # [out]
 
 
-def paged_attention(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    ragged: RaggedBatch,
-    *,
-    scale: float,
-    sliding_window: int = 0,
-    softcap: float = 0.0,
-    kv_scales: Tensor | None = None,
-) -> Tensor:
+def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: AttentionArgs) -> Tensor:
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    options: dict[str, Any] = {
-        "scale": scale, "sliding_window": sliding_window, "softcap": softcap, "kv_scales": kv_scales,
-    }  # fmt: skip
     if ragged.num_decodes:
-        decode_attention(q, k_cache, v_cache, ragged, out, **options)
+        decode_attention(q, cache, ragged, args, out)
     if len(ragged.seq_lens) > ragged.num_decodes:
-        prefill_attention(q, k_cache, v_cache, ragged, out, **options)
+        prefill_attention(q, cache, ragged, args, out)
     return out
 
 

@@ -2,7 +2,7 @@
 """Copies of whole cache blocks, the caches of all layers in one launch: cache[target[i]] = cache[source[i]].
 
 A block [Hkv, S, D] is one run of memory, so it is copied as 4-byte words whatever the dtype: every byte is read and
-written once. The kernel finds the caches through a table of their addresses, which stays on the card.
+written once. The kernel finds the caches through a table of their addresses, which stays on the GPU.
 """
 
 from functools import lru_cache
@@ -32,12 +32,12 @@ def _copy_blocks(addresses_ptr, source_ptr, target_ptr, words_per_block, block_s
 
 @lru_cache(maxsize=16)
 def _address_table(addresses: tuple[int, ...], device: torch.device) -> Tensor:
-    """Made once per set of caches, as its way to the card is one to wait for. Addresses alone cannot go stale."""
+    """Made once per set of caches, as its way to the GPU is one to wait for. Addresses alone cannot go stale."""
     return torch.tensor(addresses, dtype=torch.int64, device=device)
 
 
 def copy_blocks(caches: list[Tensor], source: Tensor, target: Tensor) -> None:
-    """Caches [N, Hkv, S, D] of one shape and dtype, their blocks contiguous; source, target [n] int64 on the card."""
+    """Caches [N, Hkv, S, D] of one shape and dtype, their blocks contiguous; source, target [n] int64 on the GPU."""
     first = caches[0]
     assert all(cache.shape == first.shape and cache.stride() == first.stride() for cache in caches)
     assert all(cache.dtype == first.dtype and cache.data_ptr() % 16 == 0 for cache in caches)

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Top-k, top-p and min-p without a sort and without asking the card: every row finds its own threshold by bisection.
+"""Top-k, top-p and min-p without a sort and without asking the GPU: every row finds its own threshold by bisection.
 
 One program takes one row. Seen from the row's best, a token lies at a distance d = best - logit >= 0; as integers, the
 bits of such floats are in the order of the floats. Searched is the largest distance t with tally(d < t) < target: the

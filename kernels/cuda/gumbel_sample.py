@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""A draw from softmax(logits) without the softmax: argmax of logit - log(-log(1 - v)) (Gumbel 1954; Maddison 2014).
+"""A sample from softmax(logits) without the softmax: argmax of logit - log(-log(1 - v)) (Gumbel 1954; Maddison 2014).
 
 v comes from a hash of the row's key and the token id (see `ops.gumbel_argmax`), so no random numbers are stored. One
 program takes one row and BLOCK tokens, a second kernel the best of a row's programs. Per token 4 bytes are read once

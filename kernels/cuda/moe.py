@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .device_info import Card, card_of
+from .device_info import DeviceInfo, device_info
 from .moe_route import ExpertTiles, group_by_expert
 
 
@@ -35,23 +35,23 @@ class Config(NamedTuple):
     num_stages: int
 
 
-def choose_config(num_pairs: int, num_experts: int, element_size: int, card: Card) -> Config:
+def choose_config(num_pairs: int, num_experts: int, element_size: int, gpu: DeviceInfo) -> Config:
     """Tiles that hold twice the pairs an expert has on average, so that few experts have two and are read twice.
 
-    Untuned on a card. Chosen from the compiler's own report (tests/kernels/compile_report.py) so that nothing spills
-    and every card has the shared memory.
+    Untuned on a GPU. Chosen from the compiler's own report (tests/gpu/compile_report.py) so that nothing spills
+    and every GPU has the shared memory.
     """
     if element_size > 2:
         return Config(16, 32, 32, 4, 1)  # float32 has no tensor cores to fill: what compiles fast
     rows = triton.next_power_of_2(triton.cdiv(2 * num_pairs, num_experts))
     if rows <= 16:
         # Bound by memory: 32 rows of the weights leave programs for every multiprocessor even with one token, and
-        # three of its four steps under way make 36 KiB each.
+        # three of its four steps in flight make 36 KiB each.
         return Config(16, 32, 128, 4, 4)
     if rows == 32:
         return Config(32, 64, 128, 4, 3)
     # wgmma (9.0) or tcgen05 (10.x, 11.0); 64 rows are the least that they take.
-    is_strong = 90 <= card.capability < 120
+    is_strong = 90 <= gpu.capability < 120
     if rows >= 128 and is_strong:
         return Config(128, 128, 64, 8, 3)
     return Config(64, 128, 64, 4 if is_strong else 8, 3)
@@ -152,7 +152,7 @@ def experts(
     assert x.dtype == gate_up.dtype == down.dtype
     assert weights.shape == expert_ids.shape
     assert weights.is_contiguous()
-    config = config or choose_config(num_pairs, num_experts, x.element_size(), card_of(x.device))
+    config = config or choose_config(num_pairs, num_experts, x.element_size(), device_info(x.device))
     tiles = group_by_expert(expert_ids, num_experts=num_experts, block_m=config.BLOCK_M)
     activated = _multiply(x, gate_up, tiles, num_pairs=num_pairs, is_gated=True, config=config)
     out = _multiply(activated, down, tiles, num_pairs=num_pairs, is_gated=False, config=config)

@@ -2,7 +2,7 @@
 """Which expert works on which token: softmax and the K largest per token, then the (token, k) pairs put in order.
 
 `route` reads 2·E bytes of logits per token and writes 8·K; about E·(K + 5) operations: a launch, no more.
-`group_by_expert` is a counting sort whose counts stay on the card. Pair p = t·K + k. Each expert's pairs fill whole
+`group_by_expert` is a counting sort whose counts stay on the GPU. Pair p = t·K + k. Each expert's pairs fill whole
 tiles of BLOCK_M slots, so that a tile of the matmul has one expert:
 
     slots    expert 0: p p p p | p p . .    expert 2: p . . .    ...      . = padding, holds num_pairs
@@ -62,7 +62,7 @@ def route(router_logits: Tensor, *, top_k: int, renormalize: bool) -> tuple[Tens
 
 
 class ExpertTiles(NamedTuple):
-    """The pairs in tiles of BLOCK_M, each of one expert; how many tiles are in use only the card knows."""
+    """The pairs in tiles of BLOCK_M, each of one expert; how many tiles are in use only the GPU knows."""
 
     pairs: Tensor  # [tiles · BLOCK_M] int32, num_pairs in the padding; unwritten in tiles without expert
     experts: Tensor  # [tiles] int32, -1 in tiles without expert, which all come last
@@ -99,7 +99,7 @@ def _group_by_expert(
     padding = slot + tl.arange(0, BLOCK_M)
     tl.store(pairs_ptr + padding, num_pairs, mask=padding < end_tile * BLOCK_M)
 
-    # The last expert's program also says which tiles nobody has.
+    # The last expert's program also says which tiles have no expert.
     last_tile = tl.where(expert == NUM_EXPERTS - 1, num_tiles, end_tile)
     for start in range(first_tile, last_tile, BLOCK_P):
         numbers = start + steps
@@ -111,7 +111,7 @@ def group_by_expert(expert_ids: Tensor, *, num_experts: int, block_m: int) -> Ex
     assert expert_ids.is_contiguous()
     assert expert_ids.dtype == torch.int32
     num_pairs = expert_ids.numel()
-    # Most tiles there can be: all but one pair of each expert in full tiles. Known without asking the card.
+    # Most tiles there can be: all but one pair of each expert in full tiles. Known without asking the GPU.
     num_tiles = min((num_pairs + min(num_experts, num_pairs) * (block_m - 1)) // block_m, num_pairs)
     pairs = torch.empty(num_tiles * block_m, dtype=torch.int32, device=expert_ids.device)
     tile_experts = torch.empty(num_tiles, dtype=torch.int32, device=expert_ids.device)

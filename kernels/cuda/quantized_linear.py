@@ -43,9 +43,9 @@ class Config(NamedTuple):
 
 
 def choose_config(num_rows: int, element_size: int) -> Config:
-    """Untuned on a card. Chosen from the compiler's own report (tests/kernels/compile_report.py): nothing spills.
+    """Untuned on a GPU. Chosen from the compiler's own report (tests/gpu/compile_report.py): nothing spills.
 
-    32 outputs of 128 inputs in 4 bits are 2 KiB a step, so it takes many steps under way to fill the memory's queue.
+    32 outputs of 128 inputs in 4 bits are 2 KiB a step, so it takes many steps in flight to fill the memory's queue.
     """
     if element_size > 2:
         return Config(16, 32, 4, 1)  # float32 has no tensor cores to fill: what compiles fast

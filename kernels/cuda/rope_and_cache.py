@@ -13,14 +13,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .attention_common import as_loaded, check_scales
+from ..arguments import CacheView, RopeArgs
+from .attention_common import as_loaded, check_cache
 
 
 @triton.jit
 def _stored(x, scale, FP8: tl.constexpr):
     """float32 x as it is stored: with FP8 the byte of x / scale in e4m3, to nearest, ties to even, at most ±448.
 
-    By its bits, so that every card, and the interpreter, rounds alike: below 2^-6 e4m3 is a multiple of 2^-9, to which
+    By its bits, so that every GPU, and the interpreter, rounds alike: below 2^-6 e4m3 is a multiple of 2^-9, to which
     adding 2^14 rounds; above, its 3 bits of mantissa are the upper 3 of 23. NaN becomes ±480.
     """
     if FP8:
@@ -111,41 +112,20 @@ def _rope_and_cache(
         tl.store(v_cache_ptr + place + dims, v.to(v_cache_ptr.dtype.element_ty), mask=dims < HEAD_DIM)
 
 
-def _check(q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor, k_cache: Tensor, v_cache: Tensor) -> None:
-    num_tokens, num_heads, head_dim = q.shape
-    num_kv_heads, rotary_dim = k.shape[1], cos_sin.shape[1]
-    assert k.shape == v.shape == (num_tokens, num_kv_heads, head_dim)
-    assert num_heads % num_kv_heads == 0
-    assert rotary_dim % 2 == 0
-    assert rotary_dim <= head_dim
-    assert k_cache.shape[1] == num_kv_heads
-    assert k_cache.shape[3] == head_dim
-    assert v_cache.shape == k_cache.shape
-    assert v_cache.stride() == k_cache.stride()
-    assert all(x.stride(-1) == 1 for x in (q, k, v, cos_sin, k_cache))
-
-
 def rope_and_cache(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cos_sin: Tensor,
-    positions: Tensor,
-    slot_mapping: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    *,
-    q_norm: Tensor | None = None,
-    k_norm: Tensor | None = None,
-    eps: float = 1e-6,
-    kv_scales: Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor, positions: Tensor, slot_mapping: Tensor, rope: RopeArgs, cache: CacheView
 ) -> Tensor:
-    """As `ops.rope_and_cache`, with k_cache and v_cache of equal strides → a new contiguous q [T, Hq, D]."""
-    _check(q, k, v, cos_sin, k_cache, v_cache)
-    check_scales(kv_scales, k_cache)
+    """As `ops.rope_and_cache` → a new contiguous q [T, Hq, D]."""
+    k_cache, v_cache, kv_scales = cache
+    cos_sin, q_norm, k_norm, eps = rope
     num_tokens, num_heads, head_dim = q.shape
     num_kv_heads, block_size = k_cache.shape[1:3]
     group, rotary_dim = num_heads // num_kv_heads, cos_sin.shape[1]
+    check_cache(cache, num_heads=num_heads, head_dim=head_dim)
+    assert k.shape == v.shape == (num_tokens, num_kv_heads, head_dim)
+    assert rotary_dim % 2 == 0
+    assert rotary_dim <= head_dim
+    assert all(x.stride(-1) == 1 for x in (q, k, v, cos_sin))
     # Not in place: where a tile has fewer elements than threads, several threads load an element that one of them
     # stores, and the slowest would load what the fastest has stored.
     y = torch.empty(q.shape, dtype=q.dtype, device=q.device)
@@ -158,7 +138,7 @@ def rope_and_cache(
         GROUP=group,
         BLOCK_SIZE=block_size,
         BLOCK_GROUP=triton.next_power_of_2(group),
-        BLOCK_HALF=triton.next_power_of_2(max(rotary_dim // 2, 1)),  # 1, and masked, where nothing turns
+        BLOCK_HALF=triton.next_power_of_2(max(rotary_dim // 2, 1)),  # 1, and masked, where nothing is rotated
         BLOCK_REST=triton.next_power_of_2(max(head_dim - rotary_dim, 1)),
         BLOCK_D=triton.next_power_of_2(head_dim),
         HAS_Q_NORM=q_norm is not None,

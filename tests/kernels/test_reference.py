@@ -64,7 +64,8 @@ def test_rope_is_a_complex_product(rotary_dim: int) -> None:
     k_cache, v_cache = torch.zeros(2, 2, 4, 16, dtype=torch.float64), torch.zeros(2, 2, 4, 16, dtype=torch.float64)
     slots = torch.tensor([4, -1, 0, 1, 7, 2])
 
-    rotated = reference.rope_and_cache(q, k, v, cos_sin, positions, slots, k_cache, v_cache)
+    rope, cache = ops.RopeArgs(cos_sin), ops.CacheView(k_cache, v_cache)
+    rotated = reference.rope_and_cache(q, k, v, positions, slots, rope, cache)
 
     half = rotary_dim // 2
     turn = torch.polar(torch.ones(6, 1, half, dtype=torch.float64), angles[positions][:, None].double())
@@ -83,17 +84,18 @@ def test_rope_normalises_heads_first() -> None:
     cos_sin = torch.cat((torch.ones(1, 4), torch.zeros(1, 4)), dim=-1)  # no rotation
     cache = torch.zeros(1, 2, 16, 8, dtype=torch.float64)
     zeros, slots = torch.zeros(3, dtype=torch.int64), torch.tensor([0, 1, -1])
-    got = reference.rope_and_cache(q, q, q, cos_sin, zeros, slots, cache, cache.clone(), q_norm=weight, k_norm=weight)
+    rope, view = ops.RopeArgs(cos_sin, q_norm=weight, k_norm=weight), ops.CacheView(cache, cache.clone())
+    got = reference.rope_and_cache(q, q, q, zeros, slots, rope, view)
     torch.testing.assert_close(got, F.rms_norm(q, (8,), weight, 1e-6))
     torch.testing.assert_close(cache[0, :, 1], F.rms_norm(q[1], (8,), weight, 1e-6))
 
 
 def test_a_soft_cap_changes_the_scores() -> None:
     case = AttentionCase((3,), (0,), group=1, num_kv_heads=1, head_dim=8, softcap=0.4, dtype=torch.float64)
-    q, k_cache, v_cache, ragged = case.build()
-    got = reference.paged_attention(q, k_cache, v_cache, ragged, **case.options)
+    q, cache, ragged = case.build()
+    got = reference.paged_attention(q, cache, ragged, case.args)
     block = int(ragged.block_tables[0, 0])
-    keys, values = k_cache[block, 0, :3], v_cache[block, 0, :3]
+    keys, values = cache.keys[block, 0, :3], cache.values[block, 0, :3]
     scores = 0.4 * torch.tanh(q[:, 0] @ keys.T * 8**-0.5 / 0.4)
     mask = torch.ones(3, 3, dtype=torch.bool, device=q.device).tril()
     torch.testing.assert_close(got[:, 0], scores.masked_fill(~mask, -torch.inf).softmax(-1) @ values)
@@ -102,15 +104,15 @@ def test_a_soft_cap_changes_the_scores() -> None:
 @pytest.mark.parametrize("window", [0, 5])
 def test_paged_attention_is_attention_over_the_gathered_cache(window: int) -> None:
     case = AttentionCase((1, 1, 4, 9), (0, 20, 3, 0), group=3, sliding_window=window, dtype=torch.float64)
-    q, k_cache, v_cache, ragged = case.build()
-    got = reference.paged_attention(q, k_cache, v_cache, ragged, **case.options)
+    q, cache, ragged = case.build()
+    got = reference.paged_attention(q, cache, ragged, case.args)
     assert torch.isfinite(got).all()
     for row, (length, context) in enumerate(zip(case.query_lens, case.context_lens, strict=True)):
         start, end = ragged.query_start_loc[row : row + 2].tolist()
         oldest = max(0, context + 1 - window) if window else 0
         positions = torch.arange(oldest, context + length, device=q.device)
         slots = ragged.block_tables[row, positions // 16].long() * 16 + positions % 16
-        keys, values = (cache.transpose(1, 2).flatten(0, 1)[slots] for cache in (k_cache, v_cache))
+        keys, values = (each.transpose(1, 2).flatten(0, 1)[slots] for each in cache[:2])
         queries = torch.arange(context, context + length, device=q.device)[:, None]
         visible = (positions <= queries) & ((positions > queries - window) if window else True)
         expected = F.scaled_dot_product_attention(
@@ -162,11 +164,11 @@ def test_experts_are_a_masked_sum_over_all_of_them() -> None:
 
 def test_meta_tensors_give_shapes() -> None:
     with torch.device("meta"):
-        q, kv, cache = torch.empty(3, 4, 8), torch.empty(3, 2, 8), torch.empty(2, 2, 16, 8)
+        q, kv, cache = torch.empty(3, 4, 8), torch.empty(3, 2, 8), ops.CacheView(*torch.empty(2, 2, 2, 16, 8))
         indices = torch.empty(3, dtype=torch.int64)
         ragged = ops.RaggedBatch(indices, indices, indices, num_decodes=0, max_query_len=3, max_seq_len=3)
-        q = ops.rope_and_cache(q, kv, kv, torch.empty(9, 8), indices, indices, cache, cache)
-        assert ops.paged_attention(q, cache, cache, ragged, scale=1.0).shape == (3, 4, 8)
+        q = ops.rope_and_cache(q, kv, kv, indices, indices, ops.RopeArgs(torch.empty(9, 8)), cache)
+        assert ops.paged_attention(q, cache, ragged, ops.AttentionArgs(1.0)).shape == (3, 4, 8)
         assert ops.silu_mul(torch.empty(3, 8)).shape == ops.gelu_tanh_mul(torch.empty(3, 8)).shape == (3, 4)
         x, weight = torch.empty(3, 8), torch.empty(8)
         assert ops.add_layer_norm(x, x, weight, weight, eps=1e-5)[0].shape == (3, 8)

@@ -4,15 +4,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "simd.h"
+#include "arguments.h"
 
 namespace {
-
-struct Attention {
-    const int32_t *query_start_loc, *seq_lens, *block_tables;
-    int64_t max_blocks, num_heads, num_kv_heads, head_dim, block_size, q_token, q_head, out_token, window;
-    float scale, softcap;
-};
 
 // Scores of `count` consecutive keys against the query heads of their group. q is float and scaled, [G, head_dim];
 // scores[g * stride + i]. HEADS query heads share each load of a key.
@@ -131,12 +125,13 @@ inline void fetch(const T* from, int64_t count) {
 }
 
 // The keys that a query token sees, [first, first + count) of a row, at `num_kv` KV heads from `kv_head` on.
+template <typename T>
 struct Span {
-    const Attention& a;
+    const PagedAttention<T>& a;
     const int32_t* table;
     int64_t first, count, kv_head, num_kv;
 
-    Span(const Attention& a, int64_t row, int64_t token, int64_t kv_head, int64_t num_kv)
+    Span(const PagedAttention<T>& a, int64_t row, int64_t token, int64_t kv_head, int64_t num_kv)
         : a(a), table(a.block_tables + row * a.max_blocks), kv_head(kv_head), num_kv(num_kv) {
         int64_t position = a.seq_lens[row] - (a.query_start_loc[row + 1] - token);
         first = a.window ? std::max<int64_t>(position - a.window + 1, 0) : 0;
@@ -154,7 +149,7 @@ struct Span {
     // visit(cached vectors, h, i, run) for each block and head. The heads lie side by side in a block, so all of them
     // go before the next block, which is fetched meanwhile: 16 layers of 32 rows x 290 keys, 8 KV heads of 64, take
     // 7.4 ms so, 8.7 without fetching, 13.5 a head at a time (a plain read: 6.4); blocks in disorder 10.8, 14.3, 20.7.
-    template <typename T, typename Visit>
+    template <typename Visit>
     void each_run(const T* cache, Visit&& visit) const {
         for (int64_t i = 0, run; i < count; i += run) {
             run = run_at(i);
@@ -165,7 +160,6 @@ struct Span {
         }
     }
 
-    template <typename T>
     void fetch_first(const T* cache) const {
         for (int64_t h = 0; h < num_kv; h++) fetch(cache + slot(0, h), run_at(0) * a.head_dim);
     }
@@ -173,7 +167,7 @@ struct Span {
 
 // Scores of `run` consecutive keys against the query heads of one KV head; `query` is q in float32, scaled.
 template <typename T>
-inline void score_group(const Attention& a, const T* q, const float* query, const T* keys, int64_t run, float* scores, int64_t stride) {
+inline void score_group(const PagedAttention<T>& a, const T* q, const float* query, const T* keys, int64_t run, float* scores, int64_t stride) {
     int64_t group = a.num_heads / a.num_kv_heads, dim = a.head_dim;
 #ifdef __AVX512BF16__
     if constexpr (sizeof(T) == 2) {
@@ -191,7 +185,7 @@ inline void score_group(const Attention& a, const T* q, const float* query, cons
 }
 
 template <typename T>
-inline void add_group(const Attention& a, const T* values, const float* weights, int64_t stride, int64_t run, float* sums) {
+inline void add_group(const PagedAttention<T>& a, const T* values, const float* weights, int64_t stride, int64_t run, float* sums) {
     int64_t g = 0, group = a.num_heads / a.num_kv_heads, dim = a.head_dim;
     for (; g + 4 <= group; g += 4) add_values<4>(values, weights + g * stride, stride, run, dim, sums + g * dim);
     for (; g + 2 <= group; g += 2) add_values<2>(values, weights + g * stride, stride, run, dim, sums + g * dim);
@@ -201,7 +195,7 @@ inline void add_group(const Attention& a, const T* values, const float* weights,
 // One query token against some KV heads of its row: all scores first, then the softmax, then all values. The order of
 // sums depends on the position alone, so a token's result is the same to the bit however its prompt was cut in chunks.
 template <typename T>
-void attend(const Attention& a, const Span& span, const T* q, const T* k_cache, const T* v_cache, T* out, std::vector<float>& buffer) {
+void attend(const PagedAttention<T>& a, const Span<T>& span, const T* q, T* out, std::vector<float>& buffer) {
     int64_t group = a.num_heads / a.num_kv_heads, heads = group * span.num_kv, dim = a.head_dim;
     int64_t stride = (span.count + LANES - 1) / LANES * LANES;
     buffer.resize(2 * heads * dim + heads * stride);
@@ -209,56 +203,44 @@ void attend(const Attention& a, const Span& span, const T* q, const T* k_cache, 
     for (int64_t g = 0; g < heads; g++)
         for (int64_t d = 0; d < dim; d++) query[g * dim + d] = to_float(q[g * a.q_head + d]) * a.scale;
 
-    span.each_run(k_cache, [&](const T* keys, int64_t h, int64_t i, int64_t run) {
+    span.each_run(a.k_cache, [&](const T* keys, int64_t h, int64_t i, int64_t run) {
         int64_t g = h * group;
         score_group(a, q + g * a.q_head, query + g * dim, keys, run, scores + g * stride + i, stride);
     });
-    span.fetch_first(v_cache);
+    span.fetch_first(a.v_cache);
     if (a.softcap > 0)
         for (int64_t i = 0; i < heads * stride; i += LANES) store(scores + i, softcap(load(scores + i), a.softcap));
     for (int64_t g = 0; g < heads; g++) softmax(scores + g * stride, span.count);
     std::memset(sums, 0, heads * dim * sizeof(float));
-    span.each_run(v_cache, [&](const T* values, int64_t h, int64_t i, int64_t run) {
+    span.each_run(a.v_cache, [&](const T* values, int64_t h, int64_t i, int64_t run) {
         int64_t g = h * group;
         add_group(a, values, scores + g * stride + i, stride, run, sums + g * dim);
     });
     for (int64_t d = 0; d < heads * dim; d++) store_one(out + d, sums[d]);
 }
 
+}  // namespace
+
 template <typename T>
-void paged_attention(const Attention& a, const T* q, const T* k_cache, const T* v_cache, T* out, int64_t num_rows,
-                     int num_threads) {
+void attend_short_rows(const PagedAttention<T>& a) {
     // A work item is a row, of few rows a part of its heads: eight items a thread at least, where there are as many.
     int64_t group = a.num_heads / a.num_kv_heads;
-    int64_t num_kv = std::clamp<int64_t>(num_rows * a.num_kv_heads / (8 * num_threads), 1, a.num_kv_heads);
+    int64_t num_kv = std::clamp<int64_t>(a.num_short * a.num_kv_heads / (8 * a.num_threads), 1, a.num_kv_heads);
     int64_t parts = (a.num_kv_heads + num_kv - 1) / num_kv;
-#pragma omp parallel num_threads(num_threads)
+#pragma omp parallel num_threads(a.num_threads)
     {
         std::vector<float> buffer;
 #pragma omp for schedule(dynamic, 1)
-        for (int64_t item = 0; item < num_rows * parts; item++) {
+        for (int64_t item = 0; item < a.num_short * parts; item++) {
             int64_t row = item / parts, kv_head = item % parts * num_kv, head = kv_head * group;
             for (int64_t token = a.query_start_loc[row]; token < a.query_start_loc[row + 1]; token++) {
-                Span span(a, row, token, kv_head, std::min(num_kv, a.num_kv_heads - kv_head));
-                attend(a, span, q + token * a.q_token + head * a.q_head, k_cache, v_cache, out + token * a.out_token + head * a.head_dim, buffer);
+                Span<T> span(a, row, token, kv_head, std::min(num_kv, a.num_kv_heads - kv_head));
+                T* out = a.out + (token * a.num_heads + head) * a.head_dim;
+                attend(a, span, a.q + token * a.q_token + head * a.q_head, out, buffer);
             }
         }
     }
 }
 
-}  // namespace
-
-#define ENTRY_POINT(T, SUFFIX)                                                                                         \
-    extern "C" void paged_attention_##SUFFIX(                                                                          \
-        const void* q, const void* k_cache, const void* v_cache, void* out, const void* query_start_loc,               \
-        const void* seq_lens, const void* block_tables, int64_t num_rows, int64_t max_blocks, int64_t num_heads,       \
-        int64_t num_kv_heads, int64_t head_dim, int64_t block_size, int64_t q_token, int64_t q_head,                   \
-        int64_t out_token, int64_t window, float scale, float softcap, int64_t num_threads) {                          \
-        Attention a{(const int32_t*)query_start_loc, (const int32_t*)seq_lens, (const int32_t*)block_tables,           \
-                    max_blocks, num_heads, num_kv_heads, head_dim, block_size, q_token, q_head, out_token, window,     \
-                    scale, softcap};                                                                                   \
-        paged_attention<T>(a, (const T*)q, (const T*)k_cache, (const T*)v_cache, (T*)out, num_rows, (int)num_threads); \
-    }
-
-ENTRY_POINT(float, float32)
-ENTRY_POINT(bf16, bfloat16)
+template void attend_short_rows(const PagedAttention<float>& a);
+template void attend_short_rows(const PagedAttention<bf16>& a);

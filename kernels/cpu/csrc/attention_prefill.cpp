@@ -8,18 +8,13 @@
 
 #include <vector>
 
+#include "arguments.h"
 #include "matmul.h"
 
 namespace {
 
 constexpr int TILE = 64;  // keys of a tile, and most query rows of a work item
 constexpr int64_t MAX_HEAD_DIM = 512;
-
-struct Chunks {
-    const int32_t *query_start_loc, *seq_lens, *block_tables;
-    int64_t first_row, num_rows, max_blocks, num_heads, num_kv_heads, head_dim, block_size, q_token, q_head, out_token, window;
-    float scale, softcap;
-};
 
 // Query tokens [begin, end) of a row, and heads [head, head + num_heads), which share a KV head: at most TILE queries.
 struct Item {
@@ -40,7 +35,7 @@ class Tile {
     static constexpr int M = V <= 2 ? 8 : 6;  // accumulators that fill the registers and hide the latency
 
    public:
-    Tile(const Chunks& c, std::vector<char>& memory) : c(c), dim(c.head_dim), num_pairs((dim + PACK - 1) / PACK) {
+    Tile(const PagedAttention<T>& c, std::vector<char>& memory) : c(c), dim(c.head_dim), num_pairs((dim + PACK - 1) / PACK) {
         size_t sizes[] = {num_pairs * V * sizeof(Vector), TILE * V * sizeof(vec), TILE / PACK * V * sizeof(Vector),
                           dim * V * sizeof(vec), TILE * num_pairs * PACK * sizeof(float), TILE * num_pairs * PACK * sizeof(float)};
         size_t total = 64;
@@ -53,10 +48,10 @@ class Tile {
         key_rows = (Scalar*)parts[4], value_rows = (Scalar*)parts[5];
     }
 
-    void attend(const T* q, const T* k_cache, const T* v_cache, T* out, const Item& item) {
+    void attend(const Item& item) {
         const int64_t row = item.row, begin = item.begin, end = item.end, group = item.num_heads, count = item.num_queries();
         int64_t position = c.seq_lens[row] - (c.query_start_loc[row + 1] - begin);  // of token `begin`
-        const T* first_q = q + begin * c.q_token + item.head * c.q_head;
+        const T* first_q = c.q + begin * c.q_token + item.head * c.q_head;
         auto query_at = [&](int64_t r) { return first_q + r / group * c.q_token + r % group * c.q_head; };
         pack_query(query_at, count);
         ivec positions[V];
@@ -68,17 +63,17 @@ class Tile {
         int64_t start = c.window && position - c.window + 1 > 0 ? position - c.window + 1 : 0;
         for (int64_t at = start / TILE * TILE; at < stop; at += TILE) {
             int64_t from = start > at ? start - at : 0, to = stop - at < TILE ? stop - at : TILE;
-            gather(k_cache, v_cache, row, item.head * c.num_kv_heads / c.num_heads, at, from, to);
+            gather(row, item.head * c.num_kv_heads / c.num_heads, at, from, to);
             score();
             bool is_whole = at + TILE - 1 <= position && !(c.window && at <= stop - 1 - c.window);
             finish_scores(is_whole ? nullptr : positions, at);
             weigh(best, total);
         }
-        write(out + begin * c.out_token + item.head * dim, count, group, total);
+        write(c.out + (begin * c.num_heads + item.head) * dim, count, group, total);
     }
 
    private:
-    const Chunks& c;
+    const PagedAttention<T>& c;
     const int64_t dim, num_pairs;
     Vector *query, *weights;
     vec *scores, *sums;
@@ -103,7 +98,7 @@ class Tile {
     }
 
     // Keys and values [from, to) of the tile; zeros for the others, whose slots may hold anything.
-    void gather(const T* k_cache, const T* v_cache, int64_t row, int64_t kv_head, int64_t at, int64_t from, int64_t to) {
+    void gather(int64_t row, int64_t kv_head, int64_t at, int64_t from, int64_t to) {
         const int32_t* table = c.block_tables + row * c.max_blocks;
         static const T nothing[MAX_HEAD_DIM] = {};
         for (int64_t i = 0; i < TILE; i += PACK) {
@@ -112,7 +107,7 @@ class Tile {
                 int64_t key = at + i + p;
                 bool is_there = i + p >= from && i + p < to;
                 int64_t slot = is_there ? ((table[key / c.block_size] * c.num_kv_heads + kv_head) * c.block_size + key % c.block_size) * dim : 0;
-                keys[p] = is_there ? k_cache + slot : nothing, values[p] = is_there ? v_cache + slot : nothing;
+                keys[p] = is_there ? c.k_cache + slot : nothing, values[p] = is_there ? c.v_cache + slot : nothing;
             }
             if constexpr (PACK == 2) {
                 for (int p = 0; p < 2; p++) {
@@ -141,7 +136,7 @@ class Tile {
     template <int N>
     void score_keys(int64_t key) {
         vec acc[N][V] = {};
-        product<N, V, Scalar>([&](int m) { return key_rows + (key + m) * num_pairs; }, 1, query, num_pairs, acc);
+        matmul<N, V, Scalar>([&](int m) { return key_rows + (key + m) * num_pairs; }, 1, query, num_pairs, acc);
         for (int m = 0; m < N; m++)
             for (int v = 0; v < V; v++) scores[(key + m) * V + v] = acc[m][v] * c.scale;
     }
@@ -196,7 +191,7 @@ class Tile {
         vec acc[N][V];
         for (int m = 0; m < N; m++)
             for (int v = 0; v < V; v++) acc[m][v] = sums[(d + m) * V + v] * fade[v];
-        product<N, V, Scalar>([&](int m) { return value_rows + d + m; }, dim, weights, TILE / PACK, acc);
+        matmul<N, V, Scalar>([&](int m) { return value_rows + d + m; }, dim, weights, TILE / PACK, acc);
         for (int m = 0; m < N; m++)
             for (int v = 0; v < V; v++) sums[(d + m) * V + v] = acc[m][v];
     }
@@ -206,17 +201,17 @@ class Tile {
             for (int v = 0; v < V; v++) sums[d * V + v] /= total[v];
         const float* lanes = (const float*)sums;
         for (int64_t r = 0; r < count; r++) {
-            T* to = out + r / group * c.out_token + r % group * dim;
+            T* to = out + (r / group * c.num_heads + r % group) * dim;
             for (int64_t d = 0; d < dim; d++) store_one(to + d, lanes[d * V * LANES + r]);
         }
     }
 };
 
 template <typename T>
-void attend_chunks(const Chunks& c, const T* q, const T* k_cache, const T* v_cache, T* out, int num_threads) {
+void attend_long_rows(const PagedAttention<T>& c) {
     int64_t group = c.num_heads / c.num_kv_heads, most = group < TILE ? group : TILE, step = TILE / most;
     std::vector<Item> items;
-    for (int64_t row = c.first_row; row < c.num_rows; row++)
+    for (int64_t row = c.num_short; row < c.num_rows; row++)
         // The last tokens see the most keys: they go first, so that no thread is left with them in the end.
         for (int64_t begin, first = c.query_start_loc[row], end = c.query_start_loc[row + 1]; end > first; end = begin) {
             begin = end - step > first ? end - step : first;
@@ -226,12 +221,12 @@ void attend_chunks(const Chunks& c, const T* q, const T* k_cache, const T* v_cac
                 items.push_back({row, begin, end, head, num_heads});
             }
         }
-#pragma omp parallel num_threads(num_threads)
+#pragma omp parallel num_threads(c.num_threads)
     {
         std::vector<char> memory;
 #pragma omp for schedule(dynamic, 1)
         for (size_t i = 0; i < items.size(); i++) {
-            auto run = [&](auto&& tile) { tile.attend(q, k_cache, v_cache, out, items[i]); };
+            auto run = [&](auto&& tile) { tile.attend(items[i]); };
             int64_t count = items[i].num_queries();
             if (count <= LANES) run(Tile<T, 1>(c, memory));
             else if (count <= 2 * LANES) run(Tile<T, 2>(c, memory));
@@ -241,19 +236,13 @@ void attend_chunks(const Chunks& c, const T* q, const T* k_cache, const T* v_cac
     }
 }
 
+template <typename T>
+void paged_attention(const PagedAttention<T>& a) {
+    if (a.num_short) attend_short_rows(a);
+    if (a.num_short < a.num_rows) attend_long_rows(a);
+}
+
 }  // namespace
 
-#define ENTRY_POINT(T, SUFFIX)                                                                                          \
-    extern "C" void attend_chunks_##SUFFIX(                                                                             \
-        const void* q, const void* k_cache, const void* v_cache, void* out, const void* query_start_loc,                \
-        const void* seq_lens, const void* block_tables, int64_t first_row, int64_t num_rows, int64_t max_blocks,        \
-        int64_t num_heads, int64_t num_kv_heads, int64_t head_dim, int64_t block_size, int64_t q_token, int64_t q_head, \
-        int64_t out_token, int64_t window, float scale, float softcap, int64_t num_threads) {                           \
-        Chunks c{(const int32_t*)query_start_loc, (const int32_t*)seq_lens, (const int32_t*)block_tables,               \
-                 first_row, num_rows, max_blocks, num_heads, num_kv_heads, head_dim, block_size, q_token, q_head,       \
-                 out_token, window, scale, softcap};                                                                    \
-        attend_chunks<T>(c, (const T*)q, (const T*)k_cache, (const T*)v_cache, (T*)out, (int)num_threads);              \
-    }
-
-ENTRY_POINT(float, float32)
-ENTRY_POINT(bf16, bfloat16)
+extern "C" void paged_attention_float32(const PagedAttention<float>& a) { paged_attention(a); }
+extern "C" void paged_attention_bfloat16(const PagedAttention<bf16>& a) { paged_attention(a); }

@@ -1,4 +1,4 @@
-// The CPU's smaller loops, for float and bfloat16: rope + KV write, norms, SwiGLU, GEGLU, drawing.
+// The CPU's smaller loops, for float and bfloat16: rope + KV write, norms, SwiGLU, GEGLU, sampling.
 //
 // Built by build.py with the machine's own compiler in about seven seconds; no torch headers, plain C entry points.
 // OpenMP calls resolve to the runtime that torch has loaded already, so torch and we share one pool of threads.
@@ -6,7 +6,7 @@
 
 #include <type_traits>
 
-#include "simd.h"
+#include "arguments.h"
 
 namespace {
 
@@ -106,28 +106,20 @@ inline void rope_head(const T* from, T* to, const W* weight, float eps, const fl
     for (d = rotary; d < dim; d++) store_one(to + d, x[d]);
 }
 
-struct Rope {
-    const float* cos_sin;
-    const int64_t *positions, *slots;
-    int64_t num_tokens, num_heads, num_kv_heads, head_dim, rotary, block_size, q_token, k_token, v_token;
-    float eps;
-};
-
 template <typename T, typename W>
-void rope_and_cache(const Rope& r, const T* q, const T* k, const T* v, const W* q_norm, const W* k_norm, T* q_out,
-                    T* k_cache, T* v_cache, int num_threads) {
+void rope_and_cache(const RopeAndCache<T, W>& r) {
     int64_t dim = r.head_dim;
-#pragma omp parallel for num_threads(num_threads) schedule(static) if (r.num_tokens >= 8)
+#pragma omp parallel for num_threads(r.num_threads) schedule(static) if (r.num_tokens >= 8)
     for (int64_t t = 0; t < r.num_tokens; t++) {
         const float* cos_sin = r.cos_sin + r.positions[t] * r.rotary;
         for (int64_t h = 0; h < r.num_heads; h++)
-            rope_head(q + t * r.q_token + h * dim, q_out + (t * r.num_heads + h) * dim, q_norm, r.eps, cos_sin, r.rotary, dim);
+            rope_head(r.q + t * r.q_token + h * dim, r.out + (t * r.num_heads + h) * dim, r.q_norm, r.eps, cos_sin, r.rotary, dim);
         if (r.slots[t] < 0) continue;
         int64_t block = r.slots[t] / r.block_size, offset = r.slots[t] % r.block_size;
         for (int64_t h = 0; h < r.num_kv_heads; h++) {
             int64_t at = ((block * r.num_kv_heads + h) * r.block_size + offset) * dim;
-            rope_head(k + t * r.k_token + h * dim, k_cache + at, k_norm, r.eps, cos_sin, r.rotary, dim);
-            std::memcpy(v_cache + at, v + t * r.v_token + h * dim, dim * sizeof(T));
+            rope_head(r.k + t * r.k_token + h * dim, r.k_cache + at, r.k_norm, r.eps, cos_sin, r.rotary, dim);
+            std::memcpy(r.v_cache + at, r.v + t * r.v_token + h * dim, dim * sizeof(T));
         }
     }
 }
@@ -147,18 +139,19 @@ inline const T* add_row(const T* x, const T* residual, T* new_residual, int64_t 
 
 // residual' = x + residual (if residual); out = residual' / rms(residual') * weight.
 template <typename T, typename W>
-void add_rms_norm(const T* x, const T* residual, const W* weight, T* out, T* new_residual, int64_t num_tokens,
-                  int64_t hidden, float eps, int num_threads) {
-#pragma omp parallel for num_threads(num_threads) schedule(static) if (num_tokens * hidden >= 32768)
-    for (int64_t t = 0; t < num_tokens; t++) {
-        const T* source = add_row(x, residual, new_residual, t, hidden);
+void add_rms_norm(const AddRmsNorm<T, W>& a) {
+    const int64_t hidden = a.hidden;
+    const W* weight = a.weight;
+#pragma omp parallel for num_threads(a.num_threads) schedule(static) if (a.num_tokens * hidden >= 32768)
+    for (int64_t t = 0; t < a.num_tokens; t++) {
+        const T* source = add_row(a.x, a.residual, a.new_residual, t, hidden);
         vec squares = {};
         float total = 0;
         int64_t d = 0;
         for (; d + LANES <= hidden; d += LANES) squares += load(source + d) * load(source + d);
         for (; d < hidden; d++) total += to_float(source[d]) * to_float(source[d]);
-        float scale = 1.0f / std::sqrt((sum(squares) + total) / hidden + eps);
-        T* to = out + t * hidden;
+        float scale = 1.0f / std::sqrt((sum(squares) + total) / hidden + a.eps);
+        T* to = a.out + t * hidden;
         for (d = 0; d + LANES <= hidden; d += LANES) {
             if (std::is_same<T, W>::value) {
                 store(to + d, load(source + d) * scale);  // rounded to T, then weighted, as in the reference models
@@ -173,11 +166,12 @@ void add_rms_norm(const T* x, const T* residual, const W* weight, T* out, T* new
 
 // residual' = x + residual (if residual); out = (residual' - mean) / sqrt(variance + eps) * weight + bias (if bias).
 template <typename T>
-void add_layer_norm(const T* x, const T* residual, const T* weight, const T* bias, T* out, T* new_residual,
-                    int64_t num_tokens, int64_t hidden, float eps, int num_threads) {
-#pragma omp parallel for num_threads(num_threads) schedule(static) if (num_tokens * hidden >= 32768)
-    for (int64_t t = 0; t < num_tokens; t++) {
-        const T* source = add_row(x, residual, new_residual, t, hidden);
+void add_layer_norm(const AddLayerNorm<T>& a) {
+    const int64_t hidden = a.hidden;
+    const T *weight = a.weight, *bias = a.bias;
+#pragma omp parallel for num_threads(a.num_threads) schedule(static) if (a.num_tokens * hidden >= 32768)
+    for (int64_t t = 0; t < a.num_tokens; t++) {
+        const T* source = add_row(a.x, a.residual, a.new_residual, t, hidden);
         vec sums = {}, squares = {};
         float total = 0;
         int64_t d = 0, whole = hidden / LANES * LANES;
@@ -188,8 +182,8 @@ void add_layer_norm(const T* x, const T* residual, const T* weight, const T* bia
         total = 0;
         for (d = 0; d < whole; d += LANES) squares += (load(source + d) - mean) * (load(source + d) - mean);
         for (; d < hidden; d++) total += (to_float(source[d]) - mean) * (to_float(source[d]) - mean);
-        float scale = 1.0f / std::sqrt((sum(squares) + total) / hidden + eps);
-        T* to = out + t * hidden;
+        float scale = 1.0f / std::sqrt((sum(squares) + total) / hidden + a.eps);
+        T* to = a.out + t * hidden;
         for (d = 0; d < whole; d += LANES) {
             vec y = (load(source + d) - mean) * scale * load(weight + d);
             store(to + d, bias ? y + load(bias + d) : y);
@@ -203,11 +197,12 @@ void add_layer_norm(const T* x, const T* residual, const T* weight, const T* bia
 
 // out = activation(gate), rounded to T as in the reference models, times up.
 template <typename T, typename F>
-void gated(const T* gate_up, T* out, int64_t num_tokens, int64_t inner, int num_threads, F activation) {
-#pragma omp parallel for num_threads(num_threads) schedule(static) if (num_tokens * inner >= 16384)
-    for (int64_t t = 0; t < num_tokens; t++) {
-        const T *gate = gate_up + 2 * t * inner, *up = gate + inner;
-        T* to = out + t * inner;
+void gated(const Gated<T>& a, F activation) {
+    const int64_t inner = a.inner;
+#pragma omp parallel for num_threads(a.num_threads) schedule(static) if (a.num_tokens * inner >= 16384)
+    for (int64_t t = 0; t < a.num_tokens; t++) {
+        const T *gate = a.gate_up + 2 * t * inner, *up = gate + inner;
+        T* to = a.out + t * inner;
         int64_t d = 0;
         for (; d + LANES <= inner; d += LANES) {
             store(to + d, activation(load(gate + d)));
@@ -225,65 +220,41 @@ void gated(const T* gate_up, T* out, int64_t num_tokens, int64_t inner, int num_
     }
 }
 
+template <typename T>
+void gated(const Gated<T>& a) {
+    if (a.is_gelu) gated(a, [](vec x) { return gelu_tanh(x); });
+    else gated(a, [](vec x) { return silu(x); });
+}
+
 }  // namespace
 
-extern "C" void gumbel_argmax_float32(const void* logits, const void* keys, void* tokens, int64_t num_rows, int64_t vocab,
-                                      int64_t num_threads) {
-#pragma omp parallel for num_threads((int)num_threads) schedule(static) if (num_rows * vocab >= 16384)
-    for (int64_t row = 0; row < num_rows; row++)
-        ((int64_t*)tokens)[row] =
-            gumbel_argmax_row((const float*)logits + row * vocab, vocab, ((const uint64_t*)keys)[row]);
+extern "C" {
+
+void gumbel_argmax(const GumbelArgmax& a) {
+#pragma omp parallel for num_threads(a.num_threads) schedule(static) if (a.num_rows * a.vocab >= 16384)
+    for (int64_t row = 0; row < a.num_rows; row++)
+        a.tokens[row] = gumbel_argmax_row(a.logits + row * a.vocab, a.vocab, a.keys[row]);
 }
 
-extern "C" void softcap_float32(const void* x, void* out, int64_t count, float cap, int64_t num_threads) {
-    const float* from = (const float*)x;
-    float* to = (float*)out;
-    int64_t whole = count / LANES * LANES;
-#pragma omp parallel for num_threads((int)num_threads) schedule(static) if (count >= 32768)
-    for (int64_t i = 0; i < whole; i += LANES) store(to + i, softcap(load(from + i), cap));
+void softcap(const Softcap& a) {
+    int64_t whole = a.count / LANES * LANES;
+#pragma omp parallel for num_threads(a.num_threads) schedule(static) if (a.count >= 32768)
+    for (int64_t i = 0; i < whole; i += LANES) store(a.out + i, softcap(load(a.x + i), a.cap));
     float rest[LANES] = {};
-    std::memcpy(rest, from + whole, (count - whole) * sizeof(float));
-    store(rest, softcap(load(rest), cap));
-    std::memcpy(to + whole, rest, (count - whole) * sizeof(float));
+    std::memcpy(rest, a.x + whole, (a.count - whole) * sizeof(float));
+    store(rest, softcap(load(rest), a.cap));
+    std::memcpy(a.out + whole, rest, (a.count - whole) * sizeof(float));
 }
 
-// T: of the values; W: of the norms' weights.
-#define NORM_ENTRY_POINTS(T, W, SUFFIX)                                                                                \
-    extern "C" void rope_and_cache_##SUFFIX(                                                                           \
-        const void* q, const void* k, const void* v, const void* q_norm, const void* k_norm, void* q_out,              \
-        void* k_cache, void* v_cache, const void* cos_sin, const void* positions, const void* slots,                   \
-        int64_t num_tokens, int64_t num_heads, int64_t num_kv_heads, int64_t head_dim, int64_t rotary,                 \
-        int64_t block_size, int64_t q_token, int64_t k_token, int64_t v_token, float eps, int64_t num_threads) {       \
-        Rope r{(const float*)cos_sin, (const int64_t*)positions, (const int64_t*)slots, num_tokens, num_heads,         \
-               num_kv_heads, head_dim, rotary, block_size, q_token, k_token, v_token, eps};                            \
-        rope_and_cache<T, W>(r, (const T*)q, (const T*)k, (const T*)v, (const W*)q_norm, (const W*)k_norm, (T*)q_out,  \
-                             (T*)k_cache, (T*)v_cache, (int)num_threads);                                              \
-    }                                                                                                                  \
-    extern "C" void add_rms_norm_##SUFFIX(const void* x, const void* residual, const void* weight, void* out,          \
-                                          void* new_residual, int64_t num_tokens, int64_t hidden, float eps,           \
-                                          int64_t num_threads) {                                                       \
-        add_rms_norm<T, W>((const T*)x, (const T*)residual, (const W*)weight, (T*)out, (T*)new_residual, num_tokens,   \
-                           hidden, eps, (int)num_threads);                                                             \
-    }
+void rope_and_cache_float32(const RopeAndCache<float, float>& a) { rope_and_cache(a); }
+void rope_and_cache_bfloat16(const RopeAndCache<bf16, bf16>& a) { rope_and_cache(a); }
+void rope_and_cache_bfloat16_float32(const RopeAndCache<bf16, float>& a) { rope_and_cache(a); }
+void add_rms_norm_float32(const AddRmsNorm<float, float>& a) { add_rms_norm(a); }
+void add_rms_norm_bfloat16(const AddRmsNorm<bf16, bf16>& a) { add_rms_norm(a); }
+void add_rms_norm_bfloat16_float32(const AddRmsNorm<bf16, float>& a) { add_rms_norm(a); }
+void add_layer_norm_float32(const AddLayerNorm<float>& a) { add_layer_norm(a); }
+void add_layer_norm_bfloat16(const AddLayerNorm<bf16>& a) { add_layer_norm(a); }
+void gated_float32(const Gated<float>& a) { gated(a); }
+void gated_bfloat16(const Gated<bf16>& a) { gated(a); }
 
-#define ENTRY_POINTS(T, SUFFIX)                                                                                       \
-    extern "C" void add_layer_norm_##SUFFIX(const void* x, const void* residual, const void* weight, const void* bias, \
-                                            void* out, void* new_residual, int64_t num_tokens, int64_t hidden,         \
-                                            float eps, int64_t num_threads) {                                          \
-        add_layer_norm<T>((const T*)x, (const T*)residual, (const T*)weight, (const T*)bias, (T*)out,                  \
-                          (T*)new_residual, num_tokens, hidden, eps, (int)num_threads);                                \
-    }                                                                                                                  \
-    extern "C" void silu_mul_##SUFFIX(const void* gate_up, void* out, int64_t num_tokens, int64_t inner,               \
-                                      int64_t num_threads) {                                                           \
-        gated((const T*)gate_up, (T*)out, num_tokens, inner, (int)num_threads, [](vec x) { return silu(x); });         \
-    }                                                                                                                  \
-    extern "C" void gelu_tanh_mul_##SUFFIX(const void* gate_up, void* out, int64_t num_tokens, int64_t inner,          \
-                                           int64_t num_threads) {                                                      \
-        gated((const T*)gate_up, (T*)out, num_tokens, inner, (int)num_threads, [](vec x) { return gelu_tanh(x); });    \
-    }
-
-ENTRY_POINTS(float, float32)
-ENTRY_POINTS(bf16, bfloat16)
-NORM_ENTRY_POINTS(float, float, float32)
-NORM_ENTRY_POINTS(bf16, bf16, bfloat16)
-NORM_ENTRY_POINTS(bf16, float, bfloat16_float32)
+}

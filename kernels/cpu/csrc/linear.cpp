@@ -1,11 +1,12 @@
-// Matrix products with bfloat16 weights on the CPU, from one row to a prompt's: one layout, read once, at memory speed.
+// Matmuls with bfloat16 weights on the CPU, from one row to a prompt's: one layout, read once, at memory speed.
 //
 // Layout, by the packer in linear.py: panels of PANEL outputs; in a panel, for each pair of neighbouring k, the
 // pairs of its outputs. The order of a sum is that of k whatever the number of rows, so a row's result does not depend
-// on its company to the bit.
+// on the other rows, to the bit.
 
-#include "panels.h"
+#include "arguments.h"
 #include "matmul.h"
+#include "panels.h"
 
 namespace {
 
@@ -21,19 +22,19 @@ inline sums_t multiply_add(sums_t sum, pairs_t left, pair right) {
 }
 #endif
 
-struct Linear {
+struct Bf16Weight {
     static constexpr int LINES = 2 * STEPS;
     const pair* data;  // [panels][pairs][PANEL]
     const pair* x;     // [T][pairs]
-    const bf16* bias;  // [N] or null
-    bf16* out;         // [T][N]
+    const bf16* bias;
+    bf16* out;
     int64_t num_outputs, num_inputs;
     const pair* panel(int64_t number) const { return data + number * num_inputs / 2 * PANEL; }
     int64_t num_points() const { return num_inputs / 2 / STEPS; }
 
     // M rows from `row` against P panels from `number`.
     template <int M, int P>
-    void multiply(int64_t row, int64_t number, Ahead ahead) const {
+    void multiply(int64_t row, int64_t number, Prefetch ahead) const {
         const int64_t pairs = num_inputs / 2;
         const pair* rows = x + row * pairs;
         const pair* w = panel(number);
@@ -58,9 +59,7 @@ struct Linear {
 
 }  // namespace
 
-// x [T, K], data from the packer, bias [N] or null → out [T, N]; K is even.
-extern "C" void linear_bfloat16(const void* x, const void* data, const void* bias, void* out, int64_t num_rows,
-                                int64_t num_outputs, int64_t num_inputs, int64_t num_threads) {
-    Linear l{(const pair*)data, (const pair*)x, (const bf16*)bias, (bf16*)out, num_outputs, num_inputs};
-    multiply_panels(l, num_rows, (int)num_threads);
+extern "C" void linear(const Linear& a) {
+    Bf16Weight weight{(const pair*)a.data, (const pair*)a.x, a.bias, a.out, a.num_outputs, a.num_inputs};
+    multiply_panels(weight, a.num_rows, a.num_threads);
 }

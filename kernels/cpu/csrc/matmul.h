@@ -19,7 +19,7 @@ inline vec multiply_add(vec sum, vec left, float right) { return sum + left * ri
 // out[m] (+)= sum over k of a(m, k) · b[k], for M values of m and V vectors of lanes. `row(m)` points to a(m, 0) and
 // `step` leads to a(m, 1).
 template <int M, int V, typename Scalar, typename Vector, typename Row>
-inline void product(Row row, int64_t step, const Vector* b, int64_t num_k, vec acc[M][V]) {
+inline void matmul(Row row, int64_t step, const Vector* b, int64_t num_k, vec acc[M][V]) {
     const Scalar* a[M];
     for (int m = 0; m < M; m++) a[m] = row(m);
     for (int64_t k = 0; k < num_k; k++) {

@@ -7,10 +7,11 @@
 //
 // bfloat16 rows meet the weights as 16-bit integers under a power of two per group of k: exact unless a value is less
 // than a 128th of the largest of its group, then off by at most 2^-15 of that. A group's sum is exact. Groups are added
-// in order, so that a row's result does not depend on its company to the bit.
+// in order, so that a row's result does not depend on the other rows, to the bit.
 
 #include <memory>
 
+#include "arguments.h"
 #include "panels.h"
 
 namespace {
@@ -138,7 +139,7 @@ struct Quantized {
 
     // M rows from `row` against P panels from `number`.
     template <int M, int P>
-    void multiply(int64_t row, int64_t number, Ahead ahead) const {
+    void multiply(int64_t row, int64_t number, Prefetch ahead) const {
         const int64_t groups = num_groups(), stride = panel_bytes();
         const uint8_t* w = panel(number) + (BITS == 8 ? HEADER : 0);
         sums_t totals[M][P * V] = {};
@@ -172,7 +173,7 @@ struct Quantized {
     // sums[m][v] over the steps of one group.
     template <int M, int P>
     __attribute__((always_inline)) inline void add(const uint8_t* w, int64_t stride, const element* rows, int64_t steps,
-                                                   Ahead& ahead, typename Meet::sums sums[M][P * V]) const {
+                                                   Prefetch& ahead, typename Meet::sums sums[M][P * V]) const {
         auto step = [&](int64_t k) __attribute__((always_inline)) {
             for (int half = 0; half < PER_STEP / 2; half++) {
                 typename Meet::lanes lanes[P * V];
@@ -204,24 +205,19 @@ struct Quantized {
 };
 
 template <typename T, int BITS>
-void multiply(const void* x, const void* data, const void* bias, void* out, int64_t num_rows, int64_t num_outputs,
-              int64_t num_inputs, int64_t group, int num_threads) {
-    Quantized<T, BITS> w{(const uint8_t*)data, (const T*)bias, (T*)out, num_outputs, num_inputs,
-                         group < MAX_GROUP ? group : MAX_GROUP};
-    w.put((const T*)x, num_rows, num_threads);
-    multiply_panels(w, num_rows, num_threads);
+void multiply(const QuantizedLinear<T>& a) {
+    Quantized<T, BITS> w{a.data, a.bias, a.out, a.num_outputs, a.num_inputs, a.group < MAX_GROUP ? a.group : MAX_GROUP};
+    w.put(a.x, a.num_rows, a.num_threads);
+    multiply_panels(w, a.num_rows, a.num_threads);
+}
+
+template <typename T>
+void multiply(const QuantizedLinear<T>& a) {
+    if (a.bits == 8) multiply<T, 8>(a);
+    else multiply<T, 4>(a);
 }
 
 }  // namespace
 
-// x [T, K], data from the packer, bias [N] or null → out [T, N]; int8: K is even, int4: a group divides it.
-#define ENTRY_POINT(T, SUFFIX)                                                                                      \
-    extern "C" void quantized_linear_##SUFFIX(const void* x, const void* data, const void* bias, void* out,         \
-                                              int64_t num_rows, int64_t num_outputs, int64_t num_inputs,            \
-                                              int64_t group, int64_t bits, int64_t num_threads) {                   \
-        auto* run = bits == 8 ? multiply<T, 8> : multiply<T, 4>;                                                    \
-        run(x, data, bias, out, num_rows, num_outputs, num_inputs, group, (int)num_threads);                        \
-    }
-
-ENTRY_POINT(float, float32)
-ENTRY_POINT(bf16, bfloat16)
+extern "C" void quantized_linear_float32(const QuantizedLinear<float>& a) { multiply(a); }
+extern "C" void quantized_linear_bfloat16(const QuantizedLinear<bf16>& a) { multiply(a); }

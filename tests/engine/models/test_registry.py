@@ -125,11 +125,11 @@ def test_scales_and_windows_are_theirs(name: str) -> None:
         kinds = getattr(config, "layer_types", None)
         if kinds and kinds[index] == "full_attention":
             window = None
-        assert attention.sliding_window == (window or 0)
+        assert attention.args.sliding_window == (window or 0)
         scale = theirs[index].scaling if theirs else (config.hidden_size // config.num_attention_heads) ** -0.5
-        assert attention.scale == pytest.approx(scale)
+        assert attention.args.scale == pytest.approx(scale)
         # Gemma 3 has the field and does not use it; it is null.
-        assert attention.softcap == (getattr(config, "attn_logit_softcapping", None) or 0.0)
+        assert attention.args.softcap == (getattr(config, "attn_logit_softcapping", None) or 0.0)
 
 
 @pytest.mark.parametrize("name", REAL_CONFIGS)

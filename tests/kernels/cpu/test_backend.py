@@ -132,9 +132,9 @@ def test_paged_attention(dtype: torch.dtype, seed: int) -> None:
     )
     heads = num_kv_heads * group
     q = randn(num_tokens, heads + 5, head_dim, dtype=dtype, seed=seed)[:, :heads]  # a strided view, as of a qkv tensor
-    options = {"scale": head_dim**-0.5, "sliding_window": window, "softcap": softcap}
-    out = cpu.paged_attention(q, k, v, ragged, **options)
-    close(out, reference.paged_attention(q.double(), k.double(), v.double(), ragged, **options))
+    args = ops.AttentionArgs(head_dim**-0.5, window, softcap)
+    out = cpu.paged_attention(q, ops.CacheView(k, v), ragged, args)
+    close(out, reference.paged_attention(q.double(), ops.CacheView(k.double(), v.double()), ragged, args))
 
 
 @pytest.mark.parametrize(("window", "softcap"), [(0, 0.0), (50, 0.0), (50, 5.0)])
@@ -149,8 +149,9 @@ def test_a_chunk_gives_the_same_bits_however_it_is_cut(window: int, softcap: flo
     def attend(start: int, stop: int) -> Tensor:
         ends = torch.tensor([0, stop - start], dtype=torch.int32), torch.tensor([stop], dtype=torch.int32)
         ragged = ops.RaggedBatch(*ends, table, 0, stop - start, stop)
-        options = {"scale": 0.125, "sliding_window": window, "softcap": softcap}
-        return cpu.paged_attention(q[start:stop], k, v, ragged, **options)
+        return cpu.paged_attention(
+            q[start:stop], ops.CacheView(k, v), ragged, ops.AttentionArgs(0.125, window, softcap)
+        )
 
     cut = [attend(start, stop) for start, stop in ((0, 5), (5, 90), (90, 153), (153, 200))]
     assert torch.equal(torch.cat(cut), attend(0, length))
@@ -173,18 +174,11 @@ def test_rope_and_cache(dtype: torch.dtype, norm: str | None, rotary: int, num_t
     weights = {name: randn(64, dtype=norm_dtype, seed=3 + i) for i, name in enumerate(names)}
     caches = [torch.zeros(10, 2, 16, 64, dtype=dtype) for _ in range(2)]
     expected_caches = [cache.double() for cache in caches]
-    expected = reference.rope_and_cache(
-        q.double(),
-        k.double(),
-        v.double(),
-        cos_sin.double(),
-        positions,
-        slots,
-        expected_caches[0],
-        expected_caches[1],
-        **{name: weight.double() for name, weight in weights.items()},
-    )
-    close(cpu.rope_and_cache(q, k, v, cos_sin, positions, slots, caches[0], caches[1], **weights), expected)
+    wide_rope = ops.RopeArgs(cos_sin.double(), **{name: weight.double() for name, weight in weights.items()})
+    wide = q.double(), k.double(), v.double()
+    expected = reference.rope_and_cache(*wide, positions, slots, wide_rope, ops.CacheView(*expected_caches))
+    rope = ops.RopeArgs(cos_sin, **weights)
+    close(cpu.rope_and_cache(q, k, v, positions, slots, rope, ops.CacheView(*caches)), expected)
     for cache, wanted in zip(caches, expected_caches, strict=True):
         close(cache, wanted)
 
@@ -227,7 +221,7 @@ def test_experts(name: str, dtype: torch.dtype) -> None:
     close(got, reference.experts(x.double(), weights, ids, [(a.double(), b.double()) for a, b in each]))
 
 
-def test_a_token_sums_its_experts_alike_alone_and_in_company() -> None:
+def test_a_token_sums_its_experts_alike_alone_and_in_a_batch() -> None:
     out, weights = randn(300, 8, 64, dtype=torch.float32, seed=1), torch.rand(300, 8)
     together = cpu._weigh(out, weights)
     assert all(torch.equal(cpu._weigh(out[t : t + 1], weights[t : t + 1])[0], together[t]) for t in range(300))
@@ -245,7 +239,7 @@ def test_route(renormalize: bool, dtype: torch.dtype) -> None:
 
 
 def test_experts_are_packed_one_at_a_time() -> None:
-    """When the next is asked for, nobody holds the one before: no layer is in memory twice."""
+    """When the next is asked for, the one before is gone: no layer is in memory twice."""
     num_alive: list[int] = []
     alive: weakref.WeakSet[Tensor] = weakref.WeakSet()
 
@@ -260,7 +254,7 @@ def test_experts_are_packed_one_at_a_time() -> None:
     assert max(num_alive) <= 2
 
 
-def test_gumbel_argmax_draws_what_the_reference_draws() -> None:
+def test_gumbel_argmax_samples_what_the_reference_samples() -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(300, 1003, generator=generator)
     keys = torch.randint(-(2**63), 2**63 - 1, (300,), generator=generator)

@@ -1,4 +1,4 @@
-"""bfloat16 products of the native library: near the truth at every odd size, the same to the bit in any company."""
+"""bfloat16 products of the native library: near the truth at every odd size, the same to the bit in any batch."""
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ def test_any_size(shape: tuple[int, int], has_bias: bool) -> None:
         torch.testing.assert_close(out.double(), expected, rtol=2**-8, atol=2e-6 * shape[1])
 
 
-def test_a_row_is_the_same_to_the_bit_alone_and_in_company() -> None:
+def test_a_row_is_the_same_to_the_bit_alone_and_in_a_batch() -> None:
     packed, x = cpu.pack_linear(randn(700, 300, seed=0), randn(700, seed=1)), randn(200, 300, seed=2)
     together = cpu.linear(x, packed)
     for size in (1, 2, 3, 4, 7, 12, 13, 40, 97):

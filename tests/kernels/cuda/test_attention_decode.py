@@ -2,19 +2,26 @@ from dataclasses import replace
 
 import pytest
 import torch
-from kernel_cases import DEVICE, DOT_DTYPES, DTYPES, NUM_RANDOM_CASES, AttentionCase, assert_near, random_attention_case
+from kernel_cases import (
+    DEVICE,
+    DOT_DTYPES,
+    DTYPES,
+    NUM_RANDOM_CASES,
+    AttentionCase,
+    assert_near,
+    in_double,
+    random_attention_case,
+)
 
-from splitfuse.kernels import reference
+from splitfuse.kernels import ops, reference
 from splitfuse.kernels.cuda import attention_decode
 from splitfuse.kernels.cuda.device_info import H100
 
 
 def check(case: AttentionCase, *, num_splits: int | None = None, min_tokens: int = 16, tolerance: float = 0.0) -> None:
-    q, k_cache, v_cache, ragged = case.build()
+    q, cache, ragged = case.build()
     out = torch.full(q.shape, float("nan"), dtype=q.dtype, device=q.device)
-    attention_decode.decode_attention(
-        q, k_cache, v_cache, ragged, out, num_splits=num_splits, min_tokens=min_tokens, **case.options
-    )
+    attention_decode.decode_attention(q, cache, ragged, case.args, out, num_splits=num_splits, min_tokens=min_tokens)
     assert_near(out[: ragged.num_decodes], case.expected()[: ragged.num_decodes], tolerance=tolerance)
     assert out[ragged.num_decodes :].isnan().all()
 
@@ -50,9 +57,9 @@ def test_soft_caps(softcap: float, num_splits: int) -> None:
 @pytest.mark.parametrize("capability", [80, 90])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_caches_of_e4m3(dtype: torch.dtype, capability: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their dots are in float16, so bfloat16 can be tested here. Cards before 8.9 have no such type."""
+    """Their dots are in float16, so bfloat16 can be tested here. GPUs before 8.9 have no such type."""
     if DEVICE == "cpu":
-        monkeypatch.setattr(attention_decode, "card_of", lambda device: H100._replace(capability=capability))
+        monkeypatch.setattr(attention_decode, "device_info", lambda device: H100._replace(capability=capability))
     case = AttentionCase((1, 1, 1), (0, 40, 200), group=3, dtype=dtype, is_cache_fp8=True)
     check(replace(case, head_dim=80), num_splits=4, tolerance=2e-3)
     check(replace(case, softcap=5.0, sliding_window=90, is_cache_joint=True), num_splits=1, tolerance=2e-3)
@@ -76,18 +83,16 @@ def test_short_rows_leave_spans_empty(min_tokens: int) -> None:
 @pytest.mark.parametrize("num_splits", [1, 4])
 def test_one_grid_serves_any_length(num_splits: int) -> None:
     """As a CUDA graph does: what is launched is fixed, then lengths change, and rows may be padding of no tokens."""
-    q, k_cache, v_cache, ragged = AttentionCase((1, 1, 1), (60, 200, 90)).build()
+    q, cache, ragged = AttentionCase((1, 1, 1), (60, 200, 90)).build()
+    args = ops.AttentionArgs(0.1)
     ragged = ragged._replace(max_seq_len=10**6)
     for lengths in ((61, 201, 91), (1, 200, 17), (33, 0, 0)):
         now = ragged._replace(seq_lens=torch.tensor(lengths, dtype=torch.int32, device=q.device))
         out = torch.full(q.shape, float("nan"), dtype=q.dtype, device=q.device)
-        attention_decode.decode_attention(
-            q, k_cache, v_cache, now, out, scale=0.1, num_splits=num_splits, min_tokens=32
-        )
+        attention_decode.decode_attention(q, cache, now, args, out, num_splits=num_splits, min_tokens=32)
         assert not out[now.seq_lens == 0].any()
         live = now.seq_lens > 0
-        wide = (x.double() for x in (q, k_cache, v_cache))
-        assert_near(out[live], reference.paged_attention(*wide, now, scale=0.1)[live])
+        assert_near(out[live], reference.paged_attention(q.double(), in_double(cache), now, args)[live])
 
 
 def test_long_row_is_split_by_itself() -> None:

@@ -6,15 +6,15 @@ from kernel_cases import DEVICE, DOT_DTYPES, DTYPES, NUM_RANDOM_CASES, Attention
 
 from splitfuse.kernels.cuda import attention_prefill
 from splitfuse.kernels.cuda.attention_prefill import Config
-from splitfuse.kernels.cuda.device_info import H100, Card
+from splitfuse.kernels.cuda.device_info import H100, DeviceInfo
 
 WIDE, NARROW, SHORT = Config(128, 64, 8, 3), Config(64, 32, 4, 3), Config(16, 16, 4, 4)
 
 
 def check(case: AttentionCase, *, config: Config | None = None, tolerance: float = 0.0) -> None:
-    q, k_cache, v_cache, ragged = case.build()
+    q, cache, ragged = case.build()
     out = torch.full(q.shape, float("nan"), dtype=q.dtype, device=q.device)
-    attention_prefill.prefill_attention(q, k_cache, v_cache, ragged, out, config=config, **case.options)
+    attention_prefill.prefill_attention(q, cache, ragged, case.args, out, config=config)
     assert_near(out[ragged.num_decodes :], case.expected()[ragged.num_decodes :], tolerance=tolerance)
     assert out[: ragged.num_decodes].isnan().all()
 
@@ -50,7 +50,7 @@ def test_soft_caps(softcap: float, window: int) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_caches_of_e4m3(dtype: torch.dtype, capability: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if DEVICE == "cpu":
-        monkeypatch.setattr(attention_prefill, "card_of", lambda device: H100._replace(capability=capability))
+        monkeypatch.setattr(attention_prefill, "device_info", lambda device: H100._replace(capability=capability))
     case = AttentionCase((3, 20, 33), (0, 150, 63), group=3, num_kv_heads=2, dtype=dtype, is_cache_fp8=True)
     check(replace(case, head_dim=80, sliding_window=40), config=NARROW, tolerance=2e-3)
     check(replace(case, softcap=5.0, is_cache_joint=True), config=SHORT, tolerance=2e-3)
@@ -76,8 +76,8 @@ def test_random_shapes(seed: int) -> None:
 
 @pytest.mark.parametrize("capability", [80, 89, 90, 100, 120])
 def test_small_work_takes_small_blocks(capability: int) -> None:
-    card = Card(capability, H100.num_multiprocessors, H100.shared_memory)
+    gpu = DeviceInfo(capability, H100.num_multiprocessors, H100.shared_memory)
     heads = 32
-    assert attention_prefill.choose_config(4 * heads, 4 * 4, 128, 2, card).BLOCK_M == 16
-    assert attention_prefill.choose_config(256 * heads, 256 * 4, 128, 2, card).BLOCK_M == 64
-    assert attention_prefill.choose_config(2048 * heads, 2048 * 4, 128, 2, card).BLOCK_M == 128
+    assert attention_prefill.choose_config(4 * heads, 4 * 4, 128, 2, gpu).BLOCK_M == 16
+    assert attention_prefill.choose_config(256 * heads, 256 * 4, 128, 2, gpu).BLOCK_M == 64
+    assert attention_prefill.choose_config(2048 * heads, 2048 * 4, 128, 2, gpu).BLOCK_M == 128

@@ -15,7 +15,7 @@ FILTERS = [cpu.filter_logits, filter_logits.filter_logits] if DEVICE == "cpu" el
 Filter = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
-def wishes(*rows: tuple[int, float, float]) -> tuple[Tensor, Tensor, Tensor]:
+def filters_of(*rows: tuple[int, float, float]) -> tuple[Tensor, Tensor, Tensor]:
     top_k, top_p, min_p = zip(*rows, strict=True)
     return (
         torch.tensor(top_k, dtype=torch.int32, device=DEVICE),
@@ -46,8 +46,8 @@ EVERY_SORT = [
 @pytest.mark.parametrize("size", [3, 700, 2500])
 def test_keeps_what_the_reference_keeps(filter_logits: Filter, size: int, num_values: int) -> None:
     logits = logits_of(len(EVERY_SORT), size, seed=size + num_values, num_values=num_values)
-    expected = reference.filter_logits(logits.double(), *wishes(*EVERY_SORT))
-    got = filter_logits(logits.clone(), *wishes(*EVERY_SORT))
+    expected = reference.filter_logits(logits.double(), *filters_of(*EVERY_SORT))
+    got = filter_logits(logits.clone(), *filters_of(*EVERY_SORT))
     differ = got.isinf() != expected.isinf()
     sums = torch.tensor([0.0 < top_p < 1.0 for _, top_p, _ in EVERY_SORT], device=DEVICE)
     assert not differ[~sums].any()
@@ -59,8 +59,8 @@ def test_keeps_what_the_reference_keeps(filter_logits: Filter, size: int, num_va
 def test_rows_that_are_mostly_impossible(filter_logits: Filter) -> None:
     logits = torch.full((len(EVERY_SORT), 400), -torch.inf, device=DEVICE)
     logits[:, 17], logits[:, 333] = 2.0, 1.0
-    expected = reference.filter_logits(logits.double(), *wishes(*EVERY_SORT))
-    assert torch.equal(filter_logits(logits.clone(), *wishes(*EVERY_SORT)).isinf(), expected.isinf())
+    expected = reference.filter_logits(logits.double(), *filters_of(*EVERY_SORT))
+    assert torch.equal(filter_logits(logits.clone(), *filters_of(*EVERY_SORT)).isinf(), expected.isinf())
 
 
 @pytest.mark.parametrize("filter_logits", FILTERS)
@@ -68,10 +68,10 @@ def test_what_is_not_finite_ends_too(filter_logits: Filter) -> None:
     logits = logits_of(2, 300, seed=1).clone()
     logits[0, 5] = torch.nan
     healthy = logits[1].double()
-    got = filter_logits(logits, *wishes((5, 0.9, 0.0), (5, 0.9, 0.0)))
-    assert torch.equal(got[1].isinf(), reference.filter_logits(healthy[None], *wishes((5, 0.9, 0.0)))[0].isinf())
+    got = filter_logits(logits, *filters_of((5, 0.9, 0.0), (5, 0.9, 0.0)))
+    assert torch.equal(got[1].isinf(), reference.filter_logits(healthy[None], *filters_of((5, 0.9, 0.0)))[0].isinf())
 
 
 def test_a_row_that_asks_for_nothing_is_not_read() -> None:
     logits = torch.full((1, 300), torch.nan, device=DEVICE)
-    assert filter_logits.filter_logits(logits, *wishes((0, 1.0, 0.0))).isnan().all()
+    assert filter_logits.filter_logits(logits, *filters_of((0, 1.0, 0.0))).isnan().all()

@@ -14,7 +14,7 @@ def random_keys(num_rows: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("shape", [(300, 1003), (3, 1), (2, 4096), (4, 9001), (5, 33_000)], ids=str)
-def test_draws_what_the_reference_draws(shape: tuple[int, int]) -> None:
+def test_samples_what_the_reference_samples(shape: tuple[int, int]) -> None:
     logits = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(DEVICE) * 3
     keys = random_keys(shape[0])
     expected = reference.gumbel_argmax(logits.double(), keys)
@@ -53,11 +53,11 @@ def test_rows_may_lie_apart() -> None:
     assert gumbel_sample.gumbel_argmax(logits, keys).tolist() == expected.tolist()
 
 
-def test_draws_follow_the_distribution() -> None:
+def test_samples_follow_the_distribution() -> None:
     probabilities = torch.tensor([0.5, 0.25, 0.125, 0.125, 0.0])
-    num_draws = 400
-    logits = probabilities.log().expand(num_draws, -1).contiguous().to(DEVICE)
-    counts = gumbel_sample.gumbel_argmax(logits, random_keys(num_draws)).bincount(minlength=5).cpu()
-    deviation = (counts - num_draws * probabilities).abs()
-    assert (deviation <= 4 * (num_draws * probabilities).sqrt()).all()
+    num_samples = 400
+    logits = probabilities.log().expand(num_samples, -1).contiguous().to(DEVICE)
+    counts = gumbel_sample.gumbel_argmax(logits, random_keys(num_samples)).bincount(minlength=5).cpu()
+    deviation = (counts - num_samples * probabilities).abs()
+    assert (deviation <= 4 * (num_samples * probabilities).sqrt()).all()
     assert counts[4] == 0

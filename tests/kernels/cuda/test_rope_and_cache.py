@@ -7,6 +7,7 @@ from kernel_cases import DEVICE, DTYPES, assert_near, kv_scales
 from torch import Tensor
 
 from splitfuse.kernels import reference
+from splitfuse.kernels.arguments import CacheView, RopeArgs
 from splitfuse.kernels.cuda import rope_and_cache
 
 
@@ -49,13 +50,11 @@ class RopeCase:
         k_cache, v_cache = (cache.to(self.dtype) for cache in caches)
         wide_k_cache, wide_v_cache = (cache.double() for cache in caches)
         wide_q_norm, wide_k_norm = (None, None) if norms is None else norms.double()
-        expected = reference.rope_and_cache(
-            q.double(), k.double(), v.double(), cos_sin, positions, slots, wide_k_cache, wide_v_cache,
-            q_norm=wide_q_norm, k_norm=wide_k_norm,
-        )  # fmt: skip
-        got = rope_and_cache.rope_and_cache(
-            q, k, v, cos_sin, positions, slots, k_cache, v_cache, q_norm=q_norm, k_norm=k_norm
-        )
+        wide_rope, wide_cache = RopeArgs(cos_sin, wide_q_norm, wide_k_norm), CacheView(wide_k_cache, wide_v_cache)
+        wide = q.double(), k.double(), v.double()
+        expected = reference.rope_and_cache(*wide, positions, slots, wide_rope, wide_cache)
+        rope, cache_view = RopeArgs(cos_sin, q_norm, k_norm), CacheView(k_cache, v_cache)
+        got = rope_and_cache.rope_and_cache(q, k, v, positions, slots, rope, cache_view)
         assert_near(got, expected)
         for cache, wide in ((k_cache, wide_k_cache), (v_cache, wide_v_cache)):
             written = ~wide.isnan()
@@ -111,7 +110,8 @@ def test_only_q_norm() -> None:
     cos_sin = torch.cat((torch.ones(1, 32), torch.zeros(1, 32)), dim=1).to(DEVICE)
     cache, indices = torch.zeros(1, 4, 16, 64, device=DEVICE), torch.zeros(2, dtype=torch.int64, device=DEVICE)
     weight = torch.full((64,), 2.0, device=DEVICE)
-    got = rope_and_cache.rope_and_cache(q, q, q, cos_sin, indices, indices + 3, cache, cache.clone(), q_norm=weight)
+    rope, view = RopeArgs(cos_sin, q_norm=weight), CacheView(cache, cache.clone())
+    got = rope_and_cache.rope_and_cache(q, q, q, indices, indices + 3, rope, view)
     assert_near(got, reference.rms_norm(q.double(), weight.double(), eps=1e-6))
 
 
@@ -132,12 +132,12 @@ def test_every_float_finds_its_byte(scaled: bool) -> None:
         [torch.full(shape, 0x7F, dtype=torch.uint8, device=DEVICE).view(torch.float8_e4m3fn) for _ in "kv"]
         for _ in range(2)
     )
-    inputs = (values, values, values, cos_sin, torch.zeros(num_tokens, dtype=torch.int64, device=DEVICE))
+    inputs = (values, values, values, torch.zeros(num_tokens, dtype=torch.int64, device=DEVICE))
     slots = torch.arange(num_tokens, device=DEVICE)
     # Powers of 2, so that no rounding comes before the one that is tested.
     scales = torch.tensor([[0.5, 2.0], [4.0, 1.0]], device=DEVICE) if scaled else None
-    rope_and_cache.rope_and_cache(*inputs, slots, *got, kv_scales=scales)
-    reference.rope_and_cache(*inputs, slots, *expected, kv_scales=scales)
+    rope_and_cache.rope_and_cache(*inputs, slots, RopeArgs(cos_sin), CacheView(*got, scales))
+    reference.rope_and_cache(*inputs, slots, RopeArgs(cos_sin), CacheView(*expected, scales))
     for ours, theirs in zip(got, expected, strict=True):
         assert ours.view(torch.uint8).tolist() == theirs.view(torch.uint8).tolist()
 
@@ -150,12 +150,12 @@ def test_caches_of_e4m3(has_norms: bool) -> None:
     cos_sin = torch.cat((angles.cos(), angles.sin()), dim=1).to(DEVICE)
     indices = torch.arange(9, device=DEVICE)
     norm = torch.rand(80, generator=generator).to(DEVICE) if has_norms else None
-    options = {"q_norm": norm, "k_norm": norm, "kv_scales": kv_scales(2)}
+    rope = RopeArgs(cos_sin, q_norm=norm, k_norm=norm)
     empty = torch.full((2, 2, 16, 80), 0x7F, dtype=torch.uint8, device=DEVICE)
     got, expected = ([empty.clone().view(torch.float8_e4m3fn) for _ in "kv"] for _ in range(2))
-    rotated = rope_and_cache.rope_and_cache(q, k, v, cos_sin, indices, indices, *got, **options)
+    rotated = rope_and_cache.rope_and_cache(q, k, v, indices, indices, rope, CacheView(*got, kv_scales(2)))
     wide = (x.double() for x in (q, k, v))
-    assert_near(rotated, reference.rope_and_cache(*wide, cos_sin, indices, indices, *expected, **options))
+    assert_near(rotated, reference.rope_and_cache(*wide, indices, indices, rope, CacheView(*expected, kv_scales(2))))
     for ours, theirs in zip(got, expected, strict=True):
         assert torch.equal(ours.float().isnan(), theirs.float().isnan())
         # A value on the edge between two bytes may fall to either.

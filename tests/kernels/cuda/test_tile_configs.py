@@ -18,7 +18,7 @@ def test_a_measured_tile_is_taken_where_it_was_measured(monkeypatch: pytest.Monk
     assert attention_decode.choose_config(4, 64, 2, H100) == ruled
     assert attention_decode.choose_config(4, 128, 2, H100._replace(capability=100)) != DECODE
     assert attention_prefill.choose_config(10**6, 10**5, 128, 2, H100) == PREFILL
-    assert attention_prefill.choose_config(100, 64, 128, 2, H100).BLOCK_M == 64  # too small to fill the card with 128
+    assert attention_prefill.choose_config(100, 64, 128, 2, H100).BLOCK_M == 64  # too small to fill the GPU with 128
     assert attention_prefill.choose_config(10**6, 10**5, 128, 2, H100, cache_size=1) != PREFILL
 
 

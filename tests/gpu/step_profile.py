@@ -1,9 +1,10 @@
 """The kernels of one decode step and one mixed step in their order, with the gaps between them: `make gpu-profile`.
 
-    python -m tests.kernels.gpu_profile [SHAPE] [--rows 32] [--context 1024] [--device cpu --scale 16]
+    python tests/gpu/step_profile.py [SHAPE] [--rows 32] [--context 1024] [--device cpu --scale 16]
 
-Steps run a few times first. A step's line says how long it took, how much of that the card worked and how much it
-idled; then its kernels, summed up by name. $OUT/profile.json has every kernel with its start, or ./bench-profile.json.
+Each step twice: eager, and with CUDA graphs captured first. Steps run a few times before. A step's line says how long
+it took, how much of that the GPU worked and how much it idled; then its kernels, summed up by name. $OUT/profile.json
+has every kernel with its start, or ./bench-profile.json.
 """
 
 import argparse
@@ -17,13 +18,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / ".import"), str(Path(__file__).parent)]
-
-import torch  # noqa: E402
-from gpu_end_to_end import ALL_SHAPES, EndToEnd, Model, Run  # noqa: E402
-from torch.autograd import DeviceType  # noqa: E402
-from torch.profiler import ProfilerActivity, profile  # noqa: E402
+import torch
+from end_to_end import ALL_SHAPES, EndToEnd, Model, Run
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
 
 NUM_STEPS = 4  # profiled in a row: with an overlapping engine one alone would begin in the one before it
 
@@ -80,8 +78,10 @@ def _take(run: Run, num_steps: int) -> None:
         pass
 
 
-def decode_step(each: EndToEnd, rows: int, context: int, device: str) -> list[Kernel]:
-    run = each.run()
+def decode_step(each: EndToEnd, rows: int, context: int, device: str, *, graphs: bool) -> list[Kernel]:
+    run = each.run(enforce_eager=not graphs)
+    if graphs:
+        run.capture({rows})
     for _ in range(rows):
         run.add(context, 100)
     _take(run, 8 + rows * context // (8192 // each.scale))  # all prompts, then some decodes
@@ -91,9 +91,11 @@ def decode_step(each: EndToEnd, rows: int, context: int, device: str) -> list[Ke
     return kernels
 
 
-def mixed_step(each: EndToEnd, rows: int, context: int, device: str) -> list[Kernel]:
+def mixed_step(each: EndToEnd, rows: int, context: int, device: str, *, graphs: bool) -> list[Kernel]:
     """Decodes beside 2048 tokens of a long prompt."""
-    run = each.run(max_num_batched_tokens=2048 // each.scale)
+    run = each.run(max_num_batched_tokens=2048 // each.scale, enforce_eager=not graphs)
+    if graphs:
+        run.capture({rows})
     for _ in range(rows):
         run.add(context, 100)
     _take(run, 8 + rows * context // (2048 // each.scale))
@@ -115,21 +117,24 @@ def main() -> int:
     parser.add_argument("--scale", type=int, default=1, help="divide all lengths: a test of this script")
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
-        print("gpu_profile: no CUDA device, nothing to measure", file=sys.stderr)
+        print("step_profile: no CUDA device, nothing to measure", file=sys.stderr)
         return 2
     shape: dict[str, Any] = ALL_SHAPES[options.shape]
     found = {}
+    folder_name = os.environ.get("OUT")
+    path = Path(folder_name) / "profile.json" if folder_name else Path("bench-profile.json")
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(shape))
         model = Model(shape, copy=3e12, matmul=798e12)
         each = EndToEnd(options.shape, model, Path(folder), device=options.device, scale=options.scale)
         sizes = (options.rows, options.context // options.scale, options.device)
-        for name, measure in (("decode", decode_step), ("mixed", mixed_step)):
-            found[name] = measure(each, *sizes)
-            report(f"{name} step, {options.rows} x {options.context}", found[name])
-    folder_name = os.environ.get("OUT")
-    path = Path(folder_name) / "profile.json" if folder_name else Path("bench-profile.json")
-    path.write_text(json.dumps({name: [asdict(kernel) for kernel in kernels] for name, kernels in found.items()}))
+        for graphs in (True, False):
+            for kind, measure in (("decode", decode_step), ("mixed", mixed_step)):
+                name = f"{kind}, {'graphs' if graphs else 'eager'}"
+                kernels = measure(each, *sizes, graphs=graphs)
+                report(f"{name}: {options.rows} x {options.context}", kernels)
+                found[name] = [asdict(kernel) for kernel in kernels]
+                path.write_text(json.dumps(found))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The kernels as machine code, for cards that need not be there: what compile_report.py finds must be what we claim."""
+"""The kernels as machine code, for GPUs that need not be there: what compile_report.py finds must be what we claim."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def report(arch: int) -> list[dict[str, Any]]:
 
 
 def is_rare(row: dict[str, Any]) -> bool:
-    """Attention and experts in float32 work, but nobody waits for them."""
+    """Attention and experts in float32 work, but no user waits for them."""
     return row["kernel"] in ("prefill", "decode", "grouped_matmul") and "float32" in row["shape"]
 
 

@@ -1,4 +1,4 @@
-"""How kernels are timed: what a card does at all, a figure as a share of that, the figures so far."""
+"""How kernels are timed: what a GPU does at all, a figure as a share of that, the figures so far."""
 
 import time
 from collections.abc import Callable

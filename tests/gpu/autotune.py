@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 import triton
-from bench_cases import HEAD_DIM, SCALE, Load, Product
+from bench_cases import HEAD_DIM, Load, QuantizedMatmul, in_e4m3
 from kernel_bench import Result, median_us
 from kernel_cases import INTERPRETED
 
 from splitfuse.kernels.cuda import attention_decode, attention_prefill, quantized_linear
-from splitfuse.kernels.cuda.device_info import card_of
+from splitfuse.kernels.cuda.device_info import device_info
 
 DECODE = [
     (16, 32, 4, 4), (16, 32, 4, 3), (16, 32, 4, 6), (16, 32, 2, 4), (16, 64, 4, 3), (16, 64, 4, 4), (16, 64, 8, 3),
@@ -26,7 +26,7 @@ PREFILL = [
     (128, 64, 8, 3), (128, 64, 8, 2), (128, 64, 4, 3), (128, 128, 8, 1), (128, 128, 8, 2), (128, 32, 8, 3),
     (128, 32, 8, 4), (64, 64, 4, 3), (64, 64, 4, 2), (64, 128, 4, 2), (64, 32, 4, 3), (64, 16, 4, 4), (256, 64, 8, 2),
 ]  # fmt: skip
-PRODUCT = [
+QUANTIZED = [
     (16, 32, 4, 6), (16, 32, 4, 8), (16, 32, 2, 6), (16, 16, 4, 8), (16, 16, 2, 8), (16, 64, 4, 4), (16, 64, 4, 6),
     (32, 64, 4, 4), (32, 32, 4, 5), (64, 64, 4, 4), (64, 64, 8, 4), (64, 128, 8, 3), (128, 64, 8, 3), (128, 128, 8, 3),
 ]  # fmt: skip
@@ -72,7 +72,7 @@ def tune(results: list[Result], *, seconds: float) -> list[Tuned]:
     """Try the choices for each load that missed its goal, until the time is over."""
     deadline = time.monotonic() + seconds
     tuned = []
-    capability = card_of(torch.device("cpu" if INTERPRETED else "cuda")).capability
+    capability = device_info(torch.device("cpu" if INTERPRETED else "cuda")).capability
     for result in results:
         found = None if result.met is not False else _choices_for(result.name)
         if found is None or time.monotonic() > deadline:
@@ -90,29 +90,27 @@ def tune(results: list[Result], *, seconds: float) -> list[Tuned]:
 def _choices_for(name: str) -> tuple[str, Callable[[Any], object], list[Any]] | None:
     words = name.replace(",", "").split()
     if words[0] in ("int8", "int4"):
-        product = Product(int(words[1]), int(words[5]), int(words[3]), int(words[0][3:]))
+        product = QuantizedMatmul(int(words[1]), int(words[5]), int(words[3]), int(words[0][3:]))
         xs, packed = product.build()
         return (
             f"quantized {words[0]}",
             lambda choice: quantized_linear.multiply(xs[0], packed, config=quantized_linear.Config(*choice)),
-            PRODUCT,
+            QUANTIZED,
         )
     if words[0] == "prefill":
         load = Load(1, int(words[1]) + int(words[3]), int(words[1]))
-        q, *caches, ragged = _batch(load, name)
-        attend = partial(attention_prefill.prefill_attention, q, *caches, ragged, torch.empty_like(q), scale=SCALE)
+        batch = _batch(load, name)
+        attend = partial(attention_prefill.prefill_attention, *batch, torch.empty_like(batch[0]))
         return "prefill", lambda choice: attend(config=attention_prefill.Config(*choice)), PREFILL
     if words[0] != "decode":
         return None
-    q, *caches, ragged = _batch(Load(int(words[1]), int(words[3])), name)
-    attend = partial(attention_decode.decode_attention, q, *caches, ragged, torch.empty_like(q), scale=SCALE)
+    batch = _batch(Load(int(words[1]), int(words[3])), name)
+    attend = partial(attention_decode.decode_attention, *batch, torch.empty_like(batch[0]))
     if words[-1] == "split":
         return "min_tokens", lambda choice: attend(min_tokens=choice), MIN_TOKENS
     return "decode", lambda choice: attend(config=attention_decode.Config(*choice)), DECODE
 
 
 def _batch(load: Load, name: str) -> tuple[Any, ...]:
-    q, k_cache, v_cache, ragged = load.build()
-    if name.endswith("e4m3"):
-        k_cache, v_cache = (cache.to(torch.float8_e4m3fn) for cache in (k_cache, v_cache))
-    return q, k_cache, v_cache, ragged
+    q, cache, *rest = load.build()
+    return q, in_e4m3(cache) if name.endswith("e4m3") else cache, *rest

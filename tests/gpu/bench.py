@@ -1,6 +1,6 @@
-"""Time the kernels on the card, each beside what the card can do at all: a plain copy and a large matmul.
+"""Time the kernels on the GPU, each beside what the GPU can do at all: a plain copy and a large matmul.
 
-    python tests/kernels/gpu_bench.py [--tune SECONDS] [--dry]
+    python tests/gpu/bench.py [--tune SECONDS] [--dry]
 
 Lines come as they are measured; results go to $OUT/kernels.json, or to ./bench-kernels.json. Exits with 2 where there
 is no CUDA device.
@@ -14,18 +14,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import paths  # noqa: F401
 import torch
 
 if TYPE_CHECKING:
     from kernel_bench import Result
 
 
-def measure(path: Path, *, card: str) -> None:
+def measure(path: Path, *, gpu: str) -> None:
     import triton  # not before the interpreter is chosen
     from bench_cases import run
 
-    print(f"{card}, torch {torch.__version__}, triton {triton.__version__}", flush=True)
-    document = {"card": card, "torch": torch.__version__, "triton": triton.__version__}
+    print(f"{gpu}, torch {torch.__version__}, triton {triton.__version__}", flush=True)
+    document = {"gpu": gpu, "torch": torch.__version__, "triton": triton.__version__}
 
     def save(results: "list[Result]") -> None:
         path.write_text(json.dumps({**document, "results": [asdict(result) for result in results]}, indent=1))
@@ -52,7 +53,7 @@ def main() -> int:
     if options.dry:
         os.environ["TRITON_INTERPRET"] = "1"
     elif not torch.cuda.is_available():
-        print("gpu_bench: no CUDA device, nothing to measure", file=sys.stderr)
+        print("bench: no CUDA device, nothing to measure", file=sys.stderr)
         return 2
     folder = os.environ.get("OUT")
     path = Path(folder) / "kernels.json" if folder else Path("bench-kernels.json")
@@ -60,7 +61,7 @@ def main() -> int:
     if options.tune:
         tune(path, seconds=options.tune)
     else:
-        measure(path, card="interpreter" if options.dry else torch.cuda.get_device_name())
+        measure(path, gpu="interpreter" if options.dry else torch.cuda.get_device_name())
     return 0
 
 

@@ -3,7 +3,6 @@
 import os
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DOT_DTYPES = [torch.float16, torch.float32] if INTERPRETED else [torch.float16, torch.bfloat16, torch.float32]
 DTYPES = [torch.float16, torch.bfloat16, torch.float32]
 TOLERANCES = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 2e-5}
-NUM_RANDOM_CASES = 20 if INTERPRETED else 12  # on a card each is a kernel to compile, about a second
+NUM_RANDOM_CASES = 20 if INTERPRETED else 12  # on a GPU each is a kernel to compile, about a second
 UNMAPPED = 2**30  # a block number far out of any cache: to follow it is to crash
 
 
@@ -38,6 +37,10 @@ def kv_scales(num_kv_heads: int) -> Tensor:
     return torch.linspace(0.25, 2.0, 2 * num_kv_heads, device=DEVICE).view(2, num_kv_heads)
 
 
+def in_double(cache: ops.CacheView) -> ops.CacheView:
+    return ops.CacheView(cache.keys.double(), cache.values.double())
+
+
 @dataclass(frozen=True)
 class AttentionCase:
     """query_lens[b] tokens of row b behind context_lens[b] cached ones. Rows of one query token come first."""
@@ -56,15 +59,11 @@ class AttentionCase:
     seed: int = 0
 
     @property
-    def options(self) -> dict[str, Any]:
-        options: dict[str, Any] = {"scale": self.head_dim**-0.5, "softcap": self.softcap}
-        options["sliding_window"] = self.sliding_window
-        if self.is_cache_fp8:
-            options["kv_scales"] = kv_scales(self.num_kv_heads)
-        return options
+    def args(self) -> ops.AttentionArgs:
+        return ops.AttentionArgs(self.head_dim**-0.5, self.sliding_window, self.softcap)
 
-    def build(self) -> tuple[Tensor, Tensor, Tensor, ops.RaggedBatch]:
-        """(q, k_cache, v_cache, ragged).
+    def build(self) -> tuple[Tensor, ops.CacheView, ops.RaggedBatch]:
+        """(q, cache, ragged).
 
         NaN fills every slot that no query may see, block tables lead nowhere but to blocks with a visible slot, and q
         is a view of a wider tensor of NaN.
@@ -97,11 +96,13 @@ class AttentionCase:
             max_seq_len=max(seq_lens),
         )
         num_heads = self.num_kv_heads * self.group
+        cache = ops.CacheView(k_cache, v_cache)
         if self.is_cache_fp8:
-            k_cache, v_cache = (cache.to(torch.float8_e4m3fn) for cache in (k_cache, v_cache))
+            as_bytes = (each.to(torch.float8_e4m3fn) for each in (k_cache, v_cache))
+            cache = ops.CacheView(*as_bytes, kv_scales(self.num_kv_heads))
         wide = torch.full((int(starts[-1]), num_heads + 2, self.head_dim), float("nan"))
         wide[:, 1:-1] = torch.randn(len(wide), num_heads, self.head_dim, generator=generator)
-        return wide.to(self.dtype).to(DEVICE)[:, 1:-1], k_cache, v_cache, ragged
+        return wide.to(self.dtype).to(DEVICE)[:, 1:-1], cache, ragged
 
     def _poisoned_caches(self, num_blocks: int) -> tuple[Tensor, Tensor]:
         shape = (num_blocks, 2, self.num_kv_heads, self.block_size, self.head_dim)
@@ -112,10 +113,10 @@ class AttentionCase:
 
     def expected(self) -> Tensor:
         """What `paged_attention` must return, in float64."""
-        q, k_cache, v_cache, ragged = self.build()
+        q, cache, ragged = self.build()
         if not self.is_cache_fp8:
-            k_cache, v_cache = k_cache.double(), v_cache.double()
-        return reference.paged_attention(q.double(), k_cache, v_cache, ragged, **self.options)
+            cache = in_double(cache)
+        return reference.paged_attention(q.double(), cache, ragged, self.args)
 
 
 def random_attention_case(seed: int, *, num_decodes: int, num_prefills: int) -> AttentionCase:

@@ -1,9 +1,10 @@
-"""The engine on the card with dummy weights: time per token, throughput, prefill and gaps, beside the roofline.
+"""The engine on the GPU with dummy weights: time per token, throughput, prefill and gaps, beside the roofline.
 
-    python tests/kernels/gpu_end_to_end.py SHAPE --copy GB/S --matmul TFLOP/S [--device cpu --tiny]
+    python tests/gpu/end_to_end.py SHAPE --copy GB/S --matmul TFLOP/S [--device cpu --scale 16]
 
-Lines come as they are measured; all of it goes to $OUT/SHAPE.json, or to ./bench-SHAPE.json. The roofline is max(bytes
-of weights over the copy's bandwidth, operations over the matmul's rate) plus the bytes of keys and values.
+CUDA graphs are captured before a figure is timed, and it says how many of its steps were replays. Lines come as they
+are measured; all of it goes to $OUT/SHAPE.json, or to ./bench-SHAPE.json, as it comes. The roofline is max(bytes of
+weights over the copy's bandwidth, operations over the matmul's rate) plus the bytes of keys and values.
 """
 
 import argparse
@@ -12,18 +13,20 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import paths  # noqa: F401
+from captured import Replays
+
 from splitfuse.engine import EngineConfig, SamplingParams
 from splitfuse.engine.bench_offline import SHAPES
 from splitfuse.engine.builder import EngineParts, load
 from splitfuse.engine.core import EngineCore
-from splitfuse.engine.step_pipeline import take_turn
 
 ALL_SHAPES = {
     **SHAPES,
@@ -40,6 +43,8 @@ class Figure:
     roofline: float = 0.0  # in the same unit
     goal: float = 0.0
     met: bool | None = None
+    replays: int = 0  # of CUDA graphs
+    steps: int = 0  # of these; 0: the figure is not of steps
 
     def __str__(self) -> str:
         share = ""
@@ -47,7 +52,8 @@ class Figure:
             best = self.roofline / self.value if self.unit == "ms" else self.value / self.roofline
             share = f"{best:6.1%} of the roofline {self.roofline:.6g}"
         goal = "" if self.met is None else f"{'meets' if self.met else 'MISSES'} {self.goal:.6g}"
-        return f"{self.name:34} {self.value:12.6g} {self.unit:9} {share:32} {goal}"
+        replays = f" {self.replays} of {self.steps} steps replayed" if self.steps else ""
+        return f"{self.name:34} {self.value:12.6g} {self.unit:9} {share:32} {goal}{replays}"
 
 
 class Model:
@@ -74,14 +80,25 @@ class Run:
     """Requests through an engine core, its steps timed."""
 
     def __init__(self, parts: EngineParts, config: EngineConfig) -> None:
-        self._parts, self._core = parts, parts.core(config)
-        self._turns = parts.turns(config, self._core)
+        self._parts, self._config = parts, config
+        self._pipeline = parts.pipeline(config)
+        self._core = self._pipeline.core
+        self._replays: Replays | None = None
+        self.num_steps = 0
         self._num_added = 0
         self._random = Random(0)
 
     @property
     def core(self) -> EngineCore:
         return self._core
+
+    def capture(self, sizes: Iterable[int] | None = None) -> None:
+        """CUDA graphs for these numbers of rows, or for all that there are."""
+        self._replays = Replays(self._pipeline, self._config, sizes)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {"replays": self._replays.count if self._replays else 0, "steps": self.num_steps}
 
     def add(self, prompt_len: int, output_len: int) -> str:
         params = SamplingParams(temperature=0, max_tokens=output_len, ignore_eos=True)
@@ -95,8 +112,9 @@ class Run:
 
     def steps(self) -> Iterator[tuple[float, list[str]]]:
         """(when it ended, the requests that got a token) until all have ended. Raises what a request failed with."""
-        while self._core.num_unfinished or self._turns.is_busy:
-            deltas = take_turn(self._core, self._turns).deltas
+        while self._pipeline.has_work:
+            deltas = self._pipeline.step().deltas
+            self.num_steps += 1
             for delta in deltas:
                 if delta.error is not None:
                     raise delta.error
@@ -108,13 +126,23 @@ class Run:
 
 
 class EndToEnd:
-    def __init__(self, name: str, model: Model, folder: Path, *, device: str, scale: int) -> None:
-        self.name, self.model, self.scale = name, model, scale
+    def __init__(
+        self,
+        name: str,
+        model: Model,
+        folder: Path,
+        *,
+        device: str,
+        scale: int,
+        save: Callable[[list[Figure]], object] = lambda figures: None,
+    ) -> None:
+        self.name, self.model, self.scale, self._save = name, model, scale, save
         self.figures: list[Figure] = []
         self._config = EngineConfig(
             model=str(folder),
             load_format="dummy",
             device=device,
+            async_scheduling=True,
             max_num_seqs=max(4, 256 // scale),
             max_num_batched_tokens=8192 // scale,
             max_model_len=9216 // scale,
@@ -132,26 +160,31 @@ class EndToEnd:
     def run(self, **settings: Any) -> Run:
         return Run(self._parts, replace(self._config, **settings))
 
-    def _note(self, name: str, value: float, unit: str, *, roofline: float = 0.0, goal: float = 0.0) -> None:
+    def _note(
+        self, name: str, value: float, unit: str, *, roofline: float = 0.0, goal: float = 0.0, **counts: int
+    ) -> None:
         is_less_better = unit in ("ms", "s")
         met = (value <= goal if is_less_better else value >= goal) if goal else None
-        self.figures.append(Figure(f"{self.name}: {name}", value, unit, roofline, goal, met))
+        self.figures.append(Figure(f"{self.name}: {name}", value, unit, roofline, goal, met, **counts))
         print(self.figures[-1], flush=True)
+        self._save(self.figures)  # at once: what comes next may hang
 
     def decode(self, num_rows: int, *, goal: float = 0.0) -> None:
         """Median of the steps in which every row got a token. The goal is tokens/s, at batch 1 milliseconds."""
         context, num_tokens = 1024 // self.scale, 80
         run = self.run()
+        run.capture({num_rows})
         for _ in range(num_rows):
             run.add(context, num_tokens)
         ends = [end for end, ids in run.steps() if len(ids) == num_rows]
         seconds = statistics.median(after - before for before, after in pairwise(ends[4:]))
         roofline = self.model.decode_s(num_rows, context + num_tokens / 2)
         if num_rows == 1:
-            self._note(f"decode 1 x {context}", seconds * 1e3, "ms", roofline=roofline * 1e3, goal=goal)
+            self._note(f"decode 1 x {context}", seconds * 1e3, "ms", roofline=roofline * 1e3, goal=goal, **run.counts)
         else:
             name = f"decode {num_rows} x {context}"
-            self._note(name, num_rows / seconds, "tokens/s", roofline=num_rows / roofline, goal=goal)
+            rate, best = num_rows / seconds, num_rows / roofline
+            self._note(name, rate, "tokens/s", roofline=best, goal=goal, **run.counts)
 
     def prefill(self, num_tokens: int, *, goal: float = 0.0) -> None:
         """The share of the matmul's rate, of the faster of three prompts."""
@@ -169,6 +202,7 @@ class EndToEnd:
     def gaps(self, *, goal: float = 0.0) -> None:
         """P99 of the gaps of 64 decodes while a prompt of 8k comes in beside them, 2048 tokens a step."""
         run = self.run(max_num_batched_tokens=2048 // self.scale)
+        run.capture({64 // self.scale})
         context, prompt_len = 1024 // self.scale, 8192 // self.scale
         decodes = {run.add(context, 200) for _ in range(64 // self.scale)}
         last: dict[str, float] = {}
@@ -185,11 +219,12 @@ class EndToEnd:
         run.core.abort_all()
         run.finish()
         gaps.sort()
-        self._note("P99 gap beside an 8k prompt", gaps[int(0.99 * len(gaps))] * 1e3, "ms", goal=goal)
+        self._note("P99 gap beside an 8k prompt", gaps[int(0.99 * len(gaps))] * 1e3, "ms", goal=goal, **run.counts)
 
     def throughput(self, num_requests: int, *, goal_share: float = 0.0) -> None:
         """nano-vllm's workload: all at once, prompts and outputs uniform in 100..1024."""
-        choose, run = Random(1), self.run(max_num_batched_tokens=8192 // self.scale)
+        choose, run = Random(1), self.run()
+        run.capture()
         lengths = [(choose.randint(100, 1024), choose.randint(100, 1024)) for _ in range(num_requests)]
         lengths = [(prompt // self.scale, output // self.scale) for prompt, output in lengths]
         for pair in lengths:
@@ -199,10 +234,10 @@ class EndToEnd:
         rate = sum(output for _, output in lengths) / (time.perf_counter() - start)
         roofline = self._roofline_of(lengths)
         name = f"{num_requests} requests, 100..1024"
-        self._note(name, rate, "tokens/s", roofline=roofline, goal=goal_share * roofline)
+        self._note(name, rate, "tokens/s", roofline=roofline, goal=goal_share * roofline, **run.counts)
 
     def _roofline_of(self, lengths: Sequence[tuple[int, int]]) -> float:
-        """Output tokens/s if prompts run at the matmul's rate and each step decodes whoever is left."""
+        """Output tokens/s if prompts run at the matmul's rate and each step decodes all that are left."""
         seconds = sum(self.model.prefill_flops(prompt) for prompt, _ in lengths) / self.model.matmul
         for step in range(max(output for _, output in lengths)):
             contexts = [prompt + step for prompt, output in lengths if output > step]
@@ -210,8 +245,8 @@ class EndToEnd:
         return sum(output for _, output in lengths) / seconds
 
 
-def measure(end_to_end: EndToEnd, *, seconds: float) -> Iterator[None]:
-    """One figure at a time; goals in absolute terms are an H100's, scaled by what this card's memory does."""
+def measure(end_to_end: EndToEnd, *, seconds: float) -> None:
+    """Goals in absolute terms are an H100's, scaled by what this GPU's memory does."""
     each, deadline = end_to_end, time.monotonic() + seconds
     speed = each.model.copy / H100_COPY
     steps: list[Any]
@@ -237,7 +272,6 @@ def measure(end_to_end: EndToEnd, *, seconds: float) -> Iterator[None]:
             print(f"{each.name}: no time left for the rest", flush=True)
             return
         step()
-        yield
 
 
 def main() -> None:
@@ -256,9 +290,9 @@ def main() -> None:
     path = Path(folder) / name if folder else Path(f"bench-{name}")
     with tempfile.TemporaryDirectory() as model_folder:
         (Path(model_folder) / "config.json").write_text(json.dumps(shape))
-        each = EndToEnd(options.shape, model, Path(model_folder), device=options.device, scale=options.scale)
-        for _ in measure(each, seconds=options.seconds):
-            path.write_text(json.dumps([asdict(figure) for figure in each.figures], indent=1))
+        save = lambda figures: path.write_text(json.dumps([asdict(figure) for figure in figures], indent=1))  # noqa: E731
+        sizes = {"device": options.device, "scale": options.scale}
+        measure(EndToEnd(options.shape, model, Path(model_folder), save=save, **sizes), seconds=options.seconds)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What gpu_bench.py times: medians of `triton.testing.do_bench`, which empties L2 between runs; inputs rotate besides.
 
 Every kernel is compared with torch before it is timed. Under the interpreter all shapes are tiny and run once. Goals
-are shares of what the card does at all, or ratios within one run, so they hold for any card.
+are shares of what the GPU does at all, or ratios within one run, so they hold for any GPU.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,6 +23,7 @@ from splitfuse.kernels.cuda import backend as cuda
 NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE = (4, 2, 64, 16) if INTERPRETED else (32, 8, 128, 16)  # Llama-3.1-8B
 HIDDEN, MLP = (256, 512) if INTERPRETED else (4096, 14336)
 SCALE = HEAD_DIM**-0.5
+GROUPED_MM: Any = getattr(F, "grouped_mm", getattr(torch, "_grouped_mm", None))  # by the version of torch
 NUM_COPIES = 1 if INTERPRETED else 3  # of the inputs, used in turn
 
 
@@ -47,7 +48,7 @@ class Load:
         pairs = self.num_rows * self.query_len * (self.seq_len - self.query_len / 2)
         return {"num_operations": 4 * NUM_HEADS * HEAD_DIM * pairs}
 
-    def build(self) -> tuple[Tensor, Tensor, Tensor, ops.RaggedBatch]:
+    def build(self) -> tuple[Tensor, ops.CacheView, ops.RaggedBatch, ops.AttentionArgs]:
         blocks_per_row = -(-self.seq_len // BLOCK_SIZE)
         shape = (self.num_rows * blocks_per_row, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM)
         k_cache, v_cache = (torch.randn(shape, device=DEVICE, dtype=DTYPE) for _ in range(2))
@@ -60,12 +61,12 @@ class Load:
             max_query_len=self.query_len,
             max_seq_len=self.seq_len,
         )
-        return q, k_cache, v_cache, ragged
+        return q, ops.CacheView(k_cache, v_cache), ragged, ops.AttentionArgs(SCALE)
 
-    def sdpa(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, ragged: ops.RaggedBatch) -> Callable[[], Tensor]:
+    def sdpa(self, q: Tensor, cache: ops.CacheView, ragged: ops.RaggedBatch) -> Callable[[], Tensor]:
         """torch's attention over the same keys and values without pages → [rows, Hq, query_len, D]."""
         queries = q.view(self.num_rows, self.query_len, NUM_HEADS, HEAD_DIM).transpose(1, 2)
-        pages = (cache[ragged.block_tables.long()].transpose(1, 2) for cache in (k_cache, v_cache))
+        pages = (each[ragged.block_tables.long()].transpose(1, 2) for each in cache[:2])
         keys, values = (x.flatten(2, 3)[:, :, : self.seq_len].contiguous() for x in pages)
         if self.query_len == 1:
             return partial(F.scaled_dot_product_attention, queries, keys, values, enable_gqa=True)
@@ -75,10 +76,14 @@ class Load:
         return partial(F.scaled_dot_product_attention, queries, keys, values, mask)
 
 
+def in_e4m3(cache: ops.CacheView) -> ops.CacheView:
+    return ops.CacheView(cache.keys.to(torch.float8_e4m3fn), cache.values.to(torch.float8_e4m3fn))
+
+
 def time_attention(bench: Bench, load: Load, goals: tuple[Goal, ...] = ()) -> None:
     batches = [load.build() for _ in range(NUM_COPIES)]
-    runs = [partial(cuda.paged_attention, *batch, scale=SCALE) for batch in batches]
-    sdpa = load.sdpa(*batches[0])
+    runs = [partial(cuda.paged_attention, *batch) for batch in batches]
+    sdpa = load.sdpa(*batches[0][:3])
     error = difference(runs[0](), sdpa().transpose(1, 2).flatten(0, 1))
     rival = ("SDPA without pages", sdpa)
     bench.time(str(load), *runs, **load.work, error=error, rival=rival, goal=goals[0] if goals else None)
@@ -86,25 +91,26 @@ def time_attention(bench: Bench, load: Load, goals: tuple[Goal, ...] = ()) -> No
 
 def time_splitting(bench: Bench, load: Load) -> None:
     batch = load.build()
-    run = partial(attention_decode.decode_attention, *batch, torch.empty_like(batch[0]), scale=SCALE)
+    run = partial(attention_decode.decode_attention, *batch, torch.empty_like(batch[0]))
     rival = ("one span", partial(run, num_splits=1))
     bench.time(f"{load}, split", run, **load.work, rival=rival, goal=Goal(times_rival=5.0))
 
 
 def time_any_length(bench: Bench, load: Load, max_model_len: int) -> None:
     """The grid that a graph keeps for every length, on rows far shorter."""
-    batch = load.build()
-    exact = partial(cuda.paged_attention, *batch, scale=SCALE)
-    bounded = partial(cuda.paged_attention, *batch[:3], batch[3]._replace(max_seq_len=max_model_len), scale=SCALE)
+    q, cache, ragged, args = load.build()
+    exact = partial(cuda.paged_attention, q, cache, ragged, args)
+    bounded = partial(cuda.paged_attention, q, cache, ragged._replace(max_seq_len=max_model_len), args)
     bench.time(f"{load}, bound {max_model_len}", bounded, **load.work, rival=("its own bound", exact))
 
 
 def time_fp8(bench: Bench, load: Load) -> None:
     """A cache of e4m3 beside one of 16 bits."""
-    q, k_cache, v_cache, ragged = load.build()
-    as_bytes = [cache.to(torch.float8_e4m3fn) for cache in (k_cache, v_cache)]
-    run = partial(cuda.paged_attention, q, *as_bytes, ragged, scale=SCALE)
-    widened = partial(cuda.paged_attention, q, *(cache.to(DTYPE) for cache in as_bytes), ragged, scale=SCALE)
+    q, cache, *rest = load.build()
+    as_bytes = in_e4m3(cache)
+    run = partial(cuda.paged_attention, q, as_bytes, *rest)
+    wide = ops.CacheView(as_bytes.keys.to(DTYPE), as_bytes.values.to(DTYPE))
+    widened = partial(cuda.paged_attention, q, wide, *rest)
     work = {key: value / 2 if key == "num_bytes" else value for key, value in load.work.items()}
     goal = Goal(times_rival=1 / 0.58) if load.query_len == 1 else None
     rival = ("16 bits", widened)
@@ -147,11 +153,12 @@ def time_rope(bench: Bench, num_tokens: int) -> None:
     tokens = torch.arange(num_tokens, device=DEVICE)
     shape = (-(-num_tokens // BLOCK_SIZE), NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM)
     caches = [torch.zeros(shape, device=DEVICE, dtype=DTYPE) for _ in range(2)]
-    inputs = (q, k, v, torch.cat((angles.cos(), angles.sin()), dim=1), tokens, tokens, *caches)
+    cos_sin, inputs = torch.cat((angles.cos(), angles.sin()), dim=1), (q, k, v, tokens, tokens)
     norm = torch.rand(HEAD_DIM, device=DEVICE, dtype=DTYPE)
     for name, weight in (("rope_and_cache", None), ("norm + rope_and_cache", norm)):
-        run = partial(cuda.rope_and_cache, *inputs, q_norm=weight, k_norm=weight)
-        error = difference(run(), reference.rope_and_cache(*inputs, q_norm=weight, k_norm=weight))
+        args = ops.RopeArgs(cos_sin, q_norm=weight, k_norm=weight), ops.CacheView(*caches)
+        run = partial(cuda.rope_and_cache, *inputs, *args)
+        error = difference(run(), reference.rope_and_cache(*inputs, *args))
         bench.time(f"{name} {num_tokens} tokens", run, num_bytes=2 * qkv.nbytes, error=error)
 
 
@@ -173,14 +180,14 @@ class Mixture:
         return cuda.experts(x, *cuda.route(logits, top_k=self.top_k, renormalize=True), packed)
 
     def torchs(self, x: Tensor, logits: Tensor, packed: moe.PackedExperts) -> Tensor:
-        """The same around torch's grouped matmul, without a wait for the card either."""
+        """The same around torch's grouped matmul, without a wait for the GPU either."""
         weights, ids = logits.float().softmax(dim=-1).topk(self.top_k, dim=-1)
         weights = weights / weights.sum(dim=-1, keepdim=True)
         chosen, order = ids.flatten().sort()
         ends = torch.searchsorted(chosen, torch.arange(self.num_experts, device=DEVICE), right=True).to(torch.int32)
-        gate_up = F.grouped_mm(x[order // self.top_k], packed.gate_up.transpose(1, 2), offs=ends)
+        gate_up = GROUPED_MM(x[order // self.top_k], packed.gate_up.transpose(1, 2), offs=ends)
         gate, up = gate_up.chunk(2, dim=-1)
-        out = F.grouped_mm(F.silu(gate) * up, packed.down.transpose(1, 2), offs=ends)
+        out = GROUPED_MM(F.silu(gate) * up, packed.down.transpose(1, 2), offs=ends)
         restored = torch.empty_like(out).index_copy_(0, order, out).view(*ids.shape, -1)
         return (restored * weights[:, :, None]).sum(dim=1).to(x.dtype)
 
@@ -199,8 +206,8 @@ def time_experts(bench: Bench, mixture: Mixture, token_counts: Iterable[int]) ->
             ours,
             num_bytes=num_bytes,
             num_operations=num_operations if num_operations > 300 * num_bytes else 0,
-            error=difference(ours(), torchs()),
-            rival=("F.grouped_mm", torchs),
+            error=difference(ours(), torchs()) if GROUPED_MM else None,
+            rival=("grouped_mm", torchs) if GROUPED_MM else None,
         )
 
 
@@ -212,7 +219,7 @@ def time_sampling(bench: Bench, num_rows: int, vocabulary: int) -> None:
         f"gumbel_argmax {num_rows} x {vocabulary}",
         *(partial(cuda.gumbel_argmax, logits, keys) for logits in batches),
         num_bytes=batches[0].nbytes,
-        error=float((~same).float().mean()),  # share of rows that drew another token
+        error=float((~same).float().mean()),  # share of rows that sampled another token
         rival=("softmax + multinomial", lambda: batches[0].softmax(dim=-1).multinomial(1)),
     )
 
@@ -238,7 +245,7 @@ def time_filter(bench: Bench, num_rows: int, vocabulary: int) -> None:
 
 
 @dataclass(frozen=True)
-class Product:
+class QuantizedMatmul:
     """x [rows, K] times a weight [N, K] of 8 or 4 bits."""
 
     num_rows: int
@@ -259,7 +266,7 @@ class Product:
         return self.num_outputs * self.num_inputs * self.bits / 8
 
 
-def time_product(bench: Bench, product: Product) -> None:
+def time_quantized(bench: Bench, product: QuantizedMatmul) -> None:
     xs, packed = product.build()
     wide = quantized_linear.widen(packed, product.num_inputs, DTYPE)
     runs = [partial(quantized_linear.multiply, x, packed) for x in xs]
@@ -295,7 +302,7 @@ def run(save: Callable[[list[Result]], None]) -> None:
         time_any_length(bench, load, 131_072)
     for bits in (8, 4):
         for num_rows in (1, 16, 64, 256, 512, 2048):
-            time_product(bench, Product(num_rows, 28672, 4096, bits))
+            time_quantized(bench, QuantizedMatmul(num_rows, 28672, 4096, bits))
     for num_rows in (1, 32, 256):
         time_filter(bench, num_rows, 128_256)
     time_sampling(bench, 32, 128_256)
@@ -313,7 +320,7 @@ def _run_tiny(bench: Bench) -> None:
     time_splitting(bench, Load(1, 600))
     time_any_length(bench, Load(2, 64), 4096)
     for bits in (8, 4):
-        time_product(bench, Product(3, 96, 256, bits))
+        time_quantized(bench, QuantizedMatmul(3, 96, 256, bits))
     time_filter(bench, 3, 500)
     time_sampling(bench, 3, 500)
     time_elementwise(bench, 4)

@@ -1,8 +1,8 @@
-"""Compile what the launchers launch for cards that need not be there, and tell what the machine code is like.
+"""Compile what the launchers launch for GPUs that need not be there, and tell what the machine code is like.
 
-    python tests/kernels/compile_report.py [--arch 90] [--kernel prefill] [--json]
+    python tests/gpu/compile_report.py [--arch 90] [--kernel prefill] [--json]
 
-The launchers run with CPU tensors; a driver that only names a target stands in for the card's, so Triton specialises
+The launchers run with CPU tensors; a driver that only names a target stands in for the GPU's, so Triton specialises
 and compiles as it would there, and stops before the launch. Registers and local memory (spills) come from the
 `cuobjdump` in Triton's wheel. Needs a process without TRITON_INTERPRET.
 """
@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import paths  # noqa: F401
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
@@ -26,14 +27,14 @@ from triton.runtime.jit import JITFunction
 from splitfuse.kernels import ops
 from splitfuse.kernels.cuda import attention_decode, attention_prefill, moe, quantized_linear
 from splitfuse.kernels.cuda import backend as cuda
-from splitfuse.kernels.cuda.device_info import H100, SMALLEST_SHARED_MEMORY, Card
+from splitfuse.kernels.cuda.device_info import H100, SMALLEST_SHARED_MEMORY, DeviceInfo
 
-CARDS = {
-    80: Card(80, 108, 166_912),  # A100
-    89: Card(89, 58, SMALLEST_SHARED_MEMORY),  # L4
+DEVICES = {
+    80: DeviceInfo(80, 108, 166_912),  # A100
+    89: DeviceInfo(89, 58, SMALLEST_SHARED_MEMORY),  # L4
     90: H100,
-    100: Card(100, 148, 232_448),  # B200
-    120: Card(120, 170, SMALLEST_SHARED_MEMORY),  # RTX 5090
+    100: DeviceInfo(100, 148, 232_448),  # B200
+    120: DeviceInfo(120, 170, SMALLEST_SHARED_MEMORY),  # RTX 5090
 }
 TENSOR_CORE = re.compile(r"wgmma\.mma_async|tcgen05\.mma|mma\.sync")
 LOAD = re.compile(r"ld\.global(?:\.v(\d))?\.[bfsu](\d+)")
@@ -113,10 +114,9 @@ def _attention(shape: Shape, *, query_len: int, seq_len: int) -> None:
         max_query_len=query_len,
         max_seq_len=seq_len,
     )
-    options: dict[str, Any] = {"scale": 0.1, "sliding_window": shape.window, "softcap": shape.softcap}
-    if shape.cache_dtype:
-        options["kv_scales"] = _empty(2, num_kv_heads, dtype=torch.float32)
-    cuda.paged_attention(q, k_cache, k_cache.clone(), ragged, **options)
+    scales = _empty(2, num_kv_heads, dtype=torch.float32) if shape.cache_dtype else None
+    cache = ops.CacheView(k_cache, k_cache.clone(), scales)
+    cuda.paged_attention(q, cache, ragged, ops.AttentionArgs(0.1, shape.window, shape.softcap))
 
 
 def _rope(shape: Shape) -> None:
@@ -125,13 +125,17 @@ def _rope(shape: Shape) -> None:
     k, norm = _empty(num_tokens, num_kv_heads, shape.head_dim, dtype=dtype), _empty(shape.head_dim, dtype=dtype)
     cache = _empty(8, num_kv_heads, shape.block_size, shape.head_dim, dtype=dtype)
     angles, tokens = _empty(64, shape.head_dim, dtype=torch.float32), _empty(num_tokens, dtype=torch.int64)
-    cuda.rope_and_cache(q, k, k, angles, tokens, tokens, cache, cache.clone(), q_norm=norm, k_norm=norm)
     bytes_, scales = _empty(*cache.shape, dtype=torch.float8_e4m3fn), _empty(2, num_kv_heads, dtype=torch.float32)
-    cuda.rope_and_cache(q, k, k, angles, tokens, tokens, bytes_, bytes_.clone(), kv_scales=scales)
+    view, fp8 = ops.CacheView(cache, cache.clone()), ops.CacheView(bytes_, bytes_.clone(), scales)
     half = angles[:, : shape.head_dim // 2].contiguous()
-    cuda.rope_and_cache(q, k, k, half, tokens, tokens, cache, cache.clone())
-    cuda.rope_and_cache(q, k, k, angles[:, :0], tokens, tokens, cache, cache.clone())
-    cuda.rope_and_cache(q, k, k, angles, tokens, tokens, cache, cache.clone(), q_norm=norm.float(), k_norm=norm.float())
+    for rope, into in (
+        (ops.RopeArgs(angles, norm, norm), view),
+        (ops.RopeArgs(angles), fp8),
+        (ops.RopeArgs(half), view),
+        (ops.RopeArgs(angles[:, :0]), view),
+        (ops.RopeArgs(angles, norm.float(), norm.float()), view),
+    ):
+        cuda.rope_and_cache(q, k, k, tokens, tokens, rope, into)
 
 
 def _norms(shape: Shape) -> None:
@@ -274,7 +278,7 @@ def _describe(kernel: Any, shape: Shape, arch: int) -> Compiled:
 
 
 def compile_shape(shape: Shape, arch: int) -> Iterator[Compiled]:
-    """Every kernel that the shape's launcher launches on a card of compute capability `arch` / 10."""
+    """Every kernel that the shape's launcher launches on a GPU of compute capability `arch` / 10."""
     assert not triton.knobs.runtime.interpret
     kernels: list[Any] = []
 
@@ -284,7 +288,7 @@ def compile_shape(shape: Shape, arch: int) -> Iterator[Compiled]:
     driver.set_active(OfflineDriver(arch))
     JITFunction.__getitem__ = launcher
     for module in (attention_decode, moe, attention_prefill):
-        vars(module)["card_of"] = lambda device: CARDS[arch]
+        vars(module)["device_info"] = lambda device: DEVICES[arch]
     LAUNCHES[shape.kind](shape)
     yield from (_describe(kernel, shape, arch) for kernel in kernels)
 
@@ -302,13 +306,13 @@ def _line(values: Iterable[object]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--arch", type=int, choices=CARDS, help="one target; all of them by default")
+    parser.add_argument("--arch", type=int, choices=DEVICES, help="one target; all of them by default")
     parser.add_argument("--kernel", choices=LAUNCHES, help="one kind of kernel; all of them by default")
     parser.add_argument("--json", action="store_true", help="one JSON object per kernel instead of a table")
     options = parser.parse_args()
     if not options.json:
         print(_line(HEADINGS), flush=True)
-    for arch in [options.arch] if options.arch else CARDS:
+    for arch in [options.arch] if options.arch else DEVICES:
         for shape in SHAPES:
             if options.kernel and shape.kind != options.kernel:
                 continue

@@ -1,0 +1,99 @@
+// What each op takes: one struct per op, its fields declared here and nowhere else. build.py reads them too, so that
+// Python passes them by name; it knows pointers, int64_t and float. Tensors are contiguous where no stride is given.
+#pragma once
+
+#include "simd.h"
+
+// T: of the values, W: of the norms' weights. q, k, v [tokens, heads, D], their tokens q_token, k_token, v_token apart;
+// q_norm, k_norm [D] or null; caches [N, Hkv, S, D]; cos_sin [positions, rotary].
+template <typename T, typename W>
+struct RopeAndCache {
+    const T *q, *k, *v;
+    const W *q_norm, *k_norm;
+    T *out, *k_cache, *v_cache;
+    const float* cos_sin;
+    const int64_t *positions, *slots;
+    int64_t num_tokens, num_heads, num_kv_heads, head_dim, rotary, block_size, q_token, k_token, v_token;
+    float eps;
+    int64_t num_threads;
+};
+
+// Of x + residual, which goes to new_residual, or of x if there is no residual.
+template <typename T, typename W>
+struct AddRmsNorm {
+    const T *x, *residual;
+    const W* weight;
+    T *out, *new_residual;
+    int64_t num_tokens, hidden;
+    float eps;
+    int64_t num_threads;
+};
+
+// Likewise; bias may be null.
+template <typename T>
+struct AddLayerNorm {
+    const T *x, *residual, *weight, *bias;
+    T *out, *new_residual;
+    int64_t num_tokens, hidden;
+    float eps;
+    int64_t num_threads;
+};
+
+// out [tokens, inner] = activation(gate) · up: gelu_tanh, or silu.
+template <typename T>
+struct Gated {
+    const T* gate_up;
+    T* out;
+    int64_t num_tokens, inner, is_gelu;
+    int64_t num_threads;
+};
+
+// Rows [0, num_short) a query at a time, rows [num_short, num_rows) in tiles. q [tokens, Hq, D], its tokens q_token and
+// its heads q_head apart; caches [N, Hkv, S, D]; block_tables [rows, max_blocks].
+template <typename T>
+struct PagedAttention {
+    const T *q, *k_cache, *v_cache;
+    T* out;
+    const int32_t *query_start_loc, *seq_lens, *block_tables;
+    int64_t num_short, num_rows, max_blocks, num_heads, num_kv_heads, head_dim, block_size, q_token, q_head, window;
+    float scale, softcap;
+    int64_t num_threads;
+};
+template <typename T>
+void attend_short_rows(const PagedAttention<T>& a);
+
+// x [rows, inputs] times a weight in panels (linear.py, quantized_linear.py) plus bias [outputs] or null; inputs even.
+struct Linear {
+    const bf16 *x, *data, *bias;
+    bf16* out;
+    int64_t num_rows, num_outputs, num_inputs;
+    int64_t num_threads;
+};
+
+// bits 8, or 4 with a group that divides num_inputs.
+template <typename T>
+struct QuantizedLinear {
+    const T* x;
+    const uint8_t* data;
+    const T* bias;
+    T* out;
+    int64_t num_rows, num_outputs, num_inputs, group, bits;
+    int64_t num_threads;
+};
+
+// tokens[row] = argmax of logits[row] [vocab] + noise of keys[row].
+struct GumbelArgmax {
+    const float* logits;
+    const uint64_t* keys;
+    int64_t* tokens;
+    int64_t num_rows, vocab;
+    int64_t num_threads;
+};
+
+struct Softcap {
+    const float* x;
+    float* out;
+    int64_t count;
+    float cap;
+    int64_t num_threads;
+};

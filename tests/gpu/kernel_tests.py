@@ -1,0 +1,130 @@
+"""The kernel tests compiled, in shards side by side. A test that takes its process down costs itself alone.
+
+    python tests/gpu/kernel_tests.py [--shards 14] [FILE ...]
+
+Behind an illegal memory access every CUDA call of a process fails. So a shard, a pytest with this file as its plugin,
+ends itself after such a test, and after one that hangs for a minute; it is started again for the tests that are left.
+Every outcome goes to $OUT/kernel-tests.jsonl as it comes, every failure to $OUT/failures.txt: the first stands first.
+On a GPU each test compiles its own kernels, about a second each: shards compile side by side.
+"""
+
+import argparse
+import faulthandler
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from paths import HERE, ROOT
+
+# What torch and Triton say when the context is lost. Out of memory is not among it.
+LOST_CONTEXT = re.compile(r"CUDA error|Triton Error \[CUDA\]|CUBLAS_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR)")
+HANG_S = float(os.environ.get("KERNEL_TEST_HANG_S", "60"))
+OUT = Path(os.environ.get("OUT") or ".")
+LOG, FAILURES = OUT / "kernel-tests.jsonl", OUT / "failures.txt"
+
+
+def outcomes() -> dict[str, str]:
+    """Each test's last word: passed, skipped, failed, or started, if its process died on it. Each shard's: finished."""
+    lines = LOG.read_text().splitlines() if LOG.exists() else []
+    return {row["test"]: row["outcome"] for row in map(json.loads, lines)}
+
+
+def _append(path: Path, text: str) -> None:
+    with path.open("a") as file:  # one write, so that shards do not mix
+        file.write(text)
+
+
+def _log(test: str, outcome: str) -> None:
+    _append(LOG, json.dumps({"test": test, "outcome": outcome}) + "\n")
+
+
+# The plugin.
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    shard, num_shards = map(int, os.environ["KERNEL_TEST_SHARD"].split("/"))
+    done = outcomes()
+    items[:] = [item for item in items[shard::num_shards] if item.nodeid not in done]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    _log(item.nodeid, "started")
+    faulthandler.dump_traceback_later(HANG_S, exit=True)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def pytest_sessionfinish(exitstatus: int) -> None:
+    if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED):
+        _log(os.environ["KERNEL_TEST_SHARD"], "finished")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when != "call" and report.passed:
+        return
+    _log(report.nodeid, report.outcome)
+    if report.failed:
+        _append(FAILURES, f"{report.nodeid}\n{report.longreprtext[-3000:]}\n\n")
+        if LOST_CONTEXT.search(report.longreprtext):
+            os._exit(3)
+
+
+# What starts it.
+
+
+def _start(shard: str, files: list[str]) -> "subprocess.Popen[bytes]":
+    paths = [HERE, *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "KERNEL_TEST_SHARD": shard}
+    # Not the project's own configuration: it names plugins that a GPU machine may lack.
+    options = ["-p", "kernel_tests", "-c", os.devnull, "--rootdir", str(ROOT), "--confcutdir", str(ROOT)]
+    options += ["--import-mode=importlib", "-p", "no:cacheprovider", "-q", "--no-header", "--no-summary", "--tb=short"]
+    return subprocess.Popen([sys.executable, "-m", "pytest", *options, *files], cwd=ROOT, env=environment)
+
+
+def run_shard(shard: str, files: list[str]) -> None:
+    """Start it until it has gone through its tests, or gets no further."""
+    num_seen = -1
+    while shard not in (seen := outcomes()) and len(seen) > num_seen:
+        num_seen = len(seen)
+        _start(shard, files).wait()
+
+
+def summary() -> dict[str, Any]:
+    found = outcomes()
+    counts = Counter({"started": "died"}.get(outcome, outcome) for outcome in found.values() if outcome != "finished")
+    bad = [test for test, outcome in found.items() if outcome in ("failed", "started")]
+    return {"counts": dict(counts), "bad": bad}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shards", type=int, default=min(os.cpu_count() or 1, 14))
+    parser.add_argument("files", nargs="*", default=[str(ROOT / "tests" / "kernels" / "cuda")])
+    options = parser.parse_args()
+    for path in (LOG, FAILURES):
+        path.unlink(missing_ok=True)
+    shards = [f"{index}/{options.shards}" for index in range(options.shards)]
+    with ThreadPoolExecutor(options.shards) as pool:
+        list(pool.map(lambda shard: run_shard(shard, options.files), shards))
+    found = summary()
+    for test in found["bad"]:
+        print(f"BAD {test}")
+    if FAILURES.exists():
+        print(FAILURES.read_text()[:2000])
+    print(", ".join(f"{count} {outcome}" for outcome, count in found["counts"].items()), flush=True)
+    return int(bool(found["bad"]) or not found["counts"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""The bundled demo model on the GPU against the CPU path, and the way that serves against plain steps: same tokens?
+
+    python tests/gpu/parity.py [--device cuda]
+
+Float32 must agree token for token, greedy and sampled: step by step, asynchronously, from CUDA graphs, and with
+logprobs on the CPU. What is rounded differently (bfloat16, a cache of e4m3) is reported as the share of tokens up to
+the first that differs. Exits with 1 where float32 disagrees. $OUT/bench-parity.json is written after each comparison.
+"""
+
+import argparse
+import json
+import os
+import random
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import paths  # noqa: F401
+from captured import Replays
+
+from splitfuse.engine import LLM, SamplingParams
+
+NUM_TOKENS = 24
+PARAMS = {
+    "greedy": SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True),
+    "sampled": SamplingParams(
+        temperature=0.9, top_k=40, top_p=0.95, min_p=0.01, seed=7, max_tokens=NUM_TOKENS, ignore_eos=True
+    ),
+}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "float32": {"dtype": "float32"},
+    "int8": {"dtype": "float32", "quantization": "int8"},
+    "int4": {"dtype": "float32", "quantization": "int4"},
+    "bfloat16": {"dtype": "bfloat16"},
+    "e4m3 cache": {"dtype": "bfloat16", "kv_cache_dtype": "fp8"},
+}
+PLAIN = {"async_scheduling": False, "enforce_eager": True}
+PATHS = {"asynchronous": {"async_scheduling": True, "enforce_eager": True}, "graphs": {"async_scheduling": True}}
+Answers = list[tuple[list[int], list[float]]]
+
+
+def answers(settings: dict[str, Any], params: SamplingParams, *, graphs: bool = False) -> tuple[Answers, int]:
+    """(tokens, their logprobs) of prompts of many lengths, more of them than run at once; how many steps were replays.
+
+    A row with logprobs is sampled on the host, so all of these steps run alone and eagerly.
+    """
+    choose = random.Random(1)
+    prompts = [[choose.randrange(1, 250) for _ in range(length)] for length in (1, 2, 5, 17, 33, 64, 100, 150, 200, 31)]
+    llm = LLM(max_num_batched_tokens=96, max_num_seqs=6, max_model_len=256, num_kv_blocks=96, **settings)
+    replays = Replays(llm.pipeline, llm.config) if graphs else None
+    outputs = [output.outputs[0] for output in llm.generate([{"prompt_token_ids": p} for p in prompts], params)]
+    found = [(list(each.token_ids), [entry.logprob for entry in each.logprobs or ()]) for each in outputs]
+    return found, replays.count if replays else 0
+
+
+def agreement(ours: Answers, theirs: Answers) -> tuple[float, float]:
+    """(the share of tokens before the first that differs, the largest difference between logprobs up to there)."""
+    agreed, difference = 0, 0.0
+    for (tokens, logprobs), (expected, near) in zip(ours, theirs, strict=True):
+        same = next((i for i in range(NUM_TOKENS) if tokens[i] != expected[i]), NUM_TOKENS)
+        agreed += same
+        difference = max([difference, *(abs(a - b) for a, b in zip(logprobs[:same], near[:same], strict=True))])
+    return agreed / (NUM_TOKENS * len(ours)), difference
+
+
+def compare_paths(device: str) -> Iterator[dict[str, Any]]:
+    """The way that serves against plain steps, on one device."""
+    settings = {"device": device, **SETTINGS["float32"]}
+    plain = {kind: answers({**settings, **PLAIN}, params)[0] for kind, params in PARAMS.items()}
+    for name, path in PATHS.items():
+        row: dict[str, Any] = {"name": name, "is_exact": True, "replays": 0}
+        for kind, params in PARAMS.items():
+            ours, replays = answers({**settings, **path}, params, graphs=name == "graphs")
+            row[kind] = agreement(ours, plain[kind])[0]
+            row["replays"] += replays
+        yield row
+
+
+def compare_devices(device: str) -> Iterator[dict[str, Any]]:
+    """The device against the CPU, with logprobs. The CPU beside itself is a test of this script."""
+    for name in SETTINGS if device == "cuda" else ("float32",):
+        settings = SETTINGS[name]
+        on_cpu = {key: value for key, value in settings.items() if key != "kv_cache_dtype"}
+        row: dict[str, Any] = {"name": name, "is_exact": name == "float32"}
+        for kind, params in PARAMS.items():
+            with_logprobs = replace(params, logprobs=1)
+            ours, _ = answers({"device": device, **settings}, with_logprobs)
+            theirs, _ = answers({"device": "cpu", **on_cpu}, with_logprobs)
+            row[kind], row[f"{kind} logprobs"] = agreement(ours, theirs)
+        yield row
+
+
+def is_good(row: dict[str, Any]) -> bool:
+    is_same = row["greedy"] == row["sampled"] == 1.0 and bool(row["name"] != "graphs" or row["replays"])
+    return is_same or not row["is_exact"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cuda")
+    options = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    path = Path(os.environ.get("OUT", ".")) / "bench-parity.json"
+    for comparison in (compare_paths, compare_devices):
+        for row in comparison(options.device):
+            rows.append(row)
+            shown = ", ".join(f"{key} {value:.4g}" for key, value in row.items() if key not in ("name", "is_exact"))
+            print(f"parity {row['name']}: {shown}", flush=True)
+            path.write_text(json.dumps({"good": all(map(is_good, rows)), "rows": rows}, indent=1))
+    return 0 if all(map(is_good, rows)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""All that a GPU can tell in eight minutes: `make gpu`, or
+
+    python tests/gpu/run.py [--seconds 480] [--dry]
+
+What is worth most comes first: kernel tests compiled, parity with the CPU path and of the way that serves with plain
+steps, the kernels beside the GPU's limits, two models end to end from an empty Triton cache, other tiles for what
+misses its goal. Needs torch, triton, transformers and pytest, no installation. Each part is a process with a limit of
+its own, so that one that fails or hangs costs no more than itself; lines come as they are measured, one table last.
+Files go to $OUT, or to ./bench-gpu, as they come: gpu.json has it all, failures.txt the kernel tests' failures.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+SHAPES = ("llama-3.1-8b", "qwen3-0.6b", "tiny")
+FILES = ("kernels.json", "bench-parity.json", *(f"{shape}.json" for shape in SHAPES))
+
+
+@dataclass
+class Part:
+    name: str
+    seconds: float  # it took
+    outcome: str  # ok, failed (exit status) or out of time
+
+
+class Session:
+    """Runs the parts one after the other until the time is over."""
+
+    def __init__(self, *, seconds: float, folder: Path, is_dry: bool) -> None:
+        self.folder, self.is_dry = folder, is_dry
+        self.parts: list[Part] = []
+        self._deadline = time.monotonic() + seconds
+        self._environment = {**os.environ, "OUT": str(folder), "PYTHONUNBUFFERED": "1"}
+        if is_dry:
+            self._environment |= {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+
+    @property
+    def left(self) -> float:
+        return self._deadline - time.monotonic()
+
+    def run(self, name: str, *command: str, limit: float, environment: Mapping[str, str] | None = None) -> None:
+        """A script of this folder in a process of its own; what it prints appears at once."""
+        start = time.monotonic()
+        outcome, limit = "out of time", min(limit, self.left)
+        if limit > 0:
+            print(f"\n== {name}, {self.left:.0f} s left", flush=True)
+            process = subprocess.Popen(
+                [sys.executable, str(HERE / command[0]), *command[1:]],
+                cwd=ROOT,
+                env={**self._environment, **(environment or {})},
+                start_new_session=True,
+            )
+            outcome = self._wait(process, limit)
+        self.parts.append(Part(name, time.monotonic() - start, outcome))
+        self.write()
+
+    def _wait(self, process: "subprocess.Popen[bytes]", limit: float) -> str:
+        try:
+            status = process.wait(timeout=limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # a group of its own, so its children too
+            process.wait()
+            return "out of time"
+        return "ok" if status == 0 else f"failed ({status})"
+
+    def read(self, name: str) -> Any:
+        path = self.folder / name
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def write(self) -> None:
+        """All that has been measured so far, in one file."""
+        files = {name.removesuffix(".json"): self.read(name) for name in FILES if (self.folder / name).exists()}
+        parts = [vars(part) for part in self.parts]
+        (self.folder / "gpu.json").write_text(json.dumps({"parts": parts, **files}, indent=1))
+
+
+def end_to_end(session: Session, shape: str, *, limit: float) -> None:
+    results = (session.read("kernels.json") or {}).get("results", ())
+    limits = {row["name"].split()[1]: row for row in results if row["name"].startswith("limit:")}
+    command = ["end_to_end.py", shape, "--seconds", str(limit - 20)]
+    if "copy" in limits and "matmul" in limits:
+        command += ["--copy", str(limits["copy"]["gigabytes_per_second"])]
+        command += ["--matmul", str(limits["matmul"]["teraflops"])]
+    if session.is_dry:
+        command += ["--device", "cpu", "--scale", "16"]
+    # Kernels that an earlier part, or run, has compiled would make a cold start look warm.
+    with tempfile.TemporaryDirectory() as cache:
+        session.run(f"end to end, {shape}", *command, limit=limit, environment={"TRITON_CACHE_DIR": cache})
+
+
+def run_all(session: Session) -> None:
+    dry = ["--dry"] if session.is_dry else []
+    device = ["--device", "cpu"] if session.is_dry else []
+    some = ["--shards", "1", "tests/kernels/cuda/test_copy_blocks.py"] if session.is_dry else []
+    session.run("kernel tests, compiled", "kernel_tests.py", *some, limit=150)
+    session.run("parity", "parity.py", *device, limit=100)
+    session.run("kernels", "bench.py", *dry, limit=100)
+    for shape, limit in [("tiny", 80.0)] if session.is_dry else [("llama-3.1-8b", 90.0), ("qwen3-0.6b", 60.0)]:
+        end_to_end(session, shape, limit=limit)
+    seconds = min(session.left - 4, 90)
+    session.run("other tiles", "bench.py", *dry, "--tune", str(max(seconds, 1)), limit=session.left)
+
+
+def table(session: Session) -> list[str]:
+    """One line per figure: what misses its goal first."""
+    lines = [f"{part.outcome:14} {part.seconds:6.1f} s  {part.name}" for part in session.parts]
+    kernels = session.read("kernels.json") or {}
+    rows = []
+    for row in kernels.get("results", ()):
+        figure = f"{row['microseconds']:10.1f} us  {row['share']:16}"
+        if row["rival"]:
+            figure += f" {row['times_rival']:6.2f}x {row['rival']}"
+        rows.append((row["met"], row["name"], figure, row["goal"]))
+    for row in (row for shape in SHAPES for row in session.read(f"{shape}.json") or ()):
+        share = f"roofline {row['roofline']:.5g}" if row["roofline"] else ""
+        share += f" {row['replays']}/{row['steps']} replays" if row["steps"] else ""
+        rows.append((row["met"], row["name"], f"{row['value']:10.5g} {row['unit']:9} {share}", row["goal"]))
+    order = {False: 0, True: 1, None: 2}
+    for met, name, figure, goal in sorted(rows, key=lambda row: order[row[0]]):
+        verdict = {False: f"MISSES {goal:.5g}", True: f"meets {goal:.5g}", None: ""}[met]
+        lines.append(f"{name:44} {figure:60} {verdict}")
+    for row in (session.read("bench-parity.json") or {}).get("rows", ()):
+        replays = f" {row['replays']} replays" if row.get("replays") else ""
+        lines.append(f"parity {row['name']:20} greedy {row['greedy']:.3f} sampled {row['sampled']:.3f}{replays}")
+    for row in kernels.get("tuned", ()):
+        gain = row["before"] / row["microseconds"]
+        lines.append(f"tile {row['load']:30} {row['kernel']} {row['capability']} {row['choice']} {gain:.2f}x")
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=480.0)
+    parser.add_argument("--dry", action="store_true", help="tiny shapes on the CPU and the interpreter: a test of this")
+    options = parser.parse_args()
+    folder = Path(os.environ.get("OUT") or (tempfile.mkdtemp() if options.dry else "bench-gpu")).resolve()
+    folder.mkdir(exist_ok=True)
+    for name in FILES:  # an earlier run's
+        (folder / name).unlink(missing_ok=True)
+    session = Session(seconds=options.seconds, folder=folder, is_dry=options.dry)
+    run_all(session)
+    print(f"\n== {folder / 'gpu.json'}", *table(session), sep="\n", flush=True)
+    return int(any(part.outcome.startswith("failed") for part in session.parts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

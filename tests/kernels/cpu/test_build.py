@@ -1,0 +1,48 @@
+"""How the native library is called: Python and the compiler lay out a struct alike, and fields go by name."""
+
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from splitfuse.kernels.cpu import build
+
+FOLDER = Path(build.__file__).with_name("csrc")
+
+
+def test_the_compiler_lays_out_every_struct_as_python_does(tmp_path: Path) -> None:
+    compiler = build.find_compiler()
+    if compiler is None:
+        pytest.skip("needs a C++ compiler")
+    lines = ["#include <cstddef>", '#include "arguments.h"']
+    for name, cpp_type, fields in build._ops((FOLDER / "arguments.h").read_text()):
+        lines.append(f"using {name}_t = {cpp_type};")
+        formats = ""
+        for field, kind in fields.items():
+            offset = struct.calcsize(f"{formats}0{kind}")
+            lines.append(f"static_assert(offsetof({name}_t, {field}) == {offset});")
+            lines.append(f"static_assert(sizeof({name}_t::{field}) == {struct.calcsize(kind)});")
+            formats += kind
+        lines.append(f"static_assert(sizeof({name}_t) == {struct.calcsize(formats + '0P')});")
+    assert sum("sizeof" in line for line in lines) > 200
+    (tmp_path / "layout.cpp").write_text("\n".join(lines))
+    command = [compiler, "-std=c++17", "-fsyntax-only", f"-I{FOLDER}", str(tmp_path / "layout.cpp")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_field_that_is_missing_or_unknown_is_named() -> None:
+    library = build.library()
+    if library is None:
+        pytest.skip("needs a C++ compiler for the native CPU library")
+    x = torch.ones(3)
+    with pytest.raises(TypeError, match="'cap'"):
+        library["softcap"](x=x, out=x, count=3)
+    with pytest.raises(TypeError, match="'size'"):
+        library["softcap"](x=x, out=x, count=3, cap=1.0, size=3)
+    with pytest.raises(struct.error):
+        library["softcap"](x=x, out=x, count=2.5, cap=1.0)
+    library["softcap"](x=x, out=x, count=3, cap=1e6)
+    torch.testing.assert_close(x, torch.ones(3))
