@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from ...engine.errors import RequestFailedError, SplitfuseError
@@ -197,6 +197,13 @@ def _joined(first: OutputDelta, second: OutputDelta) -> OutputDelta:
     return dataclasses.replace(
         second, text=first.text + second.text, token_ids=first.token_ids + second.token_ids, logprobs=logprobs
     )
+
+
+def raise_failure(jobs: Iterable[Job]) -> None:
+    """Raise what made one of the jobs end without being complete, if one did."""
+    for job in jobs:
+        if (failure := job.failure()) is not None:
+            raise failure
 
 
 def usage(*jobs: Job) -> dict[str, int]:

@@ -1,8 +1,6 @@
 """The native routes: submit, poll, stream, re-attach, cancel."""
 
-import asyncio
 import math
-from collections.abc import AsyncGenerator
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -11,18 +9,18 @@ from starlette.responses import Response
 from ....engine.errors import InvalidRequestError
 from ....engine.sampling_params import SamplingParams
 from ...http.auth import owner_of
-from ...http.disconnect import unless_hung_up
-from ...http.errors import describe
+from ...http.disconnect import unless_disconnected
 from ...http.json_body import read_json
-from ...http.json_response import JsonResponse, PiecesResponse, dump_pieces, dumps
+from ...http.json_response import JsonResponse, PiecesResponse, dump_pieces
 from ...http.openapi import path_parameter, request_body
-from ...http.sse import MAX_BATCH, PING, PING_S, EventStream, frame, frame_of_pieces, native_error_frame
 from ...jobs.job import Job
 from ...jobs.result_store import seq_id_of
 from ...service import Service, service_of
 from ..fields import event_id, take_bool, take_prompt, take_user
 from ..response_format import read_response_format
-from .response import event_json, result_object
+from ..streaming import stream
+from .response import result_object
+from .stream import NativeStreamWriter
 
 router = APIRouter(tags=["native"])
 
@@ -58,7 +56,7 @@ async def result(request: Request) -> Response:
     wait_s = _wait_s(request)
     job = _job(request)
     if wait_s and not job.finished:
-        await unless_hung_up(request.receive, job.wait(wait_s))
+        await unless_disconnected(request.receive, job.wait(wait_s))
     if job.finished:
         job.was_read.set()
     return PiecesResponse(await dump_pieces(result_object(job)))
@@ -66,10 +64,10 @@ async def result(request: Request) -> Response:
 
 @router.get("/result/{seq_id}/stream", openapi_extra=SEQ_ID)
 async def result_stream(request: Request) -> Response:
-    """The events from the beginning, or after Last-Event-ID or `?starting_after=N`. Hanging up cancels nothing."""
+    """The events from the beginning, or after Last-Event-ID or `?starting_after=N`. A disconnect cancels nothing."""
     after = _starting_after(request)
     job = _job(request)
-    return EventStream(_events(job, first=after + 1), error_frame=native_error_frame)
+    return stream([job], NativeStreamWriter(job, first_id=after + 1), first_id=after + 1)
 
 
 @router.delete("/result/{seq_id}", openapi_extra=SEQ_ID)
@@ -95,45 +93,12 @@ def _accepted(job: Job) -> Response:
 
 
 def _stream_of_submitted(service: Service, job: Job) -> Response:
-    return EventStream(
-        _events(job, first=0),
-        error_frame=native_error_frame,
-        on_hang_up=lambda: service.abort(job),
+    return stream(
+        [job],
+        NativeStreamWriter(job),
+        on_disconnect=lambda: service.abort(job),
         headers={"X-Seq-Id": job.seq_id, "Location": f"/result/{job.seq_id}"},
     )
-
-
-async def _events(job: Job, *, first: int) -> AsyncGenerator[bytes, None]:
-    """Frames of the events from id `first` on, then the end; whatever came since the last write in one piece."""
-    position = first
-    while True:
-        batch = job.events[position : position + MAX_BATCH]
-        if batch:
-            frames = [_token_frame(job, position + offset) for offset in range(len(batch))]
-            position += len(batch)
-            yield b"".join(frames)
-            if len(batch) == MAX_BATCH:
-                await asyncio.sleep(0)  # a reader that keeps up would let nobody else in
-        elif job.finished:
-            break
-        elif not await job.changed.wait(PING_S):
-            yield PING
-    job.was_read.set()
-    if position <= len(job.events):
-        for piece in await _end_frame(job):
-            yield piece
-
-
-def _token_frame(job: Job, event_id: int) -> bytes:
-    return frame(event_json(job.events[event_id]), event="token", event_id=event_id)
-
-
-async def _end_frame(job: Job) -> list[bytes]:
-    failure = job.failure() if job.status == "failed" else None
-    if failure is not None:
-        return [frame(dumps(describe(failure).envelope()), event="error", event_id=len(job.events))]
-    pieces = await dump_pieces(result_object(job))
-    return frame_of_pieces(pieces, event="done", event_id=len(job.events))
 
 
 def _wait_s(request: Request) -> float:

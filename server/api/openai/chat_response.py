@@ -11,10 +11,10 @@ from ...http.json_response import dumps, quoted
 from ...jobs.job import Job
 from ..chat_request import AnswerForm
 from ..native.response import prompt_logprobs
-from .response import Head, Shape, TokenText, ending, full_usage, scored_token
+from .response import Head, ResponseBuilder, TokenText, ending, full_usage, scored_token
 
 
-class ChatShape(Shape):
+class ChatResponseBuilder(ResponseBuilder):
     """`form` says how answers are taken apart."""
 
     kind = "chat.completion"

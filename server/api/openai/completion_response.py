@@ -9,13 +9,13 @@ from ...http.json_response import dumps, quoted
 from ...jobs.job import Job
 from ..native.response import finite_logprob, prompt_logprobs
 from .request import Echo
-from .response import Head, Shape, TokenText, ending, full_usage
+from .response import Head, ResponseBuilder, TokenText, ending, full_usage
 
 # A token and what is known of it: nothing of a prompt's first.
 _Scored = tuple[int, TokenLogprobs | None]
 
 
-class CompletionShape(Shape):
+class CompletionResponseBuilder(ResponseBuilder):
     """Text, with logprobs as parallel lists. `prompt_text` gives the text of a job's prompt."""
 
     kind = chunk_kind = "text_completion"

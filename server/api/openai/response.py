@@ -29,7 +29,7 @@ class Head:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
 
 
-class Shape:
+class ResponseBuilder:
     """One of the two kinds of answer. `token_text` gives the text of a single token, for logprobs."""
 
     kind: str

@@ -8,10 +8,10 @@ from ....engine.chat.messages import Message, read_items
 from ....engine.errors import InvalidRequestError
 from ....engine.outputs import OutputDelta
 from ...http.errors import describe
-from ...http.sse import MAX_BATCH
 from ...jobs.job import Job, usage
 from ...jobs.result_store import ID_PREFIX
 from ..openai.response import TokenText, scored_token
+from ..streaming import MAX_BATCH
 from .output_items import Event, OutputItems
 from .request import ResponseForm, form_of
 

@@ -1,11 +1,9 @@
 """/v1/responses as the `openai` package speaks it, over the same jobs and the same store as the native routes.
 
-A response that runs in the background goes on when its client hangs up; any other one is cancelled.
+A response that runs in the background goes on after a disconnect; any other one is cancelled.
 """
 
-import asyncio
 import dataclasses
-from collections.abc import AsyncGenerator
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -13,20 +11,20 @@ from starlette.responses import Response
 
 from ....engine.errors import InvalidRequestError
 from ...http.auth import owner_of
-from ...http.disconnect import unless_hung_up
-from ...http.errors import Problem, ResultNotFoundError
+from ...http.disconnect import unless_disconnected
+from ...http.errors import ResultNotFoundError
 from ...http.json_body import read_json
-from ...http.json_response import JsonResponse, PiecesResponse, dump_pieces, dumps
+from ...http.json_response import JsonResponse, PiecesResponse, dump_pieces
 from ...http.openapi import path_parameter, request_body
-from ...http.sse import MAX_BATCH, PING, PING_S, EventStream
-from ...jobs.job import Job
+from ...jobs.job import Job, raise_failure
 from ...jobs.result_store import ID_PREFIX, seq_id_of
 from ...service import Service, service_of
 from ..chat_request import chat_prompt, constrained
 from ..fields import event_id, take_user
-from .output_items import Event
+from ..streaming import stream
 from .request import ResponseRequest, form_of, in_response_words, refuse_foreign, take_response
 from .response import ResponseLife, conversation_of, response_object
+from .stream import ResponsesStreamWriter
 
 router = APIRouter(prefix="/v1/responses", tags=["OpenAI shape"])
 
@@ -87,7 +85,7 @@ async def cancel(request: Request) -> Response:
     service = service_of(request)
     job = _job(request)
     service.abort(job)
-    await unless_hung_up(request.receive, job.wait(CANCEL_S))  # the step under way
+    await unless_disconnected(request.receive, job.wait(CANCEL_S))  # the step in flight
     return await _object(service, job)
 
 
@@ -118,15 +116,14 @@ def _previous(request: Request, previous_id: object) -> Job:
 
 
 async def _wait(request: Request, service: Service, job: Job) -> None:
-    """Until the job has ended; a client that hangs up ends it. Raises what made it fail."""
+    """Until the job has ended; a disconnect ends it. Raises what made it fail."""
     try:
-        await unless_hung_up(request.receive, job.ended.wait())
+        await unless_disconnected(request.receive, job.ended.wait())
     except BaseException:
         service.abort(job)
         raise
-    failure = job.failure() if job.status == "failed" else None
-    if failure is not None:
-        raise failure
+    if job.status == "failed":
+        raise_failure([job])
 
 
 async def _object(service: Service, job: Job) -> Response:
@@ -136,43 +133,12 @@ async def _object(service: Service, job: Job) -> Response:
 
 
 def _stream(service: Service, job: Job, *, after: int, is_owned: bool = True) -> Response:
-    """The job's events; if this stream owns it, hanging up ends a job that does not run in the background."""
+    """The job's events; if this stream owns it, a disconnect ends a job that does not run in the background."""
     form = form_of(job)
     ends_it = is_owned and form is not None and not form.is_background
-    return EventStream(
-        _frames(job, ResponseLife(job, service.token_text), after=after),
-        error_frame=_error_frame,
-        on_hang_up=lambda: service.abort(job) if ends_it else None,
+    return stream(
+        [job],
+        ResponsesStreamWriter(ResponseLife(job, service.token_text), after=after),
+        on_disconnect=lambda: service.abort(job) if ends_it else None,
         headers={"X-Seq-Id": job.seq_id},
     )
-
-
-async def _frames(job: Job, life: ResponseLife, *, after: int) -> AsyncGenerator[bytes, None]:
-    """Frames of the life's events after that number; whatever came since the last write in one piece."""
-    events = life.begin()
-    position = 0
-    while True:
-        batch = job.events[position : position + MAX_BATCH]
-        position += len(batch)
-        events += [event for delta in batch for event in life.push(delta)]
-        is_over = not batch and job.finished and position == len(job.events)
-        events += life.end() if is_over else []
-        frames = [_frame(event) for event in events if event["sequence_number"] > after]
-        events = []
-        if frames:
-            yield b"".join(frames)
-        if is_over:
-            job.was_read.set()
-            return
-        if len(batch) == MAX_BATCH:
-            await asyncio.sleep(0)  # a reader that keeps up would let nobody else in
-        elif not batch and not await job.changed.wait(PING_S):
-            yield PING
-
-
-def _frame(event: Event) -> bytes:
-    return f"event: {event['type']}\ndata: {dumps(event)}\n\n".encode("ascii")
-
-
-def _error_frame(problem: Problem) -> bytes:
-    return _frame({**problem.error(), "type": "error", "sequence_number": -1})

@@ -12,8 +12,8 @@ from serving import parse_events
 
 from splitfuse.engine.outputs import CompletionOutput, OutputDelta, RequestMetrics, TokenLogprobs
 from splitfuse.server.api.chat_request import AnswerForm
-from splitfuse.server.api.openai.chat_response import ChatShape
-from splitfuse.server.api.openai.completion_response import CompletionShape
+from splitfuse.server.api.openai.chat_response import ChatResponseBuilder
+from splitfuse.server.api.openai.completion_response import CompletionResponseBuilder
 from splitfuse.server.api.openai.request import Echo
 from splitfuse.server.api.openai.response import Head
 from splitfuse.server.http.json_response import ITEMS_AT_ONCE, PIECE_BYTES, dump_pieces, dumps
@@ -132,19 +132,19 @@ async def test_a_large_openai_answer_lets_others_have_their_turn(served, monkeyp
     turns.check(len(response.content))
 
 
-@pytest.mark.parametrize("kind", [CompletionShape, ChatShape])
+@pytest.mark.parametrize("kind", [CompletionResponseBuilder, ChatResponseBuilder])
 def test_a_choice_is_the_same_whole_and_in_a_chunk(kind):
     items = [TokenLogprobs(97 + number, -0.5, ((98, -1.0), (300, -2.0))) for number in range(3)]
     head = Head(id="i", model="m", created=1)
     more = {"form": AnswerForm()}
-    if kind is CompletionShape:
+    if kind is CompletionResponseBuilder:
         more = {"echo": Echo(is_wanted=False, is_all=False), "prompt_text": str}
     shape = kind(head, lambda token_id: chr(token_id) * 2, **more)
     output = CompletionOutput(0, "abc", [97, 98, 99], items, "length")
     delta = OutputDelta("r", 0, "abc", (97, 98, 99), tuple(items), "length")
     whole = json.loads(dumps(shape.choice(0, output, Job("r", model="m"))))["logprobs"]
     assert json.loads(shape.chunk(0, delta, text_offset=0))["choices"][0]["logprobs"] == whole
-    if kind is CompletionShape:
+    if kind is CompletionResponseBuilder:
         assert whole["text_offset"] == [0, 2, 4]
         assert whole["tokens"] == ["aa", "bb", "cc"]
 
