@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Protocol
 
+from ...engine.errors import InvalidRequestError
 from ...engine.outputs import OutputDelta
 from ..http.errors import Problem
 from ..http.sse import EventStream
@@ -45,6 +46,13 @@ def stream(
     """The events of jobs that share one `changed` signal, from this id on."""
     source = chunks(jobs, writer, first_id=first_id)
     return EventStream(source, error_frame=writer.error, on_disconnect=on_disconnect, headers=headers)
+
+
+def event_id(text: str, *, name: str) -> int:
+    """The id of the event after which a reader wants to go on. Raises InvalidRequestError."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise InvalidRequestError(f"{name} must be the id of an event, an integer of at least 0", param=name)
+    return int(text)
 
 
 async def chunks(jobs: Sequence[Job], writer: StreamWriter, *, first_id: int = 0) -> AsyncGenerator[bytes, None]:

@@ -36,13 +36,7 @@ async def read_json(request: Request, *, max_bytes: int) -> dict[str, Any]:
 def parse(body: bytes) -> dict[str, Any]:
     """The JSON object in these bytes. Raises InvalidRequestError."""
     try:
-        value = json.loads(
-            body.decode("utf-8"),
-            parse_constant=_refuse_constant,
-            parse_float=_finite,
-            parse_int=_short_int,
-            object_pairs_hook=_without_duplicates,
-        )
+        value = _decode(body.decode("utf-8"))
     except UnicodeDecodeError as exc:
         raise InvalidRequestError(f"the body is not valid UTF-8 at byte {exc.start}") from exc
     except json.JSONDecodeError as exc:
@@ -102,6 +96,15 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) < len(pairs):
         raise InvalidRequestError("an object holds the same key twice; which one is meant?")
     return value
+
+
+# json.loads with options of its own makes a decoder per call: 3 us of the 22 that a small request takes to be read.
+_decode = json.JSONDecoder(
+    parse_constant=_refuse_constant,
+    parse_float=_finite,
+    parse_int=_short_int,
+    object_pairs_hook=_without_duplicates,
+).decode
 
 
 def _check_depth(value: object) -> None:

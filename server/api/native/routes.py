@@ -7,25 +7,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ....engine.errors import InvalidRequestError
-from ....engine.sampling_params import SamplingParams
 from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
-from ...http.json_body import read_json
 from ...http.json_response import JsonResponse, PiecesResponse, dump_pieces
 from ...http.openapi import path_parameter, request_body
 from ...jobs.job import Job
 from ...jobs.result_store import seq_id_of
 from ...service import Service, service_of
-from ..fields import event_id, take_bool, take_prompt, take_user
-from ..response_format import read_response_format
-from ..streaming import stream
+from ..request_model import read_request
+from ..streaming import event_id, stream
+from .request import GenerateRequest
 from .response import result_object
 from .stream import NativeStreamWriter
 
 router = APIRouter(tags=["native"])
 
 MAX_WAIT_S = 60.0
-DEFAULTS = {"default_max_tokens": 64}
 SEQ_ID = path_parameter("seq_id")
 
 
@@ -33,21 +30,16 @@ SEQ_ID = path_parameter("seq_id")
 async def generate(request: Request) -> Response:
     """Submit a prompt: 202 with the id to ask for, or with `"stream": true` the events at once."""
     service = service_of(request)
-    fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
-    service.check_model(fields.pop("model", None))
-    is_stream = take_bool(fields, "stream")
-    user = take_user(fields)
-    prompt = take_prompt(fields)
-    read_response_format(fields)
-    params = SamplingParams.from_fields(fields, defaults=DEFAULTS)
+    body = await read_request(request, GenerateRequest)
+    params = body.sampling()
     job = service.new_job(params, owner=owner_of(request))
     service.results.add(job)
     try:
-        await service.submit(job, prompt, params, user=user)
+        await service.submit(job, body.prompt, params, user=body.user)
     except BaseException:
         service.results.forget(job)
         raise
-    return _stream_of_submitted(service, job) if is_stream else _accepted(job)
+    return _stream_of_submitted(service, job) if body.stream else _accepted(job)
 
 
 @router.get("/result/{seq_id}", openapi_extra=SEQ_ID)

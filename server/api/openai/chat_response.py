@@ -9,20 +9,20 @@ from ....engine.chat.answer_parts import Piece, read_whole
 from ....engine.outputs import CompletionOutput, OutputDelta, TokenLogprobs
 from ...http.json_response import dumps, quoted
 from ...jobs.job import Job
-from ..chat_request import AnswerForm
+from ..answer_format import AnswerFormat
 from ..native.response import prompt_logprobs
 from .response import Head, ResponseBuilder, TokenText, ending, full_usage, scored_token
 
 
 class ChatResponseBuilder(ResponseBuilder):
-    """`form` says how answers are taken apart."""
+    """`answer` says how answers are taken apart."""
 
     kind = "chat.completion"
     chunk_kind = "chat.completion.chunk"
 
-    def __init__(self, head: Head, token_text: TokenText, *, include_usage: bool = False, form: AnswerForm) -> None:
+    def __init__(self, head: Head, token_text: TokenText, *, include_usage: bool = False, answer: AnswerFormat) -> None:
         super().__init__(head, token_text, include_usage=include_usage)
-        self._form = form
+        self._answer = answer
         self._readers: dict[int, AnswerReader] = {}  # of the choices that are streamed
         self._calling: set[int] = set()  # choices that have called something
 
@@ -35,8 +35,8 @@ class ChatResponseBuilder(ResponseBuilder):
     def usage(self, jobs: Sequence[Job]) -> dict[str, Any]:
         """The tokens of the answer, and how many of them were reasoning."""
         usage = full_usage(jobs)
-        if self._form.thinks:
-            count = sum(num_reasoning_tokens(job, self._form) for job in jobs)
+        if self._answer.thinks:
+            count = sum(num_reasoning_tokens(job, self._answer) for job in jobs)
             usage["completion_tokens_details"] = {"reasoning_tokens": count}
         return usage
 
@@ -47,7 +47,7 @@ class ChatResponseBuilder(ResponseBuilder):
 
     def choice(self, index: int, output: CompletionOutput, job: Job) -> dict[str, Any]:
         """A message."""
-        pieces = [] if self._form.is_plain else read_whole(self._form.reader(), output.text)
+        pieces = [] if self._answer.is_plain else read_whole(self._answer.reader(), output.text)
         message = {"role": "assistant", "content": output.text, "refusal": None}
         if pieces:
             message |= _message(pieces)
@@ -58,7 +58,7 @@ class ChatResponseBuilder(ResponseBuilder):
 
     def chunk(self, index: int, delta: OutputDelta, *, text_offset: int) -> str | None:
         """One event's chunk; none for text that is held back until more of it is known."""
-        if self._form.is_plain:
+        if self._answer.is_plain:
             return super().chunk(index, delta, text_offset=text_offset)
         content = self._delta(index, delta)
         is_last = delta.finish_reason is not None
@@ -81,7 +81,7 @@ class ChatResponseBuilder(ResponseBuilder):
     def _delta(self, index: int, delta: OutputDelta) -> dict[str, Any]:
         reader = self._readers.get(index)
         if reader is None:
-            reader = self._readers[index] = self._form.reader()
+            reader = self._readers[index] = self._answer.reader()
         pieces = reader.push(delta.text)
         if delta.finish_reason is not None:
             pieces += reader.finish()
@@ -95,9 +95,9 @@ class ChatResponseBuilder(ResponseBuilder):
         return {"content": (scored_token(item, self._token_text) for item in items), "refusal": None}
 
 
-def num_reasoning_tokens(job: Job, form: AnswerForm) -> int:
+def num_reasoning_tokens(job: Job, answer: AnswerFormat) -> int:
     """Tokens up to the end of the reasoning, over the job's outputs."""
-    readers = [form.reader() for _ in job.outputs]
+    readers = [answer.reader() for _ in job.outputs]
     count = 0
     for event in job.events:
         readers[event.index].push(event.text)

@@ -17,17 +17,16 @@ from ....engine.errors import InvalidRequestError
 from ....engine.sampling_params import SamplingParams
 from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
-from ...http.json_body import read_json
 from ...http.json_response import JsonResponse, PiecesResponse, dump_pieces
 from ...http.openapi import path_parameter, request_body
 from ...jobs.job import Job, Signal, raise_failure
 from ...service import Service, service_of
-from ..chat_request import chat_prompt, constrained, take_chat
-from ..fields import take_prompts, take_user
+from ..answer_format import chat_prompt, constrained
+from ..request_model import read_request
 from ..streaming import stream
 from .chat_response import ChatResponseBuilder
 from .completion_response import CompletionResponseBuilder
-from .request import StreamOptions, chat_params, completion_params, in_chat_words, take_echo, take_stream_options
+from .request import ChatCompletionRequest, CompletionRequest, OpenAIRequest
 from .response import Head, ResponseBuilder
 from .stream import OpenAIStreamWriter
 
@@ -52,62 +51,51 @@ async def model(request: Request) -> Response:
 async def completions(request: Request) -> Response:
     """Continue one or more prompts."""
     service = service_of(request)
-    fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
-    service.check_model(fields.pop("model", None))
-    options = take_stream_options(fields)
-    user = take_user(fields)
-    prompts = take_prompts(fields)
-    echo = take_echo(fields)
-    params = completion_params(fields)
+    body = await read_request(request, CompletionRequest)
+    params, echo = body.params(), body.echoed()
     builder = CompletionResponseBuilder(
         _head(service, "cmpl-"),
         service.token_text,
-        include_usage=options.include_usage,
+        include_usage=body.include_usage,
         echo=echo,
         prompt_text=service.prompt_text,
     )
-    return await _answer(request, builder, prompts, params, options, user=user, keeps_prompt=echo.is_wanted)
+    return await _answer(request, body, builder, body.prompt, params, keeps_prompt=echo.is_wanted)
 
 
 @router.post("/chat/completions", openapi_extra=request_body(messages=[{"role": "user", "content": "Hello"}]))
 async def chat_completions(request: Request) -> Response:
     """Answer in a conversation."""
     service = service_of(request)
-    fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
-    service.check_model(fields.pop("model", None))
-    options = take_stream_options(fields)
-    user = take_user(fields)
-    chat = take_chat(fields)
-    with in_chat_words(fields):
-        params = chat_params(fields)
-        prompt, form = await chat_prompt(service, chat)
-        builder = ChatResponseBuilder(
-            _head(service, "chatcmpl-"), service.token_text, include_usage=options.include_usage, form=form
-        )
-        return await _answer(request, builder, [prompt], constrained(params, form), options, user=user)
+    body = await read_request(request, ChatCompletionRequest)
+    chat, params = body.chat(), body.params()
+    prompt, answer = await chat_prompt(service, chat)
+    builder = ChatResponseBuilder(
+        _head(service, "chatcmpl-"), service.token_text, include_usage=body.include_usage, answer=answer
+    )
+    return await _answer(request, body, builder, [prompt], constrained(params, answer))
 
 
 async def _answer(
     request: Request,
+    body: OpenAIRequest,
     builder: ResponseBuilder,
     prompts: Sequence[Any],
     params: SamplingParams,
-    options: StreamOptions,
     *,
-    user: str,
     keeps_prompt: bool = False,
 ) -> Response:
     service = service_of(request)
-    if options.stream and params.prompt_logprobs is not None and not keeps_prompt:
+    if body.stream and params.prompt_logprobs is not None and not keeps_prompt:
         raise InvalidRequestError("prompt_logprobs goes with stream false only", param="prompt_logprobs")
     changed = Signal()
     owner = owner_of(request)
     jobs = [service.new_job(params, owner=owner, changed=changed, keeps_prompt=keeps_prompt) for _ in prompts]
     try:
         for job, prompt in zip(jobs, prompts, strict=True):
-            await service.submit(job, prompt, params, user=user)
-        if options.stream:
-            writer = OpenAIStreamWriter(builder, jobs, include_usage=options.include_usage)
+            await service.submit(job, prompt, params, user=body.user)
+        if body.stream:
+            writer = OpenAIStreamWriter(builder, jobs, include_usage=body.include_usage)
             return stream(jobs, writer, on_disconnect=lambda: service.abort(*jobs))
         await unless_disconnected(request.receive, _all_ended(jobs))
     except BaseException:  # refused half-way, or a disconnect

@@ -13,9 +13,9 @@ from ...jobs.result_store import ID_PREFIX
 from ..openai.response import TokenText, scored_token
 from ..streaming import MAX_BATCH
 from .output_items import Event, OutputItems
-from .request import ResponseForm, form_of
+from .request import StoredRequest, stored_request
 
-_NATIVE = ResponseForm(repeated={"tools": [], "tool_choice": "auto", "parallel_tool_calls": True, "metadata": {}})
+_NATIVE = StoredRequest(repeated={"tools": [], "tool_choice": "auto", "parallel_tool_calls": True, "metadata": {}})
 _FINAL_EVENTS = {"completed": "completed", "failed": "failed"}  # all other ends: incomplete
 
 
@@ -36,9 +36,9 @@ class ResponseLife:
 
     def __init__(self, job: Job, token_text: TokenText) -> None:
         self._job = job
-        self._form = form_of(job) or _NATIVE
+        self._request = stored_request(job) or _NATIVE
         self._token_text = token_text
-        self._reader = self._form.answer.reader()
+        self._reader = self._request.answer.reader()
         self._output = OutputItems(job.seq_id)
         self._held: list[dict[str, Any]] = []  # logprobs of text that is held back
         self._num_reasoning_tokens = 0
@@ -46,8 +46,8 @@ class ResponseLife:
 
     def begin(self) -> list[Event]:
         """What comes before any output."""
-        waiting = self.response(status="queued" if self._form.is_background else "in_progress")
-        kinds = ["created", "queued"] if self._form.is_background else ["created"]
+        waiting = self.response(status="queued" if self._request.is_background else "in_progress")
+        kinds = ["created", "queued"] if self._request.is_background else ["created"]
         events: list[Event] = [{"type": f"response.{kind}", "response": waiting} for kind in kinds]
         events.append({"type": "response.in_progress", "response": self.response(status="in_progress")})
         return self._numbered(events)
@@ -58,7 +58,7 @@ class ResponseLife:
             return []
         pieces = self._reader.push(delta.text)
         self._num_reasoning_tokens += len(delta.token_ids) if self._reader.is_thinking else 0
-        if self._form.has_logprobs:
+        if self._request.has_logprobs:
             self._held += [scored_token(item, self._token_text) for item in delta.logprobs or ()]
         logprobs, self._held = (self._held, []) if pieces else ((), self._held)
         return self._numbered(self._output.push(pieces, logprobs=logprobs))
@@ -86,7 +86,7 @@ class ResponseLife:
             "incomplete_details": {"reason": "max_output_tokens"} if current == "incomplete" else None,
             "output": [] if status else self._output.items,
             "usage": self._usage() if is_over else None,
-            **self._form.repeated,
+            **self._request.repeated,
         }
 
     def _status(self) -> str:
@@ -113,13 +113,13 @@ class ResponseLife:
 
 async def conversation_of(job: Job, token_text: TokenText) -> list[Message]:
     """What was said up to the end of this response, to go on from there. Raises InvalidRequestError."""
-    form = form_of(job)
-    if form is None or not job.finished:
-        what = "that response is not finished yet" if form is not None else "that was not made by /v1/responses"
+    request = stored_request(job)
+    if request is None or not job.finished:
+        what = "that response is not finished yet" if request is not None else "that was not made by /v1/responses"
         raise InvalidRequestError(f"previous_response_id: {what}", param="previous_response_id")
     output = (await response_object(job, token_text))["output"]
     try:
-        return [*form.messages, *read_items(output)]
+        return [*request.messages, *read_items(output)]
     except InvalidRequestError as exc:
         raise InvalidRequestError(
             "previous_response_id: that response ends within a call; it cannot be gone on with",

@@ -13,16 +13,15 @@ from ....engine.errors import InvalidRequestError
 from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
 from ...http.errors import ResultNotFoundError
-from ...http.json_body import read_json
 from ...http.json_response import JsonResponse, PiecesResponse, dump_pieces
 from ...http.openapi import path_parameter, request_body
 from ...jobs.job import Job, raise_failure
 from ...jobs.result_store import ID_PREFIX, seq_id_of
 from ...service import Service, service_of
-from ..chat_request import chat_prompt, constrained
-from ..fields import event_id, take_user
-from ..streaming import stream
-from .request import ResponseRequest, form_of, in_response_words, refuse_foreign, take_response
+from ..answer_format import chat_prompt, constrained
+from ..request_model import read_request
+from ..streaming import event_id, stream
+from .request import ResponsesRequest, stored_request
 from .response import ResponseLife, conversation_of, response_object
 from .stream import ResponsesStreamWriter
 
@@ -36,32 +35,29 @@ RESPONSE_ID = path_parameter("response_id")
 async def create(request: Request) -> Response:
     """Answer at once, as a stream, or in the background."""
     service = service_of(request)
-    fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
-    service.check_model(fields.pop("model", None))
-    refuse_foreign(fields)
-    user = take_user(fields)
-    previous_id = fields.pop("previous_response_id", None)
-    earlier = [] if previous_id is None else await conversation_of(_previous(request, previous_id), service.token_text)
-    with in_response_words():
-        asked = take_response(fields, earlier=earlier, previous_id=previous_id)
-        job = await _submitted(service, asked, owner=owner_of(request), user=user)
-    if asked.stream:
+    body = await read_request(request, ResponsesRequest)
+    job = await _submitted(request, service, body)
+    if body.stream:
         return _stream(service, job, after=-1)
-    if not asked.form.is_background:
+    if not body.background:
         await _wait(request, service, job)
     return await _object(service, job)
 
 
-async def _submitted(service: Service, asked: ResponseRequest, *, owner: str, user: str) -> Job:
+async def _submitted(request: Request, service: Service, body: ResponsesRequest) -> Job:
     """The job of this request, kept from now on if it is to be."""
-    prompt, answer = await chat_prompt(service, asked.chat)
-    params = constrained(asked.params, answer)
-    job = service.new_job(params, owner=owner)
-    job.attach(dataclasses.replace(asked.form, answer=answer))
-    if asked.form.is_stored:
+    previous_id = body.previous_response_id
+    earlier = [] if previous_id is None else await conversation_of(_previous(request, previous_id), service.token_text)
+    messages = body.messages(earlier)
+    chat, params = body.chat(messages), body.params()
+    prompt, answer = await chat_prompt(service, chat, name="input")
+    job = service.new_job(params, owner=owner_of(request))
+    job.attach(dataclasses.replace(body.stored(messages, params), answer=answer))
+    params = constrained(params, answer)
+    if body.store:
         service.results.add(job)
     try:
-        await service.submit(job, prompt, params, user=user)
+        await service.submit(job, prompt, params, user=body.user)
     except BaseException:
         service.results.forget(job)
         raise
@@ -104,9 +100,7 @@ def _job(request: Request) -> Job:
     return service_of(request).results.get(seq_id, owner=owner_of(request))
 
 
-def _previous(request: Request, previous_id: object) -> Job:
-    if not isinstance(previous_id, str):
-        raise InvalidRequestError("previous_response_id must be a string", param="previous_response_id")
+def _previous(request: Request, previous_id: str) -> Job:
     try:
         return service_of(request).results.get(seq_id_of(previous_id), owner=owner_of(request))
     except ResultNotFoundError as exc:
@@ -134,8 +128,8 @@ async def _object(service: Service, job: Job) -> Response:
 
 def _stream(service: Service, job: Job, *, after: int, is_owned: bool = True) -> Response:
     """The job's events; if this stream owns it, a disconnect ends a job that does not run in the background."""
-    form = form_of(job)
-    ends_it = is_owned and form is not None and not form.is_background
+    asked = stored_request(job)
+    ends_it = is_owned and asked is not None and not asked.is_background
     return stream(
         [job],
         ResponsesStreamWriter(ResponseLife(job, service.token_text), after=after),

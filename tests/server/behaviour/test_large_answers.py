@@ -11,7 +11,7 @@ import pytest
 from serving import parse_events
 
 from splitfuse.engine.outputs import CompletionOutput, OutputDelta, RequestMetrics, TokenLogprobs
-from splitfuse.server.api.chat_request import AnswerForm
+from splitfuse.server.api.answer_format import AnswerFormat
 from splitfuse.server.api.openai.chat_response import ChatResponseBuilder
 from splitfuse.server.api.openai.completion_response import CompletionResponseBuilder
 from splitfuse.server.api.openai.request import Echo
@@ -136,7 +136,7 @@ async def test_a_large_openai_answer_lets_others_have_their_turn(served, monkeyp
 def test_a_choice_is_the_same_whole_and_in_a_chunk(kind):
     items = [TokenLogprobs(97 + number, -0.5, ((98, -1.0), (300, -2.0))) for number in range(3)]
     head = Head(id="i", model="m", created=1)
-    more = {"form": AnswerForm()}
+    more = {"answer": AnswerFormat()}
     if kind is CompletionResponseBuilder:
         more = {"echo": Echo(is_wanted=False, is_all=False), "prompt_text": str}
     shape = kind(head, lambda token_id: chr(token_id) * 2, **more)
