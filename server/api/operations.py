@@ -6,18 +6,18 @@ from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import SkipValidation
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from ...engine.chat.messages import read_messages
 from ...engine.checks import check_token_ids
 from ...engine.errors import InvalidRequestError
 from ..http.errors import NotReadyError, describe
 from ..http.json_response import JsonResponse
-from ..http.openapi import request_body
 from ..service import service_of
 from ..version import package_version
 from .answer_format import chat_prompt
 from .chat_request import ChatFields, ChatMessage
+from .openapi import ALWAYS, BODY, operation
 from .prompt import Tokens
 from .request_model import ModelName, RequestModel, read_request
 
@@ -41,7 +41,7 @@ class DetokenizeRequest(RequestModel):
 
 
 @router.head("/health", include_in_schema=False)
-@router.get("/health")
+@router.get("/health", **operation(answers={200: "The engine makes progress."}, errors=(*ALWAYS, 503)))
 async def health(request: Request) -> Response:
     """200 while the engine makes progress; it may be draining."""
     service = service_of(request)
@@ -53,7 +53,7 @@ async def health(request: Request) -> Response:
 
 
 @router.head("/ready", include_in_schema=False)
-@router.get("/ready")
+@router.get("/ready", **operation(answers={200: "New work is taken."}, errors=(*ALWAYS, 503)))
 async def ready(request: Request) -> Response:
     """200 while new work is taken."""
     service = service_of(request)
@@ -63,19 +63,19 @@ async def ready(request: Request) -> Response:
 
 
 @router.head("/version", include_in_schema=False)
-@router.get("/version")
+@router.get("/version", **operation(answers={200: "The version."}, errors=ALWAYS))
 async def version() -> Response:
     """The version of splitfuse."""
     return JsonResponse({"version": package_version()})
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=PlainTextResponse, **operation(answers={200: "Prometheus' text format."}))
 async def metrics(request: Request) -> Response:
     """What Prometheus scrapes."""
     return Response(service_of(request).metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
 
-@router.get("/stats")
+@router.get("/stats", **operation(answers={200: "The snapshot."}))
 async def stats(request: Request) -> Response:
     """A snapshot of requests, blocks and the last steps."""
     service = service_of(request)
@@ -89,7 +89,15 @@ async def stats(request: Request) -> Response:
     return JsonResponse(about | service.engine_stats())
 
 
-@router.post("/tokenize", openapi_extra=request_body(prompt="Once upon a time"))
+@router.post(
+    "/tokenize",
+    **operation(
+        answers={200: "`tokens`, their `count` and the server's `max_model_len`."},
+        errors=BODY,
+        body=TokenizeRequest,
+        example={"prompt": "Once upon a time"},
+    ),
+)
 async def tokenize(request: Request) -> Response:
     """The token ids of a prompt, or of messages in the chat template."""
     service = service_of(request)
@@ -103,7 +111,12 @@ async def tokenize(request: Request) -> Response:
     return JsonResponse({"tokens": tokens, "count": len(tokens), "max_model_len": service.engine.max_model_len})
 
 
-@router.post("/detokenize", openapi_extra=request_body(tokens=[1, 2, 3]))
+@router.post(
+    "/detokenize",
+    **operation(
+        answers={200: "The text, as `prompt`."}, errors=BODY, body=DetokenizeRequest, example={"tokens": [5, 6, 7]}
+    ),
+)
 async def detokenize(request: Request) -> Response:
     """The text of token ids, special tokens included."""
     service = service_of(request)

@@ -33,6 +33,8 @@ def _shown(schema: Schema, model: "type[RequestModel]") -> None:
     properties = schema.setdefault("properties", {})
     for name, shown in properties.items():
         shown.pop("title", None)
+        if shown.get("default", False) is None:
+            del shown["default"]
         if name not in schema.get("required", ()):
             properties[name] = nullable(shown)
     properties |= {name: {"description": "Accepted; nothing is done with it."} for name in model.ignored}

@@ -10,10 +10,10 @@ from ....engine.errors import InvalidRequestError
 from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
 from ...http.json_response import JsonResponse, PiecesResponse, dump_pieces
-from ...http.openapi import path_parameter, request_body
 from ...jobs.job import Job
 from ...jobs.result_store import seq_id_of
 from ...service import Service, service_of
+from ..openapi import GENERATION, KEYED, events, operation, parameter
 from ..request_model import read_request
 from ..streaming import event_id, stream
 from .request import GenerateRequest
@@ -23,10 +23,36 @@ from .stream import NativeStreamWriter
 router = APIRouter(tags=["native"])
 
 MAX_WAIT_S = 60.0
-SEQ_ID = path_parameter("seq_id")
+SEQ_ID = parameter("seq_id", "The id that POST /generate gave.", place="path")
+WAIT = parameter("wait", "Answer when it is complete or after so many seconds.", type="number", minimum=0, maximum=60)
+STARTING_AFTER = parameter("starting_after", "The last event that the reader has.", type="integer", minimum=0)
+LAST_EVENT_ID = parameter(
+    "Last-Event-ID", "The same, from browsers; it wins.", place="header", type="integer", minimum=0
+)
 
 
-@router.post("/generate", openapi_extra=request_body(prompt="Once upon a time", max_tokens=32, stream=False))
+_EVENTS = """id: 0
+event: token
+data: {"index": 0, "text": " there", "token_ids": [421]}
+
+id: 1
+event: done
+data: {…the result…}
+"""
+_STREAM = events("`token` events, then `done` with the result, or `error`; a comment every 15 s of silence.", _EVENTS)
+_RESULT = "The result: partial while it runs, the same for as long as it is kept."
+_LOOKUP = (*KEYED, 404)
+
+
+@router.post(
+    "/generate",
+    **operation(
+        answers={202: "Accepted: where to look, as `result_url` and `stream_url`.", 200: _STREAM},
+        errors=GENERATION,
+        body=GenerateRequest,
+        example={"prompt": "Once upon a time", "max_tokens": 32, "stream": False},
+    ),
+)
 async def generate(request: Request) -> Response:
     """Submit a prompt: 202 with the id to ask for, or with `"stream": true` the events at once."""
     service = service_of(request)
@@ -42,7 +68,10 @@ async def generate(request: Request) -> Response:
     return _stream_of_submitted(service, job) if body.stream else _accepted(job)
 
 
-@router.get("/result/{seq_id}", openapi_extra=SEQ_ID)
+@router.get(
+    "/result/{seq_id}",
+    **operation(answers={200: _RESULT}, errors=_LOOKUP, parameters=[SEQ_ID, WAIT]),
+)
 async def result(request: Request) -> Response:
     """The result so far; `?wait=30` answers when it is complete or after so many seconds."""
     wait_s = _wait_s(request)
@@ -54,7 +83,10 @@ async def result(request: Request) -> Response:
     return PiecesResponse(await dump_pieces(result_object(job)))
 
 
-@router.get("/result/{seq_id}/stream", openapi_extra=SEQ_ID)
+@router.get(
+    "/result/{seq_id}/stream",
+    **operation(answers={200: _STREAM}, errors=_LOOKUP, parameters=[SEQ_ID, STARTING_AFTER, LAST_EVENT_ID]),
+)
 async def result_stream(request: Request) -> Response:
     """The events from the beginning, or after Last-Event-ID or `?starting_after=N`. A disconnect cancels nothing."""
     after = _starting_after(request)
@@ -62,7 +94,10 @@ async def result_stream(request: Request) -> Response:
     return stream([job], NativeStreamWriter(job, first_id=after + 1), first_id=after + 1)
 
 
-@router.delete("/result/{seq_id}", openapi_extra=SEQ_ID)
+@router.delete(
+    "/result/{seq_id}",
+    **operation(answers={200: "What it was before: its `status`."}, errors=_LOOKUP, parameters=[SEQ_ID]),
+)
 async def delete(request: Request) -> Response:
     """Cancel if it runs, and forget it."""
     service = service_of(request)

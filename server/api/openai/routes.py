@@ -18,10 +18,10 @@ from ....engine.sampling_params import SamplingParams
 from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
 from ...http.json_response import JsonResponse, PiecesResponse, dump_pieces
-from ...http.openapi import path_parameter, request_body
 from ...jobs.job import Job, Signal, raise_failure
 from ...service import Service, service_of
 from ..answer_format import chat_prompt, constrained
+from ..openapi import GENERATION, KEYED, events, operation, parameter
 from ..request_model import read_request
 from ..streaming import stream
 from .chat_response import ChatResponseBuilder
@@ -33,13 +33,20 @@ from .stream import OpenAIStreamWriter
 router = APIRouter(prefix="/v1", tags=["OpenAI shape"])
 
 
-@router.get("/models")
+@router.get("/models", **operation(answers={200: "A list of one."}, errors=(*KEYED, 503)))
 async def models(request: Request) -> Response:
     """The one model that is served."""
     return JsonResponse({"object": "list", "data": [_model(service_of(request))]})
 
 
-@router.get("/models/{name:path}", openapi_extra=path_parameter("name"))
+@router.get(
+    "/models/{name:path}",
+    **operation(
+        answers={200: "The model."},
+        errors=(*KEYED, 404, 503),
+        parameters=[parameter("name", "The served model's name.", place="path")],
+    ),
+)
 async def model(request: Request) -> Response:
     """The same by name; 404 for any other name."""
     service = service_of(request)
@@ -47,7 +54,22 @@ async def model(request: Request) -> Response:
     return JsonResponse(_model(service))
 
 
-@router.post("/completions", openapi_extra=request_body(prompt="Once upon a time", max_tokens=32))
+_CHUNKS = """data: {"id": "…", "object": "…", "created": 1, "model": "…", "choices": [{"index": 0, …}]}
+
+data: [DONE]
+"""
+_STREAMED = events("The answer, or with `stream` its chunks as events.", _CHUNKS, has_json=True)
+
+
+@router.post(
+    "/completions",
+    **operation(
+        answers={200: _STREAMED},
+        errors=GENERATION,
+        body=CompletionRequest,
+        example={"prompt": "Once upon a time", "max_tokens": 32},
+    ),
+)
 async def completions(request: Request) -> Response:
     """Continue one or more prompts."""
     service = service_of(request)
@@ -63,7 +85,15 @@ async def completions(request: Request) -> Response:
     return await _answer(request, body, builder, body.prompt, params, keeps_prompt=echo.is_wanted)
 
 
-@router.post("/chat/completions", openapi_extra=request_body(messages=[{"role": "user", "content": "Hello"}]))
+@router.post(
+    "/chat/completions",
+    **operation(
+        answers={200: _STREAMED},
+        errors=GENERATION,
+        body=ChatCompletionRequest,
+        example={"messages": [{"role": "user", "content": "Hello"}]},
+    ),
+)
 async def chat_completions(request: Request) -> Response:
     """Answer in a conversation."""
     service = service_of(request)

@@ -14,11 +14,11 @@ from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
 from ...http.errors import ResultNotFoundError
 from ...http.json_response import JsonResponse, PiecesResponse, dump_pieces
-from ...http.openapi import path_parameter, request_body
 from ...jobs.job import Job, raise_failure
 from ...jobs.result_store import ID_PREFIX, seq_id_of
 from ...service import Service, service_of
 from ..answer_format import chat_prompt, constrained
+from ..openapi import GENERATION, KEYED, events, operation, parameter
 from ..request_model import read_request
 from ..streaming import event_id, stream
 from .request import ResponsesRequest, stored_request
@@ -28,10 +28,25 @@ from .stream import ResponsesStreamWriter
 router = APIRouter(prefix="/v1/responses", tags=["OpenAI shape"])
 
 CANCEL_S = 10.0
-RESPONSE_ID = path_parameter("response_id")
+RESPONSE_ID = parameter("response_id", "The response's id.", place="path")
 
 
-@router.post("", openapi_extra=request_body(input="Hello", max_output_tokens=32))
+_EVENTS = """event: response.output_text.delta
+data: {"type": "response.output_text.delta", "item_id": "msg_…", "delta": "Hi", …, "sequence_number": 4}
+"""
+_STREAMED = events("The response, or with `stream` the events of its life.", _EVENTS, has_json=True)
+_LOOKUP = (*KEYED, 404)
+
+
+@router.post(
+    "",
+    **operation(
+        answers={200: _STREAMED},
+        errors=GENERATION,
+        body=ResponsesRequest,
+        example={"input": "Hello", "max_output_tokens": 32},
+    ),
+)
 async def create(request: Request) -> Response:
     """Answer at once, as a stream, or in the background."""
     service = service_of(request)
@@ -64,7 +79,18 @@ async def _submitted(request: Request, service: Service, body: ResponsesRequest)
     return job
 
 
-@router.get("/{response_id}", openapi_extra=RESPONSE_ID)
+@router.get(
+    "/{response_id}",
+    **operation(
+        answers={200: _STREAMED},
+        errors=_LOOKUP,
+        parameters=[
+            RESPONSE_ID,
+            parameter("stream", "Whether events are wanted.", type="boolean"),
+            parameter("starting_after", "The last event that the reader has.", type="integer", minimum=0),
+        ],
+    ),
+)
 async def retrieve(request: Request) -> Response:
     """The response as it stands; with `?stream=true` its events, after `starting_after` if that is given."""
     service = service_of(request)
@@ -75,7 +101,10 @@ async def retrieve(request: Request) -> Response:
     return _stream(service, job, after=event_id(after, name="starting_after") if after else -1, is_owned=False)
 
 
-@router.post("/{response_id}/cancel", openapi_extra=RESPONSE_ID)
+@router.post(
+    "/{response_id}/cancel",
+    **operation(answers={200: "The response as it ended."}, errors=_LOOKUP, parameters=[RESPONSE_ID]),
+)
 async def cancel(request: Request) -> Response:
     """Stop it if it runs; what there is stays."""
     service = service_of(request)
@@ -85,7 +114,10 @@ async def cancel(request: Request) -> Response:
     return await _object(service, job)
 
 
-@router.delete("/{response_id}", openapi_extra=RESPONSE_ID)
+@router.delete(
+    "/{response_id}",
+    **operation(answers={200: "Deleted."}, errors=_LOOKUP, parameters=[RESPONSE_ID]),
+)
 async def delete(request: Request) -> Response:
     """Stop it if it runs, and forget it."""
     service = service_of(request)

@@ -1,6 +1,7 @@
 """Health, readiness, metrics, stats, and the envelope of everything that is not there."""
 
 import asyncio
+import re
 
 import httpx
 import pytest
@@ -10,6 +11,7 @@ from serving import serving
 
 from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.outputs import StepStats
+from splitfuse.engine.sampling_params import FIELD_NAMES
 from splitfuse.server.app import build_app
 from splitfuse.server.metrics import Metrics
 from splitfuse.server.settings import Settings
@@ -167,6 +169,36 @@ async def test_documentation(served):
     assert {"/generate", "/result/{seq_id}", "/v1/chat/completions", "/metrics"} <= set(paths)
     assert "422" not in str(paths)
     assert paths["/result/{seq_id}"]["get"]["parameters"][0]["name"] == "seq_id"
+
+
+async def test_documentation_needs_no_other_host(served):
+    page = (await served.client.get("/docs")).text
+    assert "openapi.json" in page
+    assert not re.search(r"(https?:)?//[a-z]|src=|<link|@import", page)
+
+
+async def test_the_schema_shows_every_field_with_its_limits(served):
+    document = (await served.client.get("/openapi.json")).json()
+    schemas = document["components"]["schemas"]
+    for name, own in [
+        ("GenerateRequest", {"prompt", "stream", "user", "model", "response_format"}),
+        ("CompletionRequest", {"prompt", "echo", "best_of", "stream_options"}),
+        ("ChatCompletionRequest", {"messages", "tools", "max_completion_tokens", "top_logprobs"}),
+    ]:
+        assert set(schemas[name]["properties"]) >= FIELD_NAMES | own
+        assert schemas[name]["additionalProperties"] is False
+    assert schemas["GenerateRequest"]["properties"]["n"]["maximum"] == 64
+    for model in schemas:
+        assert f"#/components/schemas/{model}" in str(document), model
+    for method in document["paths"]["/generate"].values():
+        assert set(method["responses"]) == {"200", "202", "400", "401", "404", "408", "413", "429", "500", "503"}
+        assert "text/event-stream" in method["responses"]["200"]["content"]
+
+
+async def test_allow_names_all_methods_of_a_path(served):
+    for path, allow in [("/result/x", "DELETE, GET"), ("/v1/responses/x", "DELETE, GET"), ("/health", "GET, HEAD")]:
+        response = await served.client.put(path)
+        assert (response.status_code, response.headers["allow"]) == (405, allow)
 
 
 async def test_version(served):
