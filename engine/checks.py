@@ -75,9 +75,12 @@ def schemas_of(kind: Any) -> dict[str, Schema]:
 
 def nullable(schema: Schema) -> Schema:
     """The schema of what may be null, too."""
-    if "type" in schema:
-        return {**schema, "type": [schema["type"], "null"]}
-    return {"anyOf": [*schema["anyOf"], {"type": "null"}]} if set(schema) == {"anyOf"} else schema
+    null = {"type": "null"}
+    if "$ref" in schema:
+        return {"anyOf": [schema, null]}
+    if "anyOf" in schema:
+        return schema if null in schema["anyOf"] else {**schema, "anyOf": [*schema["anyOf"], null]}
+    return {**schema, "type": [schema["type"], "null"]} if isinstance(schema.get("type"), str) else schema
 
 
 def _about(default: object, description: str) -> Schema:

@@ -4,8 +4,8 @@ import asyncio
 import dataclasses
 from dataclasses import dataclass, field
 
-from ...engine.chat.answer_parser import AnswerReader, call_reader, detected_style
-from ...engine.chat.reasoning_parser import CLOSING, OPENING, ThinkingReader
+from ...engine.chat.answer_parser import AnswerParser, call_reader, detected_style
+from ...engine.chat.reasoning_parser import CLOSING, OPENING, ReasoningParser
 from ...engine.chat.template import ChatTemplate
 from ...engine.chat.tools import Tool
 from ...engine.checks import check_text
@@ -34,10 +34,10 @@ class AnswerFormat:
         """Whether an answer is content and nothing else."""
         return self.style is None and not self.thinks
 
-    def reader(self) -> AnswerReader:
+    def reader(self) -> AnswerParser:
         """A reader of one answer."""
-        return AnswerReader(
-            ThinkingReader(is_open=self.is_open) if self.thinks else None,
+        return AnswerParser(
+            ReasoningParser(is_open=self.is_open) if self.thinks else None,
             None if self.style is None else call_reader(self.style, self.tools),
             max_calls=self.max_calls,
         )

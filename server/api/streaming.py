@@ -15,7 +15,7 @@ from ..jobs.job import Job
 
 PING = b": ping\n\n"
 PING_S = 15.0
-# Most events of a job in one write: a re-attached reader gets a long answer in slices, so that others get their turn.
+# Most events of a job in one write: a re-attached reader gets a long answer in slices, other streams run in between.
 MAX_BATCH = 512
 
 

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from ....engine.errors import InvalidRequestError
 from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
-from ...http.json_response import JsonResponse, PiecesResponse, dump_pieces
+from ...http.json_response import JsonResponse, SlicedResponse, dump_slices
 from ...jobs.job import Job
 from ...jobs.result_store import seq_id_of
 from ...service import Service, service_of
@@ -80,7 +80,7 @@ async def result(request: Request) -> Response:
         await unless_disconnected(request.receive, job.wait(wait_s))
     if job.finished:
         job.was_read.set()
-    return PiecesResponse(await dump_pieces(result_object(job)))
+    return SlicedResponse(await dump_slices(result_object(job)))
 
 
 @router.get(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ....engine.outputs import OutputDelta
 from ...http.errors import Problem, describe
-from ...http.json_response import dump_pieces, dumps
+from ...http.json_response import dump_slices, dumps
 from ...http.sse import frame
 from ...jobs.job import Job
 from .response import event_json, result_object
@@ -36,7 +36,7 @@ class NativeStreamWriter:
             error = dumps(describe(failure).envelope())
             return [frame(error, event="error", event_id=num_events).encode("ascii")]
         head, tail = frame("\0", event="done", event_id=num_events).encode("ascii").split(b"\0")
-        slices = await dump_pieces(result_object(self._job))
+        slices = await dump_slices(result_object(self._job))
         slices[0] = head + slices[0]
         slices[-1] += tail
         return slices

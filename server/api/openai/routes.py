@@ -17,7 +17,7 @@ from ....engine.errors import InvalidRequestError
 from ....engine.sampling_params import SamplingParams
 from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
-from ...http.json_response import JsonResponse, PiecesResponse, dump_pieces
+from ...http.json_response import JsonResponse, SlicedResponse, dump_slices
 from ...jobs.job import Job, Signal, raise_failure
 from ...service import Service, service_of
 from ..answer_format import chat_prompt, constrained
@@ -30,7 +30,7 @@ from .request import ChatCompletionRequest, CompletionRequest, OpenAIRequest
 from .response import Head, ResponseBuilder
 from .stream import OpenAIStreamWriter
 
-router = APIRouter(prefix="/v1", tags=["OpenAI shape"])
+router = APIRouter(prefix="/v1", tags=["OpenAI"])
 
 
 @router.get("/models", **operation(answers={200: "A list of one."}, errors=(*KEYED, 503)))
@@ -132,7 +132,7 @@ async def _answer(
         service.abort(*jobs)
         raise
     raise_failure(jobs)
-    return PiecesResponse(await dump_pieces(builder.answer(jobs)))
+    return SlicedResponse(await dump_slices(builder.answer(jobs)))
 
 
 async def _all_ended(jobs: Sequence[Job]) -> None:

@@ -25,14 +25,14 @@ async def response_object(job: Job, token_text: TokenText) -> dict[str, Any]:
     for number, event in enumerate(job.events):
         life.push(event)
         if number % MAX_BATCH == MAX_BATCH - 1:
-            await asyncio.sleep(0)  # others get their turn
+            await asyncio.sleep(0)  # other tasks run
     if job.finished:
         life.end()
     return life.response()
 
 
 class ResponseLife:
-    """Follows one job. Told the same events it tells the same, with the same sequence numbers."""
+    """Follows one job. The same deltas give the same events, with the same sequence numbers."""
 
     def __init__(self, job: Job, token_text: TokenText) -> None:
         self._job = job
@@ -54,14 +54,14 @@ class ResponseLife:
 
     def push(self, delta: OutputDelta) -> list[Event]:
         """What an event of the job's brings."""
-        if delta.index:  # a job that came by another door may have several outputs
+        if delta.index:  # a job that came by another API may have several outputs
             return []
-        pieces = self._reader.push(delta.text)
+        parts = self._reader.push(delta.text)
         self._num_reasoning_tokens += len(delta.token_ids) if self._reader.is_thinking else 0
         if self._request.has_logprobs:
             self._held += [scored_token(item, self._token_text) for item in delta.logprobs or ()]
-        logprobs, self._held = (self._held, []) if pieces else ((), self._held)
-        return self._numbered(self._output.push(pieces, logprobs=logprobs))
+        logprobs, self._held = (self._held, []) if parts else ((), self._held)
+        return self._numbered(self._output.push(parts, logprobs=logprobs))
 
     def end(self) -> list[Event]:
         """The end of the output, and of the response."""
@@ -122,6 +122,6 @@ async def conversation_of(job: Job, token_text: TokenText) -> list[Message]:
         return [*request.messages, *read_items(output)]
     except InvalidRequestError as exc:
         raise InvalidRequestError(
-            "previous_response_id: that response ends within a call; it cannot be gone on with",
+            "previous_response_id: that response ends within a call; it cannot be continued",
             param="previous_response_id",
         ) from exc

@@ -13,7 +13,7 @@ from ....engine.errors import InvalidRequestError
 from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
 from ...http.errors import ResultNotFoundError
-from ...http.json_response import JsonResponse, PiecesResponse, dump_pieces
+from ...http.json_response import JsonResponse, SlicedResponse, dump_slices
 from ...jobs.job import Job, raise_failure
 from ...jobs.result_store import ID_PREFIX, seq_id_of
 from ...service import Service, service_of
@@ -25,7 +25,7 @@ from .request import ResponsesRequest, stored_request
 from .response import ResponseLife, conversation_of, response_object
 from .stream import ResponsesStreamWriter
 
-router = APIRouter(prefix="/v1/responses", tags=["OpenAI shape"])
+router = APIRouter(prefix="/v1/responses", tags=["OpenAI"])
 
 CANCEL_S = 10.0
 RESPONSE_ID = parameter("response_id", "The response's id.", place="path")
@@ -155,7 +155,7 @@ async def _wait(request: Request, service: Service, job: Job) -> None:
 async def _object(service: Service, job: Job) -> Response:
     if job.finished:
         job.was_read.set()
-    return PiecesResponse(await dump_pieces(await response_object(job, service.token_text)))
+    return SlicedResponse(await dump_slices(await response_object(job, service.token_text)))
 
 
 def _stream(service: Service, job: Job, *, after: int, is_owned: bool = True) -> Response:
