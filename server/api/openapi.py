@@ -45,6 +45,7 @@ _ERRORS: dict[int, Schema] = {
 # Which of them a route can answer.
 ALWAYS = (400, 500)
 KEYED = (*ALWAYS, 401)
+LOOKUP = (*KEYED, 404)
 BODY = (*KEYED, 404, 408, 413, 503)
 GENERATION = (*BODY, 429)
 
@@ -67,8 +68,8 @@ def events(description: str, example: str, *, has_json: bool = False) -> Schema:
 
 
 def operation(
-    *,
     answers: Mapping[int, str | Schema],
+    *,
     errors: Sequence[int] = KEYED,
     body: type[RequestModel] | None = None,
     example: Mapping[str, Any] | None = None,

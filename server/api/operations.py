@@ -41,7 +41,7 @@ class DetokenizeRequest(RequestModel):
 
 
 @router.head("/health", include_in_schema=False)
-@router.get("/health", **operation(answers={200: "The engine makes progress."}, errors=(*ALWAYS, 503)))
+@router.get("/health", **operation({200: "The engine makes progress."}, errors=(*ALWAYS, 503)))
 async def health(request: Request) -> Response:
     """200 while the engine makes progress; it may be draining."""
     service = service_of(request)
@@ -53,7 +53,7 @@ async def health(request: Request) -> Response:
 
 
 @router.head("/ready", include_in_schema=False)
-@router.get("/ready", **operation(answers={200: "New work is taken."}, errors=(*ALWAYS, 503)))
+@router.get("/ready", **operation({200: "New work is taken."}, errors=(*ALWAYS, 503)))
 async def ready(request: Request) -> Response:
     """200 while new work is taken."""
     service = service_of(request)
@@ -63,19 +63,19 @@ async def ready(request: Request) -> Response:
 
 
 @router.head("/version", include_in_schema=False)
-@router.get("/version", **operation(answers={200: "The version."}, errors=ALWAYS))
+@router.get("/version", **operation({200: "The version."}, errors=ALWAYS))
 async def version() -> Response:
     """The version of splitfuse."""
     return JsonResponse({"version": package_version()})
 
 
-@router.get("/metrics", response_class=PlainTextResponse, **operation(answers={200: "Prometheus' text format."}))
+@router.get("/metrics", response_class=PlainTextResponse, **operation({200: "Prometheus' text format."}))
 async def metrics(request: Request) -> Response:
     """What Prometheus scrapes."""
     return Response(service_of(request).metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
 
-@router.get("/stats", **operation(answers={200: "The snapshot."}))
+@router.get("/stats", **operation({200: "The snapshot."}))
 async def stats(request: Request) -> Response:
     """A snapshot of requests, blocks and the last steps."""
     service = service_of(request)
@@ -92,7 +92,7 @@ async def stats(request: Request) -> Response:
 @router.post(
     "/tokenize",
     **operation(
-        answers={200: "`tokens`, their `count` and the server's `max_model_len`."},
+        {200: "`tokens`, their `count` and the server's `max_model_len`."},
         errors=BODY,
         body=TokenizeRequest,
         example={"prompt": "Once upon a time"},
@@ -113,9 +113,7 @@ async def tokenize(request: Request) -> Response:
 
 @router.post(
     "/detokenize",
-    **operation(
-        answers={200: "The text, as `prompt`."}, errors=BODY, body=DetokenizeRequest, example={"tokens": [5, 6, 7]}
-    ),
+    **operation({200: "The text, as `prompt`."}, errors=BODY, body=DetokenizeRequest, example={"tokens": [5, 6, 7]}),
 )
 async def detokenize(request: Request) -> Response:
     """The text of token ids, special tokens included."""

@@ -24,6 +24,7 @@ class NamedSchema(RequestModel):
 class _Format(RequestModel):
     type: Kind
     needed: ClassVar[tuple[str, ...]]  # for the type json_schema
+    name_: ClassVar[str]  # what a request calls it
 
     @model_validator(mode="before")
     @classmethod
@@ -42,36 +43,41 @@ class _Format(RequestModel):
             raise PydanticCustomError("format", "goes with the type json_schema only", {"name": min(given).rstrip("_")})
         return self
 
-    def _outputs(self, schema: dict[str, Any] | None, *, param: str) -> StructuredOutputs | None:
+    def structured_outputs(self) -> StructuredOutputs | None:
+        """The same in our words; None for text. Raises InvalidRequestError."""
         if self.type == "text":
             return None
-        if schema is None:
-            return StructuredOutputs(json_object=True, param=param)
-        return StructuredOutputs(json=schema, param=f"{param}.schema")
+        if self.type == "json_object":
+            return StructuredOutputs(json_object=True, param=self.name_)
+        schema, at = self._schema()
+        return StructuredOutputs(json=schema, param=f"{at}.schema")
+
+    def _schema(self) -> tuple[dict[str, Any] | None, str]:
+        """The schema, and where it stands."""
+        raise NotImplementedError
 
 
 class ResponseFormat(_Format):
     """What chat completions have, and all other routes take too."""
 
     needed = ("json_schema",)
+    name_ = "response_format"
     json_schema: NamedSchema | None = None
 
-    def structured_outputs(self) -> StructuredOutputs | None:
-        """The same in our words; None for text. Raises InvalidRequestError."""
-        if self.json_schema is None:
-            return self._outputs(None, param="response_format")
-        return self._outputs(self.json_schema.schema_, param="response_format.json_schema")
+    def _schema(self) -> tuple[dict[str, Any] | None, str]:
+        assert self.json_schema is not None  # _check_schema
+        return self.json_schema.schema_, "response_format.json_schema"
 
 
 class TextFormat(_Format):
     """What /v1/responses has, whose schema has no object of its own."""
 
     needed = ("name", "schema_")
+    name_ = "text.format"
     name: SchemaName | None = None
     schema_: dict[str, Any] | None = Field(None, alias="schema")
     strict: bool = False
     description: str = ""
 
-    def structured_outputs(self) -> StructuredOutputs | None:
-        """The same in our words; None for text. Raises InvalidRequestError."""
-        return self._outputs(self.schema_, param="text.format")
+    def _schema(self) -> tuple[dict[str, Any] | None, str]:
+        return self.schema_, self.name_

@@ -1,4 +1,4 @@
-"""What every request for text has: the model, the user, the sampling fields and the shape of the output.
+"""What every request for text has: the model, the user, the sampling fields and the format of the output.
 
 The sampling fields stand in SamplingParams' table and nowhere else: here they are passed through and shown.
 """
@@ -11,9 +11,8 @@ from pydantic import ConfigDict, WithJsonSchema
 from ...engine.checks import schemas_of
 from ...engine.errors import InvalidRequestError
 from ...engine.sampling_params import SamplingParams
-from ...engine.structured_output.params import StructuredOutputs
 from .request_model import ModelName, RequestModel, User
-from .response_format import ResponseFormat
+from .response_format import ResponseFormat, TextFormat
 
 SAMPLING_FIELDS = schemas_of(SamplingParams)
 
@@ -33,34 +32,19 @@ class SamplingRequest(RequestModel):
     model: ModelName = None
     user: User = ""
     stream: bool = False
-
-    def sampling(self, *, names: Mapping[str, str] | None = None, **changed: Any) -> SamplingParams:
-        """The parameters; `changed` are fields that the route sets, `names` what it calls some. Raises."""
-        fields = {**(self.__pydantic_extra__ or {}), **changed}
-        return SamplingParams.from_fields(fields, default_max_tokens=self.default_max_tokens, names=names or {})
-
-
-class FormattedRequest(SamplingRequest):
-    """The same with OpenAI's `response_format`."""
-
     response_format: ResponseFormat | None = None
 
-    def sampling(self, *, names: Mapping[str, str] | None = None, **changed: Any) -> SamplingParams:
-        """The parameters, with the structured outputs that response_format stands for."""
-        if self.response_format is not None:
-            extra = self.__pydantic_extra__ or {}
-            changed |= only_one(
-                self.response_format.structured_outputs(), extra.get("structured_outputs"), name="response_format"
+    def sampling(
+        self, *, names: Mapping[str, str] | None = None, text_format: TextFormat | None = None, **changed: Any
+    ) -> SamplingParams:
+        """The parameters; `changed` are fields that the route sets, `names` what it calls some. Raises."""
+        fields = {**(self.__pydantic_extra__ or {}), **changed}
+        output = self.response_format or text_format
+        outputs = None if output is None else output.structured_outputs()
+        if output is not None and outputs is not None and fields.get("structured_outputs") is not None:
+            raise InvalidRequestError(
+                f"{output.name_} and structured_outputs both say what the output must be; send one of them",
+                param=output.name_,
             )
-        return super().sampling(names=names, **changed)
-
-
-def only_one(outputs: StructuredOutputs | None, given: object, *, name: str) -> dict[str, Any]:
-    """The field structured_outputs, if the one called `name` does not say another time what is `given`."""
-    if outputs is None:
-        return {}
-    if given is not None:
-        raise InvalidRequestError(
-            f"{name} and structured_outputs both say what the output must be; send one of them", param=name
-        )
-    return {"structured_outputs": outputs}
+        fields |= {} if outputs is None else {"structured_outputs": outputs}
+        return SamplingParams.from_fields(fields, default_max_tokens=self.default_max_tokens, names=names or {})

@@ -5,7 +5,6 @@ An API brings a writer: what its events look like stands there, when they are wr
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import Protocol
 
 from ...engine.errors import InvalidRequestError
 from ...engine.outputs import OutputDelta
@@ -19,20 +18,24 @@ PING_S = 15.0
 MAX_BATCH = 512
 
 
-class StreamWriter(Protocol):
+class StreamWriter:
     """Writes the events of a stream's jobs as an API wants them. Any of its bytes may be empty."""
 
     def begin(self) -> bytes:
         """What comes before all events."""
+        return b""
 
     def write(self, job_index: int, event_id: int, deltas: Sequence[OutputDelta]) -> bytes:
         """The next events of one of the jobs; `event_id` is the id of the first."""
+        raise NotImplementedError
 
     async def end(self) -> Sequence[bytes]:
         """What comes once every job has ended. Raises what made a job fail if only an error can follow."""
+        raise NotImplementedError
 
     def error(self, problem: Problem) -> bytes:
         """A failure inside the stream."""
+        raise NotImplementedError
 
 
 def stream(

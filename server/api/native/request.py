@@ -1,10 +1,10 @@
 """The body of POST /generate."""
 
 from ..prompt import Prompt
-from ..sampling_request import FormattedRequest
+from ..sampling_request import SamplingRequest
 
 
-class GenerateRequest(FormattedRequest):
+class GenerateRequest(SamplingRequest):
     """A prompt to continue; with `stream` the answer is events."""
 
     default_max_tokens = 64

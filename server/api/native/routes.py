@@ -13,7 +13,7 @@ from ...http.json_response import JsonResponse, SlicedResponse, dump_slices
 from ...jobs.job import Job
 from ...jobs.result_store import seq_id_of
 from ...service import Service, service_of
-from ..openapi import GENERATION, KEYED, events, operation, parameter
+from ..openapi import GENERATION, LOOKUP, events, operation, parameter
 from ..request_model import read_request
 from ..streaming import event_id, stream
 from .request import GenerateRequest
@@ -41,13 +41,12 @@ data: {…the result…}
 """
 _STREAM = events("`token` events, then `done` with the result, or `error`; a comment every 15 s of silence.", _EVENTS)
 _RESULT = "The result: partial while it runs, the same for as long as it is kept."
-_LOOKUP = (*KEYED, 404)
 
 
 @router.post(
     "/generate",
     **operation(
-        answers={202: "Accepted: where to look, as `result_url` and `stream_url`.", 200: _STREAM},
+        {202: "Accepted: where to look, as `result_url` and `stream_url`.", 200: _STREAM},
         errors=GENERATION,
         body=GenerateRequest,
         example={"prompt": "Once upon a time", "max_tokens": 32, "stream": False},
@@ -68,10 +67,7 @@ async def generate(request: Request) -> Response:
     return _stream_of_submitted(service, job) if body.stream else _accepted(job)
 
 
-@router.get(
-    "/result/{seq_id}",
-    **operation(answers={200: _RESULT}, errors=_LOOKUP, parameters=[SEQ_ID, WAIT]),
-)
+@router.get("/result/{seq_id}", **operation({200: _RESULT}, errors=LOOKUP, parameters=[SEQ_ID, WAIT]))
 async def result(request: Request) -> Response:
     """The result so far; `?wait=30` answers when it is complete or after so many seconds."""
     wait_s = _wait_s(request)
@@ -85,7 +81,7 @@ async def result(request: Request) -> Response:
 
 @router.get(
     "/result/{seq_id}/stream",
-    **operation(answers={200: _STREAM}, errors=_LOOKUP, parameters=[SEQ_ID, STARTING_AFTER, LAST_EVENT_ID]),
+    **operation({200: _STREAM}, errors=LOOKUP, parameters=[SEQ_ID, STARTING_AFTER, LAST_EVENT_ID]),
 )
 async def result_stream(request: Request) -> Response:
     """The events from the beginning, or after Last-Event-ID or `?starting_after=N`. A disconnect cancels nothing."""
@@ -95,8 +91,7 @@ async def result_stream(request: Request) -> Response:
 
 
 @router.delete(
-    "/result/{seq_id}",
-    **operation(answers={200: "What it was before: its `status`."}, errors=_LOOKUP, parameters=[SEQ_ID]),
+    "/result/{seq_id}", **operation({200: "What it was before: its `status`."}, errors=LOOKUP, parameters=[SEQ_ID])
 )
 async def delete(request: Request) -> Response:
     """Cancel if it runs, and forget it."""

@@ -7,27 +7,22 @@ from ...http.errors import Problem, describe
 from ...http.json_response import dump_slices, dumps
 from ...http.sse import frame
 from ...jobs.job import Job
+from ..streaming import StreamWriter
 from .response import event_json, result_object
 
 
-class NativeStreamWriter:
+class NativeStreamWriter(StreamWriter):
     """The events of one job. A reader that goes on behind its last event has had it all."""
 
     def __init__(self, job: Job, *, first_id: int = 0) -> None:
         self._job = job
         self._first_id = first_id
 
-    def begin(self) -> bytes:
-        """Nothing."""
-        return b""
-
     def write(self, job_index: int, event_id: int, deltas: Sequence[OutputDelta]) -> bytes:
-        """Token events."""
         frames = [frame(event_json(delta), event="token", event_id=event_id + i) for i, delta in enumerate(deltas)]
         return "".join(frames).encode("ascii")
 
     async def end(self) -> Sequence[bytes]:
-        """The result in slices, or the error."""
         num_events = len(self._job.events)
         if self._first_id > num_events:
             return []
@@ -42,5 +37,4 @@ class NativeStreamWriter:
         return slices
 
     def error(self, problem: Problem) -> bytes:
-        """A failure of the stream itself, which has no event id."""
         return frame(dumps(problem.envelope()), event="error").encode("ascii")

@@ -15,7 +15,7 @@ from ....engine.sampling_params import SamplingParams
 from ..chat_request import Chat, ChatFields, ChatMessage, ToolFields
 from ..prompt import Prompts
 from ..request_model import RequestModel
-from ..sampling_request import FormattedRequest, like
+from ..sampling_request import SamplingRequest, like
 
 
 class StreamOptions(RequestModel):
@@ -25,7 +25,7 @@ class StreamOptions(RequestModel):
     include_usage: bool = False
 
 
-class OpenAIRequest(FormattedRequest):
+class OpenAIRequest(SamplingRequest):
     """What both routes have."""
 
     ignored = (

@@ -21,7 +21,7 @@ from ...http.json_response import JsonResponse, SlicedResponse, dump_slices
 from ...jobs.job import Job, Signal, raise_failure
 from ...service import Service, service_of
 from ..answer_format import chat_prompt, constrained
-from ..openapi import GENERATION, KEYED, events, operation, parameter
+from ..openapi import GENERATION, KEYED, LOOKUP, events, operation, parameter
 from ..request_model import read_request
 from ..streaming import stream
 from .chat_response import ChatResponseBuilder
@@ -33,7 +33,7 @@ from .stream import OpenAIStreamWriter
 router = APIRouter(prefix="/v1", tags=["OpenAI"])
 
 
-@router.get("/models", **operation(answers={200: "A list of one."}, errors=(*KEYED, 503)))
+@router.get("/models", **operation({200: "A list of one."}, errors=(*KEYED, 503)))
 async def models(request: Request) -> Response:
     """The one model that is served."""
     return JsonResponse({"object": "list", "data": [_model(service_of(request))]})
@@ -42,8 +42,8 @@ async def models(request: Request) -> Response:
 @router.get(
     "/models/{name:path}",
     **operation(
-        answers={200: "The model."},
-        errors=(*KEYED, 404, 503),
+        {200: "The model."},
+        errors=(*LOOKUP, 503),
         parameters=[parameter("name", "The served model's name.", place="path")],
     ),
 )
@@ -64,7 +64,7 @@ _STREAMED = events("The answer, or with `stream` its chunks as events.", _CHUNKS
 @router.post(
     "/completions",
     **operation(
-        answers={200: _STREAMED},
+        {200: _STREAMED},
         errors=GENERATION,
         body=CompletionRequest,
         example={"prompt": "Once upon a time", "max_tokens": 32},
@@ -88,7 +88,7 @@ async def completions(request: Request) -> Response:
 @router.post(
     "/chat/completions",
     **operation(
-        answers={200: _STREAMED},
+        {200: _STREAMED},
         errors=GENERATION,
         body=ChatCompletionRequest,
         example={"messages": [{"role": "user", "content": "Hello"}]},

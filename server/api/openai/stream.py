@@ -7,10 +7,11 @@ from ...http.errors import Problem
 from ...http.json_response import dumps
 from ...http.sse import frame
 from ...jobs.job import Job, raise_failure
+from ..streaming import StreamWriter
 from .response import ResponseBuilder
 
 
-class OpenAIStreamWriter:
+class OpenAIStreamWriter(StreamWriter):
     """The chunks of jobs that make up one answer: a job's outputs are its choices."""
 
     def __init__(self, builder: ResponseBuilder, jobs: Sequence[Job], *, include_usage: bool) -> None:
@@ -20,16 +21,10 @@ class OpenAIStreamWriter:
         self._num_chars: dict[int, int] = {}  # per choice that has begun
         self._closed: set[int] = set()  # choices
 
-    def begin(self) -> bytes:
-        """Nothing: a choice begins with its first event."""
-        return b""
-
     def write(self, job_index: int, event_id: int, deltas: Sequence[OutputDelta]) -> bytes:
-        """A chunk per event, and one before a choice's first."""
         return _frames([chunk for delta in deltas for chunk in self._chunks(job_index, delta)])
 
     async def end(self) -> Sequence[bytes]:
-        """The ends of choices that ended without a token, the usage and [DONE]."""
         raise_failure(self._jobs)
         chunks: list[str] = []
         for job_index, job in enumerate(self._jobs):
@@ -43,7 +38,6 @@ class OpenAIStreamWriter:
         return [_frames([*chunks, "[DONE]"])]
 
     def error(self, problem: Problem) -> bytes:
-        """The envelope, as data."""
         return _frames([dumps(problem.envelope())])
 
     def _chunks(self, job_index: int, delta: OutputDelta) -> list[str]:

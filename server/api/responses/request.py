@@ -16,7 +16,7 @@ from ..answer_format import AnswerFormat
 from ..chat_request import Chat, ToolFields
 from ..request_model import RequestModel
 from ..response_format import TextFormat
-from ..sampling_request import SamplingRequest, like, only_one
+from ..sampling_request import SamplingRequest, like
 
 _LOGPROBS = "message.output_text.logprobs"
 _MAX_REPEATED_CHARS = 16_384
@@ -125,14 +125,12 @@ class ResponsesRequest(SamplingRequest, ToolFields):
 
     def params(self) -> SamplingParams:
         """The parameters; refusals name the fields as they are called here. Raises InvalidRequestError."""
-        outputs = None if self.text.format is None else self.text.format.structured_outputs()
-        given = (self.__pydantic_extra__ or {}).get("structured_outputs")
         top = self.top_logprobs if self.top_logprobs is not None else 0
         return self.sampling(
             names={"prompt": "input", "max_tokens": "max_output_tokens", "logprobs": "top_logprobs"},
             max_tokens=self.max_output_tokens,
             logprobs=top if self.has_logprobs else None,
-            **only_one(outputs, given, name="text.format"),
+            text_format=self.text.format,
         )
 
     def stored(self, messages: Sequence[Message], params: SamplingParams) -> StoredRequest:

@@ -18,7 +18,7 @@ from ...jobs.job import Job, raise_failure
 from ...jobs.result_store import ID_PREFIX, seq_id_of
 from ...service import Service, service_of
 from ..answer_format import chat_prompt, constrained
-from ..openapi import GENERATION, KEYED, events, operation, parameter
+from ..openapi import GENERATION, LOOKUP, events, operation, parameter
 from ..request_model import read_request
 from ..streaming import event_id, stream
 from .request import ResponsesRequest, stored_request
@@ -35,16 +35,12 @@ _EVENTS = """event: response.output_text.delta
 data: {"type": "response.output_text.delta", "item_id": "msg_…", "delta": "Hi", …, "sequence_number": 4}
 """
 _STREAMED = events("The response, or with `stream` the events of its life.", _EVENTS, has_json=True)
-_LOOKUP = (*KEYED, 404)
 
 
 @router.post(
     "",
     **operation(
-        answers={200: _STREAMED},
-        errors=GENERATION,
-        body=ResponsesRequest,
-        example={"input": "Hello", "max_output_tokens": 32},
+        {200: _STREAMED}, errors=GENERATION, body=ResponsesRequest, example={"input": "Hello", "max_output_tokens": 32}
     ),
 )
 async def create(request: Request) -> Response:
@@ -82,8 +78,8 @@ async def _submitted(request: Request, service: Service, body: ResponsesRequest)
 @router.get(
     "/{response_id}",
     **operation(
-        answers={200: _STREAMED},
-        errors=_LOOKUP,
+        {200: _STREAMED},
+        errors=LOOKUP,
         parameters=[
             RESPONSE_ID,
             parameter("stream", "Whether events are wanted.", type="boolean"),
@@ -102,8 +98,7 @@ async def retrieve(request: Request) -> Response:
 
 
 @router.post(
-    "/{response_id}/cancel",
-    **operation(answers={200: "The response as it ended."}, errors=_LOOKUP, parameters=[RESPONSE_ID]),
+    "/{response_id}/cancel", **operation({200: "The response as it ended."}, errors=LOOKUP, parameters=[RESPONSE_ID])
 )
 async def cancel(request: Request) -> Response:
     """Stop it if it runs; what there is stays."""
@@ -114,10 +109,7 @@ async def cancel(request: Request) -> Response:
     return await _object(service, job)
 
 
-@router.delete(
-    "/{response_id}",
-    **operation(answers={200: "Deleted."}, errors=_LOOKUP, parameters=[RESPONSE_ID]),
-)
+@router.delete("/{response_id}", **operation({200: "Deleted."}, errors=LOOKUP, parameters=[RESPONSE_ID]))
 async def delete(request: Request) -> Response:
     """Stop it if it runs, and forget it."""
     service = service_of(request)
