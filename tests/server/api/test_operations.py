@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from pathlib import Path
 
 import httpx
 import pytest
@@ -16,6 +17,7 @@ from splitfuse.server.app import build_app
 from splitfuse.server.metrics import Metrics
 from splitfuse.server.settings import Settings
 
+API = Path(__file__).parents[3] / "server/API.md"
 GAUGES = [
     *("num_requests_running", "num_requests_waiting", "num_requests_swapped", "kv_cache_usage_perc"),
     "grammar_cache_bytes",
@@ -193,6 +195,15 @@ async def test_the_schema_shows_every_field_with_its_limits(served):
     for method in document["paths"]["/generate"].values():
         assert set(method["responses"]) == {"200", "202", "400", "401", "404", "408", "413", "429", "500", "503"}
         assert "text/event-stream" in method["responses"]["200"]["content"]
+
+
+async def test_the_contract_names_every_route_field_and_metric(served):
+    contract = API.read_text()
+    document = (await served.client.get("/openapi.json")).json()
+    names = {path.split("{")[0] for path in document["paths"]} | FIELD_NAMES | {*GAUGES, *COUNTERS, *HISTOGRAMS}
+    for name, model in document["components"]["schemas"].items():
+        names |= set(model["properties"]) if name.endswith("Request") else set()
+    assert {name for name in names if name not in contract} == set()
 
 
 async def test_allow_names_all_methods_of_a_path(served):
