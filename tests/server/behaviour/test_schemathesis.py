@@ -27,5 +27,5 @@ def test_the_server_keeps_to_its_schema(live_server, tmp_path):
     command = [SCHEMATHESIS, "--config-file", str(config), "run", f"{live_server.url}/openapi.json"]
     command += ["--max-examples", NUM_EXAMPLES, "--max-time", SECONDS, "--request-timeout", "30"]
     command += ["--continue-on-failure", "--no-color", "--warnings", "off"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stdout[-20_000:]
