@@ -14,7 +14,7 @@ ARGS ?=
 SEEDS ?= 200
 STEPS ?= 2000
 
-.PHONY: serve test fast lint types check simulation gpu gpu-profile bench bench-peers clean
+.PHONY: serve test fast lint types check simulation schemathesis gpu gpu-profile bench bench-peers clean
 
 serve: $(VENV)/.serve  ## install and start on the demo model; ARGS="MODEL --port 9000" for more
 	$(BIN)/splitfuse serve $(ARGS)
@@ -43,6 +43,11 @@ check: test lint types  ## all that CI runs
 
 simulation: $(VENV)/.test  ## the simulated worlds; SEEDS=10000 for a long run, SEEDS=17-17 for one of them
 	SPLITFUSE_TEST_SEEDS=$(SEEDS) SPLITFUSE_TEST_STEPS=$(STEPS) $(BIN)/python -m pytest -q tests/engine/behaviour/test_worlds.py $(ARGS)
+
+schemathesis: $(VENV)/.test  ## /openapi.json against the running server; SPLITFUSE_TEST_SECONDS=1800 for a long run
+	$(PYTHON) -m venv $(VENV)/schemathesis
+	$(VENV)/schemathesis/bin/pip install -q schemathesis
+	PATH="$(CURDIR)/$(VENV)/schemathesis/bin:$$PATH" $(BIN)/python -m pytest -q tests/server/behaviour/test_schemathesis.py $(ARGS)
 
 bench: $(VENV)/.test  ## this engine against transformers on this machine
 	$(BIN)/splitfuse bench offline $(ARGS)

@@ -1,9 +1,19 @@
-"""Checks of a value that came from outside. Each raises InvalidRequestError that names the field."""
+"""Checks of values that came from outside. Each raises InvalidRequestError, with the name that the user gave it.
 
+A rule checks one field of a request, brings its value into normal form and shows itself as JSON Schema. A dataclass
+declares a field by `ruled`, so that name, type, default, limits and description stand in one line, for Python's users
+and for /openapi.json.
+"""
+
+import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from .errors import InvalidRequestError
+
+Schema = dict[str, Any]
 
 
 def check_token_ids(ids: Iterable[int], *, vocab_size: int, param: str) -> None:
@@ -31,20 +41,217 @@ def shown(value: object) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def check_int(name: str, value: object, low: int, high: int) -> None:
-    """Raise unless it is an int in [low, high]; a bool is none."""
-    if type(value) is not int:
-        raise InvalidRequestError(f"{name} must be an integer, not {type(value).__name__}", param=name)
-    if not low <= value <= high:
-        raise InvalidRequestError(f"{name} must be between {low} and {high}, not {shown(value)}", param=name)
+class Rule(Protocol):
+    """What a field takes."""
+
+    def checked(self, name: str, value: object) -> Any:
+        """The value in its normal form."""
+
+    def json_schema(self) -> Schema:
+        """The same as JSON Schema."""
 
 
-def checked_float(name: str, value: object, low: float, high: float) -> float:
-    """The number as a float. Raises unless it is finite and in [low, high]."""
-    if type(value) not in (int, float):
-        raise InvalidRequestError(f"{name} must be a number, not {type(value).__name__}", param=name)
-    assert isinstance(value, (int, float))
-    # Comparison first: an int beyond float range must not reach float(). NaN fails the comparison too.
-    if not low <= value <= high or not math.isfinite(value):
-        raise InvalidRequestError(f"{name} must be a finite number from {low:g} to {high:g}", param=name)
-    return float(value)
+def ruled(default: Any, rule: Rule, description: str) -> Any:
+    """A dataclass's field that requests have too."""
+    metadata = {"rule": rule, "description": description}
+    if isinstance(default, type):
+        return dataclasses.field(default_factory=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def rules_of(kind: Any) -> list[tuple[str, Any, Rule]]:
+    """Name, default and rule of the fields that have one."""
+    return [(f.name, f.default, f.metadata["rule"]) for f in dataclasses.fields(kind) if f.metadata]
+
+
+def schemas_of(kind: Any) -> dict[str, Schema]:
+    """The JSON schema of each of them. null counts as absent."""
+    return {
+        f.name: nullable(f.metadata["rule"].json_schema()) | _about(f.default, f.metadata["description"])
+        for f in dataclasses.fields(kind)
+        if f.metadata
+    }
+
+
+def nullable(schema: Schema) -> Schema:
+    """The schema of what may be null, too."""
+    null = {"type": "null"}
+    if "$ref" in schema:
+        return {"anyOf": [schema, null]}
+    if "anyOf" in schema:
+        return schema if null in schema["anyOf"] else {**schema, "anyOf": [*schema["anyOf"], null]}
+    return {**schema, "type": [schema["type"], "null"]} if isinstance(schema.get("type"), str) else schema
+
+
+def _about(default: object, description: str) -> Schema:
+    known = isinstance(default, (bool, int, float))
+    return {"description": description, **({"default": default} if known else {})}
+
+
+def unknown_field(name: str, known: Iterable[str]) -> InvalidRequestError:
+    """The refusal of a field: what it may have been meant to be, else what there is."""
+    import difflib  # 3 ms that only a refusal takes
+    import textwrap
+
+    name = name[:100]
+    near = difflib.get_close_matches(name, known, n=1)
+    listed = textwrap.shorten(", ".join(sorted(known)), 400, placeholder=" …")
+    way_out = f"did you mean {near[0]}?" if near else f"known are {listed}"
+    return InvalidRequestError(f"unknown field {name!r}; {way_out}", param=name)
+
+
+@dataclass(frozen=True)
+class Integer:
+    """An int in [low, high]; a bool is none."""
+
+    low: int
+    high: int
+
+    def checked(self, name: str, value: object) -> int:
+        if type(value) is not int:
+            raise InvalidRequestError(f"{name} must be an integer, not {type(value).__name__}", param=name)
+        if not self.low <= value <= self.high:
+            raise InvalidRequestError(
+                f"{name} must be between {self.low} and {self.high}, not {shown(value)}", param=name
+            )
+        return value
+
+    def json_schema(self) -> Schema:
+        return {"type": "integer", "minimum": self.low, "maximum": self.high}
+
+
+@dataclass(frozen=True)
+class Number:
+    """A finite number in [low, high], or in (low, high]; kept as a float."""
+
+    low: float
+    high: float
+    is_above_low: bool = False
+
+    def checked(self, name: str, value: object) -> float:
+        if type(value) not in (int, float):
+            raise InvalidRequestError(f"{name} must be a number, not {type(value).__name__}", param=name)
+        assert isinstance(value, (int, float))
+        # Comparison first: an int beyond float range must not reach float(). NaN fails the comparison too.
+        if not self.low <= value <= self.high or not math.isfinite(value) or (self.is_above_low and value == self.low):
+            limits = f"{'above' if self.is_above_low else 'from'} {self.low:g} to {self.high:g}"
+            raise InvalidRequestError(f"{name} must be a finite number {limits}", param=name)
+        return float(value)
+
+    def json_schema(self) -> Schema:
+        return {
+            "type": "number",
+            "exclusiveMinimum" if self.is_above_low else "minimum": self.low,
+            "maximum": self.high,
+        }
+
+
+@dataclass(frozen=True)
+class Flag:
+    """True or false."""
+
+    def checked(self, name: str, value: object) -> bool:
+        if not isinstance(value, bool):
+            raise InvalidRequestError(f"{name} must be true or false", param=name)
+        return value
+
+    def json_schema(self) -> Schema:
+        return {"type": "boolean"}
+
+
+@dataclass(frozen=True)
+class Text:
+    """A string that is not empty, at most so long in UTF-8."""
+
+    max_bytes: int
+
+    def checked(self, name: str, value: object) -> str:
+        if not isinstance(value, str):
+            raise InvalidRequestError(f"{name} must be a string", param=name)
+        check_text(value, param=name)
+        num_bytes = len(value.encode("utf-8"))
+        if not 0 < num_bytes <= self.max_bytes:
+            raise InvalidRequestError(f"{name} must have 1 to {self.max_bytes} bytes, not {num_bytes}", param=name)
+        return value
+
+    def json_schema(self) -> Schema:
+        # It counts characters, so this is the most there can be.
+        return {"type": "string", "minLength": 1, "maxLength": self.max_bytes}
+
+
+@dataclass(frozen=True)
+class Strings:
+    """A string or a list of them, each of 1 to max_chars characters; kept as a tuple."""
+
+    max_items: int
+    max_chars: int
+
+    def checked(self, name: str, value: object) -> tuple[str, ...]:
+        items = (value,) if isinstance(value, str) else value
+        if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
+            raise InvalidRequestError(f"{name} must be a string or a list of strings", param=name)
+        if len(items) > self.max_items:
+            raise InvalidRequestError(f"{name} takes at most {self.max_items} strings, not {len(items)}", param=name)
+        for item in items:
+            if not 0 < len(item) <= self.max_chars:
+                raise InvalidRequestError(
+                    f"{name}: each string must have 1 to {self.max_chars} characters, not {len(item)}", param=name
+                )
+            check_text(item, param=name)
+        return tuple(items)
+
+    def json_schema(self) -> Schema:
+        item = {"type": "string", "minLength": 1, "maxLength": self.max_chars}
+        return {"anyOf": [item, {"type": "array", "items": item, "maxItems": self.max_items}]}
+
+
+@dataclass(frozen=True)
+class TokenIds:
+    """A list of ids, each kept once; whether the vocabulary has them is checked later."""
+
+    max_items: int
+    min_items: int = 0
+
+    def checked(self, name: str, value: object) -> tuple[int, ...]:
+        if not isinstance(value, (list, tuple)) or not all(type(item) is int for item in value):
+            raise InvalidRequestError(f"{name} must be a list of token ids (integers)", param=name)
+        if len(value) > self.max_items:
+            raise InvalidRequestError(f"{name} takes at most {self.max_items} ids, not {len(value)}", param=name)
+        if len(value) < self.min_items:
+            raise InvalidRequestError(f"{name} is empty; leave it out or list at least one id", param=name)
+        return tuple(dict.fromkeys(value))
+
+    def json_schema(self) -> Schema:
+        ids = {"type": "integer", "minimum": 0}
+        return {"type": "array", "items": ids, "minItems": self.min_items, "maxItems": self.max_items}
+
+
+@dataclass(frozen=True)
+class TokenNumbers:
+    """Numbers by token id; a JSON object's keys are strings, of which only the plain decimal spelling is an id."""
+
+    max_items: int
+    number: Number
+
+    def checked(self, name: str, value: object) -> dict[int, float]:
+        if not isinstance(value, Mapping):
+            raise InvalidRequestError(f"{name} must map token ids to numbers", param=name)
+        if len(value) > self.max_items:
+            raise InvalidRequestError(f"{name} takes at most {self.max_items} entries, not {len(value)}", param=name)
+        return {_token_id(name, key): self.number.checked(name, number) for key, number in value.items()}
+
+    def json_schema(self) -> Schema:
+        return {
+            "type": "object",
+            "patternProperties": {"^[0-9]{1,20}$": self.number.json_schema()},
+            "additionalProperties": False,
+            "maxProperties": self.max_items,
+        }
+
+
+def _token_id(name: str, key: object) -> int:
+    if type(key) is str and key.isascii() and key.isdigit() and len(key) <= 20:
+        return int(key)
+    if type(key) is not int:
+        raise InvalidRequestError(f"{name}: {shown(key)} is not a token id", param=name)
+    return key

@@ -118,31 +118,31 @@ class Intake:
         if self._tokenizer is None and (params.stop or params.bad_words):
             param = "stop" if params.stop else "bad_words"
             raise InvalidRequestError(f"{param} needs a tokenizer, and this model has none", param=param)
-        return Reading(self._token_ids(prompt), self._bad_words(params.bad_words))
+        return Reading(self._token_ids(prompt, params.name_of("prompt")), self._bad_words(params.bad_words))
 
-    def _token_ids(self, prompt: Prompt) -> list[int]:
+    def _token_ids(self, prompt: Prompt, name: str) -> list[int]:
         if isinstance(prompt, Mapping):
             if len(prompt) != 1 or next(iter(prompt)) not in ("prompt", "prompt_token_ids"):
-                raise InvalidRequestError('a prompt object has one key: "prompt" or "prompt_token_ids"', param="prompt")
+                raise InvalidRequestError('a prompt object has one key: "prompt" or "prompt_token_ids"', param=name)
             prompt = next(iter(prompt.values()))
         if isinstance(prompt, str):
-            token_ids = self._encode(prompt)
+            token_ids = self._encode(prompt, name)
         elif isinstance(prompt, (list, tuple)) and all(type(item) is int for item in prompt):
             token_ids = list(prompt)
-            check_token_ids(token_ids, vocab_size=self._vocab_size, param="prompt")
+            check_token_ids(token_ids, vocab_size=self._vocab_size, param=name)
         else:
-            raise InvalidRequestError("prompt must be a string or a list of token ids", param="prompt")
+            raise InvalidRequestError(f"{name} must be a string or a list of token ids", param=name)
         if not token_ids:
-            raise InvalidRequestError("prompt is empty; send at least one token", param="prompt")
+            raise InvalidRequestError(f"{name} is empty; send at least one token", param=name)
         return token_ids
 
-    def _encode(self, text: str) -> list[int]:
-        check_text(text, param="prompt")
+    def _encode(self, text: str, name: str) -> list[int]:
+        check_text(text, param=name)
         if self._tokenizer is None:
-            raise InvalidRequestError("this model has no tokenizer; send token ids", param="prompt")
+            raise InvalidRequestError("this model has no tokenizer; send token ids", param=name)
         token_ids = self._tokenizer.encode(text)
         # A tokenizer wider than the logits can make ids that the embedding does not have.
-        check_token_ids(token_ids, vocab_size=self._vocab_size, param="prompt")
+        check_token_ids(token_ids, vocab_size=self._vocab_size, param=name)
         return token_ids
 
     def _max_num_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
@@ -152,7 +152,8 @@ class Intake:
         if num_prompt_tokens >= largest:
             raise ContextLengthError(
                 f"the prompt has {num_prompt_tokens} tokens and {what} holds {largest} with at least one new token; "
-                f"shorten the prompt or set truncate_prompt_tokens to {largest - 1} or less"
+                f"shorten the prompt or set truncate_prompt_tokens to {largest - 1} or less",
+                param=params.name_of("prompt"),
             )
         if params.max_length is not None and params.max_length <= num_prompt_tokens:
             raise InvalidRequestError(
@@ -162,13 +163,14 @@ class Intake:
             )
         asked = [] if params.max_tokens is None else [num_prompt_tokens + params.max_tokens]
         asked += [] if params.max_length is None else [params.max_length]
-        # What was asked for must fit; a door's default is cut to what fits.
+        # What was asked for must fit; a default is cut to what fits.
         limit = min(asked) if asked else min(largest, num_prompt_tokens + (params.default_max_tokens or largest))
         if limit > largest:
+            max_tokens = params.name_of("max_tokens")
             raise ContextLengthError(
                 f"{num_prompt_tokens} prompt tokens and up to {limit - num_prompt_tokens} new ones are more than the "
-                f"{largest} that {what} holds; set max_tokens to {largest - num_prompt_tokens} or less",
-                param="max_length" if limit == params.max_length else "max_tokens",
+                f"{largest} that {what} holds; set {max_tokens} to {largest - num_prompt_tokens} or less",
+                param="max_length" if limit == params.max_length else max_tokens,
             )
         if params.min_tokens > limit - num_prompt_tokens:
             raise InvalidRequestError(

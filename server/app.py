@@ -11,11 +11,13 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
 from ..engine.errors import SplitfuseError
-from .api import operations
+from .api import docs, operations
 from .api.native import routes as native
 from .api.openai import routes as openai
+from .api.openapi import openapi_of
 from .api.responses import routes as responses
 from .http.auth import RequireKey
 from .http.errors import ResultNotFoundError, UnexpectedErrors, describe
@@ -25,6 +27,7 @@ from .settings import Settings
 from .version import package_version
 
 _RESULTS = ("/result/", "/v1/responses/")
+_ROUTERS = (native.router, openai.router, responses.router, operations.router, docs.router)
 
 if TYPE_CHECKING:
     from ..engine.async_engine import AsyncEngine
@@ -38,6 +41,8 @@ def build_app(settings: Settings, engine: "AsyncEngine | None" = None) -> FastAP
         version=package_version(),
         lifespan=_lifespan,
         redirect_slashes=False,
+        docs_url=None,
+        redoc_url=None,
         # The order of the way in: every answer has an id, every failure an envelope, and then the key is asked for.
         middleware=[
             Middleware(EchoRequestId),
@@ -46,7 +51,8 @@ def build_app(settings: Settings, engine: "AsyncEngine | None" = None) -> FastAP
         ],
     )
     app.state.service = service
-    for router in (native.router, openai.router, responses.router, operations.router):
+    app.openapi = lambda: openapi_of(app)  # type: ignore[method-assign]  # FastAPI's own way to say it
+    for router in _ROUTERS:
         app.include_router(router)
     for exception in (SplitfuseError, HTTPException, RequestValidationError):
         app.add_exception_handler(exception, _answer_failure)
@@ -66,6 +72,16 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 async def _answer_failure(request: Request, exc: Exception) -> Response:
+    if isinstance(exc, HTTPException) and exc.status_code == 405:
+        exc = HTTPException(405, headers={"Allow": ", ".join(_methods(request))})
     if isinstance(exc, HTTPException) and exc.status_code == 404 and request.url.path.startswith(_RESULTS):
         exc = ResultNotFoundError()  # a malformed id must look like an unknown one
     return describe(exc).response()
+
+
+def _methods(request: Request) -> list[str]:
+    """What this path takes, over all of its routes; the router knows only the first one's."""
+    routes = [*request.app.routes, *(route for router in _ROUTERS for route in router.routes)]
+    paths = [route for route in routes if isinstance(route, Route)]
+    matching = [route for route in paths if route.matches(request.scope)[0] is not Match.NONE]
+    return sorted({method for route in matching for method in route.methods or ()})

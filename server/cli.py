@@ -193,8 +193,8 @@ def _params(args: argparse.Namespace) -> Any:
     from ..engine.sampling_params import SamplingParams
 
     fields = {"max_tokens": args.max_tokens, "temperature": args.temperature}
-    defaults = {"default_max_tokens": None if args.command == "chat" else 64}
-    return SamplingParams.from_fields(fields, defaults=defaults)
+    defaults = {"default_max_tokens": None} if args.command == "chat" else {}
+    return SamplingParams.from_fields(fields, **defaults)
 
 
 def _read_as(kind: type[int] | type[float]) -> Callable[[str], int | float]:

@@ -1,6 +1,6 @@
 """Prometheus metrics under vLLM's names, in a registry of their own. Labels come from closed sets only.
 
-Counters and histograms are told by the engine (it is an EngineObserver); gauges, and the counters that the engine keeps
+The engine reports counters and histograms (this is an EngineObserver); gauges, and the counters that the engine keeps
 itself, are read from it at scrape.
 """
 
@@ -44,7 +44,7 @@ _FINISH_REASONS = ("stop", "length", "abort", "timeout", "error")
 _COUNTERS: dict[str, tuple[str, str | None, tuple[str, ...]]] = {
     "prompt_tokens": ("Prompt tokens computed.", None, ()),
     "generation_tokens": ("Tokens generated.", None, ()),
-    "num_preemptions": ("Sequences that had to give way.", "mode", ("recompute", "swap")),
+    "num_preemptions": ("Sequences preempted.", "mode", ("recompute", "swap")),
     "prefix_cache_queries": ("Prompt tokens looked up in the prefix cache.", None, ()),
     "prefix_cache_hits": ("Prompt tokens found in the prefix cache.", None, ()),
     "request_success": ("Outputs that ended, by reason.", "finished_reason", _FINISH_REASONS),
@@ -62,7 +62,7 @@ _GAUGES = {
     "grammar_cache_bytes": "About what the compiled grammars take that are kept.",
 }
 # Counters that the engine keeps itself.
-_KEPT = {
+_ENGINE_COUNTERS = {
     "grammar_cache_queries": "Grammars asked for by requests with structured output or tools that must be called.",
     "grammar_cache_hits": "Grammars asked for that had been compiled already.",
     "grammar_refusals": "Grammars that could not be used.",
@@ -75,7 +75,7 @@ class Metrics:
     def __init__(
         self, *, prefix: str, model_name: str, stats: Callable[[], dict[str, object]], num_speculative_tokens: int = 0
     ) -> None:
-        """`num_speculative_tokens`: most of one draft; 0 = nobody drafts, so there is nothing to count about it."""
+        """`num_speculative_tokens`: most of one draft; 0 = no speculation, and no metrics of it."""
         self._registry = prometheus_client.CollectorRegistry()
         self._registry.register(_Snapshot(prefix, model_name, stats))
         self._counters: dict[tuple[str, str], prometheus_client.Counter] = {}
@@ -85,9 +85,9 @@ class Metrics:
         counters = dict(_COUNTERS)
         if num_speculative_tokens:
             counters |= {name: (text, None, ()) for name, text in _DRAFT_COUNTERS.items()}
-            places = tuple(map(str, range(num_speculative_tokens)))
-            text = "Draft tokens accepted, by their place in the draft."
-            counters["spec_decode_num_accepted_tokens_per_pos"] = (text, "position", places)
+            positions = tuple(map(str, range(num_speculative_tokens)))
+            text = "Draft tokens accepted, by their position in the draft."
+            counters["spec_decode_num_accepted_tokens_per_pos"] = (text, "position", positions)
         for name, (text, label, values) in counters.items():
             names = ("model_name", label) if label else ("model_name",)
             counter = prometheus_client.Counter(prefix + name, text, names, registry=self._registry)
@@ -107,8 +107,8 @@ class Metrics:
             self._count("spec_decode_num_drafts", stats.num_drafts)
             self._count("spec_decode_num_draft_tokens", stats.num_draft_tokens)
             self._count("spec_decode_num_accepted_tokens", sum(stats.num_accepted_tokens_per_pos))
-            for place, count in enumerate(stats.num_accepted_tokens_per_pos):
-                self._count("spec_decode_num_accepted_tokens_per_pos", count, str(place))
+            for position, count in enumerate(stats.num_accepted_tokens_per_pos):
+                self._count("spec_decode_num_accepted_tokens_per_pos", count, str(position))
 
     def on_output_finished(self, metrics: RequestMetrics, finish_reason: str) -> None:
         """Count one finished output."""
@@ -186,7 +186,7 @@ class _Snapshot(Collector):
             gauge = GaugeMetricFamily(self._prefix + name, text, labels=["model_name"])
             gauge.add_metric([self._model_name], values[name])
             yield gauge
-        for name, text in _KEPT.items():
+        for name, text in _ENGINE_COUNTERS.items():
             counter = CounterMetricFamily(self._prefix + name, text, labels=["model_name"])
             counter.add_metric([self._model_name], _number(stats, name))
             yield counter

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LINGER_S = 3.0  # pollers are told to come back after 1 s
+LINGER_S = 3.0  # a poller's Retry-After is 1 s
 
 _WHY = {
     "loading": "the model is still loading",
@@ -56,7 +56,7 @@ class Service:
         )
         self.start_time = time.time()
         self.is_draining = False
-        self.logs_load_failure = True  # False where somebody awaits `loading`
+        self.logs_load_failure = True  # False where a caller awaits `loading`
         self.loading: asyncio.Task[None] | None = None
         self._engine = engine
         self._is_loaded = False
@@ -102,7 +102,7 @@ class Service:
             await self._load()
         except Exception as exc:
             if self.logs_load_failure:
-                # A reason that the user can mend is one line, anything else a traceback.
+                # A reason that the user can fix is one line, anything else a traceback.
                 reason = None if isinstance(exc, ConfigError) else exc
                 logger.error("the model was not loaded: %s", exc, exc_info=reason)
             raise
@@ -125,7 +125,7 @@ class Service:
             running = self.results.unfinished()
             await self._engine.drain(self.settings.drain_timeout)
             await self.close()
-            # Whoever polls for a result that has just been finished gets a moment to fetch it.
+            # A poller gets a moment to fetch a result that has just been finished.
             unread = [asyncio.ensure_future(job.was_read.wait()) for job in running if job.status == "completed"]
             if unread:
                 await asyncio.wait(unread, timeout=min(LINGER_S, self.settings.drain_timeout))
@@ -172,7 +172,7 @@ class Service:
         )
 
     async def submit(self, job: Job, prompt: "Prompt", params: SamplingParams, *, user: str = "") -> None:
-        """Hand the job to the engine. The tenant is the key's owner, or without keys whom `user` names.
+        """Hand the job to the engine. The tenant is the key's owner, or without keys `user`.
 
         Raises as AsyncEngine.submit, and NotReadyError.
         """
@@ -182,7 +182,7 @@ class Service:
         job.accept(handle)
 
     def abort(self, *jobs: Job) -> None:
-        """End jobs that nobody waits for any more."""
+        """End jobs that are of no more use."""
         for job in jobs:
             if not job.finished and self._engine is not None:
                 self._engine.abort(job.seq_id)

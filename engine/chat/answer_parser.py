@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .answer_parts import Piece, Reader
-from .reasoning_parser import ThinkingReader
+from .answer_parts import AnswerPart, Reader
+from .reasoning_parser import ReasoningParser
 from .tool_parsers.hermes import HermesCalls
 from .tool_parsers.llama3_json import Llama3Calls
 
@@ -25,10 +25,10 @@ def call_reader(style: str, tools: Sequence[Mapping[str, Any]]) -> Reader:
     return HermesCalls() if style == "hermes" else Llama3Calls({tool["function"]["name"] for tool in tools})
 
 
-class AnswerReader:
+class AnswerParser:
     """A Reader of whole answers: reasoning first, then calls among the content. Either part may be missing."""
 
-    def __init__(self, thinking: ThinkingReader | None, calls: Reader | None, *, max_calls: int | None = None) -> None:
+    def __init__(self, thinking: ReasoningParser | None, calls: Reader | None, *, max_calls: int | None = None) -> None:
         self._thinking = thinking
         self._calls = calls
         self._max_calls = max_calls  # what is called beyond that is dropped
@@ -38,24 +38,26 @@ class AnswerReader:
         """Whether the answer is within its reasoning now."""
         return self._thinking is not None and self._thinking.is_thinking
 
-    def push(self, text: str) -> list[Piece]:
+    def push(self, text: str) -> list[AnswerPart]:
         """What is certain now."""
-        return self._after_thinking([Piece("content", text)] if self._thinking is None else self._thinking.push(text))
+        return self._after_thinking(
+            [AnswerPart("content", text)] if self._thinking is None else self._thinking.push(text)
+        )
 
-    def finish(self) -> list[Piece]:
+    def finish(self) -> list[AnswerPart]:
         """What was held back."""
-        pieces = self._after_thinking([] if self._thinking is None else self._thinking.finish())
-        return pieces + self._allowed(self._calls.finish() if self._calls is not None else [])
+        parts = self._after_thinking([] if self._thinking is None else self._thinking.finish())
+        return parts + self._allowed(self._calls.finish() if self._calls is not None else [])
 
-    def _after_thinking(self, pieces: list[Piece]) -> list[Piece]:
+    def _after_thinking(self, parts: list[AnswerPart]) -> list[AnswerPart]:
         if self._calls is None:
-            return pieces
-        made: list[Piece] = []
-        for piece in pieces:
-            made += self._calls.push(piece.text) if piece.kind == "content" else [piece]
+            return parts
+        made: list[AnswerPart] = []
+        for part in parts:
+            made += self._calls.push(part.text) if part.kind == "content" else [part]
         return self._allowed(made)
 
-    def _allowed(self, pieces: list[Piece]) -> list[Piece]:
+    def _allowed(self, parts: list[AnswerPart]) -> list[AnswerPart]:
         if self._max_calls is None:
-            return pieces
-        return [piece for piece in pieces if piece.number < self._max_calls]
+            return parts
+        return [part for part in parts if part.number < self._max_calls]

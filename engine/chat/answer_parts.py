@@ -1,14 +1,14 @@
 """What a model's answer consists of, as it comes: reasoning, content, and calls of tools. Pure text work, no torch.
 
-A reader takes text in pieces of any size, and gives out only what no later text can change: split anywhere, the joined
-pieces are the same.
+A reader takes text in parts of any size, and gives out only what no later text can change: split anywhere, the joined
+parts are the same.
 """
 
 from collections.abc import Iterable
 from typing import Literal, NamedTuple, Protocol
 
 
-class Piece(NamedTuple):
+class AnswerPart(NamedTuple):
     """Text of one kind. A call begins with its name ("call"); its arguments are JSON text. `number` counts calls."""
 
     kind: Literal["reasoning", "content", "call", "arguments"]
@@ -19,29 +19,29 @@ class Piece(NamedTuple):
 class Reader(Protocol):
     """Reads one answer."""
 
-    def push(self, text: str) -> list[Piece]:
+    def push(self, text: str) -> list[AnswerPart]:
         """What is certain now."""
         ...
 
-    def finish(self) -> list[Piece]:
+    def finish(self) -> list[AnswerPart]:
         """What was held back, there being no more text."""
         ...
 
 
-def read_whole(reader: Reader, text: str) -> list[Piece]:
-    """All pieces of an answer, neighbours of one kind joined."""
+def read_whole(reader: Reader, text: str) -> list[AnswerPart]:
+    """All parts of an answer, neighbours of one kind joined."""
     return joined([*reader.push(text), *reader.finish()])
 
 
-def joined(pieces: Iterable[Piece]) -> list[Piece]:
-    """The pieces with neighbours of one kind and call made one."""
-    made: list[Piece] = []
-    for piece in pieces:
+def joined(parts: Iterable[AnswerPart]) -> list[AnswerPart]:
+    """The parts with neighbours of one kind and call made one."""
+    made: list[AnswerPart] = []
+    for part in parts:
         last = made[-1] if made else None
-        if last is not None and piece.kind != "call" and (last.kind, last.number) == (piece.kind, piece.number):
-            made[-1] = last._replace(text=last.text + piece.text)
+        if last is not None and part.kind != "call" and (last.kind, last.number) == (part.kind, part.number):
+            made[-1] = last._replace(text=last.text + part.text)
         else:
-            made.append(piece)
+            made.append(part)
     return made
 
 

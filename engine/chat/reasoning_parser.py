@@ -1,11 +1,11 @@
-"""ThinkingReader: what a model says between <think> and </think> before its answer is reasoning, the rest content."""
+"""ReasoningParser: what a model says between <think> and </think> before its answer is reasoning, the rest content."""
 
-from .answer_parts import Gap, Piece, cut_at
+from .answer_parts import AnswerPart, Gap, cut_at
 
 OPENING, CLOSING = "<think>", "</think>"
 
 
-class ThinkingReader:
+class ReasoningParser:
     """A Reader. `is_open`: the prompt ended within the tags, as some templates do, so the answer begins there.
 
     An answer that does not begin with the opening tag has no reasoning. Whitespace beside the tags is dropped.
@@ -18,22 +18,22 @@ class ThinkingReader:
         self._skips_space = False  # after the closing tag; an answer without reasoning stays as it is
         self._gap = Gap(at_start=True)
 
-    def push(self, text: str) -> list[Piece]:
+    def push(self, text: str) -> list[AnswerPart]:
         """What is certain now."""
         self._text += text
         return self._read(is_end=False)
 
-    def finish(self) -> list[Piece]:
+    def finish(self) -> list[AnswerPart]:
         """What was held back."""
         return self._read(is_end=True)
 
-    def _read(self, *, is_end: bool) -> list[Piece]:
+    def _read(self, *, is_end: bool) -> list[AnswerPart]:
         if not self._has_begun:
             self._begin(is_end=is_end)
         if not self._has_begun:
             return []
-        pieces = self._reasoning(is_end=is_end) if self.is_thinking else []
-        return pieces if self.is_thinking else pieces + self._content()
+        parts = self._reasoning(is_end=is_end) if self.is_thinking else []
+        return parts if self.is_thinking else parts + self._content()
 
     def _begin(self, *, is_end: bool) -> None:
         """Find out whether the answer begins with the tag; an open one may come once more."""
@@ -44,17 +44,17 @@ class ThinkingReader:
         elif is_end or not OPENING.startswith(stripped):
             self._has_begun = True
 
-    def _reasoning(self, *, is_end: bool) -> list[Piece]:
+    def _reasoning(self, *, is_end: bool) -> list[AnswerPart]:
         text, found, self._text = cut_at(self._text, CLOSING, is_end=is_end)
         text = self._gap.pass_on(text)
         if found:
             self.is_thinking = False
             self._skips_space = True
-        return [Piece("reasoning", text)] if text else []
+        return [AnswerPart("reasoning", text)] if text else []
 
-    def _content(self) -> list[Piece]:
+    def _content(self) -> list[AnswerPart]:
         text, self._text = self._text, ""
         if self._skips_space:
             text = text.lstrip()
             self._skips_space = not text
-        return [Piece("content", text)] if text else []
+        return [AnswerPart("content", text)] if text else []

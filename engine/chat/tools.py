@@ -14,7 +14,7 @@ Tool = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """Whether tools are called: never, as the model likes, at least one, or exactly one; and which: `names` or any."""
+    """Whether tools are called: never, as the model decides, at least one or exactly one; which: `names` or any."""
 
     mode: Literal["none", "auto", "required", "named"] = "none"
     names: tuple[str, ...] | None = None
@@ -123,9 +123,9 @@ def _tool(tool: object, *, at: str, is_flat: bool) -> Tool:
         ("parameters", Mapping, "a JSON schema, an object"),
         ("strict", bool, "true or false"),
     )
-    for name, kind, words in kinds:
+    for name, kind, expected in kinds:
         if function.get(name) is not None and not isinstance(function[name], kind):
-            raise InvalidRequestError(f"{at}.{name} must be {words}", param=f"{at}.{name}")
-    # `strict` is for whoever enforces the schema; in a prompt no model has seen it.
+            raise InvalidRequestError(f"{at}.{name} must be {expected}", param=f"{at}.{name}")
+    # `strict` is for the grammar; no model has seen it in a prompt.
     kept = {name: value for name, value in function.items() if name not in ("strict", "type") and value is not None}
     return {"type": "function", "function": kept}

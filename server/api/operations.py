@@ -1,29 +1,47 @@
 """The routes for operators and tools: is it alive, is it ready, what does it do, and the tokenizer."""
 
 import asyncio
-from typing import Any
 
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import SkipValidation
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
+from ...engine.chat.messages import read_messages
 from ...engine.checks import check_token_ids
 from ...engine.errors import InvalidRequestError
 from ..http.errors import NotReadyError, describe
-from ..http.json_body import read_json
 from ..http.json_response import JsonResponse
-from ..http.openapi import request_body
 from ..service import service_of
 from ..version import package_version
-from .chat_request import chat_prompt, take_chat
-from .fields import is_ids, take_bool
+from .answer_format import chat_prompt
+from .chat_request import ChatFields, ChatMessage
+from .openapi import ALWAYS, BODY, operation
+from .prompt import Tokens
+from .request_model import ModelName, RequestModel, read_request
 
 router = APIRouter(tags=["operations"])
 
 
+class TokenizeRequest(ChatFields):
+    """A prompt, or messages as /v1/chat/completions has them."""
+
+    model: ModelName = None
+    prompt: str | None = None
+    messages: SkipValidation[list[ChatMessage] | None] = None
+    add_special_tokens: bool = True
+
+
+class DetokenizeRequest(RequestModel):
+    """Token ids to turn into text."""
+
+    model: ModelName = None
+    tokens: Tokens
+
+
 @router.head("/health", include_in_schema=False)
-@router.get("/health")
+@router.get("/health", **operation({200: "The engine makes progress."}, errors=(*ALWAYS, 503)))
 async def health(request: Request) -> Response:
     """200 while the engine makes progress; it may be draining."""
     service = service_of(request)
@@ -35,7 +53,7 @@ async def health(request: Request) -> Response:
 
 
 @router.head("/ready", include_in_schema=False)
-@router.get("/ready")
+@router.get("/ready", **operation({200: "New work is taken."}, errors=(*ALWAYS, 503)))
 async def ready(request: Request) -> Response:
     """200 while new work is taken."""
     service = service_of(request)
@@ -45,19 +63,19 @@ async def ready(request: Request) -> Response:
 
 
 @router.head("/version", include_in_schema=False)
-@router.get("/version")
+@router.get("/version", **operation({200: "The version."}, errors=ALWAYS))
 async def version() -> Response:
     """The version of splitfuse."""
     return JsonResponse({"version": package_version()})
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=PlainTextResponse, **operation({200: "Prometheus' text format."}))
 async def metrics(request: Request) -> Response:
     """What Prometheus scrapes."""
     return Response(service_of(request).metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
 
-@router.get("/stats")
+@router.get("/stats", **operation({200: "The snapshot."}))
 async def stats(request: Request) -> Response:
     """A snapshot of requests, blocks and the last steps."""
     service = service_of(request)
@@ -71,46 +89,36 @@ async def stats(request: Request) -> Response:
     return JsonResponse(about | service.engine_stats())
 
 
-@router.post("/tokenize", openapi_extra=request_body(prompt="Once upon a time"))
+@router.post(
+    "/tokenize",
+    **operation(
+        {200: "`tokens`, their `count` and the server's `max_model_len`."},
+        errors=BODY,
+        body=TokenizeRequest,
+        example={"prompt": "Once upon a time"},
+    ),
+)
 async def tokenize(request: Request) -> Response:
     """The token ids of a prompt, or of messages in the chat template."""
     service = service_of(request)
-    fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
-    service.check_model(fields.pop("model", None))
-    add_special_tokens = take_bool(fields, "add_special_tokens", default=True)
-    if (fields.get("prompt") is None) == (fields.get("messages") is None):
+    body = await read_request(request, TokenizeRequest)
+    if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("send either prompt or messages", param="prompt")
-    if fields.get("messages") is not None:
-        fields.pop("prompt", None)
-        chat = take_chat(fields)
-        _refuse_others(fields)
-        tokens, _ = await chat_prompt(service, chat)
+    if body.prompt is not None:
+        tokens = await service.encode(body.prompt, add_special_tokens=body.add_special_tokens)
     else:
-        fields.pop("messages", None)
-        prompt = fields.pop("prompt")
-        if not isinstance(prompt, str):
-            raise InvalidRequestError("prompt must be a string", param="prompt")
-        _refuse_others(fields)
-        tokens = await service.encode(prompt, add_special_tokens=add_special_tokens)
+        tokens, _ = await chat_prompt(service, body.chat_of(read_messages(body.messages)))
     return JsonResponse({"tokens": tokens, "count": len(tokens), "max_model_len": service.engine.max_model_len})
 
 
-@router.post("/detokenize", openapi_extra=request_body(tokens=[1, 2, 3]))
+@router.post(
+    "/detokenize",
+    **operation({200: "The text, as `prompt`."}, errors=BODY, body=DetokenizeRequest, example={"tokens": [5, 6, 7]}),
+)
 async def detokenize(request: Request) -> Response:
     """The text of token ids, special tokens included."""
     service = service_of(request)
-    fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
-    service.check_model(fields.pop("model", None))
-    tokens = fields.pop("tokens", None)
-    _refuse_others(fields)
-    if not is_ids(tokens):
-        raise InvalidRequestError("tokens must be a list of token ids (integers)", param="tokens")
-    engine = service.engine
-    check_token_ids(tokens, vocab_size=engine.model_config.vocab_size, param="tokens")
+    tokens = (await read_request(request, DetokenizeRequest)).tokens
+    check_token_ids(tokens, vocab_size=service.engine.model_config.vocab_size, param="tokens")
     text = await asyncio.to_thread(service.tokenizer.decode, tokens, skip_special_tokens=False)
     return JsonResponse({"prompt": text})
-
-
-def _refuse_others(fields: dict[str, Any]) -> None:
-    if fields:
-        raise InvalidRequestError(f"unknown field {min(fields)!r}", param=min(fields))

@@ -1,4 +1,4 @@
-"""Who may come in. Everything needs a key unless it is listed as open; keys are kept as SHA-256 digests only."""
+"""Authentication. Everything needs a key unless it is listed as open; keys are kept as SHA-256 digests only."""
 
 import hmac
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from .keys import digest
 
 # What a load balancer asks. Compared with the path that the router sees, so an odd spelling can only lose access.
 OPEN_PATHS = frozenset({"/health", "/ready", "/version"})
-NOBODY = ""  # the owner of everything on a server without keys
+NO_OWNER = ""  # the owner of everything on a server without keys
 
 
 class KeyRing:
@@ -24,14 +24,14 @@ class KeyRing:
         return f"KeyRing({len(self._digests)} keys)"
 
     def owner(self, authorization: str | None) -> str:
-        """Who sends this `Authorization` header: the digest of the key, or NOBODY without keys. Raises."""
+        """The owner that this `Authorization` header proves: the key's digest, or NO_OWNER without keys. Raises."""
         if not self._digests:
-            return NOBODY
+            return NO_OWNER
         scheme, _, key = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not key.strip():
             raise AuthenticationError("this server needs an API key: send `Authorization: Bearer KEY`")
         owner = digest(key.strip())
-        matches = [hmac.compare_digest(owner, known) for known in self._digests]  # all of them: time tells nothing
+        matches = [hmac.compare_digest(owner, known) for known in self._digests]  # all: in constant time
         if not any(matches):
             raise AuthenticationError("this API key is not known here")
         return owner

@@ -1,4 +1,4 @@
-"""Notices that a client has gone while something is being done for it."""
+"""Cancels work for a client that disconnects."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -10,13 +10,13 @@ from starlette.types import Receive
 T = TypeVar("T")
 
 
-async def unless_hung_up(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The work's result. Raises ClientDisconnect, with the work cancelled, as soon as the client hangs up.
+async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The work's result. Raises ClientDisconnect, with the work cancelled, as soon as the client disconnects.
 
     The request's body must have been read: what `receive` gives next is then the end of the connection.
     """
     task = asyncio.create_task(work)
-    listener = asyncio.create_task(_hang_up(receive))
+    listener = asyncio.create_task(_disconnected(receive))
     try:
         await asyncio.wait([task, listener], return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
@@ -28,6 +28,6 @@ async def unless_hung_up(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
         await asyncio.gather(task, listener, return_exceptions=True)
 
 
-async def _hang_up(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -44,7 +44,7 @@ class AuthenticationError(SplitfuseError):
 
 
 class ResultNotFoundError(SplitfuseError):
-    """No such result for this caller. One text for unknown, expired and foreign: they must not be told apart."""
+    """No such result for this caller. One text for unknown, expired and foreign: they must look the same."""
 
     def __init__(self) -> None:
         super().__init__("no such result: unknown, expired, or not yours")
@@ -64,7 +64,7 @@ class EngineDiedError(SplitfuseError):
 
 @dataclass(frozen=True)
 class Problem:
-    """A failure in the words of the HTTP contract."""
+    """A failure as HTTP users see it."""
 
     status: int
     message: str
@@ -148,7 +148,7 @@ def _internal(error_id: str) -> Problem:
 
 
 class UnexpectedErrors:
-    """ASGI middleware: an exception that nobody named becomes a 500 in the envelope, and the log gets its traceback."""
+    """ASGI middleware: an unexpected exception becomes a 500 in the envelope, and the log gets its traceback."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -167,7 +167,7 @@ class UnexpectedErrors:
         try:
             await self._app(scope, receive, watching_send)
         except ClientDisconnect:
-            pass  # nobody is left to be answered
+            pass  # there is no client left to answer
         except Exception as exc:
             if started:
                 raise

@@ -10,10 +10,10 @@ from .errors import Problem
 from .json_response import dumps
 
 HEAD_DEADLINE_S = 10.0
-STALL_S = 60.0  # a reader that takes nothing for so long, with the socket's buffers full, is gone
+STALL_S = 60.0  # a reader that takes nothing for so long, with the socket's buffers full, counts as disconnected
 MAX_HEAD_BYTES = 32 * 1024
-_PIECE_BYTES = 16 * 1024
-# Longer than the clients' own, so that it is they who close idle connections and no request meets a closing one.
+_SLICE_BYTES = 16 * 1024
+# Longer than the clients' own, so that the clients close idle connections and no request meets a closing one.
 KEEP_ALIVE_S = 75
 # Where a request's scope holds Connection.write_chunk, if its answer's body can be written so.
 WRITE_CHUNK = "splitfuse.write_chunk"
@@ -41,10 +41,10 @@ class Connection(H11Protocol):
         self._set_deadline(True)
 
     def data_received(self, data: bytes) -> None:
-        """Parse in pieces: h11 bounds only a head that it sees incomplete, and a read can bring a large one whole."""
-        for start in range(0, len(data), _PIECE_BYTES):
+        """Parse in slices: h11 bounds only a head that it sees incomplete, and a read can bring a large one whole."""
+        for start in range(0, len(data), _SLICE_BYTES):
             if not self.transport.is_closing():
-                super().data_received(data[start : start + _PIECE_BYTES])
+                super().data_received(data[start : start + _SLICE_BYTES])
         self._watch_head()
 
     def handle_events(self) -> None:
@@ -55,7 +55,7 @@ class Connection(H11Protocol):
             scope[WRITE_CHUNK] = self.write_chunk
 
     async def write_chunk(self, data: bytes) -> None:
-        """Write a piece of a body of unknown length that has begun; nothing if the reader has gone.
+        """Write a slice of a body of unknown length that has begun; nothing after a disconnect.
 
         Waits while the reader has fallen behind. Writes what h11 would, past the wrappers of ASGI's `send` and h11's
         state machine, which take as long as all else that a token costs.
@@ -82,7 +82,7 @@ class Connection(H11Protocol):
         self._stop_stall_clock()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the clocks, and let go of who waits to write."""
+        """Stop the clocks, and release a writer that waits."""
         self._is_lost = True
         self._has_room.set()
         self._open_scope().pop(WRITE_CHUNK, None)  # it leads back here, and would be left to the collector

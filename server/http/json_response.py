@@ -1,6 +1,6 @@
 """How values become JSON bytes: compact and pure ASCII, so that no string can fail to encode.
 
-A large value is written piece by piece, and the event loop serves others in between. An iterator in it is a list whose
+A large value is written slice by slice, and other tasks run in between. An iterator in it is a list whose
 items are made while it is written.
 """
 
@@ -13,9 +13,9 @@ from typing import Any
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-# json.dumps writes about 30 MB/s, so that a piece holds the loop for some 3 ms.
-PIECE_BYTES = 64 * 1024
-# Items of a list made and written at once: with 20 logprobs each, one piece.
+# json.dumps writes about 30 MB/s, so that a slice holds the loop for some 3 ms.
+SLICE_BYTES = 64 * 1024
+# Items of a list made and written at once: with 20 logprobs each, one slice.
 ITEMS_AT_ONCE = 32
 
 
@@ -24,21 +24,21 @@ def dumps(value: object) -> str:
     return _encode(value)
 
 
-async def dump_pieces(value: object) -> list[bytes]:
-    """The bytes of `dumps(value)` in pieces of about PIECE_BYTES, at least one; others get their turn in between."""
-    pieces: list[bytes] = []
+async def dump_slices(value: object) -> list[bytes]:
+    """The bytes of `dumps(value)` in slices of about SLICE_BYTES, at least one; other tasks run in between."""
+    slices: list[bytes] = []
     texts: list[str] = []
     num_bytes = 0
     for text in _texts(value):
         texts.append(text)
         num_bytes += len(text)
-        if num_bytes >= PIECE_BYTES:
-            pieces.append("".join(texts).encode("ascii"))
+        if num_bytes >= SLICE_BYTES:
+            slices.append("".join(texts).encode("ascii"))
             texts, num_bytes = [], 0
             await asyncio.sleep(0)
     if texts:
-        pieces.append("".join(texts).encode("ascii"))
-    return pieces
+        slices.append("".join(texts).encode("ascii"))
+    return slices
 
 
 def _texts(value: object) -> Iterator[str]:
@@ -91,18 +91,18 @@ class JsonResponse(JSONResponse):
         return dumps(content).encode("ascii")
 
 
-class PiecesResponse(Response):
-    """A JSON answer in the pieces of `dump_pieces`, the next one when the connection has room for it."""
+class SlicedResponse(Response):
+    """A JSON answer in the slices of `dump_slices`, the next one when the connection has room for it."""
 
     media_type = "application/json"
 
-    def __init__(self, pieces: list[bytes]) -> None:
+    def __init__(self, slices: list[bytes]) -> None:
         super().__init__()
-        self.headers["content-length"] = str(sum(map(len, pieces)))
-        self._pieces = pieces
+        self.headers["content-length"] = str(sum(map(len, slices)))
+        self._pieces = slices
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        for number, piece in enumerate(self._pieces, start=1):
-            await send({"type": "http.response.body", "body": piece, "more_body": number < len(self._pieces)})
+        for number, slice in enumerate(self._pieces, start=1):
+            await send({"type": "http.response.body", "body": slice, "more_body": number < len(self._pieces)})

@@ -1,4 +1,4 @@
-"""Server-sent events: frames built by hand, and the response that writes them until the end or until nobody reads.
+"""Server-sent events: the frame of an event, and the response that writes frames until the end or a disconnect.
 
 Follows the HTML standard's event stream format. What the frames mean is the routes' business.
 """
@@ -10,50 +10,23 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from .disconnect import unless_hung_up
+from .disconnect import unless_disconnected
 from .errors import Problem, describe
 from .h11_protocol import WRITE_CHUNK
-from .json_response import dumps
-
-PING = b": ping\n\n"
-PING_S = 15.0
-DONE = b"data: [DONE]\n\n"
-# Most events in one write: a re-attached reader gets a long answer in pieces, so that others get their turn.
-MAX_BATCH = 512
-
-ErrorFrame = Callable[[Problem], bytes]
 
 
-def frame(data: str, *, event: str, event_id: int) -> bytes:
+def frame(data: str, *, event: str | None = None, event_id: int | None = None) -> str:
     """One event. The data is JSON, so it has no line breaks."""
-    return f"id: {event_id}\nevent: {event}\ndata: {data}\n\n".encode("ascii")
-
-
-def frame_of_pieces(pieces: list[bytes], *, event: str, event_id: int) -> list[bytes]:
-    """One event whose data comes in pieces."""
-    head = f"id: {event_id}\nevent: {event}\ndata: ".encode("ascii")
-    return [head + pieces[0], *pieces[1:-1], pieces[-1] + b"\n\n"] if pieces[1:] else [head + pieces[0] + b"\n\n"]
-
-
-def data_frame(data: str) -> bytes:
-    """One event of data alone, as OpenAI's routes send."""
-    return f"data: {data}\n\n".encode("ascii")
-
-
-def openai_error_frame(problem: Problem) -> bytes:
-    """A failure inside an OpenAI stream."""
-    return data_frame(dumps(problem.envelope()))
-
-
-def native_error_frame(problem: Problem) -> bytes:
-    """A failure inside a native stream that has no event id of its own."""
-    return f"event: error\ndata: {dumps(problem.envelope())}\n\n".encode("ascii")
+    lines = "" if event_id is None else f"id: {event_id}\n"
+    if event is not None:
+        lines += f"event: {event}\n"
+    return f"{lines}data: {data}\n\n"
 
 
 class EventStream(Response):
     """Writes the source's chunks as they come; while a write waits for a slow reader, the source gathers more.
 
-    Calls `on_hang_up` if the client leaves, or the server ends, before the source does.
+    Calls `on_disconnect` if the client leaves, or the server ends, before the source does.
     """
 
     media_type = "text/event-stream"
@@ -62,26 +35,26 @@ class EventStream(Response):
         self,
         source: AsyncGenerator[bytes, None],
         *,
-        error_frame: ErrorFrame,
-        on_hang_up: Callable[[], None] = lambda: None,
+        error_frame: Callable[[Problem], bytes],
+        on_disconnect: Callable[[], None] = lambda: None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **(headers or {})})
         del self.headers["content-length"]
         self._source = source
         self._error_frame = error_frame
-        self._on_hang_up = on_hang_up
+        self._on_disconnect = on_disconnect
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_complete = False
         try:
-            await unless_hung_up(receive, self._write(send, scope.get(WRITE_CHUNK) or _writer(send)))
+            await unless_disconnected(receive, self._write(send, scope.get(WRITE_CHUNK) or _writer(send)))
             is_complete = True
         except ClientDisconnect:
             pass
         finally:
             if not is_complete:
-                self._on_hang_up()
+                self._on_disconnect()
 
     async def _write(self, send: Send, write: Callable[[bytes], Awaitable[None]]) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -92,7 +65,7 @@ class EventStream(Response):
             except Exception as exc:
                 # The status is out already: the stream itself is the only place left to say it.
                 await write(self._error_frame(describe(exc)))
-                self._on_hang_up()
+                self._on_disconnect()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

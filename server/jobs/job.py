@@ -1,14 +1,14 @@
 """A job: one submitted request as its readers see it. The engine's sink writes it, polls and streams read it.
 
-The log of events only grows, so a reader needs no more than a position in it, and a slow one holds nobody up. It is
-bounded by the request's own max_tokens. Knows neither HTTP nor who stores it.
+The log of events only grows, so a reader needs no more than a position in it, and a slow one delays no other. It is
+bounded by the request's own max_tokens. Knows neither HTTP nor the store.
 """
 
 import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from ...engine.errors import RequestFailedError, SplitfuseError
@@ -31,13 +31,13 @@ class Attachment(Protocol):
 
 
 class Signal:
-    """Wakes everyone who waits at the moment it fires; remembers nothing."""
+    """Wakes all tasks that wait at the moment it fires; remembers nothing."""
 
     def __init__(self) -> None:
         self._waiters: set[asyncio.Future[bool]] = set()
 
     def fire(self) -> None:
-        """Wake all who wait now."""
+        """Wake all that wait now."""
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(True)
@@ -98,7 +98,7 @@ class Job:
         self._num_unfinished = num_outputs
 
     def accept(self, handle: "Handle") -> None:
-        """Remember what the engine says of the request. The prompt itself is kept no longer than the job runs."""
+        """Remember what the engine has made of the request. The prompt itself is kept no longer than the job runs."""
         self.num_prompt_tokens = len(handle.prompt_token_ids)
         if self._keeps_prompt:
             self.prompt_token_ids = handle.prompt_token_ids
@@ -197,6 +197,13 @@ def _joined(first: OutputDelta, second: OutputDelta) -> OutputDelta:
     return dataclasses.replace(
         second, text=first.text + second.text, token_ids=first.token_ids + second.token_ids, logprobs=logprobs
     )
+
+
+def raise_failure(jobs: Iterable[Job]) -> None:
+    """Raise what made one of the jobs end without being complete, if one did."""
+    for job in jobs:
+        if (failure := job.failure()) is not None:
+            raise failure
 
 
 def usage(*jobs: Job) -> dict[str, int]:

@@ -94,6 +94,7 @@ class FakeEngine:
         self.start_error: Exception | None = None
         self.submit_error: Exception | None = None
         self.queue_is_full = False
+        self.fits: int | None = None  # most new tokens
         self.fail_at: int | None = None  # position at which every request breaks
         self.script: list[str] | None = None  # the answer to every prompt, a token each, instead of letters
         self.leave_out_last_token = False  # the end comes as a delta of its own, without a token
@@ -212,13 +213,16 @@ class FakeEngine:
             raise self.submit_error
         if self.queue_is_full:
             raise QueueFullError("the queue is full", retry_after_s=2.5)
+        if self.fits is not None and (params.max_tokens or 0) > self.fits:
+            name = params.name_of("max_tokens")
+            raise ContextLengthError(f"set {name} to {self.fits} or less", param=name)
         params.check_against(vocab_size=VOCAB_SIZE)
         if not prompt:
-            raise InvalidRequestError("prompt is empty", param="prompt")
+            raise InvalidRequestError("prompt is empty", param=params.name_of("prompt"))
         if not isinstance(prompt, str):
             check_token_ids(prompt, vocab_size=VOCAB_SIZE, param="prompt")
         if len(prompt) + (params.max_tokens or 1) > MAX_MODEL_LEN:
-            raise ContextLengthError(f"{len(prompt)} tokens are too many")
+            raise ContextLengthError(f"{len(prompt)} tokens are too many", param=params.name_of("prompt"))
 
     async def _run(self, handle: FakeHandle, sink: Callable[[OutputDelta], None]) -> None:
         params = handle.params

@@ -1,6 +1,6 @@
 """HermesCalls: calls as Hermes and Qwen write them: <tool_call>{"name": …, "arguments": {…}}</tool_call>."""
 
-from ..answer_parts import Gap, Piece, cut_at
+from ..answer_parts import AnswerPart, Gap, cut_at
 from .streaming_call import CallReader
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
@@ -16,53 +16,53 @@ class HermesCalls:
         self._num_calls = 0
         self._gap = Gap()
 
-    def push(self, text: str) -> list[Piece]:
+    def push(self, text: str) -> list[AnswerPart]:
         """What is certain now."""
         self._text += text
         return self._read(is_end=False)
 
-    def finish(self) -> list[Piece]:
+    def finish(self) -> list[AnswerPart]:
         """What was held back."""
-        pieces = self._read(is_end=True)
+        parts = self._read(is_end=True)
         if self._block is not None:
-            pieces += self._content(self._block.raw)
+            parts += self._content(self._block.raw)
         held = self._gap.finish()
-        return [*pieces, Piece("content", held)] if held else pieces
+        return [*parts, AnswerPart("content", held)] if held else parts
 
-    def _read(self, *, is_end: bool) -> list[Piece]:
-        pieces: list[Piece] = []
+    def _read(self, *, is_end: bool) -> list[AnswerPart]:
+        parts: list[AnswerPart] = []
         has_more = True
         while has_more:
             tag = OPENING if self._block is None else CLOSING
             text, found, self._text = cut_at(self._text, tag, is_end=is_end)
             has_more = found
             if self._block is None:
-                pieces += self._content(text)
+                parts += self._content(text)
                 self._block = _Block(self._num_calls) if found else None
-            elif (rest := self._inside(self._block, text, pieces)) is not None:  # no call: read it as text
+            elif (rest := self._inside(self._block, text, parts)) is not None:  # no call: read it as text
                 self._text = rest + tag * found + self._text
                 has_more = True
             elif found:
-                pieces += self._content(self._block.raw + CLOSING if self._block.raw else "")
+                parts += self._content(self._block.raw + CLOSING if self._block.raw else "")
                 self._block = None
-        return pieces
+        return parts
 
-    def _inside(self, block: "_Block", text: str, pieces: list[Piece]) -> str | None:
+    def _inside(self, block: "_Block", text: str, parts: list[AnswerPart]) -> str | None:
         """Read within the tags. If that turns out to be no call, its end as far as it has not been read."""
         new = block.push(text)
         if new:
             self._num_calls = block.num_calls
             self._gap.drop()
-            pieces += new
+            parts += new
         if not (block.is_junk and block.raw):
             return None
-        pieces += self._content(block.raw)
+        parts += self._content(block.raw)
         self._block = None
         return block.rest
 
-    def _content(self, text: str) -> list[Piece]:
+    def _content(self, text: str) -> list[AnswerPart]:
         text = self._gap.pass_on(text)
-        return [Piece("content", text)] if text else []
+        return [AnswerPart("content", text)] if text else []
 
 
 class _Block:
@@ -75,8 +75,8 @@ class _Block:
         self.rest = ""  # what junk was not read
         self._call: CallReader | None = None
 
-    def push(self, text: str) -> list[Piece]:
-        pieces: list[Piece] = []
+    def push(self, text: str) -> list[AnswerPart]:
+        parts: list[AnswerPart] = []
         while text and not self.is_junk:
             if self._call is None:
                 stripped = text.lstrip(_SEPARATORS)
@@ -92,12 +92,12 @@ class _Block:
             if self._call.is_call:
                 self.raw = ""
                 self.num_calls += bool(new) and new[0].kind == "call"
-                pieces += new
+                parts += new
             if self._call.is_over:
                 self.is_junk = not self._call.is_call
                 self._call = None
         self.rest = text
-        return pieces
+        return parts
 
     def _count(self, text: str, rest: str) -> None:
         if self.raw:

@@ -3,7 +3,7 @@
 from collections.abc import Container
 from typing import Literal
 
-from ..answer_parts import Gap, Piece, cut_at
+from ..answer_parts import AnswerPart, Gap, cut_at
 from .streaming_call import CallReader
 
 TAG = "<|python_tag|>"
@@ -25,27 +25,27 @@ class Llama3Calls:
         self._num_calls = 0
         self._gap = Gap()
 
-    def push(self, text: str) -> list[Piece]:
+    def push(self, text: str) -> list[AnswerPart]:
         """What is certain now."""
         self._text += text
         return self._read(is_end=False)
 
-    def finish(self) -> list[Piece]:
+    def finish(self) -> list[AnswerPart]:
         """What was held back."""
-        pieces = [*self._read(is_end=True), *self._give_up()]
+        parts = [*self._read(is_end=True), *self._give_up()]
         held = self._gap.finish()
-        return [*pieces, Piece("content", held)] if held else pieces
+        return [*parts, AnswerPart("content", held)] if held else parts
 
-    def _read(self, *, is_end: bool) -> list[Piece]:
-        pieces: list[Piece] = []
+    def _read(self, *, is_end: bool) -> list[AnswerPart]:
+        parts: list[AnswerPart] = []
         steps = {"before a call": self._begin, "call": self._inside, "text": self._outside}
-        while steps[self._state](pieces, is_end=is_end):
+        while steps[self._state](parts, is_end=is_end):
             pass
-        return pieces
+        return parts
 
-    # Each returns whether there may be more to read; what is certain goes to `pieces`.
+    # Each returns whether there may be more to read; what is certain goes to `parts`.
 
-    def _begin(self, pieces: list[Piece], *, is_end: bool) -> bool:
+    def _begin(self, parts: list[AnswerPart], *, is_end: bool) -> bool:
         stripped = self._text.lstrip(_SEPARATORS if self._num_calls else None)
         self._block += self._text[: len(self._text) - len(stripped)]
         self._text = stripped
@@ -57,10 +57,10 @@ class Llama3Calls:
         elif not stripped or (TAG.startswith(stripped) and not is_end):
             return False
         else:
-            pieces += self._give_up()
+            parts += self._give_up()
         return True
 
-    def _inside(self, pieces: list[Piece], *, is_end: bool) -> bool:
+    def _inside(self, parts: list[AnswerPart], *, is_end: bool) -> bool:
         new = self._call.push(self._text)
         self._block += self._text[: len(self._text) - len(self._call.rest)]
         self._text = self._call.rest
@@ -68,28 +68,28 @@ class Llama3Calls:
             self._num_calls += bool(new) and new[0].kind == "call"
             self._block = ""
             self._gap.drop()
-            pieces += new
+            parts += new
         if not self._call.is_over:
             return False
         if self._call.is_call:
             self._state = "before a call"
         else:
-            pieces += self._give_up()
+            parts += self._give_up()
         return True
 
-    def _outside(self, pieces: list[Piece], *, is_end: bool) -> bool:
+    def _outside(self, parts: list[AnswerPart], *, is_end: bool) -> bool:
         text, found, self._text = cut_at(self._text, TAG, is_end=is_end)
-        pieces += self._content(text)
+        parts += self._content(text)
         if found:
             self._block, self._state = TAG, "before a call"
         return found
 
-    def _give_up(self) -> list[Piece]:
+    def _give_up(self) -> list[AnswerPart]:
         """No call begins here: it is text, up to a tag."""
         block, self._block = self._block, ""
         self._state = "text"
         return self._content(block.lstrip(_SEPARATORS) if self._num_calls else block)
 
-    def _content(self, text: str) -> list[Piece]:
+    def _content(self, text: str) -> list[AnswerPart]:
         text = self._gap.pass_on(text)
-        return [Piece("content", text)] if text else []
+        return [AnswerPart("content", text)] if text else []

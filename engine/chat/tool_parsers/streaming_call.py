@@ -2,7 +2,7 @@
 
 from collections.abc import Container
 
-from ..answer_parts import Piece
+from ..answer_parts import AnswerPart
 from .streaming_json import Entry, ObjectReader, decoded
 
 ARGUMENTS = ("arguments", "parameters")  # Hermes' word and Llama's
@@ -42,19 +42,19 @@ class CallReader:
         """What came after the object."""
         return self._object.rest
 
-    def push(self, text: str) -> list[Piece]:
+    def push(self, text: str) -> list[AnswerPart]:
         """What is certain now."""
-        pieces: list[Piece] = []
+        parts: list[AnswerPart] = []
         for entry in self._object.push(text):
-            pieces += self._of(entry)
+            parts += self._of(entry)
             if self._is_no_call:
                 break
         if self._object.state == "done" and self.is_call and not self._key:
             self._key = ARGUMENTS[0]
-            pieces.append(Piece("arguments", "{}", self._number))
-        return pieces
+            parts.append(AnswerPart("arguments", "{}", self._number))
+        return parts
 
-    def _of(self, entry: Entry) -> list[Piece]:
+    def _of(self, entry: Entry) -> list[AnswerPart]:
         if self._names is not None and entry.key not in _KEYS:
             self._is_no_call = not self.is_call
             return []
@@ -64,7 +64,7 @@ class CallReader:
             return self._of_arguments(entry)
         return []
 
-    def _of_name(self, entry: Entry) -> list[Piece]:
+    def _of_name(self, entry: Entry) -> list[AnswerPart]:
         self._raw_name += entry.text
         if not entry.is_end:
             return []
@@ -73,9 +73,9 @@ class CallReader:
             self._is_no_call = True
             return []
         self._name = name
-        return [Piece("call", name, self._number), *self._certain_arguments()]
+        return [AnswerPart("call", name, self._number), *self._certain_arguments()]
 
-    def _of_arguments(self, entry: Entry) -> list[Piece]:
+    def _of_arguments(self, entry: Entry) -> list[AnswerPart]:
         if not self._key:
             self._key = entry.key
             self._is_whole = not entry.text.startswith("{")
@@ -87,11 +87,11 @@ class CallReader:
                 self._arguments = _unwrapped(self._arguments)
         return self._certain_arguments()
 
-    def _certain_arguments(self) -> list[Piece]:
+    def _certain_arguments(self) -> list[AnswerPart]:
         if not self.is_call or self._is_whole or not self._arguments:
             return []
         text, self._arguments = self._arguments, ""
-        return [Piece("arguments", text, self._number)]
+        return [AnswerPart("arguments", text, self._number)]
 
 
 def _unwrapped(raw: str) -> str:

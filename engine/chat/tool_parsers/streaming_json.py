@@ -33,15 +33,15 @@ class ObjectReader:
         return self.state in ("done", "broken")
 
     def push(self, text: str) -> Iterator[Entry]:
-        """The entries, or parts of one, in this text. Whoever stops early finds the `rest` behind the last one."""
+        """The entries, or parts of one, in this text. `rest` is what follows the last one that was taken."""
         place = 0
         self.rest = ""
         while place < len(text) and not self.is_over:
             if self.state == "value":
-                piece, is_end = self._value(text, place)
-                place += len(piece)
+                part, is_end = self._value(text, place)
+                place += len(part)
                 self.rest = text[place:]
-                yield Entry(self._key, piece, is_end)
+                yield Entry(self._key, part, is_end)
             else:
                 self._between(text[place])
                 place += self.state != "value"  # whose first character is its own

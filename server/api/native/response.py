@@ -1,4 +1,4 @@
-"""What the native routes send: the result object and the data of token events, as the HTTP contract shapes them."""
+"""What the native routes send: the result object and the data of token events, as API.md has them."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from ...jobs.job import Job, usage
 
 
 def result_object(job: Job) -> dict[str, Any]:
-    """The result as the HTTP contract shapes it, a snapshot; partial while the job runs. For `dump_pieces`."""
+    """The result object, a snapshot; partial while the job runs. For `dump_slices`."""
     outputs = [_output(output) for output in job.outputs]
     failure = job.failure() if job.status == "failed" else None
     return {
@@ -36,7 +36,7 @@ def event_json(event: OutputDelta) -> str:
 
 
 def prompt_logprobs(scores: PromptLogprobs) -> Iterator[dict[str, Any] | None]:
-    """In vLLM's shape: null for the first token, then {"421": {"logprob": -1.5, "rank": 2}, …} for each."""
+    """As vLLM has them: null for the first token, then {"421": {"logprob": -1.5, "rank": 2}, …} for each."""
     for score in scores:
         yield None if score is None else {str(token_id): _entry(*entry) for token_id, entry in score.items()}
 
@@ -85,7 +85,7 @@ def _timings(job: Job) -> dict[str, float | int]:
 
 
 def _drafts(metrics: Sequence[RequestMetrics]) -> dict[str, int]:
-    """How speculation went; nothing where nobody drafted."""
+    """How speculation went; nothing without drafts."""
     num_drafted = sum(m.num_draft_tokens for m in metrics)
     num_accepted = sum(m.num_accepted_tokens for m in metrics)
     return {"num_draft_tokens": num_drafted, "num_accepted_tokens": num_accepted} if num_drafted else {}

@@ -1,78 +1,98 @@
 """The native routes: submit, poll, stream, re-attach, cancel."""
 
-import asyncio
 import math
-from collections.abc import AsyncGenerator
 
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ....engine.errors import InvalidRequestError
-from ....engine.sampling_params import SamplingParams
 from ...http.auth import owner_of
-from ...http.disconnect import unless_hung_up
-from ...http.errors import describe
-from ...http.json_body import read_json
-from ...http.json_response import JsonResponse, PiecesResponse, dump_pieces, dumps
-from ...http.openapi import path_parameter, request_body
-from ...http.sse import MAX_BATCH, PING, PING_S, EventStream, frame, frame_of_pieces, native_error_frame
+from ...http.disconnect import unless_disconnected
+from ...http.json_response import JsonResponse, SlicedResponse, dump_slices
 from ...jobs.job import Job
 from ...jobs.result_store import seq_id_of
 from ...service import Service, service_of
-from ..fields import event_id, take_bool, take_prompt, take_user
-from ..response_format import read_response_format
-from .response import event_json, result_object
+from ..openapi import GENERATION, LOOKUP, events, operation, parameter
+from ..request_model import read_request
+from ..streaming import event_id, stream
+from .request import GenerateRequest
+from .response import result_object
+from .stream import NativeStreamWriter
 
 router = APIRouter(tags=["native"])
 
 MAX_WAIT_S = 60.0
-DEFAULTS = {"default_max_tokens": 64}
-SEQ_ID = path_parameter("seq_id")
+SEQ_ID = parameter("seq_id", "The id that POST /generate gave.", place="path")
+WAIT = parameter("wait", "Answer when it is complete or after so many seconds.", type="number", minimum=0, maximum=60)
+STARTING_AFTER = parameter("starting_after", "The last event that the reader has.", type="integer", minimum=0)
+LAST_EVENT_ID = parameter(
+    "Last-Event-ID", "The same, from browsers; it wins.", place="header", type="integer", minimum=0
+)
 
 
-@router.post("/generate", openapi_extra=request_body(prompt="Once upon a time", max_tokens=32, stream=False))
+_EVENTS = """id: 0
+event: token
+data: {"index": 0, "text": " there", "token_ids": [421]}
+
+id: 1
+event: done
+data: {…the result…}
+"""
+_STREAM = events("`token` events, then `done` with the result, or `error`; a comment every 15 s of silence.", _EVENTS)
+_RESULT = "The result: partial while it runs, the same for as long as it is kept."
+
+
+@router.post(
+    "/generate",
+    **operation(
+        {202: "Accepted: where to look, as `result_url` and `stream_url`.", 200: _STREAM},
+        errors=GENERATION,
+        body=GenerateRequest,
+        example={"prompt": "Once upon a time", "max_tokens": 32, "stream": False},
+    ),
+)
 async def generate(request: Request) -> Response:
     """Submit a prompt: 202 with the id to ask for, or with `"stream": true` the events at once."""
     service = service_of(request)
-    fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
-    service.check_model(fields.pop("model", None))
-    is_stream = take_bool(fields, "stream")
-    user = take_user(fields)
-    prompt = take_prompt(fields)
-    read_response_format(fields)
-    params = SamplingParams.from_fields(fields, defaults=DEFAULTS)
+    body = await read_request(request, GenerateRequest)
+    params = body.sampling()
     job = service.new_job(params, owner=owner_of(request))
     service.results.add(job)
     try:
-        await service.submit(job, prompt, params, user=user)
+        await service.submit(job, body.prompt, params, user=body.user)
     except BaseException:
         service.results.forget(job)
         raise
-    return _stream_of_submitted(service, job) if is_stream else _accepted(job)
+    return _stream_of_submitted(service, job) if body.stream else _accepted(job)
 
 
-@router.get("/result/{seq_id}", openapi_extra=SEQ_ID)
+@router.get("/result/{seq_id}", **operation({200: _RESULT}, errors=LOOKUP, parameters=[SEQ_ID, WAIT]))
 async def result(request: Request) -> Response:
     """The result so far; `?wait=30` answers when it is complete or after so many seconds."""
     wait_s = _wait_s(request)
     job = _job(request)
     if wait_s and not job.finished:
-        await unless_hung_up(request.receive, job.wait(wait_s))
+        await unless_disconnected(request.receive, job.wait(wait_s))
     if job.finished:
         job.was_read.set()
-    return PiecesResponse(await dump_pieces(result_object(job)))
+    return SlicedResponse(await dump_slices(result_object(job)))
 
 
-@router.get("/result/{seq_id}/stream", openapi_extra=SEQ_ID)
+@router.get(
+    "/result/{seq_id}/stream",
+    **operation({200: _STREAM}, errors=LOOKUP, parameters=[SEQ_ID, STARTING_AFTER, LAST_EVENT_ID]),
+)
 async def result_stream(request: Request) -> Response:
-    """The events from the beginning, or after Last-Event-ID or `?starting_after=N`. Hanging up cancels nothing."""
+    """The events from the beginning, or after Last-Event-ID or `?starting_after=N`. A disconnect cancels nothing."""
     after = _starting_after(request)
     job = _job(request)
-    return EventStream(_events(job, first=after + 1), error_frame=native_error_frame)
+    return stream([job], NativeStreamWriter(job, first_id=after + 1), first_id=after + 1)
 
 
-@router.delete("/result/{seq_id}", openapi_extra=SEQ_ID)
+@router.delete(
+    "/result/{seq_id}", **operation({200: "What it was before: its `status`."}, errors=LOOKUP, parameters=[SEQ_ID])
+)
 async def delete(request: Request) -> Response:
     """Cancel if it runs, and forget it."""
     service = service_of(request)
@@ -95,45 +115,12 @@ def _accepted(job: Job) -> Response:
 
 
 def _stream_of_submitted(service: Service, job: Job) -> Response:
-    return EventStream(
-        _events(job, first=0),
-        error_frame=native_error_frame,
-        on_hang_up=lambda: service.abort(job),
+    return stream(
+        [job],
+        NativeStreamWriter(job),
+        on_disconnect=lambda: service.abort(job),
         headers={"X-Seq-Id": job.seq_id, "Location": f"/result/{job.seq_id}"},
     )
-
-
-async def _events(job: Job, *, first: int) -> AsyncGenerator[bytes, None]:
-    """Frames of the events from id `first` on, then the end; whatever came since the last write in one piece."""
-    position = first
-    while True:
-        batch = job.events[position : position + MAX_BATCH]
-        if batch:
-            frames = [_token_frame(job, position + offset) for offset in range(len(batch))]
-            position += len(batch)
-            yield b"".join(frames)
-            if len(batch) == MAX_BATCH:
-                await asyncio.sleep(0)  # a reader that keeps up would let nobody else in
-        elif job.finished:
-            break
-        elif not await job.changed.wait(PING_S):
-            yield PING
-    job.was_read.set()
-    if position <= len(job.events):
-        for piece in await _end_frame(job):
-            yield piece
-
-
-def _token_frame(job: Job, event_id: int) -> bytes:
-    return frame(event_json(job.events[event_id]), event="token", event_id=event_id)
-
-
-async def _end_frame(job: Job) -> list[bytes]:
-    failure = job.failure() if job.status == "failed" else None
-    if failure is not None:
-        return [frame(dumps(describe(failure).envelope()), event="error", event_id=len(job.events))]
-    pieces = await dump_pieces(result_object(job))
-    return frame_of_pieces(pieces, event="done", event_id=len(job.events))
 
 
 def _wait_s(request: Request) -> float:

@@ -1,1 +1,1 @@
-"""/v1/completions, /v1/chat/completions and /v1/models in OpenAI's shape."""
+"""/v1/completions, /v1/chat/completions and /v1/models as OpenAI has them."""

@@ -4,26 +4,26 @@ import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ....engine.chat.answer_parser import AnswerReader
-from ....engine.chat.answer_parts import Piece, read_whole
+from ....engine.chat.answer_parser import AnswerParser
+from ....engine.chat.answer_parts import AnswerPart, read_whole
 from ....engine.outputs import CompletionOutput, OutputDelta, TokenLogprobs
 from ...http.json_response import dumps, quoted
 from ...jobs.job import Job
-from ..chat_request import AnswerForm
+from ..answer_format import AnswerFormat
 from ..native.response import prompt_logprobs
-from .response import Head, Shape, TokenText, ending, full_usage, scored_token
+from .response import Head, ResponseBuilder, TokenText, ending, full_usage, scored_token
 
 
-class ChatShape(Shape):
-    """`form` says how answers are taken apart."""
+class ChatResponseBuilder(ResponseBuilder):
+    """`answer` says how answers are taken apart."""
 
     kind = "chat.completion"
     chunk_kind = "chat.completion.chunk"
 
-    def __init__(self, head: Head, token_text: TokenText, *, include_usage: bool = False, form: AnswerForm) -> None:
+    def __init__(self, head: Head, token_text: TokenText, *, include_usage: bool = False, answer: AnswerFormat) -> None:
         super().__init__(head, token_text, include_usage=include_usage)
-        self._form = form
-        self._readers: dict[int, AnswerReader] = {}  # of the choices that are streamed
+        self._answer = answer
+        self._readers: dict[int, AnswerParser] = {}  # of the choices that are streamed
         self._calling: set[int] = set()  # choices that have called something
 
     def answer(self, jobs: Sequence[Job]) -> dict[str, Any]:
@@ -35,8 +35,8 @@ class ChatShape(Shape):
     def usage(self, jobs: Sequence[Job]) -> dict[str, Any]:
         """The tokens of the answer, and how many of them were reasoning."""
         usage = full_usage(jobs)
-        if self._form.thinks:
-            count = sum(num_reasoning_tokens(job, self._form) for job in jobs)
+        if self._answer.thinks:
+            count = sum(num_reasoning_tokens(job, self._answer) for job in jobs)
             usage["completion_tokens_details"] = {"reasoning_tokens": count}
         return usage
 
@@ -47,10 +47,10 @@ class ChatShape(Shape):
 
     def choice(self, index: int, output: CompletionOutput, job: Job) -> dict[str, Any]:
         """A message."""
-        pieces = [] if self._form.is_plain else read_whole(self._form.reader(), output.text)
+        parts = [] if self._answer.is_plain else read_whole(self._answer.reader(), output.text)
         message = {"role": "assistant", "content": output.text, "refusal": None}
-        if pieces:
-            message |= _message(pieces)
+        if parts:
+            message |= _message(parts)
         return {
             **_chat_choice(index, {"message": message}, self._logprobs(output.logprobs)),
             **_ending(output, has_called="tool_calls" in message),
@@ -58,7 +58,7 @@ class ChatShape(Shape):
 
     def chunk(self, index: int, delta: OutputDelta, *, text_offset: int) -> str | None:
         """One event's chunk; none for text that is held back until more of it is known."""
-        if self._form.is_plain:
+        if self._answer.is_plain:
             return super().chunk(index, delta, text_offset=text_offset)
         content = self._delta(index, delta)
         is_last = delta.finish_reason is not None
@@ -70,24 +70,24 @@ class ChatShape(Shape):
         return self._prefix + dumps(choice) + self._suffix
 
     def chunk_choice(self, index: int, delta: OutputDelta, text_offset: int) -> dict[str, Any]:
-        """A piece of a message that is nothing but content."""
+        """A part of a message that is nothing but content."""
         content = {"content": delta.text} if delta.text or delta.token_ids else {}
         return _chat_choice(index, {"delta": content}, self._logprobs(delta.logprobs))
 
     def plain_choice(self, index: int, text: str) -> str:
-        """The JSON of a piece that is text alone."""
+        """The JSON of a part that is text alone."""
         return f'{{"index":{index},"delta":{{"content":{quoted(text)}}},"logprobs":null,"finish_reason":null}}'
 
     def _delta(self, index: int, delta: OutputDelta) -> dict[str, Any]:
         reader = self._readers.get(index)
         if reader is None:
-            reader = self._readers[index] = self._form.reader()
-        pieces = reader.push(delta.text)
+            reader = self._readers[index] = self._answer.reader()
+        parts = reader.push(delta.text)
         if delta.finish_reason is not None:
-            pieces += reader.finish()
-        if any(piece.kind == "call" for piece in pieces):
+            parts += reader.finish()
+        if any(part.kind == "call" for part in parts):
             self._calling.add(index)
-        return _delta(pieces)
+        return _delta(parts)
 
     def _logprobs(self, items: Sequence[TokenLogprobs] | None) -> dict[str, Any] | None:
         if items is None:
@@ -95,9 +95,9 @@ class ChatShape(Shape):
         return {"content": (scored_token(item, self._token_text) for item in items), "refusal": None}
 
 
-def num_reasoning_tokens(job: Job, form: AnswerForm) -> int:
+def num_reasoning_tokens(job: Job, answer: AnswerFormat) -> int:
     """Tokens up to the end of the reasoning, over the job's outputs."""
-    readers = [form.reader() for _ in job.outputs]
+    readers = [answer.reader() for _ in job.outputs]
     count = 0
     for event in job.events:
         readers[event.index].push(event.text)
@@ -111,32 +111,32 @@ def new_call_id() -> str:
     return "call_" + secrets.token_hex(12)
 
 
-def _delta(pieces: Iterable[Piece]) -> dict[str, Any]:
-    """The pieces as a delta: a call's name comes with its id, its arguments by its index alone."""
+def _delta(parts: Iterable[AnswerPart]) -> dict[str, Any]:
+    """The parts as a delta: a call's name comes with its id, its arguments by its index alone."""
     delta: dict[str, Any] = {}
     calls: dict[int, dict[str, Any]] = {}
-    for piece in pieces:
-        if piece.kind in ("content", "reasoning"):
-            name = "content" if piece.kind == "content" else "reasoning_content"
-            delta[name] = delta.get(name, "") + piece.text
-        elif piece.kind == "call":
-            calls[piece.number] = _call(piece) | {"index": piece.number}
+    for part in parts:
+        if part.kind in ("content", "reasoning"):
+            name = "content" if part.kind == "content" else "reasoning_content"
+            delta[name] = delta.get(name, "") + part.text
+        elif part.kind == "call":
+            calls[part.number] = _call(part) | {"index": part.number}
         else:
-            call = calls.setdefault(piece.number, {"index": piece.number, "function": {"arguments": ""}})
-            call["function"]["arguments"] += piece.text
+            call = calls.setdefault(part.number, {"index": part.number, "function": {"arguments": ""}})
+            call["function"]["arguments"] += part.text
     return delta | {"tool_calls": list(calls.values())} if calls else delta
 
 
-def _message(pieces: Iterable[Piece]) -> dict[str, Any]:
-    """The pieces as keys of a message. Beside reasoning or calls, no content is null."""
-    delta = _delta(pieces)
+def _message(parts: Iterable[AnswerPart]) -> dict[str, Any]:
+    """The parts as keys of a message. Beside reasoning or calls, no content is null."""
+    delta = _delta(parts)
     for call in delta.get("tool_calls", ()):
         del call["index"]
     return {"content": None, **delta}
 
 
-def _call(piece: Piece) -> dict[str, Any]:
-    return {"id": new_call_id(), "type": "function", "function": {"name": piece.text, "arguments": ""}}
+def _call(part: AnswerPart) -> dict[str, Any]:
+    return {"id": new_call_id(), "type": "function", "function": {"name": part.text, "arguments": ""}}
 
 
 def _ending(output: OutputDelta | CompletionOutput, *, has_called: bool) -> dict[str, Any]:

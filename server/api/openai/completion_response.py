@@ -9,13 +9,13 @@ from ...http.json_response import dumps, quoted
 from ...jobs.job import Job
 from ..native.response import finite_logprob, prompt_logprobs
 from .request import Echo
-from .response import Head, Shape, TokenText, ending, full_usage
+from .response import Head, ResponseBuilder, TokenText, ending, full_usage
 
 # A token and what is known of it: nothing of a prompt's first.
 _Scored = tuple[int, TokenLogprobs | None]
 
 
-class CompletionShape(Shape):
+class CompletionResponseBuilder(ResponseBuilder):
     """Text, with logprobs as parallel lists. `prompt_text` gives the text of a job's prompt."""
 
     kind = chunk_kind = "text_completion"
@@ -45,7 +45,7 @@ class CompletionShape(Shape):
         return {**self._choice(index, echoed + text, scores, 0), **more, **ending(output)}
 
     def usage(self, jobs: Sequence[Job]) -> dict[str, Any]:
-        """The tokens of the answer; what was drawn only to be left out does not count."""
+        """The tokens of the answer; a token sampled only to be left out does not count."""
         usage = full_usage(jobs)
         return usage | {"completion_tokens": 0, "total_tokens": usage["prompt_tokens"]} if self._echo.is_all else usage
 
@@ -65,7 +65,7 @@ class CompletionShape(Shape):
         return self._choice(index, text, scores, self._num_echoed.get(index, 0) + text_offset)
 
     def plain_choice(self, index: int, text: str) -> str:
-        """The JSON of a piece that is text alone."""
+        """The JSON of a chunk's choice that is text alone."""
         shown = "" if self._echo.is_all else text
         return f'{{"index":{index},"text":{quoted(shown)},"logprobs":null,"finish_reason":null}}'
 

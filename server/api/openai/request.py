@@ -1,65 +1,49 @@
-"""What OpenAI clients send: which fields are theirs and how they become a prompt and SamplingParams.
+"""The bodies of /v1/completions and /v1/chat/completions, and how they become prompts and SamplingParams.
 
-Fields that would change the answer and are not built are refused by name; those that change nothing are dropped. All
-others are sampling fields, and SamplingParams has the last word on them.
+Fields that would change the answer and are not built are refused by name; those that change nothing are ignored.
 """
 
-import contextlib
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, ClassVar, Self
 
+from pydantic import SkipValidation, model_validator
+from pydantic_core import PydanticCustomError
+
+from ....engine.chat.messages import read_messages
 from ....engine.errors import InvalidRequestError
 from ....engine.sampling_params import SamplingParams
-from ..fields import take_bool
-from ..response_format import read_response_format
+from ..chat_request import Chat, ChatFields, ChatMessage, ToolFields
+from ..prompt import Prompts
+from ..request_model import RequestModel
+from ..sampling_request import SamplingRequest, like
 
-COMPLETION_DEFAULTS = {"default_max_tokens": 16}
-CHAT_DEFAULTS = {"default_max_tokens": None}  # all that fits
 
-_DROPPED = frozenset(
-    {
+class StreamOptions(RequestModel):
+    """How the events come."""
+
+    ignored = ("include_obfuscation",)
+    include_usage: bool = False
+
+
+class OpenAIRequest(SamplingRequest):
+    """What both routes have."""
+
+    ignored = (
         *("store", "metadata", "service_tier", "safety_identifier"),
         *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "verbosity", "prediction"),
-    }
-)
-# Not built, with the values that ask for nothing.
-_COMPLETION_NEUTRAL: dict[str, tuple[Any, ...]] = {"suffix": ("",)}
-_CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "modalities": (["text"],),
-    "audio": (),
-    "web_search_options": (),
-    "moderation": (),
-}
+    )
+    stream_options: StreamOptions | None = None
 
+    @model_validator(mode="after")
+    def _check_stream_options(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise PydanticCustomError("options", "goes with stream true only", {"name": "stream_options"})
+        return self
 
-@dataclass(frozen=True, kw_only=True)
-class StreamOptions:
-    """How the answer comes."""
-
-    stream: bool
-    include_usage: bool
-
-
-def take_stream_options(fields: dict[str, Any]) -> StreamOptions:
-    """`stream` and `stream_options`."""
-    stream = take_bool(fields, "stream")
-    options = fields.pop("stream_options", None)
-    if options is None:
-        return StreamOptions(stream=stream, include_usage=False)
-    if not stream:
-        raise InvalidRequestError("stream_options goes with stream true only", param="stream_options")
-    if not isinstance(options, dict):
-        raise InvalidRequestError("stream_options must be an object", param="stream_options")
-    options = dict(options)
-    include_usage = take_bool(options, "include_usage")
-    take_bool(options, "include_obfuscation")
-    if options:
-        name = min(options)
-        raise InvalidRequestError(f"unknown field stream_options.{name}", param=f"stream_options.{name}")
-    return StreamOptions(stream=stream, include_usage=include_usage)
+    @property
+    def include_usage(self) -> bool:
+        """Whether the last chunk holds the usage."""
+        return self.stream_options is not None and self.stream_options.include_usage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,85 +54,68 @@ class Echo:
     is_all: bool
 
 
-def take_echo(fields: dict[str, Any]) -> Echo:
-    """`echo`, which brings the prompt's logprobs where logprobs are wanted."""
-    is_wanted = take_bool(fields, "echo")
-    if not is_wanted:
-        return Echo(is_wanted=False, is_all=False)
-    if fields.get("prompt_logprobs") is None:
-        fields["prompt_logprobs"] = fields.get("logprobs")
-    is_all = type(fields.get("max_tokens")) is int and fields["max_tokens"] == 0
-    if is_all:
-        fields["max_tokens"] = 1  # the engine draws one, which is left out
-    return Echo(is_wanted=True, is_all=is_all)
+class CompletionRequest(OpenAIRequest):
+    """Prompts to continue."""
+
+    default_max_tokens = 16
+    unsupported: ClassVar = {"suffix": ("",)}
+    prompt: Prompts
+    echo: bool = False
+    best_of: Annotated[Any, like("n")] = None
+    max_tokens: Annotated[Any, like("max_tokens")] = None
+    logprobs: Annotated[Any, like("logprobs")] = None
+    prompt_logprobs: Annotated[Any, like("prompt_logprobs")] = None
+
+    def echoed(self) -> Echo:
+        """What of the prompt the answer repeats."""
+        is_zero = type(self.max_tokens) is int and self.max_tokens == 0
+        return Echo(is_wanted=self.echo, is_all=self.echo and is_zero)
+
+    def params(self) -> SamplingParams:
+        """The parameters; an echo brings the prompt's logprobs where logprobs are wanted. Raises."""
+        n = (self.__pydantic_extra__ or {}).get("n", 1)
+        if self.best_of is not None and (type(self.best_of) is not int or self.best_of != n):
+            raise InvalidRequestError("best_of other than n is not supported; leave it out", param="best_of")
+        of_prompt = self.logprobs if self.echo and self.prompt_logprobs is None else self.prompt_logprobs
+        # The engine samples at least one token, which an answer that is all echo leaves out.
+        max_tokens = 1 if self.echoed().is_all else self.max_tokens
+        return self.sampling(max_tokens=max_tokens, logprobs=self.logprobs, prompt_logprobs=of_prompt)
 
 
-def completion_params(fields: dict[str, Any]) -> SamplingParams:
-    """The sampling fields of /v1/completions, everything else having been taken out."""
-    _drop(fields, _COMPLETION_NEUTRAL)
-    read_response_format(fields)
-    best_of = fields.pop("best_of", None)
-    n = 1 if fields.get("n") is None else fields["n"]
-    if best_of is not None and (type(best_of) is not int or best_of != n):
-        raise InvalidRequestError("best_of other than n is not supported; leave it out", param="best_of")
-    return SamplingParams.from_fields(fields, defaults=COMPLETION_DEFAULTS)
+class ChatCompletionRequest(OpenAIRequest, ChatFields):
+    """A conversation to answer."""
 
+    unsupported: ClassVar = ToolFields.unsupported | {
+        "functions": ([],),
+        "function_call": ("none", "auto"),
+        "modalities": (["text"],),
+        "audio": (),
+        "web_search_options": (),
+        "moderation": (),
+    }
+    messages: SkipValidation[list[ChatMessage]]
+    max_tokens: Annotated[Any, like("max_tokens")] = None
+    max_completion_tokens: Annotated[Any, like("max_tokens")] = None
+    logprobs: bool = False
+    top_logprobs: Annotated[Any, like("logprobs")] = None
 
-def chat_params(fields: dict[str, Any]) -> SamplingParams:
-    """The sampling fields of /v1/chat/completions, everything else having been taken out."""
-    _drop(fields, _CHAT_NEUTRAL)
-    read_response_format(fields)
-    _rename_max_tokens(fields)
-    fields["logprobs"] = _chat_logprobs(fields)
-    return SamplingParams.from_fields(fields, defaults=CHAT_DEFAULTS)
+    def chat(self) -> Chat:
+        """The conversation. Raises InvalidRequestError."""
+        return self.chat_of(read_messages(self.messages))
 
-
-@contextlib.contextmanager
-def in_chat_words(fields: Mapping[str, Any]) -> Iterator[None]:
-    """Make refusals name what the user sent: messages, not a prompt, and perhaps max_completion_tokens."""
-    sent = {name for name, value in fields.items() if value is not None}
-    try:
-        yield
-    except InvalidRequestError as exc:
-        if exc.param == "prompt" and "prompt" not in sent:
-            exc.param = "messages"
-        elif exc.param == "max_tokens" and "max_completion_tokens" in sent:
-            exc.param = "max_completion_tokens"
-            exc.args = (str(exc).replace("max_tokens", "max_completion_tokens"),)
-        raise
-
-
-def _drop(fields: dict[str, Any], neutral: Mapping[str, tuple[Any, ...]]) -> None:
-    for name in _DROPPED & set(fields):
-        del fields[name]
-    for name, harmless in neutral.items():
-        value = fields.pop(name, None)
-        if value is not None and not any(type(value) is type(item) and value == item for item in harmless):
-            raise InvalidRequestError(f"{name} is not supported yet; leave it out", param=name)
-
-
-def _rename_max_tokens(fields: dict[str, Any]) -> None:
-    newer = fields.pop("max_completion_tokens", None)
-    if newer is None:
-        return
-    if type(newer) is not int:
-        raise InvalidRequestError("max_completion_tokens must be an integer", param="max_completion_tokens")
-    if fields.get("max_tokens") not in (None, newer):
-        raise InvalidRequestError(
-            "max_tokens and max_completion_tokens differ; send one of them", param="max_completion_tokens"
+    def params(self) -> SamplingParams:
+        """The parameters; refusals name the fields as they were sent. Raises InvalidRequestError."""
+        older, newer = self.max_tokens, self.max_completion_tokens
+        if None not in (older, newer) and older != newer:
+            raise InvalidRequestError(
+                "max_tokens and max_completion_tokens differ; send one of them", param="max_completion_tokens"
+            )
+        if self.top_logprobs is not None and not self.logprobs:
+            raise InvalidRequestError("top_logprobs goes with logprobs true only", param="top_logprobs")
+        names = {"prompt": "messages", "logprobs": "top_logprobs"}
+        if newer is not None:
+            names["max_tokens"] = "max_completion_tokens"
+        top = self.top_logprobs if self.top_logprobs is not None else 0
+        return self.sampling(
+            names=names, max_tokens=older if newer is None else newer, logprobs=top if self.logprobs else None
         )
-    if newer < 1:
-        raise InvalidRequestError("max_completion_tokens must be at least 1", param="max_completion_tokens")
-    fields["max_tokens"] = newer
-
-
-def _chat_logprobs(fields: dict[str, Any]) -> Any:
-    is_wanted = take_bool(fields, "logprobs")
-    top = fields.pop("top_logprobs", None)
-    if top is None:
-        return 0 if is_wanted else None
-    if type(top) is not int or not 0 <= top <= 20:
-        raise InvalidRequestError("top_logprobs must be an integer from 0 to 20", param="top_logprobs")
-    if not is_wanted:
-        raise InvalidRequestError("top_logprobs goes with logprobs true only", param="top_logprobs")
-    return top

@@ -29,7 +29,7 @@ class Head:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
 
 
-class Shape:
+class ResponseBuilder:
     """One of the two kinds of answer. `token_text` gives the text of a single token, for logprobs."""
 
     kind: str
@@ -43,7 +43,7 @@ class Shape:
         self._suffix = '],"usage":null}' if include_usage else "]}"
 
     def answer(self, jobs: Sequence[Job]) -> dict[str, Any]:
-        """The whole answer, once all jobs have ended. For `dump_pieces`: token texts are found while it is written."""
+        """The whole answer, once all jobs have ended. For `dump_slices`: token texts are found while it is written."""
         n = len(jobs[0].outputs)
         choices = [
             self.choice(number * n + output.index, output, job)
@@ -93,7 +93,7 @@ def full_usage(jobs: Sequence[Job]) -> dict[str, Any]:
 
 
 def ending(output: OutputDelta | CompletionOutput) -> dict[str, Any]:
-    """Why it ended, in OpenAI's words, which know no timeout: it ran out of room to go on."""
+    """Why it ended. OpenAI knows no timeout: it is a length that ran out."""
     if output.finish_reason == "timeout":
         return {"finish_reason": "length", "stop_reason": "timeout"}
     return {"finish_reason": output.finish_reason, "stop_reason": output.stop_reason}

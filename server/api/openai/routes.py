@@ -1,12 +1,12 @@
-"""The OpenAI-shaped routes: models, completions, chat completions. Underneath, the same jobs as the native routes.
+"""The OpenAI-compatible routes: models, completions, chat completions. Underneath, the same jobs as the native routes.
 
-The client's hang-up ends its request, streamed or not; these jobs are not kept for later.
+A disconnect ends the request, streamed or not; these jobs are not kept for later.
 """
 
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter
@@ -14,33 +14,39 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ....engine.errors import InvalidRequestError
-from ....engine.outputs import OutputDelta
 from ....engine.sampling_params import SamplingParams
 from ...http.auth import owner_of
-from ...http.disconnect import unless_hung_up
-from ...http.json_body import read_json
-from ...http.json_response import JsonResponse, PiecesResponse, dump_pieces
-from ...http.openapi import path_parameter, request_body
-from ...http.sse import DONE, MAX_BATCH, PING, PING_S, EventStream, data_frame, openai_error_frame
-from ...jobs.job import Job, Signal
+from ...http.disconnect import unless_disconnected
+from ...http.json_response import JsonResponse, SlicedResponse, dump_slices
+from ...jobs.job import Job, Signal, raise_failure
 from ...service import Service, service_of
-from ..chat_request import chat_prompt, constrained, take_chat
-from ..fields import take_prompts, take_user
-from .chat_response import ChatShape
-from .completion_response import CompletionShape
-from .request import StreamOptions, chat_params, completion_params, in_chat_words, take_echo, take_stream_options
-from .response import Head, Shape
+from ..answer_format import chat_prompt, constrained
+from ..openapi import GENERATION, KEYED, LOOKUP, events, operation, parameter
+from ..request_model import read_request
+from ..streaming import stream
+from .chat_response import ChatResponseBuilder
+from .completion_response import CompletionResponseBuilder
+from .request import ChatCompletionRequest, CompletionRequest, OpenAIRequest
+from .response import Head, ResponseBuilder
+from .stream import OpenAIStreamWriter
 
-router = APIRouter(prefix="/v1", tags=["OpenAI shape"])
+router = APIRouter(prefix="/v1", tags=["OpenAI"])
 
 
-@router.get("/models")
+@router.get("/models", **operation({200: "A list of one."}, errors=(*KEYED, 503)))
 async def models(request: Request) -> Response:
     """The one model that is served."""
     return JsonResponse({"object": "list", "data": [_model(service_of(request))]})
 
 
-@router.get("/models/{name:path}", openapi_extra=path_parameter("name"))
+@router.get(
+    "/models/{name:path}",
+    **operation(
+        {200: "The model."},
+        errors=(*LOOKUP, 503),
+        parameters=[parameter("name", "The served model's name.", place="path")],
+    ),
+)
 async def model(request: Request) -> Response:
     """The same by name; 404 for any other name."""
     service = service_of(request)
@@ -48,148 +54,89 @@ async def model(request: Request) -> Response:
     return JsonResponse(_model(service))
 
 
-@router.post("/completions", openapi_extra=request_body(prompt="Once upon a time", max_tokens=32))
+_CHUNKS = """data: {"id": "…", "object": "…", "created": 1, "model": "…", "choices": [{"index": 0, …}]}
+
+data: [DONE]
+"""
+_STREAMED = events("The answer, or with `stream` its chunks as events.", _CHUNKS, has_json=True)
+
+
+@router.post(
+    "/completions",
+    **operation(
+        {200: _STREAMED},
+        errors=GENERATION,
+        body=CompletionRequest,
+        example={"prompt": "Once upon a time", "max_tokens": 32},
+    ),
+)
 async def completions(request: Request) -> Response:
     """Continue one or more prompts."""
     service = service_of(request)
-    fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
-    service.check_model(fields.pop("model", None))
-    options = take_stream_options(fields)
-    user = take_user(fields)
-    prompts = take_prompts(fields)
-    echo = take_echo(fields)
-    params = completion_params(fields)
-    shape = CompletionShape(
+    body = await read_request(request, CompletionRequest)
+    params, echo = body.params(), body.echoed()
+    builder = CompletionResponseBuilder(
         _head(service, "cmpl-"),
         service.token_text,
-        include_usage=options.include_usage,
+        include_usage=body.include_usage,
         echo=echo,
         prompt_text=service.prompt_text,
     )
-    return await _answer(request, shape, prompts, params, options, user=user, keeps_prompt=echo.is_wanted)
+    return await _answer(request, body, builder, body.prompt, params, keeps_prompt=echo.is_wanted)
 
 
-@router.post("/chat/completions", openapi_extra=request_body(messages=[{"role": "user", "content": "Hello"}]))
+@router.post(
+    "/chat/completions",
+    **operation(
+        {200: _STREAMED},
+        errors=GENERATION,
+        body=ChatCompletionRequest,
+        example={"messages": [{"role": "user", "content": "Hello"}]},
+    ),
+)
 async def chat_completions(request: Request) -> Response:
     """Answer in a conversation."""
     service = service_of(request)
-    fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
-    service.check_model(fields.pop("model", None))
-    options = take_stream_options(fields)
-    user = take_user(fields)
-    chat = take_chat(fields)
-    with in_chat_words(fields):
-        params = chat_params(fields)
-        prompt, form = await chat_prompt(service, chat)
-        shape = ChatShape(
-            _head(service, "chatcmpl-"), service.token_text, include_usage=options.include_usage, form=form
-        )
-        return await _answer(request, shape, [prompt], constrained(params, form), options, user=user)
+    body = await read_request(request, ChatCompletionRequest)
+    chat, params = body.chat(), body.params()
+    prompt, answer = await chat_prompt(service, chat)
+    builder = ChatResponseBuilder(
+        _head(service, "chatcmpl-"), service.token_text, include_usage=body.include_usage, answer=answer
+    )
+    return await _answer(request, body, builder, [prompt], constrained(params, answer))
 
 
 async def _answer(
     request: Request,
-    shape: Shape,
+    body: OpenAIRequest,
+    builder: ResponseBuilder,
     prompts: Sequence[Any],
     params: SamplingParams,
-    options: StreamOptions,
     *,
-    user: str,
     keeps_prompt: bool = False,
 ) -> Response:
     service = service_of(request)
-    if options.stream and params.prompt_logprobs is not None and not keeps_prompt:
+    if body.stream and params.prompt_logprobs is not None and not keeps_prompt:
         raise InvalidRequestError("prompt_logprobs goes with stream false only", param="prompt_logprobs")
     changed = Signal()
     owner = owner_of(request)
     jobs = [service.new_job(params, owner=owner, changed=changed, keeps_prompt=keeps_prompt) for _ in prompts]
     try:
         for job, prompt in zip(jobs, prompts, strict=True):
-            await service.submit(job, prompt, params, user=user)
-        if options.stream:
-            source = _chunks(shape, jobs, changed, include_usage=options.include_usage)
-            return EventStream(source, error_frame=openai_error_frame, on_hang_up=lambda: service.abort(*jobs))
-        await unless_hung_up(request.receive, _all_ended(jobs))
-    except BaseException:  # refused half-way, or the client hung up
+            await service.submit(job, prompt, params, user=body.user)
+        if body.stream:
+            writer = OpenAIStreamWriter(builder, jobs, include_usage=body.include_usage)
+            return stream(jobs, writer, on_disconnect=lambda: service.abort(*jobs))
+        await unless_disconnected(request.receive, _all_ended(jobs))
+    except BaseException:  # refused half-way, or a disconnect
         service.abort(*jobs)
         raise
-    _raise_failure(jobs)
-    return PiecesResponse(await dump_pieces(shape.answer(jobs)))
-
-
-async def _chunks(
-    shape: Shape, jobs: Sequence[Job], changed: Signal, *, include_usage: bool
-) -> AsyncGenerator[bytes, None]:
-    """The jobs' events as chunks, whatever came since the last write in one piece, then usage and [DONE]."""
-    readers = [_Reader(shape, job, first_index=number * len(job.outputs)) for number, job in enumerate(jobs)]
-    while True:
-        chunks = [chunk for reader in readers for chunk in reader.fresh()]
-        if chunks:
-            yield b"".join(map(data_frame, chunks))
-            if len(chunks) >= MAX_BATCH:
-                await asyncio.sleep(0)  # a reader that keeps up would let nobody else in
-        elif all(reader.at_end for reader in readers):
-            break
-        elif not await changed.wait(PING_S):
-            yield PING
-    _raise_failure(jobs)
-    ending = [chunk for reader in readers for chunk in reader.unclosed()]
-    if include_usage:
-        ending.append(shape.usage_chunk(jobs))
-    yield b"".join(map(data_frame, ending)) + DONE
-
-
-class _Reader:
-    """A position in one job's events."""
-
-    def __init__(self, shape: Shape, job: Job, *, first_index: int) -> None:
-        self._shape = shape
-        self._job = job
-        self._first_index = first_index
-        self._position = 0
-        self._num_chars: dict[int, int] = {}  # per output that has begun
-        self._closed: set[int] = set()
-
-    @property
-    def at_end(self) -> bool:
-        """Whether nothing more will come."""
-        return self._job.finished and self._position == len(self._job.events)
-
-    def fresh(self) -> list[str]:
-        """Chunks of what has come since the last call."""
-        batch = self._job.events[self._position : self._position + MAX_BATCH]
-        self._position += len(batch)
-        return [chunk for event in batch for chunk in self._chunks(event)]
-
-    def unclosed(self) -> list[str]:
-        """Last chunks of outputs whose end came without a token."""
-        chunks = []
-        for output in self._job.outputs:
-            if output.index not in self._closed:
-                chunks += self._chunks(
-                    OutputDelta(self._job.seq_id, output.index, "", (), None, output.finish_reason, output.stop_reason)
-                )
-        return chunks
-
-    def _chunks(self, event: OutputDelta) -> list[str]:
-        index = self._first_index + event.index
-        first = self._shape.first_chunk(index, self._job) if event.index not in self._num_chars else None
-        text_offset = self._num_chars.get(event.index, 0)
-        self._num_chars[event.index] = text_offset + len(event.text)
-        if event.finish_reason is not None:
-            self._closed.add(event.index)
-        chunk = self._shape.chunk(index, event, text_offset=text_offset)
-        return [each for each in (first, chunk) if each is not None]
+    raise_failure(jobs)
+    return SlicedResponse(await dump_slices(builder.answer(jobs)))
 
 
 async def _all_ended(jobs: Sequence[Job]) -> None:
     await asyncio.gather(*(job.ended.wait() for job in jobs))
-
-
-def _raise_failure(jobs: Sequence[Job]) -> None:
-    for job in jobs:
-        if (failure := job.failure()) is not None:
-            raise failure
 
 
 def _head(service: Service, prefix: str) -> Head:

@@ -1,1 +1,1 @@
-"""/v1/responses in OpenAI's shape."""
+"""/v1/responses as OpenAI has it."""

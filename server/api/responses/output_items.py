@@ -1,10 +1,10 @@
-"""The output of a response: items made of an answer's pieces, and the events that tell of them while they grow."""
+"""The output of a response: items made of an answer's parts, and the events that report them while they grow."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ....engine.chat.answer_parts import Piece
+from ....engine.chat.answer_parts import AnswerPart
 
 Event = dict[str, Any]
 
@@ -24,15 +24,15 @@ class OutputItems:
         """The items as the response holds them."""
         return [item.value() for item in self._items]
 
-    def push(self, pieces: Iterable[Piece], *, logprobs: Sequence[Any] = ()) -> list[Event]:
-        """Take pieces; `logprobs` belong to the first text among them, and are forgotten if there is none."""
+    def push(self, parts: Iterable[AnswerPart], *, logprobs: Sequence[Any] = ()) -> list[Event]:
+        """Take parts; `logprobs` belong to the first text among them, and are forgotten if there is none."""
         events: list[Event] = []
-        for piece in pieces:
-            kind = "arguments" if piece.kind == "call" else piece.kind
-            if not self._items or self._items[-1].kind != kind or piece.kind == "call":
-                events += self._close("completed") + self._begin(kind, piece.text)
-            if piece.kind != "call":
-                events.append(self._items[-1].grow(piece.text, logprobs))
+        for part in parts:
+            kind = "arguments" if part.kind == "call" else part.kind
+            if not self._items or self._items[-1].kind != kind or part.kind == "call":
+                events += self._close("completed") + self._begin(kind, part.text)
+            if part.kind != "call":
+                events.append(self._items[-1].grow(part.text, logprobs))
                 logprobs = () if kind == "content" else logprobs
         return events
 
@@ -52,7 +52,7 @@ class OutputItems:
 
 
 class _Item:
-    """One item, its text in pieces."""
+    """One item, its text in parts."""
 
     kind: str
 

@@ -8,14 +8,14 @@ from ....engine.chat.messages import Message, read_items
 from ....engine.errors import InvalidRequestError
 from ....engine.outputs import OutputDelta
 from ...http.errors import describe
-from ...http.sse import MAX_BATCH
 from ...jobs.job import Job, usage
 from ...jobs.result_store import ID_PREFIX
 from ..openai.response import TokenText, scored_token
+from ..streaming import MAX_BATCH
 from .output_items import Event, OutputItems
-from .request import ResponseForm, form_of
+from .request import StoredRequest, stored_request
 
-_NATIVE = ResponseForm(repeated={"tools": [], "tool_choice": "auto", "parallel_tool_calls": True, "metadata": {}})
+_NATIVE = StoredRequest(repeated={"tools": [], "tool_choice": "auto", "parallel_tool_calls": True, "metadata": {}})
 _FINAL_EVENTS = {"completed": "completed", "failed": "failed"}  # all other ends: incomplete
 
 
@@ -25,20 +25,20 @@ async def response_object(job: Job, token_text: TokenText) -> dict[str, Any]:
     for number, event in enumerate(job.events):
         life.push(event)
         if number % MAX_BATCH == MAX_BATCH - 1:
-            await asyncio.sleep(0)  # others get their turn
+            await asyncio.sleep(0)  # other tasks run
     if job.finished:
         life.end()
     return life.response()
 
 
 class ResponseLife:
-    """Follows one job. Told the same events it tells the same, with the same sequence numbers."""
+    """Follows one job. The same deltas give the same events, with the same sequence numbers."""
 
     def __init__(self, job: Job, token_text: TokenText) -> None:
         self._job = job
-        self._form = form_of(job) or _NATIVE
+        self._request = stored_request(job) or _NATIVE
         self._token_text = token_text
-        self._reader = self._form.answer.reader()
+        self._reader = self._request.answer.reader()
         self._output = OutputItems(job.seq_id)
         self._held: list[dict[str, Any]] = []  # logprobs of text that is held back
         self._num_reasoning_tokens = 0
@@ -46,22 +46,22 @@ class ResponseLife:
 
     def begin(self) -> list[Event]:
         """What comes before any output."""
-        waiting = self.response(status="queued" if self._form.is_background else "in_progress")
-        kinds = ["created", "queued"] if self._form.is_background else ["created"]
+        waiting = self.response(status="queued" if self._request.is_background else "in_progress")
+        kinds = ["created", "queued"] if self._request.is_background else ["created"]
         events: list[Event] = [{"type": f"response.{kind}", "response": waiting} for kind in kinds]
         events.append({"type": "response.in_progress", "response": self.response(status="in_progress")})
         return self._numbered(events)
 
     def push(self, delta: OutputDelta) -> list[Event]:
         """What an event of the job's brings."""
-        if delta.index:  # a job that came by another door may have several outputs
+        if delta.index:  # a job that came by another API may have several outputs
             return []
-        pieces = self._reader.push(delta.text)
+        parts = self._reader.push(delta.text)
         self._num_reasoning_tokens += len(delta.token_ids) if self._reader.is_thinking else 0
-        if self._form.has_logprobs:
+        if self._request.has_logprobs:
             self._held += [scored_token(item, self._token_text) for item in delta.logprobs or ()]
-        logprobs, self._held = (self._held, []) if pieces else ((), self._held)
-        return self._numbered(self._output.push(pieces, logprobs=logprobs))
+        logprobs, self._held = (self._held, []) if parts else ((), self._held)
+        return self._numbered(self._output.push(parts, logprobs=logprobs))
 
     def end(self) -> list[Event]:
         """The end of the output, and of the response."""
@@ -86,7 +86,7 @@ class ResponseLife:
             "incomplete_details": {"reason": "max_output_tokens"} if current == "incomplete" else None,
             "output": [] if status else self._output.items,
             "usage": self._usage() if is_over else None,
-            **self._form.repeated,
+            **self._request.repeated,
         }
 
     def _status(self) -> str:
@@ -113,15 +113,15 @@ class ResponseLife:
 
 async def conversation_of(job: Job, token_text: TokenText) -> list[Message]:
     """What was said up to the end of this response, to go on from there. Raises InvalidRequestError."""
-    form = form_of(job)
-    if form is None or not job.finished:
-        what = "that response is not finished yet" if form is not None else "that was not made by /v1/responses"
+    request = stored_request(job)
+    if request is None or not job.finished:
+        what = "that response is not finished yet" if request is not None else "that was not made by /v1/responses"
         raise InvalidRequestError(f"previous_response_id: {what}", param="previous_response_id")
     output = (await response_object(job, token_text))["output"]
     try:
-        return [*form.messages, *read_items(output)]
+        return [*request.messages, *read_items(output)]
     except InvalidRequestError as exc:
         raise InvalidRequestError(
-            "previous_response_id: that response ends within a call; it cannot be gone on with",
+            "previous_response_id: that response ends within a call; it cannot be continued",
             param="previous_response_id",
         ) from exc

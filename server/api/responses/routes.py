@@ -1,11 +1,9 @@
 """/v1/responses as the `openai` package speaks it, over the same jobs and the same store as the native routes.
 
-A response that runs in the background goes on when its client hangs up; any other one is cancelled.
+A response that runs in the background goes on after a disconnect; any other one is cancelled.
 """
 
-import asyncio
 import dataclasses
-from collections.abc import AsyncGenerator
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -13,64 +11,82 @@ from starlette.responses import Response
 
 from ....engine.errors import InvalidRequestError
 from ...http.auth import owner_of
-from ...http.disconnect import unless_hung_up
-from ...http.errors import Problem, ResultNotFoundError
-from ...http.json_body import read_json
-from ...http.json_response import JsonResponse, PiecesResponse, dump_pieces, dumps
-from ...http.openapi import path_parameter, request_body
-from ...http.sse import MAX_BATCH, PING, PING_S, EventStream
-from ...jobs.job import Job
+from ...http.disconnect import unless_disconnected
+from ...http.errors import ResultNotFoundError
+from ...http.json_response import JsonResponse, SlicedResponse, dump_slices
+from ...jobs.job import Job, raise_failure
 from ...jobs.result_store import ID_PREFIX, seq_id_of
 from ...service import Service, service_of
-from ..chat_request import chat_prompt, constrained
-from ..fields import event_id, take_user
-from .output_items import Event
-from .request import ResponseRequest, form_of, in_response_words, refuse_foreign, take_response
+from ..answer_format import chat_prompt, constrained
+from ..openapi import GENERATION, LOOKUP, events, operation, parameter
+from ..request_model import read_request
+from ..streaming import event_id, stream
+from .request import ResponsesRequest, stored_request
 from .response import ResponseLife, conversation_of, response_object
+from .stream import ResponsesStreamWriter
 
-router = APIRouter(prefix="/v1/responses", tags=["OpenAI shape"])
+router = APIRouter(prefix="/v1/responses", tags=["OpenAI"])
 
 CANCEL_S = 10.0
-RESPONSE_ID = path_parameter("response_id")
+RESPONSE_ID = parameter("response_id", "The response's id.", place="path")
 
 
-@router.post("", openapi_extra=request_body(input="Hello", max_output_tokens=32))
+_EVENTS = """event: response.output_text.delta
+data: {"type": "response.output_text.delta", "item_id": "msg_…", "delta": "Hi", …, "sequence_number": 4}
+"""
+_STREAMED = events("The response, or with `stream` the events of its life.", _EVENTS, has_json=True)
+
+
+@router.post(
+    "",
+    **operation(
+        {200: _STREAMED}, errors=GENERATION, body=ResponsesRequest, example={"input": "Hello", "max_output_tokens": 32}
+    ),
+)
 async def create(request: Request) -> Response:
     """Answer at once, as a stream, or in the background."""
     service = service_of(request)
-    fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
-    service.check_model(fields.pop("model", None))
-    refuse_foreign(fields)
-    user = take_user(fields)
-    previous_id = fields.pop("previous_response_id", None)
-    earlier = [] if previous_id is None else await conversation_of(_previous(request, previous_id), service.token_text)
-    with in_response_words():
-        asked = take_response(fields, earlier=earlier, previous_id=previous_id)
-        job = await _submitted(service, asked, owner=owner_of(request), user=user)
-    if asked.stream:
+    body = await read_request(request, ResponsesRequest)
+    job = await _submitted(request, service, body)
+    if body.stream:
         return _stream(service, job, after=-1)
-    if not asked.form.is_background:
+    if not body.background:
         await _wait(request, service, job)
     return await _object(service, job)
 
 
-async def _submitted(service: Service, asked: ResponseRequest, *, owner: str, user: str) -> Job:
+async def _submitted(request: Request, service: Service, body: ResponsesRequest) -> Job:
     """The job of this request, kept from now on if it is to be."""
-    prompt, answer = await chat_prompt(service, asked.chat)
-    params = constrained(asked.params, answer)
-    job = service.new_job(params, owner=owner)
-    job.attach(dataclasses.replace(asked.form, answer=answer))
-    if asked.form.is_stored:
+    previous_id = body.previous_response_id
+    earlier = [] if previous_id is None else await conversation_of(_previous(request, previous_id), service.token_text)
+    messages = body.messages(earlier)
+    chat, params = body.chat(messages), body.params()
+    prompt, answer = await chat_prompt(service, chat, name="input")
+    job = service.new_job(params, owner=owner_of(request))
+    job.attach(dataclasses.replace(body.stored(messages, params), answer=answer))
+    params = constrained(params, answer)
+    if body.store:
         service.results.add(job)
     try:
-        await service.submit(job, prompt, params, user=user)
+        await service.submit(job, prompt, params, user=body.user)
     except BaseException:
         service.results.forget(job)
         raise
     return job
 
 
-@router.get("/{response_id}", openapi_extra=RESPONSE_ID)
+@router.get(
+    "/{response_id}",
+    **operation(
+        {200: _STREAMED},
+        errors=LOOKUP,
+        parameters=[
+            RESPONSE_ID,
+            parameter("stream", "Whether events are wanted.", type="boolean"),
+            parameter("starting_after", "The last event that the reader has.", type="integer", minimum=0),
+        ],
+    ),
+)
 async def retrieve(request: Request) -> Response:
     """The response as it stands; with `?stream=true` its events, after `starting_after` if that is given."""
     service = service_of(request)
@@ -81,17 +97,19 @@ async def retrieve(request: Request) -> Response:
     return _stream(service, job, after=event_id(after, name="starting_after") if after else -1, is_owned=False)
 
 
-@router.post("/{response_id}/cancel", openapi_extra=RESPONSE_ID)
+@router.post(
+    "/{response_id}/cancel", **operation({200: "The response as it ended."}, errors=LOOKUP, parameters=[RESPONSE_ID])
+)
 async def cancel(request: Request) -> Response:
     """Stop it if it runs; what there is stays."""
     service = service_of(request)
     job = _job(request)
     service.abort(job)
-    await unless_hung_up(request.receive, job.wait(CANCEL_S))  # the step under way
+    await unless_disconnected(request.receive, job.wait(CANCEL_S))  # the step in flight
     return await _object(service, job)
 
 
-@router.delete("/{response_id}", openapi_extra=RESPONSE_ID)
+@router.delete("/{response_id}", **operation({200: "Deleted."}, errors=LOOKUP, parameters=[RESPONSE_ID]))
 async def delete(request: Request) -> Response:
     """Stop it if it runs, and forget it."""
     service = service_of(request)
@@ -106,9 +124,7 @@ def _job(request: Request) -> Job:
     return service_of(request).results.get(seq_id, owner=owner_of(request))
 
 
-def _previous(request: Request, previous_id: object) -> Job:
-    if not isinstance(previous_id, str):
-        raise InvalidRequestError("previous_response_id must be a string", param="previous_response_id")
+def _previous(request: Request, previous_id: str) -> Job:
     try:
         return service_of(request).results.get(seq_id_of(previous_id), owner=owner_of(request))
     except ResultNotFoundError as exc:
@@ -118,61 +134,29 @@ def _previous(request: Request, previous_id: object) -> Job:
 
 
 async def _wait(request: Request, service: Service, job: Job) -> None:
-    """Until the job has ended; a client that hangs up ends it. Raises what made it fail."""
+    """Until the job has ended; a disconnect ends it. Raises what made it fail."""
     try:
-        await unless_hung_up(request.receive, job.ended.wait())
+        await unless_disconnected(request.receive, job.ended.wait())
     except BaseException:
         service.abort(job)
         raise
-    failure = job.failure() if job.status == "failed" else None
-    if failure is not None:
-        raise failure
+    if job.status == "failed":
+        raise_failure([job])
 
 
 async def _object(service: Service, job: Job) -> Response:
     if job.finished:
         job.was_read.set()
-    return PiecesResponse(await dump_pieces(await response_object(job, service.token_text)))
+    return SlicedResponse(await dump_slices(await response_object(job, service.token_text)))
 
 
 def _stream(service: Service, job: Job, *, after: int, is_owned: bool = True) -> Response:
-    """The job's events; if this stream owns it, hanging up ends a job that does not run in the background."""
-    form = form_of(job)
-    ends_it = is_owned and form is not None and not form.is_background
-    return EventStream(
-        _frames(job, ResponseLife(job, service.token_text), after=after),
-        error_frame=_error_frame,
-        on_hang_up=lambda: service.abort(job) if ends_it else None,
+    """The job's events; if this stream owns it, a disconnect ends a job that does not run in the background."""
+    asked = stored_request(job)
+    ends_it = is_owned and asked is not None and not asked.is_background
+    return stream(
+        [job],
+        ResponsesStreamWriter(ResponseLife(job, service.token_text), after=after),
+        on_disconnect=lambda: service.abort(job) if ends_it else None,
         headers={"X-Seq-Id": job.seq_id},
     )
-
-
-async def _frames(job: Job, life: ResponseLife, *, after: int) -> AsyncGenerator[bytes, None]:
-    """Frames of the life's events after that number; whatever came since the last write in one piece."""
-    events = life.begin()
-    position = 0
-    while True:
-        batch = job.events[position : position + MAX_BATCH]
-        position += len(batch)
-        events += [event for delta in batch for event in life.push(delta)]
-        is_over = not batch and job.finished and position == len(job.events)
-        events += life.end() if is_over else []
-        frames = [_frame(event) for event in events if event["sequence_number"] > after]
-        events = []
-        if frames:
-            yield b"".join(frames)
-        if is_over:
-            job.was_read.set()
-            return
-        if len(batch) == MAX_BATCH:
-            await asyncio.sleep(0)  # a reader that keeps up would let nobody else in
-        elif not batch and not await job.changed.wait(PING_S):
-            yield PING
-
-
-def _frame(event: Event) -> bytes:
-    return f"event: {event['type']}\ndata: {dumps(event)}\n\n".encode("ascii")
-
-
-def _error_frame(problem: Problem) -> bytes:
-    return _frame({**problem.error(), "type": "error", "sequence_number": -1})

@@ -1,4 +1,4 @@
-"""Reasoning and calls in answers: what is found, and that it is the same wherever the text is cut into pieces."""
+"""Reasoning and calls in answers: what is found, and that it is the same wherever the text is cut into parts."""
 
 import json
 import random
@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from splitfuse.engine.chat.answer_parser import AnswerReader, call_reader, detected_style
-from splitfuse.engine.chat.answer_parts import Piece, Reader, joined, read_whole
-from splitfuse.engine.chat.reasoning_parser import ThinkingReader
+from splitfuse.engine.chat.answer_parser import AnswerParser, call_reader, detected_style
+from splitfuse.engine.chat.answer_parts import AnswerPart, Reader, joined, read_whole
+from splitfuse.engine.chat.reasoning_parser import ReasoningParser
 from splitfuse.engine.chat.tool_parsers.hermes import HermesCalls
 from splitfuse.engine.chat.tool_parsers.llama3_json import Llama3Calls
 
@@ -18,27 +18,27 @@ ARGUMENTS = '{"town": "K\\u00f6ln \\" } ]", "days": [1, {"a": null}], "x": -1.5e
 MAKE: dict[str, Callable[[], Reader]] = {
     "hermes": HermesCalls,
     "llama3": lambda: Llama3Calls({"f", "weather"}),
-    "thinking": ThinkingReader,
-    "open": lambda: ThinkingReader(is_open=True),
-    "both": lambda: AnswerReader(ThinkingReader(), HermesCalls()),
-    "none": lambda: AnswerReader(None, None),
+    "thinking": ReasoningParser,
+    "open": lambda: ReasoningParser(is_open=True),
+    "both": lambda: AnswerParser(ReasoningParser(), HermesCalls()),
+    "none": lambda: AnswerParser(None, None),
 }
 
 
-def content(text: str) -> Piece:
-    return Piece("content", text)
+def content(text: str) -> AnswerPart:
+    return AnswerPart("content", text)
 
 
-def reasoning(text: str) -> Piece:
-    return Piece("reasoning", text)
+def reasoning(text: str) -> AnswerPart:
+    return AnswerPart("reasoning", text)
 
 
-def call(name: str, arguments: str, number: int = 0) -> list[Piece]:
-    pieces = [Piece("call", name, number), Piece("arguments", arguments, number)]
-    return pieces if arguments else pieces[:1]
+def call(name: str, arguments: str, number: int = 0) -> list[AnswerPart]:
+    parts = [AnswerPart("call", name, number), AnswerPart("arguments", arguments, number)]
+    return parts if arguments else parts[:1]
 
 
-HERMES: list[tuple[str, list[Piece]]] = [
+HERMES: list[tuple[str, list[AnswerPart]]] = [
     ("", []),
     ("Hello  \n", [content("Hello  \n")]),
     ("a < b <tool <tool_cal", [content("a < b <tool <tool_cal")]),
@@ -90,7 +90,7 @@ HERMES: list[tuple[str, list[Piece]]] = [
         [*call("f", '{"a": 1}'), content("next")],
     ),
 ]
-LLAMA3: list[tuple[str, list[Piece]]] = [
+LLAMA3: list[tuple[str, list[AnswerPart]]] = [
     ("", []),
     ("Hello  \n", [content("Hello  \n")]),
     (f'{{"name": "weather", "parameters": {ARGUMENTS}}}', call("weather", ARGUMENTS)),
@@ -111,7 +111,7 @@ LLAMA3: list[tuple[str, list[Piece]]] = [
     ('not first: {"name": "f", "parameters": {}}', [content('not first: {"name": "f", "parameters": {}}')]),
     ('{"name": "f", "parameters": {"a": ', call("f", '{"a": ')),
 ]
-THINKING: list[tuple[str, list[Piece]]] = [
+THINKING: list[tuple[str, list[AnswerPart]]] = [
     ("", []),
     ("\n Hello ", [content("\n Hello ")]),
     ("<think>\nHm.\n\nYes. \n</think>\n\nHello \n", [reasoning("Hm.\n\nYes."), content("Hello \n")]),
@@ -124,14 +124,14 @@ THINKING: list[tuple[str, list[Piece]]] = [
     ("Hello <think>no</think>", [content("Hello <think>no</think>")]),
     ("<think>a</think>b<think>c</think>", [reasoning("a"), content("b<think>c</think>")]),
 ]
-OPEN: list[tuple[str, list[Piece]]] = [
+OPEN: list[tuple[str, list[AnswerPart]]] = [
     ("", []),
     ("Hm.\n</think>\n\nHello", [reasoning("Hm."), content("Hello")]),
     ("<think>\nonce more</think>x", [reasoning("once more"), content("x")]),
     ("never closed ", [reasoning("never closed")]),
     ("</think>Hello", [content("Hello")]),
 ]
-BOTH: list[tuple[str, list[Piece]]] = [
+BOTH: list[tuple[str, list[AnswerPart]]] = [
     (
         '<think>I need <tool_call> for this.</think>\n\n<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>',
         [reasoning("I need <tool_call> for this."), *call("f", "{}")],
@@ -139,29 +139,29 @@ BOTH: list[tuple[str, list[Piece]]] = [
     ("<think>a</think>b <tool_", [reasoning("a"), content("b <tool_")]),
 ]
 CASES = [
-    (name, text, pieces)
+    (name, text, parts)
     for name, cases in {"hermes": HERMES, "llama3": LLAMA3, "thinking": THINKING, "open": OPEN, "both": BOTH}.items()
-    for text, pieces in cases
+    for text, parts in cases
 ]
 
 
-def in_pieces(name: str, parts: list[str]) -> list[Piece]:
+def in_pieces(name: str, parts: list[str]) -> list[AnswerPart]:
     reader = MAKE[name]()
-    return joined([*(piece for part in parts for piece in reader.push(part)), *reader.finish()])
+    return joined([*(part for part in parts for part in reader.push(part)), *reader.finish()])
 
 
-@pytest.mark.parametrize(("name", "text", "pieces"), CASES)
-def test_what_is_found(name: str, text: str, pieces: list[Piece]) -> None:
-    assert read_whole(MAKE[name](), text) == pieces
+@pytest.mark.parametrize(("name", "text", "parts"), CASES)
+def test_what_is_found(name: str, text: str, parts: list[AnswerPart]) -> None:
+    assert read_whole(MAKE[name](), text) == parts
 
 
-@pytest.mark.parametrize(("name", "text", "pieces"), CASES)
-def test_the_same_is_found_wherever_the_text_is_cut(name: str, text: str, pieces: list[Piece]) -> None:
-    assert in_pieces(name, list(text)) == pieces
+@pytest.mark.parametrize(("name", "text", "parts"), CASES)
+def test_the_same_is_found_wherever_the_text_is_cut(name: str, text: str, parts: list[AnswerPart]) -> None:
+    assert in_pieces(name, list(text)) == parts
     for first in range(len(text) + 1):
-        assert in_pieces(name, [text[:first], text[first:]]) == pieces, first
+        assert in_pieces(name, [text[:first], text[first:]]) == parts, first
         for second in range(first, len(text) + 1, 3):
-            assert in_pieces(name, [text[:first], text[first:second], text[second:]]) == pieces, (first, second)
+            assert in_pieces(name, [text[:first], text[first:second], text[second:]]) == parts, (first, second)
 
 
 FRAGMENTS = [
@@ -183,7 +183,7 @@ def test_any_text_is_read_alike_in_any_pieces(name: str) -> None:
         parts = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
         assert in_pieces(name, parts) == expected, parts
         assert in_pieces(name, list(text)) == expected, text
-        numbers = [piece.number for piece in expected if piece.kind == "call"]
+        numbers = [part.number for part in expected if part.kind == "call"]
         assert numbers == list(range(len(numbers)))
         if name == "none":
             assert expected == [content(text)]
@@ -198,29 +198,29 @@ def test_what_is_certain_comes_at_once() -> None:
     assert out == [
         [content("Hi")],
         [content(" you")],
-        [Piece("call", "f")],
-        [Piece("arguments", '{"a": ')],
-        [Piece("arguments", "1")],
-        [Piece("arguments", ', "b": 2}')],
+        [AnswerPart("call", "f")],
+        [AnswerPart("arguments", '{"a": ')],
+        [AnswerPart("arguments", "1")],
+        [AnswerPart("arguments", ', "b": 2}')],
     ]
 
 
 def test_thinking_is_known_while_it_lasts() -> None:
-    reader = AnswerReader(ThinkingReader(), None)
+    reader = AnswerParser(ReasoningParser(), None)
     states = []
     for part in ("<think>", "a", "b</thi", "nk>", "c"):
         reader.push(part)
         states.append(reader.is_thinking)
     assert states == [True, True, True, False, False]
-    assert AnswerReader(ThinkingReader(is_open=True), None).is_thinking
+    assert AnswerParser(ReasoningParser(is_open=True), None).is_thinking
 
 
 def test_long_arguments_take_time_in_proportion() -> None:
-    """Every character is looked at once, however small the pieces."""
+    """Every character is looked at once, however small the parts."""
     reader = HermesCalls()
     body = json.dumps({"a": ["x" * 100] * 500})
-    pieces = [piece for char in f'<tool_call>{{"name": "f", "arguments": {body}' for piece in reader.push(char)]
-    assert "".join(piece.text for piece in pieces if piece.kind == "arguments") == body
+    parts = [part for char in f'<tool_call>{{"name": "f", "arguments": {body}' for part in reader.push(char)]
+    assert "".join(part.text for part in parts if part.kind == "arguments") == body
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Health, readiness, metrics, stats, and the envelope of everything that is not there."""
 
 import asyncio
+import re
+from pathlib import Path
 
 import httpx
 import pytest
@@ -10,10 +12,12 @@ from serving import serving
 
 from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.outputs import StepStats
+from splitfuse.engine.sampling_params import FIELD_NAMES
 from splitfuse.server.app import build_app
 from splitfuse.server.metrics import Metrics
 from splitfuse.server.settings import Settings
 
+API = Path(__file__).parents[3] / "server/API.md"
 GAUGES = [
     *("num_requests_running", "num_requests_waiting", "num_requests_swapped", "kv_cache_usage_perc"),
     "grammar_cache_bytes",
@@ -167,6 +171,45 @@ async def test_documentation(served):
     assert {"/generate", "/result/{seq_id}", "/v1/chat/completions", "/metrics"} <= set(paths)
     assert "422" not in str(paths)
     assert paths["/result/{seq_id}"]["get"]["parameters"][0]["name"] == "seq_id"
+
+
+async def test_documentation_needs_no_other_host(served):
+    page = (await served.client.get("/docs")).text
+    assert "openapi.json" in page
+    assert not re.search(r"(https?:)?//[a-z]|src=|<link|@import", page)
+
+
+async def test_the_schema_shows_every_field_with_its_limits(served):
+    document = (await served.client.get("/openapi.json")).json()
+    schemas = document["components"]["schemas"]
+    for name, own in [
+        ("GenerateRequest", {"prompt", "stream", "user", "model", "response_format"}),
+        ("CompletionRequest", {"prompt", "echo", "best_of", "stream_options"}),
+        ("ChatCompletionRequest", {"messages", "tools", "max_completion_tokens", "top_logprobs"}),
+    ]:
+        assert set(schemas[name]["properties"]) >= FIELD_NAMES | own
+        assert schemas[name]["additionalProperties"] is False
+    assert schemas["GenerateRequest"]["properties"]["n"]["maximum"] == 64
+    for model in schemas:
+        assert f"#/components/schemas/{model}" in str(document), model
+    for method in document["paths"]["/generate"].values():
+        assert set(method["responses"]) == {"200", "202", "400", "401", "404", "408", "413", "429", "500", "503"}
+        assert "text/event-stream" in method["responses"]["200"]["content"]
+
+
+async def test_the_contract_names_every_route_field_and_metric(served):
+    contract = API.read_text()
+    document = (await served.client.get("/openapi.json")).json()
+    names = {path.split("{")[0] for path in document["paths"]} | FIELD_NAMES | {*GAUGES, *COUNTERS, *HISTOGRAMS}
+    for name, model in document["components"]["schemas"].items():
+        names |= set(model["properties"]) if name.endswith("Request") else set()
+    assert {name for name in names if name not in contract} == set()
+
+
+async def test_allow_names_all_methods_of_a_path(served):
+    for path, allow in [("/result/x", "DELETE, GET"), ("/v1/responses/x", "DELETE, GET"), ("/health", "GET, HEAD")]:
+        response = await served.client.put(path)
+        assert (response.status_code, response.headers["allow"]) == (405, allow)
 
 
 async def test_version(served):

@@ -11,12 +11,12 @@ import pytest
 from serving import parse_events
 
 from splitfuse.engine.outputs import CompletionOutput, OutputDelta, RequestMetrics, TokenLogprobs
-from splitfuse.server.api.chat_request import AnswerForm
-from splitfuse.server.api.openai.chat_response import ChatShape
-from splitfuse.server.api.openai.completion_response import CompletionShape
+from splitfuse.server.api.answer_format import AnswerFormat
+from splitfuse.server.api.openai.chat_response import ChatResponseBuilder
+from splitfuse.server.api.openai.completion_response import CompletionResponseBuilder
 from splitfuse.server.api.openai.request import Echo
 from splitfuse.server.api.openai.response import Head
-from splitfuse.server.http.json_response import ITEMS_AT_ONCE, PIECE_BYTES, dump_pieces, dumps
+from splitfuse.server.http.json_response import ITEMS_AT_ONCE, SLICE_BYTES, dump_slices, dumps
 from splitfuse.server.jobs.job import Job
 
 NUM_OUTPUTS, NUM_TOKENS, NUM_LOGPROBS = 64, 300, 20
@@ -47,7 +47,7 @@ class Turns:
 
     def check(self, num_bytes):
         """Somebody had a turn after each piece of the answer."""
-        assert self.num > num_bytes // (2 * PIECE_BYTES)
+        assert self.num > num_bytes // (2 * SLICE_BYTES)
         assert self.longest_s < MAX_CPU_S
 
 
@@ -132,33 +132,33 @@ async def test_a_large_openai_answer_lets_others_have_their_turn(served, monkeyp
     turns.check(len(response.content))
 
 
-@pytest.mark.parametrize("kind", [CompletionShape, ChatShape])
+@pytest.mark.parametrize("kind", [CompletionResponseBuilder, ChatResponseBuilder])
 def test_a_choice_is_the_same_whole_and_in_a_chunk(kind):
     items = [TokenLogprobs(97 + number, -0.5, ((98, -1.0), (300, -2.0))) for number in range(3)]
     head = Head(id="i", model="m", created=1)
-    more = {"form": AnswerForm()}
-    if kind is CompletionShape:
+    more = {"answer": AnswerFormat()}
+    if kind is CompletionResponseBuilder:
         more = {"echo": Echo(is_wanted=False, is_all=False), "prompt_text": str}
     shape = kind(head, lambda token_id: chr(token_id) * 2, **more)
     output = CompletionOutput(0, "abc", [97, 98, 99], items, "length")
     delta = OutputDelta("r", 0, "abc", (97, 98, 99), tuple(items), "length")
     whole = json.loads(dumps(shape.choice(0, output, Job("r", model="m"))))["logprobs"]
     assert json.loads(shape.chunk(0, delta, text_offset=0))["choices"][0]["logprobs"] == whole
-    if kind is CompletionShape:
+    if kind is CompletionResponseBuilder:
         assert whole["text_offset"] == [0, 2, 4]
         assert whole["tokens"] == ["aa", "bb", "cc"]
 
 
 VALUES = [
     *({}, [], "é\ud83d", None, 1.5, {"a": {}, "b": [], "c": [{}], "d": [{"e": [1, [2], {"f": None}]}, {}]}),
-    {"long": list(range(ITEMS_AT_ONCE * 3)), "text": "x" * 3 * PIECE_BYTES},
+    {"long": list(range(ITEMS_AT_ONCE * 3)), "text": "x" * 3 * SLICE_BYTES},
     [{"n": n, "items": [{"m": m} for m in range(100)]} for n in range(100)],
 ]
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: str(value)[:20])
 async def test_pieces_are_what_dumps_writes(value):
-    pieces = await dump_pieces(value)
+    pieces = await dump_slices(value)
     assert b"".join(pieces).decode() == dumps(value)
     assert all(pieces)
 
@@ -166,7 +166,7 @@ async def test_pieces_are_what_dumps_writes(value):
 async def test_an_iterator_is_a_list():
     for num in (0, 1, ITEMS_AT_ONCE, ITEMS_AT_ONCE + 1):
         expected = dumps({"a": list(range(num)), "b": 1})
-        assert b"".join(await dump_pieces({"a": iter(range(num)), "b": 1})).decode() == expected
+        assert b"".join(await dump_slices({"a": iter(range(num)), "b": 1})).decode() == expected
         assert dumps({"a": iter(range(num)), "b": 1}) == expected
     with pytest.raises(TypeError, match="set has no JSON form"):
         dumps({1})
@@ -174,6 +174,6 @@ async def test_an_iterator_is_a_list():
 
 async def test_pieces_are_bounded():
     items = ({"number": number, "text": "x" * 100} for number in range(50_000))
-    sizes = [len(piece) for piece in await dump_pieces({"items": items})]
+    sizes = [len(piece) for piece in await dump_slices({"items": items})]
     assert len(sizes) > 50
-    assert max(sizes) < PIECE_BYTES + ITEMS_AT_ONCE * 200
+    assert max(sizes) < SLICE_BYTES + ITEMS_AT_ONCE * 200

@@ -9,7 +9,8 @@ from fake_engine import answer_text
 from serving import parse_events, stream_events
 
 from splitfuse.engine.outputs import OutputDelta
-from splitfuse.server.api.native.routes import _events
+from splitfuse.server.api.native.stream import NativeStreamWriter
+from splitfuse.server.api.streaming import chunks as chunks_of
 from splitfuse.server.jobs.job import Job
 from splitfuse.server.settings import Settings
 
@@ -160,9 +161,9 @@ async def test_a_slow_reader_holds_nobody_up(served):
     await writer.wait_closed()
 
 
-async def test_what_came_since_the_last_write_goes_in_one_piece():
+async def test_what_came_since_the_last_write_goes_in_one_write():
     job = Job("id", model="m")
-    chunks = _events(job, first=0)
+    chunks = chunks_of([job], NativeStreamWriter(job))
     for position in range(4):
         job.sink(OutputDelta("id", 0, "x", (position,)))
     assert len(parse_events((await anext(chunks)).decode())) == 4
@@ -174,11 +175,11 @@ async def test_what_came_since_the_last_write_goes_in_one_piece():
     for position in range(1000):
         job.sink(OutputDelta("id", 0, "x", (position,), finish_reason="length" if position == 999 else None))
     sizes = [len(parse_events(chunk.decode())) for chunk in [chunk async for chunk in chunks]]
-    assert sizes == [512, 488, 1]  # in bounded pieces, so that other streams get their turn
+    assert sizes == [512, 488, 1]  # in bounded slices, so that other streams get their turn
 
 
 async def test_ping_keeps_a_silent_stream_open(served, monkeypatch):
-    monkeypatch.setattr("splitfuse.server.api.native.routes.PING_S", 0.02)
+    monkeypatch.setattr("splitfuse.server.api.streaming.PING_S", 0.02)
     served.engine.hold()
     url = (await submit(served))["result_url"]
     async with served.client.stream("GET", url + "/stream") as stream:

@@ -3,8 +3,6 @@
 import openai
 import pytest
 
-from splitfuse.engine.errors import ContextLengthError
-
 MODEL = "splitfuse-demo-5m"
 MESSAGES = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello"}]
 
@@ -66,7 +64,7 @@ REFUSED = {
         ("top_logprobs", {"top_logprobs": 2}),
         ("stream_options", {"stream_options": {"include_usage": True}}),
         ("stream_options", {"stream": True, "stream_options": True}),
-        ("include_usage", {"stream": True, "stream_options": {"include_usage": 1}}),
+        ("stream_options.include_usage", {"stream": True, "stream_options": {"include_usage": 1}}),
         ("stream_options.other", {"stream": True, "stream_options": {"other": True}}),
         ("stream", {"stream": "yes"}),
         ("no_such_field", {"no_such_field": 1}),
@@ -169,7 +167,7 @@ async def test_a_limit_is_refused_under_the_name_it_was_sent_with(served, name, 
 
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
 async def test_the_engines_refusal_names_the_limit_that_was_sent(served, name):
-    served.engine.submit_error = ContextLengthError("set max_tokens to 3 or less", param="max_tokens")
+    served.engine.fits = 3
     response = await served.client.post("/v1/chat/completions", json={"messages": MESSAGES, name: 500})
     error = response.json()["error"]
     assert (error["param"], error["message"]) == (name, f"set {name} to 3 or less")

@@ -33,7 +33,7 @@ REFUSED = [
     ("n", {"n": 2}),
     ("top_logprobs", {"top_logprobs": 21, "include": ["message.output_text.logprobs"]}),
     ("include", {"include": "x"}),
-    ("include", {"include": [5]}),
+    ("include[0]", {"include": [5]}),
     ("metadata", {"metadata": [1]}),
     ("metadata", {"metadata": {"a": "x" * 20_000}}),
     ("conversation", {"conversation": "conv_1"}),

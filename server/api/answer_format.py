@@ -1,0 +1,129 @@
+"""How an answer is taken apart into reasoning, calls of tools and content, and what has to be enforced of that."""
+
+import asyncio
+import dataclasses
+from dataclasses import dataclass, field
+
+from ...engine.chat.answer_parser import AnswerParser, call_reader, detected_style
+from ...engine.chat.reasoning_parser import CLOSING, OPENING, ReasoningParser
+from ...engine.chat.template import ChatTemplate
+from ...engine.chat.tools import Tool
+from ...engine.checks import check_text
+from ...engine.errors import InvalidRequestError
+from ...engine.sampling_params import SamplingParams
+from ...engine.structured_output.answer_grammar import STYLE_OF_OTHERS, answer_grammar
+from ...engine.structured_output.params import StructuredOutputs
+from ..service import Service
+from ..settings import Settings
+from .chat_request import Chat
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerFormat:
+    """How an answer is taken apart."""
+
+    style: str | None = None  # of the calls that are looked for
+    tools: list[Tool] = field(default_factory=list)  # that may be called
+    is_forced: bool = False  # it must be a call
+    max_calls: int | None = None
+    thinks: bool = False
+    is_open: bool = False  # the prompt ends within the reasoning
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether an answer is content and nothing else."""
+        return self.style is None and not self.thinks
+
+    def reader(self) -> AnswerParser:
+        """A reader of one answer."""
+        return AnswerParser(
+            ReasoningParser(is_open=self.is_open) if self.thinks else None,
+            None if self.style is None else call_reader(self.style, self.tools),
+            max_calls=self.max_calls,
+        )
+
+
+async def chat_prompt(service: Service, chat: Chat, *, name: str = "messages") -> tuple[list[int], AnswerFormat]:
+    """Token ids of a conversation in the model's chat template, and the format of the answer.
+
+    `name` is what the request calls the messages. Raises InvalidRequestError, NotReadyError.
+    """
+    template = service.tokenizer.chat_template
+    try:
+        text = await asyncio.to_thread(chat.render, template)
+    except InvalidRequestError as exc:
+        exc.param = name if exc.param == "messages" else exc.param
+        raise
+    check_text(text, param=name)
+    answer = answer_format(chat, text, template, service.settings)
+    return await service.encode(text, add_special_tokens=False), answer
+
+
+def answer_format(chat: Chat, prompt: str, template: ChatTemplate, settings: Settings) -> AnswerFormat:
+    """What to expect of a model that has this template and reads this prompt. Raises InvalidRequestError."""
+    thinks = OPENING in template.source if settings.reasoning_parser == "auto" else settings.reasoning_parser == "think"
+    is_open = thinks and _ends_in_reasoning(chat, prompt)
+    style = _style(chat, template, settings)
+    is_parallel = chat.is_parallel and chat.choice.mode != "named"
+    return AnswerFormat(
+        style=style,
+        tools=chat.choice.among(chat.tools),
+        is_forced=chat.choice.is_forced,
+        max_calls=None if is_parallel else 1,
+        thinks=thinks,
+        is_open=is_open,
+    )
+
+
+def constrained(params: SamplingParams, answer: AnswerFormat) -> SamplingParams:
+    """The parameters with a grammar of the whole answer, where calls are forced or content has to keep to a format.
+
+    Raises InvalidRequestError.
+    """
+    content = params.structured_outputs
+    if content is None and not answer.is_forced:
+        return params
+    if content is not None and answer.is_forced:
+        raise InvalidRequestError(
+            "an answer cannot be a call of a tool and keep to a format as well; set tool_choice none or auto",
+            param="tool_choice",
+        )
+    if answer.is_plain or (
+        answer.style is None and not answer.is_open and content is not None and content.kind == "grammar"
+    ):
+        return params  # a grammar of the request's own leaves no room for reasoning before
+    grammar = answer_grammar(
+        style=answer.style,
+        tools=answer.tools,
+        is_parallel=answer.max_calls is None,
+        thinks=answer.thinks,
+        is_open=answer.is_open,
+        content=content,
+    )
+    outputs = StructuredOutputs(grammar=grammar, param="tools" if content is None else content.name)
+    return dataclasses.replace(params, structured_outputs=outputs)
+
+
+def _style(chat: Chat, template: ChatTemplate, settings: Settings) -> str | None:
+    """How the model writes calls; None if none are to be looked for."""
+    if chat.choice.mode == "none":
+        return None
+    style = settings.tool_call_parser
+    if style == "auto":
+        style = detected_style(template.source) or "unknown"
+    if chat.choice.is_forced:
+        return STYLE_OF_OTHERS if style in ("none", "unknown") else style
+    if style == "unknown":
+        raise InvalidRequestError(
+            "this model's chat template shows no known way to call tools; tool_choice required or a function's name "
+            "works with any model, for auto start with --tool-call-parser and perhaps --chat-template",
+            param="tools",
+        )
+    return None if style == "none" else style
+
+
+def _ends_in_reasoning(chat: Chat, prompt: str) -> bool:
+    if chat.continue_final_message:
+        said = str(chat.messages[-1].get("content", ""))
+        return said.rfind(OPENING) > said.rfind(CLOSING)
+    return prompt.rstrip().endswith(OPENING)

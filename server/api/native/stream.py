@@ -1,0 +1,40 @@
+"""The native event stream: `token` events, numbered from 0, then `done` with the result, or `error`."""
+
+from collections.abc import Sequence
+
+from ....engine.outputs import OutputDelta
+from ...http.errors import Problem, describe
+from ...http.json_response import dump_slices, dumps
+from ...http.sse import frame
+from ...jobs.job import Job
+from ..streaming import StreamWriter
+from .response import event_json, result_object
+
+
+class NativeStreamWriter(StreamWriter):
+    """The events of one job. A reader that goes on behind its last event has had it all."""
+
+    def __init__(self, job: Job, *, first_id: int = 0) -> None:
+        self._job = job
+        self._first_id = first_id
+
+    def write(self, job_index: int, event_id: int, deltas: Sequence[OutputDelta]) -> bytes:
+        frames = [frame(event_json(delta), event="token", event_id=event_id + i) for i, delta in enumerate(deltas)]
+        return "".join(frames).encode("ascii")
+
+    async def end(self) -> Sequence[bytes]:
+        num_events = len(self._job.events)
+        if self._first_id > num_events:
+            return []
+        failure = self._job.failure() if self._job.status == "failed" else None
+        if failure is not None:
+            error = dumps(describe(failure).envelope())
+            return [frame(error, event="error", event_id=num_events).encode("ascii")]
+        head, tail = frame("\0", event="done", event_id=num_events).encode("ascii").split(b"\0")
+        slices = await dump_slices(result_object(self._job))
+        slices[0] = head + slices[0]
+        slices[-1] += tail
+        return slices
+
+    def error(self, problem: Problem) -> bytes:
+        return frame(dumps(problem.envelope()), event="error").encode("ascii")

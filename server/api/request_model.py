@@ -1,0 +1,115 @@
+"""The base of request bodies: strict pydantic models whose refusals are sentences of ours, and the way to read one."""
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, ClassVar, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+from starlette.requests import Request
+
+from ...engine.checks import Schema, nullable, unknown_field
+from ...engine.errors import InvalidRequestError
+from ..http.json_body import read_json
+from ..service import service_of
+
+# What pydantic finds, in our words, by its type of error; "{…}" is pydantic's context of it.
+_WORDS = {
+    "missing": "is missing",
+    "bool_type": "must be true or false",
+    "string_type": "must be a string",
+    "list_type": "must be a list",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+    "literal_error": "must be {expected}",
+    "string_too_long": "must be a string of at most {max_length} characters",
+    "string_pattern_mismatch": "must match {pattern}",
+    "too_long": "takes at most {max_length} items, not {actual_length}",
+    "unsupported": "is not supported here; {way_out}",
+}
+
+
+def _shown(schema: Schema, model: "type[RequestModel]") -> None:
+    """Complete pydantic's schema: null counts as absent, unknown fields are refused, some are known and no more."""
+    properties = schema.setdefault("properties", {})
+    for name, shown in properties.items():
+        shown.pop("title", None)
+        if shown.get("default", False) is None:
+            del shown["default"]
+        if name not in schema.get("required", ()):
+            properties[name] = nullable(shown)
+    properties |= {name: {"description": "Accepted; nothing is done with it."} for name in model.ignored}
+    for name, harmless in model.unsupported.items():
+        properties[name] = {"enum": [*harmless, None], "description": "Not supported; other values are refused."}
+    properties |= {name: shown for name, shown in model.more_fields.items() if name not in properties}
+    schema["additionalProperties"] = False
+
+
+class RequestModel(BaseModel):
+    """A JSON object of a request. null counts as absent; what is not known is refused by name."""
+
+    model_config = ConfigDict(strict=True, frozen=True, hide_input_in_errors=True, json_schema_extra=_shown)
+    ignored: ClassVar[tuple[str, ...]] = ()
+    unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {}  # with the values that ask for nothing
+    more_fields: ClassVar[Mapping[str, Schema]] = {}  # that the model has without declaring them
+    way_out: ClassVar[Mapping[str, str]] = {}  # instead of an unsupported field, if not to leave it out
+    _known: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        declared = {field.alias or name for name, field in cls.model_fields.items()}
+        cls._known = frozenset(declared).union(cls.ignored, cls.unsupported, cls.more_fields)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        for name in value.keys() - cls._known:
+            raise PydanticCustomError("unknown_field", "", {"name": name, "known": cls._known})
+        kept = {name: item for name, item in value.items() if item is not None and name not in cls.ignored}
+        for name in cls.unsupported.keys() & kept.keys():
+            if not _is_among(kept.pop(name), cls.unsupported[name]):
+                way_out = cls.way_out.get(name, "leave it out")
+                raise PydanticCustomError("unsupported", "", {"name": name, "way_out": way_out})
+        return kept
+
+    @classmethod
+    def read(cls, fields: Mapping[str, Any]) -> Self:
+        """The request in these fields. Raises InvalidRequestError."""
+        try:
+            return cls.model_validate(fields)
+        except ValidationError as exc:
+            raise _refusal(exc) from exc
+
+
+Request_ = TypeVar("Request_", bound=RequestModel)
+ModelName = Annotated[str | None, Field(description="The served model's name; another is a 404.")]
+User = Annotated[str, Field(max_length=256, description="The end user, for fair scheduling on a server without keys.")]
+
+
+async def read_request(request: Request, kind: type[Request_]) -> Request_:
+    """The body of a POST to the served model. Raises InvalidRequestError, ModelNotFoundError and as `read_json`."""
+    service = service_of(request)
+    fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
+    service.check_model(fields.get("model"))
+    return kind.read(fields)
+
+
+def _is_among(value: object, harmless: Iterable[object]) -> bool:
+    return any(type(value) is type(item) and value == item for item in harmless)
+
+
+def _refusal(exc: ValidationError) -> InvalidRequestError:
+    """The first error as a sentence that names the place."""
+    error = exc.errors(include_url=False, include_input=False)[0]
+    context = error.get("ctx", {})
+    at = _path([*error["loc"], context["name"]] if "name" in context else error["loc"])
+    if error["type"] == "unknown_field":
+        return unknown_field(at, [_path([*error["loc"], name]) for name in context["known"]])
+    words = _WORDS.get(error["type"])
+    return InvalidRequestError(f"{at} {error['msg'] if words is None else words.format(**context)}", param=at)
+
+
+def _path(places: Iterable[int | str]) -> str:
+    return "".join(f"[{place}]" if isinstance(place, int) else f".{place}" for place in places).removeprefix(".")

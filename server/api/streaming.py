@@ -1,0 +1,82 @@
+"""The one loop behind every event stream: all that has come since the last write goes out in one write.
+
+An API brings a writer: what its events look like stands there, when they are written stands here.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+
+from ...engine.errors import InvalidRequestError
+from ...engine.outputs import OutputDelta
+from ..http.errors import Problem
+from ..http.sse import EventStream
+from ..jobs.job import Job
+
+PING = b": ping\n\n"
+PING_S = 15.0
+# Most events of a job in one write: a re-attached reader gets a long answer in slices, other streams run in between.
+MAX_BATCH = 512
+
+
+class StreamWriter:
+    """Writes the events of a stream's jobs as an API wants them. Any of its bytes may be empty."""
+
+    def begin(self) -> bytes:
+        """What comes before all events."""
+        return b""
+
+    def write(self, job_index: int, event_id: int, deltas: Sequence[OutputDelta]) -> bytes:
+        """The next events of one of the jobs; `event_id` is the id of the first."""
+        raise NotImplementedError
+
+    async def end(self) -> Sequence[bytes]:
+        """What comes once every job has ended. Raises what made a job fail if only an error can follow."""
+        raise NotImplementedError
+
+    def error(self, problem: Problem) -> bytes:
+        """A failure inside the stream."""
+        raise NotImplementedError
+
+
+def stream(
+    jobs: Sequence[Job],
+    writer: StreamWriter,
+    *,
+    first_id: int = 0,
+    on_disconnect: Callable[[], None] = lambda: None,
+    headers: Mapping[str, str] | None = None,
+) -> EventStream:
+    """The events of jobs that share one `changed` signal, from this id on."""
+    source = chunks(jobs, writer, first_id=first_id)
+    return EventStream(source, error_frame=writer.error, on_disconnect=on_disconnect, headers=headers)
+
+
+def event_id(text: str, *, name: str) -> int:
+    """The id of the event after which a reader wants to go on. Raises InvalidRequestError."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise InvalidRequestError(f"{name} must be the id of an event, an integer of at least 0", param=name)
+    return int(text)
+
+
+async def chunks(jobs: Sequence[Job], writer: StreamWriter, *, first_id: int = 0) -> AsyncGenerator[bytes, None]:
+    """What the stream writes, a chunk at a time; a comment when there has been nothing to write for PING_S."""
+    if beginning := writer.begin():
+        yield beginning
+    positions = [first_id] * len(jobs)
+    while True:
+        batches = [job.events[position : position + MAX_BATCH] for job, position in zip(jobs, positions, strict=True)]
+        frames = [writer.write(i, positions[i], deltas) for i, deltas in enumerate(batches) if deltas]
+        positions = [position + len(deltas) for position, deltas in zip(positions, batches, strict=True)]
+        if chunk := b"".join(frames):
+            yield chunk
+        if sum(map(len, batches)) >= MAX_BATCH:
+            await asyncio.sleep(0)  # a reader that keeps up would keep the loop
+        elif not frames:
+            if all(job.finished for job in jobs):
+                break
+            if not await jobs[0].changed.wait(PING_S):
+                yield PING
+    for job in jobs:
+        job.was_read.set()
+    for chunk in await writer.end():
+        yield chunk
