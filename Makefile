@@ -30,7 +30,7 @@ FAST := $(addprefix tests/, client/bench client/test_calls.py client/test_sse.py
 		process/test_gc_policy.py test_settings.py))
 
 fast: $(VENV)/.test  ## everything that needs no torch, few seeds of each random test: 20 s
-	SPLITFUSE_TEST_STEPS=500 $(BIN)/python -m pytest -q --no-torch --max-seeds 5 -m "not slow" $(FAST) $(ARGS)
+	SPLITFUSE_TEST_STEPS=500 $(BIN)/python -m pytest -q --no-torch --max-seeds 3 -m "not slow" $(FAST) $(ARGS)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -155,6 +155,7 @@ def test_what_is_found(name: str, text: str, pieces: list[Piece]) -> None:
     assert read_whole(MAKE[name](), text) == pieces
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "text", "pieces"), CASES)
 def test_the_same_is_found_wherever_the_text_is_cut(name: str, text: str, pieces: list[Piece]) -> None:
     assert in_pieces(name, list(text)) == pieces
