@@ -67,7 +67,9 @@ class Setting:
 
     def _is_number_within_bounds(self, value: Any) -> bool:
         is_kind = type(value) is self.kind or (self.kind is float and type(value) is int)
-        return is_kind and math.isfinite(value) and all(holds(value, bound) for _, holds, bound in self._bounds())
+        return (
+            is_kind and -math.inf < value < math.inf and all(holds(value, bound) for _, holds, bound in self._bounds())
+        )
 
     def _bounds(self) -> list[tuple[str, Any, Any]]:
         bounds = (("of at least", operator.ge, self.at_least), ("above", operator.gt, self.above))

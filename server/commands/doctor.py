@@ -36,19 +36,16 @@ class Finding:
         return f"{self.name:<12} {mark:<7} {self.text}{fix}"
 
 
+def _remark(name: str, text: str, *, fix: str = "") -> Finding:
+    return Finding(name, text, False, fix, is_needed=False)
+
+
 def doctor(model: str | None) -> int:
     """Print the report. 0 if everything needed is there, else 1."""
-    findings = list(examine(model))
+    checks: list[Callable[[], Finding]] = [_python, _torch, _cuda, _triton, _c_compiler, _cpu_library, _memory, _cores]
+    findings = [*(check() for check in checks), _model(model)]
     print("\n".join(map(str, findings)))
     return 0 if all(finding.ok or not finding.is_needed for finding in findings) else 1
-
-
-def examine(model: str | None) -> Iterator[Finding]:
-    """All findings, in the order of the report."""
-    checks: list[Callable[[], Finding]] = [_python, _torch, _cuda, _triton, _c_compiler, _cpu_library, _memory, _cores]
-    for check in checks:
-        yield check()
-    yield _model(model)
 
 
 def _python() -> Finding:
@@ -70,26 +67,23 @@ def _cuda() -> Finding:
     try:
         torch = importlib.import_module("torch")
     except Exception:
-        return Finding("CUDA", "unknown without torch", False, is_needed=False)
+        return _remark("CUDA", "unknown without torch")
     if torch.cuda.is_available():
         gib = torch.cuda.get_device_properties(0).total_memory / 2**30
         return Finding("CUDA", f"{torch.cuda.get_device_name(0)}, {gib:.0f} GiB, {torch.cuda.device_count()} device(s)")
     if shutil.which("nvidia-smi") is None:
-        return Finding("CUDA", "no NVIDIA driver; the CPU is used", False, "install the NVIDIA driver", is_needed=False)
+        return _remark("CUDA", "no NVIDIA driver; the CPU is used", fix="install the NVIDIA driver")
     if torch.version.cuda is None:
-        text = "a driver is there, but this torch is for CPU"
-        return Finding("CUDA", text, False, "pip install torch", is_needed=False)
+        return _remark("CUDA", "a driver is there, but this torch is for CPU", fix="pip install torch")
     fix = "compare `nvidia-smi` with torch.version.cuda; in a container start it with --gpus all"
-    return Finding("CUDA", "a driver is there, but torch sees no device", False, fix, is_needed=False)
+    return _remark("CUDA", "a driver is there, but torch sees no device", fix=fix)
 
 
 def _triton() -> Finding:
     try:
-        triton = importlib.import_module("triton")
+        return Finding("triton", importlib.import_module("triton").__version__)
     except Exception:
-        fix = "pip install 'splitfuse[gpu]'"
-        return Finding("triton", "not installed; only CUDA needs it", False, fix, is_needed=False)
-    return Finding("triton", triton.__version__)
+        return _remark("triton", "not installed; only CUDA needs it", fix="pip install 'splitfuse[gpu]'")
 
 
 def _c_compiler() -> Finding:
@@ -98,14 +92,14 @@ def _c_compiler() -> Finding:
         if path := shutil.which(name):
             return Finding("C compiler", f"{path}, for Triton on CUDA")
     text = "none; Triton, which only CUDA uses, needs one at run time"
-    return Finding("C compiler", text, False, "apt-get install gcc, or set CC", is_needed=False)
+    return _remark("C compiler", text, fix="apt-get install gcc, or set CC")
 
 
 def _cpu_library() -> Finding:
     """Whether the CPU's own kernels can be built and loaded; tried, since a compiler alone proves little."""
     name, slow = "CPU library", "CPU attention runs on torch ops, several times slower"
     if os.environ.get("SPLITFUSE_NATIVE") == "0":
-        return Finding(name, f"switched off by SPLITFUSE_NATIVE=0; {slow}", False, "unset it", is_needed=False)
+        return _remark(name, f"switched off by SPLITFUSE_NATIVE=0; {slow}", fix="unset it")
     logged: list[str] = []
     try:
         native = importlib.import_module("...kernels.cpu.build", __package__)
@@ -113,13 +107,13 @@ def _cpu_library() -> Finding:
         with _captured_log("splitfuse.kernels", logged):
             is_loaded = native.library() is not None
     except Exception as exc:  # torch is broken, or the library lacks a function
-        return Finding(name, f"{type(exc).__name__}: {exc}", False, "fix torch first", is_needed=False)
+        return _remark(name, f"{type(exc).__name__}: {exc}", fix="fix torch first")
     if is_loaded:
         return Finding(name, f"built with {compiler} and loaded")
     if compiler is None:
-        return Finding(name, f"no C++ compiler; {slow}", False, "apt-get install g++, or set CXX", is_needed=False)
+        return _remark(name, f"no C++ compiler; {slow}", fix="apt-get install g++, or set CXX")
     reason = " ".join(" ".join(logged).split()) or "not loaded"
-    return Finding(name, reason, False, "apt-get install g++, or set CXX to one that works", is_needed=False)
+    return _remark(name, reason, fix="apt-get install g++, or set CXX to one that works")
 
 
 @contextlib.contextmanager
@@ -142,7 +136,7 @@ def _memory() -> Finding:
     try:
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     except (AttributeError, ValueError, OSError):
-        return Finding("memory", "unknown on this system", False, is_needed=False)
+        return _remark("memory", "unknown on this system")
     fix = "use a smaller model, or --kv-cache-memory-bytes"
     return Finding("memory", f"{total:.1f} GiB", total >= 2, fix, is_needed=False)
 
@@ -156,8 +150,7 @@ def _model(model: str | None) -> Finding:
         EngineConfig(model=model)  # refuses an empty name
         folder = local_folder(model)
         if folder is None:  # a report must not download a model
-            text = f"{model} is no local folder; `serve` would ask the Hugging Face hub"
-            return Finding("model", text, False, is_needed=False)
+            return _remark("model", f"{model} is no local folder; `serve` would ask the Hugging Face hub")
         config = read_model_config(folder)
     except (ConfigError, ImportError) as exc:
         return Finding("model", str(exc), False, "give a folder that is there and whole, of a supported model")

@@ -38,6 +38,7 @@ def test_no_rule_is_broken(seed: int) -> None:
     World(seed).run(STEPS)
 
 
+@pytest.mark.slow
 def test_a_seed_lives_the_same_life_in_every_process() -> None:
     """Else a failing one could not be seen again: nothing hangs on the order of a set or on addresses."""
     program = "from world import World; w = World(4); w.run(500); print(w.fingerprint, sorted(w.seen.items()))"

@@ -155,6 +155,7 @@ def test_what_is_found(name: str, text: str, parts: list[AnswerPart]) -> None:
     assert read_whole(MAKE[name](), text) == parts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "text", "parts"), CASES)
 def test_the_same_is_found_wherever_the_text_is_cut(name: str, text: str, parts: list[AnswerPart]) -> None:
     assert in_pieces(name, list(text)) == parts

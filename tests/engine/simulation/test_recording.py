@@ -139,6 +139,7 @@ def test_a_random_life_is_replayed_alike(seed: int, write: Write) -> None:
     assert replayed.num_steps == life.num_steps
 
 
+@pytest.mark.slow
 def test_lives_have_everything_in_them() -> None:
     """The test above is worth something only if these things happen in it."""
     missing = {"preempted", "failed", "stops", "finish", "at_text", "parent", "tenant", "priority", "tokens", "costs"}
