@@ -23,7 +23,7 @@ test: $(VENV)/.test  ## the test suite; ARGS="tests/engine -k parity" for a part
 	$(BIN)/python -m pytest $(ARGS)
 
 # Folders and files that need no torch; `slow` marks the few tests in them that take seconds.
-FAST := $(addprefix tests/, client/bench client/test_retry.py client/test_sse.py \
+FAST := $(addprefix tests/, client/bench client/test_hosts.py client/test_retry.py client/test_sse.py \
 	$(addprefix engine/, behaviour/test_worlds.py chat/test_answer_parser.py config scheduler simulation \
 		spec_decode/test_draft_length.py spec_decode/test_ngram.py) \
 	$(addprefix server/, api/openai/test_request.py api/responses/test_request.py jobs process/test_banner.py \
