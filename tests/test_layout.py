@@ -166,3 +166,12 @@ def test_every_module_says_what_it_knows() -> None:
         docstring = ast.get_docstring(ast.parse(path.read_text()))
         assert docstring, f"{path} has no docstring"
         assert len(docstring.splitlines()) <= 20, path
+
+
+@pytest.mark.parametrize(
+    "document", ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "server/API.md", "tests/README.md"]
+)
+def test_every_file_that_a_document_names_exists(document: str) -> None:
+    named = re.findall(r"`((?:client|docker|engine|kernels|server|tests)/[\w./-]+)`", (ROOT / document).read_text())
+    assert [name for name in named if not (ROOT / name).exists()] == []
+    assert named or document == "server/API.md"
