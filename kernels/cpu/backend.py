@@ -118,15 +118,9 @@ def _norm(
     hidden = x.shape[-1]
     num_tokens = x.numel() // hidden
     run(
-        x=x,
-        residual=residual,
-        out=out,
-        new_residual=new_residual,
-        num_tokens=num_tokens,
-        hidden=hidden,
-        eps=eps,
+        x=x, residual=residual, out=out, new_residual=new_residual, num_tokens=num_tokens, hidden=hidden, eps=eps,
         **weights,
-    )
+    )  # fmt: skip
     return out, new_residual
 
 
@@ -168,28 +162,11 @@ def rope_and_cache(
         return torch_fallback.rope_and_cache(q, k, v, positions, slot_mapping, rope, cache)
     out = torch.empty(q.shape, dtype=q.dtype)
     run(
-        q=q,
-        k=k,
-        v=v,
-        q_norm=rope.q_norm,
-        k_norm=rope.k_norm,
-        out=out,
-        k_cache=cache.keys,
-        v_cache=cache.values,
-        cos_sin=rope.cos_sin,
-        positions=positions,
-        slots=slot_mapping,
-        num_tokens=num_tokens,
-        num_heads=num_heads,
-        num_kv_heads=k.shape[1],
-        head_dim=head_dim,
-        rotary=rope.cos_sin.shape[1],
-        block_size=cache.keys.shape[2],
-        q_token=q.stride(0),
-        k_token=k.stride(0),
-        v_token=v.stride(0),
-        eps=rope.eps,
-    )
+        q=q, k=k, v=v, q_norm=rope.q_norm, k_norm=rope.k_norm, out=out, k_cache=cache.keys, v_cache=cache.values,
+        cos_sin=rope.cos_sin, positions=positions, slots=slot_mapping, num_tokens=num_tokens, num_heads=num_heads,
+        num_kv_heads=k.shape[1], head_dim=head_dim, rotary=rope.cos_sin.shape[1], block_size=cache.keys.shape[2],
+        q_token=q.stride(0), k_token=k.stride(0), v_token=v.stride(0), eps=rope.eps,
+    )  # fmt: skip
     return out
 
 
@@ -199,28 +176,15 @@ def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: Atte
     if run is None or q.stride(2) != 1 or q.shape[2] > _MAX_HEAD_DIM:
         return torch_fallback.paged_attention(q, cache, ragged, args)
     num_rows = len(ragged.seq_lens)
+    num_short = num_rows if ragged.max_query_len <= _MAX_SHORT_QUERY_LEN else ragged.num_decodes
     out = torch.empty(q.shape, dtype=q.dtype)
     run(
-        q=q,
-        k_cache=cache.keys,
-        v_cache=cache.values,
-        out=out,
-        query_start_loc=ragged.query_start_loc,
-        seq_lens=ragged.seq_lens,
-        block_tables=ragged.block_tables,
-        num_short=num_rows if ragged.max_query_len <= _MAX_SHORT_QUERY_LEN else ragged.num_decodes,
-        num_rows=num_rows,
-        max_blocks=ragged.block_tables.stride(0),
-        num_heads=q.shape[1],
-        num_kv_heads=cache.keys.shape[1],
-        head_dim=q.shape[2],
-        block_size=cache.keys.shape[2],
-        q_token=q.stride(0),
-        q_head=q.stride(1),
-        window=args.sliding_window,
-        scale=args.scale,
-        softcap=args.softcap,
-    )
+        q=q, k_cache=cache.keys, v_cache=cache.values, out=out, query_start_loc=ragged.query_start_loc,
+        seq_lens=ragged.seq_lens, block_tables=ragged.block_tables, num_short=num_short, num_rows=num_rows,
+        max_blocks=ragged.block_tables.stride(0), num_heads=q.shape[1], num_kv_heads=cache.keys.shape[1],
+        head_dim=q.shape[2], block_size=cache.keys.shape[2], q_token=q.stride(0), q_head=q.stride(1),
+        window=args.sliding_window, scale=args.scale, softcap=args.softcap,
+    )  # fmt: skip
     return out
 
 

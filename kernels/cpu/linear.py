@@ -28,14 +28,9 @@ class NativeLinear:
         x = x.contiguous()
         out = x.new_empty(len(x), self._num_outputs)
         self._run(
-            x=x,
-            data=self._data,
-            bias=self._bias,
-            out=out,
-            num_rows=len(x),
-            num_outputs=self._num_outputs,
+            x=x, data=self._data, bias=self._bias, out=out, num_rows=len(x), num_outputs=self._num_outputs,
             num_inputs=x.shape[1],
-        )
+        )  # fmt: skip
         return out
 
 

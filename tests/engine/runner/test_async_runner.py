@@ -69,7 +69,7 @@ def test_a_planted_race_is_caught(
     tiny_folder: str, owner: Any, name: str, wrong: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A step whose numbers are torn writes anywhere: this backend checks its indices.
-    monkeypatch.setattr(ops, "_forced", "reference")
+    monkeypatch.setitem(ops._BACKEND_OF_DEVICE, "cpu", "reference")
     if isinstance(owner, str):
         monkeypatch.setattr(f"{owner}.{name}", wrong)
     else:

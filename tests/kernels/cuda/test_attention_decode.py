@@ -7,6 +7,7 @@ from kernel_cases import (
     DOT_DTYPES,
     DTYPES,
     NUM_RANDOM_CASES,
+    SOFTCAP_TOLERANCE,
     AttentionCase,
     assert_near,
     in_double,
@@ -51,7 +52,7 @@ def test_sliding_windows(window: int, num_splits: int) -> None:
 @pytest.mark.parametrize("num_splits", [1, 4])
 def test_soft_caps(softcap: float, num_splits: int) -> None:
     case = AttentionCase((1, 1), (40, 200), softcap=softcap, sliding_window=90, group=3, dtype=torch.float32)
-    check(case, num_splits=num_splits)
+    check(case, num_splits=num_splits, tolerance=SOFTCAP_TOLERANCE)
 
 
 @pytest.mark.parametrize("capability", [80, 90])
@@ -68,7 +69,7 @@ def test_caches_of_e4m3(dtype: torch.dtype, capability: int, monkeypatch: pytest
 @pytest.mark.parametrize("num_splits", [1, 2, 7, 16, 64])
 @pytest.mark.parametrize("context_lens", [(0, 1, 63), (300, 5), (511, 512, 40)], ids=str)
 def test_splits(context_lens: tuple[int, ...], num_splits: int) -> None:
-    check(AttentionCase((1,) * len(context_lens), context_lens), num_splits=num_splits)
+    check(AttentionCase((1,) * len(context_lens), context_lens, num_kv_heads=1), num_splits=num_splits)
 
 
 def test_rows_of_prompts_are_left_alone() -> None:

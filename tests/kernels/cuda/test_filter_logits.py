@@ -43,7 +43,7 @@ EVERY_SORT = [
 
 @pytest.mark.parametrize("filter_logits", FILTERS)
 @pytest.mark.parametrize("num_values", [0, 1, 5, 300])
-@pytest.mark.parametrize("size", [3, 700, 2500])
+@pytest.mark.parametrize("size", [3, 2500])  # less than a tile, and two
 def test_keeps_what_the_reference_keeps(filter_logits: Filter, size: int, num_values: int) -> None:
     logits = logits_of(len(EVERY_SORT), size, seed=size + num_values, num_values=num_values)
     expected = reference.filter_logits(logits.double(), *filters_of(*EVERY_SORT))

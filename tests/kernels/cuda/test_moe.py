@@ -119,7 +119,7 @@ def test_a_token_that_is_nan_spoils_no_other() -> None:
 
 @pytest.mark.parametrize("block_m", [16, 64])
 @pytest.mark.parametrize(
-    ("num_tokens", "top_k", "num_experts"), [(1, 1, 1), (1, 8, 128), (7, 2, 8), (30, 3, 5), (700, 4, 60)]
+    ("num_tokens", "top_k", "num_experts"), [(1, 1, 1), (1, 8, 40), (7, 2, 8), (30, 3, 5), (700, 4, 13)]
 )
 def test_pairs_are_grouped_by_expert(num_tokens: int, top_k: int, num_experts: int, block_m: int) -> None:
     ids = random_routing(num_tokens, top_k, num_experts)
@@ -136,7 +136,7 @@ def test_pairs_are_grouped_by_expert(num_tokens: int, top_k: int, num_experts: i
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("renormalize", [False, True])
-@pytest.mark.parametrize(("num_tokens", "num_experts", "top_k"), [(1, 1, 1), (4, 8, 2), (33, 128, 8), (5, 60, 60)])
+@pytest.mark.parametrize(("num_tokens", "num_experts", "top_k"), [(1, 1, 1), (4, 8, 2), (9, 128, 8), (2, 60, 60)])
 def test_route(num_tokens: int, num_experts: int, top_k: int, renormalize: bool, dtype: torch.dtype) -> None:
     wide = torch.full((num_tokens, num_experts + 5), float("nan"), dtype=dtype, device=DEVICE)
     for token in range(num_tokens):  # no two alike in any dtype
