@@ -83,12 +83,12 @@ class RequestModel(BaseModel):
             raise _refusal(exc) from exc
 
 
-Request_ = TypeVar("Request_", bound=RequestModel)
+Body = TypeVar("Body", bound=RequestModel)
 ModelName = Annotated[str | None, Field(description="The served model's name; another is a 404.")]
 User = Annotated[str, Field(max_length=256, description="The end user, for fair scheduling on a server without keys.")]
 
 
-async def read_request(request: Request, kind: type[Request_]) -> Request_:
+async def read_request(request: Request, kind: type[Body]) -> Body:
     """The body of a POST to the served model. Raises InvalidRequestError, ModelNotFoundError and as `read_json`."""
     service = service_of(request)
     fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
