@@ -12,8 +12,8 @@ from ...engine.errors import InvalidRequestError
 from ..http.json_body import read_json
 from ..service import service_of
 
-# What pydantic finds, in our words, by its type of error; "{…}" is pydantic's context of it.
-_WORDS = {
+# The sentence for each type of pydantic's errors; "{…}" is its context.
+_SENTENCES = {
     "missing": "is missing",
     "bool_type": "must be true or false",
     "string_type": "must be a string",
@@ -22,7 +22,7 @@ _WORDS = {
     "model_type": "must be an object",
     "literal_error": "must be {expected}",
     "string_too_long": "must be a string of at most {max_length} characters",
-    "string_pattern_mismatch": "must match {pattern}",
+    "string_pattern_mismatch": "must be 1 to 64 letters, digits, _ or -",  # Name is the only pattern
     "too_long": "takes at most {max_length} items, not {actual_length}",
     "unsupported": "is not supported here; {way_out}",
 }
@@ -65,11 +65,12 @@ class RequestModel(BaseModel):
     def _without_nulls(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        for name in value.keys() - cls._known:
-            raise PydanticCustomError("unknown_field", "", {"name": name, "known": cls._known})
+        if unknown := value.keys() - cls._known:
+            raise PydanticCustomError("unknown_field", "", {"name": min(unknown), "known": cls._known})
         kept = {name: item for name, item in value.items() if item is not None and name not in cls.ignored}
         for name in cls.unsupported.keys() & kept.keys():
-            if not _is_among(kept.pop(name), cls.unsupported[name]):
+            asked = kept.pop(name)
+            if not any(type(asked) is type(harmless) and asked == harmless for harmless in cls.unsupported[name]):
                 way_out = cls.way_out.get(name, "leave it out")
                 raise PydanticCustomError("unsupported", "", {"name": name, "way_out": way_out})
         return kept
@@ -83,21 +84,18 @@ class RequestModel(BaseModel):
             raise _refusal(exc) from exc
 
 
-Request_ = TypeVar("Request_", bound=RequestModel)
+Body = TypeVar("Body", bound=RequestModel)
+Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 ModelName = Annotated[str | None, Field(description="The served model's name; another is a 404.")]
 User = Annotated[str, Field(max_length=256, description="The end user, for fair scheduling on a server without keys.")]
 
 
-async def read_request(request: Request, kind: type[Request_]) -> Request_:
+async def read_request(request: Request, kind: type[Body]) -> Body:
     """The body of a POST to the served model. Raises InvalidRequestError, ModelNotFoundError and as `read_json`."""
     service = service_of(request)
     fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
     service.check_model(fields.get("model"))
     return kind.read(fields)
-
-
-def _is_among(value: object, harmless: Iterable[object]) -> bool:
-    return any(type(value) is type(item) and value == item for item in harmless)
 
 
 def _refusal(exc: ValidationError) -> InvalidRequestError:
@@ -107,8 +105,8 @@ def _refusal(exc: ValidationError) -> InvalidRequestError:
     at = _path([*error["loc"], context["name"]] if "name" in context else error["loc"])
     if error["type"] == "unknown_field":
         return unknown_field(at, [_path([*error["loc"], name]) for name in context["known"]])
-    words = _WORDS.get(error["type"])
-    return InvalidRequestError(f"{at} {error['msg'] if words is None else words.format(**context)}", param=at)
+    sentence = _SENTENCES.get(error["type"])
+    return InvalidRequestError(f"{at} {error['msg'] if sentence is None else sentence.format(**context)}", param=at)
 
 
 def _path(places: Iterable[int | str]) -> str:

@@ -1,21 +1,20 @@
 """OpenAI's response_format, and text.format of /v1/responses: other spellings of structured_outputs."""
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from ...engine.structured_output.params import StructuredOutputs
-from .request_model import RequestModel
+from .request_model import Name, RequestModel
 
 Kind = Literal["text", "json_object", "json_schema"]
-SchemaName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 
 
 class NamedSchema(RequestModel):
     """A JSON schema as response_format has it."""
 
-    name: SchemaName
+    name: Name
     schema_: dict[str, Any] = Field(alias="schema", description="The output keeps to it, strict or not.")
     strict: bool = False
     description: str = ""
@@ -44,7 +43,7 @@ class _Format(RequestModel):
         return self
 
     def structured_outputs(self) -> StructuredOutputs | None:
-        """The same in our words; None for text. Raises InvalidRequestError."""
+        """The same constraint as SamplingParams has it; None for text. Raises InvalidRequestError."""
         if self.type == "text":
             return None
         if self.type == "json_object":
@@ -74,7 +73,7 @@ class TextFormat(_Format):
 
     needed = ("name", "schema_")
     name_ = "text.format"
-    name: SchemaName | None = None
+    name: Name | None = None
     schema_: dict[str, Any] | None = Field(None, alias="schema")
     strict: bool = False
     description: str = ""

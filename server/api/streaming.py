@@ -64,12 +64,15 @@ async def chunks(jobs: Sequence[Job], writer: StreamWriter, *, first_id: int = 0
         yield beginning
     positions = [first_id] * len(jobs)
     while True:
-        batches = [job.events[position : position + MAX_BATCH] for job, position in zip(jobs, positions, strict=True)]
-        frames = [writer.write(i, positions[i], deltas) for i, deltas in enumerate(batches) if deltas]
-        positions = [position + len(deltas) for position, deltas in zip(positions, batches, strict=True)]
+        frames, num_events = [], 0
+        for index, job in enumerate(jobs):
+            if deltas := job.events[positions[index] : positions[index] + MAX_BATCH]:
+                frames.append(writer.write(index, positions[index], deltas))
+                positions[index] += len(deltas)
+                num_events += len(deltas)
         if chunk := b"".join(frames):
             yield chunk
-        if sum(map(len, batches)) >= MAX_BATCH:
+        if num_events >= MAX_BATCH:
             await asyncio.sleep(0)  # a reader that keeps up would keep the loop
         elif not frames:
             if all(job.finished for job in jobs):

@@ -17,10 +17,11 @@ from .h11_protocol import WRITE_CHUNK
 
 def frame(data: str, *, event: str | None = None, event_id: int | None = None) -> str:
     """One event. The data is JSON, so it has no line breaks."""
-    lines = "" if event_id is None else f"id: {event_id}\n"
-    if event is not None:
-        lines += f"event: {event}\n"
-    return f"{lines}data: {data}\n\n"
+    if event is None:
+        return f"data: {data}\n\n"
+    if event_id is None:
+        return f"event: {event}\ndata: {data}\n\n"
+    return f"id: {event_id}\nevent: {event}\ndata: {data}\n\n"
 
 
 class EventStream(Response):

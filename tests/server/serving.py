@@ -54,8 +54,8 @@ def parse_events(text: str) -> list[dict[str, Any]]:
 async def stream_events(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
     """The events as they come."""
     text = ""
-    async for piece in response.aiter_text():
-        text += piece
+    async for part in response.aiter_text():
+        text += part
         while "\n\n" in text:
             block, text = text.split("\n\n", 1)
             for event in parse_events(block):

@@ -58,8 +58,8 @@ def stored_request(job: Job) -> StoredRequest | None:
 class TextOptions(RequestModel):
     """How the text comes."""
 
-    ignored = ("verbosity",)
     format: TextFormat | None = None
+    verbosity: Any = None  # repeated and no more
 
 
 class Reasoning(BaseModel):

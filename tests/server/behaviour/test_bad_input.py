@@ -149,7 +149,7 @@ def check(body, response):
 
 
 @pytest.mark.parametrize("route", BASE)
-async def test_bad_input_is_refused_and_hurts_nobody(live, route):
+async def test_bad_input_is_refused_and_hurts_no_other(live, route):
     expected = await victim(live)
     beside = asyncio.create_task(victim(live))
     limit = asyncio.Semaphore(4)
@@ -169,11 +169,11 @@ async def test_bad_input_is_refused_and_hurts_nobody(live, route):
 async def test_two_mebibytes(live, route, is_chunked):
     body = json.dumps({**BASE[route], "user": "x" * 2**21}).encode()
 
-    async def pieces():
+    async def parts():
         for start in range(0, len(body), 2**16):
             yield body[start : start + 2**16]
 
-    response = await live.post(route, content=pieces() if is_chunked else body)
+    response = await live.post(route, content=parts() if is_chunked else body)
     check(body, response)
     assert response.status_code == 413
 

@@ -47,7 +47,7 @@ async def test_a_crowd_of_which_a_fifth_vanishes(tmp_path):
                 return await (vanish if index in vanishing else ROUTES[index % len(ROUTES)])(client, bodies[index])
 
         async def vanish(client, body):
-            """Hang up somewhere in the stream, or before its first event."""
+            """Disconnect somewhere in the stream, or before its first event."""
             after = rng.randint(0, body["max_tokens"])
             async with client.stream("POST", "/generate", json={**body, "stream": True}) as response:
                 async for _ in stream_events(response):

@@ -13,7 +13,7 @@ from serving import stream_events
 LIMIT_S = 2.0
 STREAM = {"prompt": "Long ago", "max_tokens": 480, "temperature": 0, "ignore_eos": True, "stream": True}
 SCHEMA = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
-# What would hang, crash or fill the memory of who compiles it, or hold up every step.
+# What would hang, crash or fill the memory of the compiler, or hold up every step.
 EVIL = {
     "letters": {"regex": "(?i)" + r"\p{L}*" * 5000},
     "anything": {"regex": ".*" * 20_000},
@@ -145,20 +145,20 @@ async def test_large_ones_are_served(live, quiet_gap):
 
 @pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/responses"])
 async def test_evil_tools_and_formats(live, route):
-    """What reaches the compiler through other doors is theirs to name."""
+    """What reaches the compiler through other routes is named there."""
     evil = EVIL["all of"]["json"]
     function = {"name": "f", "parameters": {"properties": {"a": evil}}}
     if route == "/v1/responses":
         body = {"input": "x"}
-        shape = {"text": {"format": {"type": "json_schema", "name": "x", "schema": evil}}}
+        output = {"text": {"format": {"type": "json_schema", "name": "x", "schema": evil}}}
         tools = {"tools": [{"type": "function", **function}], "tool_choice": "required"}
         params = ("text.format.schema", "tools")
     else:
         body = {"messages": [{"role": "user", "content": "x"}]}
-        shape = {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": evil}}}
+        output = {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": evil}}}
         tools = {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
         params = ("response_format.json_schema.schema", "tools")
-    for fields, param in zip((shape, tools), params, strict=True):
+    for fields, param in zip((output, tools), params, strict=True):
         start = time.monotonic()
         response = await live.post(route, json={**body, **fields})
         assert time.monotonic() - start < LIMIT_S

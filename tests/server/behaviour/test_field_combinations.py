@@ -1,4 +1,4 @@
-"""Random combinations of fields on every door, sensible or not: an answer, or a 400 that names one of them."""
+"""Random combinations of fields on every route, sensible or not: an answer, or a 400 that names one of them."""
 
 import json
 import os
@@ -44,7 +44,7 @@ CALLS = {
     "chat_template_kwargs": [{"a": 1}, {"messages": []}],
     "reasoning_effort": ["low"],
 }
-DOORS = {
+ROUTES = {
     "/generate": {"prompt": ["x", [5, 6]], **SAMPLING, "response_format": RESPONSE_FORMAT, "logprobs": [0, 2]},
     "/v1/completions": {
         "prompt": ["x", [5, 6], ["x", "y"]],
@@ -95,13 +95,13 @@ def random_body(rng, fields):
     return {name: rng.choice(ODD if rng.random() < 1 / 8 else fields[name]) for name in chosen}
 
 
-@pytest.mark.parametrize("door", DOORS)
-async def test_an_answer_or_the_name_of_a_field(live, door):
-    rng = random.Random(f"{door}{NUM_REQUESTS}")
+@pytest.mark.parametrize("route", ROUTES)
+async def test_an_answer_or_the_name_of_a_field(live, route):
+    rng = random.Random(f"{route}{NUM_REQUESTS}")
     num_answers = 0
     for _ in range(NUM_REQUESTS):
-        body = random_body(rng, DOORS[door])
-        response = await live.post(door, json=body)
+        body = random_body(rng, ROUTES[route])
+        response = await live.post(route, json=body)
         if response.status_code in (200, 202):
             num_answers += 1
             assert '"server_error"' not in response.text, body

@@ -1,4 +1,4 @@
-"""An answer of many megabytes: written in pieces, so that those who stream beside it notice nothing."""
+"""An answer of many megabytes: written in slices, so that streams beside it notice nothing."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ from splitfuse.server.http.json_response import ITEMS_AT_ONCE, SLICE_BYTES, dump
 from splitfuse.server.jobs.job import Job
 
 NUM_OUTPUTS, NUM_TOKENS, NUM_LOGPROBS = 64, 300, 20
-MAX_CPU_S = 0.1  # one piece takes 3 ms
+MAX_CPU_S = 0.1  # one slice takes 3 ms
 METRICS = RequestMetrics(1.0, 1.5, 2.0, 4.0, 5, NUM_TOKENS, 2, 0)
 
 
@@ -46,7 +46,7 @@ class Turns:
     longest_s: float = 0.0
 
     def check(self, num_bytes):
-        """Somebody had a turn after each piece of the answer."""
+        """Another task ran after each slice of the answer."""
         assert self.num > num_bytes // (2 * SLICE_BYTES)
         assert self.longest_s < MAX_CPU_S
 
@@ -139,11 +139,11 @@ def test_a_choice_is_the_same_whole_and_in_a_chunk(kind):
     more = {"answer": AnswerFormat()}
     if kind is CompletionResponseBuilder:
         more = {"echo": Echo(is_wanted=False, is_all=False), "prompt_text": str}
-    shape = kind(head, lambda token_id: chr(token_id) * 2, **more)
+    builder = kind(head, lambda token_id: chr(token_id) * 2, **more)
     output = CompletionOutput(0, "abc", [97, 98, 99], items, "length")
     delta = OutputDelta("r", 0, "abc", (97, 98, 99), tuple(items), "length")
-    whole = json.loads(dumps(shape.choice(0, output, Job("r", model="m"))))["logprobs"]
-    assert json.loads(shape.chunk(0, delta, text_offset=0))["choices"][0]["logprobs"] == whole
+    whole = json.loads(dumps(builder.choice(0, output, Job("r", model="m"))))["logprobs"]
+    assert json.loads(builder.chunk(0, delta, text_offset=0))["choices"][0]["logprobs"] == whole
     if kind is CompletionResponseBuilder:
         assert whole["text_offset"] == [0, 2, 4]
         assert whole["tokens"] == ["aa", "bb", "cc"]
@@ -157,10 +157,10 @@ VALUES = [
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: str(value)[:20])
-async def test_pieces_are_what_dumps_writes(value):
-    pieces = await dump_slices(value)
-    assert b"".join(pieces).decode() == dumps(value)
-    assert all(pieces)
+async def test_slices_are_what_dumps_writes(value):
+    parts = await dump_slices(value)
+    assert b"".join(parts).decode() == dumps(value)
+    assert all(parts)
 
 
 async def test_an_iterator_is_a_list():
@@ -172,8 +172,8 @@ async def test_an_iterator_is_a_list():
         dumps({1})
 
 
-async def test_pieces_are_bounded():
+async def test_slices_are_bounded():
     items = ({"number": number, "text": "x" * 100} for number in range(50_000))
-    sizes = [len(piece) for piece in await dump_slices({"items": items})]
+    sizes = [len(part) for part in await dump_slices({"items": items})]
     assert len(sizes) > 50
     assert max(sizes) < SLICE_BYTES + ITEMS_AT_ONCE * 200

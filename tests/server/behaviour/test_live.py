@@ -53,7 +53,7 @@ async def test_submit_and_poll(live):
     assert result["timings"]["tokens_per_s"] > 0
 
 
-async def test_every_door_gives_the_same_text(live, client):
+async def test_every_route_gives_the_same_text(live, client):
     polled = (await live.get(await submit(live) + "?wait=60")).json()
     events = parse_events((await live.post("/generate", json={**GREEDY, "stream": True})).text)
     fields = {"model": MODEL, "prompt": GREEDY["prompt"], "max_tokens": 24, "temperature": 0}
@@ -117,7 +117,7 @@ async def test_stop_string(live):
     assert result["text"] == text[: text.index(word)]
 
 
-async def test_hanging_up_gives_the_blocks_back(live):
+async def test_a_disconnect_frees_the_blocks(live):
     await until_idle(live)
     async with live.stream("POST", "/generate", json={**GREEDY, "max_tokens": 450, "stream": True}) as stream:
         events = stream_events(stream)
@@ -131,7 +131,7 @@ async def test_hanging_up_gives_the_blocks_back(live):
     assert 3 <= len(result["token_ids"]) < 450
 
 
-async def test_hanging_up_on_openai_gives_the_blocks_back(live, client):
+async def test_a_disconnect_from_openai_frees_the_blocks(live, client):
     stream = await client.completions.create(model=MODEL, prompt=["One", "Two"], max_tokens=450, stream=True)
     await anext(aiter(stream))
     await stream.close()
@@ -245,7 +245,7 @@ SCRIPTS = [
 
 
 async def test_deltas_join_to_the_decoding_in_every_script(live):
-    """Tokens drawn all but evenly, so that they end within characters most of the time."""
+    """Tokens sampled all but evenly, so that they end within characters most of the time."""
 
     async def check(prompt, seed):
         body = {"prompt": prompt, "temperature": 100, "seed": seed, "max_tokens": 80, "ignore_eos": True}
@@ -292,9 +292,9 @@ async def test_prompt_logprobs_add_up_to_those_of_the_output(live, client):
     )
     ids = (await live.post("/tokenize", json={"prompt": GREEDY["prompt"]})).json()["tokens"]
     url = await submit(live, max_tokens=12)
-    drawn = (await live.get(url + "?wait=60")).json()["token_ids"]
+    sampled = (await live.get(url + "?wait=60")).json()["token_ids"]
     again = await client.completions.create(
-        model=MODEL, prompt=ids + drawn, max_tokens=0, logprobs=0, echo=True, temperature=0
+        model=MODEL, prompt=ids + sampled, max_tokens=0, logprobs=0, echo=True, temperature=0
     )
     scores = again.choices[0].logprobs.token_logprobs
     assert scores[0] is None

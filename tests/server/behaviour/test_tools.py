@@ -199,8 +199,8 @@ async def test_every_choice_has_calls_of_its_own(client, served):
     assert len(ids) == 4
 
 
-async def test_calls_or_an_answer_in_the_given_shape(client, served):
-    """Both are enforced by one grammar: what is not a call has the shape."""
+async def test_calls_or_an_answer_in_the_given_format(client, served):
+    """Both are enforced by one grammar: what is not a call has the format."""
     served.engine.script = ['{"a": 1}']
     served.engine.hold()
     asked = {"messages": MESSAGES, "tools": TOOLS, "response_format": {"type": "json_object"}}

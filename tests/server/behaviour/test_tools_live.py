@@ -148,7 +148,7 @@ class Town(BaseModel):
     has_sea: bool
 
 
-async def test_a_response_in_a_given_shape(client):
+async def test_a_response_in_a_given_format(client):
     response = await client.responses.parse(
         model=MODEL, input="A town?", text_format=Town, max_output_tokens=400, extra_body={"seed": 5}
     )

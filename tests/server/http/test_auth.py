@@ -66,7 +66,7 @@ async def test_probes_need_no_key(served, path):
     ],
     ids=str,
 )
-async def test_no_header_opens_the_door(served, headers):
+async def test_no_header_lets_a_request_in(served, headers):
     assert (await served.client.post("/generate", json={"prompt": "x"}, headers=headers)).status_code == 401
 
 

@@ -10,12 +10,12 @@ from splitfuse.server.http.h11_protocol import Connection
 from splitfuse.server.settings import Settings
 
 
-async def exchange(served, *pieces, read=True):
-    """Send the pieces, then everything that comes back until the server closes."""
+async def exchange(served, *parts, read=True):
+    """Send the parts, then everything that comes back until the server closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(served.url).port)
     try:
-        for piece in pieces:
-            writer.write(piece)
+        for part in parts:
+            writer.write(part)
             await writer.drain()
         return await asyncio.wait_for(reader.read(), 10)
     finally:
@@ -73,11 +73,11 @@ LIMIT = [Settings(max_body_bytes=1000)]
 @pytest.mark.parametrize("settings", LIMIT)
 @pytest.mark.parametrize("path", ["/generate", "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"])
 async def test_body_over_the_limit(served, path):
-    async def pieces():
+    async def parts():
         for _ in range(20):
             yield b" " * 100
 
-    for content in (b" " * 1001, pieces()):
+    for content in (b" " * 1001, parts()):
         response = await served.client.post(path, content=content)
         assert response.status_code == 413
         assert response.json()["error"]["code"] == "body_too_large"
@@ -126,9 +126,9 @@ async def test_a_stalled_reader_is_cut_off(served, monkeypatch):
 
 
 async def test_leaving_before_the_body_is_there(served, caplog):
-    for piece in (b"", b'{"prom'):
+    for part in (b"", b'{"prom'):
         _, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(served.url).port)
-        writer.write(b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n" + piece)
+        writer.write(b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n" + part)
         await writer.drain()
         writer.transport.abort()
     assert (await served.client.post("/generate", json={"prompt": "x", "max_tokens": 1})).status_code == 202

@@ -32,7 +32,7 @@ async def test_submit_answers_where_to_look(served):
     assert len(body["seq_id"]) == 32
 
 
-async def test_result_has_the_contracts_shape(served):
+async def test_result_is_as_the_contract_says(served):
     seq_id = (await submit(served))["seq_id"]
     body = (await served.client.get(f"/result/{seq_id}?wait=10")).json()
     text = answer_text("hello", num_tokens=5)

@@ -1,4 +1,4 @@
-"""The native streams through a loopback socket: events, re-attaching, hanging up, slow and silent readers."""
+"""The native streams through a loopback socket: events, re-attaching, disconnects, slow and silent readers."""
 
 import asyncio
 import json
@@ -52,9 +52,9 @@ async def test_stream_interval_gathers_tokens_after_the_first(served):
     response = await served.client.post("/generate", json={"prompt": "hello", "max_tokens": 10, "stream": True, "n": 2})
     events = parse_events(response.text)
     for index in range(2):
-        pieces = [e["data"]["text"] for e in events[:-1] if e["data"]["index"] == index]
-        assert [len(piece) for piece in pieces] == [1, 4, 4, 1]
-        assert "".join(pieces) == answer_text("hello", num_tokens=10, index=index)
+        parts = [e["data"]["text"] for e in events[:-1] if e["data"]["index"] == index]
+        assert [len(part) for part in parts] == [1, 4, 4, 1]
+        assert "".join(parts) == answer_text("hello", num_tokens=10, index=index)
 
 
 @pytest.mark.parametrize("settings", [Settings(stream_interval=4)])
@@ -67,7 +67,7 @@ async def test_stream_interval_keeps_logprobs_and_ends_without_a_token(served):
     assert [len(event["data"]["logprobs"]) for event in events[:-1]] == [1, 2]
 
 
-async def test_hanging_up_on_a_submitted_stream_cancels(served):
+async def test_a_disconnect_from_a_submitted_stream_cancels(served):
     served.engine.hold()
     async with served.client.stream(
         "POST", "/generate", json={"prompt": "hello", "max_tokens": 5, "stream": True}
@@ -81,7 +81,7 @@ async def test_hanging_up_on_a_submitted_stream_cancels(served):
     assert (body["status"], body["finish_reason"]) == ("cancelled", "abort")
 
 
-async def test_hanging_up_on_an_attached_stream_cancels_nothing(served):
+async def test_a_disconnect_from_an_attached_stream_cancels_nothing(served):
     served.engine.hold()
     url = (await submit(served))["result_url"]
     async with served.client.stream("GET", url + "/stream") as stream:
@@ -146,7 +146,7 @@ async def test_a_reader_of_a_deleted_job_sees_its_end(served):
     assert (last["event"], last["data"]["status"]) == ("done", "cancelled")
 
 
-async def test_a_slow_reader_holds_nobody_up(served):
+async def test_a_slow_reader_delays_no_other(served):
     """A reader that does not read gets its events later in few writes; the engine runs on meanwhile."""
     reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(served.url).port, limit=2**20)
     body = json.dumps({"prompt": "hello", "max_tokens": 400, "stream": True}).encode()
@@ -183,8 +183,8 @@ async def test_ping_keeps_a_silent_stream_open(served, monkeypatch):
     served.engine.hold()
     url = (await submit(served))["result_url"]
     async with served.client.stream("GET", url + "/stream") as stream:
-        pieces = stream.aiter_text()
-        assert await anext(pieces) == ": ping\n\n"
-        assert await anext(pieces) == ": ping\n\n"
+        parts = stream.aiter_text()
+        assert await anext(parts) == ": ping\n\n"
+        assert await anext(parts) == ": ping\n\n"
         await served.engine.allow()
-        assert "event: token" in await anext(pieces)
+        assert "event: token" in await anext(parts)

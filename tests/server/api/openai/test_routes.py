@@ -257,7 +257,7 @@ async def test_failure_inside_a_stream(client, served):
     assert "secret" not in response.text
 
 
-async def test_hanging_up_on_a_stream_aborts_every_prompt(client, served):
+async def test_a_disconnect_from_a_stream_aborts_every_prompt(client, served):
     served.engine.hold()
     stream = await client.completions.create(model=MODEL, prompt=["one", "two"], stream=True)
     await served.engine.allow(1)
@@ -267,7 +267,7 @@ async def test_hanging_up_on_a_stream_aborts_every_prompt(client, served):
     assert len(served.engine.aborted) == 2
 
 
-async def test_hanging_up_on_a_plain_answer_aborts(served, caplog):
+async def test_a_disconnect_from_a_plain_answer_aborts(served, caplog):
     served.engine.hold()
     task = asyncio.create_task(served.client.post("/v1/completions", json={"prompt": "hello"}))
     await served.engine.submitted.wait()

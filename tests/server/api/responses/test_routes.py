@@ -73,7 +73,7 @@ async def test_a_response_that_ends_by_itself_is_complete(client, served):
     assert (response.output_text, response.output[0].status) == ("Hi there", "completed")
 
 
-async def test_it_can_be_read_again_here_and_at_the_native_door(client, served):
+async def test_it_can_be_read_again_here_and_by_the_native_route(client, served):
     response = await client.responses.create(model=MODEL, input="Hello", max_output_tokens=4)
     again = await client.responses.retrieve(response.id)
     assert again == response
@@ -230,7 +230,7 @@ async def test_a_background_stream_outlives_its_client(client, served):
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-async def test_hanging_up_ends_any_other_response(served, is_stream):
+async def test_a_disconnect_ends_any_other_response(served, is_stream):
     served.engine.hold()
     body = {"input": "Hello", "stream": is_stream}
 
