@@ -1,7 +1,6 @@
 """The client against `splitfuse serve` itself, on the demo model."""
 
 import asyncio
-import dataclasses
 import itertools
 
 import httpx
@@ -18,6 +17,7 @@ from splitfuse.client import (
 )
 from splitfuse.client.bench import cli
 from splitfuse.client.sampling import Sampling
+from splitfuse.engine.sampling_params import FIELD_NAMES
 
 from .conftest import KEY, MakeCaller
 from .cutting_proxy import CuttingProxy
