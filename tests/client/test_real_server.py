@@ -1,6 +1,7 @@
 """The client against `splitfuse serve` itself, on the demo model."""
 
 import asyncio
+import dataclasses
 import itertools
 
 import httpx
