@@ -1,4 +1,4 @@
-"""ReasoningParser: what a model says between <think> and </think> before its answer is reasoning, the rest content."""
+"""ReasoningParser: a model's text between <think> and </think> is reasoning, the rest content."""
 
 from .answer_parts import AnswerPart, Gap, cut_at
 

@@ -8,7 +8,7 @@ _SEPARATORS = " \t\r\n,;[]"  # some models put several calls into one pair of ta
 
 
 class HermesCalls:
-    """A Reader. What stands between the tags and is no call stays in the content as it was written."""
+    """A Reader. Text between the tags that is no call stays in the content as it was written."""
 
     def __init__(self) -> None:
         self._text = ""  # not decided yet
@@ -66,13 +66,13 @@ class HermesCalls:
 
 
 class _Block:
-    """What stands between a pair of tags: calls, and after them perhaps junk. `raw` is its text until one comes out."""
+    """The text between a pair of tags: calls, and after them perhaps junk. `raw` is its text until a call comes out."""
 
     def __init__(self, num_calls: int) -> None:
         self.num_calls = num_calls
         self.raw = OPENING
         self.is_junk = False
-        self.rest = ""  # what junk was not read
+        self.rest = ""  # of the junk, what was not read
         self._call: CallReader | None = None
 
     def push(self, text: str) -> list[AnswerPart]:
