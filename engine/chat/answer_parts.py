@@ -90,3 +90,27 @@ class Gap:
         """What is held, at the end of all text."""
         held, self._held = self._held, ""
         return held
+
+
+class BufferedReader:
+    """A Reader that keeps text until it is decided, and whitespace until it is known what follows."""
+
+    def __init__(self, *, drops_leading_space: bool = False) -> None:
+        self._text = ""  # not decided yet
+        self._gap = Gap(at_start=drops_leading_space)
+
+    def push(self, text: str) -> list[AnswerPart]:
+        """What is certain now."""
+        self._text += text
+        return self._read(is_end=False)
+
+    def finish(self) -> list[AnswerPart]:
+        """What was held back."""
+        return self._read(is_end=True)
+
+    def _read(self, *, is_end: bool) -> list[AnswerPart]:
+        raise NotImplementedError
+
+    def _part(self, kind: Literal["reasoning", "content"], text: str) -> list[AnswerPart]:
+        text = self._gap.pass_on(text)
+        return [AnswerPart(kind, text)] if text else []

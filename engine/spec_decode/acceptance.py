@@ -46,10 +46,10 @@ class AcceptanceTracker(Generic[Key]):
     def levels(self, requests: Sequence[Key]) -> dict[Key, int]:
         """Acceptance in NUM_LEVELS steps, rounded down: too high an estimate costs more than too low a one."""
         prior = _PRIOR_WEIGHT * (self._mean.accepted / self._mean.tried)
-        records = {request: self._records[request] for request in requests}
+        records = [(request, self._records[request]) for request in requests]
         return {
             request: int((record.accepted + prior) / (record.tried + _PRIOR_WEIGHT) * NUM_LEVELS)
-            for request, record in records.items()
+            for request, record in records
         }
 
     def next_probe(self, request: Key) -> int:

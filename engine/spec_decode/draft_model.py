@@ -5,8 +5,10 @@ are not synchronised: before each draft it computes the tokens it has not seen, 
 It samples with the target's own parameters and noise, which makes agreement likeliest (see sampler.sample_rows).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
+from operator import eq
 from pathlib import Path
 
 import torch
@@ -123,22 +125,12 @@ class DraftModel:
         read = self._reads.get(request)
         if read is None or read.num_preemptions != request.num_preemptions:
             return min(self._num_shared_tokens(request), request.num_tokens - 1)
-        num_accepted = 0
         after = request.token_ids[read.num_tokens : read.num_tokens + len(read.drafts)]
-        for draft, token in zip(read.drafts, after, strict=False):
-            if draft != token:
-                break
-            num_accepted += 1
-        return min(read.num_tokens + num_accepted, request.num_tokens - 1)
+        return min(read.num_tokens + _num_equal(read.drafts, after), request.num_tokens - 1)
 
     def _num_shared_tokens(self, request: Request) -> int:
         """Tokens in shared blocks that it has read for another request."""
-        num_blocks = 0
-        for block, key in zip(request.block_table, request.block_hashes, strict=False):
-            if self._content.get(block) != key:
-                break
-            num_blocks += 1
-        return num_blocks * self._cache.block_size
+        return _num_equal(map(self._content.get, request.block_table), request.block_hashes) * self._cache.block_size
 
     def _mark_read(self, row: BatchRow) -> None:
         """A request has been read further: its blocks up to there hold its tokens, those after them may get drafts."""
@@ -157,3 +149,8 @@ class DraftModel:
     def forget(self, request: Request) -> None:
         """See Drafter."""
         self._reads.pop(request, None)
+
+
+def _num_equal(these: Iterable[object], those: Iterable[object]) -> int:
+    """Elements that are the same at the start of both."""
+    return sum(takewhile(bool, map(eq, these, those)))

@@ -7,6 +7,7 @@ never a wrong token. No torch here; drafters may bring it.
 import logging
 import time
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any
 
 from ..batch import Batch, RowOutput
@@ -102,21 +103,11 @@ class Speculation:
 
     def _usable(self, token_ids: Sequence[int], count: int) -> list[int]:
         """The beginning of a draft: at most `count` tokens, and none outside the model's vocabulary."""
-        usable = []
-        for token_id in token_ids[:count]:
-            if not 0 <= int(token_id) < self._vocab_size:
-                break
-            usable.append(int(token_id))
-        return usable
+        return list(takewhile(lambda token_id: 0 <= token_id < self._vocab_size, map(int, token_ids[:count])))
 
     def observe(self, batch: Batch, outputs: Sequence[RowOutput], seconds: float) -> list[Drafted]:
         """Learn from a step what became of its drafts, which it returns, and how long it took."""
         start = self._clock()
-        drafted = self._observe(batch, outputs, seconds)
-        self._observing_s = self._clock() - start
-        return drafted
-
-    def _observe(self, batch: Batch, outputs: Sequence[RowOutput], seconds: float) -> list[Drafted]:
         drafted = {
             row.request: Drafted(output.num_drafts, len(output.token_ids) - 1)
             for row, output in zip(batch.rows, outputs, strict=True)
@@ -125,7 +116,6 @@ class Speculation:
         self._count(list(drafted.values()))
         num_drafted = sum(outcome.num_drafted for outcome in drafted.values())
         decoding = [row for row in batch.rows if row.is_decode]
-        context = sum(row.start for row in decoding)
         num_tokens = len(decoding) + num_drafted
         only_decodes = len(decoding) == len(batch.rows) and not any(batch.moves) and num_tokens in self._sizes_seen
         self._sizes_seen.add(num_tokens)
@@ -137,12 +127,13 @@ class Speculation:
         self.lengths.observe(
             drafted,
             num_decodes=len(decoding),
-            context=context,
+            context=sum(row.start for row in decoding),
             seconds=seconds - self._draft_s - self._choosing_s if only_decodes else None,
             draft_s=self._draft_s + self._choosing_s + self._observing_s,
             read_s=self._draft_s * read_share,
         )
         self._draft_s, self._num_read = 0.0, 0
+        self._observing_s = self._clock() - start
         return list(drafted.values())
 
     def _count(self, outcomes: Sequence[Drafted]) -> None:

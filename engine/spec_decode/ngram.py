@@ -36,11 +36,6 @@ class NgramIndex:
         self._base = min_n
         self._previous = array("i")
 
-    @property
-    def num_positions(self) -> int:
-        """Positions in memory."""
-        return len(self._previous)
-
     def extend(self, limit: int = _MAX_INDEXED_AT_ONCE) -> bool:
         """Index up to `limit` new positions; whether all are indexed that a token follows."""
         tokens, last, min_n = self._token_ids, self._last, self._min_n
@@ -103,10 +98,9 @@ class NgramDrafter:
         """See Drafter."""
         drafts = {}
         for request, count in wanted.items():
-            index = self._indices.get(request)
-            if index is None:
-                index = NgramIndex(request.token_ids, min_n=self._min_n, max_n=self._max_n)
-                self._indices[request] = index
+            if request not in self._indices:
+                self._indices[request] = NgramIndex(request.token_ids, min_n=self._min_n, max_n=self._max_n)
+            index = self._indices[request]
             if index.extend() and (draft := index.propose(count)):
                 drafts[request] = draft
         return drafts

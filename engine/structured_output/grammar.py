@@ -152,15 +152,16 @@ class TokenMasks:
             logits.index_add_(0, torch.tensor(rows, device=logits.device), biases)
 
     def _fill(self, work: list[tuple[Any, int, list[int]]], masks: Tensor) -> None:
+        row_bytes = masks.shape[1] * masks.element_size()
         if len(work) == 1 and not work[0][2]:  # not worth waking a thread, which takes 50 us
             matcher, row, _ = work[0]
-            matcher.unsafe_compute_mask_ptr(masks[row].data_ptr(), masks.shape[1] * masks.element_size())
+            matcher.unsafe_compute_mask_ptr(masks[row].data_ptr(), row_bytes)
             return
         if self._executor is None:
             from llguidance import LLExecutor
 
             self._executor = LLExecutor()
-        into = (masks.data_ptr(), masks.shape[1] * masks.element_size(), len(masks))
+        into = (masks.data_ptr(), row_bytes, len(masks))
         plain = [(matcher, row) for matcher, row, draft in work if not draft]
         drafted = [item for item in work if item[2]]
         if plain:

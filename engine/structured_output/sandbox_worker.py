@@ -33,19 +33,18 @@ class Lines:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._begun: list[bytes] = []  # parts of a line: a tokenizer has 10 MB
+        self._partial = bytearray()  # a line so far: a tokenizer has 10 MB
 
     def read(self) -> list[bytes] | None:
         """The lines that are complete now; None at the end of the file. Blocks if nothing has arrived."""
         data = os.read(self._fd, _READ_BYTES)
         if not data:
             return None
-        first, *others = data.split(b"\n")
-        self._begun.append(first)
-        if not others:
+        self._partial += data
+        if b"\n" not in data:
             return []
-        lines = [b"".join(self._begun), *others]
-        self._begun = [lines.pop()]
+        *lines, rest = bytes(self._partial).split(b"\n")
+        self._partial = bytearray(rest)
         return lines
 
 

@@ -117,8 +117,7 @@ class Tokenizer:
             raise ConfigError(f"{self._folder if setting is None else '--chat-template'}: {exc}") from exc
 
     def _made(self, source: str, *, tool_source: str | None = None) -> ChatTemplate:
-        special = {name: _content(self._config.get(name)) for name in _SPECIAL_TOKENS}
-        special = {name: text for name, text in special.items() if text}
+        special = {name: text for name in _SPECIAL_TOKENS if (text := _content(self._config.get(name)))}
         return ChatTemplate(source, special_tokens=special, tool_source=tool_source)
 
     def _template_sources(self) -> dict[str, str]:

@@ -72,7 +72,7 @@ def test_memory_is_bounded_and_old_positions_are_forgotten() -> None:
         tokens += [rng.randrange(10, 1000) for _ in range(17)]
         while not index.extend(limit=5):
             pass
-        assert index.num_positions <= 200 + 5
+        assert len(index._previous) <= 200 + 5
         assert len(index._last) <= 200 + 5
     tokens += [5, 5]
     index.extend()
