@@ -124,7 +124,7 @@ class EngineCore:
         """Apply what the oldest step in flight computed, and turn its tokens into text."""
         now = self._clock()
         batch, seconds = step.batch, now - step.start
-        drafted = self.speculation.settle(batch, outputs, seconds) if self.speculation and step.is_observed else []
+        drafted = self.speculation.observe(batch, outputs, seconds) if self.speculation and step.is_observed else []
         num_not_drafted = sum(row.num_drafts for row in batch.rows) - sum(each.num_drafted for each in drafted)
         self._learn(batch, batch.num_tokens - num_not_drafted, seconds)
         self._outputs.keep_prompt_logprobs(batch, outputs)

@@ -1,4 +1,4 @@
-"""How a model writes calls of tools, as its chat template shows, and what takes its answers apart."""
+"""AnswerParser: splits a model's answer into reasoning, content and tool calls, in the style of its chat template."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ def detected_style(template: str) -> str | None:
 
 
 def call_reader(style: str, tools: Sequence[Mapping[str, Any]]) -> Reader:
-    """What finds calls of this style in an answer."""
+    """The reader of calls of this style."""
     return HermesCalls() if style == "hermes" else Llama3Calls({tool["function"]["name"] for tool in tools})
 
 
@@ -31,7 +31,7 @@ class AnswerParser:
     def __init__(self, thinking: ReasoningParser | None, calls: Reader | None, *, max_calls: int | None = None) -> None:
         self._thinking = thinking
         self._calls = calls
-        self._max_calls = max_calls  # what is called beyond that is dropped
+        self._max_calls = max_calls  # calls beyond that are dropped
 
     @property
     def is_thinking(self) -> bool:

@@ -1,7 +1,7 @@
 """What a model's answer consists of, as it comes: reasoning, content, and calls of tools. Pure text work, no torch.
 
-A reader takes text in parts of any size, and gives out only what no later text can change: split anywhere, the joined
-parts are the same.
+A reader takes text in chunks of any size, and returns only what no later text can change: however the text is split,
+the joined parts are the same.
 """
 
 from collections.abc import Iterable
@@ -29,12 +29,12 @@ class Reader(Protocol):
 
 
 def read_whole(reader: Reader, text: str) -> list[AnswerPart]:
-    """All parts of an answer, neighbours of one kind joined."""
+    """All parts of an answer, adjacent ones of one kind joined."""
     return joined([*reader.push(text), *reader.finish()])
 
 
 def joined(parts: Iterable[AnswerPart]) -> list[AnswerPart]:
-    """The parts with neighbours of one kind and call made one."""
+    """The parts with adjacent ones of one kind and call made one."""
     made: list[AnswerPart] = []
     for part in parts:
         last = made[-1] if made else None
@@ -54,18 +54,18 @@ def overlap(text: str, tag: str) -> int:
 
 
 def cut_at(text: str, tag: str, *, is_end: bool) -> tuple[str, bool, str]:
-    """What stands before the tag, whether the tag is there, and what is to be read next: what stands after it, or what
-    may be its beginning as long as the text has not come to its end.
+    """The text before the tag, whether the tag is there, and the text to be read next: what follows the tag, or an end
+    that may be its beginning, unless the text has come to its end (`is_end`).
     """
     before, found, after = text.partition(tag)
     if found or is_end:
         return before, bool(found), after
-    place = len(text) - overlap(text, tag)
-    return text[:place], False, text[place:]
+    end = len(text) - overlap(text, tag)
+    return text[:end], False, text[end:]
 
 
 class Gap:
-    """Whitespace beside something that is no text, a call or a tag: dropped there, kept between text and text."""
+    """Whitespace next to a call or a tag is dropped, whitespace within text is kept."""
 
     def __init__(self, *, at_start: bool = False) -> None:
         self._held = ""
@@ -82,7 +82,7 @@ class Gap:
         return kept
 
     def drop(self) -> None:
-        """Here stands something else: no whitespace before it, nor after it."""
+        """A call or a tag comes here: no whitespace before it, nor after it."""
         self._held = ""
         self._at_start = True
 
@@ -90,3 +90,27 @@ class Gap:
         """What is held, at the end of all text."""
         held, self._held = self._held, ""
         return held
+
+
+class BufferedReader:
+    """A Reader that keeps text until it is decided, and whitespace until it is known what follows."""
+
+    def __init__(self, *, drops_leading_space: bool = False) -> None:
+        self._text = ""  # not decided yet
+        self._gap = Gap(at_start=drops_leading_space)
+
+    def push(self, text: str) -> list[AnswerPart]:
+        """What is certain now."""
+        self._text += text
+        return self._read(is_end=False)
+
+    def finish(self) -> list[AnswerPart]:
+        """What was held back."""
+        return self._read(is_end=True)
+
+    def _read(self, *, is_end: bool) -> list[AnswerPart]:
+        raise NotImplementedError
+
+    def _part(self, kind: Literal["reasoning", "content"], text: str) -> list[AnswerPart]:
+        text = self._gap.pass_on(text)
+        return [AnswerPart(kind, text)] if text else []

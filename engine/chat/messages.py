@@ -13,10 +13,10 @@ _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant"
 
 
 def read_messages(messages: object) -> list[Message]:
-    """The messages, each with a role and, as the case may be, content, tool_calls, tool_call_id, reasoning_content.
+    """The messages, each with a role and, optionally, content, tool_calls, tool_call_id, reasoning_content.
 
     Parts become one text; the arguments of calls, which clients send as JSON text, become objects, as templates expect
-    them. Raises InvalidRequestError that names the place.
+    them. Raises InvalidRequestError that names the field.
     """
     if not isinstance(messages, (list, tuple)) or not messages:
         raise InvalidRequestError("messages must be a list of at least one message", param="messages")
@@ -26,7 +26,7 @@ def read_messages(messages: object) -> list[Message]:
 def read_items(items: object) -> list[Message]:
     """The same of the `input` of /v1/responses: a text, or messages, function calls, their outputs and reasoning.
 
-    What the assistant said and called without a break becomes one message.
+    Consecutive items of the assistant become one message.
     """
     if isinstance(items, str):
         return [{"role": "user", "content": items}]

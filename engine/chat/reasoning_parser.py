@@ -1,31 +1,21 @@
-"""ReasoningParser: what a model says between <think> and </think> before its answer is reasoning, the rest content."""
+"""ReasoningParser: a model's text between <think> and </think> is reasoning, the rest content."""
 
-from .answer_parts import AnswerPart, Gap, cut_at
+from .answer_parts import AnswerPart, BufferedReader, cut_at
 
 OPENING, CLOSING = "<think>", "</think>"
 
 
-class ReasoningParser:
+class ReasoningParser(BufferedReader):
     """A Reader. `is_open`: the prompt ended within the tags, as some templates do, so the answer begins there.
 
     An answer that does not begin with the opening tag has no reasoning. Whitespace beside the tags is dropped.
     """
 
     def __init__(self, *, is_open: bool = False) -> None:
+        super().__init__(drops_leading_space=True)
         self.is_thinking = is_open
-        self._text = ""  # not decided yet
         self._has_begun = False
         self._skips_space = False  # after the closing tag; an answer without reasoning stays as it is
-        self._gap = Gap(at_start=True)
-
-    def push(self, text: str) -> list[AnswerPart]:
-        """What is certain now."""
-        self._text += text
-        return self._read(is_end=False)
-
-    def finish(self) -> list[AnswerPart]:
-        """What was held back."""
-        return self._read(is_end=True)
 
     def _read(self, *, is_end: bool) -> list[AnswerPart]:
         if not self._has_begun:
@@ -46,11 +36,10 @@ class ReasoningParser:
 
     def _reasoning(self, *, is_end: bool) -> list[AnswerPart]:
         text, found, self._text = cut_at(self._text, CLOSING, is_end=is_end)
-        text = self._gap.pass_on(text)
         if found:
             self.is_thinking = False
             self._skips_space = True
-        return [AnswerPart("reasoning", text)] if text else []
+        return self._part("reasoning", text)
 
     def _content(self) -> list[AnswerPart]:
         text, self._text = self._text, ""

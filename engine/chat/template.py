@@ -51,7 +51,7 @@ class ChatTemplate:
         variables: Mapping[str, Any] | None = None,
     ) -> str:
         """The prompt's text. With `continue_final_message` it ends within the last message, which the model goes on
-        with. Raises InvalidRequestError, with the template's own words if it refuses the conversation.
+        with. Raises InvalidRequestError, with the template's own message if it refuses the conversation.
         """
         conversation = [{key: value for key, value in message.items() if value is not None} for message in messages]
         if continue_final_message:
@@ -96,14 +96,14 @@ def _final_text(conversation: Sequence[Mapping[str, Any]]) -> str:
 
 def _cut_at_mark(text: str) -> str:
     """The text up to the end of the final message; a template that trims messages has trimmed the mark as well."""
-    place = text.rfind(_END_MARK.strip())
-    if place < 0:
+    end = text.rfind(_END_MARK.strip())
+    if end < 0:
         raise InvalidRequestError(
             "continue_final_message: the chat template does not show the last message as it is",
             param="continue_final_message",
         )
-    before = text[:place]
-    return before if text.startswith(_END_MARK, place) else before.rstrip()
+    before = text[:end]
+    return before if text.startswith(_END_MARK, end) else before.rstrip()
 
 
 def _compiled(environment: Environment, source: str) -> Template:

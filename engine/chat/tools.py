@@ -37,7 +37,7 @@ def read_tools(tools: object, *, are_flat: bool = False) -> list[Tool]:
     """The tools as chat templates read them: {"type": "function", "function": {name, description, parameters}}.
 
     `are_flat`: they come without the inner object, as /v1/responses has them. Raises InvalidRequestError that names the
-    place.
+    field.
     """
     if tools is None:
         return []
@@ -55,7 +55,7 @@ def read_tools(tools: object, *, are_flat: bool = False) -> list[Tool]:
 
 
 def read_tool_choice(choice: object, tools: Sequence[Tool]) -> ToolChoice:
-    """The choice among these tools; auto where nothing is said, none where there are no tools."""
+    """The choice among these tools; by default auto, none where there are no tools."""
     if choice is None:
         return ToolChoice("auto" if tools else "none")
     if choice in ("none", "auto", "required") and isinstance(choice, str):

@@ -1,12 +1,14 @@
-"""DraftModel: a smaller model guesses (Leviathan et al. 2023; Chen et al. 2023). Its vocabulary must be the target's.
+"""DraftModel: a smaller model drafts (Leviathan et al. 2023; Chen et al. 2023). Its vocabulary must be the target's.
 
-It has keys and values of its own in blocks of the same numbers, so the target's block tables serve both. Nothing keeps
-the two in step: it reads what it has not read when it is asked to draft, a prompt once, then what was verified since.
-It draws with the target's own parameters and noise, which makes agreement likeliest (see sampler.sample_rows).
+It has keys and values of its own in blocks of the same numbers, so the target's block tables serve both. The two
+are not synchronised: before each draft it computes the tokens it has not seen, a prompt once, then what was verified.
+It samples with the target's own parameters and noise, which makes agreement likeliest (see sampler.sample_rows).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
+from operator import eq
 from pathlib import Path
 
 import torch
@@ -23,7 +25,7 @@ from ..runner.batch_arrays import build_inputs
 from ..runner.model_runner import LoadedModel
 from ..sampling.sampler import NOT_FINITE_TOKEN, SampleIndex, sample_indices
 
-# Most tokens read in one step, over all requests: it delays the step's own tokens.
+# Tokens read in one step, over all requests: reading delays the step's own tokens.
 _MAX_READ = 256
 
 
@@ -40,12 +42,7 @@ class _Read:
 class DraftModel:
     """A Drafter with a model; loads on construction. Raises ConfigError. Use it from the step's thread."""
 
-    def __init__(
-        self,
-        config: EngineConfig,
-        folder: Path,
-        target: LoadedModel,
-    ) -> None:
+    def __init__(self, config: EngineConfig, folder: Path, target: LoadedModel) -> None:
         """Sizes, dtype and device are the target's."""
         model_config = read_model_config(folder)
         build = model_class(model_config.architecture)
@@ -71,7 +68,7 @@ class DraftModel:
         drafts: dict[Request, list[int]] = {row.request: [] for row in rows if row.needs_sampling}
         self._extend(drafts, rows)
         for row in rows:
-            self._note(row)
+            self._mark_read(row)
         for length in range(1, max(wanted.values(), default=0)):
             rows = [
                 BatchRow(request, request.num_tokens + length - 1, 1, needs_sampling=True, draft_token_ids=(draft[-1],))
@@ -86,7 +83,7 @@ class DraftModel:
         return drafts
 
     def _unread_rows(self, wanted: Mapping[Request, int]) -> list[BatchRow]:
-        """Who is read on, and how far; who has little unread comes first."""
+        """The requests to read further, and how far; those with little unread come first."""
         rows, left = [], _MAX_READ
         for request in sorted(wanted, key=self.num_unread_tokens):
             start = self._num_read(request)
@@ -99,7 +96,7 @@ class DraftModel:
         return rows
 
     def _extend(self, drafts: dict[Request, list[int]], rows: list[BatchRow]) -> None:
-        """Compute the rows, and put the next token behind the drafts of those that sample."""
+        """Compute the rows, and append the next token to the drafts of those that sample."""
         if not rows:
             return
         inputs = build_inputs(Batch(0, rows), block_size=self._cache.block_size, device=self._device)
@@ -107,46 +104,36 @@ class DraftModel:
             inputs = inputs._replace(token_ids=inputs.token_ids.clamp(max=self._own_vocab_size - 1))
         sampling = [row.request for row in rows if row.needs_sampling]
         hidden = self._model.forward(inputs, self._cache)[: len(sampling)]
-        logits = self._as_wide_as_the_targets(self._model.logits(hidden))
+        logits = self._fit_to_target_vocab(self._model.logits(hidden))
         indices = [SampleIndex(request, tuple(drafts[request])) for request in sampling]
         for request, token_id in zip(sampling, sample_indices(logits, indices), strict=True):
             if token_id != NOT_FINITE_TOKEN:
                 drafts[request].append(token_id)
 
-    def _as_wide_as_the_targets(self, logits: Tensor) -> Tensor:
+    def _fit_to_target_vocab(self, logits: Tensor) -> Tensor:
         missing = self._vocab_size - logits.shape[1]
         if missing > 0:
             return F.pad(logits, (0, missing), value=float("-inf"))
         return logits[:, : self._vocab_size].contiguous() if missing else logits
 
     def num_unread_tokens(self, request: Request) -> int:
-        """See Drafter. One token there always is: the last."""
+        """See Drafter. Not counting the last token, which is always read."""
         return request.num_tokens - self._num_read(request) - 1
 
     def _num_read(self, request: Request) -> int:
-        """Tokens whose keys and values are in its cache; the last one is read again if need be, to draw from."""
+        """Tokens whose keys and values are in its cache; the last one is read again if need be, to sample from."""
         read = self._reads.get(request)
         if read is None or read.num_preemptions != request.num_preemptions:
-            return min(self._num_found(request), request.num_tokens - 1)
-        num_right = 0
+            return min(self._num_shared_tokens(request), request.num_tokens - 1)
         after = request.token_ids[read.num_tokens : read.num_tokens + len(read.drafts)]
-        for draft, token in zip(read.drafts, after, strict=False):
-            if draft != token:
-                break
-            num_right += 1
-        return min(read.num_tokens + num_right, request.num_tokens - 1)
+        return min(read.num_tokens + _num_equal(read.drafts, after), request.num_tokens - 1)
 
-    def _num_found(self, request: Request) -> int:
-        """Tokens in shared blocks that it has read for somebody else."""
-        num_blocks = 0
-        for block, key in zip(request.block_table, request.block_hashes, strict=False):
-            if self._content.get(block) != key:
-                break
-            num_blocks += 1
-        return num_blocks * self._cache.block_size
+    def _num_shared_tokens(self, request: Request) -> int:
+        """Tokens in shared blocks that it has read for another request."""
+        return _num_equal(map(self._content.get, request.block_table), request.block_hashes) * self._cache.block_size
 
-    def _note(self, row: BatchRow) -> None:
-        """A request has been read on: all its blocks up to there hold its tokens, those behind may get drafts."""
+    def _mark_read(self, row: BatchRow) -> None:
+        """A request has been read further: its blocks up to there hold its tokens, those after them may get drafts."""
         request, end = row.request, row.end
         read = self._reads.get(request)
         if read is None or read.num_preemptions != request.num_preemptions:
@@ -162,3 +149,8 @@ class DraftModel:
     def forget(self, request: Request) -> None:
         """See Drafter."""
         self._reads.pop(request, None)
+
+
+def _num_equal(these: Iterable[object], those: Iterable[object]) -> int:
+    """Elements that are the same at the start of both."""
+    return sum(takewhile(bool, map(eq, these, those)))

@@ -1,6 +1,6 @@
-"""Drafters guess how requests go on; the target model then verifies the guesses in one pass.
+"""Drafters propose the next tokens of requests; the target model then verifies them in one pass.
 
-A drafter may be wrong, slow or broken: what it says is checked by `speculation`, so that it costs time, never a token.
+A drafter may be wrong, slow or broken: Speculation checks its drafts, so it costs time, never a wrong token.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,10 +10,10 @@ from ..request import Request
 
 
 class Drafter(Protocol):
-    """Guesses. All calls come from the step's thread, one at a time."""
+    """All calls come from the step's thread, one at a time."""
 
     def draft(self, wanted: Mapping[Request, int]) -> Mapping[Request, Sequence[int]]:
-        """The tokens that come next, at most so many of each request; fewer, or none, where it has no idea."""
+        """The tokens that come next, at most so many of each request; fewer, or none, where it knows none."""
         ...
 
     def num_unread_tokens(self, request: Request) -> int:

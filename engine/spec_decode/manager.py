@@ -1,17 +1,19 @@
 """Speculation: which requests get drafts, how many, and what became of them. Between the step loop and the drafter.
 
-A drafter may raise, take long or return ids that no vocabulary holds: that costs time, which DraftLengths accounts for,
-never a token. No torch here; drafters may bring it.
+A drafter may raise, take long or return ids that no vocabulary holds: that costs time, which the OverheadBudget bounds,
+never a wrong token. No torch here; drafters may bring it.
 """
 
 import logging
 import time
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any
 
 from ..batch import Batch, RowOutput
 from ..request import Request
-from .draft_length import Drafted, DraftLengths
+from .acceptance import Drafted
+from .draft_length import DraftLengths
 from .drafter import Drafter
 
 _MANY_READ = 8
@@ -42,7 +44,7 @@ class Speculation:
         self._ended: list[Request] = []  # to forget when the step's thread is not drafting
         self._sizes_seen: set[int] = set()  # of passes: the first of each size makes kernels for it, 1 ms on a CPU
         self._draft_s = self._choosing_s = 0.0  # of the step in flight
-        self._settling_s = 0.0  # of the last one
+        self._observing_s = 0.0  # of the last one
         self._num_read = 0
         self._num_failures = 0
         self.num_drafts = 0  # drafts verified
@@ -52,8 +54,8 @@ class Speculation:
         self.draft_s = 0.0  # seconds spent on drafting
 
     def skips_step(self) -> bool:
-        """Whether the next step has no drafts and teaches nothing about them; ask once for each such step."""
-        return self._adaptive and self.lengths.rests()
+        """Whether the next step has no drafts and need not be observed; to be called once per step."""
+        return self._adaptive and self.lengths.skips_step()
 
     def choose(self, running: Sequence[Request]) -> dict[Request, int]:
         """Tokens to draft for the requests that decode, in their order; those that get none are left out."""
@@ -74,14 +76,14 @@ class Speculation:
         return chosen
 
     def draft(self, batch: Batch) -> Batch:
-        """The batch with drafts where it has room for them, rows of one token first; its moves have been made."""
+        """The batch with drafts where it has room for them, rows of one token first. Call it after the block moves."""
         wanted = {row.request: row.num_drafts for row in batch.rows if row.num_drafts}
         start = self._clock()
         self._num_read = sum(map(self._drafter.num_unread_tokens, wanted))
         drafts = self._drafts(wanted)
         seconds = self._clock() - start
         self.draft_s += seconds
-        # The first call may have to build things, which is no news about the next.
+        # The first call may have to build things, which says nothing about the next.
         self._draft_s = seconds if self._has_drafted else 0.0
         self._has_drafted = True
         rows = [row.with_drafts(drafts[row.request]) if row.num_drafts else row for row in batch.rows]
@@ -89,33 +91,23 @@ class Speculation:
         return batch.subset(rows)
 
     def _drafts(self, wanted: dict[Request, int]) -> dict[Request, list[int]]:
-        """What the drafter says, as far as it can be used."""
+        """The drafter's tokens, as far as they can be used."""
         try:
-            said = self._drafter.draft(wanted)
-            return {request: self._usable(said.get(request, ()), count) for request, count in wanted.items()}
-        except Exception:  # the drafter's own affair
+            drafts = self._drafter.draft(wanted)
+            return {request: self._usable(drafts.get(request, ()), count) for request, count in wanted.items()}
+        except Exception:  # whatever the drafter raises, the step goes on without drafts
             self._num_failures += 1
             if self._num_failures & (self._num_failures - 1) == 0:  # the first time, and ever more rarely
                 _log.exception("the drafter failed, for the %d. time", self._num_failures)
             return {request: [] for request in wanted}
 
     def _usable(self, token_ids: Sequence[int], count: int) -> list[int]:
-        """The beginning of a draft: at most `count` tokens, and none that the model's vocabulary does not have."""
-        usable = []
-        for token_id in token_ids[:count]:
-            if not 0 <= int(token_id) < self._vocab_size:
-                break
-            usable.append(int(token_id))
-        return usable
+        """The beginning of a draft: at most `count` tokens, and none outside the model's vocabulary."""
+        return list(takewhile(lambda token_id: 0 <= token_id < self._vocab_size, map(int, token_ids[:count])))
 
-    def settle(self, batch: Batch, outputs: Sequence[RowOutput], seconds: float) -> list[Drafted]:
+    def observe(self, batch: Batch, outputs: Sequence[RowOutput], seconds: float) -> list[Drafted]:
         """Learn from a step what became of its drafts, which it returns, and how long it took."""
         start = self._clock()
-        drafted = self._settle(batch, outputs, seconds)
-        self._settling_s = self._clock() - start
-        return drafted
-
-    def _settle(self, batch: Batch, outputs: Sequence[RowOutput], seconds: float) -> list[Drafted]:
         drafted = {
             row.request: Drafted(output.num_drafts, len(output.token_ids) - 1)
             for row, output in zip(batch.rows, outputs, strict=True)
@@ -124,7 +116,6 @@ class Speculation:
         self._count(list(drafted.values()))
         num_drafted = sum(outcome.num_drafted for outcome in drafted.values())
         decoding = [row for row in batch.rows if row.is_decode]
-        context = sum(row.start for row in decoding)
         num_tokens = len(decoding) + num_drafted
         only_decodes = len(decoding) == len(batch.rows) and not any(batch.moves) and num_tokens in self._sizes_seen
         self._sizes_seen.add(num_tokens)
@@ -133,23 +124,24 @@ class Speculation:
             self.lengths.draft_cost.observe(num_drafted + self._num_read, rounds, self._draft_s)
         # A few unread tokens are what every draft begins with.
         read_share = self._num_read / (self._num_read + num_drafted) if self._num_read > _MANY_READ else 0.0
-        self.lengths.settle(
+        self.lengths.observe(
             drafted,
             num_decodes=len(decoding),
-            context=context,
+            context=sum(row.start for row in decoding),
             seconds=seconds - self._draft_s - self._choosing_s if only_decodes else None,
-            draft_s=self._draft_s + self._choosing_s + self._settling_s,
+            draft_s=self._draft_s + self._choosing_s + self._observing_s,
             read_s=self._draft_s * read_share,
         )
         self._draft_s, self._num_read = 0.0, 0
+        self._observing_s = self._clock() - start
         return list(drafted.values())
 
     def _count(self, outcomes: Sequence[Drafted]) -> None:
         self.num_drafts += len(outcomes)
         self.num_draft_tokens += sum(outcome.num_drafted for outcome in outcomes)
         self.num_accepted_tokens += sum(outcome.num_accepted for outcome in outcomes)
-        for place, count in enumerate(accepted_per_position(outcomes)):
-            self.num_accepted_tokens_per_pos[place] += count
+        for position, count in enumerate(accepted_per_position(outcomes)):
+            self.num_accepted_tokens_per_pos[position] += count
 
     def to_dict(self) -> dict[str, Any]:
         """Counts so far, and the acceptance: the share of draft tokens that were right, None before the first."""
@@ -177,4 +169,4 @@ class Speculation:
 def accepted_per_position(outcomes: Sequence[Drafted]) -> tuple[int, ...]:
     """Of how many drafts the first token was accepted, the second, and so on."""
     longest = max((outcome.num_accepted for outcome in outcomes), default=0)
-    return tuple(sum(outcome.num_accepted > place for outcome in outcomes) for place in range(longest))
+    return tuple(sum(outcome.num_accepted > position for outcome in outcomes) for position in range(longest))

@@ -1,6 +1,6 @@
 """Prompt lookup: what followed the last time the text ended like this (Saxena 2023, "Prompt Lookup Decoding").
 
-No model: an index of where each n-gram of prompt and output stood. Right wherever an answer repeats its prompt or
+No model: an index of the positions of each n-gram in prompt and output. Right wherever an answer repeats its prompt or
 itself: edits, summaries, lists, code.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from ..request import Request
 
-# Older places of the same n-gram that are looked at for a longer match. The most recent ones are the best guesses.
+# Older positions of the same n-gram that are searched for a longer match. The most recent ones are the best guesses.
 _MAX_CANDIDATES = 16
 # Tokens that an index covers; older ones are forgotten. About 150 bytes each.
 _WINDOW = 65_536
@@ -20,10 +20,10 @@ Gram = tuple[int, ...]
 
 
 class NgramIndex:
-    """Hash chains over one growing sequence, as in LZ77: the last place of each n-gram, and from each place the one
-    before it. Adding a token is O(1), and so is finding the longest earlier match of the end.
+    """Hash chains over one growing sequence, as in LZ77: the last position of each n-gram, and from each one
+    the one before it. Adding a token is O(1), and so is finding the longest earlier match of the end.
 
-        places (ends of n-grams):  [0, base) forgotten | [base, base + len(previous)) indexed | not yet
+        positions (ends of n-grams):  [0, base) forgotten | [base, base + len(previous)) indexed | not yet
     """
 
     def __init__(self, token_ids: Sequence[int], *, min_n: int, max_n: int, window: int = _WINDOW) -> None:
@@ -36,20 +36,15 @@ class NgramIndex:
         self._base = min_n
         self._previous = array("i")
 
-    @property
-    def num_places(self) -> int:
-        """Places in memory."""
-        return len(self._previous)
-
     def extend(self, limit: int = _MAX_INDEXED_AT_ONCE) -> bool:
-        """Index up to `limit` new places; whether all are indexed that have a token behind them."""
+        """Index up to `limit` new positions; whether all are indexed that a token follows."""
         tokens, last, min_n = self._token_ids, self._last, self._min_n
         start = self._base + len(self._previous)
         stop = min(len(tokens), start + limit)
-        for place in range(start, stop):
-            gram = tuple(tokens[place - min_n : place])
+        for position in range(start, stop):
+            gram = tuple(tokens[position - min_n : position])
             self._previous.append(last.get(gram, 0))
-            last[gram] = place
+            last[gram] = position
         if len(self._previous) > 2 * self._window:
             self._shorten()
         return stop >= len(tokens)
@@ -58,34 +53,34 @@ class NgramIndex:
         base = self._base + len(self._previous) - self._window
         del self._previous[: base - self._base]
         self._base = base
-        self._last = {gram: place for gram, place in self._last.items() if place >= base}
+        self._last = {gram: position for gram, position in self._last.items() if position >= base}
 
     def find(self) -> tuple[int, int]:
-        """(place, n) of the longest earlier match of the sequence's end, the most recent one of equals; n 0 if none."""
+        """(position, n) of the longest earlier match of the sequence's end, the latest of equals; n 0 if none."""
         tokens, min_n, max_n = self._token_ids, self._min_n, self._max_n
         end = len(tokens)
-        place = self._last.get(tuple(tokens[end - min_n :]), 0) if end >= min_n else 0
+        position = self._last.get(tuple(tokens[end - min_n :]), 0) if end >= min_n else 0
         best, best_n = 0, 0
         for _ in range(_MAX_CANDIDATES):
-            if place < self._base:
+            if position < self._base:
                 break
             n = min_n
-            while n < max_n and n < place and tokens[place - n - 1] == tokens[end - n - 1]:
+            while n < max_n and n < position and tokens[position - n - 1] == tokens[end - n - 1]:
                 n += 1
             if n > best_n:
-                best, best_n = place, n
+                best, best_n = position, n
                 if n == max_n:
                     break
-            place = self._previous[place - self._base]
+            position = self._previous[position - self._base]
         return best, best_n
 
     def propose(self, count: int) -> list[int]:
-        """Up to `count` tokens that followed the longest match; where they reach the end, what they repeat goes on."""
-        place, n = self.find()
+        """Up to `count` tokens that followed the longest match; where they reach the end, the repetition goes on."""
+        position, n = self.find()
         if not n:
             return []
-        draft = list(self._token_ids[place : place + count])
-        period = len(self._token_ids) - place
+        draft = list(self._token_ids[position : position + count])
+        period = len(self._token_ids) - position
         while len(draft) < count:
             draft.append(draft[-period])
         return draft
@@ -103,10 +98,9 @@ class NgramDrafter:
         """See Drafter."""
         drafts = {}
         for request, count in wanted.items():
-            index = self._indices.get(request)
-            if index is None:
-                index = NgramIndex(request.token_ids, min_n=self._min_n, max_n=self._max_n)
-                self._indices[request] = index
+            if request not in self._indices:
+                self._indices[request] = NgramIndex(request.token_ids, min_n=self._min_n, max_n=self._max_n)
+            index = self._indices[request]
             if index.extend() and (draft := index.propose(count)):
                 drafts[request] = draft
         return drafts

@@ -13,10 +13,10 @@ from .to_llguidance import read_schema, refusal, spacing
 
 @dataclass(frozen=True, slots=True)
 class CallStyle:
-    """What stands before, behind and between calls, and the key of their arguments."""
+    """The text before, after and between calls, and the key of their arguments."""
 
     before: str
-    behind: str
+    after: str
     between: str
     key: str
 
@@ -25,9 +25,9 @@ STYLES = {
     "hermes": CallStyle("<tool_call>\n", "\n</tool_call>", "\n", "arguments"),
     "llama3_json": CallStyle("", "", "; ", "parameters"),
 }
-STYLE_OF_OTHERS = "hermes"  # for calls that a grammar enforces on a model that has no style of its own
+DEFAULT_STYLE = "hermes"  # for calls that a grammar enforces on a model that has no style of its own
 _THOUGHT = [
-    # What the model says up to the closing tag, which belongs to it.
+    # The model's text up to the closing tag, which belongs to it.
     f"thought[suffix={json.dumps(reasoning_parser.CLOSING)}]: /(?s:.*)/",
     r"gap: /\s*/",
 ]
@@ -61,7 +61,7 @@ def _calls(style: CallStyle, tools: Sequence[Mapping[str, Any]], *, is_parallel:
     more = f" ({_text(style.between)} call)*" if is_parallel else ""
     rules = [
         f"calls: call{more}",
-        f"call: {_text(style.before)} body {_text(style.behind)}",
+        f"call: {_text(style.before)} body {_text(style.after)}",
         "body: " + " | ".join(f"tool_{number}" for number in range(len(tools))),
     ]
     for number, tool in enumerate(tools):
@@ -76,7 +76,7 @@ def _calls(style: CallStyle, tools: Sequence[Mapping[str, Any]], *, is_parallel:
 def _content(content: StructuredOutputs) -> list[str]:
     match content.kind:
         case "json" | "json_object":
-            schema = read_schema(str(content.json or '{"type": "object"}'), content)
+            schema = read_schema(content)
             spaced = {"x-guidance": spacing(content), **schema} if isinstance(schema, dict) else schema
             try:
                 return [f"content: {_json(spaced)}"]
@@ -96,10 +96,10 @@ def _content(content: StructuredOutputs) -> list[str]:
 
 
 def _text(text: str) -> str:
-    """A Lark literal, nothing for nothing."""
+    """A Lark literal; "" for an empty text."""
     return json.dumps(text) if text else ""
 
 
 def _json(schema: Any) -> str:
-    # The two colons and the equals sign of GBNF would make the whole pass for that.
+    # The two colons and the equals sign of GBNF would make the whole grammar look like GBNF.
     return "%json " + json.dumps(schema).replace("::=", "\\u003a\\u003a=")

@@ -1,6 +1,6 @@
-"""GrammarCompiler: from a constraint to a CompiledGrammar, off the event loop, within a time limit, once for all.
+"""GrammarCompiler: from a constraint to a CompiledGrammar, off the event loop, within a time limit, once for each.
 
-What has been compiled is kept, bounded in number and bytes; who asks for what is being compiled waits with the others.
+Compiled grammars are cached, bounded in number and bytes; requests for one that is being compiled share its future.
 """
 
 import threading
@@ -11,16 +11,16 @@ from functools import partial
 from ..errors import InvalidRequestError
 from ..models.config import ModelConfig
 from ..tokenizer.tokenizer import Tokenizer
-from .forced_completion import Ways
+from .forced_completion import CompletionFinder
 from .grammar import CompiledGrammar
 from .params import StructuredOutputs
-from .sandbox import TrialError, Trials
+from .sandbox import Sandbox, SandboxError
 from .sandbox_worker import limits
 from .to_llguidance import grammar_source, refusal
 
 MAX_GRAMMARS = 256
 MAX_BYTES = 256 * 2**20
-# Each waits for a trial, which ends after 1.2 s at the latest, so bad grammars hardly ever hold up good ones.
+# Each waits for the sandbox, which answers after 1.2 s at the latest, so bad grammars hardly ever delay good ones.
 _NUM_THREADS = 16
 
 
@@ -39,10 +39,12 @@ class GrammarCompiler:
             try:
                 # Holds the GIL: 15 ms for 4,096 entries, 0.6 s for 128,000. So it is done while the model loads.
                 self._tokenizer = LLTokenizer(text, n_vocab=vocab_size, eos_token=end)
-                self._ways = Ways(self._tokenizer)
-            except Exception as exc:  # a kind of tokenizer that it does not know; all other requests can be served
+                self._finder = CompletionFinder(self._tokenizer)
+            except (
+                Exception
+            ) as exc:  # a kind of tokenizer that llguidance does not support; other requests can be served
                 self._why_not = str(exc)
-        self._trials = Trials(tokenizer_json=text, vocab_size=vocab_size, eos_token_ids=end)
+        self._sandbox = Sandbox(tokenizer_json=text, vocab_size=vocab_size, eos_token_ids=end)
         self._threads = ThreadPoolExecutor(max_workers=_NUM_THREADS, thread_name_prefix="splitfuse-grammar")
         self._lock = threading.Lock()
         self._cache: OrderedDict[StructuredOutputs, Future[CompiledGrammar]] = OrderedDict()  # last used last
@@ -50,7 +52,7 @@ class GrammarCompiler:
         self._num_queries = self._num_hits = self._num_refused = 0
 
     def stats(self) -> dict[str, int]:
-        """How often a grammar was asked for, was there (or on its way), was refused; and what is kept."""
+        """How often a grammar was requested, was cached (or being compiled), was refused; and the size of the cache."""
         return {
             "grammar_cache_queries": self._num_queries,
             "grammar_cache_hits": self._num_hits,
@@ -60,14 +62,13 @@ class GrammarCompiler:
         }
 
     def compile(self, outputs: StructuredOutputs) -> "Future[CompiledGrammar]":
-        """The grammar, in a while; others may wait for the same future, so do not cancel it.
+        """A future of the grammar, which requests share: do not cancel it.
 
-        It raises InvalidRequestError, and so does this if the model's tokenizer cannot be used.
+        It raises InvalidRequestError, and so does this method if the model's tokenizer cannot be used.
         """
         if self._tokenizer is None:
             raise InvalidRequestError(
-                f"structured_outputs cannot be used with this model: {self._why_not}",
-                param="structured_outputs",
+                f"structured_outputs cannot be used with this model: {self._why_not}", param="structured_outputs"
             )
         with self._lock:
             self._num_queries += 1
@@ -77,7 +78,7 @@ class GrammarCompiler:
                 self._cache.move_to_end(outputs)
                 return known
             future = self._cache[outputs] = self._threads.submit(self._compile, outputs)
-        future.add_done_callback(partial(self._settle, outputs))
+        future.add_done_callback(partial(self._finish, outputs))
         return future
 
     def _compile(self, outputs: StructuredOutputs) -> CompiledGrammar:
@@ -86,22 +87,22 @@ class GrammarCompiler:
         assert self._tokenizer is not None
         source = grammar_source(outputs)
         try:
-            num_bytes = self._trials.run(source)
-        except TrialError as exc:
+            num_bytes = self._sandbox.run(source)
+        except SandboxError as exc:
             raise refusal(outputs, str(exc)) from exc
         matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=limits())
         if matcher.is_error():
             raise refusal(outputs, matcher.get_error())
         return CompiledGrammar(
             matcher,
-            ways=self._ways,
+            finder=self._finder,
             vocab_size=self._tokenizer.vocab_size,
             eos_token_ids=frozenset(self._tokenizer.eos_tokens),
             num_bytes=num_bytes + len(source),
         )
 
-    def _settle(self, outputs: StructuredOutputs, future: "Future[CompiledGrammar]") -> None:
-        """Book what has been compiled; forget what has failed and what has not been used for the longest."""
+    def _finish(self, outputs: StructuredOutputs, future: "Future[CompiledGrammar]") -> None:
+        """Drop a grammar that failed; else count it, and drop the least recently used ones beyond the bounds."""
         with self._lock:
             if future.exception() is not None:
                 self._num_refused += 1

@@ -1,8 +1,8 @@
-"""Landing: an output that runs out of tokens still ends as its grammar asks.
+"""ForcedCompletion: an output that runs out of tokens still ends as its grammar asks.
 
-A model may write an array for ever. So when few tokens are left a short way to the end is kept in view, and where a
-drawn token would leave no room for one, the way is taken instead. It is found greedily, by means of JSON's brackets and
-quotes, so it need not be the shortest; where none is found within the tokens left the output is cut as any other.
+A model may write an array forever. So when few tokens are left, a short completion is computed ahead, and where a
+sampled token would leave no room for one, its tokens are taken instead. The search is greedy, by means of JSON's
+brackets and quotes, so the completion need not be the shortest; where none fits the output is cut like any other.
 """
 
 import re
@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from typing import Any
 
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-# Tried in this order. Outside of strings: what ends things, then the short values. Inside of them: their end, then what
-# URIs, addresses and times wait for, then letters.
+# Tried in this order. Outside of strings: what closes objects and arrays, then short values. Inside of them: their end,
+# then what URIs, addresses and times need, then letters.
 _ENDS = {False: b"}]", True: b'"'}
 _FILLERS = {False: b'nt10"[{-', True: b"a:@.Z-bcdefghijklmnopqrstuvwxyz"}
 _ASCII = bytes(range(0x20, 0x7F))
-_FIRST_LOOK = 256  # tokens left; most outputs have ended by themselves before
-_NEAR = 64  # with no more than this to spare every token is looked at
+_FIRST_CHECK = 256  # tokens left; most outputs have ended by themselves before
+_NEAR = 64  # with no more than this to spare every token is checked
 
 
-class Ways:
-    """Finds ways to the end. One for each tokenizer."""
+class CompletionFinder:
+    """Finds tokens that complete an output. One for each tokenizer."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -31,27 +31,27 @@ class Ways:
             if len(token_ids) == 1:
                 self._token_of[byte] = token_ids[0]
 
-    def find(self, matcher: Any, token_ids: Sequence[int], *, most: int) -> list[int] | None:
-        """Some tokens after which the output is complete, or more than `most`; None if they are not found.
+    def find(self, matcher: Any, token_ids: Sequence[int], *, max_tokens: int) -> list[int] | None:
+        """Some tokens after which the output is complete, or more than `max_tokens`; None if they are not found.
 
-        `token_ids`: the output so far, at whose end the matcher stands; it stays there. Takes 14 us per token found.
+        `token_ids`: the output so far, which the matcher has consumed; it stays as it is. Takes 14 us per token found.
         """
         matcher = matcher.deep_copy()
-        way: list[int] = []
+        completion: list[int] = []
         open_string = _open_string(self._tokenizer.decode_bytes(list(token_ids)))
         fillers = {is_in_string: list(dict.fromkeys(first + _ASCII)) for is_in_string, first in _FILLERS.items()}
-        while len(way) <= most and not matcher.is_accepting():
+        while len(completion) <= max_tokens and not matcher.is_accepting():
             is_in_string = bool(open_string)
             step = matcher.compute_ff_tokens() or self._next(matcher, _ENDS[is_in_string], fillers[is_in_string])
             if not step or not matcher.consume_tokens(step):
                 return None
-            way += step
+            completion += step
             open_string = _open_string(open_string + self._tokenizer.decode_bytes(step))
-        return way
+        return completion
 
-    def rest(self, matcher: Any, way: Sequence[int]) -> list[int] | None:
-        """The part of a way from another place that leads to the end from here; None if none does. Takes 2 to 10 us."""
-        checked = [*way, self.eos_token_id]
+    def remainder(self, matcher: Any, completion: Sequence[int]) -> list[int] | None:
+        """The end of an earlier completion that also completes the output from here; None if none. Takes 2 to 10 us."""
+        checked = [*completion, self.eos_token_id]
         while checked and matcher.validate_tokens(checked) < len(checked):
             del checked[0]
         return checked[:-1] if checked else None
@@ -60,7 +60,7 @@ class Ways:
         for byte in (*ends, *fillers):
             token_id = self._token_of.get(byte)
             if token_id is not None and matcher.validate_tokens([token_id]):
-                if byte not in ends:  # to the back, or "0.0" would be followed by zeros for ever
+                if byte not in ends:  # to the back, or "0.0" would be followed by zeros forever
                     fillers.remove(byte)
                     fillers.append(byte)
                 return [token_id]
@@ -68,63 +68,59 @@ class Ways:
 
 
 def _open_string(text: bytes) -> bytes:
-    """From the quote that is not closed on; empty outside of strings."""
+    """The text from the quote that is still open; empty outside of strings."""
     rest = _STRING.sub(b"", text)
     return rest[rest.index(b'"') :] if b'"' in rest else b""
 
 
-class Landing:
-    """When and how one output lands. The same tokens and the same limit always give the same decisions."""
+class ForcedCompletion:
+    """When and how one output is completed. The same tokens and the same limit always give the same decisions.
 
-    def __init__(self, ways: Ways) -> None:
-        self._ways = ways
-        self._next_look = _FIRST_LOOK  # when so many tokens are left
-        self._in_view: list[int] = []  # a way that led to the end from where it was last looked for
-        self._way: list[int] | None = None  # the one that is taken
+    not due, many tokens left → due: a completion that fits is kept after each check → started: its tokens are taken →
+    done. Where a check finds that none would fit after the sampled token, the completion starts in its place.
+    """
+
+    def __init__(self, finder: CompletionFinder) -> None:
+        self._finder = finder
+        self._next_check = _FIRST_CHECK  # when so many tokens are left
+        self._found: list[int] = []  # the completion of the last check
+        self._forced: list[int] | None = None  # the one that is taken
         self._start = 0  # where in the output it begins
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether a way to the end is settled."""
-        return self._way is not None
+    def token_or(self, sampled: int, *, num_tokens: int) -> int:
+        """The token to take after so many: the completion's, or the sampled one before its start, where a step with
+        drafts that is tried again may be.
+        """
+        if self._forced is None or num_tokens < self._start:
+            return sampled
+        return self._forced[num_tokens - self._start]
 
-    def settles(self, num_tokens: int) -> bool:
-        """Whether that way says what comes after so many tokens; a step with drafts, tried again, may begin before."""
-        return self._way is not None and num_tokens >= self._start
-
-    def token(self, num_tokens: int) -> int:
-        """What to take after so many tokens, once it has begun."""
-        assert self._way is not None
-        return self._way[num_tokens - self._start]
-
-    def is_down(self, num_tokens: int) -> bool:
-        """Whether the way ends after so many tokens."""
-        return self._way is not None and num_tokens == self._start + len(self._way)
+    def is_done(self, num_tokens: int) -> bool:
+        """Whether the completion ends after so many tokens."""
+        return self._forced is not None and num_tokens == self._start + len(self._forced)
 
     def is_due(self, num_left: int) -> bool:
-        """Whether it is time to look for a way, so many tokens being left to draw."""
-        return self._way is None and num_left <= self._next_look
+        """Whether it is time to check that a completion fits, so many tokens being left to sample."""
+        return self._forced is None and num_left <= self._next_check
 
     def fits(self, matcher: Any, token_ids: Sequence[int], *, num_left: int) -> bool:
-        """Whether from these tokens on, at whose end the matcher stands, a way fits into so many."""
-        way = self._ways.rest(matcher, self._in_view)
-        if way is None:
-            way = self._ways.find(matcher, token_ids, most=num_left)
-        if way is None and num_left > 2 * _NEAR:  # nobody knows, and there is time to look again
-            self._next_look = num_left // 2
+        """Whether a completion of these tokens, which the matcher has consumed, fits into so many."""
+        found = self._finder.remainder(matcher, self._found)
+        if found is None:
+            found = self._finder.find(matcher, token_ids, max_tokens=num_left)
+        if found is None and num_left > 2 * _NEAR:  # there is time to check again
+            self._next_check = num_left // 2
             return True
-        if way is None or len(way) > num_left:
+        if found is None or len(found) > num_left:
             return False
-        self._in_view = way
+        self._found = found
         # A token can open what takes many to close, but hardly ever 16 on average and 64 at once.
-        self._next_look = num_left - max(1, (num_left - len(way) - _NEAR) // 16)
+        self._next_check = num_left - max(1, (num_left - len(found) - _NEAR) // 16)
         return True
 
-    def begin(self, matcher: Any, token_ids: Sequence[int], *, num_left: int) -> bool:
-        """Land from here on, if there is a way; else look again when half is left."""
-        way = self._ways.find(matcher, token_ids, most=num_left)
-        self._next_look = num_left // 2
-        if way is None or len(way) > num_left:
-            return False
-        self._way, self._start = way or [self._ways.eos_token_id], len(token_ids)
-        return True
+    def start(self, matcher: Any, token_ids: Sequence[int], *, num_left: int) -> None:
+        """Complete the output from here, if a completion fits; else check again when half is left."""
+        found = self._finder.find(matcher, token_ids, max_tokens=num_left)
+        self._next_check = num_left // 2
+        if found is not None and len(found) <= num_left:
+            self._forced, self._start = found or [self._finder.eos_token_id], len(token_ids)

@@ -1,8 +1,7 @@
 """Grammar: which tokens may come next in one output, and TokenMasks: the same for the rows of a step, as bits.
 
-A grammar follows the request's own list of tokens, as the cache does: it catches up before a mask is made and goes
-back where it was ahead. So it does not matter how often a step is tried, or what became of a draft. llguidance does
-the work.
+A grammar follows the request's own list of tokens, as the cache does: it catches up before a mask is made and rolls
+back tokens that were not kept. So a step may be tried any number of times, with any drafts. llguidance does the work.
 """
 
 import time
@@ -14,16 +13,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .forced_completion import Landing, Ways
+from .forced_completion import CompletionFinder, ForcedCompletion
 from .sandbox_worker import SLOW_MASK_S
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledGrammar:
-    """A grammar that requests share. Its matcher stays at the beginning."""
+    """A grammar that requests share. Its matcher consumes nothing."""
 
     matcher: Any
-    ways: Ways
+    finder: CompletionFinder
     vocab_size: int  # the tokenizer's or the logits', whichever is more
     eos_token_ids: frozenset[int]
     num_bytes: int  # about what it takes
@@ -36,20 +35,20 @@ class CompiledGrammar:
 class Grammar:
     """The state of one output. Use it from one thread, and after `follow`.
 
-    tokens:  [0, num_settled) as in the request | [num_settled, len) tried, and perhaps not taken
+    tokens:  [0, num_confirmed) as in the request | [num_confirmed, len) tried, and perhaps not kept
     """
 
     def __init__(self, compiled: CompiledGrammar) -> None:
         self.compiled = compiled
         self.matcher: Any = None  # a copy with a lexer of its own, 2 to 20 us; made when the request first runs
         self._tokens: list[int] = []
-        self._num_settled = 0
-        self._landing = Landing(compiled.ways)
+        self._num_confirmed = 0
+        self._completion = ForcedCompletion(compiled.finder)
         self._error: str | None = None
 
     @property
     def error(self) -> str | None:
-        """Why it can go no further: too much work at this place, or a token that it does not allow."""
+        """Why it can go no further: too much work for the next token, or a token that it does not allow."""
         if self._error is None and self.matcher.is_error():
             self._error = str(self.matcher.get_error()).partition("\n")[0]
         return self._error
@@ -61,26 +60,25 @@ class Grammar:
 
     @property
     def finish_reason(self) -> str | None:
-        """Why the output ends here: "stop", nothing but an end token could follow, or "length", it had to be landed."""
-        if self._landing.is_down(len(self._tokens)):
+        """Why the output ends here: "stop", only an end token could follow, or "length", its completion was forced."""
+        if self._completion.is_done(len(self._tokens)):
             return "length"
         return "stop" if self.matcher.is_stopped() and self.error is None else None
 
     def follow(self, token_ids: Sequence[int], *, num_prompt_tokens: int) -> None:
-        """Stand where these tokens of the request end, however far it had got."""
+        """Catch up with these tokens of the request, or roll back to them."""
         if self.matcher is None:
             self.matcher = self.compiled.matcher.deep_copy()
-        output = token_ids[num_prompt_tokens + self._num_settled :]
-        tried = self._tokens[self._num_settled :]
-        num_same = next((i for i, (a, b) in enumerate(zip(output, tried, strict=False)) if a != b), None)
-        if num_same is None:
-            num_same = min(len(output), len(tried))
+        output = token_ids[num_prompt_tokens + self._num_confirmed :]
+        tried = self._tokens[self._num_confirmed :]
+        pairs = enumerate(zip(output, tried, strict=False))
+        num_same = next((i for i, (a, b) in pairs if a != b), min(len(output), len(tried)))
         if num_same < len(tried):
             self.matcher.rollback(len(tried) - num_same)
-            del self._tokens[self._num_settled + num_same :]
+            del self._tokens[self._num_confirmed + num_same :]
         for token_id in output[num_same:]:
             self.advance(token_id)
-        self._num_settled += len(output)
+        self._num_confirmed += len(output)
 
     def advance(self, token_id: int) -> None:
         """Take one more token, if only to try it. One that is not allowed sets `error`."""
@@ -88,26 +86,25 @@ class Grammar:
         self._tokens.append(token_id)
 
     def take(self, token_id: int, *, num_left: int) -> int:
-        """Advance by the drawn token, or by one that leads to the end where only `num_left` more could be drawn.
+        """Advance by the sampled token, or by one that completes the output where only `num_left` more could follow.
 
         Returns the token taken.
         """
-        landing = self._landing
-        if landing.settles(len(self._tokens)):
-            token_id = landing.token(len(self._tokens))
+        completion = self._completion
+        token_id = completion.token_or(token_id, num_tokens=len(self._tokens))
         self.advance(token_id)
-        if self.error is not None or self.matcher.is_stopped() or not landing.is_due(num_left):
+        if self.error is not None or self.matcher.is_stopped() or not completion.is_due(num_left):
             return token_id
-        if not landing.fits(self.matcher, self._tokens, num_left=num_left):
+        if not completion.fits(self.matcher, self._tokens, num_left=num_left):
             self.matcher.rollback(1)
             self._tokens.pop()
-            if landing.begin(self.matcher, self._tokens, num_left=num_left + 1):
-                token_id = landing.token(len(self._tokens))
+            completion.start(self.matcher, self._tokens, num_left=num_left + 1)
+            token_id = completion.token_or(token_id, num_tokens=len(self._tokens))
             self.advance(token_id)
         return token_id
 
     def fail(self, reason: str) -> None:
-        """Let it go no further."""
+        """Set `error`."""
         self._error = reason
 
 
@@ -123,10 +120,10 @@ class TokenMasks:
         self._was_slow = False
 
     def allowed(self, grammars: Sequence[Grammar], drafts: Sequence[Sequence[int]] | None = None) -> Tensor:
-        """Which tokens may follow each grammar's, and then each of its drafts': [M, W] int32 on the host, 32 a word.
+        """Which tokens may follow each grammar's, and then each of its drafts': [M, W] int32 on the host, 32 per word.
 
         One row per grammar and one more for each of its draft tokens, in order; no token is allowed after a draft that
-        does not fit, or where a grammar has an `error`. The grammars stay where they are. 32 W is at least the width of
+        does not fit, or where a grammar has an `error`. The grammars stay as they are. 32 W is at least the width of
         the logits.
         """
         if self._was_slow:
@@ -155,15 +152,16 @@ class TokenMasks:
             logits.index_add_(0, torch.tensor(rows, device=logits.device), biases)
 
     def _fill(self, work: list[tuple[Any, int, list[int]]], masks: Tensor) -> None:
+        row_bytes = masks.shape[1] * masks.element_size()
         if len(work) == 1 and not work[0][2]:  # not worth waking a thread, which takes 50 us
             matcher, row, _ = work[0]
-            matcher.unsafe_compute_mask_ptr(masks[row].data_ptr(), masks.shape[1] * masks.element_size())
+            matcher.unsafe_compute_mask_ptr(masks[row].data_ptr(), row_bytes)
             return
         if self._executor is None:
             from llguidance import LLExecutor
 
             self._executor = LLExecutor()
-        into = (masks.data_ptr(), masks.shape[1] * masks.element_size(), len(masks))
+        into = (masks.data_ptr(), row_bytes, len(masks))
         plain = [(matcher, row) for matcher, row, draft in work if not draft]
         drafted = [item for item in work if item[2]]
         if plain:
@@ -173,7 +171,7 @@ class TokenMasks:
 
 
 def _fail_the_slow(grammars: Sequence[Grammar]) -> None:
-    """A step's masks took long: time each alone, in CPU seconds, and stop those whose fault it is."""
+    """A step's masks took long: time each alone, in CPU seconds, and fail the slow ones."""
     for grammar in grammars:
         start = time.thread_time()
         grammar.matcher.compute_bitmask()

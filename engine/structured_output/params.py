@@ -1,6 +1,6 @@
-"""What an output must be, as a request says it: a JSON schema, any JSON object, a regex, a choice or a grammar.
+"""The constraint on an output that a request asks for: a JSON schema, any JSON object, a regex, a choice or a grammar.
 
-Knows the fields and their limits; whether a schema or a grammar makes sense is for the compiler to say. No tensors.
+Knows the fields and their limits; whether a schema or a grammar can be used is up to the compiler. No tensors.
 """
 
 import json
@@ -16,7 +16,7 @@ MAX_CONSTRAINT_BYTES = 128 * 2**10
 MAX_CHOICES = 1024
 KINDS = ("json", "json_object", "regex", "choice", "grammar")
 # Where JSON may have whitespace: at most one space after "," and ":". Free whitespace lets a weak model write blank
-# lines forever. In llguidance's words, so a `%json` inside a grammar takes it too, as the schema's "x-guidance".
+# lines forever. Under llguidance's keys, so a `%json` inside a grammar takes it too, as the schema's "x-guidance".
 JSON_SPACING: Mapping[str, Any] = MappingProxyType(
     {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 )

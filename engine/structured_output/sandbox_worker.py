@@ -1,8 +1,8 @@
 """The program of the process that tries grammars: each is compiled and walked in a forked child with limits.
 
-What may hang, crash or eat memory does so there. Run by its path, it imports nothing of ours; trials.py asks it, one
-JSON object per line, and is answered in the same way. A child answers through a pipe of its own, whose end is the
-child's: so everything that can happen is something to read, and no signal can be missed.
+What may hang, crash or eat memory does so there. Run by its path, it imports nothing of ours; sandbox.py sends it one
+JSON object per line and receives one for each. A child answers through a pipe of its own, which closes when
+the child ends: so whatever happens to it shows as something to read, and no signal can be missed.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 # A 64 KiB schema compiles in 50 to 400 ms. The whole request must be answered within 2 s, and this is half of the work.
 TIME_LIMIT_S = 1.2
 MEMORY_LIMIT = 384 * 2**20
-# The threads that compile for good have 8 MiB: what gets by with this never overflows theirs.
+# The server's compiling threads have 8 MiB: what gets by with this never overflows theirs.
 STACK_BYTES = 2**20
 # CPU seconds for one mask. At 128,000 entries one takes 70 us on average and 1.4 ms at worst.
 SLOW_MASK_S = 0.025
@@ -29,68 +29,67 @@ _READ_BYTES = 2**16
 
 
 class Lines:
-    """What comes line by line from a file descriptor, without waiting for more than has come."""
+    """Lines from a file descriptor, without waiting for more than has arrived."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._begun: list[bytes] = []  # a line, in pieces: a tokenizer has 10 MB
+        self._partial = bytearray()  # a line so far: a tokenizer has 10 MB
 
     def read(self) -> list[bytes] | None:
-        """The lines that are complete now; None when nothing will come any more. Blocks if nothing has come."""
+        """The lines that are complete now; None at the end of the file. Blocks if nothing has arrived."""
         data = os.read(self._fd, _READ_BYTES)
         if not data:
             return None
-        first, *others = data.split(b"\n")
-        self._begun.append(first)
-        if not others:
+        self._partial += data
+        if b"\n" not in data:
             return []
-        lines = [b"".join(self._begun), *others]
-        self._begun = [lines.pop()]
+        *lines, rest = bytes(self._partial).split(b"\n")
+        self._partial = bytearray(rest)
         return lines
 
 
 class Trial:
-    """A child that tries one grammar."""
+    """A child process that tries one grammar."""
 
     def __init__(self, job: Any, tokenizer: Any) -> None:
         self._job_id: int = job["id"]
         self.fd, into = os.pipe()
-        self._said = b""
+        self._answer = b""
         self._process_id = os.fork()
         if self._process_id == 0:
             _try_and_exit(job["grammar"], tokenizer, into=into)
-        os.close(into)  # so that the child alone can write, and its end is the pipe's
+        os.close(into)  # so that the child alone can write, and the pipe closes when it ends
 
     def read(self) -> dict[str, Any] | None:
         """The answer, if the child has ended."""
         data = os.read(self.fd, _READ_BYTES)
-        self._said += data
+        self._answer += data
         if data:
             return None
         os.close(self.fd)
         _, status = os.waitpid(self._process_id, 0)
-        said = {"error": _cause_of_death(os.waitstatus_to_exitcode(status))} if status else json.loads(self._said)
-        return {"id": self._job_id, "num_bytes": 0, **said}
+        answer = {"error": _cause_of_death(os.waitstatus_to_exitcode(status))} if status else json.loads(self._answer)
+        return {"id": self._job_id, "num_bytes": 0, **answer}
 
 
 def main() -> None:
-    """Try every grammar on stdin until that ends. The first line says what the tokenizer is."""
+    """Try every grammar on stdin until that ends. The first line describes the tokenizer."""
     lines = Lines(sys.stdin.fileno())
-    while not (come := lines.read()):
-        if come is None:
+    while not (received := lines.read()):
+        if received is None:
             return
-    tokenizer = _tokenizer(json.loads(come.pop(0)))
-    # poll keeps nothing in the kernel, where the children would have a part in it.
+    tokenizer = _tokenizer(json.loads(received.pop(0)))
+    # poll keeps no state in the kernel, which the children would share.
     with selectors.PollSelector() as selector:
         selector.register(sys.stdin.fileno(), selectors.EVENT_READ)
-        while come is not None:
-            for line in come:
+        while received is not None:
+            for line in received:
                 trial = Trial(json.loads(line), tokenizer)
                 selector.register(trial.fd, selectors.EVENT_READ, trial)
-            come = []
+            received = []
             for key, _ in selector.select():
                 if key.data is None:
-                    come = lines.read()
+                    received = lines.read()
                 elif (answer := key.data.read()) is not None:
                     selector.unregister(key.fd)
                     os.write(sys.stdout.fileno(), json.dumps(answer).encode() + b"\n")
@@ -117,26 +116,26 @@ def _shortened(error: str) -> str:
 
 
 def _try_and_exit(grammar: str, tokenizer: Any, *, into: int) -> NoReturn:
-    has_said = threading.Event()
+    is_done = threading.Event()
 
     def work() -> None:
         error, num_bytes = _try(grammar, tokenizer)
         os.write(into, json.dumps({"error": _shortened(error) if error else None, "num_bytes": num_bytes}).encode())
-        has_said.set()
+        is_done.set()
 
     try:
-        _let_go_of_the_parents_files()
+        _detach_standard_streams()
         _set_limits()
         threading.stack_size(STACK_BYTES)
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
     finally:
-        os._exit(not has_said.is_set())
+        os._exit(not is_done.is_set())
 
 
-def _let_go_of_the_parents_files() -> None:
-    """Or who reads from the parent would learn of its end only with the child's, and of each crash in the log."""
+def _detach_standard_streams() -> None:
+    """Or the server would see the parent's end only with the child's, and each crash in its log."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         os.dup2(nothing, stream.fileno())
@@ -163,7 +162,7 @@ def _memory_bytes(field: int) -> int:
 
 
 def _try(grammar: str, tokenizer: Any) -> tuple[str, int]:
-    """Why it cannot be used ("": it can), and the bytes it takes."""
+    """Why the grammar cannot be used ("" if it can), and the bytes it takes."""
     from llguidance import LLMatcher
 
     before = _memory_bytes(1)
@@ -173,7 +172,7 @@ def _try(grammar: str, tokenizer: Any) -> tuple[str, int]:
 
 
 def _walk(matcher: Any, eos_token_ids: Sequence[int]) -> str:
-    """Take a few random steps; says what is wrong, if anything is."""
+    """Take a few random steps; returns what is wrong, "" if nothing is."""
     import time
 
     rng = random.Random(0)
@@ -197,7 +196,7 @@ def _walk(matcher: Any, eos_token_ids: Sequence[int]) -> str:
 
 
 def _any_token(mask: bytes, eos_token_ids: Sequence[int], rng: random.Random) -> int | None:
-    """A token that the mask allows, about at random, but no end token."""
+    """A random token that the mask allows, but no end token."""
     start = rng.randrange(len(mask))
     for index in itertools.chain(range(start, len(mask)), range(start)):
         if mask[index]:
@@ -208,7 +207,7 @@ def _any_token(mask: bytes, eos_token_ids: Sequence[int], rng: random.Random) ->
 
 
 def limits() -> Any:
-    """Bounds on a grammar's work, the same in the trial and in life."""
+    """Bounds on a grammar's work, the same in the sandbox and in the server."""
     from llguidance import LLParserLimits
 
     # A state takes 1 to 2 kB and each request has its own; a string with a maxLength takes one per character.

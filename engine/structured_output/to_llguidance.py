@@ -1,4 +1,4 @@
-"""A constraint in llguidance's own words, the text that its compiler reads. Compiles nothing."""
+"""A constraint as the grammar text that llguidance's compiler reads. Compiles nothing."""
 
 import json
 from typing import Any
@@ -6,20 +6,19 @@ from typing import Any
 from ..errors import InvalidRequestError
 from .params import JSON_SPACING, StructuredOutputs
 
-# The converter is plain Python at some 4 us per character, and it holds up the others meanwhile.
+# The converter is plain Python at some 4 us per character, and holds the GIL meanwhile.
 _MAX_GBNF_CHARS = 16 * 2**10
-_ANY_OBJECT = '{"type": "object"}'
 
 
 def grammar_source(outputs: StructuredOutputs) -> str:
-    """The text to compile. Raises InvalidRequestError for what can be told without compiling."""
+    """The text to compile. Raises InvalidRequestError for what is wrong without compiling."""
     from llguidance import LLMatcher
 
     match outputs.kind:
-        case "json":
-            return _json(str(outputs.json), outputs)
-        case "json_object":
-            return _json(_ANY_OBJECT, outputs)
+        case "json" | "json_object":
+            read_schema(outputs)
+            options: Any = spacing(outputs)
+            return LLMatcher.grammar_from_json_schema(_schema_text(outputs), defaults=options)
         case "regex":
             assert outputs.regex is not None
             return LLMatcher.grammar_from_regex(outputs.regex)
@@ -33,24 +32,20 @@ def grammar_source(outputs: StructuredOutputs) -> str:
 
 
 def refusal(outputs: StructuredOutputs, reason: str) -> InvalidRequestError:
-    """The error that names the constraint as the request does and says why it cannot be used."""
+    """The error that names the constraint as the request does, with the reason."""
     if "coerce_one_of" in reason:
         reason += ': put "x-guidance": {"coerce_one_of": true} into the schema'
     return InvalidRequestError(f"{outputs.name} cannot be used: {reason}", param=outputs.name)
 
 
-def _json(schema: str, outputs: StructuredOutputs) -> str:
-    from llguidance import LLMatcher
-
-    read_schema(schema, outputs)
-    options: Any = spacing(outputs)
-    return LLMatcher.grammar_from_json_schema(schema, defaults=options)
+def _schema_text(outputs: StructuredOutputs) -> str:
+    return '{"type": "object"}' if outputs.kind == "json_object" else str(outputs.json)
 
 
-def read_schema(schema: str, outputs: StructuredOutputs) -> dict[str, Any] | bool:
-    """The JSON schema in this text. Raises InvalidRequestError."""
+def read_schema(outputs: StructuredOutputs) -> dict[str, Any] | bool:
+    """The JSON schema of the constraint. Raises InvalidRequestError."""
     try:
-        parsed = json.loads(schema)
+        parsed = json.loads(_schema_text(outputs))
     except (ValueError, RecursionError) as exc:
         raise refusal(outputs, f"the schema is not valid JSON ({exc})") from exc
     if not isinstance(parsed, (dict, bool)):
@@ -59,7 +54,7 @@ def read_schema(schema: str, outputs: StructuredOutputs) -> dict[str, Any] | boo
 
 
 def spacing(outputs: StructuredOutputs) -> dict[str, Any]:
-    """Where its JSON may have whitespace, in llguidance's words."""
+    """Where its JSON may have whitespace, as llguidance's options."""
     if outputs.whitespace_pattern is not None:
         return {"whitespace_pattern": outputs.whitespace_pattern}
     return {"whitespace_flexible": False} if outputs.disable_any_whitespace else dict(JSON_SPACING)

@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
-from ..chat.answer_parts import overlap
+from .stop_strings import StopStringMatcher
 from .tokenizer import Tokenizer
 
-# How far back to look in the prompt for a token at which a character begins: bytes of one, and a few special tokens.
+# Tokens of the prompt among which one must begin a character: bytes of one, and a few special tokens.
 _MAX_PROMPT_CONTEXT = 8
-# No character takes so many tokens: what is pending is broken bytes, and decoding all of them each time would add up.
+# No character takes so many tokens: the pending ones are broken bytes, and decoding all of them each time would add up.
 _MANY_PENDING = 16
-# Byte fallback decodes a run of byte pieces as a whole: one wrong byte turns all of it into U+FFFD, also characters
-# that were complete. So a run is held until it ends, or until so many bytes are nothing but whole characters.
+# Byte fallback decodes a run of byte tokens as a whole: one wrong byte turns all of it into U+FFFD, also characters
+# that were complete. So a run is held until it ends, or until so many bytes are only whole characters.
 _LONG_RUN = 128
 _BROKEN = "\ufffd"
 
@@ -27,43 +27,48 @@ class TextStream:
         include_stop: bool = False,
         skip_special_tokens: bool = True,
     ) -> None:
+        self._decoder = IncrementalDecoder(tokenizer, prompt_token_ids, skip_special_tokens=skip_special_tokens)
+        self._stop_strings = StopStringMatcher(stop, include=include_stop)
+
+    @property
+    def stopped_by(self) -> str | None:
+        """The stop string that was met; nothing more will come then."""
+        return self._stop_strings.matched
+
+    def push(self, token_id: int | None, *, last: bool, may_stop: bool = True) -> str:
+        """Text that is certain after this token (None: no further token). With `last` nothing is held back.
+
+        Stop strings count only if `may_stop`.
+        """
+        return self._stop_strings.push(self._decoder.push(token_id, last=last), last=last, may_stop=may_stop)
+
+
+class IncrementalDecoder:
+    """Joined, what `push` returns is the decoding of all ids."""
+
+    def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int], *, skip_special_tokens: bool) -> None:
         self._tokenizer = tokenizer
         self._skip_special = skip_special_tokens
         self._byte_ids = tokenizer.byte_ids
-        self._run = 0  # byte pieces in a row at the end
+        self._run = 0  # byte tokens in a row at the end
         self._pending: list[int] = []  # ids whose text is not out yet
         # A decoder may treat the first token of a text specially (a stripped space), so some whole text goes before.
         self._context = self._tail(prompt_token_ids)
         self._known_text = self._decode(self._context)
         # The same if the prompt ended within a character that the output completes.
         self._whole_text = self._without_broken_end()
-        self._stop = stop
-        self._include_stop = include_stop
-        self._held = ""  # decoded, but may be the beginning of a stop string
-        self.stopped_by: str | None = None
 
-    def push(self, token_id: int | None, *, last: bool, may_stop: bool = True) -> str:
-        """Text that is certain after this token (None: no further token). `last` lets go of everything held back.
-
-        If a stop string is met (and `may_stop`), `stopped_by` is set and nothing more will come.
-        """
+    def push(self, token_id: int | None, *, last: bool) -> str:
+        """Decode the pending ids and this one, if any, unless they end within a character that may still come."""
         if token_id is not None:
             self._pending.append(token_id)
             if self._byte_ids:
                 self._count_bytes(token_id)
-        text = self._held + self._take(last=last)
-        self._held = ""
-        if not self._stop or not may_stop:
-            return text
-        return self._until_stop(text, last=last)
-
-    def _take(self, *, last: bool) -> str:
-        """Decode the pending ids, unless they end within a character."""
         if not self._pending or (self._is_held and not last):
             return ""
         whole = self._decode(self._context + self._pending)
         if whole.endswith(_BROKEN) and not last:
-            return self._take_settled(whole) if len(self._pending) >= _MANY_PENDING and not self._run else ""
+            return self._take_certain(whole) if len(self._pending) >= _MANY_PENDING and not self._run else ""
         text = self._new_in(whole)
         if text:  # the next context begins here, at the beginning of a character; ids without text leave it as it is
             self._continue_from(self._pending)
@@ -81,8 +86,8 @@ class TextStream:
         self._context = context
         self._known_text = self._whole_text = self._decode(context)
 
-    def _take_settled(self, whole: str) -> str:
-        """The part of a long run of broken bytes that no later one can mend: they are at most three from the end."""
+    def _take_certain(self, whole: str) -> str:
+        """The part of a long run of broken bytes that no later one completes: all but the last three."""
         for keep in range(3, 8):
             head = self._decode(self._context + self._pending[:-keep])
             if head + self._decode(self._pending[-keep:]) == whole:
@@ -100,7 +105,7 @@ class TextStream:
 
     @property
     def _is_held(self) -> bool:
-        """Whether a run of bytes goes on; a long one is looked at four times in a row, once between two characters."""
+        """Whether a run of bytes goes on; a long one is decoded four times in a row, once between two characters."""
         return self._run > 0 and (self._run < _LONG_RUN or self._run % _LONG_RUN > 3)
 
     def _tail(self, token_ids: Sequence[int]) -> list[int]:
@@ -126,14 +131,3 @@ class TextStream:
 
     def _decode(self, token_ids: list[int]) -> str:
         return self._tokenizer.decode(token_ids, skip_special_tokens=self._skip_special) if token_ids else ""
-
-    def _until_stop(self, text: str, *, last: bool) -> str:
-        found = [(position, stop) for stop in self._stop if (position := text.find(stop)) >= 0]
-        if found:
-            position, self.stopped_by = min(found)
-            return text[: position + len(self.stopped_by) * self._include_stop]
-        if last:
-            return text
-        keep = max(overlap(text, stop) for stop in self._stop)
-        self._held = text[len(text) - keep :]
-        return text[: len(text) - keep]

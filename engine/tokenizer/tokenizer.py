@@ -36,7 +36,7 @@ class Tokenizer:
         # A file may carry the padding or truncation of its training; a server must not cut or fill prompts in silence.
         self._fast.no_padding()
         self._fast.no_truncation()
-        # Read now, so that a broken file stops the start and not somebody's request.
+        # Read now, so that a broken file stops the start and not a request.
         path = folder / "tokenizer_config.json"
         self._config = read_json(path) if path.exists() else {}
         self._chat_template = self._read_template(chat_template)
@@ -60,7 +60,7 @@ class Tokenizer:
 
     @cached_property
     def byte_ids(self) -> frozenset[int]:
-        """Ids of the pieces <0x00> to <0xFF>, if the decoder makes bytes of them (SentencePiece's byte fallback)."""
+        """Ids of the tokens <0x00> to <0xFF>, if the decoder makes bytes of them (SentencePiece's byte fallback)."""
         found = [self._fast.token_to_id(f"<0x{byte:02X}>") for byte in range(256)]
         ids = [token_id for token_id in found if token_id is not None]
         if len(ids) < 256 or self._fast.decode([ids[0x41]], skip_special_tokens=False) != "A":
@@ -73,7 +73,7 @@ class Tokenizer:
         return frozenset(token_id for token_id, token in added.items() if token.special)
 
     def has_text(self, token_id: int, *, skip_special_tokens: bool = True) -> bool:
-        """Whether decoding sees this id at all: it passes over special tokens and ids that it does not know."""
+        """Whether decoding uses this id: it skips special tokens and unknown ids."""
         if skip_special_tokens and token_id in self._special_ids:
             return False
         return self._fast.id_to_token(token_id) is not None
@@ -85,7 +85,7 @@ class Tokenizer:
 
     @property
     def chat_template(self) -> ChatTemplate:
-        """What renders conversations. Encode its texts with add_special_tokens=False: it writes them itself.
+        """What renders conversations. Encode its texts with add_special_tokens=False: they contain these already.
 
         Raises InvalidRequestError if there is none.
         """
@@ -117,8 +117,7 @@ class Tokenizer:
             raise ConfigError(f"{self._folder if setting is None else '--chat-template'}: {exc}") from exc
 
     def _made(self, source: str, *, tool_source: str | None = None) -> ChatTemplate:
-        special = {name: _content(self._config.get(name)) for name in _SPECIAL_TOKENS}
-        special = {name: text for name, text in special.items() if text}
+        special = {name: text for name in _SPECIAL_TOKENS if (text := _content(self._config.get(name)))}
         return ChatTemplate(source, special_tokens=special, tool_source=tool_source)
 
     def _template_sources(self) -> dict[str, str]:

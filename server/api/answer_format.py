@@ -11,7 +11,7 @@ from ...engine.chat.tools import Tool
 from ...engine.checks import check_text
 from ...engine.errors import InvalidRequestError
 from ...engine.sampling_params import SamplingParams
-from ...engine.structured_output.answer_grammar import STYLE_OF_OTHERS, answer_grammar
+from ...engine.structured_output.answer_grammar import DEFAULT_STYLE, answer_grammar
 from ...engine.structured_output.params import StructuredOutputs
 from ..service import Service
 from ..settings import Settings
@@ -112,7 +112,7 @@ def _style(chat: Chat, template: ChatTemplate, settings: Settings) -> str | None
     if style == "auto":
         style = detected_style(template.source) or "unknown"
     if chat.choice.is_forced:
-        return STYLE_OF_OTHERS if style in ("none", "unknown") else style
+        return DEFAULT_STYLE if style in ("none", "unknown") else style
     if style == "unknown":
         raise InvalidRequestError(
             "this model's chat template shows no known way to call tools; tool_choice required or a function's name "

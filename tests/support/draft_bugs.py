@@ -1,4 +1,4 @@
-"""Bugs in how drafts get room, and in what is kept of them."""
+"""Bugs in how drafts get room, and in how much of them is kept."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ def blocks_of_wrong_drafts_are_kept(right: Method) -> Method:
 
 
 @plant(BUGS, BlockManager, "free_behind_tokens", where=has_drafts)
-def too_many_blocks_are_given_back(right: Method) -> Method:
+def too_many_blocks_are_freed(right: Method) -> Method:
     def wrong(self: Any, request: Any) -> None:
         right(self, request)
         self.device.free(request.block_table[-1:])
@@ -72,12 +72,12 @@ def wrong_drafts_count_as_computed(right: Method) -> Method:
 
 
 @plant(BUGS, Scheduler, "drop_last", where=has_drafts)
-def what_comes_behind_a_stop_string_is_kept(right: Method) -> Method:
+def tokens_after_a_stop_string_are_kept(right: Method) -> Method:
     return lambda self, request, num_tokens: None
 
 
 @plant(BUGS, Scheduler, "_take", where=has_drafts)
-def what_comes_behind_an_end_token_is_kept(right: Method) -> Method:
+def tokens_after_an_end_token_are_kept(right: Method) -> Method:
     def wrong(self: Any, request: Any, output: Any, now: float) -> Any:
         progress = right(self, request, output, now)
         request.token_ids.extend(output.token_ids[len(progress.output.token_ids) :])

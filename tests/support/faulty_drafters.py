@@ -1,4 +1,4 @@
-"""Drafters for tests: one that mostly knows the answer, and those that do what no drafter should."""
+"""Drafters for tests: one that mostly knows the answer, and faulty ones."""
 
 import random
 import threading
@@ -12,7 +12,7 @@ Prompt = tuple[int, ...]
 
 
 class Prophet:
-    """Knows what comes, but says a wrong token now and then, and sometimes less than it is asked for, or nothing."""
+    """Knows the answers, but drafts a wrong token now and then, and sometimes fewer than wanted, or none."""
 
     def __init__(self, answers: Mapping[tuple[Prompt, int], Sequence[int]], *, rng: random.Random, vocab_size: int):
         """`answers`: the output tokens of each (prompt, index)."""
@@ -39,7 +39,7 @@ class Prophet:
 
 
 class Faulty:
-    """What it is asked for it answers with `say`; the calls are counted."""
+    """Drafts the tokens of `tokens_of`; the calls are counted."""
 
     def __init__(self, vocab_size: int) -> None:
         self.rng = random.Random(1)
@@ -48,9 +48,9 @@ class Faulty:
 
     def draft(self, wanted: Mapping[Request, int]) -> dict[Request, list[int]]:
         self.num_calls += 1
-        return {request: self.say(request, count) for request, count in wanted.items()}
+        return {request: self.tokens_of(request, count) for request, count in wanted.items()}
 
-    def say(self, request: Request, count: int) -> list[int]:
+    def tokens_of(self, request: Request, count: int) -> list[int]:
         return [self.rng.randrange(self.vocab_size) for _ in range(count)]
 
     def num_unread_tokens(self, request: Request) -> int:
@@ -61,25 +61,25 @@ class Faulty:
 
 
 class WrongVocabulary(Faulty):
-    """Half its tokens are none, some of them negative."""
+    """Half its tokens are out of the vocabulary, some of them negative."""
 
-    def say(self, request: Request, count: int) -> list[int]:
+    def tokens_of(self, request: Request, count: int) -> list[int]:
         return [self.rng.choice([-5, self.vocab_size, 2**40, 3, 4, 5]) for _ in range(count)]
 
 
 class TooMuch(Faulty):
-    """Says more than it was asked for."""
+    """Drafts more than wanted."""
 
-    def say(self, request: Request, count: int) -> list[int]:
-        return super().say(request, count + 50)
+    def tokens_of(self, request: Request, count: int) -> list[int]:
+        return super().tokens_of(request, count + 50)
 
 
 class Raising(Faulty):
-    """Fails every time, one time in two over one request after it has answered for others."""
+    """Fails every time, half of the times at one request after it has drafted for others."""
 
-    def say(self, request: Request, count: int) -> list[int]:
+    def tokens_of(self, request: Request, count: int) -> list[int]:
         if self.rng.random() < 0.5:
-            return super().say(request, count)
+            return super().tokens_of(request, count)
         raise RuntimeError("no idea")
 
     def draft(self, wanted: Mapping[Request, int]) -> dict[Request, list[int]]:
@@ -96,7 +96,7 @@ class Hanging(Faulty):
 
 
 class Forgetful(Faulty):
-    """Answers for nobody who was asked for."""
+    """Drafts for none of the requests."""
 
     def draft(self, wanted: Mapping[Request, int]) -> dict[Request, list[int]]:
         super().draft(wanted)
@@ -104,7 +104,7 @@ class Forgetful(Faulty):
 
 
 def speculate(llm: LLM, drafter: object, *, max_drafts: int = 5, adaptive: bool = False) -> Speculation:
-    """Let this drafter draft for the LLM."""
+    """Use this drafter for the LLM."""
     speculation = Speculation(
         drafter,  # type: ignore[arg-type]
         max_drafts=max_drafts,
@@ -116,6 +116,6 @@ def speculate(llm: LLM, drafter: object, *, max_drafts: int = 5, adaptive: bool 
 
 
 def use_speculation(llm: LLM, speculation: Speculation) -> None:
-    """In place of what the LLM was built with."""
+    """Replaces the speculation that the LLM was built with."""
     llm.core.speculation = speculation
     llm.pipeline._runner._draft = speculation.draft

@@ -1,31 +1,25 @@
 """HermesCalls: calls as Hermes and Qwen write them: <tool_call>{"name": …, "arguments": {…}}</tool_call>."""
 
-from ..answer_parts import AnswerPart, Gap, cut_at
+from ..answer_parts import AnswerPart, BufferedReader, cut_at
 from .streaming_call import CallReader
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 _SEPARATORS = " \t\r\n,;[]"  # some models put several calls into one pair of tags
 
 
-class HermesCalls:
-    """A Reader. What stands between the tags and is no call stays in the content as it was written."""
+class HermesCalls(BufferedReader):
+    """A Reader. Text between the tags that is no call stays in the content as it was written."""
 
     def __init__(self) -> None:
-        self._text = ""  # not decided yet
+        super().__init__()
         self._block: _Block | None = None  # between the tags
         self._num_calls = 0
-        self._gap = Gap()
-
-    def push(self, text: str) -> list[AnswerPart]:
-        """What is certain now."""
-        self._text += text
-        return self._read(is_end=False)
 
     def finish(self) -> list[AnswerPart]:
         """What was held back."""
-        parts = self._read(is_end=True)
+        parts = super().finish()
         if self._block is not None:
-            parts += self._content(self._block.raw)
+            parts += self._part("content", self._block.raw)
         held = self._gap.finish()
         return [*parts, AnswerPart("content", held)] if held else parts
 
@@ -37,13 +31,13 @@ class HermesCalls:
             text, found, self._text = cut_at(self._text, tag, is_end=is_end)
             has_more = found
             if self._block is None:
-                parts += self._content(text)
+                parts += self._part("content", text)
                 self._block = _Block(self._num_calls) if found else None
             elif (rest := self._inside(self._block, text, parts)) is not None:  # no call: read it as text
                 self._text = rest + tag * found + self._text
                 has_more = True
             elif found:
-                parts += self._content(self._block.raw + CLOSING if self._block.raw else "")
+                parts += self._part("content", self._block.raw + CLOSING if self._block.raw else "")
                 self._block = None
         return parts
 
@@ -56,23 +50,19 @@ class HermesCalls:
             parts += new
         if not (block.is_junk and block.raw):
             return None
-        parts += self._content(block.raw)
+        parts += self._part("content", block.raw)
         self._block = None
         return block.rest
 
-    def _content(self, text: str) -> list[AnswerPart]:
-        text = self._gap.pass_on(text)
-        return [AnswerPart("content", text)] if text else []
-
 
 class _Block:
-    """What stands between a pair of tags: calls, and after them perhaps junk. `raw` is its text until one comes out."""
+    """The text between a pair of tags: calls, and after them perhaps junk. `raw` is its text until a call comes out."""
 
     def __init__(self, num_calls: int) -> None:
         self.num_calls = num_calls
         self.raw = OPENING
         self.is_junk = False
-        self.rest = ""  # what junk was not read
+        self.rest = ""  # of the junk, what was not read
         self._call: CallReader | None = None
 
     def push(self, text: str) -> list[AnswerPart]:

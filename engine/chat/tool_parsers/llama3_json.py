@@ -3,36 +3,30 @@
 from collections.abc import Container
 from typing import Literal
 
-from ..answer_parts import AnswerPart, Gap, cut_at
+from ..answer_parts import AnswerPart, BufferedReader, cut_at
 from .streaming_call import CallReader
 
 TAG = "<|python_tag|>"
 _SEPARATORS = " \t\r\n,;"
 
 
-class Llama3Calls:
+class Llama3Calls(BufferedReader):
     """A Reader. Calls begin where the answer begins, or after the tag, and follow one another with ";".
 
     An answer may be JSON without being a call, so the name must be one of `names`, the tools of the request.
     """
 
     def __init__(self, names: Container[str]) -> None:
+        super().__init__()
         self._names = names
         self._state: Literal["before a call", "call", "text"] = "before a call"
-        self._text = ""  # not decided yet
         self._block = ""  # read since a call may have begun, until one comes out
         self._call = CallReader(0, names=names)
         self._num_calls = 0
-        self._gap = Gap()
-
-    def push(self, text: str) -> list[AnswerPart]:
-        """What is certain now."""
-        self._text += text
-        return self._read(is_end=False)
 
     def finish(self) -> list[AnswerPart]:
         """What was held back."""
-        parts = [*self._read(is_end=True), *self._give_up()]
+        parts = [*super().finish(), *self._give_up()]
         held = self._gap.finish()
         return [*parts, AnswerPart("content", held)] if held else parts
 
@@ -79,7 +73,7 @@ class Llama3Calls:
 
     def _outside(self, parts: list[AnswerPart], *, is_end: bool) -> bool:
         text, found, self._text = cut_at(self._text, TAG, is_end=is_end)
-        parts += self._content(text)
+        parts += self._part("content", text)
         if found:
             self._block, self._state = TAG, "before a call"
         return found
@@ -88,8 +82,4 @@ class Llama3Calls:
         """No call begins here: it is text, up to a tag."""
         block, self._block = self._block, ""
         self._state = "text"
-        return self._content(block.lstrip(_SEPARATORS) if self._num_calls else block)
-
-    def _content(self, text: str) -> list[AnswerPart]:
-        text = self._gap.pass_on(text)
-        return [AnswerPart("content", text)] if text else []
+        return self._part("content", block.lstrip(_SEPARATORS) if self._num_calls else block)

@@ -1,12 +1,12 @@
-"""CallReader: one call of a tool, {"name": …, "arguments": {…}}, while its text still comes."""
+"""CallReader: one call of a tool, {"name": …, "arguments": {…}}, while its text is still coming."""
 
 from collections.abc import Container
 
 from ..answer_parts import AnswerPart
 from .streaming_json import Entry, ObjectReader, decoded
 
-ARGUMENTS = ("arguments", "parameters")  # Hermes' word and Llama's
-_KEYS = frozenset({"name", *ARGUMENTS, "type", "id"})  # of a call that nothing but its form shows
+ARGUMENTS = ("arguments", "parameters")  # Hermes' key and Llama's
+_KEYS = frozenset({"name", *ARGUMENTS, "type", "id"})  # of a call that only its form identifies
 
 
 class CallReader:

@@ -1,4 +1,4 @@
-"""ObjectReader: the entries of one JSON object while its text still comes. Checks no more than where values end."""
+"""ObjectReader: the entries of one JSON object while its text is still coming. Checks no more than where values end."""
 
 import json
 from collections.abc import Iterator
@@ -34,18 +34,18 @@ class ObjectReader:
 
     def push(self, text: str) -> Iterator[Entry]:
         """The entries, or parts of one, in this text. `rest` is what follows the last one that was taken."""
-        place = 0
+        position = 0
         self.rest = ""
-        while place < len(text) and not self.is_over:
+        while position < len(text) and not self.is_over:
             if self.state == "value":
-                part, is_end = self._value(text, place)
-                place += len(part)
-                self.rest = text[place:]
+                part, is_end = self._value(text, position)
+                position += len(part)
+                self.rest = text[position:]
                 yield Entry(self._key, part, is_end)
             else:
-                self._between(text[place])
-                place += self.state != "value"  # whose first character is its own
-        self.rest = text[place:]
+                self._between(text[position])
+                position += self.state != "value"  # whose first character is its own
+        self.rest = text[position:]
 
     def _between(self, char: str) -> None:
         """One character outside of values."""
@@ -85,11 +85,11 @@ class ObjectReader:
 
     def _value(self, text: str, start: int) -> tuple[str, bool]:
         """The value's text from `start` on, and whether it ends there."""
-        for place in range(start, len(text)):
-            end = self._end_at(text[place])
+        for position in range(start, len(text)):
+            end = self._end_at(text[position])
             if end is not None:
                 self.state = "after value"
-                return text[start : place + end], True
+                return text[start : position + end], True
         return text[start:], False
 
     def _end_at(self, char: str) -> int | None:
@@ -107,13 +107,13 @@ class ObjectReader:
         elif self._depth:
             self._depth -= char in "]}"
             return None if self._depth else 1
-        elif char in ",]}" + _SPACE:  # after a number or a word
+        elif char in ",]}" + _SPACE:  # after a number or a literal
             return 0
         return None
 
 
 def decoded(text: str) -> str | None:
-    """The string that JSON text spells, None if it spells none."""
+    """The string that this JSON text encodes, None if it is no string."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

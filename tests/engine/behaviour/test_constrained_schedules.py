@@ -79,7 +79,7 @@ def test_a_pool_for_one_preempts_and_changes_nothing(tiny_folder: str, swap_spac
 
 
 class Stumbling:
-    """A runner that computes and draws a whole step and then often fails, so that it is tried again by halves."""
+    """A runner that computes and samples a whole step and then often fails, so that it is tried again by halves."""
 
     def __init__(self, llm: LLM) -> None:
         self._runner = llm.pipeline._runner._runner
@@ -94,7 +94,7 @@ class Stumbling:
         results = self._runner.run(batch)
         if len(batch.rows) > 1 and self._rng.random() < 0.5:
             self.num_failures += 1
-            raise RuntimeError("after the draw")
+            raise RuntimeError("after sampling")
         return results
 
 
@@ -139,7 +139,7 @@ def test_a_draft_model_leaves_grammars_alone(tiny_folder: str) -> None:
 
 
 def test_a_grammar_that_breaks_costs_its_own_request_alone(tiny_folder: str) -> None:
-    """Two rows of one step, one of which has a token behind it that its grammar never allowed."""
+    """Two rows of one step, one of which ends with a token that its grammar never allowed."""
     llm = LLM(tiny_folder, dtype="float32")
     params = SamplingParams(structured_outputs=StructuredOutputs(regex="[0-9]{12}"), max_tokens=30, seed=3)
     expected = llm.generate("abc", params)[0].outputs[0].text

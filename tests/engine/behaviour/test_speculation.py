@@ -1,4 +1,4 @@
-"""Speculation changes no answer, whatever ends it and whoever drafts; faulty drafters cost time only."""
+"""Speculation changes no answer, however it ends and with any drafter; faulty drafters cost time only."""
 
 import io
 import random
@@ -100,8 +100,8 @@ def test_same_answer_whatever_the_parameters(tiny_folder: str, params: dict[str,
 def test_stop_strings_cut_within_a_run(tiny_folder: str, seed: int) -> None:
     rng = random.Random(seed)
     endless = generate(make(tiny_folder), SamplingParams(seed=seed, max_tokens=40, ignore_eos=True))
-    pieces = [[piece for piece in output.text[:-4].split("\ufffd") if piece] for output in endless]
-    stops = [rng.choice(each)[: rng.randint(1, 4)] for each in pieces]
+    parts = [[part for part in output.text[:-4].split("\ufffd") if part] for output in endless]
+    stops = [rng.choice(each)[: rng.randint(1, 4)] for each in parts]
     params = SamplingParams(
         seed=seed,
         max_tokens=30,
@@ -136,7 +136,7 @@ def test_accepted_tokens_come_in_fewer_steps(tiny_folder: str) -> None:
     known = {(tuple(PROMPTS[0]), 0): answer[0].token_ids}
 
     class Perfect(Faulty):
-        def say(self, request: Request, count: int) -> list[int]:
+        def tokens_of(self, request: Request, count: int) -> list[int]:
             return known[tuple(PROMPTS[0]), 0][request.num_output_tokens :][:count]
 
     speculation = speculate(llm, Perfect(VOCAB_SIZE), max_drafts=4)
@@ -280,7 +280,7 @@ def test_a_stop_token_within_a_run_ends_it_there() -> None:
     assert (one.finish_reason, one.block_table) == ("stop", [])
 
 
-def test_drafts_make_nobody_give_way() -> None:
+def test_drafts_preempt_no_request() -> None:
     scheduler = scheduler_of(num_blocks=4)
     one, other = request([1] * 7, most=16), request([1] * 7, most=16)
     decoding(scheduler, one, other)  # 8 tokens each, two blocks
@@ -308,7 +308,7 @@ def logits_for(*tokens: int) -> torch.Tensor:
     return logits
 
 
-def test_what_agrees_is_kept_and_the_first_that_does_not_replaces_it() -> None:
+def test_right_drafts_are_kept_and_the_first_wrong_one_is_replaced() -> None:
     row = BatchRow(request([1, 2, 3]), 2, 4, needs_sampling=True, num_drafts=3, draft_token_ids=(10, 11, 12))
     (result,) = sample_rows(logits_for(10, 11, 30, 31), [row])
     assert result == RowOutput((10, 11, 30), num_drafts=3)
@@ -316,13 +316,13 @@ def test_what_agrees_is_kept_and_the_first_that_does_not_replaces_it() -> None:
     assert result.token_ids == (10, 11, 12, 31)
 
 
-def test_logits_behind_a_wrong_draft_may_be_anything() -> None:
+def test_logits_after_a_wrong_draft_may_be_anything() -> None:
     row = BatchRow(request([1, 2, 3]), 2, 3, needs_sampling=True, num_drafts=2, draft_token_ids=(10, 11))
     logits = logits_for(10, 30, 31)
     logits[2] = torch.nan
     assert sample_rows(logits.clone(), [row]) == [RowOutput((10, 30), num_drafts=2)]
     logits[1] = torch.nan
-    assert sample_rows(logits.clone(), [row]) == [RowOutput((10,), num_drafts=2)], "the next step will tell"
+    assert sample_rows(logits.clone(), [row]) == [RowOutput((10,), num_drafts=2)], "the next step will fail"
     logits[0] = torch.nan
     assert sample_rows(logits, [row])[0].failure is not None
 

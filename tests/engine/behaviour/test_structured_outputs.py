@@ -48,7 +48,7 @@ def generate(llm: LLM, prompt: object = PROMPT, **fields: Any) -> CompletionOutp
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
 @pytest.mark.parametrize("bounded", [True, False])
 def test_random_schemas_are_satisfied(demo: LLM, bounded: bool, temperature: float) -> None:
-    """Nesting up to 4. Values without a longest form are landed in time, the rest ends by itself."""
+    """Nesting up to 4. Values without a longest form are completed in time, the rest ends by itself."""
     rng = random.Random(f"{bounded}{temperature}")
     schemas = [random_schema(rng, bounded=bounded) for _ in range(NUM_SCHEMAS // 4)]
     params = [
@@ -69,13 +69,13 @@ def test_random_schemas_are_satisfied(demo: LLM, bounded: bool, temperature: flo
 @pytest.mark.parametrize("max_tokens", [24, 40, 111])
 def test_what_runs_out_of_tokens_still_ends_as_it_must(demo: LLM, schema: dict[str, Any], max_tokens: int) -> None:
     for seed in range(4):
-        temperature = 0.0 if schema is ENDLESS else 2.0  # at 0 it counts for ever
+        temperature = 0.0 if schema is ENDLESS else 2.0  # at 0 it counts forever
         output = generate(demo, json=schema, max_tokens=max_tokens, seed=seed, temperature=temperature)
         jsonschema.validate(json.loads(output.text), schema)
         assert len(output.token_ids) <= max_tokens
         assert output.finish_reason in ("stop", "length")
         if schema is ENDLESS:
-            assert output.finish_reason == "length", "it was cut short, and says so"
+            assert output.finish_reason == "length", "it was cut short, and that is its reason"
             assert len(output.token_ids) > max_tokens - 8, "not before it had to"
 
 
@@ -136,7 +136,7 @@ def test_only_the_end_of_the_grammar_ends_the_output(demo: LLM) -> None:
     assert re.fullmatch("[a-z]{2}x", shown.text)
 
 
-def test_other_wishes_hold_beside_the_grammar(demo: LLM) -> None:
+def test_other_parameters_hold_beside_the_grammar(demo: LLM) -> None:
     assert demo.tokenizer is not None
     ids = {text: demo.tokenizer.encode(text, add_special_tokens=False) for text in ("yes", "no", "b", "c")}
     biased = generate(demo, regex="yes|no", logit_bias={ids["b"][0]: 100.0}, repetition_penalty=2.0)
@@ -154,7 +154,7 @@ def test_other_wishes_hold_beside_the_grammar(demo: LLM) -> None:
     "fields",
     [{"allowed_token_ids": [100, 200]}, {"bad_words": ["yes"]}, {"allowed_token_ids": [100], "ignore_eos": True}],
 )
-def test_wishes_that_leave_nothing_are_an_error_that_says_so(demo: LLM, fields: dict[str, Any]) -> None:
+def test_parameters_that_leave_no_token_are_an_error_that_names_them(demo: LLM, fields: dict[str, Any]) -> None:
     with pytest.raises(ConstraintError, match="no token is left that it and allowed_token_ids, bad_words") as info:
         generate(demo, regex="yes", **fields)
     assert info.value.param == "structured_outputs.regex"
@@ -176,10 +176,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"json": {"$ref": "https://example.com/schema"}}, "example.com"),
     ({"json": {"not": {"type": "string"}}}, "Unimplemented keys"),
     ({"json": {"oneOf": [{"type": "object"}, {"type": "object"}]}}, '"x-guidance": {"coerce_one_of": true}'),
-    ({"grammar": "start: nobody"}, "unknown name"),
+    ({"grammar": "start: unknown"}, "unknown name"),
     ({"grammar": "start: ("}, "Expected token"),
     ({"grammar": "begin: /a/"}, "start"),
-    ({"grammar": "root ::= nobody"}, "not found"),
+    ({"grammar": "root ::= unknown"}, "not found"),
     ({"grammar": "root ::= " + "(" * 5000}, "RecursionError"),
     ({"grammar": 'root ::= "' + "a" * 20_000 + '"'}, "at most 16384 characters"),
 ]
@@ -274,7 +274,7 @@ def test_what_has_been_compiled_is_kept_within_bounds(demo: LLM, monkeypatch: py
     assert compiler._num_bytes == 0
 
 
-def test_a_model_without_tokenizer_says_what_is_missing(tiny_folder: str, tmp_path: Path) -> None:
+def test_a_model_without_tokenizer_is_an_error_that_names_it(tiny_folder: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(Path(tiny_folder, "config.json").read_bytes())
     llm = LLM(str(tmp_path), dtype="float32", load_format="dummy")
     with pytest.raises(InvalidRequestError, match=r"structured_outputs needs a tokenizer.*tokenizer\.json"):

@@ -1,4 +1,4 @@
-"""Joined deltas are the full decode, for prompts in ten scripts and emoji and any stream of ids that a model may draw.
+"""Joined deltas are the full decode, for prompts in ten scripts and emoji and any ids that a model may sample.
 
 50,000 cases, a quarter of them for each tokenizer; more by hand with SPLITFUSE_TEST_STREAMS=50000 for each.
 """
@@ -115,7 +115,7 @@ def random_stream(rng: random.Random, tokenizer: Tokenizer) -> list[int]:
 def full_text(tokenizer: Tokenizer, prompt: list[int], ids: list[int], *, skip: bool) -> str:
     """What the ids add to the text of the prompt.
 
-    A prompt that ends in byte pieces is text already: what follows cannot break it, so it then stands alone.
+    A prompt that ends in byte tokens is text already: what follows cannot break it, so it then stands alone.
     """
     before = tokenizer.decode(prompt, skip_special_tokens=skip)
     whole = tokenizer.decode(prompt + ids, skip_special_tokens=skip)
@@ -167,6 +167,6 @@ def test_a_long_run_of_bytes_is_let_go_at_a_character(tmp_path: Path) -> None:
     assert "\ufffd" not in text
     assert text + stream.push(None, last=True) == tokenizer.decode(ids)
     assert len(text) > 400
-    for token in [259, *[3 + 0xFF] * 300]:  # a piece, then bytes that are no text: all of them are held to the end
+    for token in [259, *[3 + 0xFF] * 300]:  # one token, then bytes that are no text: all of them are held to the end
         stream.push(token, last=False)
     assert stream.push(None, last=True) == "\ufffd" * 300

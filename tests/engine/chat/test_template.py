@@ -202,9 +202,9 @@ def test_the_final_message_goes_on() -> None:
     assert keeping.render(messages, **options) == "user:Count<end>assistant:one, two,  "
     trimming = template("{% for m in messages %}{{ m.role }}:{{ m.content | trim }}<end>{% endfor %}")
     assert trimming.render(messages, **options) == "user:Count<end>assistant:one, two,"
-    for source, said in [("{{ messages[0].content }}", messages), (keeping.source, [{"role": "assistant"}])]:
+    for source, conversation in [("{{ messages[0].content }}", messages), (keeping.source, [{"role": "assistant"}])]:
         with pytest.raises(InvalidRequestError) as info:
-            template(source).render(said, **options)
+            template(source).render(conversation, **options)
         assert info.value.param == "continue_final_message"
 
 

@@ -1,4 +1,4 @@
-"""DraftLengths: the best lengths against a search through all of them, and an account that is never overdrawn."""
+"""DraftLengths: the best lengths against a search through all of them, and the bound on what drafting may cost."""
 
 import itertools
 import random
@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from splitfuse.engine.spec_decode.draft_length import Costs, Drafted, DraftLengths, best_lengths
+from splitfuse.engine.spec_decode.acceptance import Drafted
+from splitfuse.engine.spec_decode.draft_length import DraftLengths
+from splitfuse.engine.spec_decode.length_search import Costs, best_lengths
 
 PLAIN, TOKEN = 10e-3, 0.5e-3  # seconds: a step, and a token more in it
 
@@ -50,7 +52,7 @@ def teach(lengths: DraftLengths[str]) -> None:
 
 
 class Bench:
-    """An engine on paper: `accept(request)` says whether a drafted token is right."""
+    """A simulated engine: a drafted token is right with the probability `acceptance`."""
 
     def __init__(
         self,
@@ -75,7 +77,7 @@ class Bench:
     def steps(self, count: int) -> Iterator[dict[int, int]]:
         for _ in range(count):
             chosen = self.lengths.choose(self._requests, context=0)
-            drafted = {request: Drafted(length, self._num_right(length)) for request, length in chosen.items()}
+            drafted = {request: Drafted(length, self._num_accepted(length)) for request, length in chosen.items()}
             num_drafted = sum(chosen.values())
             draft_s = self._drafter_s if chosen else 0.0
             self.num_tokens += len(self._requests) + sum(each.num_accepted for each in drafted.values())
@@ -83,10 +85,10 @@ class Bench:
                 self.lengths.draft_cost.observe(num_drafted, max(chosen.values()), max(draft_s, 1e-6))
             seconds = self._pass_s(len(self._requests) + num_drafted)
             self.seconds += seconds + draft_s
-            self.lengths.settle(drafted, num_decodes=len(self._requests), context=0, seconds=seconds, draft_s=draft_s)
+            self.lengths.observe(drafted, num_decodes=len(self._requests), context=0, seconds=seconds, draft_s=draft_s)
             yield chosen
 
-    def _num_right(self, length: int) -> int:
+    def _num_accepted(self, length: int) -> int:
         return next((i for i in range(length) if self._rng.random() >= self.acceptance), length)
 
     def speedup(self) -> float:
@@ -126,7 +128,7 @@ def test_nothing_is_drafted_where_a_token_more_costs_a_step() -> None:
     assert not any(sum(lengths.values()) > 64 for lengths in list(bench.steps(300))[50:])
 
 
-def test_a_drafter_that_takes_long_is_left_alone_until_it_is_paid_off() -> None:
+def test_a_slow_drafter_is_not_called_until_the_budget_is_refilled() -> None:
     bench = Bench(acceptance=1.0, drafter_s=1.0)
     used = [bool(lengths) for lengths in bench.steps(3000)]
     assert 1 <= sum(used) <= 3000 * PLAIN * 0.01 + 2
@@ -140,23 +142,23 @@ def test_each_request_has_its_own_length() -> None:
     for _ in range(60):
         chosen = lengths.choose(["right", "wrong"], context=0)
         seen.append(chosen)
-        drafted = {who: Drafted(count, count if who == "right" else 0) for who, count in chosen.items()}
-        lengths.settle(drafted, num_decodes=2, context=0, seconds=None, draft_s=1e-5)
+        drafted = {name: Drafted(count, count if name == "right" else 0) for name, count in chosen.items()}
+        lengths.observe(drafted, num_decodes=2, context=0, seconds=None, draft_s=1e-5)
     assert sum(chosen.get("right", 0) for chosen in seen[20:]) >= 6 * 38, "but for a step now and then without drafts"
     assert sum(chosen.get("wrong", 0) for chosen in seen[20:]) <= 40 / 8 + 1, "one token each time, to see"
     lengths.forget("right")
-    lengths.forget("nobody")
-    assert set(lengths._records) == {"wrong"}
+    lengths.forget("unknown")
+    assert set(lengths._acceptance._records) == {"wrong"}
 
 
-def test_who_has_little_left_is_not_read_for() -> None:
+def test_a_prompt_is_not_read_for_a_short_rest_of_output() -> None:
     """A draft model's reading of a long prompt must pay off within the output."""
     lengths: DraftLengths[str] = DraftLengths(4)
     teach(lengths)
     for num_drafted, rounds in ((4, 4), (300, 4), (100, 1), (8, 4)) * 10:
         lengths.draft_cost.observe(num_drafted, rounds, 1e-4 * num_drafted + 1e-4 * rounds)
     for _ in range(10):
-        lengths.settle({"known": Drafted(4, 4)}, num_decodes=2, context=0, seconds=None, draft_s=1e-4)
+        lengths.observe({"known": Drafted(4, 4)}, num_decodes=2, context=0, seconds=None, draft_s=1e-4)
     unread = {"long output": (500, 400), "short output": (500, 5)}
     chosen = lengths.choose(["long output", "short output"], context=0, unread=unread)
     assert "short output" not in chosen
@@ -168,5 +170,5 @@ def test_a_clock_that_stands_still_or_goes_back_teaches_nothing() -> None:
     for seconds in (0.0, -1.0, 0.0, 1e-9) * 20:
         chosen = lengths.choose(["a", "b"], context=0)
         drafted = {request: Drafted(count, count) for request, count in chosen.items()}
-        lengths.settle(drafted, num_decodes=2, context=0, seconds=seconds, draft_s=0.0)
+        lengths.observe(drafted, num_decodes=2, context=0, seconds=seconds, draft_s=0.0)
     assert lengths.step_times.plain(2, 0) > 0

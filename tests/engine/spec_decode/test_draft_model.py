@@ -68,16 +68,17 @@ def test_another_model_changes_no_token(tiny_folder: str, other_folder: str, par
 def test_it_agrees_with_itself_under_random_schedules(tiny_folder: str, seed: int) -> None:
     """Prefix hits, chunks, preemption and swaps: what it has read is always the request's own tokens."""
     rng = random.Random(seed)
-    asked = [dataclasses.replace(SAMPLED, seed=i, n=rng.choice([1, 1, 3])) for i in range(12)]
+    params = [dataclasses.replace(SAMPLED, seed=i, n=rng.choice([1, 1, 3])) for i in range(12)]
     plain = LLM(model=tiny_folder, dtype="float32", device="cpu", enable_prefix_caching=False)
-    expected = plain.generate(prompts(12, seed), asked)
+    expected = plain.generate(prompts(12, seed), params)
     llm = random_llm(rng, tiny_folder, max_tokens_of_one=240, block_sizes=(4, 16))
     config = dataclasses.replace(llm.config, speculative_config=None)
     drafter = DraftModel(config, Path(tiny_folder), llm.pipeline._runner._runner.loaded)  # type: ignore[attr-defined]
     speculation = Speculation(drafter, max_drafts=rng.randint(1, 6), vocab_size=VOCAB_SIZE, adaptive=False)
     use_speculation(llm, speculation)
     arrivals = [
-        Arrival(prompt, each, at_step=rng.randint(0, 30)) for prompt, each in zip(prompts(12, seed), asked, strict=True)
+        Arrival(prompt, each, at_step=rng.randint(0, 30))
+        for prompt, each in zip(prompts(12, seed), params, strict=True)
     ]
     run_schedule(llm, arrivals)
     for arrival, want in zip(arrivals, expected, strict=True):
@@ -151,8 +152,10 @@ def test_a_draft_model_that_is_not_there_is_refused(tiny_folder: str) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_the_shipped_model_guesses_what_the_demo_model_says(temperature: float) -> None:
-    prompts = [f"<|user|>\nTell me a story about a {who}.<|end|>\n<|assistant|>\n" for who in ("brave mouse", "cat")]
+def test_the_shipped_draft_model_predicts_the_demo_model(temperature: float) -> None:
+    prompts = [
+        f"<|user|>\nTell me a story about a {animal}.<|end|>\n<|assistant|>\n" for animal in ("brave mouse", "cat")
+    ]
     params = SamplingParams(temperature=temperature, seed=1, max_tokens=80)
     plain = LLM(dtype="float32", device="cpu").generate(prompts, params)
     config = {"model": "demo-draft", "num_speculative_tokens": 4, "adaptive": False}

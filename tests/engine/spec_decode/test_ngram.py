@@ -11,12 +11,12 @@ from splitfuse.engine.spec_decode.ngram import NgramDrafter, NgramIndex
 
 def slow_find(tokens: list[int], min_n: int, max_n: int) -> tuple[int, int]:
     best, best_n = 0, 0
-    for place in range(len(tokens) - 1, min_n - 1, -1):
+    for position in range(len(tokens) - 1, min_n - 1, -1):
         n = 0
-        while n < max_n and n < place and tokens[place - n - 1] == tokens[len(tokens) - n - 1]:
+        while n < max_n and n < position and tokens[position - n - 1] == tokens[len(tokens) - n - 1]:
             n += 1
         if n >= min_n and n > best_n:
-            best, best_n = place, n
+            best, best_n = position, n
     return best, best_n
 
 
@@ -31,10 +31,10 @@ def test_finds_the_longest_and_latest_match(seed: int) -> None:
         # Up to 16 candidates are looked at; a vocabulary of 12 keeps chains about that short.
         tokens += [rng.randrange(12) for _ in range(rng.randint(1, 3))]
         index.extend()
-        place, n = index.find()
-        expected_place, expected_n = slow_find(tokens, min_n, max_n)
+        position, n = index.find()
+        expected_position, expected_n = slow_find(tokens, min_n, max_n)
         if min_n > 1:
-            assert (place, n) == (expected_place, expected_n)
+            assert (position, n) == (expected_position, expected_n)
         assert n <= expected_n
         assert (n > 0) == (expected_n > 0)
 
@@ -64,7 +64,7 @@ def test_prefers_the_longer_match_to_the_later_one() -> None:
     assert index.propose(1) == [7]
 
 
-def test_memory_is_bounded_and_old_places_are_forgotten() -> None:
+def test_memory_is_bounded_and_old_positions_are_forgotten() -> None:
     rng = random.Random(0)
     tokens = [5, 5, 6, 7]
     index = NgramIndex(tokens, min_n=2, max_n=3, window=100)
@@ -72,11 +72,11 @@ def test_memory_is_bounded_and_old_places_are_forgotten() -> None:
         tokens += [rng.randrange(10, 1000) for _ in range(17)]
         while not index.extend(limit=5):
             pass
-        assert index.num_places <= 200 + 5
+        assert len(index._previous) <= 200 + 5
         assert len(index._last) <= 200 + 5
     tokens += [5, 5]
     index.extend()
-    assert index.find() == (0, 0), "its place is long out of the window"
+    assert index.find() == (0, 0), "its position is long out of the window"
     recent = tokens[-60:-55]
     tokens += recent[:3]
     index.extend()

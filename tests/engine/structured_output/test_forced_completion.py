@@ -1,4 +1,4 @@
-"""Ways to the end: from wherever an output stands, a few tokens complete it."""
+"""Forced completion: a few tokens complete any output that a grammar allows."""
 
 import json
 import random
@@ -9,12 +9,12 @@ from grammars import compiled
 from random_schemas import random_schema
 
 from splitfuse.engine.structured_output.compiler import GrammarCompiler
-from splitfuse.engine.structured_output.forced_completion import Landing
+from splitfuse.engine.structured_output.forced_completion import ForcedCompletion
 from splitfuse.engine.tokenizer.tokenizer import Tokenizer
 
 
 def random_output(matcher: object, rng: random.Random, count: int) -> list[int]:
-    """Up to so many random tokens that the grammar allows; the matcher stands behind them."""
+    """Up to so many random tokens that the grammar allows; the matcher has consumed them."""
     output: list[int] = []
     while len(output) < count and not matcher.is_stopped():  # type: ignore[attr-defined]
         mask = matcher.compute_bitmask()  # type: ignore[attr-defined]
@@ -26,7 +26,7 @@ def random_output(matcher: object, rng: random.Random, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("bounded", [True, False])
-def test_a_way_is_found_from_anywhere_in_random_json(
+def test_a_completion_is_found_anywhere_in_random_json(
     compiler: GrammarCompiler, tokenizer: Tokenizer, bounded: bool
 ) -> None:
     rng = random.Random(bounded)
@@ -37,28 +37,28 @@ def test_a_way_is_found_from_anywhere_in_random_json(
         matcher = grammar.matcher.deep_copy()
         output = random_output(matcher, rng, rng.randint(0, 30))
         before = matcher.compute_bitmask()
-        way = grammar.ways.find(matcher, output, most=256)
+        completion = grammar.finder.find(matcher, output, max_tokens=256)
         assert matcher.compute_bitmask() == before, "looking changes nothing"
         num_tries += 1
-        if way is not None and len(way) <= 256:
+        if completion is not None and len(completion) <= 256:
             num_found += 1
-            jsonschema.validate(json.loads(tokenizer.decode([t for t in output + way if t])), schema)
+            jsonschema.validate(json.loads(tokenizer.decode([t for t in output + completion if t])), schema)
     assert num_found > 0.98 * num_tries
 
 
-def test_the_rest_of_a_way_serves_from_the_next_place(compiler: GrammarCompiler) -> None:
+def test_the_remainder_of_a_completion_serves_after_its_first_token(compiler: GrammarCompiler) -> None:
     grammar = compiled(compiler, json={"type": "array", "items": {"type": "string"}, "minItems": 2})
     matcher = grammar.matcher.deep_copy()
-    assert grammar.ways.rest(matcher, []) is None
-    way = grammar.ways.find(matcher, [], most=100)
-    assert way
-    matcher.consume_token(way[0])
-    assert grammar.ways.rest(matcher, way) == way[1:]
+    assert grammar.finder.remainder(matcher, []) is None
+    completion = grammar.finder.find(matcher, [], max_tokens=100)
+    assert completion
+    matcher.consume_token(completion[0])
+    assert grammar.finder.remainder(matcher, completion) == completion[1:]
     assert not matcher.is_error()
 
 
-def test_it_lands_when_a_token_would_leave_no_room_and_not_before(compiler: GrammarCompiler) -> None:
-    """Digits for ever; the array must be closed by the last token."""
+def test_it_starts_when_a_token_would_leave_no_room_and_not_before(compiler: GrammarCompiler) -> None:
+    """Digits forever; the array must be closed by the last token."""
     grammar = compiled(compiler, json={"type": "array", "items": {"type": "integer"}}).begin()
     grammar.follow([], num_prompt_tokens=0)
     opening, digit = grammar.matcher.compute_ff_tokens()[0], 18 + 5
@@ -78,7 +78,7 @@ def test_the_same_tokens_give_the_same_decisions_however_often_they_are_tried(co
     def run(num_tries: int) -> list[int]:
         grammar = shared.begin()
         output: list[int] = []
-        while len(output) < 60 and not grammar._landing.is_down(len(output)):
+        while len(output) < 60 and not grammar._completion.is_done(len(output)):
             for _ in range(num_tries):
                 grammar.follow(output, num_prompt_tokens=0)
                 token_id = grammar.take(wanted[len(output)], num_left=59 - len(output))
@@ -88,8 +88,8 @@ def test_the_same_tokens_give_the_same_decisions_however_often_they_are_tried(co
     assert run(1) == run(3)
 
 
-def test_a_landing_that_has_not_begun_says_nothing(compiler: GrammarCompiler) -> None:
-    landing = Landing(compiled(compiler, regex="a").ways)
-    assert not landing.has_begun
-    assert not landing.is_down(0)
-    assert not landing.is_due(10_000), "most outputs end long before"
+def test_before_its_start_it_forces_nothing(compiler: GrammarCompiler) -> None:
+    completion = ForcedCompletion(compiled(compiler, regex="a").finder)
+    assert completion.token_or(7, num_tokens=0) == 7
+    assert not completion.is_done(0)
+    assert not completion.is_due(10_000), "most outputs end long before"

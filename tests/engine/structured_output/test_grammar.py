@@ -1,4 +1,4 @@
-"""Grammars follow their request's tokens wherever they go, and masks say exactly what may come next."""
+"""Grammars follow their request's tokens, and masks allow exactly the tokens that may come next."""
 
 import json
 import random
@@ -38,10 +38,10 @@ def allowed(grammar: Grammar, drafts: list[int] | None = None) -> list[set[int]]
     return [bits(mask) for mask in masks]
 
 
-def walk(grammar: Grammar, rng: random.Random, *, most: int) -> Iterator[list[int]]:
+def walk(grammar: Grammar, rng: random.Random, *, max_tokens: int) -> Iterator[list[int]]:
     """Random outputs, token by token."""
     output: list[int] = []
-    for _ in range(most):
+    for _ in range(max_tokens):
         grammar.follow(output, num_prompt_tokens=0)
         if grammar.finish_reason:
             return
@@ -58,35 +58,35 @@ def test_a_mask_holds_exactly_the_tokens_that_fit(compiler: GrammarCompiler) -> 
 
 
 @pytest.mark.parametrize("fields", [{"json": SCHEMA}, {"regex": "([a-z]{1,4} ?){3}"}, {"json_object": True}])
-def test_a_grammar_that_is_led_about_is_where_a_fresh_one_would_be(
+def test_a_grammar_that_tried_other_tokens_equals_a_fresh_one(
     compiler: GrammarCompiler, fields: dict[str, object]
 ) -> None:
     shared = compiled(compiler, **fields)
     rng = random.Random(1)
-    led = shared.begin()
-    for output in walk(shared.begin(), rng, most=40):
-        led.follow([7, 7, *output], num_prompt_tokens=2)
-        for _ in range(rng.randint(0, 3)):  # tries that nobody keeps
-            choices = sorted(allowed(led)[0])
-            if led.finish_reason or not choices:
+    tried = shared.begin()
+    for output in walk(shared.begin(), rng, max_tokens=40):
+        tried.follow([7, 7, *output], num_prompt_tokens=2)
+        for _ in range(rng.randint(0, 3)):  # tries that are not kept
+            choices = sorted(allowed(tried)[0])
+            if tried.finish_reason or not choices:
                 break
-            led.advance(rng.choice(choices))
+            tried.advance(rng.choice(choices))
         if rng.random() < 0.5:
-            led.follow([7, 7, *output], num_prompt_tokens=2)
-    led.follow([7, 7, *output], num_prompt_tokens=2)
+            tried.follow([7, 7, *output], num_prompt_tokens=2)
+    tried.follow([7, 7, *output], num_prompt_tokens=2)
     fresh = shared.begin()
     fresh.follow(output, num_prompt_tokens=0)
-    assert led.error is None
-    assert (allowed(led), led.is_accepting, led.finish_reason) == (
+    assert tried.error is None
+    assert (allowed(tried), tried.is_accepting, tried.finish_reason) == (
         allowed(fresh),
         fresh.is_accepting,
         fresh.finish_reason,
     )
 
 
-def test_masks_of_drafts_are_those_of_the_places_that_they_lead_to(compiler: GrammarCompiler) -> None:
+def test_masks_of_drafts_are_those_after_each_draft_token(compiler: GrammarCompiler) -> None:
     shared = compiled(compiler, json=SCHEMA)
-    *_, output = walk(shared.begin(), random.Random(2), most=12)
+    *_, output = walk(shared.begin(), random.Random(2), max_tokens=12)
     grammar = shared.begin()
     grammar.follow(output[:4], num_prompt_tokens=0)
     one_by_one = []
@@ -97,7 +97,7 @@ def test_masks_of_drafts_are_those_of_the_places_that_they_lead_to(compiler: Gra
     assert allowed(grammar, output[4:12]) == one_by_one
     before = allowed(grammar)
     assert allowed(grammar, [output[4], 3, output[5]])[2:] == [set(), set()], "token 3 is special: nothing follows it"
-    assert allowed(grammar) == before, "drafts leave the grammar where it was"
+    assert allowed(grammar) == before, "drafts leave the grammar as it was"
 
 
 def test_rows_with_and_without_drafts_share_a_step(compiler: GrammarCompiler) -> None:
@@ -138,9 +138,7 @@ def test_a_token_that_does_not_fit_is_an_error_of_this_grammar_alone(compiler: G
     assert bits(masks[1])
 
 
-def test_slow_masks_are_laid_at_the_door_of_the_slow(
-    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_slow_grammars_fail_for_slow_masks(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
     shared = compiled(compiler, regex="[0-9]+")
     slow, fast = shared.begin(), shared.begin()
     for grammar in (slow, fast):
@@ -173,7 +171,7 @@ def sentencepiece_like() -> FastTokenizer:
 @pytest.mark.parametrize("kind", ["byte-level", "sentencepiece"])
 @pytest.mark.parametrize("padding", [0, 50])
 def test_other_tokenizers_write_valid_json_too(kind: str, padding: int, tmp_path: Path) -> None:
-    """Logits wider than the tokenizer: nobody draws what no token stands for."""
+    """Logits wider than the tokenizer: no id without a token is sampled."""
     fast = byte_tokenizer() if kind == "byte-level" else sentencepiece_like()
     fast.save(str(tmp_path / "tokenizer.json"))
     tokenizer = Tokenizer(tmp_path)
@@ -184,7 +182,7 @@ def test_other_tokenizers_write_valid_json_too(kind: str, padding: int, tmp_path
     shared = compiled(compiler, json=schema)
     texts = set()
     for seed in range(30):
-        for output in walk(shared.begin(), random.Random(seed), most=60):
+        for output in walk(shared.begin(), random.Random(seed), max_tokens=60):
             assert max(output) < size
         value = json.loads(tokenizer.decode(output))
         assert value["name"] in ("a b", "é", "ab")
@@ -193,7 +191,7 @@ def test_other_tokenizers_write_valid_json_too(kind: str, padding: int, tmp_path
     assert len(texts) == 3
 
 
-def test_a_tokenizer_that_cannot_be_used_is_said_per_request(tmp_path: Path) -> None:
+def test_an_unsupported_tokenizer_is_an_error_per_request(tmp_path: Path) -> None:
     fast = FastTokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
     fast.save(str(tmp_path / "tokenizer.json"))
     compiler = GrammarCompiler(Tokenizer(tmp_path), read_model_config(DEMO_FOLDER))

@@ -1,4 +1,4 @@
-"""The process that tries grammars: it survives what it is asked, answers everybody, and ends with its owner."""
+"""The process that tries grammars: it survives every grammar, answers every question, and ends with its owner."""
 
 import gc
 import os
@@ -9,7 +9,7 @@ import pytest
 from llguidance import LLMatcher
 
 from splitfuse.engine.config import DEMO_FOLDER
-from splitfuse.engine.structured_output.sandbox import TrialError, Trials
+from splitfuse.engine.structured_output.sandbox import Sandbox, SandboxError
 
 GOOD = LLMatcher.grammar_from_regex("[a-z]{3}")
 BROKEN = LLMatcher.grammar_from_regex("(")
@@ -24,93 +24,93 @@ TOO_MUCH = {
 }
 
 
-def new_trials() -> Trials:
+def new_sandbox() -> Sandbox:
     text = (DEMO_FOLDER / "tokenizer.json").read_text()
-    return Trials(tokenizer_json=text, vocab_size=4096, eos_token_ids=[0])
+    return Sandbox(tokenizer_json=text, vocab_size=4096, eos_token_ids=[0])
 
 
 @pytest.fixture(scope="module")
-def trials() -> Trials:
-    return new_trials()
+def sandbox() -> Sandbox:
+    return new_sandbox()
 
 
-def outcome(trials: Trials, grammar: str) -> str:
+def outcome(sandbox: Sandbox, grammar: str) -> str:
     try:
-        assert trials.run(grammar) >= 0
-    except TrialError as exc:
+        assert sandbox.run(grammar) >= 0
+    except SandboxError as exc:
         return str(exc)
     return ""
 
 
-def test_each_outcome_has_its_words(trials: Trials) -> None:
-    assert outcome(trials, GOOD) == ""
-    assert outcome(trials, BROKEN) == "unclosed group"
-    assert outcome(trials, CRASHING) == "it nests too deeply or takes too much memory to compile; make it smaller"
-    assert outcome(trials, GREEDY) in TOO_MUCH
+def test_each_outcome_has_its_message(sandbox: Sandbox) -> None:
+    assert outcome(sandbox, GOOD) == ""
+    assert outcome(sandbox, BROKEN) == "unclosed group"
+    assert outcome(sandbox, CRASHING) == "it nests too deeply or takes too much memory to compile; make it smaller"
+    assert outcome(sandbox, GREEDY) in TOO_MUCH
 
 
-def test_many_at_once_get_each_their_own_answer(trials: Trials) -> None:
+def test_many_at_once_get_each_their_own_answer(sandbox: Sandbox) -> None:
     grammars = [GOOD, BROKEN, CRASHING] * 40
     with ThreadPoolExecutor(16) as threads:
-        outcomes = list(threads.map(lambda grammar: outcome(trials, grammar), grammars))
-    assert outcomes == [outcome(trials, GOOD), outcome(trials, BROKEN), outcome(trials, CRASHING)] * 40
+        outcomes = list(threads.map(lambda grammar: outcome(sandbox, grammar), grammars))
+    assert outcomes == [outcome(sandbox, GOOD), outcome(sandbox, BROKEN), outcome(sandbox, CRASHING)] * 40
 
 
-def test_a_killed_process_is_replaced(trials: Trials) -> None:
-    assert outcome(trials, GOOD) == ""
-    assert trials._process is not None
-    first = trials._process.pid
+def test_a_killed_process_is_replaced(sandbox: Sandbox) -> None:
+    assert outcome(sandbox, GOOD) == ""
+    assert sandbox._worker is not None
+    first = sandbox._worker.process.pid
     os.kill(first, signal.SIGKILL)
-    assert outcome(trials, GOOD) == ""
-    assert trials._process.pid != first
+    assert outcome(sandbox, GOOD) == ""
+    assert sandbox._worker.process.pid != first
 
 
-def test_a_process_killed_amid_its_work_is_replaced(trials: Trials) -> None:
+def test_a_process_killed_amid_its_work_is_replaced(sandbox: Sandbox) -> None:
     """Its children live on for a while, and hold none of its pipes."""
     with ThreadPoolExecutor(4) as threads:
-        outcomes = [threads.submit(outcome, trials, SLOW) for _ in range(4)]
-        assert outcome(trials, GOOD) == ""
-        assert trials._process is not None
-        os.kill(trials._process.pid, signal.SIGKILL)
-        assert outcome(trials, GOOD) == ""
+        outcomes = [threads.submit(outcome, sandbox, SLOW) for _ in range(4)]
+        assert outcome(sandbox, GOOD) == ""
+        assert sandbox._worker is not None
+        os.kill(sandbox._worker.process.pid, signal.SIGKILL)
+        assert outcome(sandbox, GOOD) == ""
     assert TOO_MUCH.issuperset(each.result() for each in outcomes)
 
 
-def test_who_asks_between_the_end_of_a_process_and_its_death_asks_the_next_one(trials: Trials) -> None:
-    assert outcome(trials, GOOD) == ""
-    assert trials._process is not None
-    first = trials._process
-    trials._owed.close()  # its output has ended, and it cannot be waited for yet
-    assert outcome(trials, GOOD) == ""
-    assert trials._process is not first
+def test_a_grammar_sent_between_the_end_of_a_process_and_its_death_goes_to_the_next_one(sandbox: Sandbox) -> None:
+    assert outcome(sandbox, GOOD) == ""
+    assert sandbox._worker is not None
+    first = sandbox._worker.process
+    sandbox._worker.close()  # its output has ended, and it cannot be waited for yet
+    assert outcome(sandbox, GOOD) == ""
+    assert sandbox._worker.process is not first
     assert first.poll() is not None
 
 
-def test_a_stopped_process_is_replaced(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("splitfuse.engine.structured_output.sandbox._LOST_S", 2.0)
-    assert outcome(trials, GOOD) == ""
-    assert trials._process is not None
-    os.kill(trials._process.pid, signal.SIGSTOP)
-    assert outcome(trials, GOOD) == ""
+def test_a_stopped_process_is_replaced(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("splitfuse.engine.structured_output.sandbox._REPLY_TIMEOUT_S", 2.0)
+    assert outcome(sandbox, GOOD) == ""
+    assert sandbox._worker is not None
+    os.kill(sandbox._worker.process.pid, signal.SIGSTOP)
+    assert outcome(sandbox, GOOD) == ""
 
 
 def test_the_process_ends_with_its_owner() -> None:
-    trials = new_trials()
-    assert trials._process is None, "it starts when it is needed"
-    assert outcome(trials, GOOD) == ""
-    process = trials._process
+    sandbox = new_sandbox()
+    assert sandbox._worker is None, "it starts when it is needed"
+    assert outcome(sandbox, GOOD) == ""
+    process = sandbox._worker.process
     assert process is not None
     assert process.poll() is None
-    del trials
+    del sandbox
     gc.collect()
     assert process.poll() is not None
 
 
-def test_the_process_ends_when_nobody_is_left_to_ask(trials: Trials) -> None:
-    """As after a SIGKILL of the server: its input ends."""
-    own = new_trials()
+def test_the_process_ends_when_its_input_ends(sandbox: Sandbox) -> None:
+    """As after a SIGKILL of the server."""
+    own = new_sandbox()
     assert outcome(own, GOOD) == ""
-    assert own._process is not None
-    assert own._process.stdin is not None
-    own._process.stdin.close()
-    assert own._process.wait(timeout=10) == 0
+    assert own._worker is not None
+    assert own._worker.process.stdin is not None
+    own._worker.process.stdin.close()
+    assert own._worker.process.wait(timeout=10) == 0

@@ -32,7 +32,7 @@ def test_long_runs_of_broken_bytes_come_out_in_time() -> None:
         out = ""
         for i, token in enumerate(ids):
             out += stream.push(token, last=i == len(ids) - 1)
-            assert len(stream._pending) <= 20
+            assert len(stream._decoder._pending) <= 20
         assert out == tokenizer.decode(ids)
 
 
@@ -57,7 +57,7 @@ def test_tokens_without_text_cost_nothing_later() -> None:
     stream = TextStream(Plain(), [20])
     for _ in range(500):
         assert stream.push(3, last=False) == ""
-    assert len(stream._context) + len(stream._pending) < 10
+    assert len(stream._decoder._context) + len(stream._decoder._pending) < 10
     assert stream.push(25, last=True) == fast.decode([25])
 
 

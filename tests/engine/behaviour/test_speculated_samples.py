@@ -1,4 +1,4 @@
-"""What verification draws is what plain decoding draws: for every draft there is, and in distribution."""
+"""Verification samples what plain decoding samples: for every possible draft, and in distribution."""
 
 import itertools
 import math
@@ -14,11 +14,11 @@ from splitfuse.engine.sampling.sampler import sample_rows
 
 NUM_DRAFTS = 3
 # Beyond four standard deviations of a chi-square with many degrees of freedom lie 3 of 100,000 seeds.
-MOST_SIGMAS = 4.0
+MAX_SIGMAS = 4.0
 
 
 def table(size: int, seed: int) -> Tensor:
-    """Logits of the next token for each last one: a model that looks one token back."""
+    """Logits of the next token for each last one: a model of one token of context."""
     return torch.randn(size, size, generator=torch.Generator().manual_seed(seed)) * 1.5
 
 
@@ -55,7 +55,7 @@ def generate(model: Tensor, each: Request, num_tokens: int) -> list[int]:
 @pytest.mark.parametrize(
     "params", [{"temperature": 0}, {}, {"top_k": 2, "temperature": 1.5}, {"presence_penalty": 1.0}]
 )
-def test_every_draft_there_is_brings_what_plain_decoding_draws(params: dict[str, float]) -> None:
+def test_every_possible_draft_gives_the_samples_of_plain_decoding(params: dict[str, float]) -> None:
     model, asked = table(3, seed=1), SamplingParams(max_tokens=99, **params)  # type: ignore[arg-type]
     drafts = [d for n in range(NUM_DRAFTS + 1) for d in itertools.product(range(3), repeat=n)]
     for seed in range(10):
@@ -101,11 +101,11 @@ def test_runs_are_distributed_as_the_models_tokens(params: dict[str, float]) -> 
     cells = cells[cells[:, 1] > 0]
     chi_square = float(((cells[:, 0] - cells[:, 1]) ** 2 / cells[:, 1]).sum())
     freedom = len(cells) - 1
-    assert chi_square < freedom + MOST_SIGMAS * math.sqrt(2 * freedom), f"{chi_square:.1f} of {freedom}"
+    assert chi_square < freedom + MAX_SIGMAS * math.sqrt(2 * freedom), f"{chi_square:.1f} of {freedom}"
 
 
 def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
-    """[V] of one draw, the filters applied as their definitions read."""
+    """[V] of one sample, the filters applied as they are defined."""
     logits = logits.double() / params.temperature
     if params.top_k:
         logits[logits < logits.topk(params.top_k).values[-1]] = -math.inf
