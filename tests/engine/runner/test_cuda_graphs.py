@@ -164,7 +164,7 @@ async def test_an_idle_engine_records_after_its_first_request(tiny_folder: str) 
         loop, all_recorded = asyncio.get_running_loop(), asyncio.Event()
         recorder = FakeRecorder(lambda count: count == 3 and loop.call_soon_threadsafe(all_recorded.set))
         engine._pipeline._launcher.use_graphs(recorder, sizes=graph_sizes(4), hidden_size=64, dtype=torch.float32)  # type: ignore[attr-defined]
-        assert not engine._pipeline.has_chore
+        assert not engine._pipeline.has_idle_work
         params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
         first = await collect(engine, [30, 40], params)
         assert recorder.num_replayed == 0
