@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from .config import EngineConfig
 from .core import EngineCore
 from .errors import QueueFullError, RequestFailedError, UnavailableError
-from .input_processor import Intake, Prompt
+from .input_processor import InputProcessor, Prompt
 from .models.config import ModelConfig
 from .outputs import OutputDelta, RequestMetrics, StepStats
 from .request import Request
@@ -73,7 +73,7 @@ class AsyncEngine:
         self.model_config: ModelConfig
         self.max_model_len = 0
         self._core: EngineCore | None = None
-        self._intake: Intake
+        self._input_processor: InputProcessor
         self._pipeline: StepPipeline
         self._sinks: dict[str, DeltaSink] = {}
         self._outputs_left: dict[str, set[int]] = {}
@@ -94,7 +94,7 @@ class AsyncEngine:
 
         parts = await asyncio.get_running_loop().run_in_executor(self._executor, load, self.config)
         self.loaded = parts.runner.loaded
-        self.tokenizer, self._intake = parts.tokenizer, parts.intake
+        self.tokenizer, self._input_processor = parts.tokenizer, parts.input_processor
         self.model_config, self.max_model_len = self.loaded.model_config, self.loaded.max_model_len
         config = self.config.for_streams(str(self.loaded.device))
         self._pipeline = parts.pipeline(config)
@@ -142,18 +142,12 @@ class AsyncEngine:
         ValueError if the request_id is in use.
         """
         self._check_admission(params)
-        compiling = self._intake.compile(params)
-        reading = await asyncio.to_thread(self._intake.read, prompt, params)
-        grammar = None
-        if compiling is not None:
-            grammar = await asyncio.shield(asyncio.wrap_future(compiling))  # who leaves cancels it for nobody
+        tokenized = await self._input_processor.tokenize_async(prompt, params)
         core = self._check_admission(params)  # things may have changed meanwhile
         request_id = request_id or uuid.uuid4().hex
         if core.has(request_id):
             raise ValueError(f"request_id {request_id!r} is in use")
-        requests = self._intake.requests(
-            request_id, reading, params, now=time.monotonic(), tenant=tenant, grammar=grammar
-        )
+        requests = self._input_processor.requests(request_id, tokenized, now=time.monotonic(), tenant=tenant)
         self._sinks[request_id] = sink
         self._outputs_left[request_id] = set(range(len(requests)))
         if not core.num_unfinished:
@@ -234,7 +228,7 @@ class AsyncEngine:
             "predicted_wait_s": core.predicted_wait_s(),
             "speculation": None if core.speculation is None else core.speculation.to_dict(),
             "cost_model": core.cost_model.to_dict(),
-            **self._intake.stats(),
+            **self._input_processor.stats(),
             "steps": [asdict(step) for step in self._steps],
         }
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from .config import EngineConfig
 from .core import EngineCore
-from .input_processor import Intake
+from .input_processor import InputProcessor
 from .models.checkpoint import model_folder
 from .models.registry import read_model_config
 from .output_processor import OutputProcessor
@@ -25,7 +25,7 @@ class EngineParts:
 
     tokenizer: Tokenizer | None
     runner: ModelRunner
-    intake: Intake
+    input_processor: InputProcessor
 
     def pipeline(self, config: EngineConfig) -> StepPipeline:
         """A core over these parts and the steps that it takes. Raises ConfigError if a recording cannot be written."""
@@ -69,7 +69,7 @@ def load(config: EngineConfig) -> EngineParts:
     has_tokenizer = (folder / "tokenizer.json").exists() or config.load_format != "dummy"
     tokenizer = Tokenizer(folder, chat_template=config.chat_template) if has_tokenizer else None
     model_config = runner.loaded.model_config
-    intake = Intake(
+    input_processor = InputProcessor(
         tokenizer=tokenizer,
         grammars=None if tokenizer is None else GrammarCompiler(tokenizer, model_config),
         model_config=model_config,
@@ -77,4 +77,4 @@ def load(config: EngineConfig) -> EngineParts:
         max_cache_tokens=runner.loaded.cache.num_blocks * config.block_size,
         seed=config.seed,
     )
-    return EngineParts(tokenizer, runner, intake)
+    return EngineParts(tokenizer, runner, input_processor)

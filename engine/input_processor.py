@@ -1,9 +1,11 @@
-"""Intake: a prompt and its parameters become requests, or a clear refusal. The last check before the scheduler."""
+"""InputProcessor: a prompt and its parameters become requests, or a clear refusal."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .checks import check_text, check_token_ids
 from .errors import ContextLengthError, InvalidRequestError
@@ -22,14 +24,23 @@ Prompt = str | Sequence[int] | Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """What the tokenizer makes of a prompt and its bad words."""
+class TokenizedPrompt:
+    """A prompt and its bad words as token ids, and the grammar of its structured outputs, compiled."""
 
     token_ids: list[int]
+    params: SamplingParams
     bad_words: tuple[tuple[int, ...], ...] = ()
+    grammar: "CompiledGrammar | None" = None
 
 
-class Intake:
+class LengthLimit(NamedTuple):
+    """The most tokens of prompt and output together."""
+
+    num_tokens: int
+    reason: str  # what sets it
+
+
+class InputProcessor:
     """Checks what needs the model: vocabulary, context length, the size of the KV cache."""
 
     def __init__(
@@ -47,42 +58,39 @@ class Intake:
         self._vocab_size = model_config.vocab_size
         # A checkpoint may name an end token that its logits do not have.
         self._eos_token_ids = frozenset(i for i in model_config.eos_token_ids if 0 <= i < model_config.vocab_size)
-        self._max_model_len = max_model_len
-        self._max_cache_tokens = max_cache_tokens
+        capacities = (
+            LengthLimit(max_model_len, "the model's context"),
+            LengthLimit(max_cache_tokens, "the KV cache (see --kv-cache-memory-bytes)"),
+        )
+        self._capacity = min(capacities, key=itemgetter(0))  # of two that are equal, the first
         self._seed = seed
         self._num_seeds = 0
-
-    def compile(self, params: SamplingParams) -> "Future[CompiledGrammar] | None":
-        """The grammar of the structured outputs, in a while; None if there are none. Do not cancel it: it is shared.
-
-        Raises InvalidRequestError at once or from the future.
-        """
-        if params.structured_outputs is None:
-            return None
-        if self._grammars is None:
-            raise InvalidRequestError(
-                "structured_outputs needs a tokenizer, and this model's folder has no tokenizer.json",
-                param="structured_outputs",
-            )
-        return self._grammars.compile(params.structured_outputs)
 
     def stats(self) -> dict[str, int]:
         """What has become of the grammars; empty where there can be none."""
         return {} if self._grammars is None else self._grammars.stats()
 
-    def requests(
-        self,
-        request_id: str,
-        reading: Reading,
-        params: SamplingParams,
-        *,
-        now: float,
-        tenant: str = "",
-        grammar: "CompiledGrammar | None" = None,
-    ) -> list[Request]:
-        """The n requests of one prompt; `grammar` as compiled. Raises InvalidRequestError (ContextLengthError)."""
+    async def tokenize_async(self, prompt: Prompt, params: SamplingParams) -> TokenizedPrompt:
+        """As `tokenize`, in another thread."""
+        compiling = self._compile(params)
+        tokenized = await asyncio.to_thread(self._tokenize, prompt, params)
+        if compiling is None:
+            return tokenized
+        # Other requests may wait for the same grammar: a cancelled one must not cancel it.
+        grammar: CompiledGrammar = await asyncio.shield(asyncio.wrap_future(compiling))
+        return replace(tokenized, grammar=grammar)
+
+    def tokenize(self, prompt: Prompt, params: SamplingParams) -> TokenizedPrompt:
+        """Tokenize and compile what has to be; can take long, so not for an event loop. Raises InvalidRequestError."""
+        compiling = self._compile(params)
+        tokenized = self._tokenize(prompt, params)
+        return tokenized if compiling is None else replace(tokenized, grammar=compiling.result())
+
+    def requests(self, request_id: str, tokenized: TokenizedPrompt, *, now: float, tenant: str = "") -> list[Request]:
+        """The n requests of one prompt. Raises InvalidRequestError (ContextLengthError)."""
+        params, grammar = tokenized.params, tokenized.grammar
         assert (grammar is None) == (params.structured_outputs is None)
-        token_ids = reading.token_ids
+        token_ids = tokenized.token_ids
         params.check_against(vocab_size=self._vocab_size)
         if params.truncate_prompt_tokens is not None:
             token_ids = token_ids[-params.truncate_prompt_tokens :]
@@ -104,7 +112,7 @@ class Intake:
                     max_num_tokens=limit,
                     seed=seed if index == 0 else derive_seed(seed, index),
                     stop_token_ids=stop_ids,
-                    bad_words=reading.bad_words,
+                    bad_words=tokenized.bad_words,
                     grammar=None if grammar is None else grammar.begin(),
                     tenant=tenant,
                     parent=requests[0] if index else None,
@@ -113,12 +121,22 @@ class Intake:
             )
         return requests
 
-    def read(self, prompt: Prompt, params: SamplingParams) -> Reading:
-        """Tokenize what has to be; can take long, so not for an event loop. Raises InvalidRequestError."""
+    def _compile(self, params: SamplingParams) -> "Future[CompiledGrammar] | None":
+        if params.structured_outputs is None:
+            return None
+        if self._grammars is None:
+            raise InvalidRequestError(
+                "structured_outputs needs a tokenizer, and this model's folder has no tokenizer.json",
+                param="structured_outputs",
+            )
+        return self._grammars.compile(params.structured_outputs)
+
+    def _tokenize(self, prompt: Prompt, params: SamplingParams) -> TokenizedPrompt:
         if self._tokenizer is None and (params.stop or params.bad_words):
             param = "stop" if params.stop else "bad_words"
             raise InvalidRequestError(f"{param} needs a tokenizer, and this model has none", param=param)
-        return Reading(self._token_ids(prompt, params.name_of("prompt")), self._bad_words(params.bad_words))
+        token_ids = self._token_ids(prompt, params.name_of("prompt"))
+        return TokenizedPrompt(token_ids, params, self._bad_words(params.bad_words))
 
     def _token_ids(self, prompt: Prompt, name: str) -> list[int]:
         if isinstance(prompt, Mapping):
@@ -146,12 +164,11 @@ class Intake:
         return token_ids
 
     def _max_num_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
-        """Prompt and output together: what was asked for, if it fits."""
-        largest = min(self._max_model_len, self._max_cache_tokens)
-        what = "the model's context" if largest == self._max_model_len else "the KV cache (see --kv-cache-memory-bytes)"
+        """Prompt and output together: what was asked for, if it fits; a default is cut to what fits."""
+        largest, holder = self._capacity
         if num_prompt_tokens >= largest:
             raise ContextLengthError(
-                f"the prompt has {num_prompt_tokens} tokens and {what} holds {largest} with at least one new token; "
+                f"the prompt has {num_prompt_tokens} tokens and {holder} holds {largest} with at least one new token; "
                 f"shorten the prompt or set truncate_prompt_tokens to {largest - 1} or less",
                 param=params.name_of("prompt"),
             )
@@ -161,16 +178,15 @@ class Intake:
                 f"{num_prompt_tokens} tokens; it counts both",
                 param="max_length",
             )
-        asked = [] if params.max_tokens is None else [num_prompt_tokens + params.max_tokens]
-        asked += [] if params.max_length is None else [params.max_length]
-        # What was asked for must fit; a default is cut to what fits.
-        limit = min(asked) if asked else min(largest, num_prompt_tokens + (params.default_max_tokens or largest))
+        default = min(largest, num_prompt_tokens + (params.default_max_tokens or largest))
+        asked = _requested_limits(num_prompt_tokens, params)
+        limit, param = min(asked, key=itemgetter(0), default=LengthLimit(default, ""))
         if limit > largest:
-            max_tokens = params.name_of("max_tokens")
             raise ContextLengthError(
                 f"{num_prompt_tokens} prompt tokens and up to {limit - num_prompt_tokens} new ones are more than the "
-                f"{largest} that {what} holds; set {max_tokens} to {largest - num_prompt_tokens} or less",
-                param="max_length" if limit == params.max_length else max_tokens,
+                f"{largest} that {holder} holds; set {params.name_of('max_tokens')} to {largest - num_prompt_tokens} "
+                "or less",
+                param=param,
             )
         if params.min_tokens > limit - num_prompt_tokens:
             raise InvalidRequestError(
@@ -191,3 +207,11 @@ class Intake:
     def _next_seed(self) -> int:
         self._num_seeds += 1
         return derive_seed(self._seed, self._num_seeds)
+
+
+def _requested_limits(num_prompt_tokens: int, params: SamplingParams) -> Iterator[LengthLimit]:
+    """Those that the request sets; the reasons are its fields."""
+    if params.max_length is not None:
+        yield LengthLimit(params.max_length, "max_length")
+    if params.max_tokens is not None:
+        yield LengthLimit(num_prompt_tokens + params.max_tokens, params.name_of("max_tokens"))

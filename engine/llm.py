@@ -23,7 +23,7 @@ class LLM:
     def __init__(self, model: str | None = None, **settings: Any) -> None:
         self.config = EngineConfig(model=model, **settings)
         parts = load(self.config)
-        self._intake = parts.intake
+        self._input_processor = parts.input_processor
         self._ids = itertools.count()
         self._lock = threading.Lock()  # one call at a time takes the steps
         self.tokenizer = parts.tokenizer
@@ -103,10 +103,8 @@ class LLM:
     def _add(self, prompt: Prompt, params: SamplingParams) -> RequestOutput:
         request_id = str(next(self._ids))
         try:
-            compiling = self._intake.compile(params)
-            reading = self._intake.read(prompt, params)
-            grammar = None if compiling is None else compiling.result()
-            requests = self._intake.requests(request_id, reading, params, now=time.monotonic(), grammar=grammar)
+            tokenized = self._input_processor.tokenize(prompt, params)
+            requests = self._input_processor.requests(request_id, tokenized, now=time.monotonic())
         except InvalidRequestError:
             self.core.abort_all()
             raise

@@ -81,8 +81,8 @@ class Request:
         arrival_time: float = 0.0,
         arrival_order: int = 0,
     ) -> None:
-        assert prompt_token_ids, "intake refuses empty prompts"
-        assert len(prompt_token_ids) < max_num_tokens, "intake leaves room for a token"
+        assert prompt_token_ids, "the input processor refuses empty prompts"
+        assert len(prompt_token_ids) < max_num_tokens, "the input processor leaves room for a token"
         self.request_id = request_id
         self.index = index
         self.params = params

@@ -1,6 +1,6 @@
 """A Batch's plain numbers become the ragged arrays of one forward pass. Knows no model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...kernels.ops import RaggedBatch
-from ..batch import Batch
+from ..batch import Batch, BatchRow
 from ..models.forward_inputs import Array, Arrays, Inputs
 from ..request import Request
 
@@ -24,58 +24,75 @@ class Bounds(NamedTuple):
 def input_arrays(batch: Batch, *, block_size: int) -> tuple[Arrays, Bounds]:
     """Lay the rows out one after the other, as arrays named like the fields of Inputs and RaggedBatch.
 
+    Two rows, blocks of 4 tokens: a decode of the token at position 5, and the last 3 of 7 prompt tokens.
+
+        row 0 (start 5, 1 token, block_table [8, 2])      row 1 (start 4, 3 tokens, block_table [5, 7])
+        query_start_loc [0, 1, 4]    positions [5, 4, 5, 6]        block_tables [[8, 2], [5, 7]]
+        seq_lens        [6, 7]       slot_mapping [9, 28, 29, 30]  logits_indices [0, 3]
+
     Host work is a few list operations per row and numpy for the rest. The last token of a row may not be known yet: it
-    is 0 then, and `unknown_sources` says where it comes from.
+    is 0 then, and `unknown_sources` gives where it comes from.
     """
     rows = batch.rows
     lengths = np.fromiter((row.num_tokens for row in rows), dtype=np.int32, count=len(rows))
     query_start_loc = np.zeros(len(rows) + 1, dtype=np.int32)
     np.cumsum(lengths, out=query_start_loc[1:])
     seq_lens = np.fromiter((row.end for row in rows), dtype=np.int32, count=len(rows))
+    row_of_token = np.repeat(np.arange(len(rows)), lengths)
+    # Position of token t = t + its row's first position - its row's first token.
+    positions = np.arange(len(row_of_token), dtype=np.int64) + (seq_lens - query_start_loc[1:])[row_of_token]
+    block_tables = _block_table_matrix(rows)
+    arrays = {
+        "token_ids": _flat_token_ids(rows),
+        "positions": positions,
+        "slot_mapping": _slot_mapping(block_tables, row_of_token, positions, block_size),
+        "query_start_loc": query_start_loc,
+        "seq_lens": seq_lens,
+        "logits_indices": _logits_indices(rows, query_start_loc),
+        "block_tables": block_tables,
+    }
+    return arrays, Bounds(int((lengths == 1).sum()), int(lengths.max()), int(seq_lens.max()))
 
+
+def _flat_token_ids(rows: Sequence[BatchRow]) -> Array:
     token_ids: list[int] = []
     for row in rows:
         known = row.token_ids
         token_ids += known if len(known) == row.num_tokens else [*known, 0]
-    # Position of token t = its place in the row + the row's start.
-    row_of_token = np.repeat(np.arange(len(rows)), lengths)
-    starts = seq_lens - lengths
-    positions = np.arange(len(token_ids), dtype=np.int64) - (query_start_loc[:-1] - starts)[row_of_token]
+    return np.array(token_ids, dtype=np.int64)
 
+
+def _block_table_matrix(rows: Sequence[BatchRow]) -> Array:
+    """[rows, blocks of the longest] int32, padded with 0."""
     tables = [row.request.block_table for row in rows]
-    block_tables = np.zeros((len(rows), max(map(len, tables))), dtype=np.int32)
+    matrix = np.zeros((len(rows), max(map(len, tables))), dtype=np.int32)
     for index, table in enumerate(tables):
-        block_tables[index, : len(table)] = table
-    blocks = block_tables[row_of_token, positions // block_size].astype(np.int64)
-    slot_mapping = blocks * block_size + positions % block_size
+        matrix[index, : len(table)] = table
+    return matrix
 
+
+def _slot_mapping(block_tables: Array, row_of_token: Array, positions: Array, block_size: int) -> Array:
+    blocks = block_tables[row_of_token, positions // block_size].astype(np.int64)
+    return blocks * block_size + positions % block_size  # type: ignore[no-any-return]
+
+
+def _logits_indices(rows: Sequence[BatchRow], query_start_loc: Array) -> Array:
+    """Of each row that samples its last known token and its drafts; behind all of these, those for prompt logprobs."""
     sampling = [index for index, row in enumerate(rows) if row.needs_sampling]
-    logits_indices = query_start_loc[1:][sampling].astype(np.int64) - 1
+    indices = query_start_loc[1:][sampling].astype(np.int64) - 1
     num_drafts = np.array([rows[index].num_drafts for index in sampling], dtype=np.int64)
     if num_drafts.any():
         counts = num_drafts + 1
         # One arange over all indices, set back to 0 at the start of each row.
         offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        logits_indices = np.repeat(logits_indices - num_drafts, counts) + offsets
+        indices = np.repeat(indices - num_drafts, counts) + offsets
     # The logprob of a prompt token comes from the logits of the token before it.
     before = [
         np.arange(scored.start - 1 - row.start, scored.stop - 1 - row.start) + start
         for row, start in zip(rows, query_start_loc.tolist(), strict=False)
         if row.request.needs_prompt_logprobs and (scored := row.prompt_logprob_positions)
     ]
-    if before:
-        logits_indices = np.concatenate([logits_indices, *before])
-
-    arrays = {
-        "token_ids": np.array(token_ids, dtype=np.int64),
-        "positions": positions,
-        "slot_mapping": slot_mapping,
-        "query_start_loc": query_start_loc,
-        "seq_lens": seq_lens,
-        "logits_indices": logits_indices,
-        "block_tables": block_tables,
-    }
-    return arrays, Bounds(int((lengths == 1).sum()), int(lengths.max()), int(seq_lens.max()))
+    return np.concatenate([indices, *before]) if before else indices
 
 
 def unknown_sources(batch: Batch, sample_indices: Mapping[Request, int]) -> Array:

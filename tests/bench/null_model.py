@@ -70,7 +70,7 @@ def serve(args: argparse.Namespace) -> None:
     """The server process: `splitfuse serve` whose loading gives a NullRunner."""
     os.sched_setaffinity(0, {0})
     from splitfuse.engine import builder
-    from splitfuse.engine.input_processor import Intake
+    from splitfuse.engine.input_processor import InputProcessor
     from splitfuse.server.process.process import serve as serve_until_signal
     from splitfuse.server.settings import Settings
 
@@ -78,14 +78,15 @@ def serve(args: argparse.Namespace) -> None:
     tokenizer: Any = _tokenizer()
 
     def load(config: Any) -> builder.EngineParts:
-        intake = Intake(
+        input_processor = InputProcessor(
             tokenizer=tokenizer,
+            grammars=None,
             model_config=runner.loaded.model_config,
             max_model_len=1024,
             max_cache_tokens=10**9,
             seed=0,
         )
-        return builder.EngineParts(tokenizer, runner, intake)  # type: ignore[arg-type]
+        return builder.EngineParts(tokenizer, runner, input_processor)  # type: ignore[arg-type]
 
     builder.load = load
     settings = Settings(

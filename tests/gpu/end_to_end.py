@@ -104,10 +104,10 @@ class Run:
         params = SamplingParams(temperature=0, max_tokens=output_len, ignore_eos=True)
         vocab_size = self._parts.runner.loaded.model_config.vocab_size
         prompt = [self._random.randrange(vocab_size) for _ in range(prompt_len)]
-        reading = self._parts.intake.read({"prompt_token_ids": prompt}, params)
+        tokenized = self._parts.input_processor.tokenize({"prompt_token_ids": prompt}, params)
         self._num_added += 1
         request_id = str(self._num_added)
-        self._core.add(self._parts.intake.requests(request_id, reading, params, now=time.monotonic()))
+        self._core.add(self._parts.input_processor.requests(request_id, tokenized, now=time.monotonic()))
         return request_id
 
     def steps(self) -> Iterator[tuple[float, list[str]]]:

@@ -1,4 +1,4 @@
-"""Arrivals: the requests that come to a world, made by the engine's own intake from drawn prompts and wishes."""
+"""Arrivals: the random requests that come to a world, made by the engine's own input processor."""
 
 import random
 from collections import deque
@@ -8,7 +8,7 @@ from typing import Any
 from fake_model import VOCAB_SIZE
 from world_settings import Weather, WorldSettings
 
-from splitfuse.engine.input_processor import Intake, Reading
+from splitfuse.engine.input_processor import InputProcessor, TokenizedPrompt
 from splitfuse.engine.request import Request
 from splitfuse.engine.sampling_params import SamplingParams
 
@@ -22,7 +22,7 @@ class Arrivals:
         self._rng = rng
         self._settings = settings
         model_config: Any = SimpleNamespace(vocab_size=VOCAB_SIZE, eos_token_ids=_END_TOKENS)
-        self._intake = Intake(
+        self._input_processor = InputProcessor(
             tokenizer=None,
             grammars=None,
             model_config=model_config,
@@ -43,9 +43,8 @@ class Arrivals:
             prompt = prompt[: longest // 2]
             max_tokens = longest - len(prompt)
         self._num_requests += 1
-        requests = self._intake.requests(
-            f"r{self._num_requests}", Reading(prompt), self._params(max_tokens, weather), now=now, tenant=tenant
-        )
+        tokenized = TokenizedPrompt(prompt, self._params(max_tokens, weather))
+        requests = self._input_processor.requests(f"r{self._num_requests}", tokenized, now=now, tenant=tenant)
         self._past.append((tenant, requests[0].token_ids))
         return requests
 

@@ -108,7 +108,7 @@ def speculate(llm: LLM, drafter: object, *, max_drafts: int = 5, adaptive: bool 
     speculation = Speculation(
         drafter,  # type: ignore[arg-type]
         max_drafts=max_drafts,
-        vocab_size=llm._intake._vocab_size,
+        vocab_size=llm._input_processor._vocab_size,
         adaptive=adaptive,
     )
     use_speculation(llm, speculation)

@@ -4,7 +4,6 @@ import random
 from dataclasses import dataclass, field
 
 from splitfuse.engine import LLM, CompletionOutput, SamplingParams
-from splitfuse.engine.input_processor import Reading
 from splitfuse.engine.outputs import PromptLogprobs
 
 
@@ -39,10 +38,8 @@ def run_schedule(llm: LLM, arrivals: list[Arrival]) -> int:
             arrival = waiting.pop(0)
             request_id = f"{id(llm)}-{len(by_id)}"
             by_id[request_id] = arrival
-            compiling = llm._intake.compile(arrival.params)
-            grammar = None if compiling is None else compiling.result()
-            reading = Reading(arrival.prompt)
-            core.add(llm._intake.requests(request_id, reading, arrival.params, now=float(step), grammar=grammar))
+            tokenized = llm._input_processor.tokenize(arrival.prompt, arrival.params)
+            core.add(llm._input_processor.requests(request_id, tokenized, now=float(step)))
         for request_id, arrival in by_id.items():
             if arrival.abort_after is not None and step >= arrival.at_step + arrival.abort_after:
                 for delta in core.abort(request_id):

@@ -11,7 +11,6 @@ from tiny_models import VOCAB_SIZE
 from splitfuse.engine import LLM, SamplingParams, StructuredOutputs
 from splitfuse.engine.batch import Batch, Moves, RowOutput
 from splitfuse.engine.errors import ConstraintError
-from splitfuse.engine.input_processor import Reading
 from splitfuse.engine.outputs import CompletionOutput
 
 
@@ -145,10 +144,7 @@ def test_a_grammar_that_breaks_costs_its_own_request_alone(tiny_folder: str) -> 
     expected = llm.generate("abc", params)[0].outputs[0].text
     made = {}
     for name in ("good", "bad"):
-        compiling = llm._intake.compile(params)
-        assert compiling is not None
-        reading = Reading([98, 99, 100] if llm.tokenizer is None else llm.tokenizer.encode("abc"))
-        made[name] = llm._intake.requests(name, reading, params, now=0.0, grammar=compiling.result())
+        made[name] = llm._input_processor.requests(name, llm._input_processor.tokenize("abc", params), now=0.0)
         llm.core.add(made[name])
     llm.pipeline.step()
     made["bad"][0].token_ids[-1] = 98

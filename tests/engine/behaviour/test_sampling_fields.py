@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from splitfuse.engine import LLM, SamplingParams
-from splitfuse.engine.input_processor import Intake
+from splitfuse.engine.input_processor import InputProcessor
 from splitfuse.engine.outputs import CompletionOutput
 
 PROMPT = "Once upon a time there was a little"
@@ -116,7 +116,7 @@ def place_of(run: list[int], ids: list[int]) -> int | None:
 def test_bad_words_that_no_logit_can_make_are_no_words() -> None:
     tokenizer = SimpleNamespace(encode=lambda text, add_special_tokens=True: [1, 99] if "bad" in text else [2])
     config = SimpleNamespace(vocab_size=50, eos_token_ids=())
-    intake = Intake(
+    input_processor = InputProcessor(
         tokenizer=tokenizer,  # type: ignore[arg-type]
         grammars=None,
         model_config=config,  # type: ignore[arg-type]
@@ -124,7 +124,7 @@ def test_bad_words_that_no_logit_can_make_are_no_words() -> None:
         max_cache_tokens=64,
         seed=0,
     )
-    assert intake.read([1], SamplingParams(bad_words=["bad", "worse"])).bad_words == ((2,),)
+    assert input_processor.tokenize([1], SamplingParams(bad_words=["bad", "worse"])).bad_words == ((2,),)
 
 
 def test_allowed_token_ids_and_logit_bias(llm: LLM) -> None:

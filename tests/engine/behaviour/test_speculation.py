@@ -140,7 +140,7 @@ def test_accepted_tokens_come_in_fewer_steps(tiny_folder: str) -> None:
             return known[tuple(PROMPTS[0]), 0][request.num_output_tokens :][:count]
 
     speculation = speculate(llm, Perfect(VOCAB_SIZE), max_drafts=4)
-    llm.core.add(llm._intake.requests("r", llm._intake.read(PROMPTS[0], params), params, now=0.0))
+    llm.core.add(llm._input_processor.requests("r", llm._input_processor.tokenize(PROMPTS[0], params), now=0.0))
     steps = [llm.pipeline.step() for _ in range(9)]
     assert not llm.core.num_unfinished
     assert [len(step.deltas[0].token_ids) for step in steps] == [1] + 8 * [5]
@@ -341,7 +341,7 @@ def test_only_the_row_at_fault_fails(tiny_folder: str) -> None:
     llm.pipeline._runner._runner.run = run_unless_it_is_the_second  # type: ignore[method-assign]
     outputs = [CompletionOutput(0) for _ in PROMPTS]
     for i, prompt in enumerate(PROMPTS):
-        llm.core.add(llm._intake.requests(str(i), llm._intake.read(prompt, params), params, now=0.0))
+        llm.core.add(llm._input_processor.requests(str(i), llm._input_processor.tokenize(prompt, params), now=0.0))
     while llm.core.num_unfinished:
         for delta in llm.pipeline.step().deltas:
             outputs[int(delta.request_id)].add(delta)

@@ -257,7 +257,7 @@ def test_fields_that_make_no_sense_are_named(fields: dict[str, Any], param: str)
 
 
 def test_what_has_been_compiled_is_kept_within_bounds(demo: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiler = demo._intake._grammars
+    compiler = demo._input_processor._grammars
     assert compiler is not None
     first = compiler.compile(StructuredOutputs(regex="first"))
     assert compiler.compile(StructuredOutputs(regex="first")) is first

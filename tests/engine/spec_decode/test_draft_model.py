@@ -93,7 +93,7 @@ def test_a_shared_beginning_is_read_once(tiny_folder: str) -> None:
     assert isinstance(drafter, DraftModel)
     beginning = list(range(20, 100))
     llm.generate([[*beginning, 5]], GREEDY)
-    (again,) = llm._intake.requests("r", llm._intake.read([*beginning, 6], GREEDY), GREEDY, now=0.0)
+    (again,) = llm._input_processor.requests("r", llm._input_processor.tokenize([*beginning, 6], GREEDY), now=0.0)
     llm.core.add([again])
     llm.pipeline.step()
     assert again.num_cached_tokens == 80
@@ -106,7 +106,7 @@ def test_a_shared_beginning_is_read_once(tiny_folder: str) -> None:
 def test_a_long_prompt_is_read_over_several_steps(tiny_folder: str) -> None:
     llm = speculative(tiny_folder, tiny_folder, enable_prefix_caching=False)
     drafter = speculation_of(llm)._drafter
-    (one,) = llm._intake.requests("r", llm._intake.read([7] * 400, GREEDY), GREEDY, now=0.0)
+    (one,) = llm._input_processor.requests("r", llm._input_processor.tokenize([7] * 400, GREEDY), now=0.0)
     llm.core.add([one])
     unread = []
     while speculation_of(llm).num_drafts < 2:
