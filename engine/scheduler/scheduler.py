@@ -368,18 +368,21 @@ class Scheduler:
                 self.blocks.grow(request, request.num_computed_tokens + plan.num_tokens[request])
         if self.max_steps_in_flight > 1:
             needs_host = needs_host or any(request.needs_host_sampling for request in plan.num_tokens)
-        rows = [self._row(request, n, plan.num_drafts.get(request, 0)) for request, n in plan.num_tokens.items()]
+        rows = self._rows(plan)
         rows.sort(key=_is_long)
         return Batch(next(self._step), rows, self.blocks.take_moves(), needs_host)
 
-    def _row(self, request: Request, num_tokens: int, num_drafts: int) -> BatchRow:
-        """The row, which from now on counts as computed."""
-        start = request.num_computed_tokens
-        needs_sampling = num_tokens >= request.num_uncomputed_tokens
-        request.num_computed_tokens = start + num_tokens
-        if needs_sampling:
-            request.num_output_placeholders += 1
-        return BatchRow(request, start, num_tokens, needs_sampling, num_drafts)
+    def _rows(self, plan: Plan) -> list[BatchRow]:
+        """The rows, which from now on count as computed."""
+        rows, drafts = [], plan.num_drafts
+        for request, num_tokens in plan.num_tokens.items():
+            start = request.num_computed_tokens
+            needs_sampling = num_tokens >= request.num_uncomputed_tokens
+            request.num_computed_tokens = start + num_tokens
+            if needs_sampling:
+                request.num_output_placeholders += 1
+            rows.append(BatchRow(request, start, num_tokens, needs_sampling, drafts.get(request, 0) if drafts else 0))
+        return rows
 
     def _preempt(self, request: Request, *, is_swapped: bool) -> None:
         self.running.remove(request)
@@ -415,6 +418,7 @@ class Scheduler:
         assert batch is self._in_flight[0], "steps end in the order in which they were decided"
         self._in_flight.popleft()
         progress = []
+        has_cache = self.blocks.cache is not None
         for row, output in zip(batch.rows, outputs, strict=True):
             request = row.request
             if output.failure is not None:
@@ -424,7 +428,8 @@ class Scheduler:
             elif request.status is not Status.FINISHED:
                 if row.num_drafts:
                     request.num_computed_tokens -= row.num_drafts
-                self.blocks.remember(request, row.start, row.end - row.num_drafts)
+                if has_cache:
+                    self.blocks.remember(request, row.start, row.start + row.num_tokens - row.num_drafts)
                 if row.needs_sampling:
                     request.num_output_placeholders -= 1
                     if output.token_ids:
@@ -450,6 +455,9 @@ class Scheduler:
         if request.first_token_time is None:
             request.first_token_time = now
         request.last_token_time = now
+        if not output.num_drafts:
+            self._append(request, output.token_ids[0], output.finish_reason, now)
+            return Progress(request, output, gap)
         request.num_draft_tokens += output.num_drafts
         request.num_accepted_tokens += len(output.token_ids) - 1
         last = len(output.token_ids) - 1
@@ -463,7 +471,8 @@ class Scheduler:
         return Progress(request, output, gap)
 
     def _append(self, request: Request, token_id: int, finish_reason: str | None, now: float) -> None:
-        request.token_ids.append(token_id)
+        token_ids = request.token_ids
+        token_ids.append(token_id)
         if self._counters is not None:
             self._counters.produced(request)
         if token_id in request.stop_token_ids and request.num_output_tokens > request.params.min_tokens:
@@ -471,7 +480,7 @@ class Scheduler:
             self._finish(request, reason="stop", stop_reason=own, now=now)
         elif finish_reason is not None:
             self._finish(request, reason=finish_reason, now=now)
-        elif request.num_tokens >= request.max_num_tokens:
+        elif len(token_ids) >= request.max_num_tokens:
             self._finish(request, reason="length", now=now)
 
     def check(self) -> None:

@@ -37,12 +37,13 @@ def a_request_in_flight_is_preempted(right: Method) -> Method:
     return lambda self, room: False
 
 
-@plant(BUGS, Scheduler, "_row")
+@plant(BUGS, Scheduler, "_rows")
 def the_last_token_is_decided_twice(right: Method) -> Method:
-    def wrong(self: Any, request: Any, num_tokens: int, num_drafts: int) -> Any:
-        row = right(self, request, num_tokens, num_drafts)
-        request.num_computed_tokens -= row.needs_sampling
-        return row
+    def wrong(self: Any, plan: Any) -> Any:
+        rows = right(self, plan)
+        for row in rows:
+            row.request.num_computed_tokens -= row.needs_sampling
+        return rows
 
     return wrong
 
