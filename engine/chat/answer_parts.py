@@ -64,40 +64,16 @@ def cut_at(text: str, tag: str, *, is_end: bool) -> tuple[str, bool, str]:
     return text[:end], False, text[end:]
 
 
-class Gap:
-    """Whitespace next to a call or a tag is dropped, whitespace within text is kept."""
-
-    def __init__(self, *, at_start: bool = False) -> None:
-        self._held = ""
-        self._at_start = at_start  # leading whitespace goes
-
-    def pass_on(self, text: str) -> str:
-        """The text after what was held; its own last whitespace is held instead."""
-        text = self._held + text
-        if self._at_start:
-            text = text.lstrip()
-        kept = text.rstrip()
-        self._held = text[len(kept) :]
-        self._at_start = self._at_start and not kept
-        return kept
-
-    def drop(self) -> None:
-        """A call or a tag comes here: no whitespace before it, nor after it."""
-        self._held = ""
-        self._at_start = True
-
-    def finish(self) -> str:
-        """What is held, at the end of all text."""
-        held, self._held = self._held, ""
-        return held
-
-
 class BufferedReader:
-    """A Reader that keeps text until it is decided, and whitespace until it is known what follows."""
+    """A Reader that keeps text until it is decided, and whitespace until it is known what follows.
+
+    Whitespace next to a call or a tag is dropped, whitespace within text is kept.
+    """
 
     def __init__(self, *, drops_leading_space: bool = False) -> None:
         self._text = ""  # not decided yet
-        self._gap = Gap(at_start=drops_leading_space)
+        self._space = ""  # at the end of the text so far
+        self._drops_space = drops_leading_space  # at the start of what follows
 
     def push(self, text: str) -> list[AnswerPart]:
         """What is certain now."""
@@ -112,5 +88,19 @@ class BufferedReader:
         raise NotImplementedError
 
     def _part(self, kind: Literal["reasoning", "content"], text: str) -> list[AnswerPart]:
-        text = self._gap.pass_on(text)
-        return [AnswerPart(kind, text)] if text else []
+        """The whitespace held back and this text, whose own last whitespace is held back instead."""
+        text = self._space + text
+        if self._drops_space:
+            text = text.lstrip()
+        kept = text.rstrip()
+        self._space = text[len(kept) :]
+        self._drops_space = self._drops_space and not kept
+        return [AnswerPart(kind, kept)] if kept else []
+
+    def _drop_space(self) -> None:
+        """A call or a tag comes here: no whitespace before it, nor after it."""
+        self._space, self._drops_space = "", True
+
+    def _last_space(self) -> list[AnswerPart]:
+        """Whitespace at the end of the answer, if it belongs to the content."""
+        return [AnswerPart("content", self._space)] if self._space else []

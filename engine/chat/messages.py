@@ -93,7 +93,7 @@ def _of_the_assistant(message: Mapping[str, Any], *, at: str) -> Message:
 
 
 def _call(call: object, *, at: str, inner: str | None = None) -> Message:
-    """A call; `inner` is where its name and arguments stand, if not under function."""
+    """A call; `inner` is the path of its name and arguments, if not under function."""
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(call, Mapping) or not isinstance(function, Mapping) or call.get("type", "function") != "function":
         raise InvalidRequestError(f'{at} must be {{"id", "type": "function", "function": {{...}}}}', param=at)

@@ -26,11 +26,9 @@ class ToolChoice:
 
     def among(self, tools: Sequence[Tool]) -> list[Tool]:
         """Those that may be called."""
-        return (
-            []
-            if self.mode == "none"
-            else [tool for tool in tools if self.names is None or _name_of(tool) in self.names]
-        )
+        if self.mode == "none":
+            return []
+        return [tool for tool in tools if self.names is None or _name_of(tool) in self.names]
 
 
 def read_tools(tools: object, *, are_flat: bool = False) -> list[Tool]:

@@ -40,9 +40,7 @@ class GrammarCompiler:
                 # Holds the GIL: 15 ms for 4,096 entries, 0.6 s for 128,000. So it is done while the model loads.
                 self._tokenizer = LLTokenizer(text, n_vocab=vocab_size, eos_token=end)
                 self._finder = CompletionFinder(self._tokenizer)
-            except (
-                Exception
-            ) as exc:  # a kind of tokenizer that llguidance does not support; other requests can be served
+            except Exception as exc:  # llguidance does not support every tokenizer; other requests can be served
                 self._why_not = str(exc)
         self._sandbox = Sandbox(tokenizer_json=text, vocab_size=vocab_size, eos_token_ids=end)
         self._threads = ThreadPoolExecutor(max_workers=_NUM_THREADS, thread_name_prefix="splitfuse-grammar")

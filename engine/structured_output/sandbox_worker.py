@@ -108,7 +108,7 @@ def _cause_of_death(exit_code: int) -> str:
 
 
 def _shortened(error: str) -> str:
-    """One line: of a long report what stands after "error:", if it has that, else its beginning and its end."""
+    """One line: of a long report the text after "error:", if it has that, else its start and its end."""
     lines = [line.strip() for line in error.splitlines()]
     text = next((line for line in lines if line.startswith("error: ")), lines[0]).removeprefix("error: ")
     half = _MAX_REASON_CHARS // 2

@@ -61,7 +61,7 @@ def spacing(outputs: StructuredOutputs) -> dict[str, Any]:
 
 
 def _lark(text: str, outputs: StructuredOutputs) -> str:
-    """Lark as it stands; llama.cpp's notation (GBNF), which vLLM's examples use, is converted."""
+    """Lark unchanged; llama.cpp's notation (GBNF), which vLLM's examples use, is converted."""
     from llguidance.gbnf_to_lark import any_to_lark
 
     if "::=" not in text:

@@ -142,7 +142,7 @@ def _text_of(path: Path) -> str:
 
 
 def _content(token: object) -> str:
-    """The text of a special token, which tokenizer_config.json gives as a string or an object."""
+    """The text of a special token, a string or an object in tokenizer_config.json."""
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else ""

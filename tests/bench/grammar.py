@@ -41,7 +41,7 @@ def compile_for(folder: Path) -> CompiledGrammar:
     start = time.perf_counter()
     compiler = GrammarCompiler(tokenizer, ModelConfig(**raw | {"vocab_size": tokenizer.vocab_size}))
     built = time.perf_counter()
-    compiler.compile(StructuredOutputs(regex="the process for trials is there")).result()
+    compiler.compile(StructuredOutputs(regex="the sandbox is there")).result()
     ready = time.perf_counter()
     compiled = compiler.compile(StructuredOutputs(json=SCHEMA)).result()
     seconds = (built - start, ready - built, time.perf_counter() - ready)

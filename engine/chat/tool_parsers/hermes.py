@@ -8,87 +8,62 @@ _SEPARATORS = " \t\r\n,;[]"  # some models put several calls into one pair of ta
 
 
 class HermesCalls(BufferedReader):
-    """A Reader. Text between the tags that is no call stays in the content as it was written."""
+    """A Reader. Text between the tags that is no call stays in the content; junk after a call is dropped."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._block: _Block | None = None  # between the tags
+        self._is_inside = False  # between the tags
+        self._is_junk = False  # so is all text up to the closing tag
+        self._raw = ""  # read since the opening tag, until a call comes out
+        self._call: CallReader | None = None
         self._num_calls = 0
 
     def finish(self) -> list[AnswerPart]:
         """What was held back."""
-        parts = super().finish()
-        if self._block is not None:
-            parts += self._part("content", self._block.raw)
-        held = self._gap.finish()
-        return [*parts, AnswerPart("content", held)] if held else parts
+        return [*super().finish(), *self._part("content", self._raw), *self._last_space()]
 
     def _read(self, *, is_end: bool) -> list[AnswerPart]:
         parts: list[AnswerPart] = []
         has_more = True
         while has_more:
-            tag = OPENING if self._block is None else CLOSING
-            text, found, self._text = cut_at(self._text, tag, is_end=is_end)
-            has_more = found
-            if self._block is None:
+            tag = CLOSING if self._is_inside else OPENING
+            text, has_more, self._text = cut_at(self._text, tag, is_end=is_end)
+            if not self._is_inside:
                 parts += self._part("content", text)
-                self._block = _Block(self._num_calls) if found else None
-            elif (rest := self._inside(self._block, text, parts)) is not None:  # no call: read it as text
-                self._text = rest + tag * found + self._text
-                has_more = True
-            elif found:
-                parts += self._part("content", self._block.raw + CLOSING if self._block.raw else "")
-                self._block = None
-        return parts
-
-    def _inside(self, block: "_Block", text: str, parts: list[AnswerPart]) -> str | None:
-        """Read within the tags. If that turns out to be no call, its end as far as it has not been read."""
-        new = block.push(text)
-        if new:
-            self._num_calls = block.num_calls
-            self._gap.drop()
-            parts += new
-        if not (block.is_junk and block.raw):
-            return None
-        parts += self._part("content", block.raw)
-        self._block = None
-        return block.rest
-
-
-class _Block:
-    """The text between a pair of tags: calls, and after them perhaps junk. `raw` is its text until a call comes out."""
-
-    def __init__(self, num_calls: int) -> None:
-        self.num_calls = num_calls
-        self.raw = OPENING
-        self.is_junk = False
-        self.rest = ""  # of the junk, what was not read
-        self._call: CallReader | None = None
-
-    def push(self, text: str) -> list[AnswerPart]:
-        parts: list[AnswerPart] = []
-        while text and not self.is_junk:
-            if self._call is None:
-                stripped = text.lstrip(_SEPARATORS)
-                self._count(text, stripped)
-                text = stripped
-                self.is_junk = bool(text) and not text.startswith("{")
-                if text and not self.is_junk:
-                    self._call = CallReader(self.num_calls)
+                if has_more:
+                    self._is_inside, self._is_junk, self._raw, self._call = True, False, OPENING, None
                 continue
-            new = self._call.push(text)
-            self._count(text, self._call.rest)
-            text = self._call.rest
-            if self._call.is_call:
-                self.raw = ""
-                self.num_calls += bool(new) and new[0].kind == "call"
-                parts += new
-            if self._call.is_over:
-                self.is_junk = not self._call.is_call
-                self._call = None
-        self.rest = text
+            rest = self._calls(text, parts)
+            if self._is_junk and self._raw:  # no call: it is content, and what follows is read as text
+                self._text = rest + tag * has_more + self._text
+                has_more = True
+            elif has_more:
+                self._raw += CLOSING if self._raw else ""
+            else:
+                break
+            parts += self._part("content", self._raw)
+            self._is_inside, self._raw = False, ""
         return parts
 
-    def _count(self, text: str, rest: str) -> None:
-        if self.raw:
-            self.raw += text[: len(text) - len(rest)]
+    def _calls(self, text: str, parts: list[AnswerPart]) -> str:
+        """Read calls within the tags; what follows the first junk is not read and returned."""
+        while text and not self._is_junk:
+            new: list[AnswerPart] = []
+            if self._call is None:
+                rest = text.lstrip(_SEPARATORS)
+                self._is_junk = bool(rest) and not rest.startswith("{")
+                self._call = CallReader(self._num_calls) if rest and not self._is_junk else None
+            else:
+                new, rest = self._call.push(text), self._call.rest
+            if self._raw:
+                self._raw += text[: len(text) - len(rest)]
+            text = rest
+            if new:
+                self._raw = ""
+                self._drop_space()
+                self._num_calls += new[0].kind == "call"
+                parts += new
+            if self._call is not None and self._call.is_over:
+                self._is_junk = not self._call.is_call
+                self._call = None
+        return text

@@ -26,9 +26,7 @@ class Llama3Calls(BufferedReader):
 
     def finish(self) -> list[AnswerPart]:
         """What was held back."""
-        parts = [*super().finish(), *self._give_up()]
-        held = self._gap.finish()
-        return [*parts, AnswerPart("content", held)] if held else parts
+        return [*super().finish(), *self._give_up(), *self._last_space()]
 
     def _read(self, *, is_end: bool) -> list[AnswerPart]:
         parts: list[AnswerPart] = []
@@ -61,7 +59,7 @@ class Llama3Calls(BufferedReader):
         if self._call.is_call:
             self._num_calls += bool(new) and new[0].kind == "call"
             self._block = ""
-            self._gap.drop()
+            self._drop_space()
             parts += new
         if not self._call.is_over:
             return False
