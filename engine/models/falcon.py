@@ -46,9 +46,9 @@ class FalconForCausalLM(LayerNormDecoder):
         }
 
     def _load(self) -> None:
-        words = self.config.hf_config
-        self._is_new = bool(words.get("new_decoder_architecture"))
-        self._is_parallel = self._is_new or bool(words.get("parallel_attn", True))
+        fields = self.config.hf_config
+        self._is_new = bool(fields.get("new_decoder_architecture"))
+        self._is_parallel = self._is_new or bool(fields.get("parallel_attn", True))
         super()._load()
 
     def _load_qkv(self, name: str) -> Any:

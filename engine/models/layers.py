@@ -20,7 +20,6 @@ class Norm(Protocol):
 
     def add(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
         """(norm(x + residual), x + residual); a residual of None adds nothing. `residual` may be overwritten."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

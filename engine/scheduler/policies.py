@@ -15,7 +15,7 @@ QueueOrder = Callable[[Request], Any]
 
 
 def fcfs(request: Request) -> int:
-    """First come, first served. A preempted request keeps its place."""
+    """First come, first served. A preempted request keeps its position."""
     return request.arrival_order
 
 

@@ -63,14 +63,14 @@ def test_stop_token_ids(llm: LLM) -> None:
 
 
 def test_the_models_end_token(llm: LLM) -> None:
-    wish = {"logit_bias": {END: 100}, "max_tokens": 6}
-    (ended,) = greedy(llm, **wish, ignore_eos=False)
+    fields = {"logit_bias": {END: 100}, "max_tokens": 6}
+    (ended,) = greedy(llm, **fields, ignore_eos=False)
     assert (ended.token_ids, ended.text, ended.finish_reason, ended.stop_reason) == ([END], "", "stop", None)
-    (ignored,) = greedy(llm, **wish)
+    (ignored,) = greedy(llm, **fields)
     assert (ignored.token_ids, ignored.finish_reason) == ([END] * 6, "length")
     assert ignored.text == ""
-    assert greedy(llm, **wish, skip_special_tokens=False)[0].text == "<|endoftext|>" * 6
-    (later,) = greedy(llm, **wish, ignore_eos=False, min_tokens=4)
+    assert greedy(llm, **fields, skip_special_tokens=False)[0].text == "<|endoftext|>" * 6
+    (later,) = greedy(llm, **fields, ignore_eos=False, min_tokens=4)
     assert later.token_ids.index(END) == 4
     assert later.finish_reason == "stop"
 

@@ -1,4 +1,4 @@
-"""What verification draws is what plain decoding draws: for every draft there is, and in distribution."""
+"""Verification samples what plain decoding samples: for every draft there is, and in distribution."""
 
 import itertools
 import math

@@ -280,7 +280,7 @@ def test_a_stop_token_within_a_run_ends_it_there() -> None:
     assert (one.finish_reason, one.block_table) == ("stop", [])
 
 
-def test_drafts_make_nobody_give_way() -> None:
+def test_drafts_preempt_no_request() -> None:
     scheduler = scheduler_of(num_blocks=4)
     one, other = request([1] * 7, most=16), request([1] * 7, most=16)
     decoding(scheduler, one, other)  # 8 tokens each, two blocks
@@ -322,7 +322,7 @@ def test_logits_behind_a_wrong_draft_may_be_anything() -> None:
     logits[2] = torch.nan
     assert sample_rows(logits.clone(), [row]) == [RowOutput((10, 30), num_drafts=2)]
     logits[1] = torch.nan
-    assert sample_rows(logits.clone(), [row]) == [RowOutput((10,), num_drafts=2)], "the next step will tell"
+    assert sample_rows(logits.clone(), [row]) == [RowOutput((10,), num_drafts=2)], "the next step decides"
     logits[0] = torch.nan
     assert sample_rows(logits, [row])[0].failure is not None
 

@@ -69,13 +69,13 @@ def test_random_schemas_are_satisfied(demo: LLM, bounded: bool, temperature: flo
 @pytest.mark.parametrize("max_tokens", [24, 40, 111])
 def test_what_runs_out_of_tokens_still_ends_as_it_must(demo: LLM, schema: dict[str, Any], max_tokens: int) -> None:
     for seed in range(4):
-        temperature = 0.0 if schema is ENDLESS else 2.0  # at 0 it counts for ever
+        temperature = 0.0 if schema is ENDLESS else 2.0  # at 0 it counts forever
         output = generate(demo, json=schema, max_tokens=max_tokens, seed=seed, temperature=temperature)
         jsonschema.validate(json.loads(output.text), schema)
         assert len(output.token_ids) <= max_tokens
         assert output.finish_reason in ("stop", "length")
         if schema is ENDLESS:
-            assert output.finish_reason == "length", "it was cut short, and says so"
+            assert output.finish_reason == "length", "it was cut short"
             assert len(output.token_ids) > max_tokens - 8, "not before it had to"
 
 
