@@ -242,19 +242,11 @@ class AsyncEngine:
         waiting = len(self._core.scheduler.waiting)
         if waiting and waiting + params.n > self.config.max_queue_size:
             retry_after = self._seconds_until_room(waiting + params.n - self.config.max_queue_size)
-            raise QueueFullError(
-                f"{waiting} requests wait and the queue holds {self.config.max_queue_size}; "
-                f"try again in {retry_after:.0f} s",
-                retry_after_s=retry_after,
-            )
+            raise _queue_full(f"{waiting} requests wait and the queue holds {self.config.max_queue_size}", retry_after)
         longest = self.config.max_queue_seconds
         if longest is not None and (wait := self._core.predicted_wait_s()) > longest:
             retry_after = min(60.0, max(1.0, wait - longest))
-            raise QueueFullError(
-                f"a first token is {wait:.1f} s away and --max-queue-seconds is {longest:g}; "
-                f"try again in {retry_after:.0f} s",
-                retry_after_s=retry_after,
-            )
+            raise _queue_full(f"a first token is {wait:.1f} s away and --max-queue-seconds is {longest:g}", retry_after)
         return self._core
 
     def _seconds_until_room(self, num_requests: int) -> float:
@@ -345,6 +337,10 @@ class AsyncEngine:
                 self._dispatch([delta])
         self._idle.set()
         self._dead.set()
+
+
+def _queue_full(why: str, retry_after_s: float) -> QueueFullError:
+    return QueueFullError(f"{why}; try again in {retry_after_s:.0f} s", retry_after_s=retry_after_s)
 
 
 def _notify(call: Callable[..., None], *arguments: object) -> None:

@@ -9,7 +9,7 @@ from .errors import RequestFailedError
 
 
 class Logprob(NamedTuple):
-    """A token's log-probability and its place among all, 1 = the most likely."""
+    """A token's log-probability and its rank among all, 1 = the most likely."""
 
     logprob: float
     rank: int | None

@@ -1,4 +1,4 @@
-"""The one decoder: attention and MLP behind norms, over a paged cache. A family states only its difference.
+"""The one decoder: attention and MLP after norms, over a paged cache. A family states only its difference.
 
 Weights keep their checkpoint names; q, k and v become one matrix, gate and up another.
 """

@@ -1,4 +1,4 @@
-"""Falcon (Almazrouei et al. 2023): attention and MLP side by side behind one norm (7B) or a norm each (40B)."""
+"""Falcon (Almazrouei et al. 2023): attention and MLP side by side after one norm (7B) or a norm each (40B)."""
 
 from collections.abc import Mapping
 from typing import Any

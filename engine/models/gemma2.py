@@ -1,4 +1,4 @@
-"""Gemma 2 (Gemma Team 2024): norms before and behind each part, soft-caps, every other layer sees a window."""
+"""Gemma 2 (Gemma Team 2024): norms before and after each part, soft-caps, every other layer sees a window."""
 
 from collections.abc import Mapping
 from dataclasses import replace

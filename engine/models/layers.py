@@ -14,7 +14,7 @@ Activation = Callable[[Tensor], Tensor]
 
 
 class Norm(Protocol):
-    """A normalisation of [T, H], alone or behind the addition to the residual stream."""
+    """A normalisation of [T, H], alone or after the addition to the residual stream."""
 
     def __call__(self, x: Tensor) -> Tensor: ...
 

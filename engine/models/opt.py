@@ -1,4 +1,4 @@
-"""OPT (Zhang et al. 2022): learned positions from the third row on, ReLU; the 350m normalises behind each part."""
+"""OPT (Zhang et al. 2022): learned positions from the third row on, ReLU; the 350m normalises after each part."""
 
 from collections.abc import Mapping
 from typing import Any

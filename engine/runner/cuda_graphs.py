@@ -2,7 +2,7 @@
 
 A graph is captured for a number of rows; a smaller batch is padded with rows that have no tokens in the cache (length
 0) and write none (slot -1). It reads the inputs where TransferBuffers puts them and block tables of full width, so one
-graph serves any length. How to capture and replay is behind `GraphCapturer`.
+graph serves any length. `GraphCapturer` captures and replays.
 """
 
 import gc
@@ -103,7 +103,7 @@ class DecodeGraphs:
         try:
             self._replays[size] = self._capturer.capture(lambda: _put(hidden, self._forward(fields["sources"], inputs)))
         except Exception:
-            _log.exception("no CUDA graph for %d rows; --enforce-eager goes without them from the start", size)
+            _log.exception("no CUDA graph for %d rows; --enforce-eager does without them from the start", size)
             self._sizes = [each for each in self._sizes if each in self._replays]
 
     def _fill_with_padding(self, size: int) -> dict[str, Tensor]:

@@ -60,12 +60,12 @@ class NullRunner:
 
 def word(number: int) -> str:
     """Three letters for a number below NUM_WORDS."""
-    return "".join(chr(ord("a") + number // 26**place % 26) for place in range(3))
+    return "".join(chr(ord("a") + number // 26**digit % 26) for digit in range(3))
 
 
 def number_of(letters: bytes) -> int:
     """The number that a word spells."""
-    return sum((letter - ord("a")) * 26**place for place, letter in enumerate(letters))
+    return sum((letter - ord("a")) * 26**digit for digit, letter in enumerate(letters))
 
 
 def serve(args: argparse.Namespace) -> None:

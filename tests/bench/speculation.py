@@ -224,7 +224,7 @@ def main() -> None:
     parser.add_argument("--methods", default="ngram,draft")
     parser.add_argument("--loads", default="1,4,16,64")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--turns", type=int, default=3, help="requests one after the other in each place")
+    parser.add_argument("--turns", type=int, default=3, help="requests one after the other in each slot")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--formula", action="store_true", help="the draft model beside the formula")

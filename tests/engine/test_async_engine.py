@@ -331,7 +331,7 @@ async def test_more_outputs_than_the_queue_holds_run_on_an_idle_engine(tiny_fold
         {"allowed_token_ids": (1, 5), "stop_token_ids": (5,), "min_tokens": 1},
     ],
 )
-async def test_nothing_to_draw_from_is_refused(tiny_folder: str, fields: dict[str, object]) -> None:
+async def test_parameters_that_allow_no_token_are_refused(tiny_folder: str, fields: dict[str, object]) -> None:
     async with running_engine(tiny_folder) as engine:
         with pytest.raises(InvalidRequestError, match="allowed_token_ids"):
             await engine.submit([5], SamplingParams(**fields), Collector())  # type: ignore[arg-type]

@@ -32,7 +32,7 @@ def entry(previous: int, token_id: int) -> int:
     return BAD if previous == BAD else hash((previous, token_id))
 
 
-def draw(seed: int, entries: tuple[int, ...]) -> int:
+def next_token_id(seed: int, entries: tuple[int, ...]) -> int:
     """The token after this context."""
     return hash((seed, entries)) % VOCAB_SIZE
 
@@ -53,7 +53,7 @@ class Oracle:
 
     def next_token(self) -> int:
         """The next token, which from now on belongs to the context."""
-        token_id = draw(self._seed, tuple(self.entries))
+        token_id = next_token_id(self._seed, tuple(self.entries))
         self._push(token_id)
         return token_id
 
@@ -155,12 +155,12 @@ class FakeModel:
         if BAD in context[:num_known] or request in self.faults.not_finite:
             self.failed.add(request)
             return RowOutput(failure=RowFailure(WAS_BAD if BAD in context[:num_known] else "not finite"))
-        token_ids = [draw(request.seed, context[:num_known])]
+        token_ids = [next_token_id(request.seed, context[:num_known])]
         for index, draft in enumerate(row.draft_token_ids):
             seen = context[: num_known + index + 1]
             if token_ids[-1] != draft or BAD in seen:
                 break
-            token_ids.append(draw(request.seed, seen))
+            token_ids.append(next_token_id(request.seed, seen))
         return RowOutput(tuple(token_ids), num_drafts=row.num_drafts)
 
 

@@ -78,7 +78,7 @@ def test_a_pool_for_one_preempts_and_changes_nothing(tiny_folder: str, swap_spac
 
 
 class Stumbling:
-    """A runner that computes and draws a whole step and then often fails, so that it is tried again by halves."""
+    """A runner that computes and samples a whole step and then often fails, so that it is tried again by halves."""
 
     def __init__(self, llm: LLM) -> None:
         self._runner = llm.pipeline._runner._runner
@@ -93,7 +93,7 @@ class Stumbling:
         results = self._runner.run(batch)
         if len(batch.rows) > 1 and self._rng.random() < 0.5:
             self.num_failures += 1
-            raise RuntimeError("after the draw")
+            raise RuntimeError("after sampling")
         return results
 
 

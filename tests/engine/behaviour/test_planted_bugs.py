@@ -44,7 +44,7 @@ def seeds_until_caught(bug: Bug, *, outputs_only: bool = False) -> tuple[int, st
 
 @pytest.fixture
 def planted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bug]:
-    """The bug of that name, in the place of the right code. Fails if nothing called it."""
+    """The bug of that name, instead of the right code. Fails if nothing called it."""
     bug = BUGS[request.param]
     wrong = bug.make(getattr(bug.owner, bug.name))
     num_calls = 0

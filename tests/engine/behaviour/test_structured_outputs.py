@@ -76,7 +76,7 @@ def test_what_runs_out_of_tokens_still_ends_as_it_must(demo: LLM, schema: dict[s
         assert output.finish_reason in ("stop", "length")
         if schema is ENDLESS:
             assert output.finish_reason == "length", "it was cut short"
-            assert len(output.token_ids) > max_tokens - 8, "not before it had to"
+            assert len(output.token_ids) > max_tokens - 8, "not before it was due"
 
 
 def test_too_few_tokens_cut_the_output(demo: LLM) -> None:

@@ -105,7 +105,7 @@ def test_runs_are_distributed_as_the_models_tokens(params: dict[str, float]) -> 
 
 
 def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
-    """[V] of one draw, the filters applied as their definitions read."""
+    """[V] of one sample, the filters applied as their definitions read."""
     logits = logits.double() / params.temperature
     if params.top_k:
         logits[logits < logits.topk(params.top_k).values[-1]] = -math.inf
