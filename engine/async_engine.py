@@ -35,7 +35,7 @@ _NUM_STEPS_KEPT = 100
 
 
 class EngineObserver(Protocol):
-    """Is told what the engine did; called on the event loop, must be quick and must not raise."""
+    """Receives what the engine did; called on the event loop, must be quick and must not raise."""
 
     def on_step(self, stats: StepStats) -> None: ...
 
@@ -63,7 +63,7 @@ class AsyncEngine:
     """Serves many requests at once on one asyncio loop.
 
     Use: construct, `await start()`, then `submit` or `generate`; `await stop()` at the end. After start,
-    `model_config`, `tokenizer`, `max_model_len` and `loaded` tell what is served.
+    `model_config`, `tokenizer`, `max_model_len` and `loaded` describe what is served.
     """
 
     def __init__(self, config: EngineConfig) -> None:
@@ -103,11 +103,11 @@ class AsyncEngine:
             self._loop_task = asyncio.create_task(self._loop(self._core), name="splitfuse-engine")
 
     async def wait_dead(self) -> None:
-        """Return when the loop has stopped because of an error; never otherwise."""
+        """Return when the loop has stopped because of an error."""
         await self._dead.wait()
 
     async def stop(self) -> None:
-        """Abort what runs (each output ends with finish_reason "abort") and end all tasks and threads."""
+        """Abort all requests (each output ends with finish_reason "abort") and end all tasks and threads."""
         self._draining = True
         if self._core is not None and self._loop_task is not None:
             if self._is_stepping:
@@ -120,7 +120,7 @@ class AsyncEngine:
                 await self._loop_task
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    async def drain(self, timeout: float) -> None:  # noqa: ASYNC109  how long is the caller's whole question
+    async def drain(self, timeout: float) -> None:  # noqa: ASYNC109  the caller chooses it
         """Take no more requests (submit raises UnavailableError); return when the rest has finished or time is up."""
         self._draining = True
         with contextlib.suppress(asyncio.TimeoutError):
@@ -135,7 +135,7 @@ class AsyncEngine:
         request_id: str | None = None,
         tenant: str = "",
     ) -> Handle:
-        """Validate, tokenize off the loop, queue. `tenant`: whose prefix cache it may share.
+        """Validate, tokenize off the loop, queue. `tenant`: the name under which prefix cache and fair share are kept.
 
         Deltas reach `sink` on the event loop, in order; the last delta of each of the n outputs has a finish_reason,
         also after an abort. Raises InvalidRequestError, ContextLengthError, QueueFullError, UnavailableError;
@@ -143,7 +143,7 @@ class AsyncEngine:
         """
         self._check_admission(params)
         tokenized = await self._input_processor.tokenize_async(prompt, params)
-        core = self._check_admission(params)  # things may have changed meanwhile
+        core = self._check_admission(params)  # it may have changed meanwhile
         request_id = request_id or uuid.uuid4().hex
         if core.has(request_id):
             raise ValueError(f"request_id {request_id!r} is in use")
@@ -242,19 +242,11 @@ class AsyncEngine:
         waiting = len(self._core.scheduler.waiting)
         if waiting and waiting + params.n > self.config.max_queue_size:
             retry_after = self._seconds_until_room(waiting + params.n - self.config.max_queue_size)
-            raise QueueFullError(
-                f"{waiting} requests wait and the queue holds {self.config.max_queue_size}; "
-                f"try again in {retry_after:.0f} s",
-                retry_after_s=retry_after,
-            )
+            raise _queue_full(f"{waiting} requests wait and the queue holds {self.config.max_queue_size}", retry_after)
         longest = self.config.max_queue_seconds
         if longest is not None and (wait := self._core.predicted_wait_s()) > longest:
             retry_after = min(60.0, max(1.0, wait - longest))
-            raise QueueFullError(
-                f"a first token is {wait:.1f} s away and --max-queue-seconds is {longest:g}; "
-                f"try again in {retry_after:.0f} s",
-                retry_after_s=retry_after,
-            )
+            raise _queue_full(f"a first token is {wait:.1f} s away and --max-queue-seconds is {longest:g}", retry_after)
         return self._core
 
     def _seconds_until_room(self, num_requests: int) -> float:
@@ -287,8 +279,8 @@ class AsyncEngine:
         except asyncio.CancelledError:
             raise
         except BaseException as exc:
-            # A bug of ours, or a Ctrl-C that struck just here: no step can be trusted any more. Say so, end every
-            # request, and let /health tell.
+            # A bug of ours, or a Ctrl-C that struck just here: no step can be trusted any more. Log it, end every
+            # request, and let /health report it.
             self._fail_all()
             _log.exception("the engine loop stopped")
             if not isinstance(exc, Exception):
@@ -313,13 +305,13 @@ class AsyncEngine:
                 print(output.stats, flush=True)
         self._dispatch(output.deltas)
         for observer in self.observers:
-            _tell(observer.on_step, output.stats)
+            _notify(observer.on_step, output.stats)
 
     def _dispatch(self, deltas: list[OutputDelta]) -> None:
         for delta in deltas:
             try:
                 self._sinks[delta.request_id](delta)
-            except Exception:  # a sink is somebody else's code; it must not cost the others their tokens
+            except Exception:  # a sink is the caller's code; it must not cost other requests their tokens
                 _log.exception("the sink of request %s failed", delta.request_id)
             if delta.finish_reason is not None:
                 self._output_finished(delta)
@@ -329,7 +321,7 @@ class AsyncEngine:
         assert delta.metrics is not None
         self._finished_times.append(time.monotonic())
         for observer in self.observers:
-            _tell(observer.on_output_finished, delta.metrics, delta.finish_reason)
+            _notify(observer.on_output_finished, delta.metrics, delta.finish_reason)
         self._outputs_left[delta.request_id].discard(delta.index)
         if not self._outputs_left[delta.request_id]:
             del self._outputs_left[delta.request_id], self._sinks[delta.request_id]
@@ -347,8 +339,12 @@ class AsyncEngine:
         self._dead.set()
 
 
-def _tell(call: Callable[..., None], *arguments: object) -> None:
-    """Tell an observer. It is somebody else's code; if it fails, that costs nobody a token."""
+def _queue_full(why: str, retry_after_s: float) -> QueueFullError:
+    return QueueFullError(f"{why}; try again in {retry_after_s:.0f} s", retry_after_s=retry_after_s)
+
+
+def _notify(call: Callable[..., None], *arguments: object) -> None:
+    """Call an observer. It is the caller's code; if it fails, no request loses a token."""
     try:
         call(*arguments)
     except Exception:

@@ -11,8 +11,8 @@ from .request import Request
 class BatchRow(NamedTuple):
     """Tokens [start, start + num_tokens) of one request, to be computed in this step.
 
-    `needs_sampling`: its last token is among them, so the next one is sampled. The last `num_drafts` tokens are not
-    known: they are drafts to be verified. The scheduler says how many there may be; `with_drafts` tells what they are.
+    `needs_sampling`: its last token is among them, so the next one is sampled. The last `num_drafts` tokens are drafts
+    to be verified: the scheduler decides how many there may be, `with_drafts` fills them in.
     """
 
     request: Request
@@ -29,7 +29,7 @@ class BatchRow(NamedTuple):
 
     @property
     def prompt_logprob_positions(self) -> range:
-        """Positions of the prompt whose logprobs this row computes; empty for requests that want none."""
+        """Positions of the prompt of which this row computes logprobs; empty for requests without."""
         request = self.request
         if not request.needs_prompt_logprobs:
             return range(0)

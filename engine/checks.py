@@ -1,7 +1,7 @@
 """Checks of values that came from outside. Each raises InvalidRequestError, with the name that the user gave it.
 
 A rule checks one field of a request, brings its value into normal form and shows itself as JSON Schema. A dataclass
-declares a field by `ruled`, so that name, type, default, limits and description stand in one line, for Python's users
+declares a field by `ruled`, so that name, type, default, limits and description are in one line, for Python's users
 and for /openapi.json.
 """
 

@@ -36,7 +36,7 @@ class StepOutput:
 
 
 class EngineCore:
-    """Adds, schedules, updates and ends requests; all in one thread. What a step computes is somebody else's work."""
+    """Adds, schedules, updates and ends requests; all in one thread. Computing a step is the runner's work."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class EngineCore:
         return num_ahead / room * self.cost_model.predict(self._max_num_batched_tokens, context)
 
     def _delta(self, progress: Progress) -> OutputDelta:
-        """The delta of a request; where its text says so, the request ends here, without the tokens behind."""
+        """The delta of a request; at a stop string the request ends here, without the tokens after it."""
         request = progress.request
         decoded = self._outputs.decode(progress)
         if decoded.has_failed:

@@ -1,7 +1,7 @@
 """Streams: a device's queue of work. Work given to a stream is done in the order in which it was given.
 
 Work is a function over tensors. On a GPU it only queues kernels and copies, so it is called at once and its effects
-come later; memory of the host that it reads or writes belongs to it until an event recorded behind it has happened.
+come later; memory of the host that it reads or writes belongs to it until an event recorded after it has happened.
 """
 
 from collections.abc import Callable
@@ -14,8 +14,7 @@ class Event(Protocol):
     """Happens when the work given before it has been done."""
 
     def wait(self) -> None:
-        """Return when it has happened. Raises what the device has to say of the work before."""
-        ...
+        """Return when it has happened. Raises the errors of the work before it."""
 
 
 class Stream(Protocol):
@@ -23,11 +22,9 @@ class Stream(Protocol):
 
     def run(self, work: Callable[[], None]) -> None:
         """Have this done."""
-        ...
 
     def record(self) -> Event:
-        """An event behind all that was given so far."""
-        ...
+        """An event after all that was given so far."""
 
 
 class _Happened:
@@ -36,7 +33,7 @@ class _Happened:
 
 
 class ImmediateStream:
-    """Does its work when it is given: a CPU has nobody else to do it."""
+    """Does its work when it is given, as a CPU must."""
 
     def run(self, work: Callable[[], None]) -> None:
         work()

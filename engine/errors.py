@@ -21,7 +21,7 @@ class SplitfuseError(Exception):
 
 
 class ConfigError(SplitfuseError):
-    """Settings or model files that cannot work; the message says which and what to do."""
+    """Settings or model files that cannot work; the message names them and what to do."""
 
 
 class InvalidRequestError(SplitfuseError):
@@ -57,7 +57,7 @@ class UnavailableError(SplitfuseError):
 
 
 class RequestFailedError(SplitfuseError):
-    """The engine failed while it ran this request. `error_id` stands in the log beside the traceback."""
+    """The engine failed while it ran this request. `error_id` is in the log beside the traceback."""
 
     def __init__(self, message: str, *, error_id: str) -> None:
         super().__init__(message)
@@ -65,7 +65,7 @@ class RequestFailedError(SplitfuseError):
 
 
 class ConstraintError(RequestFailedError):
-    """A request's own constraints left it no way on. The message says which, so it is for the user to read."""
+    """A request's own constraints left no token to sample. The message names them, for the user to read."""
 
     def __init__(self, message: str, *, error_id: str, param: str) -> None:
         super().__init__(message, error_id=error_id)
@@ -73,5 +73,5 @@ class ConstraintError(RequestFailedError):
 
 
 def new_error_id() -> str:
-    """What a client's error message and the log have in common."""
+    """The id that a client's error message and the log share."""
     return uuid.uuid4().hex[:12]

@@ -1,4 +1,4 @@
-"""LLM: prompts in, finished outputs out, in this process and thread, in vLLM's shape; `pipeline` in DeepSpeed-MII's."""
+"""LLM, with vLLM's interface: prompts in, finished outputs out, in this thread; `pipeline` with DeepSpeed-MII's."""
 
 import itertools
 import threading
@@ -39,7 +39,7 @@ class LLM:
         """One RequestOutput per prompt, in their order.
 
         A prompt is a string, a list of ids, {"prompt": str} or {"prompt_token_ids": ids}; give one, or a list of them,
-        and one SamplingParams for all or one each. `use_tqdm` is vLLM's; no bar is drawn. Raises InvalidRequestError
+        and one SamplingParams for all or one each. `use_tqdm` is vLLM's; no bar is shown. Raises InvalidRequestError
         before anything runs, RequestFailedError if one failed.
         """
         with self._lock:

@@ -1,6 +1,6 @@
 """OutputProcessor: tokens become what a client reads: text up to a stop string, logprobs, errors, one delta a step.
 
-It only decides; EngineCore applies to the scheduler what it says of stop strings and failures.
+It only decides; EngineCore applies stop strings and failures to the scheduler.
 """
 
 import logging
@@ -22,7 +22,7 @@ class Decoded(NamedTuple):
     """The text of a request's new tokens, and what it means for the request."""
 
     text: str = ""
-    num_dropped: int = 0  # of the new tokens, those behind the end of the text
+    num_dropped: int = 0  # of the new tokens, those after the end of the text
     stop: str | None = None  # the stop string that was found
     has_failed: bool = False  # a token could not be decoded
     error: RequestFailedError | None = None  # of the text or of the row
@@ -83,7 +83,7 @@ class OutputProcessor:
         return Decoded(text, error=error)
 
     def delta(self, progress: Progress, decoded: Decoded) -> OutputDelta:
-        """What the step added to this output, once the scheduler has heard of `decoded`."""
+        """What the step added to this output, once `decoded` has been applied to the scheduler."""
         request, output = progress.request, progress.output
         if decoded.num_dropped:
             output = output.first(len(output.token_ids) - decoded.num_dropped)
@@ -102,7 +102,7 @@ class OutputProcessor:
 
 
 def _push(request: Request, stream: TextStream, token_id: int | None, *, num_behind: int) -> str:
-    """The text that is certain with this token, behind which there are `num_behind` more."""
+    """The text that is certain with this token, which `num_behind` more follow."""
     params = request.params
     is_last = request.is_finished and not num_behind
     is_end = is_last and request.finish_reason == "stop" and token_id in request.stop_token_ids

@@ -9,7 +9,7 @@ from .errors import RequestFailedError
 
 
 class Logprob(NamedTuple):
-    """A token's log-probability and its place among all, 1 = the most likely."""
+    """A token's log-probability and its rank among all, 1 = the most likely."""
 
     logprob: float
     rank: int | None
@@ -20,7 +20,7 @@ class TokenLogprobs(Mapping[int, Logprob]):
     """Log-probabilities at one position, of the model's distribution before temperature and filters.
 
     `top` lists the most likely tokens in falling order as (token id, logprob); `logprob` and `rank` are those of the
-    token that stands there. As a mapping, of token id to Logprob, it has vLLM's shape.
+    token that is there. As a mapping, of token id to Logprob, it is like vLLM's.
     """
 
     token_id: int
@@ -94,12 +94,12 @@ class PromptLogprobs(Sequence[TokenLogprobs | None]):
     def __getitem__(self, index: int | slice) -> TokenLogprobs | list[TokenLogprobs | None] | None:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        place = range(len(self))[index] - 1  # IndexError beyond the end, which ends an iteration
-        if place < 0:
+        position = range(len(self))[index] - 1  # IndexError beyond the end, which ends an iteration
+        if position < 0:
             return None
-        candidates = slice(place * self.num_top, (place + 1) * self.num_top)
+        candidates = slice(position * self.num_top, (position + 1) * self.num_top)
         top = zip(self._top_ids[candidates], self._top_logprobs[candidates], strict=True)
-        return TokenLogprobs(self._token_ids[place], self._logprobs[place], tuple(top), self._ranks[place])
+        return TokenLogprobs(self._token_ids[position], self._logprobs[position], tuple(top), self._ranks[position])
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +198,9 @@ class StepStats:
     num_waiting: int
     num_used_blocks: int
     num_blocks: int
-    num_preempted: int  # requests that gave way
+    num_preempted: int  # requests that were preempted
     num_swapped_out: int = 0  # of these, those whose tokens went to the host
-    num_output_tokens: int = 0  # drawn: with drafts there can be several of one request
+    num_output_tokens: int = 0  # sampled: with drafts there can be several of one request
     num_drafts: int = 0  # requests whose drafts were verified
     num_draft_tokens: int = 0
     num_accepted_tokens_per_pos: tuple[int, ...] = ()  # drafts whose 1st, 2nd, … token was right

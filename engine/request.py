@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Status(Enum):
-    """Where a request stands. PREEMPTED waits like WAITING, but has run before."""
+    """The state of a request. PREEMPTED waits like WAITING, but has run before."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -30,39 +30,12 @@ class Request:
     """One sequence. After construction only the scheduler writes to it."""
 
     __slots__ = (
-        "arrival_order",
-        "arrival_time",
-        "bad_words",
-        "block_hashes",
-        "block_table",
-        "finish_reason",
-        "finished_time",
-        "first_scheduled_time",
-        "first_token_time",
-        "grammar",
-        "host_block_table",
-        "index",
-        "last_token_time",
-        "max_num_tokens",
-        "needs_prompt_logprobs",
-        "num_accepted_tokens",
-        "num_cached_tokens",
-        "num_computed_tokens",
-        "num_draft_tokens",
-        "num_output_placeholders",
-        "num_preemptions",
-        "num_prompt_tokens",
-        "num_read_tokens",
-        "params",
-        "parent",
-        "request_id",
-        "seed",
-        "status",
-        "stop_reason",
-        "stop_token_ids",
-        "tenant",
-        "token_ids",
-    )
+        "arrival_order", "arrival_time", "bad_words", "block_hashes", "block_table", "finish_reason", "finished_time",
+        "first_scheduled_time", "first_token_time", "grammar", "host_block_table", "index", "last_token_time",
+        "max_num_tokens", "needs_prompt_logprobs", "num_accepted_tokens", "num_cached_tokens", "num_computed_tokens",
+        "num_draft_tokens", "num_output_placeholders", "num_preemptions", "num_prompt_tokens", "num_read_tokens",
+        "params", "parent", "request_id", "seed", "status", "stop_reason", "stop_token_ids", "tenant", "token_ids",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -91,7 +64,7 @@ class Request:
         self.stop_token_ids = stop_token_ids  # the model's end tokens (unless ignored) and the request's own
         self.bad_words = bad_words  # token sequences that must not be completed
         self.grammar = grammar  # follows token_ids by itself; the step's thread alone touches it
-        self.tenant = tenant  # whose blocks it may share, and whose share of the machine it uses
+        self.tenant = tenant  # requests of one tenant may share blocks, and share its part of the machine
         self.parent = parent  # the first of the n outputs of this prompt, if it is another one
         self.arrival_time = arrival_time
         self.arrival_order = arrival_order

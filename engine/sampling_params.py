@@ -1,6 +1,6 @@
-"""What a request wants of the sampler and when it ends: the one table of these fields, their limits and defaults.
+"""How a request is sampled and when it ends: the one table of these fields, their limits and defaults.
 
-Every entry (HTTP, LLM, AsyncEngine) builds a SamplingParams, so a rule stands here or nowhere. Rules that need the
+Every entry (HTTP, LLM, AsyncEngine) builds a SamplingParams, so each rule is here and only here. Rules that need the
 model (vocabulary, context length) are `check_against`, called once per request. Knows no tensors.
 """
 

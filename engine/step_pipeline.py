@@ -25,32 +25,27 @@ class PendingOutputs(Protocol):
 
     def wait(self) -> list[RowOutput]:
         """One output per row, when they have come. Raises what went wrong."""
-        ...
 
 
 class Launcher(Protocol):
-    """Gives work to a device and does not wait for it. Work is done in the order in which it was given."""
+    """Gives work to a device, in order, and does not wait for it."""
 
     def move(self, moves: Moves) -> None:
         """Have blocks copied."""
-        ...
 
     def launch(self, batch: Batch) -> PendingOutputs:
         """Have a step computed. A row may go one token beyond what its request knows: the one that was sampled last."""
-        ...
 
     @property
     def has_idle_work(self) -> bool:
         """Whether there is something to do while there are no steps."""
-        ...
 
     def do_idle_work(self) -> None:
         """A part of it, about as long as a step."""
-        ...
 
 
 class StepState(Enum):
-    """Where a step in flight stands."""
+    """The state of a step in flight."""
 
     SCHEDULED = "to run synchronously when the steps before it have been updated"
     LAUNCHED = "on the device"
@@ -79,7 +74,7 @@ class StepPipeline:
 
     With a launcher a step is scheduled and launched while the one before it runs. A step that needs the host runs
     synchronously, when no other is in flight; so does one that failed to launch or whose outputs failed to come, and
-    every step that was launched behind it: bisecting then finds the row that failed.
+    every step that was launched after it: bisecting then finds the row that failed.
     """
 
     def __init__(self, core: EngineCore, runner: Runner, launcher: Launcher | None = None) -> None:
@@ -149,7 +144,7 @@ class StepPipeline:
                 return step.pending.wait()
             except Exception as exc:
                 _log.warning("a step with %d rows failed (%s)", len(step.to_run.rows), type(exc).__name__)
-                for lost in self._steps:  # those behind it were given tokens that never came
+                for lost in self._steps:  # those after it were given tokens that never came
                     lost.state = StepState.LOST
         if step.state is StepState.SCHEDULED:
             return self._runner.run(step.to_run)

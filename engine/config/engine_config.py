@@ -21,7 +21,7 @@ _CPU_CHUNK = 256
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
-    """Everything the engine can be told; names are the command line's flags. Raises ConfigError.
+    """All settings of the engine; names are the command line's flags. Raises ConfigError.
 
     None means "decide from the model and the machine".
     """
@@ -77,7 +77,7 @@ class EngineConfig:
     )
     async_scheduling: bool | None = setting(None, help="decide a step while the one before it runs; nothing = on a GPU")
     enforce_eager: bool = setting(False, help="run without CUDA graphs")
-    seed: int = setting(0, decides=True, help="seed of requests that bring none")
+    seed: int = setting(0, decides=True, help="seed of requests without one")
     num_threads: int | None = setting(
         None, at_least=1, help="CPU threads of the model; nothing = the cores of this process"
     )
@@ -105,7 +105,7 @@ class EngineConfig:
         _ = self.speculation  # checks it
 
     def for_streams(self, device: str) -> "EngineConfig":
-        """The settings for readers who watch tokens come: on a CPU no prompt delays them by more than a chunk."""
+        """The settings for streaming: on a CPU no prompt delays tokens by more than a chunk."""
         if self.long_prefill_token_threshold is not None or self.target_itl_ms is not None or device != "cpu":
             return self
         return replace(self, long_prefill_token_threshold=_CPU_CHUNK)
@@ -141,7 +141,7 @@ _REFUSED: tuple[tuple[Callable[[EngineConfig], object], str], ...] = (
     (lambda c: c.tenant_weights and c.scheduling_policy != "fair", "tenant_weights need scheduling_policy fair"),
     (
         lambda c: c.speculative_config is not None and (c.speculative_model, c.num_speculative_tokens) != (None, None),
-        "speculative_config says all; leave speculative_model and num_speculative_tokens out",
+        "speculative_config holds all of it; leave speculative_model and num_speculative_tokens out",
     ),
     (
         lambda c: c.num_speculative_tokens is not None and c.speculation is None,

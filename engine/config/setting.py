@@ -61,9 +61,9 @@ class Setting:
             return f"{self.name} {value!r} is not one of {', '.join(self.choices)}"
         if self.kind not in (bool, int, float) or self._is_number_within_bounds(value):
             return None
-        words = [f" {words} {bound}" for words, _, bound in self._bounds()]
+        bounds = [f" {relation} {bound}" for relation, _, bound in self._bounds()]
         hint = f" ({self.help})" if self.help else ""
-        return f"{self.name} must be {KIND_NAMES[self.kind]}{' and'.join(words)}, not {value!r}{hint}"
+        return f"{self.name} must be {KIND_NAMES[self.kind]}{' and'.join(bounds)}, not {value!r}{hint}"
 
     def _is_number_within_bounds(self, value: Any) -> bool:
         is_kind = type(value) is self.kind or (self.kind is float and type(value) is int)

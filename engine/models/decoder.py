@@ -1,4 +1,4 @@
-"""The one decoder: attention and MLP behind norms, over a paged cache. A family states only its difference.
+"""The one decoder: attention and MLP after norms, over a paged cache. A family states only its difference.
 
 Weights keep their checkpoint names; q, k and v become one matrix, gate and up another.
 """
@@ -53,14 +53,14 @@ class Decoder:
 
     partial_rotary: ClassVar[bool] = False  # whether some of a head, or all, may stay as it is
     names: ClassVar[Names] = Names()
-    qkv_bias: ClassVar[bool | None] = None  # None: as config.attention_bias says
+    qkv_bias: ClassVar[bool | None] = None  # None: as config.attention_bias
     o_bias: ClassVar[bool | None] = None
     ignored: ClassVar[tuple[str, ...]] = ("rotary_emb.inv_freq", "lm_head.weight")  # endings of what is not read
     qk_norm: ClassVar[bool] = False  # RMSNorm on each query and key head, before the rotation
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """config.json in Llama's words, what it leaves unsaid filled in as transformers does.
+        """config.json with Llama's keys, what it leaves out filled in as transformers does.
 
         Raises ConfigError for what would be silently wrong.
         """
@@ -131,7 +131,7 @@ class Decoder:
         return layer.mlp(x), residual
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Logits of hidden states [L, hidden_size], [L, vocab_size] float32: wide, so who calls says of how many."""
+        """Logits of hidden states [L, hidden_size], [L, vocab_size] float32: wide, so the caller chooses how many."""
         return ops.linear(hidden, self._lm_head).float()
 
     def _load_layer(self, index: int) -> Layer:

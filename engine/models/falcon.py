@@ -1,4 +1,4 @@
-"""Falcon (Almazrouei et al. 2023): attention and MLP side by side behind one norm (7B) or a norm each (40B)."""
+"""Falcon (Almazrouei et al. 2023): attention and MLP side by side after one norm (7B) or a norm each (40B)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -46,9 +46,9 @@ class FalconForCausalLM(LayerNormDecoder):
         }
 
     def _load(self) -> None:
-        words = self.config.hf_config
-        self._is_new = bool(words.get("new_decoder_architecture"))
-        self._is_parallel = self._is_new or bool(words.get("parallel_attn", True))
+        fields = self.config.hf_config
+        self._is_new = bool(fields.get("new_decoder_architecture"))
+        self._is_parallel = self._is_new or bool(fields.get("parallel_attn", True))
         super()._load()
 
     def _load_qkv(self, name: str) -> Any:

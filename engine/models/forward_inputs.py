@@ -12,12 +12,12 @@ Arrays = dict[str, Array]
 
 
 class Inputs(NamedTuple):
-    """One forward pass over T tokens of B rows, L of which logits are wanted of."""
+    """One forward pass over T tokens of B rows, L of which need logits."""
 
     token_ids: Tensor  # [T] int64
     positions: Tensor  # [T] int64
     slot_mapping: Tensor  # [T] int64, block · block_size + offset
     ragged: RaggedBatch
     # [L] int64, T-indices: of each row that samples its last known token and its drafts, then the tokens before those
-    # whose prompt logprobs are computed
+    # with prompt logprobs
     logits_indices: Tensor

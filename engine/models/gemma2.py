@@ -1,4 +1,4 @@
-"""Gemma 2 (Gemma Team 2024): norms before and behind each part, soft-caps, every other layer sees a window."""
+"""Gemma 2 (Gemma Team 2024): norms before and after each part, soft-caps, every other layer sees a window."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,7 +14,7 @@ from .decoder import Decoder, Layer
 from .forward_inputs import Inputs
 from .layers import Attention, Normed
 
-_UNSAID = {
+_DEFAULTS = {
     "tie_word_embeddings": True,
     "head_dim": 256,
     "max_position_embeddings": 8192,
@@ -31,17 +31,17 @@ class Gemma2ForCausalLM(Decoder):
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        words = super().normalize_config({**_UNSAID, **raw})
-        if words.get("use_bidirectional_attention"):
+        fields = super().normalize_config({**_DEFAULTS, **raw})
+        if fields.get("use_bidirectional_attention"):
             raise ConfigError("use_bidirectional_attention: tokens are generated one after the other here")
-        if not words.get("layer_types"):
+        if not fields.get("layer_types"):
             kinds = ("sliding_attention", "full_attention")
-            words["layer_types"] = [kinds[index % 2] for index in range(words["num_hidden_layers"])]
+            fields["layer_types"] = [kinds[index % 2] for index in range(fields["num_hidden_layers"])]
         for name in ("attn_logit_softcapping", "final_logit_softcapping"):
-            words[name] = 0.0 if words[name] is None else positive_number(words, name)
-        words["query_pre_attn_scalar"] = positive_number(words, "query_pre_attn_scalar")
-        words["hidden_act"] = words["hidden_activation"]
-        return words
+            fields[name] = 0.0 if fields[name] is None else positive_number(fields, name)
+        fields["query_pre_attn_scalar"] = positive_number(fields, "query_pre_attn_scalar")
+        fields["hidden_act"] = fields["hidden_activation"]
+        return fields
 
     def _load(self) -> None:
         super()._load()
@@ -61,8 +61,8 @@ class Gemma2ForCausalLM(Decoder):
         return 1.0 + super()._norm_weight(name, size).float()
 
     def _load_attention(self, index: int) -> Attention:
-        words = self.config.hf_config
-        scale, softcap = words["query_pre_attn_scalar"] ** -0.5, words["attn_logit_softcapping"]
+        fields = self.config.hf_config
+        scale, softcap = fields["query_pre_attn_scalar"] ** -0.5, fields["attn_logit_softcapping"]
         attention = super()._load_attention(index)
         return replace(attention, args=attention.args._replace(scale=scale, softcap=softcap))
 

@@ -6,7 +6,7 @@ from typing import Any
 from ..errors import ConfigError
 from .gemma2 import Gemma2ForCausalLM
 
-_UNSAID = {
+_DEFAULTS = {
     "max_position_embeddings": 131072,
     "attn_logit_softcapping": None,
     "final_logit_softcapping": None,
@@ -21,27 +21,27 @@ class Gemma3ForCausalLM(Gemma2ForCausalLM):
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        words = super().normalize_config({**_UNSAID, **raw, "layer_types": _layer_types({**_UNSAID, **raw})})
-        if words["attn_logit_softcapping"]:
+        fields = super().normalize_config({**_DEFAULTS, **raw, "layer_types": _layer_types({**_DEFAULTS, **raw})})
+        if fields["attn_logit_softcapping"]:
             raise ConfigError("attn_logit_softcapping: transformers ignores it in Gemma 3; set it to null if you may")
-        ropes = words.get("rope_parameters") or {}
-        words["rope_parameters"] = {
+        ropes = fields.get("rope_parameters") or {}
+        fields["rope_parameters"] = {
             "full_attention": {
-                "rope_theta": words.get("rope_theta") or 1e6,
+                "rope_theta": fields.get("rope_theta") or 1e6,
                 **(ropes.get("full_attention") or {}),
-                **(words.get("rope_scaling") or {}),
+                **(fields.get("rope_scaling") or {}),
             },
             "sliding_attention": {
-                "rope_theta": words.get("rope_local_base_freq") or 1e4,
+                "rope_theta": fields.get("rope_local_base_freq") or 1e4,
                 **(ropes.get("sliding_attention") or {}),
             },
         }
-        return {**words, "rope_scaling": None}
+        return {**fields, "rope_scaling": None}
 
 
-def _layer_types(words: Mapping[str, Any]) -> list[str]:
-    if words.get("layer_types"):
-        return list(words["layer_types"])
-    every = int(words["sliding_window_pattern"])
-    layers = range(1, words["num_hidden_layers"] + 1)
+def _layer_types(fields: Mapping[str, Any]) -> list[str]:
+    if fields.get("layer_types"):
+        return list(fields["layer_types"])
+    every = int(fields["sliding_window_pattern"])
+    layers = range(1, fields["num_hidden_layers"] + 1)
     return ["sliding_attention" if layer % every else "full_attention" for layer in layers]

@@ -14,7 +14,7 @@ from .layers import Attention
 
 
 class GPT2LMHeadModel(LayerNormDecoder):
-    """Biases everywhere; q, k and v stand in one matrix."""
+    """Biases everywhere; q, k and v are one matrix."""
 
     partial_rotary = True
     names = Names(
@@ -57,10 +57,10 @@ class GPT2LMHeadModel(LayerNormDecoder):
         return self._linear([(f"{name}.c_attn", 3 * hidden)], hidden, bias=True)
 
     def _load_attention(self, index: int) -> Attention:
-        words = self.config.hf_config
+        fields = self.config.hf_config
         attention = super()._load_attention(index)
-        scale = attention.args.scale if words.get("scale_attn_weights", True) else 1.0
-        if words.get("scale_attn_by_inverse_layer_idx"):
+        scale = attention.args.scale if fields.get("scale_attn_weights", True) else 1.0
+        if fields.get("scale_attn_by_inverse_layer_idx"):
             scale /= index + 1
         return replace(attention, args=attention.args._replace(scale=scale))
 

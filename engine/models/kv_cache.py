@@ -12,7 +12,7 @@ from ..config import EngineConfig
 from ..errors import ConfigError
 from .config import ModelConfig
 
-# Share of the free memory that a CPU server takes for its cache when nobody says how much.
+# Share of the free memory that a CPU server takes for its cache by default.
 _CPU_MEMORY_SHARE = 0.25
 
 BlockPairs = list[tuple[int, int]]
@@ -50,7 +50,7 @@ class KVCache:
             block_bytes = block_size * model.kv_bytes_per_token(dtype.itemsize)
             raise ConfigError(
                 f"KV cache: {num_blocks} blocks and {num_host_blocks} on the host, of {block_bytes} bytes each, "
-                "cannot be had; set --kv-cache-memory-bytes or --swap-space lower"
+                "cannot be allocated; set --kv-cache-memory-bytes or --swap-space lower"
             ) from exc
 
     def copy_blocks(self, *, swap_out: BlockPairs, swap_in: BlockPairs, copies: BlockPairs) -> None:

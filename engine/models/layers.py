@@ -14,13 +14,12 @@ Activation = Callable[[Tensor], Tensor]
 
 
 class Norm(Protocol):
-    """A normalisation of [T, H], alone or behind the addition to the residual stream."""
+    """A normalisation of [T, H], alone or after the addition to the residual stream."""
 
     def __call__(self, x: Tensor) -> Tensor: ...
 
     def add(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
         """(norm(x + residual), x + residual); a residual of None adds nothing. `residual` may be overwritten."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Llama 1 to 3 (Touvron et al. 2023, Dubey et al. 2024): the decoder as it stands."""
+"""Llama 1 to 3 (Touvron et al. 2023, Dubey et al. 2024): the decoder as it is."""
 
 from collections.abc import Mapping
 from typing import Any

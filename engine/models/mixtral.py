@@ -5,7 +5,7 @@ from typing import Any
 
 from .moe import SparseDecoder
 
-_UNSAID = {
+_DEFAULTS = {
     "num_local_experts": 8,
     "num_experts_per_tok": 2,
     "intermediate_size": 14336,
@@ -23,6 +23,6 @@ class MixtralForCausalLM(SparseDecoder):
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        words = {**_UNSAID, **raw}
-        size = words["intermediate_size"]
-        return super().normalize_config({**words, "moe_intermediate_size": size, "norm_topk_prob": True})
+        fields = {**_DEFAULTS, **raw}
+        size = fields["intermediate_size"]
+        return super().normalize_config({**fields, "moe_intermediate_size": size, "norm_topk_prob": True})

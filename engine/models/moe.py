@@ -28,18 +28,18 @@ class ExpertsConfig:
     layers: frozenset[int]  # the others have a plain MLP
 
     @classmethod
-    def from_words(cls, words: Mapping[str, Any]) -> "ExpertsConfig":
+    def from_fields(cls, fields: Mapping[str, Any]) -> "ExpertsConfig":
         """Raises ConfigError."""
-        num_experts, num_chosen = positive_int(words, "num_experts"), positive_int(words, "num_experts_per_tok")
+        num_experts, num_chosen = positive_int(fields, "num_experts"), positive_int(fields, "num_experts_per_tok")
         if num_chosen > num_experts:
             raise ConfigError(f"num_experts_per_tok {num_chosen} is more than the {num_experts} experts there are")
-        step, plain = positive_int(words, "decoder_sparse_step", 1), words.get("mlp_only_layers") or ()
-        layers = range(positive_int(words, "num_hidden_layers"))
+        step, plain = positive_int(fields, "decoder_sparse_step", 1), fields.get("mlp_only_layers") or ()
+        layers = range(positive_int(fields, "num_hidden_layers"))
         return cls(
             num_experts=num_experts,
             num_experts_per_tok=num_chosen,
-            intermediate_size=positive_int(words, "moe_intermediate_size"),
-            norm_topk_prob=bool(words["norm_topk_prob"]),
+            intermediate_size=positive_int(fields, "moe_intermediate_size"),
+            norm_topk_prob=bool(fields["norm_topk_prob"]),
             layers=frozenset(layer for layer in layers if layer not in plain and (layer + 1) % step == 0),
         )
 
@@ -59,19 +59,19 @@ class SparseMLP:
 
 
 class SparseDecoder(Decoder):
-    """A decoder with experts. A family's normalize_config has the fields of ExpertsConfig in Qwen's words."""
+    """A decoder with experts. A family's normalize_config has the fields of ExpertsConfig under Qwen's keys."""
 
     sparse_block: ClassVar[str] = "mlp"  # the mixture's name within its layer
     expert_names: ClassVar[tuple[str, str, str]] = ("gate_proj", "up_proj", "down_proj")
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        words = super().normalize_config(raw)
-        if words.get("hidden_act", "silu") not in ("silu", "swish"):
-            raise ConfigError(f"hidden_act {words['hidden_act']!r} is not known for experts; known: silu")
+        fields = super().normalize_config(raw)
+        if fields.get("hidden_act", "silu") not in ("silu", "swish"):
+            raise ConfigError(f"hidden_act {fields['hidden_act']!r} is not known for experts; known: silu")
         # transformers 5 writes num_local_experts for all families.
-        words["num_experts"] = words.get("num_local_experts") or words.get("num_experts")
-        return {**words, "experts": ExpertsConfig.from_words(words)}
+        fields["num_experts"] = fields.get("num_local_experts") or fields.get("num_experts")
+        return {**fields, "experts": ExpertsConfig.from_fields(fields)}
 
     def _load(self) -> None:
         if self._weight_bits != 16:

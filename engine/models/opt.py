@@ -1,4 +1,4 @@
-"""OPT (Zhang et al. 2022): learned positions from the third row on, ReLU; the 350m normalises behind each part."""
+"""OPT (Zhang et al. 2022): learned positions from the third row on, ReLU; the 350m normalises after each part."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -59,11 +59,11 @@ class OPTForCausalLM(LayerNormDecoder):
             self._project_out = self._linear([(f"{name}_out", narrow)], config.hidden_size, bias=False)
 
     def _load_norm(self, name: str) -> Norm:
-        words, config = self.config.hf_config, self.config
+        fields, config = self.config.hf_config, self.config
         is_last = name == f"{self._prefix}{self.names.norm}"
-        if is_last and (not self._is_pre_norm or words.get("_remove_final_layer_norm")):
+        if is_last and (not self._is_pre_norm or fields.get("_remove_final_layer_norm")):
             return NoNorm()
-        if not words["layer_norm_elementwise_affine"]:
+        if not fields["layer_norm_elementwise_affine"]:
             ones = torch.ones(config.hidden_size, dtype=self._embed_tokens.dtype, device=self._device)
             return LayerNorm(ones, None, config.norm_eps)
         return super()._load_norm(name)

@@ -14,18 +14,18 @@ from .layers import GATED_ACTIVATIONS, MLP, activation
 
 
 class Phi3ForCausalLM(Decoder):
-    """The matrices stand stacked in the checkpoint."""
+    """The matrices are stacked in the checkpoint."""
 
     partial_rotary = True
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        words = super().normalize_config({"original_max_position_embeddings": 4096, "rms_norm_eps": 1e-5, **raw})
-        scaling = dict(words.get("rope_scaling") or words.get("rope_parameters") or {})
+        fields = super().normalize_config({"original_max_position_embeddings": 4096, "rms_norm_eps": 1e-5, **raw})
+        scaling = dict(fields.get("rope_scaling") or fields.get("rope_parameters") or {})
         # Names that the first checkpoints had for longrope.
         if (scaling.get("rope_type") or scaling.get("type")) in ("su", "yarn"):
-            words["rope_scaling"] = {**scaling, "rope_type": "longrope"}
-        return words
+            fields["rope_scaling"] = {**scaling, "rope_type": "longrope"}
+        return fields
 
     def _load_qkv(self, name: str) -> Any:
         config = self.config

@@ -14,11 +14,11 @@ class Qwen2ForCausalLM(Decoder):
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        words = super().normalize_config({"sliding_window": 4096, "max_window_layers": 28, **raw})
-        if not words.get("use_sliding_window"):
-            return {**words, "sliding_window": None, "layer_types": None}
-        if words["sliding_window"] and not words.get("layer_types"):
-            first = int(words["max_window_layers"])
-            kinds = ["full_attention" if i < first else "sliding_attention" for i in range(words["num_hidden_layers"])]
-            words["layer_types"] = kinds
-        return words
+        fields = super().normalize_config({"sliding_window": 4096, "max_window_layers": 28, **raw})
+        if not fields.get("use_sliding_window"):
+            return {**fields, "sliding_window": None, "layer_types": None}
+        if fields["sliding_window"] and not fields.get("layer_types"):
+            first = int(fields["max_window_layers"])
+            kinds = ["full_attention" if i < first else "sliding_attention" for i in range(fields["num_hidden_layers"])]
+            fields["layer_types"] = kinds
+        return fields

@@ -1,4 +1,4 @@
-"""Qwen3-MoE (Yang et al. 2025): a Qwen3 with mixtures of experts in the layers that the config says.
+"""Qwen3-MoE (Yang et al. 2025): a Qwen3 with mixtures of experts in the layers that the config names.
 
 transformers rounds the experts' weights to the model's dtype; here they stay float32, as Mixtral's do there.
 """
@@ -8,7 +8,7 @@ from typing import Any
 
 from .moe import SparseDecoder
 
-_UNSAID = {
+_DEFAULTS = {
     "num_experts": 128,
     "num_experts_per_tok": 8,
     "moe_intermediate_size": 768,
@@ -25,7 +25,7 @@ class Qwen3MoeForCausalLM(SparseDecoder):
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
-        words = {**_UNSAID, **raw, "layer_types": None}
-        if not words.get("use_sliding_window"):
-            words["sliding_window"] = None
-        return super().normalize_config(words)
+        fields = {**_DEFAULTS, **raw, "layer_types": None}
+        if not fields.get("use_sliding_window"):
+            fields["sliding_window"] = None
+        return super().normalize_config(fields)

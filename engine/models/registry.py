@@ -1,4 +1,4 @@
-"""Which class serves which architecture name, and what the README says of it. A family is imported when it is used.
+"""Which class serves which architecture name, and its row of the README's table. A family is imported when it is used.
 
 `python -m splitfuse.engine.models.registry` prints the README's table.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Family(NamedTuple):
-    """Where a class stands, and a row of the README's table."""
+    """Where a class is, and a row of the README's table."""
 
     module: str
     name: str
@@ -30,7 +30,9 @@ MODELS = {
     "Gemma2ForCausalLM": Family(".gemma2", "Gemma 2", "google/gemma-2-2b-it", "soft-caps, windows in turn"),
     "Gemma3ForCausalLM": Family(".gemma3", "Gemma 3", "google/gemma-3-1b-it", "text models"),
     "GPT2LMHeadModel": Family(".gpt2", "GPT-2", "openai-community/gpt2", ""),
-    "LlamaForCausalLM": Family(".llama", "Llama 1 to 3", "meta-llama/Llama-3.1-8B", "and its likes: SmolLM2, Falcon 3"),
+    "LlamaForCausalLM": Family(
+        ".llama", "Llama 1 to 3", "meta-llama/Llama-3.1-8B", "and similar models: SmolLM2, Falcon 3"
+    ),
     "MistralForCausalLM": Family(".mistral", "Mistral", "mistralai/Mistral-7B-v0.3", "with or without window"),
     "MixtralForCausalLM": Family(".mixtral", "Mixtral", "mistralai/Mixtral-8x7B-v0.1", "mixture of experts"),
     "OPTForCausalLM": Family(".opt", "OPT", "facebook/opt-125m", "pre- and post-norm; convert `.bin` files first"),

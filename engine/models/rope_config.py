@@ -20,27 +20,27 @@ class RopeConfig:
     scaling: dict[str, Any] = field(default_factory=dict)  # {} or {"rope_type": …} with all that this type needs
 
     @classmethod
-    def of_layers(cls, words: Mapping[str, Any], *, layer_type: str, head_dim: int) -> "RopeConfig":
-        """For layers of one type. `words` is config.json; its rope_parameters may be nested by layer type (Gemma 3).
+    def of_layers(cls, fields: Mapping[str, Any], *, layer_type: str, head_dim: int) -> "RopeConfig":
+        """For layers of one type. `fields` is config.json; its rope_parameters may be nested by layer type (Gemma 3).
 
         Raises ConfigError.
         """
-        parameters = words.get("rope_scaling") or words.get("rope_parameters") or {}
+        parameters = fields.get("rope_scaling") or fields.get("rope_parameters") or {}
         if layer_type in parameters:
             parameters = parameters[layer_type] or {}
-        theta = positive_number(parameters, "rope_theta", positive_number(words, "rope_theta", 10000.0))
+        theta = positive_number(parameters, "rope_theta", positive_number(fields, "rope_theta", 10000.0))
         if theta <= 1.0:
             raise ConfigError(f"rope_theta must be above 1, not {theta}")
-        share = parameters.get("partial_rotary_factor", words.get("partial_rotary_factor", 1.0))
+        share = parameters.get("partial_rotary_factor", fields.get("partial_rotary_factor", 1.0))
         rotary_dim = int(head_dim * share)
         if rotary_dim % 2 or not 0 <= rotary_dim <= head_dim:
             raise ConfigError(
                 f"{rotary_dim} of head_dim {head_dim} cannot turn: rotary embedding turns pairs, no odd one"
             )
-        return cls(theta=theta, rotary_dim=rotary_dim, scaling=_scaling(parameters, words, rotary_dim))
+        return cls(theta=theta, rotary_dim=rotary_dim, scaling=_scaling(parameters, fields, rotary_dim))
 
 
-def _scaling(parameters: Mapping[str, Any], words: Mapping[str, Any], rotary_dim: int) -> dict[str, Any]:
+def _scaling(parameters: Mapping[str, Any], fields: Mapping[str, Any], rotary_dim: int) -> dict[str, Any]:
     kind = parameters.get("rope_type") or parameters.get("type") or "default"
     if kind not in ROPE_TYPES:
         raise ConfigError(f"rope type {kind!r} is not known; known: {', '.join(ROPE_TYPES)}")
@@ -49,10 +49,10 @@ def _scaling(parameters: Mapping[str, Any], words: Mapping[str, Any], rotary_dim
         return {}
     if kind == "linear":
         return {"rope_type": kind, "factor": positive_number(parameters, "factor")}
-    longest = positive_int(words, "max_position_embeddings")
+    longest = positive_int(fields, "max_position_embeddings")
     trained = positive_number(parameters, "original_max_position_embeddings", float(longest))
     # Phi-3 writes it beside the rope settings, and that counts first.
-    trained = positive_number(words, "original_max_position_embeddings", trained)
+    trained = positive_number(fields, "original_max_position_embeddings", trained)
     numbers = {"rope_type": kind, "original_max_position_embeddings": trained}
     if kind == "llama3":
         return numbers | {n: positive_number(parameters, n) for n in ("factor", "low_freq_factor", "high_freq_factor")}

@@ -1,8 +1,8 @@
-"""WeightReader: tensors of safetensors files on their way to a device, read by threads ahead of who takes them.
+"""WeightReader: tensors of safetensors files on their way to a device, read by threads before they are taken.
 
-A thread reads a tensor piece by piece into one of its two pinned buffers, while the device copies the other one. Copies
-are given to the stream on which the tensors are used, so nobody waits for them, and a piece of memory that was let go
-of is not written before those who read it have done so. A tensor is held until it is taken, and no longer.
+A thread reads a tensor chunk by chunk into one of its two pinned buffers, while the device copies the other one. Copies
+are given to the stream on which the tensors are used, so no thread waits for them, and freed memory
+is not written before it has been read. A tensor is held until it is taken, and no longer.
 
 File format: 8 bytes of little-endian header length, a JSON header of {name: dtype, shape, data_offsets}, the bytes
 (https://github.com/huggingface/safetensors#format).
@@ -22,16 +22,16 @@ from torch import Tensor
 from ..device import Event, Stream
 from ..errors import ConfigError
 
-# Reads under way together; a fast disk wants several, and so does the kernel's copy out of its cache (3 GB/s a thread).
+# Reads in flight together; a fast disk needs several, and so does the kernel's copy out of its cache (3 GB/s a thread).
 NUM_THREADS = 8
-PIECE_BYTES = 16 * 2**20
+CHUNK_BYTES = 16 * 2**20
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 @dataclass(frozen=True, slots=True)
-class TensorPlace:
-    """Where a tensor stands in a file."""
+class TensorEntry:
+    """Where a tensor is in a file."""
 
     path: Path
     name: str
@@ -41,7 +41,7 @@ class TensorPlace:
     num_bytes: int
 
 
-def tensor_places(path: Path) -> Iterator[TensorPlace]:
+def tensor_entries(path: Path) -> Iterator[TensorEntry]:
     """The floating point tensors of a file, in the order of their bytes. Raises ConfigError if it is not whole."""
     try:
         with path.open("rb") as file:
@@ -51,25 +51,25 @@ def tensor_places(path: Path) -> Iterator[TensorPlace]:
             header = json.loads(file.read(header_bytes))
             size = os.fstat(file.fileno()).st_size - 8 - header_bytes
         header.pop("__metadata__", None)
-        entries = sorted(header.items(), key=lambda item: item[1]["data_offsets"])
-        for name, entry in entries:
-            begin, end = entry["data_offsets"]
+        headers = sorted(header.items(), key=lambda item: item[1]["data_offsets"])
+        for name, fields in headers:
+            begin, end = fields["data_offsets"]
             if not 0 <= begin <= end <= size:
                 raise ValueError(f"{name} ends at byte {end} of {size}")
-            dtype = _DTYPES.get(entry["dtype"])
+            dtype = _DTYPES.get(fields["dtype"])
             if dtype is not None:
-                place = TensorPlace(path, name, dtype, tuple(entry["shape"]), 8 + header_bytes + begin, end - begin)
-                if torch.Size(place.shape).numel() * dtype.itemsize != place.num_bytes:
-                    raise ValueError(f"{name} has {place.num_bytes} bytes and shape {list(place.shape)}")
-                yield place
+                entry = TensorEntry(path, name, dtype, tuple(fields["shape"]), 8 + header_bytes + begin, end - begin)
+                if torch.Size(entry.shape).numel() * dtype.itemsize != entry.num_bytes:
+                    raise ValueError(f"{name} has {entry.num_bytes} bytes and shape {list(entry.shape)}")
+                yield entry
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
         raise ConfigError(f"{path} is not a whole safetensors file ({exc}); fetch the file again") from exc
 
 
 @dataclass(slots=True)
 class _Buffer:
-    memory: Tensor  # [PIECE_BYTES] uint8, pinned where the device is a GPU
-    event: Event | None = field(default=None)  # behind the copy out of it
+    memory: Tensor  # [CHUNK_BYTES] uint8, pinned where the device is a GPU
+    event: Event | None = field(default=None)  # after the copy out of it
 
 
 class WeightReader:
@@ -77,18 +77,18 @@ class WeightReader:
 
     def __init__(
         self,
-        places: Sequence[TensorPlace],
+        entries: Sequence[TensorEntry],
         *,
         device: torch.device,
         stream: Stream,
         num_threads: int = NUM_THREADS,
-        piece_bytes: int = PIECE_BYTES,
+        chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         self._device = device
         self._stream = stream
-        self._piece_bytes = piece_bytes
-        self._tensors: dict[str, Future[Tensor]] = {place.name: Future() for place in places}
-        self._left = iter([(place, self._tensors[place.name]) for place in places])
+        self._chunk_bytes = chunk_bytes
+        self._tensors: dict[str, Future[Tensor]] = {entry.name: Future() for entry in entries}
+        self._left = iter([(entry, self._tensors[entry.name]) for entry in entries])
         self._lock = threading.Lock()
         self._is_closed = False
         self._threads = [
@@ -99,7 +99,7 @@ class WeightReader:
             thread.start()
 
     def has(self, name: str) -> bool:
-        """Whether this tensor is on its way and nobody has taken it."""
+        """Whether this tensor is on its way and has not been taken."""
         return name in self._tensors
 
     def take(self, name: str) -> Tensor:
@@ -107,7 +107,7 @@ class WeightReader:
         return self._tensors.pop(name).result()
 
     def close(self) -> None:
-        """Stop reading and let go of everything."""
+        """Stop reading and free everything."""
         self._is_closed = True
         for thread in self._threads:
             thread.join()
@@ -117,39 +117,39 @@ class WeightReader:
         pinned = self._device.type == "cuda"
         if self._device.index is not None:
             torch.cuda.set_device(self._device)
-        buffers = [_Buffer(torch.empty(self._piece_bytes, dtype=torch.uint8, pin_memory=pinned)) for _ in range(2)]
+        buffers = [_Buffer(torch.empty(self._chunk_bytes, dtype=torch.uint8, pin_memory=pinned)) for _ in range(2)]
         while not self._is_closed:
             with self._lock:
-                place, future = next(self._left, (None, None))
-            if place is None or future is None:
+                entry, future = next(self._left, (None, None))
+            if entry is None or future is None:
                 return
             try:
-                future.set_result(self._read(place, buffers))
-            except Exception as exc:  # whoever takes it is told
+                future.set_result(self._read(entry, buffers))
+            except Exception as exc:  # `take` raises it
                 future.set_exception(exc)
 
-    def _read(self, place: TensorPlace, buffers: list[_Buffer]) -> Tensor:
-        whole = torch.empty(place.num_bytes, dtype=torch.uint8, device=self._device)
-        with place.path.open("rb", buffering=0) as file:
-            for begin in range(0, place.num_bytes, self._piece_bytes):
+    def _read(self, entry: TensorEntry, buffers: list[_Buffer]) -> Tensor:
+        whole = torch.empty(entry.num_bytes, dtype=torch.uint8, device=self._device)
+        with entry.path.open("rb", buffering=0) as file:
+            for begin in range(0, entry.num_bytes, self._chunk_bytes):
                 if self._is_closed:
                     raise ValueError("reading was stopped")
                 buffers.reverse()
-                piece = whole[begin : begin + self._piece_bytes]
-                self._read_piece(file.fileno(), place.offset + begin, piece, buffers[0])
-        return whole.view(place.dtype).view(place.shape)
+                chunk = whole[begin : begin + self._chunk_bytes]
+                self._read_chunk(file.fileno(), entry.offset + begin, chunk, buffers[0])
+        return whole.view(entry.dtype).view(entry.shape)
 
-    def _read_piece(self, file: int, offset: int, piece: Tensor, buffer: _Buffer) -> None:
+    def _read_chunk(self, file: int, offset: int, chunk: Tensor, buffer: _Buffer) -> None:
         if buffer.event is not None:
             buffer.event.wait()
-        memory = buffer.memory[: len(piece)].numpy().data
+        memory = buffer.memory[: len(chunk)].numpy().data
         done = 0
-        while done < len(piece):
+        while done < len(chunk):
             count = os.preadv(file, [memory[done:]], offset + done)
             if not count:
-                raise ValueError(f"the file ends {len(piece) - done} bytes early")
+                raise ValueError(f"the file ends {len(chunk) - done} bytes early")
             done += count
-        self._stream.run(lambda: _copy(piece, buffer.memory[: len(piece)]))
+        self._stream.run(lambda: _copy(chunk, buffer.memory[: len(chunk)]))
         buffer.event = self._stream.record()
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..device import stream_of
 from ..errors import ConfigError
 from .checkpoint import read_json
-from .weight_reader import WeightReader, tensor_places
+from .weight_reader import WeightReader, tensor_entries
 
 INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
@@ -28,15 +28,12 @@ class WeightSource(Protocol):
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """The tensor of this name, in the model's dtype. Raises ConfigError if it is missing or of another shape."""
-        ...
 
     def has(self, name: str) -> bool:
-        """Whether there is a tensor of this name: some weights are spelled in two ways."""
-        ...
+        """Whether there is a tensor of this name: some weights have two names."""
 
     def unread(self) -> list[str]:
-        """Names that nobody took."""
-        ...
+        """Names that have not been taken."""
 
 
 class SafetensorsSource:
@@ -60,10 +57,10 @@ class SafetensorsSource:
         """Of what the index names, which need not be all that the files hold."""
         files = dict.fromkeys(self._file_of_name.values())
         for path in files:
-            self._open(path)  # checks what tensor_places does not
-        found = (place for path in files for place in tensor_places(path))
-        places = [place for place in found if self._file_of_name.get(place.name) == place.path]
-        return WeightReader(places, device=device, stream=stream_of(device))
+            self._open(path)  # checks what tensor_entries does not
+        found = (entry for path in files for entry in tensor_entries(path))
+        entries = [entry for entry in found if self._file_of_name.get(entry.name) == entry.path]
+        return WeightReader(entries, device=device, stream=stream_of(device))
 
     def close(self) -> None:
         """Let go of the files."""
@@ -83,7 +80,7 @@ class SafetensorsSource:
             raise ConfigError(f"{path}: tensor {name!r} cannot be read ({exc}); fetch the file again") from exc
         if tuple(tensor.shape) != shape:
             raise ConfigError(
-                f"{path}: {name} has shape {list(tensor.shape)}, but config.json says {list(shape)}; "
+                f"{path}: {name} has shape {list(tensor.shape)}, but config.json needs {list(shape)}; "
                 "the files do not belong together"
             )
         if not tensor.is_floating_point() or tensor.dtype.itemsize < 2:
@@ -143,7 +140,7 @@ class DummySource:
     """Seeded random weights for measuring without a checkpoint: normal, 0.02 wide; norms are ones, biases zeros."""
 
     def __init__(self, *, dtype: torch.dtype, seed: int, device: torch.device | None = None) -> None:
-        """Drawn on `device`: a GPU draws 16 GB in a moment, a CPU in a minute, and not the same numbers."""
+        """Made on `device`: a GPU makes 16 GB in a moment, a CPU in a minute, and not the same numbers."""
         self._dtype = dtype
         self._seed = seed
         self._device = device or torch.device("cpu")

@@ -1,7 +1,7 @@
 """AsyncRunner: gives steps to the device without waiting for it. The tokens that a step samples stay there and feed
 the next one; the host sees them later.
 
-    host    stage N+1 . . . . . . . . . . . . . . . read N's tokens
+    host    write N+1 . . . . . . . . . . . . . . . read N's tokens
     device  |---- N: forward, sample ----|copy out|copy in|---- N+1: fill in N's tokens, forward, sample ----|
 
 No step may wait for the device on its way: no .item(), no boolean index, no copy from or to memory that is not pinned.
@@ -22,22 +22,22 @@ from ..request import Request
 from ..sampling.sampler import NOT_FINITE, NOT_FINITE_TOKEN, sample_token_ids, sampling_arrays
 from ..scheduler.block_allocator import num_blocks_for
 from .batch_arrays import Bounds, as_inputs, input_arrays, unknown_sources
-from .cuda_graphs import DecodeGraphs, Recorder, pad
-from .transfer import Slot, Staging, layout_of, num_bytes
+from .cuda_graphs import DecodeGraphs, GraphCapturer, pad
+from .transfer import HostBuffer, TransferBuffers, layout_of, num_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class PendingTokens:
     """A step's tokens on their way to the host."""
 
-    slot: Slot
+    host: HostBuffer
     event: Event
     needs_sampling: list[bool]  # of each row
 
     def wait(self) -> list[RowOutput]:
         """One output per row. Raises what went wrong on the device."""
         self.event.wait()
-        token_ids = iter(self.slot.tokens[: sum(self.needs_sampling)].tolist())
+        token_ids = iter(self.host.tokens[: sum(self.needs_sampling)].tolist())
         return [_output(next(token_ids)) if needs_sampling else NO_OUTPUT for needs_sampling in self.needs_sampling]
 
 
@@ -46,7 +46,7 @@ def _output(token_id: int) -> RowOutput:
 
 
 class AsyncRunner:
-    """Launches steps of one model over one cache. Batches that need the host are not for it."""
+    """Launches steps of one model over one cache. Not for batches that need the host."""
 
     def __init__(
         self,
@@ -63,29 +63,31 @@ class AsyncRunner:
         self._model = model
         self._cache = cache
         self._stream = stream
-        self._tokens = torch.zeros(max_num_seqs, dtype=torch.int64, device=device)  # of the last step, by sample index
-        self._sample_indices: dict[Request, int] = {}  # in it
+        self._tokens = torch.zeros(max_num_seqs, dtype=torch.int64, device=device)  # the last step's, by sample index
+        self._sample_indices: dict[Request, int] = {}
         self._table_width = num_blocks_for(max_model_len, cache.block_size)
         largest = _largest_arrays(max_num_tokens, max_num_seqs, self._table_width)
-        self.staging = Staging(num_bytes(layout_of(largest)), max_num_seqs, device=device, stream=stream)
+        self.buffers = TransferBuffers(num_bytes(layout_of(largest)), max_num_seqs, device=device, stream=stream)
         self._max_model_len = max_model_len
         self._graphs: DecodeGraphs | None = None
 
-    def use_graphs(self, recorder: Recorder, *, sizes: tuple[int, ...], hidden_size: int, dtype: torch.dtype) -> None:
-        """From now on decode batches of up to sizes[0] rows are recorded with this and replayed."""
+    def use_graphs(
+        self, capturer: GraphCapturer, *, sizes: tuple[int, ...], hidden_size: int, dtype: torch.dtype
+    ) -> None:
+        """From now on decode batches of up to sizes[0] rows are captured with this and replayed."""
         device = self._tokens.device
         self._graphs = DecodeGraphs(
             self._forward,
-            recorder,
+            capturer,
             sizes=sizes,
-            buffer=self.staging.buffer,
+            buffer=self.buffers.device_buffer,
             hidden=torch.zeros((sizes[0], hidden_size), dtype=dtype, device=device),
             tables=torch.zeros((sizes[0], self._table_width), dtype=torch.int32, device=device),
             max_model_len=self._max_model_len,
         )
 
     def move(self, moves: Moves) -> None:
-        """Have blocks copied. Waits for the device where the host's memory is at the other end."""
+        """Have blocks copied. Waits for the device where one end is memory of the host."""
         self._stream.run(lambda: self._move(moves))
 
     @torch.inference_mode()
@@ -93,21 +95,21 @@ class AsyncRunner:
         self._cache.copy_blocks(**moves._asdict())
 
     def launch(self, batch: Batch) -> PendingTokens:
-        """Have the step computed. Its tokens come with the event of what is given back."""
-        slot = self.staging.take()
+        """Have the step computed. Its tokens come with the returned event."""
+        host = self.buffers.acquire()
         rows = [row for row in batch.rows if row.needs_sampling]
         arrays, bounds = input_arrays(batch, block_size=self._cache.block_size)
         arrays = {"sources": unknown_sources(batch, self._sample_indices), **arrays}
         size = self._graph_size(batch, num_sampling=len(rows))
         if size is not None:
             arrays = pad(arrays, size)
-        fields = self.staging.send(slot, {**arrays, **sampling_arrays([(row.request, row.end) for row in rows])})
+        fields = self.buffers.send(host, {**arrays, **sampling_arrays([(row.request, row.end) for row in rows])})
         tokens = self._tokens[: len(rows)]
         self._stream.run(lambda: self._compute(fields, bounds, tokens, size))
-        self.staging.receive(slot, tokens)
+        self.buffers.receive(host, tokens)
         self._sample_indices = {row.request: index for index, row in enumerate(rows)}
-        assert slot.event is not None
-        return PendingTokens(slot, slot.event, [row.needs_sampling for row in batch.rows])
+        assert host.event is not None
+        return PendingTokens(host, host.event, [row.needs_sampling for row in batch.rows])
 
     @torch.inference_mode()
     def _compute(self, fields: dict[str, Tensor], bounds: Bounds, tokens: Tensor, size: int | None) -> None:
@@ -124,7 +126,7 @@ class AsyncRunner:
         return self._model.forward(inputs, self._cache)  # type: ignore[no-any-return]
 
     def _fill_in(self, token_ids: Tensor, sources: Tensor) -> None:
-        """Put the last step's tokens where rows wait for them. A failed row has no token; what follows is dropped."""
+        """Put the last step's tokens where they were not known. A failed row has no token; what follows is dropped."""
         own = token_ids[: len(sources)]
         sampled = self._tokens.index_select(0, sources.clamp_min(0)).clamp_min_(0)
         own.copy_(torch.where(sources >= 0, sampled, own))
@@ -132,22 +134,22 @@ class AsyncRunner:
     # Graphs.
 
     def _graph_size(self, batch: Batch, *, num_sampling: int) -> int | None:
-        """The size of the graph that serves this batch, if one has been recorded."""
+        """The size of the graph that serves this batch, if one has been captured."""
         graphs = self._graphs
         if graphs is None or num_sampling < len(batch.rows) or batch.num_tokens > len(batch.rows):
             return None
         size = graphs.size_for(len(batch.rows))
         if size is None or graphs.has(size):
             return size
-        due = graphs.miss(size)
+        due = graphs.next_after_eager(size)
         if due is not None:
-            self._record(due)
+            self._capture(due)
         return size if graphs.has(size) else None
 
-    def _record(self, size: int) -> None:
+    def _capture(self, size: int) -> None:
         graphs = self._graphs
         assert graphs is not None
-        self._stream.run(torch.inference_mode()(lambda: graphs.record(size)))
+        self._stream.run(torch.inference_mode()(lambda: graphs.capture(size)))
 
     @property
     def has_idle_work(self) -> bool:
@@ -158,7 +160,7 @@ class AsyncRunner:
         """A part of it: about as much as a step or two."""
         size = None if self._graphs is None else self._graphs.next_idle()
         if size is not None:
-            self._record(size)
+            self._capture(size)
 
 
 def _largest_arrays(max_num_tokens: int, max_num_seqs: int, table_width: int) -> Arrays:

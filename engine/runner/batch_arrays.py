@@ -77,7 +77,7 @@ def _slot_mapping(block_tables: Array, row_of_token: Array, positions: Array, bl
 
 
 def _logits_indices(rows: Sequence[BatchRow], query_start_loc: Array) -> Array:
-    """Of each row that samples its last known token and its drafts; behind all of these, those for prompt logprobs."""
+    """Of each row that samples its last known token and its drafts; after all of these, those for prompt logprobs."""
     sampling = [index for index, row in enumerate(rows) if row.needs_sampling]
     indices = query_start_loc[1:][sampling].astype(np.int64) - 1
     num_drafts = np.array([rows[index].num_drafts for index in sampling], dtype=np.int64)

@@ -1,8 +1,8 @@
-"""DecodeGraphs: forward passes of decode batches, recorded once and replayed without the host's work per kernel.
+"""DecodeGraphs: forward passes of decode batches, captured once and replayed without the host's work per kernel.
 
-A graph is recorded for a number of rows; a smaller batch is padded with rows that have no tokens in the cache (length
-0) and write none (slot -1). It reads the step's numbers where Staging puts them and block tables of full width, so one
-graph serves any length. What is recorded and replayed with stands behind `Recorder`.
+A graph is captured for a number of rows; a smaller batch is padded with rows that have no tokens in the cache (length
+0) and write none (slot -1). It reads the inputs where TransferBuffers puts them and block tables of full width, so one
+graph serves any length. `GraphCapturer` captures and replays.
 """
 
 import gc
@@ -20,19 +20,18 @@ from .transfer import layout_of, num_bytes, views
 
 _log = logging.getLogger("splitfuse.engine")
 
-# Steps that run without a graph between one recording amid requests and the next: each costs these a step or two, and
-# the host's work of one. So no first token waits for a graph, and a load of many sizes gets its graphs bit by bit.
-PATIENCE = 32
+# Steps that run without a graph between one capture amid requests and the next: each capture costs them a step or two,
+# and the host's work of one. So no first token waits for a graph, and a load of many sizes gets its graphs bit by bit.
+STEPS_BETWEEN_CAPTURES = 32
 
 Forward = Callable[[Tensor, Inputs], Tensor]
 
 
-class Recorder(Protocol):
-    """Records work over tensors that stay where they are."""
+class GraphCapturer(Protocol):
+    """Captures work over tensors that stay where they are."""
 
-    def record(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Do the work, and give what does it again. Work must not wait for the device."""
-        ...
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Do the work, and return what does it again. Work must not wait for the device."""
 
 
 def graph_sizes(max_num_seqs: int) -> tuple[int, ...]:
@@ -46,12 +45,12 @@ def graph_sizes(max_num_seqs: int) -> tuple[int, ...]:
 
 
 class DecodeGraphs:
-    """The graphs there are, and which is recorded next."""
+    """The graphs there are, and which is captured next."""
 
     def __init__(
         self,
         forward: Forward,
-        recorder: Recorder,
+        capturer: GraphCapturer,
         *,
         sizes: Iterable[int],
         buffer: Tensor,
@@ -61,50 +60,50 @@ class DecodeGraphs:
     ) -> None:
         """`forward` takes `inputs.unknown_sources` and the Inputs, gives hidden states [rows, H]. `sizes` are falling.
 
-        buffer [bytes] uint8 is Staging's; hidden [largest size, H] and tables [largest size, blocks of the longest
+        buffer [bytes] uint8 is the device's; hidden [largest size, H] and tables [largest size, blocks of the longest
         sequence] int32 are the graphs' own.
         """
         self._forward = forward
-        self._recorder = recorder
+        self._capturer = capturer
         self._sizes = list(sizes)
         self._buffer, self._hidden, self._tables = buffer, hidden, tables
         self._max_model_len = max_model_len
         self._replays: dict[int, Callable[[], None]] = {}
-        self._num_missed = 0  # steps
+        self._num_eager = 0  # steps that could have had a graph
 
     def size_for(self, num_rows: int) -> int | None:
         """The smallest size that holds so many rows; None if none does."""
         return min((size for size in self._sizes if size >= num_rows), default=None)
 
     def has(self, size: int) -> bool:
-        """Whether this size has been recorded."""
+        """Whether this size has been captured."""
         return size in self._replays
 
-    def miss(self, size: int) -> int | None:
-        """A step of this size has no graph: the size to record now, if any.
+    def next_after_eager(self, size: int) -> int | None:
+        """A step of this size has no graph: the size to capture now, if any.
 
         The largest comes first: the others' memory then fits into what it has taken.
         """
-        self._num_missed += 1
-        if self._num_missed % PATIENCE:
+        self._num_eager += 1
+        if self._num_eager % STEPS_BETWEEN_CAPTURES:
             return None
         return size if self._replays else self._sizes[0]
 
     def next_idle(self) -> int | None:
-        """The size to record while there is nothing else to do; None before any has been asked for, and in the end."""
-        if not self._num_missed:
+        """The size to capture while the engine is idle; None before a step could have used one, and in the end."""
+        if not self._num_eager:
             return None
         return next((size for size in self._sizes if size not in self._replays), None)
 
-    def record(self, size: int) -> None:
-        """Record a graph. If that fails, there are no further ones, and those steps go on without."""
+    def capture(self, size: int) -> None:
+        """Capture a graph. If that fails, there are no further ones, and those steps go on without."""
         fields = self._fill_with_padding(size)
         inputs = as_inputs({**fields, "block_tables": self._tables[:size]}, Bounds(size, 1, self._max_model_len))
         hidden = self._hidden[:size]
         try:
-            self._replays[size] = self._recorder.record(lambda: _put(hidden, self._forward(fields["sources"], inputs)))
+            self._replays[size] = self._capturer.capture(lambda: _put(hidden, self._forward(fields["sources"], inputs)))
         except Exception:
-            _log.exception("no CUDA graph for %d rows; --enforce-eager goes without them from the start", size)
+            _log.exception("no CUDA graph for %d rows; --enforce-eager does without them from the start", size)
             self._sizes = [each for each in self._sizes if each in self._replays]
 
     def _fill_with_padding(self, size: int) -> dict[str, Tensor]:
@@ -117,7 +116,7 @@ class DecodeGraphs:
         return fields
 
     def replay(self, size: int, block_tables: Tensor) -> Tensor:
-        """Hidden states [size, H] of the step whose numbers are in the buffer; block_tables [rows, blocks] int32."""
+        """Hidden states [size, H] of the step whose inputs are in the buffer; block_tables [rows, blocks] int32."""
         num_rows, width = block_tables.shape
         self._tables[:num_rows, :width].copy_(block_tables)
         self._replays[size]()
@@ -149,20 +148,20 @@ def _put(target: Tensor, source: Tensor) -> None:
     target.copy_(source)
 
 
-class CudaRecorder:
+class CudaGraphCapturer:
     """CUDA graphs that share one pool of memory, as they never run beside each other."""
 
     def __init__(self, device: torch.device) -> None:
         self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # the default one cannot record
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # the default one cannot capture
 
-    def record(self, work: Callable[[], None]) -> Callable[[], None]:
-        work()  # compiles kernels and has cuBLAS choose its own: neither may happen while recording
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        work()  # compiles kernels and has cuBLAS choose its own: neither may happen while capturing
         current = torch.cuda.current_stream()
         self._stream.wait_stream(current)
         graph = torch.cuda.CUDAGraph()
         collects = gc.isenabled()
-        gc.disable()  # what it frees may call CUDA, which a recording does not survive
+        gc.disable()  # what it frees may call CUDA, which a capture does not survive
         try:
             with torch.cuda.stream(self._stream):
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")

@@ -18,7 +18,6 @@ class Runner(Protocol):
 
     def run(self, batch: Batch) -> list[RowOutput]:
         """One output per row. Running rows again gives the same."""
-        ...
 
 
 class IsolatingRunner:

@@ -1,4 +1,4 @@
-"""ModelRunner: owns the model and its cache on one device; a Batch goes in, one result per row comes out."""
+"""ModelRunner: owns the model and its cache on one device; a Batch goes in, one RowOutput per row comes out."""
 
 import threading
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from ..scheduler.policies import BATCHING_POLICIES
 from ..structured_output.grammar import TokenMasks
 from .async_runner import AsyncRunner
 from .batch_arrays import build_inputs
-from .cuda_graphs import CudaRecorder, graph_sizes
+from .cuda_graphs import CudaGraphCapturer, graph_sizes
 
 _WEIGHT_BITS = {None: 16, "int8": 8, "int4": 4}
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -95,7 +95,7 @@ class ModelRunner:
         )
 
     def launcher(self, config: EngineConfig) -> AsyncRunner:
-        """What launches this model's steps without waiting for them, over the same cache."""
+        """Launches this model's steps without waiting for them, over the same cache."""
         loaded, whole_prompts = self.loaded, BATCHING_POLICIES[config.batching_policy].whole_prompts
         launcher = AsyncRunner(
             self._model,
@@ -108,7 +108,7 @@ class ModelRunner:
         )
         if self._device.type == "cuda" and not config.enforce_eager:
             launcher.use_graphs(
-                CudaRecorder(self._device),
+                CudaGraphCapturer(self._device),
                 sizes=graph_sizes(config.max_num_seqs),
                 hidden_size=loaded.model_config.hidden_size,
                 dtype=loaded.dtype,
@@ -117,12 +117,12 @@ class ModelRunner:
 
     @torch.inference_mode()
     def move(self, moves: Moves) -> None:
-        """Copy the blocks that a step needs elsewhere; before it runs."""
+        """Copy the blocks that a step needs elsewhere, before it runs."""
         self._cache.copy_blocks(**moves._asdict())
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> list[RowOutput]:
-        """Compute the batch and sample. Running rows again gives the same: they write the same slots."""
+        """Compute the batch and sample. Running rows again gives the same: they write the same cache slots."""
         inputs = build_inputs(batch, block_size=self._cache.block_size, device=self._device)
         hidden = self._model.forward(inputs, self._cache)
         num_samples = sum(row.num_drafts + 1 for row in batch.rows if row.needs_sampling)
@@ -145,7 +145,7 @@ def resolve_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("--device cuda: torch sees no CUDA device; `splitfuse doctor` says why, --device cpu works")
+        raise ConfigError("--device cuda: torch sees no CUDA device; `splitfuse doctor` shows why, --device cpu works")
     return torch.device(name)
 
 

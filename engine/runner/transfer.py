@@ -1,10 +1,10 @@
-"""Staging: a step's numbers cross to the device packed, in one copy out of pinned memory, and its tokens come back.
+"""TransferBuffers: a step's inputs go to the device packed, in one copy out of pinned memory; its tokens come back.
 
-    host slot, pinned   [ field | field | … ]  --one copy-->  device buffer   [ field | field | … ]
-    host slot, pinned   [ tokens ]             <--one copy--  device tokens
+    host buffer, pinned   [ field | field | … ]  --one copy-->  device buffer   [ field | field | … ]
+    host buffer, pinned   [ tokens ]             <--one copy--  device tokens
 
-There are two host slots: one is written while the device reads the other. One is written again only when the event
-behind all the work over it has happened. The device's side is one buffer, as its work is done in order.
+There are two host buffers: one is written while the device reads the other. One is written again only when the event
+after all the work over it has happened. On the device there is one buffer, as work is done in order.
 """
 
 from typing import NamedTuple
@@ -16,13 +16,13 @@ from torch import Tensor
 from ..device import Event, Stream
 from ..models.forward_inputs import Arrays
 
-NUM_SLOTS = 2
+NUM_HOST_BUFFERS = 2
 _ALIGNMENT = 16  # bytes; kernels load 16 at once, and are compiled for one alignment
 _DTYPES = {np.dtype(np.int32): torch.int32, np.dtype(np.int64): torch.int64, np.dtype(np.float32): torch.float32}
 
 
 class Field(NamedTuple):
-    """Where an array stands in a buffer."""
+    """Where an array is in a buffer."""
 
     offset: int  # bytes
     num_bytes: int
@@ -34,7 +34,7 @@ Layout = dict[str, Field]
 
 
 def layout_of(arrays: Arrays) -> Layout:
-    """One behind the other, in the order of the mapping: the first ones' places do not depend on the rest."""
+    """One after the other, in the order of the mapping: the offsets of the first do not depend on the rest."""
     layout, offset = {}, 0
     for name, array in arrays.items():
         layout[name] = Field(offset, array.nbytes, array.shape, _DTYPES[array.dtype])
@@ -55,13 +55,13 @@ def views(buffer: Tensor, layout: Layout) -> dict[str, Tensor]:
     }
 
 
-class Slot:
-    """Host memory of one step under way."""
+class HostBuffer:
+    """Host memory of one step in flight."""
 
     def __init__(self, num_bytes: int, num_tokens: int, *, pinned: bool) -> None:
         self.fields = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=pinned)
         self.tokens = torch.empty(num_tokens, dtype=torch.int64, pin_memory=pinned)
-        self.event: Event | None = None  # behind all work over it
+        self.event: Event | None = None  # after all work over it
 
     def write(self, arrays: Arrays, layout: Layout) -> None:
         """Fill in the fields."""
@@ -71,37 +71,39 @@ class Slot:
             buffer[field.offset : field.offset + field.num_bytes] = array.reshape(-1).view(np.uint8)
 
 
-class Staging:
-    """The slots, the device's buffer, and the turn that the slots take."""
+class TransferBuffers:
+    """The host's buffers, used in turn, and the device's."""
 
     def __init__(self, num_bytes: int, num_tokens: int, *, device: torch.device, stream: Stream) -> None:
         """Room for `num_bytes` of fields and `num_tokens` tokens in a step."""
         self._stream = stream
-        self.buffer = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
-        self._slots = [Slot(num_bytes, num_tokens, pinned=device.type == "cuda") for _ in range(NUM_SLOTS)]
-        self._num_taken = 0
+        self.device_buffer = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
+        self._host_buffers = [
+            HostBuffer(num_bytes, num_tokens, pinned=device.type == "cuda") for _ in range(NUM_HOST_BUFFERS)
+        ]
+        self._num_acquired = 0
 
-    def take(self) -> Slot:
-        """The slot of the next step, free to be written."""
-        slot = self._slots[self._num_taken % len(self._slots)]
-        self._num_taken += 1
-        if slot.event is not None:
-            slot.event.wait()
-        return slot
+    def acquire(self) -> HostBuffer:
+        """The host buffer of the next step, free to be written."""
+        host = self._host_buffers[self._num_acquired % len(self._host_buffers)]
+        self._num_acquired += 1
+        if host.event is not None:
+            host.event.wait()
+        return host
 
-    def send(self, slot: Slot, arrays: Arrays) -> dict[str, Tensor]:
+    def send(self, host: HostBuffer, arrays: Arrays) -> dict[str, Tensor]:
         """Have the arrays copied to the device; the fields as they will be there when work given from now on runs."""
         layout = layout_of(arrays)
         size = num_bytes(layout)
-        assert size <= len(self.buffer), f"{size} bytes in a step, there is room for {len(self.buffer)}"
-        slot.write(arrays, layout)
-        self._stream.run(lambda: _copy(self.buffer[:size], slot.fields[:size]))
-        return views(self.buffer, layout)
+        assert size <= len(self.device_buffer), f"{size} bytes in a step, there is room for {len(self.device_buffer)}"
+        host.write(arrays, layout)
+        self._stream.run(lambda: _copy(self.device_buffer[:size], host.fields[:size]))
+        return views(self.device_buffer, layout)
 
-    def receive(self, slot: Slot, tokens: Tensor) -> None:
-        """Have tokens [n] int64 of the device copied to slot.tokens[:n], and let the slot go when that has happened."""
-        self._stream.run(lambda: _copy(slot.tokens[: len(tokens)], tokens))
-        slot.event = self._stream.record()
+    def receive(self, host: HostBuffer, tokens: Tensor) -> None:
+        """Have tokens [n] int64 of the device copied to host.tokens[:n]; the host buffer is free after that."""
+        self._stream.run(lambda: _copy(host.tokens[: len(tokens)], tokens))
+        host.event = self._stream.record()
 
 
 def _copy(target: Tensor, source: Tensor) -> None:

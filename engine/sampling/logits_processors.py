@@ -17,7 +17,7 @@ _LARGEST = 3e38  # about float32's largest
 
 
 class _TokenIdTensors:
-    """What a request's parameters say of single token ids, as tensors made once: some hold tens of thousands."""
+    """A request's parameters per token id, as tensors made once: some hold tens of thousands."""
 
     def __init__(self, params: SamplingParams, device: torch.device) -> None:
         allowed = params.allowed_token_ids
@@ -26,7 +26,7 @@ class _TokenIdTensors:
         self.bias = torch.tensor(list(params.logit_bias.values()), device=device)
 
 
-_tensors: dict[int, _TokenIdTensors] = {}  # by id of a SamplingParams; an entry goes when that does
+_tensors: dict[int, _TokenIdTensors] = {}  # by id of a SamplingParams; an entry is dropped with it
 
 
 def _tensors_of(params: SamplingParams, device: torch.device) -> _TokenIdTensors:
@@ -40,7 +40,7 @@ def _tensors_of(params: SamplingParams, device: torch.device) -> _TokenIdTensors
 def process_logits(row: Tensor, request: Request, token_ids: list[int], *, grammar: Grammar | None) -> None:
     """Change one row of logits in place, [V] float32.
 
-    `token_ids` are the request's, perhaps with drafts behind; the row is of the token that comes after them. `grammar`:
+    `token_ids` are the request's, perhaps followed by drafts; the row is of the token that comes after them. `grammar`:
     the one that comes afterwards.
     """
     params = request.params

@@ -1,4 +1,4 @@
-"""Randomness keyed by (seed, position): a draw depends on its request and place, never on batch-mates or devices."""
+"""Randomness keyed by (seed, position): a sample depends on these alone, never on batch-mates or devices."""
 
 _MASK = 2**64 - 1
 
@@ -16,7 +16,7 @@ def derive_seed(seed: int, index: int) -> int:
     return mix(mix(seed & _MASK) ^ index)
 
 
-def draw_key(seed: int, position: int) -> int:
-    """The key of the draw of the token at this position, as a signed 64-bit integer for `ops.gumbel_argmax`."""
+def sample_key(seed: int, position: int) -> int:
+    """The key with which the token at this position is sampled, as a signed 64-bit integer for `ops.gumbel_argmax`."""
     key = mix(derive_seed(seed, position))
     return key - 2**64 if key >= 2**63 else key

@@ -22,7 +22,7 @@ from ..outputs import TokenLogprobs
 from ..request import Request
 from ..structured_output.grammar import Grammar, TokenMasks
 from .logits_processors import process_logits
-from .rng import draw_key
+from .rng import sample_key
 
 NOT_FINITE = "the model's output for this request is not finite"
 NOT_FINITE_TOKEN = -1
@@ -31,7 +31,7 @@ _NOTHING_LEFT = "no token is left that it and allowed_token_ids, bad_words and m
 
 
 class SampleIndex(NamedTuple):
-    """Where one token is to be sampled: behind a request's tokens, and behind so many drafts."""
+    """Where one token is to be sampled: after a request's tokens and these drafts."""
 
     request: Request
     draft_token_ids: tuple[int, ...] = ()
@@ -56,7 +56,7 @@ def sampling_arrays(indices: Sequence[tuple[Request, int]]) -> Arrays:
     if all(each.is_greedy for each in params):
         return {}
     arrays: Arrays = {
-        "keys": np.array([draw_key(request.seed, position) for request, position in indices], dtype=np.int64),
+        "keys": np.array([sample_key(request.seed, position) for request, position in indices], dtype=np.int64),
         "temperature": np.array([each.temperature for each in params], dtype=np.float32),
     }
     if any(each.top_k or each.top_p < 1.0 or each.min_p > 0.0 for each in params):
@@ -103,16 +103,16 @@ def sample_rows(logits: Tensor, rows: Sequence[BatchRow], masks: TokenMasks | No
 
     logits [S, V] float32, of each row that samples as many as it has drafts and one more; overwritten. A row that is
     not finite fails, and so does one whose grammar leaves no token. `masks` is needed if a request has a grammar, which
-    then stands behind the row's tokens.
+    then has followed the row's tokens.
 
-    Behind each draft the token is sampled that plain decoding would sample there: from the logits and the tokens up to
+    After each draft the token is sampled that plain decoding would sample there: from the logits and the tokens up to
     there, with that position's own noise. Drafts are right as long as they are that token, so speculation changes no
     output, seeded sampling included: rejection sampling (Leviathan et al. 2023, Chen et al. 2023) keeps only the
     distribution, and what it samples depends on where drafts begin and end, that is on the load. A draft x that was not
     sampled is accepted with probability p(x), as there; one sampled from q with the same noise, with at least
     (1 - d) / (1 + d), d the total variation distance of p and q (Daliri et al. 2024, "Coupling without communication
     and drafter-invariant speculative decoding"), where rejection sampling accepts 1 - d. Measured on the demo model and
-    its draft model at temperature 1: 0.95 beside 0.96 on stories, 0.48 beside 0.57 on prose out of books.
+    its draft model at temperature 1: 0.95 beside 0.96 on stories, 0.48 beside 0.57 on book prose.
     """
     sampling = [row for row in rows if row.needs_sampling]
     indices = [
@@ -152,7 +152,7 @@ def _caught_up(request: Request) -> Grammar:
 
 
 class _Acceptance:
-    """From sampled ids to outputs: which drafts were right, what grammars say, logprobs."""
+    """From sampled ids to outputs: which drafts were right, which tokens grammars take, logprobs."""
 
     def __init__(self, token_ids: list[int], largest: list[float], raw: Tensor) -> None:
         """Of each index: the id, the largest processed logit, and the raw logits, [S, V]."""
@@ -163,7 +163,7 @@ class _Acceptance:
     def output(self, row: BatchRow, first: int) -> RowOutput:
         """The output of a row whose indices begin at `first`.
 
-        None is looked at behind a draft that is wrong: a grammar moves with each.
+        Nothing is read after a draft that is wrong: a grammar advances with each.
         """
         request = row.request
         token_ids: list[int] = []
@@ -197,7 +197,7 @@ class _Acceptance:
             if not math.isfinite(largest):
                 return NOT_FINITE_TOKEN, None, RowFailure(NOT_FINITE)
             token_id = self._token_ids[index]
-            # A forced completion would not heed these two.
+            # A forced completion would not respect these two.
             if request.params.allowed_token_ids is None and not request.bad_words:
                 num_left = request.max_num_tokens - request.num_tokens - num_drafts - 1
                 token_id = grammar.take(token_id, num_left=num_left)

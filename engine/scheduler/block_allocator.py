@@ -1,4 +1,4 @@
-"""BlockAllocator: which blocks of the KV cache are whose. Counts blocks and references; never sees a tensor."""
+"""BlockAllocator: which blocks of the KV cache are in use. Counts blocks and references; never sees a tensor."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ def num_blocks_for(num_tokens: int, block_size: int) -> int:
 class BlockAllocator:
     """Hands out block ids 0 .. num_blocks-1, each with a reference count; a block is free when its count is 0.
 
-    A free block whose contents the prefix cache knows keeps them until it is the least recently used free one.
+    A free block in the prefix cache keeps its contents until it is the least recently used free one.
     """
 
     def __init__(self, num_blocks: int, block_size: int, cache: PrefixCache | None = None) -> None:
@@ -28,12 +28,12 @@ class BlockAllocator:
 
     @property
     def num_free_blocks(self) -> int:
-        """Blocks that nobody holds."""
+        """Blocks without a reference."""
         return len(self._free)
 
     @property
     def num_used_blocks(self) -> int:
-        """Blocks that somebody holds."""
+        """Blocks with a reference."""
         return self.num_blocks - len(self._free)
 
     def num_blocks_for(self, num_tokens: int) -> int:
@@ -41,7 +41,7 @@ class BlockAllocator:
         return num_blocks_for(num_tokens, self.block_size)
 
     def is_free(self, block: int) -> bool:
-        """Whether nobody holds it."""
+        """Whether it has no reference."""
         return not self._references[block]
 
     def num_freed_by(self, table: Sequence[int], gone: Sequence[Sequence[int]]) -> int:

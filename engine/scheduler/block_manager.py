@@ -1,4 +1,4 @@
-"""BlockManager: where each request's tokens lie: in its own blocks, in blocks shared with others, or on the host.
+"""BlockManager: where each request's tokens are: in its own blocks, in blocks shared with others, or on the host.
 
     block_table:  [0, num_cached) shared | [num_cached, num_computed) ours | up to the scheduled tokens, still empty
 
@@ -94,7 +94,7 @@ class BlockManager:
         assert not request.block_table
         self.device.share(prefix.blocks)
         request.block_table.extend(prefix.blocks)
-        if prefix.num_tokens >= request.num_computed_tokens:  # more than lies on the host, if anything does
+        if prefix.num_tokens >= request.num_computed_tokens:  # more than is on the host, if anything is
             self._drop_host_blocks(request)
             request.num_computed_tokens = prefix.num_tokens
         if not request.num_preemptions:
@@ -102,7 +102,7 @@ class BlockManager:
             self.num_prefix_queries += request.num_tokens
             self.num_prefix_hits += prefix.num_tokens
 
-    def bring_back(self, request: Request, prefix: Prefix) -> None:
+    def restore(self, request: Request, prefix: Prefix) -> None:
         """Fill an admitted request's first new blocks: from the host if it was swapped out, or its copied block."""
         shared = len(prefix.blocks)
         if request.host_block_table:
@@ -122,8 +122,8 @@ class BlockManager:
         if missing > 0:
             request.block_table.extend(self.device.allocate(missing))
 
-    def free_behind_tokens(self, request: Request) -> None:
-        """Free the blocks behind its tokens, which rejected drafts needed."""
+    def free_after_tokens(self, request: Request) -> None:
+        """Free the blocks after its tokens, which rejected drafts needed."""
         kept = self.device.num_blocks_for(request.num_tokens)
         if len(request.block_table) > kept:
             self.device.free(request.block_table[kept:])

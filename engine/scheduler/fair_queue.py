@@ -1,8 +1,8 @@
-"""TokenCounters: whose turn it is when tenants compete, by how much each has been served.
+"""TokenCounters: which tenant is next when tenants compete, by how much each has been served.
 
 Virtual token counters (Sheng et al. 2024, "Fairness in Serving Large Language Models"): a tenant is charged for what it
 gets, prompt tokens when a request is admitted and output tokens as they come, divided by its weight; the least charged
-one with something waiting goes next. One who comes back after a pause starts level with the others, so a pause saves
+one with a request waiting is next. A tenant that returns after a pause starts level with the others: a pause saves
 nothing up.
 """
 
@@ -20,14 +20,14 @@ class TokenCounters:
     """One counter per tenant. Those of tenants long gone are dropped when there are many."""
 
     def __init__(self, weights: Mapping[str, float] | None = None, *, max_tenants: int = 10_000) -> None:
-        """`weights`: a tenant of weight 2 gets twice the tokens of one of weight 1, which is everybody else's."""
+        """`weights`: a tenant of weight 2 gets twice the tokens of one of weight 1, the default."""
         self._weights = dict(weights or {})
         self._charged: dict[str, float] = {}
         self._max_tenants = max_tenants
-        self._level = 0.0  # of who was served last: where one starts that finds nobody waiting
+        self._level = 0.0  # of the tenant served last: where a tenant starts if none is waiting
 
     def joined(self, tenant: str, waiting: Sequence[Request]) -> None:
-        """A request of this tenant is about to join those who wait."""
+        """A request of this tenant is about to be queued."""
         if any(request.tenant == tenant for request in waiting):
             return
         level = min((self._of(request.tenant) for request in waiting), default=self._level)
@@ -37,7 +37,7 @@ class TokenCounters:
         self._charged[tenant] = max(self._charged.get(tenant, 0.0), level)
 
     def admitted(self, request: Request, num_computed: int) -> None:
-        """It begins; what it need not compute is not charged."""
+        """It is scheduled first; what it need not compute is not charged."""
         self._charge(request.tenant, _PROMPT_WEIGHT * (request.num_prompt_tokens - num_computed))
         self._level = self._charged[request.tenant]
 
@@ -46,7 +46,7 @@ class TokenCounters:
         self._charge(request.tenant, _OUTPUT_WEIGHT)
 
     def order(self, waiting: Sequence[Request]) -> Iterator[Request]:
-        """Who comes next, charging as if each were admitted in turn. First those who had to give way."""
+        """The waiting requests as they are to be admitted, each charged in turn; preempted ones first."""
         queues: dict[str, deque[Request]] = {}
         for request in waiting:
             if request.status is Status.PREEMPTED:
@@ -63,7 +63,7 @@ class TokenCounters:
             yield request
 
     def _of(self, tenant: str) -> float:
-        # Who was running when counters were dropped, and gave way since, waits without one.
+        # A request that was running when counters were dropped, and has been preempted since, waits without one.
         return self._charged.get(tenant, self._level)
 
     def _charge(self, tenant: str, amount: float) -> None:

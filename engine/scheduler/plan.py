@@ -10,7 +10,7 @@ from .block_manager import Prefix
 class Plan:
     """One step's decisions. Nothing has been changed yet."""
 
-    num_tokens: dict[Request, int]  # in the order in which they drew on the budget
+    num_tokens: dict[Request, int]  # in the order in which they took from the budget
     new_blocks: dict[Request, int]  # free blocks that each takes
     preempted: dict[Request, bool]  # → whether it is swapped out (else it will be recomputed)
     admitted: dict[Request, Prefix]  # → what it need not compute

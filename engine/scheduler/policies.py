@@ -15,7 +15,7 @@ QueueOrder = Callable[[Request], Any]
 
 
 def fcfs(request: Request) -> int:
-    """First come, first served. A preempted request keeps its place."""
+    """First come, first served. A preempted request keeps its position."""
     return request.arrival_order
 
 
@@ -24,7 +24,7 @@ def priority(request: Request) -> tuple[int, int]:
     return (request.params.priority, request.arrival_order)
 
 
-# "fair" queues as they came too; which of the waiting ones goes next is then up to fair_queue.TokenCounters.
+# "fair" queues as they came too; which of the waiting ones is next is then decided by fair_queue.TokenCounters.
 QUEUE_ORDERS: dict[str, QueueOrder] = {"fcfs": fcfs, "priority": priority, "fair": fcfs}
 
 
@@ -40,7 +40,7 @@ class Source(Enum):
 class BatchingPolicy:
     """Which requests share a step.
 
-    `whole_prompts`: a prompt is never cut; one longer than the budget goes alone.
+    `whole_prompts`: a prompt is never cut; one longer than the budget runs alone.
     `admits`: whether waiting requests may join the running ones.
     """
 

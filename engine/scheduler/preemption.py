@@ -3,7 +3,7 @@
 from ..request import Request
 from .block_allocator import num_blocks_for
 
-# Nobody is preempted more often than this while somebody else can give way.
+# No request is preempted more often than this while another can be.
 MAX_PREEMPTIONS = 2
 
 

@@ -1,8 +1,8 @@
 """PrefixCache: which blocks hold which tokens, so that a prompt that begins like an earlier one need not be computed.
 
 A full block is known by a hash chained over its tokens and everything before it, rooted in the tenant's namespace. What
-is found is compared token by token, and by its parent's hash, so a collision of two blocks costs a miss. Only the same
-block after two beginnings whose hashes collide could not be told apart; for that somebody would have to break sha256.
+is found is compared token by token, and by its parent's hash, so a collision of two blocks costs a miss. Only equal
+blocks after two beginnings whose hashes collide would be confused, and that takes a collision of sha256.
 """
 
 import hashlib
@@ -13,12 +13,12 @@ Hash = Callable[[bytes], bytes]
 
 
 def sha256(data: bytes) -> bytes:
-    """The hash in use; tests put a weak one in its place."""
+    """The hash in use; tests replace it with a weak one."""
     return hashlib.sha256(data).digest()
 
 
 class PrefixCache:
-    """Maps chained hashes to block ids. Never owns a block: it forgets one when the allocator gives it away."""
+    """Maps chained hashes to block ids. Never owns a block: it forgets one when the allocator hands it out."""
 
     def __init__(self, block_size: int, hash_function: Hash = sha256) -> None:
         self._block_size = block_size
@@ -55,7 +55,7 @@ class PrefixCache:
     def remember(
         self, block: int, index: int, hashes: Sequence[bytes], token_ids: Sequence[int], *, tenant: str
     ) -> None:
-        """Say that `block` holds the index-th full block of these tokens. The first one to say so stays."""
+        """Note that `block` holds the index-th full block of these tokens. If several do, the first one stays."""
         if hashes[index] in self._block_of or block in self._content:
             return
         parent = hashes[index - 1] if index else self._root(tenant)

@@ -31,7 +31,7 @@ _NOTHING = Plan({}, {}, {}, {}, {})
 
 
 class Progress(NamedTuple):
-    """What a step did for one request: tokens, its end, or both; the request's finish_reason says which.
+    """What a step did for one request: tokens, its end, or both; the request's finish_reason shows which.
 
     `gap`: seconds since its tokens before these, None for the first.
     """
@@ -48,7 +48,6 @@ class SchedulerListener(Protocol):
 
     def finished(self, request: Request, *, reason: str, now: float, at_text: bool = False) -> None:
         """`at_text`: a stop string was found in the text. Called before the request changes."""
-        ...
 
     def scheduled(
         self,
@@ -69,8 +68,8 @@ class SchedulerListener(Protocol):
 class Scheduler:
     """Continuous batching with chunked prefill over paged blocks; preemption by recompute or swap.
 
-    Up to `max_steps_in_flight` steps may be decided before `update` gets the results of the first of them. Behind a
-    step in flight `schedule` gives None also where the decision depends on results: a request would have to be
+    Up to `max_steps_in_flight` steps may be decided before `update` gets the results of the first of them. While a
+    step is in flight `schedule` gives None also where the decision depends on results: a request would have to be
     preempted, or has to be sampled on the host.
 
     Progress: the first request in queue order is never preempted for another, and only requests that fit the pool alone
@@ -164,7 +163,7 @@ class Scheduler:
             request.finish_reason, request.stop_reason = "stop", stop
 
     def drop_last(self, request: Request, num_tokens: int) -> None:
-        """Drop the last tokens of a finished request, which came with its last step, but behind its end."""
+        """Drop the last tokens of a finished request, which came with its last step, but after its end."""
         assert request.is_finished
         del request.token_ids[-num_tokens:]
 
@@ -209,7 +208,7 @@ class Scheduler:
     ) -> Batch | None:
         """Decide and apply one step; None if there is nothing to compute, or nothing before the next `update`.
 
-        `budget`: tokens of this step, if fewer than max_num_batched_tokens. `drafts`: how many tokens behind their last
+        `budget`: tokens of this step, if fewer than max_num_batched_tokens. `drafts`: how many tokens after their last
         one some requests would like to compute; they get what is left over. `needs_host`: the step is to run
         synchronously whatever its rows are.
         """
@@ -362,7 +361,7 @@ class Scheduler:
         for request, prefix in plan.admitted.items():
             self._admit(request, prefix, now)
         for request, prefix in plan.admitted.items():
-            self.blocks.bring_back(request, prefix)
+            self.blocks.restore(request, prefix)
         for request, num_blocks in plan.new_blocks.items():
             if num_blocks:  # most decodes need none
                 self.blocks.grow(request, request.num_computed_tokens + plan.num_tokens[request])
@@ -435,7 +434,7 @@ class Scheduler:
                     if output.token_ids:
                         progress.append(self._take(request, output, now))
                 if row.num_drafts and not request.is_finished:
-                    self.blocks.free_behind_tokens(request)
+                    self.blocks.free_after_tokens(request)
         if self._lingering:
             self._release_lingering()
         if self._listener is not None:
@@ -448,7 +447,7 @@ class Scheduler:
             self.blocks.release(request)
 
     def _take(self, request: Request, output: RowOutput, now: float) -> Progress:
-        """Append what was sampled, until the request ends. All tokens but the first stand behind drafts that were
+        """Append what was sampled, until the request ends. All tokens but the first follow drafts that were
         accepted, which are computed.
         """
         gap = None if request.last_token_time is None else now - request.last_token_time

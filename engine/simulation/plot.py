@@ -1,6 +1,6 @@
 """Plot: timelines of runs side by side as a picture: tokens per step, blocks, queue, gaps between tokens.
 
-matplotlib is an extra: it is imported when something is drawn.
+matplotlib is an extra: it is imported on use.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_MAX_SPANS = 500  # more cannot be told apart in a column
-# Paul Tol's bright scheme: told apart by the colour-blind too, and the same in every picture.
+_MAX_SPANS = 500  # more cannot be distinguished in a column
+# Paul Tol's bright scheme: safe for the colour-blind, and the same in every picture.
 _PREFILL, _DECODE, _BLOCKS, _RUNNING, _WAITING, _GAP = "#4477aa", "#ee6677", "#228833", "#66ccee", "#ccbb44", "#aa3377"
 
 Value = Callable[[Span], float]
@@ -42,22 +42,22 @@ def draw(timelines: Sequence[Timeline]) -> "Figure":
     figure = Figure(figsize=(3.4 + 4.6 * len(timelines), 9.5), dpi=110, layout="constrained")
     grid = figure.subplots(4, len(timelines), squeeze=False, sharex="all", sharey="row")
     for column, timeline in enumerate(timelines):
-        drawn = timeline.joined(_MAX_SPANS)
+        shown = timeline.joined(_MAX_SPANS)
         axes: list[Axes] = list(grid[:, column])
         axes[0].set_title(f"{timeline.name}\n{len(timeline.spans):,} steps in {timeline.end:,.4g} s", fontsize=11)
-        _draw_tokens(axes[0], drawn)
-        _draw_blocks(axes[1], drawn)
-        _draw_queue(axes[2], drawn)
-        _draw_gaps(axes[3], drawn)
+        _draw_tokens(axes[0], shown)
+        _draw_blocks(axes[1], shown)
+        _draw_queue(axes[2], shown)
+        _draw_gaps(axes[3], shown)
         axes[3].set_xlabel("time (s)")
-    _dress(list(grid))
+    _style(list(grid))
     for row, label in enumerate(("tokens per step", "KV blocks in use", "requests", "gap between tokens (ms)")):
         grid[row, 0].set_ylabel(label)
         grid[row, -1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9)
     return figure
 
 
-def _dress(grid: "Sequence[Sequence[Axes]]") -> None:
+def _style(grid: "Sequence[Sequence[Axes]]") -> None:
     for row in grid:
         for axes in row:
             axes.grid(axis="y", color="0.9")

@@ -64,7 +64,7 @@ def _is_ended_by_token(request: Request) -> bool:
 
 
 class Recorder:
-    """A SchedulerListener that writes the lines, and closes the stream when it goes."""
+    """A SchedulerListener that writes the lines, and closes the stream when it is freed."""
 
     def __init__(self, stream: TextIO, config: EngineConfig, cache: CacheSpec, max_steps_in_flight: int = 1) -> None:
         self._stream = stream

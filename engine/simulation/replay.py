@@ -21,7 +21,7 @@ from .recording import DECIDING_FIELDS, FORMAT, decision, outcome
 
 Line = Mapping[str, Any]
 
-_STOP = -1  # stands for whatever token a request stopped at
+_STOP = -1  # for whatever token a request stopped at
 _DECISIONS: dict[str, Any] = {
     "rows": [],
     "admitted": [],
@@ -107,7 +107,7 @@ class _Replay:
         self.num_steps = 0
 
     def call(self, line: Line) -> str | None:
-        """Do what a line says; the difference, if there is one."""
+        """Make the call of a line; the difference, if there is one."""
         kinds: dict[str, Callable[[Line], str | None]] = {
             "add": self._add,
             "finish": self._finish,

@@ -18,27 +18,27 @@ class StepCounts(NamedTuple):
 
     prefill: int
     decode: int
-    pieces: int
+    num_chunks: int
 
 
 def splitfuse_schedule(
     prompt_lens: Sequence[int],
     output_lens: Sequence[int],
     budget: int,
-    piece: int = 0,
+    chunk: int = 0,
     *,
     batching_policy: str = "splitfuse",
 ) -> list[StepCounts]:
     """The steps that serve these requests, all there from the start, with blocks to spare.
 
-    `budget`: most tokens of a step; `piece`: most tokens of one prompt in a step, 0 = the budget alone decides.
+    `budget`: most tokens of a step; `chunk`: most tokens of one prompt in a step, 0 = the budget alone decides.
     The first output token comes with the last chunk of its prompt, so a request decodes output_len - 1 times.
     """
     if len(prompt_lens) != len(output_lens) or not prompt_lens or min(*prompt_lens, *output_lens) < 1:
         raise ConfigError("give as many output lengths as prompt lengths, all at least 1")
     config = EngineConfig(
         max_num_batched_tokens=budget,
-        long_prefill_token_threshold=piece,
+        long_prefill_token_threshold=chunk,
         max_num_seqs=len(prompt_lens),
         enable_prefix_caching=False,
         batching_policy=batching_policy,
@@ -62,6 +62,6 @@ def _steps(config: EngineConfig, lengths: Sequence[tuple[int, int]]) -> Iterator
         )
     while (batch := scheduler.schedule(0.0)) is not None:
         num_decode_tokens = batch.num_decode_tokens
-        num_pieces = len(batch.rows) - num_decode_tokens
-        yield StepCounts(batch.num_tokens - num_decode_tokens, num_decode_tokens, num_pieces)
+        num_chunks = len(batch.rows) - num_decode_tokens
+        yield StepCounts(batch.num_tokens - num_decode_tokens, num_decode_tokens, num_chunks)
         scheduler.update(batch, [RowOutput((0,)) if row.needs_sampling else NO_OUTPUT for row in batch.rows], 0.0)

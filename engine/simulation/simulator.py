@@ -28,7 +28,7 @@ _PARAMS = SamplingParams()
 
 
 class _SimulatedRunner:
-    """A Runner whose only effect is that time goes by."""
+    """A Runner that only advances the clock."""
 
     def __init__(self, cost: CostModel, swap_s: float) -> None:
         self.now = 0.0

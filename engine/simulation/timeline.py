@@ -1,4 +1,4 @@
-"""Timeline: what a scheduler did over time, read from a recording or from the lines of `--log-steps`. Draws nothing."""
+"""Timeline: what a scheduler did over time, read from a recording or from the lines of `--log-steps`. No pictures."""
 
 import re
 import statistics
@@ -11,7 +11,7 @@ from ..errors import ConfigError
 from .replay import Line, read_recording
 
 _STEP = re.compile(r"\[Step=\d+\](.*)")
-_ROUNDING_S = 2e-4  # durations stand in the log with a tenth of a millisecond
+_ROUNDING_S = 2e-4  # durations are in the log with a tenth of a millisecond
 _FIELD = re.compile(r"(\w+)=([\d.]+)(?:/(\d+))?")
 
 
@@ -26,7 +26,7 @@ class Span:
     running: float = 0.0  # requests
     waiting: float = 0.0
     used_blocks: float = 0.0
-    gap: float | None = None  # the longest time between two tokens of one request; None: nobody got a second token
+    gap: float | None = None  # the longest time between two tokens of one request; None: no request got a second token
     usual_gap: float | None = None  # the same for the median step
 
 
@@ -112,7 +112,7 @@ def _from_log(lines: Iterable[str]) -> tuple[list[Span], int]:
         before, now = now, values.get("time", now + duration)
         start = now - duration
         decode = values.get("decode_tokens", 0.0)
-        # A log without gaps: who decodes has waited for at least this step.
+        # A log without gaps: what decodes has waited for at least this step.
         gap = values["gap_ms"] / 1e3 if "gap_ms" in values else duration if decode else None
         spans.append(
             Span(
@@ -131,7 +131,7 @@ def _from_log(lines: Iterable[str]) -> tuple[list[Span], int]:
 
 
 class _Reader:
-    """Follows a recording: who has how many tokens, and when the last of them came."""
+    """Follows a recording: how many tokens each request has, and when the last of them came."""
 
     def __init__(self) -> None:
         self._prompt_lens: dict[int, int] = {}

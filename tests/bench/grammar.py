@@ -1,7 +1,7 @@
 """What grammars cost a step: `python tests/bench/grammar.py [FOLDER...]` prints us per row for each tokenizer.
 
-Each FOLDER holds a tokenizer.json; without any it is the demo model's. Rows are at random places of JSON under one
-schema. `mask`: catch up by a token and say what may come next, on the host. `apply`: add it to the logits.
+Each FOLDER holds a tokenizer.json; without any it is the demo model's. Rows are at random positions of JSON under one
+schema. `mask`: catch up by a token and compute what may come next, on the host. `apply`: add it to the logits.
 """
 
 import random

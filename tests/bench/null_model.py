@@ -26,13 +26,15 @@ from splitfuse.engine.scheduler.block_manager import CacheSpec
 ENDPOINTS = ("/v1/completions", "/generate")
 PROMPT_LEN = 16
 OPENING_S = 5.0  # over which paced streams are opened
-FIRST_WORD = 256  # token ids from here on are single words, a step's number in letters: the client learns who sent it
+FIRST_WORD = (
+    256  # token ids from here on are single words, a step's number in letters: the client learns which step sent it
+)
 NUM_WORDS = 26**3
 _TEXT = b'"text":" '
 
 
 class NullRunner:
-    """Draws the step's number for every row; with a pace, steps end on a grid of so many seconds."""
+    """Samples the step's number for every row; with a pace, steps end on a grid of so many seconds."""
 
     def __init__(self, *, pace_s: float, num_blocks: int, max_model_len: int) -> None:
         self.loaded = SimpleNamespace(
@@ -58,16 +60,16 @@ class NullRunner:
 
 def word(number: int) -> str:
     """Three letters for a number below NUM_WORDS."""
-    return "".join(chr(ord("a") + number // 26**place % 26) for place in range(3))
+    return "".join(chr(ord("a") + number // 26**digit % 26) for digit in range(3))
 
 
 def number_of(letters: bytes) -> int:
     """The number that a word spells."""
-    return sum((letter - ord("a")) * 26**place for place, letter in enumerate(letters))
+    return sum((letter - ord("a")) * 26**digit for digit, letter in enumerate(letters))
 
 
 def serve(args: argparse.Namespace) -> None:
-    """The server process: `splitfuse serve` whose loading gives a NullRunner."""
+    """The server process: `splitfuse serve` that loads a NullRunner."""
     os.sched_setaffinity(0, {0})
     from splitfuse.engine import builder
     from splitfuse.engine.input_processor import InputProcessor

@@ -2,7 +2,7 @@
 
 `python tests/bench/peers.py [--peers vllm llamacpp transformers] [--points 1x32 8x128 32x256] [--pairs 3]`; make the
 peers first: tests/bench/peers/setup.sh. Every peer is a process that loads once and is stopped (SIGSTOP) while another
-one runs, so that nobody's spinning threads cost anybody else. Greedy, no early end; a round before the first pair warms
+one runs, so that no engine's spinning threads cost another. Greedy, no early end; a round before the first pair warms
 up; prompts are new in every round, so that no prefix cache helps. Rates beside the limit of what the machine could do.
 """
 
@@ -80,7 +80,7 @@ class Bench:
         self._random = random.Random(args.seed)
 
     def prompts(self, point: Point) -> list[list[int]]:
-        """Ids that nobody has seen."""
+        """Ids that no engine has seen."""
         source = getattr(self, "_random", random.Random("start"))
         return [source.choices(range(self.config.vocab_size), k=point.prompt_len) for _ in range(point.num_seqs)]
 

@@ -83,7 +83,7 @@ def _free_port() -> int:
 
 
 class Prompts:
-    """Random ids that no other call gives, the same for everyone in a pair."""
+    """Random ids that no other call gives, the same for all engines in a pair."""
 
     def __init__(self, vocab_size: int, seed: str) -> None:
         self._ids = range(256, vocab_size)
@@ -192,7 +192,7 @@ def show(result: dict[str, dict[str, dict[str, float]]]) -> None:
 
 
 def start(args: argparse.Namespace, folder: Path, stack: ExitStack) -> dict[str, Server | Worker]:
-    """Everyone up, asleep."""
+    """All engines started, stopped."""
     contestants: dict[str, Server | Worker] = {}
     for peer in (OURS, *args.peers):
         server = stack.enter_context(Server(peer, folder, args.flags.get(peer, [])))

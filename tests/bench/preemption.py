@@ -1,4 +1,4 @@
-"""A pool half as large as the load wants: what giving way costs, by recompute, by swap and by `auto`'s choice, against
+"""A pool half as large as the load wants: what preemption costs, by recompute, by swap and by `auto`'s choice, against
 the best limit on sequences that a hand could set; and that all of them give the same tokens.
 
 `python tests/bench/preemption.py [--rounds 3]`: 40 M-parameter Llama, float32, all requests there from the start.

@@ -3,7 +3,7 @@
 `python tests/bench/speculation.py WORKLOAD [--loads 1,4,16,64] [--rounds 3] [--methods ngram,draft] [--formula]`
 
 One process per engine, because two engines in one process disturb each other through their threads; they take turns,
-round by round. Every engine must give the same tokens, or the run fails (float32) or says so (bfloat16).
+round by round. Every engine must give the same tokens, or the run fails (float32) or reports it (bfloat16).
 """
 
 import argparse
@@ -34,9 +34,9 @@ def _turn(question: str) -> str:
 
 def stories(rng: random.Random) -> str:
     """Continued at temperature 0: what the demo model was made for; little repeats."""
-    who = rng.choice(["mouse", "fox", "sailor", "witch", "king", "cat", "dragon", "miller"])
+    hero = rng.choice(["mouse", "fox", "sailor", "witch", "king", "cat", "dragon", "miller"])
     how = rng.choice(["brave", "sleepy", "tiny", "clever", "kind", "old", "curious"])
-    return f"Once upon a time, there lived a {how} {who} named {rng.choice(['Otto', 'Maya', 'Sam', 'Clara', 'Leo'])}"
+    return f"Once upon a time, there lived a {how} {hero} named {rng.choice(['Otto', 'Maya', 'Sam', 'Clara', 'Leo'])}"
 
 
 def records(rng: random.Random) -> str:
@@ -97,8 +97,8 @@ def work(settings: dict[str, Any]) -> None:
             tokens = [output.outputs[0].token_ids for output in outputs]
             decode = [output.outputs[0].metrics for output in outputs]
             decode_s = max(m.finished_time for m in decode) - max(m.first_token_time for m in decode)
-            told = {"seconds": seconds, "decode_s": decode_s, "tokens": tokens, "before": before, "after": after}
-            print(json.dumps(told), flush=True)
+            result = {"seconds": seconds, "decode_s": decode_s, "tokens": tokens, "before": before, "after": after}
+            print(json.dumps(result), flush=True)
 
 
 class Worker:
@@ -224,7 +224,7 @@ def main() -> None:
     parser.add_argument("--methods", default="ngram,draft")
     parser.add_argument("--loads", default="1,4,16,64")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--turns", type=int, default=3, help="requests one after the other in each place")
+    parser.add_argument("--turns", type=int, default=3, help="requests one after the other in each slot")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--formula", action="store_true", help="the draft model beside the formula")

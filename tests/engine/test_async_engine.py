@@ -50,7 +50,7 @@ async def test_n_outputs_of_one_prompt(tiny_folder: str) -> None:
 
 
 async def test_two_hundred_requests_with_a_fifth_vanishing(tiny_folder: str) -> None:
-    """64 at a time on a small pool; who leaves disturbs nobody, and nothing is left behind."""
+    """64 at a time on a small pool; aborted ones disturb no other, and nothing is left."""
     many = prompts(200, seed=3)
     rng = random.Random(4)
     lengths = [rng.randint(1, 40) for _ in many]
@@ -176,7 +176,7 @@ async def test_a_full_queue_refuses_with_a_time_to_come_back(tiny_folder: str) -
         assert 1 <= info.value.retry_after_s <= 60
 
 
-async def test_draining_refuses_newcomers_and_finishes_the_rest(tiny_folder: str) -> None:
+async def test_draining_refuses_new_requests_and_finishes_the_rest(tiny_folder: str) -> None:
     async with running_engine(tiny_folder) as engine:
         sink = Collector()
         await engine.submit([30], GREEDY, sink)
@@ -218,7 +218,7 @@ async def test_a_broken_loop_is_unhealthy_and_ends_every_request(tiny_folder: st
             await engine.submit([30], GREEDY, Collector())
 
 
-async def test_a_failing_sink_costs_nobody_else(tiny_folder: str) -> None:
+async def test_a_failing_sink_costs_no_other_request(tiny_folder: str) -> None:
     async with running_engine(tiny_folder) as engine:
         await engine.submit([30], GREEDY, lambda delta: 1 / 0)  # type: ignore[arg-type, return-value]
         output = await collect(engine, [30], GREEDY)
@@ -332,7 +332,7 @@ async def test_more_outputs_than_the_queue_holds_run_on_an_idle_engine(tiny_fold
         {"allowed_token_ids": (1, 5), "stop_token_ids": (5,), "min_tokens": 1},
     ],
 )
-async def test_nothing_to_draw_from_is_refused(tiny_folder: str, fields: dict[str, object]) -> None:
+async def test_parameters_that_allow_no_token_are_refused(tiny_folder: str, fields: dict[str, object]) -> None:
     async with running_engine(tiny_folder) as engine:
         with pytest.raises(InvalidRequestError, match="allowed_token_ids"):
             await engine.submit([5], SamplingParams(**fields), Collector())  # type: ignore[arg-type]

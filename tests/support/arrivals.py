@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from fake_model import VOCAB_SIZE
-from world_settings import Weather, WorldSettings
+from world_settings import Conditions, WorldSettings
 
 from splitfuse.engine.input_processor import InputProcessor, TokenizedPrompt
 from splitfuse.engine.request import Request
@@ -16,7 +16,7 @@ _END_TOKENS = range(16)
 
 
 class Arrivals:
-    """Prompts begin as others did, are put together from a few pieces, or are new."""
+    """Prompts begin as others did, are joined from a few parts, or are new."""
 
     def __init__(self, rng: random.Random, settings: WorldSettings) -> None:
         self._rng = rng
@@ -30,29 +30,29 @@ class Arrivals:
             max_cache_tokens=settings.num_blocks * settings.config.block_size,
             seed=settings.config.seed,
         )
-        self._past: deque[tuple[str, list[int]]] = deque(maxlen=12)  # tenants, and what they have said or heard so far
+        self._past: deque[tuple[str, list[int]]] = deque(maxlen=12)  # tenants, and their tokens so far
         self._num_requests = 0
 
-    def draw(self, weather: Weather, now: float) -> list[Request]:
+    def random_requests(self, conditions: Conditions, now: float) -> list[Request]:
         """The outputs of one prompt."""
         rng, longest, tenants = self._rng, self._settings.longest, self._settings.tenants
-        tenant = tenants[int(len(tenants) * rng.random() ** self._settings.loudness)]
-        prompt = self._prompt(tenant, weather)
+        tenant = tenants[int(len(tenants) * rng.random() ** self._settings.skew)]
+        prompt = self._prompt(tenant, conditions)
         max_tokens = rng.randint(1, longest - len(prompt))
-        if rng.random() < weather.greedy:
+        if rng.random() < conditions.greedy:
             prompt = prompt[: longest // 2]
             max_tokens = longest - len(prompt)
         self._num_requests += 1
-        tokenized = TokenizedPrompt(prompt, self._params(max_tokens, weather))
+        tokenized = TokenizedPrompt(prompt, self._params(max_tokens, conditions))
         requests = self._input_processor.requests(f"r{self._num_requests}", tokenized, now=now, tenant=tenant)
         self._past.append((tenant, requests[0].token_ids))
         return requests
 
-    def _params(self, max_tokens: int, weather: Weather) -> SamplingParams:
+    def _params(self, max_tokens: int, conditions: Conditions) -> SamplingParams:
         rng = self._rng
-        has_deadline = rng.random() < weather.deadline
+        has_deadline = rng.random() < conditions.deadline
         return SamplingParams(
-            n=rng.randint(2, 4) if rng.random() < weather.several else 1,
+            n=rng.randint(2, 4) if rng.random() < conditions.several else 1,
             max_tokens=max_tokens,
             min_tokens=rng.choice([0, 0, rng.randint(0, max_tokens)]),
             ignore_eos=rng.random() < 0.5,
@@ -61,16 +61,16 @@ class Arrivals:
             max_queue_ms=rng.randint(1, 200) if has_deadline and rng.random() < 0.5 else None,
         )
 
-    def _prompt(self, tenant: str, weather: Weather) -> list[int]:
+    def _prompt(self, tenant: str, conditions: Conditions) -> list[int]:
         rng, settings = self._rng, self._settings
         prompt: list[int] = []
-        # Behind a weak hash no block may come again after another beginning: only sha256 itself tells such apart.
-        if self._past and rng.random() < weather.follow_up:
+        # Behind a weak hash no block may come again after another beginning: only sha256 itself distinguishes them.
+        if self._past and rng.random() < conditions.follow_up:
             other, tokens = rng.choice(self._past)
             if other == tenant or not settings.hash_is_weak:
                 prompt = tokens[: rng.randint(1, len(tokens))]
         elif not settings.hash_is_weak:
             for _ in range(rng.randint(0, 4)):
-                prompt += rng.choice(settings.pieces)
+                prompt += rng.choice(settings.prompt_parts)
         prompt += [rng.randrange(VOCAB_SIZE) for _ in range(rng.choice([0, 1, rng.randint(0, settings.longest)]))]
         return prompt[: rng.randint(settings.longest // 2, settings.longest - 1)] or [rng.randrange(VOCAB_SIZE)]

@@ -34,11 +34,11 @@ class Audit:
         if batch is not None:
             self._memory.check_writes(batch)
 
-    def after_results(self, batch: Batch, spoke: Iterable[Request], failed: Iterable[Sequence[int]]) -> None:
-        """The step is booked. `spoke`: whose tokens came; `failed`: the block tables of rows without a result."""
+    def after_results(self, batch: Batch, with_tokens: Iterable[Request], failed: Iterable[Sequence[int]]) -> None:
+        """The step is updated. `with_tokens`: a request per token; `failed`: block tables of rows without a result."""
         self._memory.check_forgotten(failed)
         if self._fairness is not None:
-            self._fairness.served(self._schedule.begins(batch), spoke)
+            self._fairness.served(self._schedule.begins(batch), with_tokens)
 
     def after_step(self) -> None:
         """Between two steps."""
@@ -48,11 +48,11 @@ class Audit:
             self._fairness.check(self._core.scheduler.waiting)
 
     def look_up(self, stream: Stream) -> None:
-        """Whether the prefix cache finds of this one what there is."""
+        """Whether the prefix cache finds all that there is of this request."""
         self._memory.check_lookup(stream.request, stream.oracle.entries)
 
     def when_empty(self) -> None:
-        """Nobody is left."""
+        """No request is left."""
         self._memory.check_empty()
         assert not self._core.scheduler.has_work
         assert not self._core._requests, "the core keeps requests that have ended"
@@ -60,13 +60,13 @@ class Audit:
 
 
 class NoAudit(Audit):
-    """Never looks: what then goes wrong must be heard."""
+    """Checks nothing: faults must show in the outputs."""
 
     def before_decision(self) -> None: ...
 
     def after_decision(self, batch: Batch | None) -> None: ...
 
-    def after_results(self, batch: Batch, spoke: Iterable[Request], failed: Iterable[Sequence[int]]) -> None: ...
+    def after_results(self, batch: Batch, with_tokens: Iterable[Request], failed: Iterable[Sequence[int]]) -> None: ...
 
     def after_step(self) -> None: ...
 

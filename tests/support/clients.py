@@ -1,4 +1,4 @@
-"""Clients: who hears each output, token by token, and knows from the oracle and the clock what there is to hear."""
+"""Clients: they check each output, token by token, against the oracle and the clock."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from splitfuse.engine.request import Request
 
 
 class FakeText:
-    """In the place of a TextStream: some tokens meet a stop string, some cannot be told."""
+    """Instead of a TextStream: some tokens complete a stop string, some cannot be decoded."""
 
     def __init__(self) -> None:
         self.stopped_by: str | None = None
@@ -58,7 +58,7 @@ class Clients:
         self._model = model
         self.streams: dict[tuple[str, int], Stream] = {}
         self.endings: Counter[str] = Counter()
-        self.fingerprint = 0  # of all that was ever heard
+        self.fingerprint = 0  # of all that was ever received
 
     def expect(self, request: Request, text: FakeText | None) -> None:
         """A request has been added."""
@@ -72,40 +72,40 @@ class Clients:
         )
 
     def aborted(self, request_id: str) -> None:
-        """All its outputs have to end with the step under way, or at once."""
+        """All its outputs have to end with the step in flight, or at once."""
         for stream in self.streams.values():
             stream.is_aborted |= stream.request.request_id == request_id
 
-    def hear(self, deltas: Iterable[OutputDelta], now: float) -> list[Request]:
-        """Every token is the oracle's, and there is a reason for every end. Gives back whose tokens came."""
-        spoke = []
+    def receive(self, deltas: Iterable[OutputDelta], now: float) -> list[Request]:
+        """Every token is the oracle's, and there is a reason for every end. Returns a request for each token."""
+        with_tokens = []
         for delta in deltas:
             stream = self.streams.get((delta.request_id, delta.index))
-            assert stream is not None, f"{delta.request_id}/{delta.index} says something after its end"
-            for place, token_id in enumerate(delta.token_ids, 1):
+            assert stream is not None, f"{delta.request_id}/{delta.index} has a delta after its end"
+            for count, token_id in enumerate(delta.token_ids, 1):
                 expected = stream.oracle.next_token()
-                assert token_id == expected, f"{stream.request} says {token_id}, the oracle {expected}"
+                assert token_id == expected, f"{stream.request} has {token_id}, the oracle {expected}"
                 stream.num_tokens += 1
                 self.fingerprint = hash((self.fingerprint, token_id))
-                spoke.append(stream.request)
+                with_tokens.append(stream.request)
                 is_end = token_id in stream.request.stop_token_ids
                 is_end &= stream.num_tokens > stream.request.params.min_tokens
-                assert place == len(delta.token_ids) or not is_end, f"{stream.request} goes on after an end token"
+                assert count == len(delta.token_ids) or not is_end, f"{stream.request} goes on after an end token"
             if delta.finish_reason is not None:
                 self._check_end(stream, delta, now)
                 del self.streams[delta.request_id, delta.index]
             elif delta.token_ids:
                 assert not stream.must_stop, f"{stream.request} goes on after an end token"
                 assert stream.request.num_tokens < stream.request.max_num_tokens, f"{stream.request} goes on"
-        return spoke
+        return with_tokens
 
     def check_aborted(self) -> None:
-        """After a step nobody goes on who was aborted before its end."""
+        """After a step no request goes on that was aborted before its end."""
         for stream in self.streams.values():
             assert not stream.is_aborted, f"{stream.request} goes on after it was aborted"
 
     def check_late(self, now: float) -> None:
-        """Before a step nobody goes on whose time is over."""
+        """Before a step no request goes on after its deadline."""
         for stream in self.streams.values():
             assert not stream.is_late(now), f"{stream.request} goes on after its deadline"
 

@@ -47,12 +47,12 @@ def drafts_take_promised_blocks(right: Method) -> Method:
     return wrong
 
 
-@plant(BUGS, BlockManager, "free_behind_tokens", where=has_drafts)
+@plant(BUGS, BlockManager, "free_after_tokens", where=has_drafts)
 def blocks_of_wrong_drafts_are_kept(right: Method) -> Method:
     return lambda self, request: None
 
 
-@plant(BUGS, BlockManager, "free_behind_tokens", where=has_drafts)
+@plant(BUGS, BlockManager, "free_after_tokens", where=has_drafts)
 def too_many_blocks_are_freed(right: Method) -> Method:
     def wrong(self: Any, request: Any) -> None:
         right(self, request)

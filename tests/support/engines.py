@@ -1,4 +1,4 @@
-"""Engines on tiny models for tests, and a way to collect what they say."""
+"""Engines on tiny models for tests, and a way to collect their outputs."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ async def collect(engine: AsyncEngine, prompt: object, params: SamplingParams) -
 
 
 class Collector:
-    """A sink that collects deltas and tells when the last output ended."""
+    """A sink that collects deltas and sets an event when the last output ended."""
 
     def __init__(self, n: int = 1) -> None:
         self.deltas: list[OutputDelta] = []

@@ -1,4 +1,4 @@
-"""What a fair queue owes its tenants, told from whom the engine served."""
+"""What a fair queue owes its tenants, derived from what the engine served."""
 
 from collections.abc import Iterable, Sequence
 from itertools import combinations
@@ -23,11 +23,11 @@ class FairnessAudit:
         self._served: dict[str, float] = {}  # divided by the weight
         self._ahead: dict[tuple[str, str], float] = {}  # by how much the first was ahead when both began to wait
 
-    def served(self, begun: Iterable[BatchRow], spoke: Iterable[Request]) -> None:
-        """Who began in a step, where what it need not compute is no service, and who got a token."""
+    def served(self, begun: Iterable[BatchRow], with_tokens: Iterable[Request]) -> None:
+        """The first rows of requests in a step (cached tokens are no service), and a request for each token."""
         for row in begun:
             self._serve(row.request.tenant, PROMPT_WEIGHT * (row.request.num_prompt_tokens - row.start))
-        for request in spoke:
+        for request in with_tokens:
             self._serve(request.tenant, OUTPUT_WEIGHT)
 
     def check(self, waiting: Sequence[Request]) -> None:

@@ -28,17 +28,17 @@ def root(tenant: str) -> int:
 
 
 def entry(previous: int, token_id: int) -> int:
-    """What the slot of this token holds, after the slot before it. Says all that went before, so its position too."""
+    """What the slot of this token holds, after the slot before it: it depends on all before it and its position."""
     return BAD if previous == BAD else hash((previous, token_id))
 
 
-def draw(seed: int, entries: tuple[int, ...]) -> int:
+def next_token_id(seed: int, entries: tuple[int, ...]) -> int:
     """The token after this context."""
     return hash((seed, entries)) % VOCAB_SIZE
 
 
 class Oracle:
-    """What a request must say, token by token, whatever is scheduled, moved or shared."""
+    """The output that a request must have, token by token, whatever is scheduled, moved or shared."""
 
     def __init__(self, request: Request) -> None:
         self._seed = request.seed
@@ -53,13 +53,13 @@ class Oracle:
 
     def next_token(self) -> int:
         """The next token, which from now on belongs to the context."""
-        token_id = draw(self._seed, tuple(self.entries))
+        token_id = next_token_id(self._seed, tuple(self.entries))
         self._push(token_id)
         return token_id
 
 
 class Seer:
-    """A drafter that sees what the oracle will say, more or less; and sometimes fails, or talks nonsense."""
+    """A drafter that sees the oracle's tokens, more or less; and sometimes fails, or drafts nonsense."""
 
     def __init__(self, seed: float) -> None:
         self._rng = random.Random(seed)
@@ -87,12 +87,12 @@ class Seer:
 
 
 @dataclass
-class Trouble:
+class Faults:
     """What goes wrong in one step."""
 
     culprits: set[Request] = field(default_factory=set)  # whatever they are computed with raises
-    not_finite: set[Request] = field(default_factory=set)  # whose result cannot be used
-    raises: int = 0  # so many passes raise, whoever is in them
+    not_finite: set[Request] = field(default_factory=set)  # their result cannot be used
+    raises: int = 0  # so many passes raise, whatever their rows
 
 
 class StepFailure(Exception):
@@ -106,8 +106,8 @@ class FakeModel:
         self._block_size = block_size
         self.device: Blocks = [[UNWRITTEN] * block_size for _ in range(num_blocks)]
         self.host: Blocks = [[UNWRITTEN] * block_size for _ in range(num_host_blocks)]
-        self.trouble = Trouble()
-        self.failed: set[Request] = set()  # who has a reason to end with "error"
+        self.faults = Faults()
+        self.failed: set[Request] = set()  # they have a reason to end with "error"
 
     def move(self, moves: Moves) -> None:
         """Copy blocks as KVCache.make does."""
@@ -119,24 +119,24 @@ class FakeModel:
         """All rows write before any reads, as in a layer of a model."""
         for row in batch.rows:
             self._write(row)
-        trouble = self.trouble
-        if trouble.raises > 0 or (trouble.culprits and any(row.request in trouble.culprits for row in batch.rows)):
+        faults = self.faults
+        if faults.raises > 0 or (faults.culprits and any(row.request in faults.culprits for row in batch.rows)):
             self._break_off(batch.rows)
             raise StepFailure
         return [self._output(row) for row in batch.rows]
 
-    def go_bad(self, block: int, offset: int) -> None:
+    def corrupt(self, block: int, offset: int) -> None:
         """A slot loses its contents, until it is written again."""
         self.device[block][offset] = BAD
 
     def _break_off(self, rows: Sequence[BatchRow]) -> None:
         """A pass that raises leaves anything in the slots that it was writing."""
-        self.trouble.raises -= 1
+        self.faults.raises -= 1
         if len(rows) == 1:
             self.failed.add(rows[0].request)
         for row in rows:
             for position in range(row.start, row.end):
-                self.go_bad(row.request.block_table[position // self._block_size], position % self._block_size)
+                self.corrupt(row.request.block_table[position // self._block_size], position % self._block_size)
 
     def _write(self, row: BatchRow) -> None:
         size, device = self._block_size, self.device
@@ -152,22 +152,22 @@ class FakeModel:
             return NO_OUTPUT
         context = tuple(islice(chain.from_iterable(map(self.device.__getitem__, request.block_table)), row.end))
         num_known = row.end - row.num_drafts
-        if BAD in context[:num_known] or request in self.trouble.not_finite:
+        if BAD in context[:num_known] or request in self.faults.not_finite:
             self.failed.add(request)
             return RowOutput(failure=RowFailure(WAS_BAD if BAD in context[:num_known] else "not finite"))
-        token_ids = [draw(request.seed, context[:num_known])]
-        for place, draft in enumerate(row.draft_token_ids):
-            seen = context[: num_known + place + 1]
+        token_ids = [next_token_id(request.seed, context[:num_known])]
+        for index, draft in enumerate(row.draft_token_ids):
+            seen = context[: num_known + index + 1]
             if token_ids[-1] != draft or BAD in seen:
                 break
-            token_ids.append(draw(request.seed, seen))
+            token_ids.append(next_token_id(request.seed, seen))
         return RowOutput(tuple(token_ids), num_drafts=row.num_drafts)
 
 
 def _copy(pairs: Sequence[tuple[int, int]], source: Blocks, target: Blocks) -> None:
     """All at once, in no order: so nothing may be written twice, or read after it was written."""
     targets = {to for _, to in pairs}
-    assert len(targets) == len(pairs), "two blocks are copied to one place"
+    assert len(targets) == len(pairs), "two blocks are copied to one block"
     assert source is not target or targets.isdisjoint(start for start, _ in pairs), "a copy of a copy"
     for start, to in pairs:
         target[to] = list(source[start])

@@ -86,10 +86,10 @@ class AttentionCase:
             blocks = order[num_used : num_used + blocks_per_row[row]]
             first = oldest // self.block_size
             tables[row, first : len(blocks)] = blocks[first:]
-            places = blocks[positions // self.block_size].to(DEVICE), (positions % self.block_size).to(DEVICE)
+            slots = blocks[positions // self.block_size].to(DEVICE), (positions % self.block_size).to(DEVICE)
             for cache in (k_cache, v_cache):
                 values = torch.randn(len(positions), self.num_kv_heads, self.head_dim, generator=generator)
-                cache[places[0], :, places[1]] = values.to(self.dtype).to(DEVICE)
+                cache[slots[0], :, slots[1]] = values.to(self.dtype).to(DEVICE)
             num_used += len(blocks)
         starts = torch.tensor([0, *self.query_lens]).cumsum(0).to(torch.int32)
         ragged = ops.RaggedBatch(

@@ -1,4 +1,4 @@
-"""What must hold of blocks at every step, told from the engine's maps and the model's memory, not by its own checks."""
+"""What must hold of blocks at every step, by the engine's maps and the model's memory, not by its own checks."""
 
 from array import array
 from collections import Counter
@@ -25,7 +25,7 @@ class MemoryAudit:
             self._contents = ContentsAudit(blocks.cache, model, tenants)
 
     def check_writes(self, batch: Batch) -> None:
-        """Before a step: it writes to blocks that one request holds, alone, and that nobody could find."""
+        """Before a step: it writes to blocks that one request holds, alone, and that cannot be found."""
         size, references = self._blocks.device.block_size, self._blocks.device._references
         cached = () if self._blocks.cache is None else self._blocks.cache._content
         targets = [to for _, to in chain(batch.moves.swap_in, batch.moves.copies)]
@@ -54,13 +54,13 @@ class MemoryAudit:
             self._contents.check_lookup(self._blocks, request, entries)
 
     def check_forgotten(self, tables: Iterable[Sequence[int]]) -> None:
-        """What a failed request held may be bad: nobody must find it."""
+        """What a failed request held may be bad: it must not be found."""
         if self._blocks.cache is not None:
             found = self._blocks.cache._content.keys() & set(chain.from_iterable(tables))
             assert not found, f"blocks {sorted(found)} of a failed request can be found"
 
     def check_empty(self) -> None:
-        """With no request left nobody holds a block."""
+        """With no request left no block is in use."""
         for pool in (self._blocks.device, self._blocks.host):
             assert pool is None or pool.num_used_blocks == 0, f"{pool.num_used_blocks} blocks leaked"
 

@@ -1,4 +1,4 @@
-"""Bugs in who holds which block, what is found, and what is moved."""
+"""Bugs in which request holds which block, what is found, and what is moved."""
 
 from typing import Any
 
@@ -78,7 +78,7 @@ def shared_blocks_count_as_freed(right: Method) -> Method:
 
 
 @plant(BUGS, BlockManager, "admit", shows_in_tokens=True)
-def newcomer_grows_before_the_next_shares(right: Method) -> Method:
+def admitted_request_grows_before_the_next_shares(right: Method) -> Method:
     def wrong(self: Any, request: Any, prefix: Any) -> None:
         right(self, request, prefix)
         if not request.host_block_table and prefix.copied is None:

@@ -1,4 +1,4 @@
-"""An LLM whose launcher works on a simulated stream, and whether it says what plain steps say."""
+"""An LLM whose launcher works on a simulated stream, and whether its outputs are those of plain steps."""
 
 import random
 from typing import Any
@@ -12,16 +12,16 @@ from tiny_models import VOCAB_SIZE
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.batch import Batch, Moves, RowOutput
 from splitfuse.engine.runner.async_runner import AsyncRunner
-from splitfuse.engine.runner.cuda_graphs import Recorder, graph_sizes
+from splitfuse.engine.runner.cuda_graphs import GraphCapturer, graph_sizes
 
-WISHES: list[dict[str, Any]] = [
+SAMPLING_FIELDS: list[dict[str, Any]] = [
     *[{"temperature": 0}, {}, {"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.05}, {"top_k": 40, "top_p": 0.9}],
     *[{"n": 2}, {"stop_token_ids": list(range(20, 40))}],
 ]
 
 
 class InOrder:
-    """A runner whose work is behind all that the stream was given: there is one queue."""
+    """A runner whose work comes after all that the stream was given: there is one queue."""
 
     def __init__(self, runner: Any, stream: SimulatedStream) -> None:
         self._runner, self._stream = runner, stream
@@ -35,14 +35,16 @@ class InOrder:
         return list(self._runner.run(batch))
 
 
-def draw_arrivals(rng: random.Random) -> list[Arrival]:
-    reads_tokens: list[dict[str, Any]] = [{"repetition_penalty": 1.3}] if rng.random() < 0.3 else []
+def random_arrivals(rng: random.Random) -> list[Arrival]:
+    sampled_on_host: list[dict[str, Any]] = [{"repetition_penalty": 1.3}] if rng.random() < 0.3 else []
     arrivals = []
     for index in range(24):
         prompt = [rng.randrange(20, VOCAB_SIZE) for _ in range(rng.randint(1, 60))]
         if arrivals and rng.random() < 0.3:
             prompt = rng.choice(arrivals).prompt[: rng.randint(1, 60)]
-        params = SamplingParams(seed=index, max_tokens=rng.randint(1, 20), **rng.choice(WISHES + reads_tokens))
+        params = SamplingParams(
+            seed=index, max_tokens=rng.randint(1, 20), **rng.choice(SAMPLING_FIELDS + sampled_on_host)
+        )
         abort_after = rng.randint(0, 12) if rng.random() < 0.2 else None
         arrivals.append(Arrival(prompt, params, at_step=rng.randint(0, 40), abort_after=abort_after))
     return arrivals
@@ -54,7 +56,7 @@ def launcher_of(llm: LLM) -> AsyncRunner:
     return launcher
 
 
-def compare(folder: str, seed: int, recorder: Recorder | None = None) -> tuple[int, int]:
+def compare(folder: str, seed: int, capturer: GraphCapturer | None = None) -> tuple[int, int]:
     """Tokens of a random schedule, overlapped, against those of plain steps. Gives preemptions and steps launched."""
     rng = random.Random(seed)
     plain = random_llm(rng, folder, max_tokens_of_one=80, block_sizes=(4, 16))
@@ -77,10 +79,10 @@ def compare(folder: str, seed: int, recorder: Recorder | None = None) -> tuple[i
         llm = LLM(folder, async_scheduling=True, **settings)
     runner = llm.pipeline._runner
     runner._runner = InOrder(runner._runner, stream)
-    if recorder is not None:
+    if capturer is not None:
         sizes = graph_sizes(llm.config.max_num_seqs)
-        launcher_of(llm).use_graphs(recorder, sizes=sizes, hidden_size=64, dtype=torch.float32)
-    arrivals, expected = draw_arrivals(random.Random(seed)), draw_arrivals(random.Random(seed))
+        launcher_of(llm).use_graphs(capturer, sizes=sizes, hidden_size=64, dtype=torch.float32)
+    arrivals, expected = random_arrivals(random.Random(seed)), random_arrivals(random.Random(seed))
     for arrival in expected:
         arrival.abort_after = None
     run_schedule(plain, expected)
@@ -91,4 +93,4 @@ def compare(folder: str, seed: int, recorder: Recorder | None = None) -> tuple[i
             assert tokens == wanted.token_ids[: len(tokens)], f"{ours.params}"
             assert ours.abort_after is not None or output.finish_reason == wanted.finish_reason
             assert ours.abort_after is not None or len(tokens) == len(wanted.token_ids)
-    return num_preemptions, launcher_of(llm).staging._num_taken
+    return num_preemptions, launcher_of(llm).buffers._num_acquired

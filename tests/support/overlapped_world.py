@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any, TextIO
 
 from audit import Audit, NoAudit
-from fake_model import VOCAB_SIZE, WAS_BAD, FakeModel, Seer, Trouble
+from fake_model import VOCAB_SIZE, WAS_BAD, FakeModel, Faults, Seer
 from simulated_stream import SimulatedEvent, SimulatedStream
 from world import World
-from world_settings import Weather
+from world_settings import Conditions
 
 from splitfuse.engine.batch import Batch, BatchRow, Moves, RowOutput
 from splitfuse.engine.core import EngineCore
@@ -21,7 +21,7 @@ from splitfuse.engine.spec_decode.manager import Speculation
 from splitfuse.engine.step_pipeline import StepPipeline, StepState, Work
 
 
-class StagedRequest:
+class RequestSnapshot:
     """What a launch copies of a request: its tokens so far, perhaps less the last one, and where they lie."""
 
     def __init__(self, row: BatchRow) -> None:
@@ -76,31 +76,31 @@ class FakeLauncher:
     def do_idle_work(self) -> None: ...
 
     def launch(self, batch: Batch) -> FakePending:
-        trouble, self._model.trouble = self._model.trouble, Trouble()
-        rows: list[Any] = [row._replace(request=StagedRequest(row)) for row in batch.rows]  # type: ignore[arg-type]
-        if self._model_fails_to_launch(trouble):
+        faults, self._model.faults = self._model.faults, Faults()
+        rows: list[Any] = [row._replace(request=RequestSnapshot(row)) for row in batch.rows]  # type: ignore[arg-type]
+        if self._model_fails_to_launch(faults):
             raise RuntimeError("no room for the step")
         pending = FakePending(SimulatedEvent(self._stream, 0), rows)
         self.in_flight.append(pending)
-        self._stream.run(lambda: self._compute(pending, trouble))
+        self._stream.run(lambda: self._compute(pending, faults))
         pending.event = self._stream.record()
         return pending
 
-    def _model_fails_to_launch(self, trouble: Trouble) -> bool:
-        return trouble.raises == 1000
+    def _model_fails_to_launch(self, faults: Faults) -> bool:
+        return faults.raises == 1000
 
-    def _compute(self, pending: FakePending, trouble: Trouble) -> None:
+    def _compute(self, pending: FakePending, faults: Faults) -> None:
         self.in_flight.remove(pending)
         for row in pending.rows:
             tokens = row.request.token_ids
             if len(tokens) < row.end:
                 tokens.append(self._sampled.get(row.request.request, -1))
-        outer, self._model.trouble = self._model.trouble, trouble
+        outer, self._model.faults = self._model.faults, faults
         try:
             pending.outputs = self._model.run(Batch(0, pending.rows))
         except Exception as exc:
             pending.error = exc
-        self._model.trouble = outer
+        self._model.faults = outer
         outputs = zip(pending.rows, pending.outputs or [], strict=pending.error is None)
         self._sampled = {row.request.request: each.token_ids[0] for row, each in outputs if each.token_ids}  # type: ignore[attr-defined]
 
@@ -130,10 +130,12 @@ class OverlappedAudit(Audit):
         """What the device has yet to read and write is still held by the request for which it does."""
         references = self._memory._blocks.device._references
         for row in (row for each in pending for row in each.rows):
-            staged: Any = row.request
-            held = staged.request.block_table
-            assert held[: len(staged.block_table)] == staged.block_table, f"{staged.request} lost blocks in flight"
-            assert all(references[block] for block in staged.block_table), "a block is free that a step will use"
+            snapshot: Any = row.request
+            held = snapshot.request.block_table
+            assert held[: len(snapshot.block_table)] == snapshot.block_table, (
+                f"{snapshot.request} lost blocks in flight"
+            )
+            assert all(references[block] for block in snapshot.block_table), "a block is free that a step will use"
 
 
 class DraftsNowAndThen(Speculation):
@@ -167,36 +169,36 @@ class OverlappedWorld(World):
         self._launcher = FakeLauncher(self._model, self._stream)
         return StepPipeline(self._make_core(recording, max_steps_in_flight=2), self._launcher, self._launcher)
 
-    def _make_audit(self, *, listens_only: bool) -> Audit:
-        return (NoAudit if listens_only else OverlappedAudit)(self._core, self._model, self.settings)
+    def _make_audit(self, *, outputs_only: bool) -> Audit:
+        return (NoAudit if outputs_only else OverlappedAudit)(self._core, self._model, self.settings)
 
-    def _step(self, weather: Weather) -> None:
+    def _step(self, conditions: Conditions) -> None:
         self.num_steps += 1
-        if self._seed % 2:  # slots stay good: so nobody may ever read a bad one
-            weather = replace(weather, goes_bad=0.0)
-        self._happen(weather)
-        self._clients.hear(self._core.expire(), self._now)
+        if self._seed % 2:  # slots stay good: so no request may ever read a bad one
+            conditions = replace(conditions, corruption=0.0)
+        self._happen(conditions)
+        self._clients.receive(self._core.expire(), self._now)
         self._clients.check_late(self._now)
         work = self._pipeline.schedule()
         if work is None:
             self._now += 0.01
         else:
-            self._take(work, weather)
+            self._take(work, conditions)
         self._look()
         if self._clients.streams and self._chance(0.1):
             self._audit.look_up(self._rng.choice(list(self._clients.streams.values())))
 
-    def _take(self, work: Work, weather: Weather) -> None:
+    def _take(self, work: Work, conditions: Conditions) -> None:
         step = work.launch or work.collect
         assert step is not None
         if step.state is not StepState.LAUNCHED:
             self._count(step.scheduled.batch)
-            self._model.trouble = self._draw_trouble(step.scheduled.batch, weather)
-        self._happen(weather)
+            self._model.faults = self._random_faults(step.scheduled.batch, conditions)
+        self._happen(conditions)
         self._stream.drift()
         outputs = self._pipeline.run(work)
         self._look()
-        self._happen(weather)
+        self._happen(conditions)
         batch = work.collect.scheduled.batch if work.collect else Batch(0, [])
         self._saw("ahead" if work.launch and work.collect else "alone")
         self._now += (0.002 + 1e-4 * batch.num_tokens) * (0.8 + 0.4 * self._rng.random())
@@ -207,7 +209,7 @@ class OverlappedWorld(World):
         tables = [list(row.request.block_table) for row in failed]
         output = self._pipeline.update(work, outputs)
         if output is not None:
-            self._audit.after_results(batch, self._clients.hear(output.deltas, self._now), failed=tables)
+            self._audit.after_results(batch, self._clients.receive(output.deltas, self._now), failed=tables)
         self._clients.check_aborted()
 
     def _look(self) -> None:

@@ -11,10 +11,10 @@ Method = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Bug:
-    """`make` takes the method `name` of `owner` and gives what is to stand in its place.
+    """`make` takes the method `name` of `owner` and returns its replacement.
 
-    Worlds whose settings are not `where` it can show need not be lived. `shows_in_tokens`: it makes requests read wrong
-    blocks, so they say wrong tokens.
+    Worlds whose settings are not `where` it can show need not be run. `shows_in_tokens`: it makes requests read wrong
+    blocks, so they get wrong tokens.
     """
 
     owner: type

@@ -1,23 +1,23 @@
-"""What every decision of the scheduler must keep, told from the states before and after it, not by its own code."""
+"""What every decision of the scheduler must keep, derived from the states before and after it, not by its own code."""
 
 from splitfuse.engine.batch import Batch, BatchRow
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.request import Request, Status
 from splitfuse.engine.scheduler.scheduler import Scheduler
 
-MAX_PREEMPTIONS = 2  # nobody gives way more often while somebody else can
+MAX_PREEMPTIONS = 2  # no request is preempted more often while another can be
 
 
 class ScheduleAudit:
-    """Budgets, order, promises and the policy's own word, for one decision after the other."""
+    """Budgets, order, promises and the policy's own rule, for one decision after the other."""
 
     def __init__(self, config: EngineConfig, scheduler: Scheduler) -> None:
         self._config = config
         self._scheduler = scheduler
         self._pool = scheduler.blocks.device
         self._whole_prompts = config.batching_policy in ("prefill_first", "static")
-        self.joined: list[Request] = []
-        self.gave_way: list[Request] = []
+        self.admitted: list[Request] = []
+        self.preempted: list[Request] = []
 
     def before(self, budget: int | None) -> None:
         """Look at what is there to decide on."""
@@ -36,26 +36,26 @@ class ScheduleAudit:
     def check(self, batch: Batch | None) -> None:
         """Look at what has been decided."""
         if batch is None:
-            assert not self._running, "somebody runs but nothing is to be done"
-            assert not self._waiting, "somebody waits but nothing is to be done"
-            self.joined, self.gave_way = [], []
+            assert not self._running, "a request runs but no step is scheduled"
+            assert not self._waiting, "a request waits but no step is scheduled"
+            self.admitted, self.preempted = [], []
             return
         self._rows_in_flight += batch.rows
         before = {*self._running, *self._ending}
-        self.joined = [request for request in self._scheduler.running if request not in before]
-        self.gave_way = [request for request in self._running if request.status is Status.PREEMPTED]
+        self.admitted = [request for request in self._scheduler.running if request not in before]
+        self.preempted = [request for request in self._running if request.status is Status.PREEMPTED]
         self._check_rows(batch)
         self._check_budget(batch)
         self._check_policy(batch)
-        if self.gave_way:
-            self._check_who_gave_way()
-        if self.joined:
-            self._check_who_joined()
-        self._check_nobody_idles(batch)
+        if self.preempted:
+            self._check_preempted()
+        if self.admitted:
+            self._check_admitted()
+        self._check_budget_is_used(batch)
 
     def begins(self, batch: Batch) -> list[BatchRow]:
         """The first rows of requests."""
-        return [row for row in batch.rows if row.request in self.joined and row.request not in self._begun]
+        return [row for row in batch.rows if row.request in self.admitted and row.request not in self._begun]
 
     def _check_rows(self, batch: Batch) -> None:
         assert len({row.request for row in batch.rows}) == len(batch.rows), "a request has two rows"
@@ -74,7 +74,7 @@ class ScheduleAudit:
             if row.num_drafts:
                 assert num_tokens == 1, f"{request} drafts behind {num_tokens} tokens"
                 assert row.end < request.max_num_tokens, f"{request} drafts beyond its end"
-                assert not self.gave_way, f"{request} drafts while somebody gives way"
+                assert not self.preempted, f"{request} drafts while another is preempted"
 
     def _check_budget(self, batch: Batch) -> None:
         total, largest = batch.num_tokens, max((row.num_tokens - row.num_drafts for row in batch.rows), default=0)
@@ -93,71 +93,83 @@ class ScheduleAudit:
         others = len(batch.rows) - num_decodes
         policy = self._config.batching_policy
         if policy == "splitfuse":
-            waits = [request for request in decodes if request not in computed and request not in self.gave_way]
+            waits = [request for request in decodes if request not in computed and request not in self.preempted]
             assert not waits or num_decodes == self._budget, f"{waits} waits for its token"
         else:
             assert not num_decodes or not others, f"{policy} computes decodes beside prompts"
         if policy == "decode_first":
             assert not others or not decodes, "a prompt goes before a decode"
         if policy == "static":
-            assert not self.joined or all(self._first_decoding), "a batch that runs was joined"
+            assert not self.admitted or all(self._first_decoding), "a running batch was added to"
 
-    def _check_nobody_idles(self, batch: Batch) -> None:
-        """SplitFuse leaves no token of the budget unused while somebody could have it."""
+    def _check_budget_is_used(self, batch: Batch) -> None:
+        """SplitFuse leaves no token of the budget unused while a request could have it."""
         num_tokens = sum(row.num_tokens - row.num_drafts for row in batch.rows)
-        if self._config.batching_policy != "splitfuse" or num_tokens >= self._budget or self.gave_way:
+        if self._config.batching_policy != "splitfuse" or num_tokens >= self._budget or self.preempted:
             return
         assert len(batch.rows) == self._num_running, f"{num_tokens} tokens, the budget is {self._budget}"
         waiting = [request for request in self._scheduler.waiting if not self._waits_for_its_parent(request)]
-        # One whose parent has just come back is best forked in the next step; those behind it wait as long.
-        comes_back = any(request.parent in self.joined for request in self._scheduler.waiting)
-        if waiting and not comes_back and self._num_running < self._config.max_num_seqs:
+        # A request whose parent has just been readmitted is best forked in the next step; those after it wait as long.
+        parent_readmitted = any(request.parent in self.admitted for request in self._scheduler.waiting)
+        if waiting and not parent_readmitted and self._num_running < self._config.max_num_seqs:
             largest = max(self._pool.num_blocks_for(request.num_tokens) for request in waiting)
-            assert self._spare_blocks() < largest + self._pool.num_blocks // 100, f"nobody of {waiting} joined"
+            assert self._spare_blocks() < largest + self._pool.num_blocks // 100, f"none of {waiting} was admitted"
 
     def _spare_blocks(self) -> int:
         """Free blocks that no prompt on its way will need."""
-        prompts = [request for request, wanted in self._wanted.items() if wanted > 1] + self.joined
+        prompts = [request for request, wanted in self._wanted.items() if wanted > 1] + self.admitted
         return self._pool.num_free_blocks - sum(
             self._pool.num_blocks_for(request.num_tokens) - len(request.block_table)
             for request in prompts
             if request.status is Status.RUNNING
         )
 
-    def _check_who_gave_way(self) -> None:
-        """The latest goes first, sparing who has gone often; the first of all is never another's victim."""
-        assert not self.joined, "somebody joined though somebody gave way"
-        largest = max(self._pool.num_blocks_for(victim.num_tokens) for victim in self.gave_way)
-        assert self._pool.num_free_blocks < largest, f"{self.gave_way} gave way for nothing"
+    def _check_preempted(self) -> None:
+        """The latest is preempted first, except for those preempted often; the first in the queue never for another."""
+        assert not self.admitted, "a request was admitted in a step that preempted"
+        largest = max(self._pool.num_blocks_for(victim.num_tokens) for victim in self.preempted)
+        assert self._pool.num_free_blocks < largest, f"{self.preempted} were preempted for nothing"
         stayed = [request for request in self._running if request.status is Status.RUNNING]
-        assert self._running[0] in stayed or not stayed, "the first in the queue gave way to another"
-        for victim in self.gave_way:
+        assert self._running[0] in stayed or not stayed, "the first in the queue was preempted for another"
+        for victim in self.preempted:
             is_often = victim.num_preemptions > MAX_PREEMPTIONS
             for other in stayed[1:]:
                 if other.num_preemptions < MAX_PREEMPTIONS:
-                    assert not is_often, f"{victim} gave way for the {victim.num_preemptions}th time before {other}"
-                    assert self._place(other) < self._place(victim), f"{victim} gave way before {other}"
+                    assert not is_often, (
+                        f"{victim} was preempted for the {victim.num_preemptions}th time before {other}"
+                    )
+                    assert self._queue_position(other) < self._queue_position(victim), (
+                        f"{victim} was preempted before {other}"
+                    )
                 elif is_often:
-                    assert self._place(other) < self._place(victim), f"{victim} gave way before {other}"
+                    assert self._queue_position(other) < self._queue_position(victim), (
+                        f"{victim} was preempted before {other}"
+                    )
 
-    def _check_who_joined(self) -> None:
+    def _check_admitted(self) -> None:
         for waits in self._scheduler.waiting:
             if not self._waits_for_its_parent(waits):
-                for joined in self.joined:
-                    is_next = self._place(joined) < self._place(waits) or self._is_a_tenants_turn(joined, waits)
-                    assert is_next, f"{joined} overtook {waits}"
+                for admitted in self.admitted:
+                    is_next = self._queue_position(admitted) < self._queue_position(waits) or self._is_a_tenants_turn(
+                        admitted, waits
+                    )
+                    assert is_next, f"{admitted} overtook {waits}"
         spare = self._spare_blocks()
-        kept = self._pool.num_blocks // 100 if self._running or len(self.joined) > 1 else 0
-        assert spare >= kept, f"{self.joined} joined and left {spare} blocks that nobody was promised, not {kept}"
+        kept = self._pool.num_blocks // 100 if self._running or len(self.admitted) > 1 else 0
+        assert spare >= kept, f"{self.admitted} left {spare} blocks that are not promised, not {kept}"
 
-    def _place(self, request: Request) -> tuple[int, int]:
+    def _queue_position(self, request: Request) -> tuple[int, int]:
         levels = {"fcfs": 0, "priority": request.params.priority, "fair": request not in self._begun}
         return (int(levels[self._config.scheduling_policy]), request.arrival_order)
 
-    def _is_a_tenants_turn(self, joined: Request, waits: Request) -> bool:
-        """Whose turn it is among tenants depends on their service, unless somebody comes back."""
+    def _is_a_tenants_turn(self, admitted: Request, waits: Request) -> bool:
+        """Which tenant is next depends on their service, unless a preempted request waits."""
         is_fair = self._config.scheduling_policy == "fair"
-        return is_fair and joined.tenant != waits.tenant and self._place(joined)[0] == self._place(waits)[0]
+        return (
+            is_fair
+            and admitted.tenant != waits.tenant
+            and self._queue_position(admitted)[0] == self._queue_position(waits)[0]
+        )
 
     @property
     def _num_running(self) -> int:
@@ -169,4 +181,4 @@ class ScheduleAudit:
         if parent is None or request.num_output_tokens or parent.status is not Status.RUNNING:
             return False
         in_flight = [row.start for row in self._rows_in_flight if row.request is parent]
-        return parent in self.joined or min([parent.num_computed_tokens, *in_flight]) < request.num_prompt_tokens
+        return parent in self.admitted or min([parent.num_computed_tokens, *in_flight]) < request.num_prompt_tokens

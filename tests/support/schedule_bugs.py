@@ -1,4 +1,4 @@
-"""Bugs in who gets how much and when, who gives way, and how requests end."""
+"""Bugs in how much requests get and when, which are preempted, and how requests end."""
 
 from dataclasses import replace
 from typing import Any
@@ -62,11 +62,11 @@ def promised_blocks_are_given_away(right: Method) -> Method:
 
 
 @plant(BUGS, Scheduler, "_plan_waiting")
-def nobody_joins_two(right: Method) -> Method:
+def no_request_joins_two(right: Method) -> Method:
     return lambda self, room: {} if len(self.running) >= 2 else right(self, room)
 
 
-# Who goes first, and who gives way.
+# Which request is first, and which is preempted.
 
 
 @plant(BUGS, Scheduler, "__init__")

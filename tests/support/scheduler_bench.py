@@ -1,4 +1,4 @@
-"""A scheduler alone, whose model always says the same token, and requests for it."""
+"""A scheduler alone, whose model always gives the same token, and requests for it."""
 
 from dataclasses import dataclass, field
 
@@ -40,7 +40,7 @@ def request(
 
 @dataclass
 class Bench:
-    """A scheduler whose model always says TOKEN, checked after every move."""
+    """A scheduler whose model always gives TOKEN, checked after every move."""
 
     scheduler: Scheduler
     now: float = 0.0

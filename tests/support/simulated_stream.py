@@ -21,7 +21,7 @@ class SimulatedEvent:
 
 
 class SimulatedStream:
-    """As `engine.streams`. `laziness`: the chance that the device stops before its next piece of work."""
+    """As `engine.device`. `laziness`: the chance that the device stops before its next work."""
 
     def __init__(self, rng: random.Random, *, laziness: float = 0.5) -> None:
         self._rng = rng

@@ -174,7 +174,7 @@ CONFIGS: dict[str, PretrainedConfig] = {
 }
 
 
-# Members of a family another of whose members is tested at full length.
+# Models of a family of which another is tested at full length.
 VARIANTS = {
     "llama-yarn",
     "phi3-longrope",
@@ -194,7 +194,7 @@ def make_model(name: str) -> PreTrainedModel:
         for key, parameter in model.named_parameters():
             is_norm = "norm" in key or "ln_" in key
             if key.endswith("bias"):
-                # Large where the rotation makes it depend on the position; elsewhere it would be all the model says.
+                # Large where the rotation makes it depend on the position; elsewhere it would decide all outputs.
                 parameter.normal_(0.0, 0.5 if any(part in key for part in _QKV) else 0.1)
             elif is_norm:
                 parameter.uniform_(0.5, 1.5)

@@ -7,8 +7,8 @@ from typing import TextIO
 from arrivals import Arrivals
 from audit import Audit, NoAudit
 from clients import Clients, FakeText
-from fake_model import VOCAB_SIZE, FakeModel, Seer, Trouble
-from world_settings import CALM, Weather, draw_settings, draw_weather
+from fake_model import VOCAB_SIZE, FakeModel, Faults, Seer
+from world_settings import CALM, Conditions, random_conditions, random_settings
 
 from splitfuse.engine.batch import Batch
 from splitfuse.engine.core import EngineCore
@@ -18,17 +18,17 @@ from splitfuse.engine.simulation.recording import Recorder
 from splitfuse.engine.spec_decode.manager import Speculation
 from splitfuse.engine.step_pipeline import StepPipeline, Work
 
-_LOOK_UP = 0.1  # how often somebody's prefix is looked up beside the engine
+_LOOK_UP = 0.1  # how often a request's prefix is looked up beside the engine
 
 
 class World:
-    """`run` it; whatever does not hold raises an AssertionError that tells the seed and the last events."""
+    """`run` it; whatever does not hold raises an AssertionError with the seed and the last events."""
 
-    def __init__(self, seed: int, *, recording: TextIO | None = None, listens_only: bool = False) -> None:
-        """`listens_only`: no look inside the engine, only at what the clients hear."""
+    def __init__(self, seed: int, *, recording: TextIO | None = None, outputs_only: bool = False) -> None:
+        """`outputs_only`: no look inside the engine, only at what the clients receive."""
         self._seed = seed
         self._rng = random.Random(seed)
-        self.settings = draw_settings(self._rng)
+        self.settings = random_settings(self._rng)
         self._now = 1000.0
         self._model = FakeModel(
             num_blocks=self.settings.num_blocks,
@@ -37,7 +37,7 @@ class World:
         )
         self._pipeline = self._make_pipeline(recording)
         self._core = self._pipeline.core
-        self._audit = self._make_audit(listens_only=listens_only)
+        self._audit = self._make_audit(outputs_only=outputs_only)
         self._arrivals = Arrivals(self._rng, self.settings)
         self._clients = Clients(self._model)
         self.num_steps = 0
@@ -80,8 +80,8 @@ class World:
             clock=lambda: self._now,
         )
 
-    def _make_audit(self, *, listens_only: bool) -> Audit:
-        return (NoAudit if listens_only else Audit)(self._core, self._model, self.settings)
+    def _make_audit(self, *, outputs_only: bool) -> Audit:
+        return (NoAudit if outputs_only else Audit)(self._core, self._model, self.settings)
 
     @property
     def seen(self) -> Counter[str]:
@@ -93,18 +93,18 @@ class World:
 
     @property
     def fingerprint(self) -> int:
-        """Of everything that was said, in its order."""
+        """Of all tokens, in their order."""
         return self._clients.fingerprint
 
-    # Time goes by.
+    # Steps.
 
     def run(self, num_steps: int) -> None:
-        """Weather after weather for so many steps, and every now and then calm until nobody is left."""
+        """Changing conditions for so many steps, and every now and then calm until no request is left."""
         try:
             while self.num_steps < num_steps:
-                weather = draw_weather(self._rng)
+                conditions = random_conditions(self._rng)
                 for _ in range(min(self._rng.randint(20, 300), num_steps - self.num_steps)):
-                    self._step(weather)
+                    self._step(conditions)
                 if self._chance(0.3):
                     self._calm_down()
             self._calm_down()
@@ -126,11 +126,11 @@ class World:
     def _is_over(self) -> bool:
         return not self._pipeline.has_work
 
-    def _step(self, weather: Weather) -> None:
-        """As AsyncEngine's loop does it: requests come and go before the step and while it is under way."""
+    def _step(self, conditions: Conditions) -> None:
+        """As AsyncEngine's loop does it: requests come and go before the step and while it is in flight."""
         self.num_steps += 1
-        self._happen(weather)
-        self._clients.hear(self._core.expire(), self._now)
+        self._happen(conditions)
+        self._clients.receive(self._core.expire(), self._now)
         self._clients.check_late(self._now)
         self._audit.before_decision()
         work = self._pipeline.schedule()
@@ -140,55 +140,55 @@ class World:
         else:
             assert work.collect is not None
             self._audit.after_decision(work.collect.scheduled.batch)
-            self._compute(work, work.collect.scheduled.batch, weather)
+            self._compute(work, work.collect.scheduled.batch, conditions)
         self._audit.after_step()
         if self._clients.streams and self._chance(_LOOK_UP):
             self._audit.look_up(self._rng.choice(list(self._clients.streams.values())))
 
-    def _compute(self, work: Work, batch: Batch, weather: Weather) -> None:
+    def _compute(self, work: Work, batch: Batch, conditions: Conditions) -> None:
         self._count(batch)
-        self._happen(weather)
-        self._model.trouble = self._draw_trouble(batch, weather)
+        self._happen(conditions)
+        self._model.faults = self._random_faults(batch, conditions)
         outputs = self._pipeline.run(work)
         tables = [
             list(row.request.block_table)
             for row, output in zip(batch.rows, outputs, strict=True)
             if output.failure is not None
         ]
-        self._happen(weather)
+        self._happen(conditions)
         self._now += (0.002 + 1e-4 * batch.num_tokens) * (0.8 + 0.4 * self._rng.random())
         output = self._pipeline.update(work, outputs)
         assert output is not None
-        spoke = self._clients.hear(output.deltas, self._now)
+        with_tokens = self._clients.receive(output.deltas, self._now)
         self._clients.check_aborted()
-        self._audit.after_results(batch, spoke, failed=tables)
+        self._audit.after_results(batch, with_tokens, failed=tables)
 
-    # Things happen.
+    # What happens beside them.
 
-    def _happen(self, weather: Weather) -> None:
+    def _happen(self, conditions: Conditions) -> None:
         streams, settings, rng = self._clients.streams, self.settings, self._rng
-        if len(streams) < weather.most_unfinished and self._chance(weather.arrival):
-            self._arrive(weather)
-        if streams and self._chance(weather.abort):
+        if len(streams) < conditions.most_unfinished and self._chance(conditions.arrival):
+            self._arrive(conditions)
+        if streams and self._chance(conditions.abort):
             self._abort(rng.choice(list(streams))[0])
-        if streams and self._chance(weather.mass_abort):
+        if streams and self._chance(conditions.mass_abort):
             self._saw("mass abort")
             for request_id in dict.fromkeys(request_id for request_id, _ in streams if self._chance(0.8)):
                 self._abort(request_id)
-        if self._chance(weather.goes_bad):
+        if self._chance(conditions.corruption):
             block, offset = rng.randrange(settings.num_blocks), rng.randrange(settings.config.block_size)
-            self._model.go_bad(block, offset)
+            self._model.corrupt(block, offset)
             self._saw("bad slot in block", block)
-        if self._chance(weather.clock_jump):
+        if self._chance(conditions.clock_jump):
             self._now += rng.choice([-0.5, 0.5, 3600.0])
             self._saw("clock jump")
 
-    def _arrive(self, weather: Weather) -> None:
-        requests = self._arrivals.draw(weather, self._now)
+    def _arrive(self, conditions: Conditions) -> None:
+        requests = self._arrivals.random_requests(conditions, self._now)
         self._saw("arrival" if len(requests) == 1 else "n > 1", requests[0].request_id)
         self._core.add(requests)
         for request in requests:
-            text = FakeText() if self._chance(weather.late_text) else None
+            text = FakeText() if self._chance(conditions.late_text) else None
             if text is not None:
                 self._core._outputs._texts[request] = text  # type: ignore[assignment]
             self._clients.expect(request, text)
@@ -196,20 +196,20 @@ class World:
     def _abort(self, request_id: str) -> None:
         self._saw("abort in flight" if self._core.scheduler.num_steps_in_flight else "abort", request_id)
         self._clients.aborted(request_id)
-        self._clients.hear(self._core.abort(request_id), self._now)
+        self._clients.receive(self._core.abort(request_id), self._now)
 
-    def _draw_trouble(self, batch: Batch, weather: Weather) -> Trouble:
-        rng, trouble = self._rng, Trouble()
-        if batch.rows and self._chance(weather.culprit):
+    def _random_faults(self, batch: Batch, conditions: Conditions) -> Faults:
+        rng, faults = self._rng, Faults()
+        if batch.rows and self._chance(conditions.culprit):
             self._saw("culprit")
-            trouble.culprits.add(rng.choice(batch.rows).request)
-        if batch.rows and self._chance(weather.not_finite):
+            faults.culprits.add(rng.choice(batch.rows).request)
+        if batch.rows and self._chance(conditions.not_finite):
             self._saw("not finite")
-            trouble.not_finite.add(rng.choice(batch.rows).request)
-        if batch.rows and self._chance(weather.raises):
+            faults.not_finite.add(rng.choice(batch.rows).request)
+        if batch.rows and self._chance(conditions.raises):
             self._saw("pass raises")
-            trouble.raises = rng.choice([1, 1, 2, 1000])
-        return trouble
+            faults.raises = rng.choice([1, 1, 2, 1000])
+        return faults
 
     def _chance(self, probability: float) -> bool:
         return probability > 0 and self._rng.random() < probability

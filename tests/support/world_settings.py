@@ -1,4 +1,4 @@
-"""What a seed draws: an engine's settings and pools, the kinds of requests that come, and what goes wrong."""
+"""What a seed decides: an engine's settings and pools, the kinds of requests that come, and what goes wrong."""
 
 import hashlib
 import io
@@ -23,11 +23,11 @@ class WorldSettings:
     seconds_per_block: float | None  # what swapping one seems to cost
     longest: int  # tokens of prompt and output together
     tenants: tuple[str, ...]
-    loudness: float  # 1: all send alike; more: the first sends most
+    skew: float  # 1: tenants send alike; more: the first sends most
     hash_bits: int  # of the prefix cache; few make it find what it must not believe
     max_tenants: int  # counters kept by the fair queue
-    pieces: tuple[tuple[int, ...], ...]  # from which prompts are put together, so that they have blocks in common
-    max_drafts: int  # 0: nobody drafts
+    prompt_parts: tuple[tuple[int, ...], ...]  # from which prompts are joined, so that they have blocks in common
+    max_drafts: int  # 0: no drafts
     chooses_lengths: bool  # of drafts, by what they cost and bring
 
     @property
@@ -49,7 +49,7 @@ class WorldSettings:
         )
 
 
-def draw_settings(rng: random.Random) -> WorldSettings:
+def random_settings(rng: random.Random) -> WorldSettings:
     """Everything that can be set, and pools that are mostly too small for all at once."""
     longest = rng.choice([16, 40, 40, 100])
     block_size = rng.choice([1, 2, 4, 8, 16] if longest <= 40 else [4, 8, 16])
@@ -66,10 +66,10 @@ def draw_settings(rng: random.Random) -> WorldSettings:
         seconds_per_block=rng.choice([None, 1e-4, 1e-2]),
         longest=longest,
         tenants=TENANTS[: rng.choice([1, 2, 4, 4])],
-        loudness=rng.choice([1.0, 2.0]),
+        skew=rng.choice([1.0, 2.0]),
         hash_bits=rng.randint(4, 8) if is_weak else 256,
         max_tenants=rng.choice([1, 10_000, 10_000]),
-        pieces=tuple(
+        prompt_parts=tuple(
             tuple(rng.randrange(alphabet) for _ in range(block_size * rng.choice([1, 1, 2]) + rng.choice([0, 0, 1])))
             for _ in range(5)
         ),
@@ -100,7 +100,7 @@ def _config(rng: random.Random, block_size: int, *, has_host: bool) -> EngineCon
 
 
 @dataclass(frozen=True)
-class Weather:
+class Conditions:
     """What comes and goes wrong for a while; each number is the probability of it in a step."""
 
     arrival: float
@@ -115,17 +115,17 @@ class Weather:
     culprit: float
     not_finite: float
     raises: float
-    goes_bad: float
+    corruption: float
     clock_jump: float
 
 
-def draw_weather(rng: random.Random) -> Weather:
+def random_conditions(rng: random.Random) -> Conditions:
     """Half of the faults, in a random strength: all of them all the time would hide one another."""
 
     def perhaps(strength: float) -> float:
         return rng.choice([0.0, strength * rng.random()])
 
-    return Weather(
+    return Conditions(
         arrival=rng.choice([0.1, 0.4, 0.9]),
         most_unfinished=rng.choice([8, 20, 50]),
         follow_up=rng.random(),
@@ -138,17 +138,17 @@ def draw_weather(rng: random.Random) -> Weather:
         culprit=perhaps(0.02),
         not_finite=perhaps(0.02),
         raises=perhaps(0.03),
-        goes_bad=perhaps(0.02),
+        corruption=perhaps(0.02),
         clock_jump=perhaps(0.01),
     )
 
 
-CALM = Weather(*[0.0] * 14)  # type: ignore[arg-type]
+CALM = Conditions(*[0.0] * 14)  # type: ignore[arg-type]
 
 
 def can_be_recorded(seed: int) -> bool:
-    """Whether all that was drawn is a setting of an engine, so that a recording tells of it."""
-    settings = draw_settings(random.Random(seed))
+    """Whether all that was chosen is a setting of an engine, so that a recording holds it."""
+    settings = random_settings(random.Random(seed))
     return not settings.hash_is_weak and settings.max_tenants >= len(settings.tenants)
 
 

@@ -18,7 +18,7 @@ SECONDS = (2e-3, 1e-4, 1e-7)  # of the machine below: per step, per token, per t
 
 
 class Machine:
-    """A runner and a clock: a step takes what the formula says."""
+    """A runner and a clock: a step takes the time of the formula."""
 
     def __init__(self) -> None:
         self.now = 0.0

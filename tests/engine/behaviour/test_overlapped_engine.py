@@ -1,4 +1,4 @@
-"""Engines that decide a step while the one before runs say what the others say."""
+"""Engines that decide a step while the one before runs give the same outputs as the others."""
 
 import asyncio
 import random
@@ -17,7 +17,7 @@ from splitfuse.engine.sampling.sampler import sample_token_ids
 from splitfuse.engine.simulation.replay import replay
 
 PROMPTS = [[random.Random(i).randrange(20, VOCAB_SIZE) for _ in range(3 + 11 * i % 60)] for i in range(14)]
-GOES_AHEAD: list[dict[str, Any]] = [
+SAMPLED_ON_DEVICE: list[dict[str, Any]] = [
     {"temperature": 0},
     {},
     {"top_k": 5},
@@ -27,17 +27,17 @@ GOES_AHEAD: list[dict[str, Any]] = [
     {"stop": ["a"]},
     {"n": 3},
 ]
-READS_TOKENS: list[dict[str, Any]] = [{"repetition_penalty": 1.3}, {"logprobs": 2}, {"min_tokens": 5}]
-READS_TOKENS += [{"structured_outputs": {"regex": "[a-f]{2,9}"}}, {"prompt_logprobs": 1}, {"logit_bias": {30: 9.0}}]
+SAMPLED_ON_HOST: list[dict[str, Any]] = [{"repetition_penalty": 1.3}, {"logprobs": 2}, {"min_tokens": 5}]
+SAMPLED_ON_HOST += [{"structured_outputs": {"regex": "[a-f]{2,9}"}}, {"prompt_logprobs": 1}, {"logit_bias": {30: 9.0}}]
 
 
 def params_of(prompts: list[list[int]], seed: int) -> list[SamplingParams]:
     rng = random.Random(seed)
-    wishes = [rng.choice(GOES_AHEAD + READS_TOKENS * (seed % 3 == 1)) for _ in prompts]
-    return [SamplingParams(seed=i, max_tokens=rng.randint(5, 18), **wish) for i, wish in enumerate(wishes)]
+    fields = [rng.choice(SAMPLED_ON_DEVICE + SAMPLED_ON_HOST * (seed % 3 == 1)) for _ in prompts]
+    return [SamplingParams(seed=i, max_tokens=rng.randint(5, 18), **each) for i, each in enumerate(fields)]
 
 
-def said(outputs: list[Any]) -> list[Any]:
+def results(outputs: list[Any]) -> list[Any]:
     return [[(o.token_ids, o.text, o.finish_reason, o.stop_reason) for o in output.outputs] for output in outputs]
 
 
@@ -45,9 +45,9 @@ def said(outputs: list[Any]) -> list[Any]:
 @pytest.mark.parametrize("seed", range(3))
 def test_llm(tiny_folder: str, settings: dict[str, Any], seed: int) -> None:
     params = params_of(PROMPTS, seed)
-    expected = said(LLM(model=tiny_folder, dtype="float32", device="cpu").generate(PROMPTS, params))
+    expected = results(LLM(model=tiny_folder, dtype="float32", device="cpu").generate(PROMPTS, params))
     llm = LLM(model=tiny_folder, dtype="float32", device="cpu", async_scheduling=True, **settings)
-    assert said(llm.generate(PROMPTS, params)) == expected
+    assert results(llm.generate(PROMPTS, params)) == expected
     assert llm.core.blocks.device.num_used_blocks == 0
     assert not llm.pipeline.is_busy
 
@@ -72,7 +72,7 @@ async def test_async_engine(tiny_folder: str) -> None:
 
 def test_a_pass_that_fails_costs_only_its_culprit(tiny_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
-    expected = said(LLM(model=tiny_folder, dtype="float32", device="cpu").generate(PROMPTS, params))
+    expected = results(LLM(model=tiny_folder, dtype="float32", device="cpu").generate(PROMPTS, params))
     llm = LLM(model=tiny_folder, dtype="float32", device="cpu", async_scheduling=True)
     right, calls = AsyncRunner._compute, iter(range(1000))
 
@@ -82,7 +82,7 @@ def test_a_pass_that_fails_costs_only_its_culprit(tiny_folder: str, monkeypatch:
         right(self, *args)
 
     monkeypatch.setattr(AsyncRunner, "_compute", fails_often)
-    assert said(llm.generate(PROMPTS, params)) == expected
+    assert results(llm.generate(PROMPTS, params)) == expected
 
 
 def test_what_is_not_finite_fails_alone(tiny_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,10 +100,10 @@ def test_what_is_not_finite_fails_alone(tiny_folder: str, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("other", [{}, {"speculative_config": {"method": "ngram"}}, {"speculative_model": "ngram"}])
 def test_it_goes_with_recording_and_speculation(tiny_folder: str, tmp_path: Path, other: dict[str, Any]) -> None:
     params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
-    expected = said(LLM(model=tiny_folder, dtype="float32", device="cpu").generate(PROMPTS, params))
+    expected = results(LLM(model=tiny_folder, dtype="float32", device="cpu").generate(PROMPTS, params))
     path = tmp_path / "recording.jsonl"
     llm = LLM(model=tiny_folder, dtype="float32", device="cpu", async_scheduling=True, record=str(path), **other)
-    assert said(llm.generate(PROMPTS, params)) == expected
+    assert results(llm.generate(PROMPTS, params)) == expected
     assert (llm.core.speculation is not None) == bool(other)
     llm.core.scheduler._listener._stream.flush()  # type: ignore[union-attr]
     replayed = replay(path)

@@ -1,4 +1,4 @@
-"""Worlds that are driven a step ahead of their results, on a device that does its work when it likes.
+"""Worlds that are driven a step ahead of their results, on a device that delays its work at random.
 
 SPLITFUSE_TEST_OVERLAPPED_SEEDS makes a longer or a shorter run.
 """

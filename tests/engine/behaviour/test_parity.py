@@ -21,7 +21,7 @@ Case = tuple[str, list[list[int]], list[list[int]]]
 
 @pytest.fixture(scope="module", params=sorted(CONFIGS))
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
-    """A model folder, prompts of 1 to 300 tokens, and what transformers says to them."""
+    """A model folder, prompts of 1 to 300 tokens, and what transformers answers."""
     folder = tmp_path_factory.mktemp(request.param)
     model = save_model(request.param, folder)
     rng = random.Random(request.param)
@@ -71,7 +71,7 @@ def test_a_pool_for_one_preempts_and_still_gives_the_same_tokens(case: Case) -> 
     assert [arrival.output.token_ids for arrival in arrivals] == [tokens for _, tokens in pairs]
 
 
-def test_seeded_sampling_is_the_same_alone_and_in_company(case: Case) -> None:
+def test_seeded_sampling_is_the_same_alone_and_with_batch_mates(case: Case) -> None:
     folder, prompts, _ = case
     rng = random.Random(7)
     choices = [{}, {"top_k": 20}, {"top_p": 0.8}, {"min_p": 0.02}, {"top_k": 50, "top_p": 0.9, "temperature": 1.7}]
@@ -120,7 +120,7 @@ def test_outputs_of_one_prompt_share_it_and_are_what_they_are_alone(case: Case) 
             assert [o.token_ids for o in arrival.outputs] == [o.token_ids for o in want.outputs]
             assert len({tuple(o.token_ids) for o in arrival.outputs}) > 1
         cached = [o.metrics.num_cached_tokens for arrival in arrivals for o in arrival.outputs if o.metrics]
-        assert sum(count > 0 for count in cached) > len(cached) // 3, "most of the others share their leader's prompt"
+        assert sum(count > 0 for count in cached) > len(cached) // 3, "most of the others share their parent's prompt"
 
 
 def test_sharded_files_load_like_a_single_one(tmp_path: Path) -> None:

@@ -31,10 +31,10 @@ def broken_rule(world: World) -> AssertionError | None:
     return None
 
 
-def seeds_until_caught(bug: Bug, *, listens_only: bool = False) -> tuple[int, str]:
-    """How many worlds it took, and what the last one said. Fails if none says anything."""
+def seeds_until_caught(bug: Bug, *, outputs_only: bool = False) -> tuple[int, str]:
+    """How many worlds it took, and the last one's message. Fails if none fails."""
     for seed in range(MOST_SEEDS):
-        world = World(seed, listens_only=listens_only)
+        world = World(seed, outputs_only=outputs_only)
         broken = broken_rule(world) if bug.where(world.settings) else None
         if broken is not None:
             assert isinstance(broken.__cause__, AssertionError), f"a blunder of the wrong code itself: {broken}"
@@ -44,7 +44,7 @@ def seeds_until_caught(bug: Bug, *, listens_only: bool = False) -> tuple[int, st
 
 @pytest.fixture
 def planted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bug]:
-    """The bug of that name, in the place of the right code. Fails if nothing called it."""
+    """The bug of that name, instead of the right code. Fails if nothing called it."""
     bug = BUGS[request.param]
     wrong = bug.make(getattr(bug.owner, bug.name))
     num_calls = 0
@@ -67,8 +67,8 @@ def test_it_is_caught(planted: Bug) -> None:
 
 @pytest.mark.parametrize("planted", [name for name, bug in BUGS.items() if bug.shows_in_tokens], indirect=True)
 def test_it_shows_as_a_wrong_token(planted: Bug) -> None:
-    """To those who only hear what is said: the fake model reads what the blocks hold."""
-    num_seeds, message = seeds_until_caught(planted, listens_only=True)
+    """In the outputs alone: the fake model reads what the blocks hold."""
+    num_seeds, message = seeds_until_caught(planted, outputs_only=True)
     print(f"{num_seeds} seeds; {message.splitlines()[0]}")
     assert "the oracle" in message
 
@@ -76,10 +76,10 @@ def test_it_shows_as_a_wrong_token(planted: Bug) -> None:
 @pytest.mark.parametrize("planted", ["last_block_is_off_by_one"], indirect=True)
 def test_it_says_how_to_see_it_again(planted: Bug) -> None:
     _, message = seeds_until_caught(planted)
-    told = re.search(
+    found = re.search(
         r"again: SPLITFUSE_TEST_SEEDS=(\d+)-\1 SPLITFUSE_TEST_STEPS=(\d+) python -m pytest (\S+)::", message
     )
-    assert told is not None
-    assert (Path(__file__).parents[3] / told[3]).exists()
+    assert found is not None
+    assert (Path(__file__).parents[3] / found[3]).exists()
     with pytest.raises(AssertionError, match=re.escape(message)):
-        World(int(told[1])).run(int(told[2]))
+        World(int(found[1])).run(int(found[2]))

@@ -23,7 +23,7 @@ async def test_a_second_turn_computes_only_what_is_new(tiny_folder: str) -> None
         first = list(range(20, 120))
         assert await cached_tokens(engine, first) == 0
         assert await cached_tokens(engine, [*first, 7, 7, 7]) == 96
-        assert await cached_tokens(engine, first, tenant="somebody else") == 0
+        assert await cached_tokens(engine, first, tenant="another tenant") == 0
         stats = engine.stats()
         assert (stats["prefix_cache_queries"], stats["prefix_cache_hits"]) == (303, 96)
         assert stats["num_free_blocks"] == stats["num_blocks"], "what is only remembered is free"

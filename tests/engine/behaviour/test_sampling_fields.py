@@ -50,27 +50,27 @@ def test_a_stop_string_in_the_prompt_does_not_count(llm: LLM) -> None:
 def test_stop_token_ids(llm: LLM) -> None:
     (plain,) = greedy(llm)
     token = plain.token_ids[7]
-    place = plain.token_ids.index(token)
+    index = plain.token_ids.index(token)
     (stopped,) = greedy(llm, stop_token_ids=[token])
-    assert (stopped.token_ids, stopped.stop_reason) == (plain.token_ids[: place + 1], token)
+    assert (stopped.token_ids, stopped.stop_reason) == (plain.token_ids[: index + 1], token)
     assert plain.text.startswith(stopped.text)
     (included,) = greedy(llm, stop_token_ids=[token], include_stop_str_in_output=True)
     assert llm.tokenizer is not None
     assert included.text == stopped.text + llm.tokenizer.decode([token])
-    (later,) = greedy(llm, stop_token_ids=[token], min_tokens=place + 2)
-    assert later.token_ids[: place + 1] != stopped.token_ids, "before min_tokens it is not even drawn"
-    assert len(later.token_ids) >= place + 2
+    (later,) = greedy(llm, stop_token_ids=[token], min_tokens=index + 2)
+    assert later.token_ids[: index + 1] != stopped.token_ids, "before min_tokens it is not even sampled"
+    assert len(later.token_ids) >= index + 2
 
 
 def test_the_models_end_token(llm: LLM) -> None:
-    wish = {"logit_bias": {END: 100}, "max_tokens": 6}
-    (ended,) = greedy(llm, **wish, ignore_eos=False)
+    fields = {"logit_bias": {END: 100}, "max_tokens": 6}
+    (ended,) = greedy(llm, **fields, ignore_eos=False)
     assert (ended.token_ids, ended.text, ended.finish_reason, ended.stop_reason) == ([END], "", "stop", None)
-    (ignored,) = greedy(llm, **wish)
+    (ignored,) = greedy(llm, **fields)
     assert (ignored.token_ids, ignored.finish_reason) == ([END] * 6, "length")
     assert ignored.text == ""
-    assert greedy(llm, **wish, skip_special_tokens=False)[0].text == "<|endoftext|>" * 6
-    (later,) = greedy(llm, **wish, ignore_eos=False, min_tokens=4)
+    assert greedy(llm, **fields, skip_special_tokens=False)[0].text == "<|endoftext|>" * 6
+    (later,) = greedy(llm, **fields, ignore_eos=False, min_tokens=4)
     assert later.token_ids.index(END) == 4
     assert later.finish_reason == "stop"
 
@@ -102,14 +102,14 @@ def test_bad_words_never_come_whole(llm: LLM) -> None:
         ids = llm.tokenizer.encode(" " + phrase, add_special_tokens=False)
         assert len(ids) > 1
         (banned,) = greedy(llm, max_tokens=120, bad_words=[phrase])
-        assert place_of(ids, banned.token_ids) is None, phrase
-        if (place := place_of(ids, plain.token_ids)) is not None:
+        assert index_of(ids, banned.token_ids) is None, phrase
+        if (index := index_of(ids, plain.token_ids)) is not None:
             # Its beginning is allowed: only the last token is not, after the others.
-            end = place + len(ids) - 1
+            end = index + len(ids) - 1
             assert banned.token_ids[:end] == plain.token_ids[:end]
 
 
-def place_of(run: list[int], ids: list[int]) -> int | None:
+def index_of(run: list[int], ids: list[int]) -> int | None:
     return next((i for i in range(len(ids)) if ids[i : i + len(run)] == run), None)
 
 
@@ -130,9 +130,9 @@ def test_bad_words_that_no_logit_can_make_are_no_words() -> None:
 def test_allowed_token_ids_and_logit_bias(llm: LLM) -> None:
     allowed = [20, 300, 301, 4000]
     params = SamplingParams(temperature=2.0, max_tokens=40, seed=1, allowed_token_ids=allowed, ignore_eos=True)
-    drawn = llm.generate(PROMPT, params)[0].outputs[0].token_ids
-    assert set(drawn) <= set(allowed)
-    assert len(set(drawn)) > 1
+    sampled = llm.generate(PROMPT, params)[0].outputs[0].token_ids
+    assert set(sampled) <= set(allowed)
+    assert len(set(sampled)) > 1
     (plain,) = greedy(llm, max_tokens=1)
     (other,) = greedy(llm, max_tokens=1, logit_bias={plain.token_ids[0]: -100})
     assert other.token_ids != plain.token_ids

@@ -1,4 +1,4 @@
-"""Decisions made while a step runs: who goes on, who waits, what an end costs."""
+"""Decisions made while a step runs: which requests go on, which wait, what an end costs."""
 
 from typing import Any
 
@@ -89,7 +89,7 @@ def test_an_end_found_late_costs_one_row_and_keeps_its_blocks_for_it() -> None:
     assert bench.blocks.num_used_blocks == 3, "its row in the step in flight has a block"
     third = bench.schedule()
     assert [row.request for row in third.rows] == [goes_on]
-    assert bench.update(second, 8, 8) == [(goes_on, 8)], "nobody hears the row behind the end"
+    assert bench.update(second, 8, 8) == [(goes_on, 8)], "the row after the end is dropped"
     assert bench.blocks.num_used_blocks == 1
     assert ends.token_ids == [1, 2, 3, 4, END]
 
@@ -125,7 +125,7 @@ def test_an_abort_is_heard_at_once_and_frees_blocks_when_its_steps_have_ended() 
     assert request.token_ids == [1, 2, 3]
 
 
-def test_nobody_gives_way_while_a_step_runs() -> None:
+def test_no_request_is_preempted_while_a_step_runs() -> None:
     bench = Bench(num_blocks=4)
     early, late = bench.add([1] * 7), bench.add([2] * 7)
     first, second = bench.schedule(), bench.schedule()
@@ -149,7 +149,7 @@ def test_nobody_gives_way_while_a_step_runs() -> None:
         {"min_tokens": 4},
     ],
 )
-def test_who_reads_tokens_waits_for_them(params: dict[str, Any]) -> None:
+def test_what_is_sampled_on_the_host_waits_for_its_tokens(params: dict[str, Any]) -> None:
     bench = Bench()
     plain = bench.add([1, 2])
     first = bench.schedule()

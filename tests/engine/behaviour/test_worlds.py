@@ -60,15 +60,15 @@ def test_a_seed_lives_the_same_life_in_every_process() -> None:
 @pytest.mark.slow
 def test_everything_happens_somewhere() -> None:
     seen: Counter[str] = Counter()
-    drawn: Counter[object] = Counter()
+    settings: Counter[object] = Counter()
     for seed in range(30):
         world = World(seed)
         world.run(500)
         seen += world.seen
         config = world.settings.config
-        drawn.update((config.batching_policy, config.scheduling_policy, config.preemption_mode, config.block_size))
-        drawn.update({"weak hash": world.settings.hash_is_weak, "no cache": not config.enable_prefix_caching})
-        drawn.update({"no swap": not world.settings.num_host_blocks, "large pool": world.settings.num_blocks >= 100})
+        settings.update((config.batching_policy, config.scheduling_policy, config.preemption_mode, config.block_size))
+        settings.update({"weak hash": world.settings.hash_is_weak, "no cache": not config.enable_prefix_caching})
+        settings.update({"no swap": not world.settings.num_host_blocks, "large pool": world.settings.num_blocks >= 100})
     events = ("abort", "abort in flight", "mass abort", "clock jump", "culprit", "not finite", "pass raises")
     drafts = ("drafts", "accepted drafts")
     moves = ("swapped out", "swapped in", "copied", "recompute", "swap", "prefix hit", "bad slot in block", "n > 1")
@@ -77,7 +77,7 @@ def test_everything_happens_somewhere() -> None:
         assert seen[what] >= 10, f"{what} happened {seen[what]} times"
     kinds = (*BATCHING_POLICIES, *QUEUE_ORDERS, "auto", "recompute", "swap", 1, 2, 4, 8, 16)
     for kind in (*kinds, "weak hash", "no cache", "no swap", "large pool"):
-        assert drawn[kind] > 0, f"no world has {kind}"
+        assert settings[kind] > 0, f"no world has {kind}"
 
 
 @pytest.mark.parametrize("seed", [*filter(can_be_recorded, range(60))])

@@ -1,4 +1,4 @@
-"""Settings that cannot work are refused in a line that says what they are for."""
+"""Settings that cannot work are refused in a line that names their use."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""vLLM's names for speculation mean what they mean there, or are refused in a line that says what to write."""
+"""vLLM's names for speculation mean what they mean there, or are refused in a line that names what to write."""
 
 from typing import Any
 
@@ -68,7 +68,10 @@ def test_the_short_flags_mean_the_same() -> None:
         ),
         ({"speculative_config": {"method": "ngram", "adaptive": 1}}, "adaptive must be true or false"),
         ({"num_speculative_tokens": 3}, "speculative_model ngram, or a model's folder"),
-        ({"speculative_config": {"method": "ngram"}, "num_speculative_tokens": 3}, "speculative_config says all"),
+        (
+            {"speculative_config": {"method": "ngram"}, "num_speculative_tokens": 3},
+            "speculative_config holds all of it",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_refused(settings: dict[str, Any], message: str) -> None:

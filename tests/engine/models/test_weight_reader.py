@@ -18,7 +18,7 @@ from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.device import ImmediateStream
 from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.models import weights
-from splitfuse.engine.models.weight_reader import WeightReader, tensor_places
+from splitfuse.engine.models.weight_reader import WeightReader, tensor_entries
 from splitfuse.engine.models.weights import SafetensorsSource
 
 CPU = torch.device("cpu")
@@ -40,13 +40,13 @@ def tensors_of(folder: Path) -> dict[str, torch.Tensor]:
     return tensors
 
 
-@pytest.mark.parametrize(("num_threads", "piece_bytes"), [(1, 2**20), (4, 1000), (8, 4096)])
-def test_every_tensor_is_whole(folder: Path, num_threads: int, piece_bytes: int) -> None:
-    places = [place for path in sorted(folder.glob("*.safetensors")) for place in tensor_places(path)]
+@pytest.mark.parametrize(("num_threads", "chunk_bytes"), [(1, 2**20), (4, 1000), (8, 4096)])
+def test_every_tensor_is_whole(folder: Path, num_threads: int, chunk_bytes: int) -> None:
+    entries = [entry for path in sorted(folder.glob("*.safetensors")) for entry in tensor_entries(path)]
     expected = tensors_of(folder)
-    assert {place.name for place in places} == set(expected)
+    assert {entry.name for entry in entries} == set(expected)
     reader = WeightReader(
-        places, device=CPU, stream=ImmediateStream(), num_threads=num_threads, piece_bytes=piece_bytes
+        entries, device=CPU, stream=ImmediateStream(), num_threads=num_threads, chunk_bytes=chunk_bytes
     )
     for name in random.Random(0).sample(sorted(expected), len(expected)):
         assert torch.equal(reader.take(name), expected[name])
@@ -65,8 +65,8 @@ def test_reads_go_on_beside_each_other(folder: Path, monkeypatch: pytest.MonkeyP
         return right(*args)
 
     monkeypatch.setattr("splitfuse.engine.models.weight_reader.os.preadv", meets_the_others)
-    places = [place for path in folder.glob("*.safetensors") for place in tensor_places(path)]
-    reader = WeightReader(places, device=CPU, stream=ImmediateStream(), num_threads=3)
+    entries = [entry for path in folder.glob("*.safetensors") for entry in tensor_entries(path)]
+    reader = WeightReader(entries, device=CPU, stream=ImmediateStream(), num_threads=3)
     for name, tensor in tensors_of(folder).items():
         assert torch.equal(reader.take(name), tensor)
     reader.close()
@@ -83,9 +83,9 @@ def test_a_buffer_is_written_again_only_when_the_device_has_copied_it(folder: Pa
             return super().record() if waits else NoEvent()
 
     stream = Stream(random.Random(0), laziness=1.0)
-    places = [place for path in folder.glob("*.safetensors") for place in tensor_places(path)]
-    reader = WeightReader(places, device=CPU, stream=stream, num_threads=1, piece_bytes=1000)
-    taken = {place.name: reader.take(place.name) for place in places}
+    entries = [entry for path in folder.glob("*.safetensors") for entry in tensor_entries(path)]
+    reader = WeightReader(entries, device=CPU, stream=stream, num_threads=1, chunk_bytes=1000)
+    taken = {entry.name: reader.take(entry.name) for entry in entries}
     stream.synchronize()
     same = [torch.equal(taken[name], tensor) for name, tensor in tensors_of(folder).items()]
     assert all(same) == waits
@@ -107,7 +107,7 @@ def test_a_model_read_ahead_says_the_same(folder: Path, monkeypatch: pytest.Monk
     assert not any(thread.is_alive() for thread in made[0]._reader._threads)
 
 
-def test_what_nobody_takes_does_not_keep_it_from_closing(folder: Path) -> None:
+def test_tensors_not_taken_do_not_keep_it_from_closing(folder: Path) -> None:
     source = SafetensorsSource(folder, dtype=torch.float32, reads_ahead_to=CPU)
     name = next(iter(tensors_of(folder)))
     source.take(name, tuple(tensors_of(folder)[name].shape))
@@ -118,10 +118,10 @@ def test_what_nobody_takes_does_not_keep_it_from_closing(folder: Path) -> None:
 
 def test_a_file_that_shrinks_is_told(tmp_path: Path) -> None:
     save_file({"a": torch.ones(4096)}, tmp_path / "model.safetensors")
-    places = list(tensor_places(tmp_path / "model.safetensors"))
+    entries = list(tensor_entries(tmp_path / "model.safetensors"))
     with (tmp_path / "model.safetensors").open("r+b") as file:
         file.truncate(1000)
-    reader = WeightReader(places, device=CPU, stream=ImmediateStream(), num_threads=1)
+    reader = WeightReader(entries, device=CPU, stream=ImmediateStream(), num_threads=1)
     with pytest.raises(ValueError, match="bytes early"):
         reader.take("a")
     reader.close()
@@ -141,4 +141,4 @@ def test_a_header_that_lies_is_refused(header: Any, tmp_path: Path) -> None:
     text = json.dumps(header).encode()
     (tmp_path / "bad.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(64))
     with pytest.raises(ConfigError, match="not a whole safetensors file"):
-        list(tensor_places(tmp_path / "bad.safetensors"))
+        list(tensor_entries(tmp_path / "bad.safetensors"))

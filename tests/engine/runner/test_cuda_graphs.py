@@ -1,4 +1,4 @@
-"""Graphs of decode batches, with a recorder that does the work again in the place of CUDA."""
+"""Graphs of decode batches, with a capturer that does the work again instead of CUDA."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,24 +14,24 @@ from overlapped_llm import compare, launcher_of
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.models.forward_inputs import Inputs
 from splitfuse.engine.runner import cuda_graphs as graphs_module
-from splitfuse.engine.runner.cuda_graphs import PATIENCE, DecodeGraphs, graph_sizes, pad, padding
+from splitfuse.engine.runner.cuda_graphs import STEPS_BETWEEN_CAPTURES, DecodeGraphs, graph_sizes, pad, padding
 from splitfuse.engine.runner.transfer import layout_of
 
 SIZES = (8, 4, 2, 1)
 
 
-class FakeRecorder:
-    """Does the work when it records, as the first pass before a recording does, and when it replays."""
+class FakeCapturer:
+    """Does the work when it captures, as the first pass before a capture does, and when it replays."""
 
     def __init__(self, when_done: Callable[[int], object] = lambda count: None) -> None:
-        self.num_recorded = 0
+        self.num_captured = 0
         self.num_replayed = 0
         self._when_done = when_done
 
-    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         work()
-        self.num_recorded += 1
-        self._when_done(self.num_recorded)
+        self.num_captured += 1
+        self._when_done(self.num_captured)
 
         def replay() -> None:
             self.num_replayed += 1
@@ -40,15 +40,15 @@ class FakeRecorder:
         return replay
 
 
-class FailingRecorder:
-    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+class FailingCapturer:
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         raise RuntimeError("operation not permitted when stream is capturing")
 
 
-def make_graphs(recorder: Any = None, forward: Any = None) -> DecodeGraphs:
+def make_graphs(capturer: Any = None, forward: Any = None) -> DecodeGraphs:
     return DecodeGraphs(
         forward or (lambda sources, inputs: inputs.token_ids[:, None].float()),
-        recorder or FakeRecorder(),
+        capturer or FakeCapturer(),
         sizes=SIZES,
         buffer=torch.zeros(4096, dtype=torch.uint8),
         hidden=torch.zeros(SIZES[0], 1),
@@ -58,11 +58,11 @@ def make_graphs(recorder: Any = None, forward: Any = None) -> DecodeGraphs:
 
 
 def test_tokens_are_those_of_plain_steps(tiny_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs_module, "PATIENCE", 2)
-    recorder = FakeRecorder()
-    num_launched = sum(compare(tiny_folder, seed, recorder)[1] for seed in range(6))
-    assert recorder.num_recorded > 6
-    assert recorder.num_replayed > num_launched // 3, f"of {num_launched} steps"
+    monkeypatch.setattr(graphs_module, "STEPS_BETWEEN_CAPTURES", 2)
+    capturer = FakeCapturer()
+    num_launched = sum(compare(tiny_folder, seed, capturer)[1] for seed in range(6))
+    assert capturer.num_captured > 6
+    assert capturer.num_replayed > num_launched // 3, f"of {num_launched} steps"
 
 
 def test_sizes_reach_the_most_rows_and_waste_less_than_8_of_them() -> None:
@@ -78,27 +78,31 @@ def test_sizes_reach_the_most_rows_and_waste_less_than_8_of_them() -> None:
 
 def test_few_steps_wait_for_a_graph_and_none_of_the_first() -> None:
     graphs = make_graphs()
-    assert graphs.next_idle() is None, "the first request must not find a recording under way"
-    assert [graphs.miss(2) for _ in range(PATIENCE)] == [None] * (PATIENCE - 1) + [8], "the largest one first"
-    graphs.record(8)
-    assert [graphs.miss(4) for _ in range(PATIENCE)] == [None] * (PATIENCE - 1) + [4]
+    assert graphs.next_idle() is None, "the first request must not find a capture in flight"
+    assert [graphs.next_after_eager(2) for _ in range(STEPS_BETWEEN_CAPTURES)] == [None] * (
+        STEPS_BETWEEN_CAPTURES - 1
+    ) + [8], "the largest one first"
+    graphs.capture(8)
+    assert [graphs.next_after_eager(4) for _ in range(STEPS_BETWEEN_CAPTURES)] == [None] * (
+        STEPS_BETWEEN_CAPTURES - 1
+    ) + [4]
 
 
-def test_when_nothing_is_to_be_done_the_largest_that_is_missing_is_next() -> None:
+def test_an_idle_engine_captures_the_largest_missing_size_next() -> None:
     graphs = make_graphs()
-    graphs.miss(1)
-    recorded = []
+    graphs.next_after_eager(1)
+    captured = []
     while (size := graphs.next_idle()) is not None:
-        graphs.record(size)
-        recorded.append(size)
-    assert recorded == list(SIZES)
+        graphs.capture(size)
+        captured.append(size)
+    assert captured == list(SIZES)
     assert all(map(graphs.has, SIZES))
 
 
-def test_one_that_cannot_be_recorded_is_done_without(caplog: pytest.LogCaptureFixture) -> None:
-    graphs = make_graphs(FailingRecorder())
-    graphs.miss(1)
-    graphs.record(8)
+def test_without_a_graph_that_cannot_be_captured_steps_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    graphs = make_graphs(FailingCapturer())
+    graphs.next_after_eager(1)
+    graphs.capture(8)
     assert "--enforce-eager" in caplog.text
     assert graphs.next_idle() is None
     assert graphs.size_for(1) is None
@@ -122,8 +126,8 @@ def test_a_batch_is_padded_where_the_graph_reads_it() -> None:
     assert padded["sources"].tolist() == [-1, 4, -1, -1]
     assert (padded["positions"].tolist(), padded["token_ids"].tolist()) == ([3, 9, 0, 0], [7, 0, 0, 0])
     assert padded["block_tables"] is arrays["block_tables"], "they go to tables of full width"
-    layout, recorded = layout_of(padded), layout_of(padding(4))
-    assert {name: layout[name] for name in recorded} == recorded, "where a graph reads is where a step writes"
+    layout, captured = layout_of(padded), layout_of(padding(4))
+    assert {name: layout[name] for name in captured} == captured, "where a graph reads is where a step writes"
 
 
 def test_a_replay_reads_the_buffer_and_tables_as_they_are_then() -> None:
@@ -136,7 +140,7 @@ def test_a_replay_reads_the_buffer_and_tables_as_they_are_then() -> None:
         return inputs.token_ids[:, None].float()
 
     graphs = make_graphs(forward=forward)
-    graphs.record(2)
+    graphs.capture(2)
     field = layout_of(padding(2))["token_ids"]
     graphs._buffer[field.offset : field.offset + 16].view(torch.int64).copy_(torch.tensor([5, 6]))
     hidden = graphs.replay(2, torch.tensor([[1], [3]], dtype=torch.int32))
@@ -148,27 +152,27 @@ def test_a_replay_reads_the_buffer_and_tables_as_they_are_then() -> None:
 def test_rows_that_pad_read_and_write_nothing(tiny_folder: str, size: int) -> None:
     llm = LLM(tiny_folder, dtype="float32", device="cpu", async_scheduling=True, num_kv_blocks=8)
     launcher = launcher_of(llm)
-    launcher.use_graphs(FakeRecorder(), sizes=(4, 1), hidden_size=64, dtype=torch.float32)
+    launcher.use_graphs(FakeCapturer(), sizes=(4, 1), hidden_size=64, dtype=torch.float32)
     caches = [cache for layer in launcher._cache.layers for cache in layer]
     for cache in caches:
         cache.fill_(float("nan"))
-    launcher._record(size)
+    launcher._capture(size)
     graphs = launcher._graphs
     assert graphs is not None
-    assert graphs._hidden[:size].isfinite().all(), "they have read what nobody has written"
+    assert graphs._hidden[:size].isfinite().all(), "they have read what was never written"
     assert all(cache.isnan().all() for cache in caches), "they have written"
 
 
-async def test_an_idle_engine_records_after_its_first_request(tiny_folder: str) -> None:
+async def test_an_idle_engine_captures_after_its_first_request(tiny_folder: str) -> None:
     async with running_engine(tiny_folder, async_scheduling=True, max_num_seqs=4) as engine:
-        loop, all_recorded = asyncio.get_running_loop(), asyncio.Event()
-        recorder = FakeRecorder(lambda count: count == 3 and loop.call_soon_threadsafe(all_recorded.set))
-        engine._pipeline._launcher.use_graphs(recorder, sizes=graph_sizes(4), hidden_size=64, dtype=torch.float32)  # type: ignore[attr-defined]
+        loop, all_captured = asyncio.get_running_loop(), asyncio.Event()
+        capturer = FakeCapturer(lambda count: count == 3 and loop.call_soon_threadsafe(all_captured.set))
+        engine._pipeline._launcher.use_graphs(capturer, sizes=graph_sizes(4), hidden_size=64, dtype=torch.float32)  # type: ignore[attr-defined]
         assert not engine._pipeline.has_idle_work
         params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
         first = await collect(engine, [30, 40], params)
-        assert recorder.num_replayed == 0
-        await all_recorded.wait()
+        assert capturer.num_replayed == 0
+        await all_captured.wait()
         again = await collect(engine, [30, 40], params)
         assert again[0].token_ids == first[0].token_ids
-        assert recorder.num_replayed >= 10
+        assert capturer.num_replayed >= 10

@@ -39,7 +39,7 @@ def sample(logits: torch.Tensor, requests: list[Request]) -> list[RowOutput]:
     return sample_rows(logits, [BatchRow(each, each.num_tokens - 1, 1, needs_sampling=True) for each in requests])
 
 
-def draw(logits: list[float], **params: object) -> Counter[int]:
+def sample_counts(logits: list[float], **params: object) -> Counter[int]:
     """Counts over many seeds."""
     requests = [request(seed=seed, **params) for seed in range(NUM_DRAWS)]
     results = sample(torch.tensor([logits]).repeat(NUM_DRAWS, 1), requests)
@@ -69,7 +69,7 @@ def kept(probabilities: list[float], tokens: set[int]) -> list[float]:
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
 def test_temperature(temperature: float) -> None:
-    assert_distributed(draw(LOGITS, temperature=temperature), softmax([x / temperature for x in LOGITS]))
+    assert_distributed(sample_counts(LOGITS, temperature=temperature), softmax([x / temperature for x in LOGITS]))
 
 
 @pytest.mark.parametrize(
@@ -85,18 +85,18 @@ def test_temperature(temperature: float) -> None:
     ],
 )
 def test_filters(params: dict[str, object], tokens: set[int]) -> None:
-    assert_distributed(draw(LOGITS, **params), kept(softmax(LOGITS), tokens))
+    assert_distributed(sample_counts(LOGITS, **params), kept(softmax(LOGITS), tokens))
 
 
 def test_top_p_beyond_the_first_candidates() -> None:
     flat = [0.0] * 3000
-    tokens = draw(flat, top_p=0.9)
+    tokens = sample_counts(flat, top_p=0.9)
     assert len(tokens) > 2600  # equal ones stay together, whatever the cut
     steep = [-i * 1e-3 for i in range(3000)]
     probabilities = softmax(steep)
     inside = next(i for i in range(3000) if sum(probabilities[: i + 1]) >= 0.9)
     assert inside > 1024
-    assert abs(max(draw(steep, top_p=0.9)) - inside) <= 2
+    assert abs(max(sample_counts(steep, top_p=0.9)) - inside) <= 2
 
 
 def test_draws_depend_on_seed_and_position_only() -> None:

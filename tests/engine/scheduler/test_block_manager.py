@@ -28,7 +28,7 @@ def test_prefix_hits_share_full_blocks_and_leave_something_to_compute() -> None:
     bench.run()
 
 
-def test_newcomers_with_one_prefix_take_its_blocks_once() -> None:
+def test_waiting_requests_with_one_prefix_take_its_blocks_once() -> None:
     bench = Bench.make(enable_prefix_caching=True, num_blocks=10, block_size=4)
     text = list(range(1, 26))
     bench.add(request(0, 1, tokens=text))
@@ -107,8 +107,8 @@ def test_auto_takes_the_cheaper_way() -> None:
 
 def test_outputs_of_one_prompt_share_its_blocks_and_copy_the_last() -> None:
     bench = Bench.make(block_size=4)
-    leader = request(10, name="0")
-    bench.add(leader, *(request(10, name=str(i), parent=leader) for i in (1, 2)))
+    parent = request(10, name="0")
+    bench.add(parent, *(request(10, name=str(i), parent=parent) for i in (1, 2)))
     assert bench.step() == [("0", 0, 10)]
     assert bench.step() == [("0", 10, 11), ("1", 9, 10), ("2", 9, 10)]
     moves = bench.batches[-1].moves
@@ -121,11 +121,11 @@ def test_outputs_of_one_prompt_share_its_blocks_and_copy_the_last() -> None:
 
 def test_a_whole_last_block_needs_no_copy() -> None:
     bench = Bench.make(block_size=4)
-    leader = request(9, name="0")
-    other = request(9, name="1", parent=leader)
-    bench.add(leader, other)
+    parent = request(9, name="0")
+    other = request(9, name="1", parent=parent)
+    bench.add(parent, other)
     bench.step()
     bench.step()
     assert bench.batches[-1].moves.copies == []
-    assert other.block_table[:2] == leader.block_table[:2]
+    assert other.block_table[:2] == parent.block_table[:2]
     bench.run()

@@ -91,7 +91,7 @@ def test_a_pause_saves_nothing_up() -> None:
     assert served["steady"] > 0.3 * served["back"]
 
 
-def test_everybody_ends() -> None:
+def test_every_request_ends() -> None:
     one = scheduler()
     rng = random.Random(3)
     for _ in range(100):
@@ -102,11 +102,11 @@ def test_everybody_ends() -> None:
 
 def test_a_counter_dropped_while_its_tenant_ran_is_not_missed_when_it_gives_way() -> None:
     counters = TokenCounters(max_tenants=1)
-    gave_way, again, stranger = make("ran"), make("ran"), make("stranger")
+    preempted, again, stranger = make("ran"), make("ran"), make("stranger")
     counters.joined("ran", [])
-    counters.admitted(gave_way, 0)
+    counters.admitted(preempted, 0)
     counters.joined("stranger", [])  # drops the other's: nothing of it waits
-    gave_way.status = Status.PREEMPTED
-    counters.joined("ran", [gave_way, stranger])
-    counters.joined("third", [gave_way, stranger, again])
-    assert list(counters.order([gave_way, stranger, again])) == [gave_way, stranger, again]
+    preempted.status = Status.PREEMPTED
+    counters.joined("ran", [preempted, stranger])
+    counters.joined("third", [preempted, stranger, again])
+    assert list(counters.order([preempted, stranger, again])) == [preempted, stranger, again]

@@ -1,4 +1,4 @@
-"""The scheduler as a pure state machine: which tokens when, who waits, who gives way. No torch, no model."""
+"""The scheduler as a pure state machine: which tokens when, which requests wait or are preempted. No torch."""
 
 import random
 
@@ -85,9 +85,9 @@ def test_the_latest_is_preempted_keeps_its_place_and_is_recomputed() -> None:
     assert first.num_preemptions == 0
 
 
-def test_a_newcomer_is_admitted_only_with_its_whole_prompt_and_what_others_were_promised() -> None:
+def test_a_waiting_request_is_admitted_only_with_its_whole_prompt_and_what_others_were_promised() -> None:
     bench = Bench.make(num_blocks=20, max_num_batched_tokens=8)
-    bench.add(request(60, name="promised"), request(40, name="newcomer"))
+    bench.add(request(60, name="promised"), request(40, name="waiting"))
     for _ in range(4):
         bench.step()
     assert [r.request_id for r in bench.scheduler.running] == ["promised"]
@@ -178,7 +178,7 @@ def test_random_life(seed: int) -> None:
         swap_space=1,
         preemption_mode=rng.choice(["auto", "recompute", "swap"]),
     )
-    everyone: list[Request] = []
+    added: list[Request] = []
     for step in range(100_000):
         if step < 200 and rng.random() < 0.3:
             num_prompt = rng.randint(1, longest - 1)
@@ -189,10 +189,10 @@ def test_random_life(seed: int) -> None:
                 level = rng.randint(-1, 1)
                 group.append(request(num_prompt, num_new, name=f"{step}", priority=level, parent=parent))
             bench.add(*group)
-            everyone += group
+            added += group
         batch = bench.scheduler.schedule(float(step))
-        if everyone and rng.random() < 0.1:
-            bench.scheduler.finish(rng.choice(everyone), reason="abort", now=float(step))
+        if added and rng.random() < 0.1:
+            bench.scheduler.finish(rng.choice(added), reason="abort", now=float(step))
         if batch is not None:
             failed = RowOutput(failure=RowFailure("x"))
             outputs = [
@@ -203,7 +203,7 @@ def test_random_life(seed: int) -> None:
         bench.scheduler.check()
         if step > 200 and not bench.scheduler.has_work:
             break
-    assert all(r.is_finished for r in everyone)
+    assert all(r.is_finished for r in added)
     bench.assert_empty()
 
 

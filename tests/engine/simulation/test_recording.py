@@ -71,7 +71,7 @@ class Life:
                 self._arrive(now)
             self.scheduler.expire(now)
             batch = self.scheduler.schedule(now, budget=self.rng.choice([None, None, self.rng.randint(1, 100)]))
-            self._end_somebody(now)
+            self._end_a_request(now)
             if batch is not None:
                 self.num_steps += 1
                 self.scheduler.update(batch, [self._output(row.needs_sampling) for row in batch.rows], now + 0.1)
@@ -113,7 +113,7 @@ class Life:
             self.scheduler.add(siblings[-1])
         self.requests += siblings
 
-    def _end_somebody(self, now: float) -> None:
+    def _end_a_request(self, now: float) -> None:
         if self.requests and self.rng.random() < 0.1:
             self.scheduler.finish(self.rng.choice(self.requests), reason="abort", now=now)
 
@@ -172,8 +172,8 @@ PLANTED: dict[str, tuple[Callable[[dict[str, Any]], bool], Callable[[dict[str, A
         lambda line: len(line.get("rows", ())) > 1,
         lambda line: line["rows"].reverse(),
     ),
-    "nobody was preempted": (is_step_with("preempted"), lambda line: line.pop("preempted")),
-    "nobody was admitted": (is_step_with("admitted"), lambda line: line.pop("admitted")),
+    "no request was preempted": (is_step_with("preempted"), lambda line: line.pop("preempted")),
+    "no request was admitted": (is_step_with("admitted"), lambda line: line.pop("admitted")),
     "a block more": (is_step_with("blocks"), lambda line: line.__setitem__("blocks", line["blocks"] + 1)),
     "a longer queue": (is_step_with("rows"), lambda line: line.__setitem__("waiting", 99)),
     "one more has ended": (
@@ -188,10 +188,10 @@ def test_a_changed_decision_is_found(planted: str, write: Write, capsys: pytest.
     find, change = PLANTED[planted]
     path = write(changed(preempting_life(), find, change))
     assert run(path) == 1
-    said = capsys.readouterr().out
-    assert "recorded:" in said
-    assert "replayed:" in said
-    assert "line " in said
+    printed = capsys.readouterr().out
+    assert "recorded:" in printed
+    assert "replayed:" in printed
+    assert "line " in printed
 
 
 def preempting_life() -> str:
