@@ -1,8 +1,4 @@
-<<<<<<<< HEAD:tests/engine/behaviour/test_speculated_samples.py
 """Verification samples what plain decoding samples: for every possible draft, and in distribution."""
-========
-"""Verification samples what plain decoding samples: for every draft there is, and in distribution."""
->>>>>>>> words2:tests/engine/behaviour/test_speculated_sampling.py
 
 import itertools
 import math
@@ -109,11 +105,7 @@ def test_runs_are_distributed_as_the_models_tokens(params: dict[str, float]) -> 
 
 
 def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
-<<<<<<<< HEAD:tests/engine/behaviour/test_speculated_samples.py
     """[V] of one sample, the filters applied as they are defined."""
-========
-    """[V] of one sample, the filters applied as their definitions read."""
->>>>>>>> words2:tests/engine/behaviour/test_speculated_sampling.py
     logits = logits.double() / params.temperature
     if params.top_k:
         logits[logits < logits.topk(params.top_k).values[-1]] = -math.inf
