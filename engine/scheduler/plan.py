@@ -1,7 +1,10 @@
 """Plan: what a step will do, decided and not yet applied; Room: what is left to hand out meanwhile."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from ..batch import Batch
 from ..request import Request
 from .block_manager import Prefix
 
@@ -17,11 +20,19 @@ class Plan:
     num_drafts: dict[Request, int]  # → how many of its tokens are drafts
 
 
+class Queues(NamedTuple):
+    """What there is to decide on, in queue order."""
+
+    running: Sequence[Request]  # without those that reach their length with a step in flight
+    waiting: Sequence[Request]
+    in_flight: Sequence[Batch]
+
+
 @dataclass(slots=True)
 class Room:
     """What is left to hand out while a plan is made, and to which requests it has been given."""
 
-    running: list[Request]  # in queue order, those that go on after the steps in flight
+    queues: Queues
     tokens: int
     blocks: int
     promised_blocks: int = 0  # blocks that admitted prompts will still need; not for waiting requests

@@ -14,7 +14,7 @@ import heapq
 import itertools
 from bisect import insort
 from collections import Counter, deque
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from ..batch import NO_OUTPUT, Batch, BatchRow, RowOutput
@@ -22,12 +22,12 @@ from ..config import EngineConfig
 from ..request import Request, Status
 from .block_manager import BlockManager, Prefix
 from .fair_queue import TokenCounters
-from .plan import Plan, Room
-from .policies import BATCHING_POLICIES, QUEUE_ORDERS, Source
+from .plan import Plan, Queues
+from .planner import Planner
+from .policies import QUEUE_ORDERS
 from .preemption import PreemptionCosts
 
 _FEW_DEADLINES = 64  # too few to clean up
-_NOTHING = Plan({}, {}, {}, {}, {})
 
 
 class Progress(NamedTuple):
@@ -88,14 +88,10 @@ class Scheduler:
         self.max_steps_in_flight = max_steps_in_flight
         self._max_num_seqs = config.max_num_seqs
         self._max_num_batched_tokens = config.max_num_batched_tokens
-        self._policy = BATCHING_POLICIES[config.batching_policy]
-        limit = config.long_prefill_token_threshold
-        self._max_chunk = limit if limit and not self._policy.whole_prompts else 2**31
         self._order = QUEUE_ORDERS[config.scheduling_policy]
         self._counters = TokenCounters(config.tenant_weights) if config.scheduling_policy == "fair" else None
         self._costs = PreemptionCosts(config.preemption_mode)
-        # Admission leaves 1 % of the pool free, so that running requests do not need to preempt at once.
-        self._watermark = blocks.device.num_blocks // 100
+        self._planner = Planner(config, blocks, self._costs, self._counters)
         self._arrivals = itertools.count()
         self._step = itertools.count()
         # Heap of (when, tie, request, whether it applies only until the request is first scheduled).
@@ -217,7 +213,9 @@ class Scheduler:
         if self._in_flight and self._in_flight[-1].needs_host:
             return None
         was_running = [] if self._listener is None else list(self.running)
-        plan = self._plan(min(budget or self._max_num_batched_tokens, self._max_num_batched_tokens), drafts or {})
+        most = self._max_num_batched_tokens
+        queues = Queues(self._continuing(), self.waiting, self._in_flight)
+        plan = self._planner.plan(queues, budget=min(budget or most, most), drafts=drafts or {})
         batch = self._apply(plan, now, needs_host=needs_host) if plan.num_tokens or plan.preempted else None
         if batch is not None:
             self._in_flight.append(batch)
@@ -225,133 +223,11 @@ class Scheduler:
             self._listener.scheduled(self, batch, now=now, budget=budget, drafts=drafts, was_running=was_running)
         return batch
 
-    def _plan(self, budget: int, drafts: Mapping[Request, int]) -> Plan:
-        """The policy's first round that gives any request tokens."""
-        requests = self._continuing()
-        running: dict[Source, list[Request]] = {Source.DECODES: [], Source.CHUNKS: []}
-        decodes, chunks = running[Source.DECODES], running[Source.CHUNKS]
-        for request in requests:
-            (decodes if request.num_uncomputed_tokens == 1 else chunks).append(request)
-        for sources in self._policy.rounds:
-            room = Room(requests, tokens=budget, blocks=self.blocks.device.num_free_blocks)
-            admitted: dict[Request, Prefix] = {}
-            for source in sources:
-                if source is not Source.WAITING:
-                    self._plan_running(room, running[source])
-                elif not room.preempted and self._policy.admits(requests):
-                    # Not after a preemption: an admission would take the room away from the preempted request.
-                    admitted = self._plan_waiting(room)
-            if room.num_tokens or room.preempted:
-                if self._in_flight and self._depends_on_results(room):
-                    return _NOTHING
-                if drafts and not room.preempted:
-                    self._plan_drafts(room, drafts)
-                return Plan(room.num_tokens, room.new_blocks, room.preempted, admitted, room.num_drafts)
-        return _NOTHING
-
     def _continuing(self) -> list[Request]:
         """The running requests without those that reach their length with a step in flight."""
         if not self._in_flight:
             return self.running
         return [r for r in self.running if len(r.token_ids) + r.num_output_placeholders < r.max_num_tokens]
-
-    def _depends_on_results(self, room: Room) -> bool:
-        """Whether this cannot be decided before the steps in flight have results.
-
-        The blocks of a preempted request are in use and what it has computed is not known; nor are the tokens that
-        sampling on the host reads.
-        """
-        return bool(room.preempted) or any(request.needs_host_sampling for request in room.num_tokens)
-
-    def _num_tokens_for(self, num_wanted: int, room: Room) -> int:
-        """How many of its tokens a request gets; 0 if none can be given."""
-        if self._policy.whole_prompts and num_wanted > room.tokens:
-            return 0 if room.num_tokens else num_wanted  # longer than the budget: alone
-        return min(num_wanted, self._max_chunk, room.tokens)
-
-    def _plan_running(self, room: Room, requests: Iterable[Request]) -> None:
-        blocks_to_add = self.blocks.blocks_to_add
-        for request in requests:
-            if request in room.preempted:
-                continue
-            num_wanted = request.num_uncomputed_tokens
-            num_tokens = self._num_tokens_for(num_wanted, room)
-            if num_tokens > 0:
-                num_blocks = blocks_to_add(request, request.num_computed_tokens + num_tokens)
-                while num_blocks > room.blocks and request not in room.preempted:
-                    self._plan_preemption(room)
-                if request in room.preempted:
-                    continue
-                room.give(request, num_tokens, num_blocks)
-            if num_wanted > 1:
-                promised = blocks_to_add(request, request.num_tokens) - room.new_blocks.get(request, 0)
-                room.promised_blocks += promised
-
-    def _plan_preemption(self, room: Room) -> None:
-        """Choose the next request to preempt: the latest, but none for the third time while another can be."""
-        candidates = [request for request in room.running if request not in room.preempted]
-        preferred = [request for request in candidates[1:] if request.num_preemptions < self._costs.max_preemptions]
-        victim = (preferred or candidates)[-1]
-        can_swap = self.blocks.can_swap_out(victim, room.promised_host_blocks)
-        is_swapped = can_swap and self._costs.prefers_swap(victim, self.blocks.device.block_size)
-        if is_swapped:
-            room.promised_host_blocks += self.blocks.device.num_blocks_for(victim.num_computed_tokens)
-        room.preempted[victim] = is_swapped
-        room.take_back(victim, self.blocks.num_freed_by(victim, room.preempted))
-
-    def _plan_waiting(self, room: Room) -> dict[Request, Prefix]:
-        admitted: dict[Request, Prefix] = {}
-        taken: set[int] = set()  # free blocks that those admitted share
-        blocks_for = self.blocks.device.num_blocks_for
-        for request in self.waiting if self._counters is None else self._counters.order(self.waiting):
-            if room.tokens <= 0 or len(room.running) + len(admitted) >= self._max_num_seqs:
-                break
-            if self._waits_for_its_parent(request, admitted):
-                continue
-            prefix = self.blocks.find_prefix(request)
-            num_computed = max(prefix.num_tokens, request.num_computed_tokens)
-            num_tokens = self._num_tokens_for(request.num_tokens - num_computed, room)
-            if num_tokens <= 0:
-                break
-            newly_taken = self.blocks.taken_by(prefix) - taken
-            num_taken = len(newly_taken) - len(prefix.blocks)
-            whole = blocks_for(request.num_tokens) + num_taken
-            watermark = self._watermark if room.running or admitted else 0
-            if whole + watermark > room.blocks - room.promised_blocks:
-                break
-            now = blocks_for(num_computed + num_tokens) + num_taken
-            room.give(request, num_tokens, now)
-            room.promised_blocks += whole - now
-            taken |= newly_taken
-            admitted[request] = prefix
-        return admitted
-
-    def _plan_drafts(self, room: Room, drafts: Mapping[Request, int]) -> None:
-        """Tokens and blocks that are left, to requests that decode in this step. No request is preempted for drafts."""
-        block_size = self.blocks.device.block_size
-        for request, num_wanted in drafts.items():
-            if room.num_tokens.get(request) != 1 or request.num_uncomputed_tokens != 1:
-                continue
-            num_blocks = room.new_blocks[request]
-            num_spare = max(0, room.blocks - room.promised_blocks - self._watermark)
-            most_blocks = len(request.block_table) + num_blocks + num_spare
-            # One more token comes after the last draft.
-            fitting = min(request.max_num_tokens - 1, most_blocks * block_size) - request.num_tokens
-            num_drafts = min(num_wanted, room.tokens, fitting)
-            if num_drafts > 0:
-                num_more = self.blocks.blocks_to_add(request, request.num_tokens + num_drafts) - num_blocks
-                room.give_drafts(request, num_drafts, num_more)
-
-    def _waits_for_its_parent(self, request: Request, admitted: Container[Request]) -> bool:
-        """Whether the prompt that it shares is being computed: only what a step has computed well may be shared."""
-        parent = request.parent
-        if parent is None or request.num_output_tokens:
-            return False
-        if parent.status is not Status.RUNNING and parent not in admitted:
-            return False
-        rows = (row for batch in self._in_flight for row in batch.rows if row.request is parent)
-        num_computed = min((row.start for row in rows), default=parent.num_computed_tokens)
-        return num_computed < request.num_prompt_tokens
 
     # A step is applied.
 

@@ -89,7 +89,7 @@ def work(settings: dict[str, Any]) -> None:
                 max_tokens=job["max_tokens"], temperature=job["temperature"], seed=1, ignore_eos=True
             )
             before = {} if llm.core.speculation is None else llm.core.speculation.to_dict()
-            llm.core.scheduler._max_num_seqs = job["load"]
+            llm.core.scheduler._planner._max_num_seqs = job["load"]
             start = time.perf_counter()
             outputs = llm.generate(job["prompts"], params)
             seconds = time.perf_counter() - start

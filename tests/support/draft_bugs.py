@@ -7,6 +7,7 @@ from world_settings import WorldSettings
 
 from splitfuse.engine.batch import Batch
 from splitfuse.engine.scheduler.block_manager import BlockManager
+from splitfuse.engine.scheduler.planner import Planner
 from splitfuse.engine.scheduler.scheduler import Scheduler
 
 BUGS: Bugs = {}
@@ -16,7 +17,7 @@ def has_drafts(settings: WorldSettings) -> bool:
     return settings.max_drafts > 1
 
 
-@plant(BUGS, Scheduler, "_plan_drafts", where=has_drafts)
+@plant(BUGS, Planner, "_plan_drafts", where=has_drafts)
 def drafts_have_a_budget_of_their_own(right: Method) -> Method:
     def wrong(self: Any, room: Any, drafts: Any) -> None:
         room.tokens += 3
@@ -25,7 +26,7 @@ def drafts_have_a_budget_of_their_own(right: Method) -> Method:
     return wrong
 
 
-@plant(BUGS, Scheduler, "_plan_drafts", where=has_drafts)
+@plant(BUGS, Planner, "_plan_drafts", where=has_drafts)
 def drafts_go_beyond_the_last_token(right: Method) -> Method:
     def wrong(self: Any, room: Any, drafts: Any) -> None:
         for request in drafts:
@@ -37,7 +38,7 @@ def drafts_go_beyond_the_last_token(right: Method) -> Method:
     return wrong
 
 
-@plant(BUGS, Scheduler, "_plan_drafts", where=lambda settings: has_drafts(settings) and settings.num_blocks >= 100)
+@plant(BUGS, Planner, "_plan_drafts", where=lambda settings: has_drafts(settings) and settings.num_blocks >= 100)
 def drafts_take_promised_blocks(right: Method) -> Method:
     def wrong(self: Any, room: Any, drafts: Any) -> None:
         room.promised_blocks, self._watermark, kept = 0, 0, self._watermark

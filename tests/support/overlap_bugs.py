@@ -6,6 +6,7 @@ from typing import Any
 from planted_bug import Bugs, Method, plant
 
 from splitfuse.engine.batch import Batch
+from splitfuse.engine.scheduler.planner import Planner
 from splitfuse.engine.scheduler.scheduler import Scheduler
 from splitfuse.engine.step_pipeline import StepPipeline
 
@@ -32,7 +33,7 @@ def blocks_linger_forever(right: Method) -> Method:
     return lambda self: None
 
 
-@plant(BUGS, Scheduler, "_depends_on_results")
+@plant(BUGS, Planner, "_depends_on_results")
 def a_request_in_flight_is_preempted(right: Method) -> Method:
     return lambda self, room: False
 

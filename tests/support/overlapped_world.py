@@ -14,7 +14,7 @@ from world_settings import Conditions
 from splitfuse.engine.batch import Batch, BatchRow, Moves, RowOutput
 from splitfuse.engine.core import EngineCore
 from splitfuse.engine.request import Request
-from splitfuse.engine.scheduler.plan import Plan
+from splitfuse.engine.scheduler.plan import Plan, Queues
 from splitfuse.engine.scheduler.scheduler import Scheduler
 from splitfuse.engine.spec_decode.drafter import Drafter
 from splitfuse.engine.spec_decode.manager import Speculation
@@ -112,11 +112,12 @@ class OverlappedAudit(Audit):
         self._listen(core.scheduler)
 
     def _listen(self, scheduler: Scheduler) -> None:
-        plan, apply = scheduler._plan, scheduler._apply
+        planner = scheduler._planner
+        plan, apply = planner.plan, scheduler._apply
 
-        def planned(budget: int, drafts: Mapping[Request, int]) -> Plan:
+        def planned(queues: Queues, *, budget: int, drafts: Mapping[Request, int]) -> Plan:
             self._schedule.before(budget)
-            return plan(budget, drafts)
+            return plan(queues, budget=budget, drafts=drafts)
 
         def applied(made: Plan, now: float, *, needs_host: bool) -> Batch:
             batch = apply(made, now, needs_host=needs_host)
@@ -124,7 +125,7 @@ class OverlappedAudit(Audit):
             self._memory.check_writes(batch)
             return batch
 
-        scheduler._plan, scheduler._apply = planned, applied  # type: ignore[method-assign]
+        planner.plan, scheduler._apply = planned, applied  # type: ignore[method-assign]
 
     def check_in_flight(self, pending: Iterable[FakePending]) -> None:
         """What the device has yet to read and write is still held by the request for which it does."""

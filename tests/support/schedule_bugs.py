@@ -9,6 +9,7 @@ from splitfuse.engine.batch import NO_OUTPUT
 from splitfuse.engine.core import EngineCore
 from splitfuse.engine.runner.isolation import IsolatingRunner
 from splitfuse.engine.scheduler.fair_queue import TokenCounters
+from splitfuse.engine.scheduler.planner import Planner
 from splitfuse.engine.scheduler.policies import Source
 from splitfuse.engine.scheduler.scheduler import Scheduler
 
@@ -18,12 +19,12 @@ BUGS: Bugs = {}
 # Budgets and promises.
 
 
-@plant(BUGS, Scheduler, "_plan")
+@plant(BUGS, Planner, "plan")
 def budget_is_off_by_one(right: Method) -> Method:
-    return lambda self, budget, drafts: right(self, budget + 1, drafts)
+    return lambda self, queues, *, budget, drafts: right(self, queues, budget=budget + 1, drafts=drafts)
 
 
-@plant(BUGS, Scheduler, "_num_tokens_for")
+@plant(BUGS, Planner, "_num_tokens_for")
 def chunks_have_no_limit(right: Method) -> Method:
     def wrong(self: Any, num_wanted: int, room: Any) -> int:
         self._max_chunk = 2**31
@@ -32,7 +33,7 @@ def chunks_have_no_limit(right: Method) -> Method:
     return wrong
 
 
-@plant(BUGS, Scheduler, "_plan_waiting")
+@plant(BUGS, Planner, "_plan_waiting")
 def one_too_many_joins(right: Method) -> Method:
     def wrong(self: Any, room: Any) -> Any:
         self._max_num_seqs += 1
@@ -43,7 +44,7 @@ def one_too_many_joins(right: Method) -> Method:
     return wrong
 
 
-@plant(BUGS, Scheduler, "_plan_waiting", where=lambda settings: settings.num_blocks >= 100)
+@plant(BUGS, Planner, "_plan_waiting", where=lambda settings: settings.num_blocks >= 100)
 def watermark_is_ignored(right: Method) -> Method:
     def wrong(self: Any, room: Any) -> Any:
         self._watermark = 0
@@ -52,7 +53,7 @@ def watermark_is_ignored(right: Method) -> Method:
     return wrong
 
 
-@plant(BUGS, Scheduler, "_plan_waiting", where=lambda settings: settings.config.long_prefill_token_threshold > 0)
+@plant(BUGS, Planner, "_plan_waiting", where=lambda settings: settings.config.long_prefill_token_threshold > 0)
 def promised_blocks_are_given_away(right: Method) -> Method:
     def wrong(self: Any, room: Any) -> Any:
         room.promised_blocks = 0
@@ -61,9 +62,9 @@ def promised_blocks_are_given_away(right: Method) -> Method:
     return wrong
 
 
-@plant(BUGS, Scheduler, "_plan_waiting")
+@plant(BUGS, Planner, "_plan_waiting")
 def no_request_joins_two(right: Method) -> Method:
-    return lambda self, room: {} if len(self.running) >= 2 else right(self, room)
+    return lambda self, room: {} if len(room.queues.running) >= 2 else right(self, room)
 
 
 # Which request is first, and which is preempted.
@@ -79,7 +80,7 @@ def priority_is_inverted(right: Method) -> Method:
     return wrong
 
 
-@plant(BUGS, Scheduler, "__init__")
+@plant(BUGS, Planner, "__init__")
 def decodes_wait_for_prompts(right: Method) -> Method:
     def wrong(self: Any, *config: Any, **options: Any) -> None:
         right(self, *config, **options)
@@ -89,7 +90,7 @@ def decodes_wait_for_prompts(right: Method) -> Method:
     return wrong
 
 
-@plant(BUGS, Scheduler, "__init__")
+@plant(BUGS, Planner, "__init__")
 def running_batch_is_joined(right: Method) -> Method:
     def wrong(self: Any, *config: Any, **options: Any) -> None:
         right(self, *config, **options)
@@ -111,17 +112,17 @@ def weights_of_tenants_are_ignored(right: Method) -> Method:
     return wrong
 
 
-@plant(BUGS, Scheduler, "_plan_preemption")
+@plant(BUGS, Planner, "_plan_preemption")
 def first_gives_way(right: Method) -> Method:
     def wrong(self: Any, room: Any) -> None:
-        room.running.reverse()
+        room.queues.running.reverse()
         right(self, room)
-        room.running.reverse()
+        room.queues.running.reverse()
 
     return wrong
 
 
-@plant(BUGS, Scheduler, "_plan_preemption")
+@plant(BUGS, Planner, "_plan_preemption")
 def one_gives_way_again_and_again(right: Method) -> Method:
     def wrong(self: Any, room: Any) -> None:
         self._costs.max_preemptions = 2**31
@@ -130,19 +131,19 @@ def one_gives_way_again_and_again(right: Method) -> Method:
     return wrong
 
 
-@plant(BUGS, Scheduler, "_plan_preemption")
+@plant(BUGS, Planner, "_plan_preemption")
 def two_give_way_for_one(right: Method) -> Method:
     def wrong(self: Any, room: Any) -> None:
         right(self, room)
-        if len(room.running) > len(room.preempted):
+        if len(room.queues.running) > len(room.preempted):
             right(self, room)
 
     return wrong
 
 
-@plant(BUGS, Scheduler, "_waits_for_its_parent")
+@plant(BUGS, Planner, "_waits_for_its_parent")
 def parent_that_has_gone_is_waited_for(right: Method) -> Method:
-    def wrong(self: Any, request: Any, admitted: Any) -> bool:
+    def wrong(self: Any, room: Any, request: Any, admitted: Any) -> bool:
         parent = request.parent
         return parent is not None and parent.num_computed_tokens < request.num_prompt_tokens
 

@@ -16,6 +16,7 @@ from splitfuse.engine.batch import RowOutput
 from splitfuse.engine.runner.async_runner import AsyncRunner, PendingTokens
 from splitfuse.engine.runner.transfer import TransferBuffers, layout_of, num_bytes, views
 from splitfuse.engine.sampling.sampler import sample_token_ids
+from splitfuse.engine.scheduler.planner import Planner
 from splitfuse.engine.scheduler.scheduler import Scheduler
 from splitfuse.kernels import ops
 
@@ -62,7 +63,7 @@ right_wait: Callable[[PendingTokens], list[RowOutput]] = PendingTokens.wait
         (AsyncRunner, "_fill_in", tokens_are_not_filled_in),
         ("splitfuse.engine.runner.async_runner", "sample_token_ids", one_key_for_all_positions),
         (Scheduler, "_is_in_flight", lambda self, request: False),
-        (Scheduler, "_depends_on_results", lambda self, room: False),
+        (Planner, "_depends_on_results", lambda self, room: False),
     ],
 )
 def test_a_planted_race_is_caught(

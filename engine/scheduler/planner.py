@@ -1,0 +1,152 @@
+"""Planner: which tokens of which requests the next step computes, decided and not yet applied."""
+
+from collections.abc import Container, Iterable, Mapping
+
+from ..config import EngineConfig
+from ..request import Request, Status
+from .block_manager import BlockManager, Prefix
+from .fair_queue import TokenCounters
+from .plan import Plan, Queues, Room
+from .policies import BATCHING_POLICIES, Source
+from .preemption import PreemptionCosts
+
+_NOTHING = Plan({}, {}, {}, {}, {})
+
+
+class Planner:
+    """Asks the block manager and the counters, and changes nothing."""
+
+    def __init__(
+        self, config: EngineConfig, blocks: BlockManager, costs: PreemptionCosts, counters: TokenCounters | None
+    ) -> None:
+        self._blocks = blocks
+        self._costs = costs
+        self._counters = counters
+        self._max_num_seqs = config.max_num_seqs
+        self._policy = BATCHING_POLICIES[config.batching_policy]
+        limit = config.long_prefill_token_threshold
+        self._max_chunk = limit if limit and not self._policy.whole_prompts else 2**31
+        # Admission leaves 1 % of the pool free, so that running requests do not need to preempt at once.
+        self._watermark = blocks.device.num_blocks // 100
+
+    def plan(self, queues: Queues, *, budget: int, drafts: Mapping[Request, int]) -> Plan:
+        """The policy's first round that gives any request tokens; changes nothing."""
+        running: dict[Source, list[Request]] = {Source.DECODES: [], Source.CHUNKS: []}
+        decodes, chunks = running[Source.DECODES], running[Source.CHUNKS]
+        for request in queues.running:
+            (decodes if request.num_uncomputed_tokens == 1 else chunks).append(request)
+        for sources in self._policy.rounds:
+            room = Room(queues, tokens=budget, blocks=self._blocks.device.num_free_blocks)
+            admitted: dict[Request, Prefix] = {}
+            for source in sources:
+                if source is not Source.WAITING:
+                    self._plan_running(room, running[source])
+                elif not room.preempted and self._policy.admits(queues.running):
+                    # Not after a preemption: an admission would take the room away from the preempted request.
+                    admitted = self._plan_waiting(room)
+            if room.num_tokens or room.preempted:
+                if queues.in_flight and self._depends_on_results(room):
+                    return _NOTHING
+                if drafts and not room.preempted:
+                    self._plan_drafts(room, drafts)
+                return Plan(room.num_tokens, room.new_blocks, room.preempted, admitted, room.num_drafts)
+        return _NOTHING
+
+    def _depends_on_results(self, room: Room) -> bool:
+        """Whether this cannot be decided before the steps in flight have results.
+
+        The blocks of a preempted request are in use and what it has computed is not known; nor are the tokens that
+        sampling on the host reads.
+        """
+        return bool(room.preempted) or any(request.needs_host_sampling for request in room.num_tokens)
+
+    def _num_tokens_for(self, num_wanted: int, room: Room) -> int:
+        """How many of its tokens a request gets; 0 if none can be given."""
+        if self._policy.whole_prompts and num_wanted > room.tokens:
+            return 0 if room.num_tokens else num_wanted  # longer than the budget: alone
+        return min(num_wanted, self._max_chunk, room.tokens)
+
+    def _plan_running(self, room: Room, requests: Iterable[Request]) -> None:
+        blocks_to_add = self._blocks.blocks_to_add
+        for request in requests:
+            if request in room.preempted:
+                continue
+            num_wanted = request.num_uncomputed_tokens
+            num_tokens = self._num_tokens_for(num_wanted, room)
+            if num_tokens > 0:
+                num_blocks = blocks_to_add(request, request.num_computed_tokens + num_tokens)
+                while num_blocks > room.blocks and request not in room.preempted:
+                    self._plan_preemption(room)
+                if request in room.preempted:
+                    continue
+                room.give(request, num_tokens, num_blocks)
+            if num_wanted > 1:
+                promised = blocks_to_add(request, request.num_tokens) - room.new_blocks.get(request, 0)
+                room.promised_blocks += promised
+
+    def _plan_preemption(self, room: Room) -> None:
+        """Choose the next request to preempt: the latest, but none for the third time while another can be."""
+        candidates = [request for request in room.queues.running if request not in room.preempted]
+        preferred = [request for request in candidates[1:] if request.num_preemptions < self._costs.max_preemptions]
+        victim = (preferred or candidates)[-1]
+        can_swap = self._blocks.can_swap_out(victim, room.promised_host_blocks)
+        is_swapped = can_swap and self._costs.prefers_swap(victim, self._blocks.device.block_size)
+        if is_swapped:
+            room.promised_host_blocks += self._blocks.device.num_blocks_for(victim.num_computed_tokens)
+        room.preempted[victim] = is_swapped
+        room.take_back(victim, self._blocks.num_freed_by(victim, room.preempted))
+
+    def _plan_waiting(self, room: Room) -> dict[Request, Prefix]:
+        admitted: dict[Request, Prefix] = {}
+        taken: set[int] = set()  # free blocks that those admitted share
+        blocks_for = self._blocks.device.num_blocks_for
+        running, waiting = room.queues.running, room.queues.waiting
+        for request in waiting if self._counters is None else self._counters.order(waiting):
+            if room.tokens <= 0 or len(running) + len(admitted) >= self._max_num_seqs:
+                break
+            if self._waits_for_its_parent(room, request, admitted):
+                continue
+            prefix = self._blocks.find_prefix(request)
+            num_computed = max(prefix.num_tokens, request.num_computed_tokens)
+            num_tokens = self._num_tokens_for(request.num_tokens - num_computed, room)
+            if num_tokens <= 0:
+                break
+            newly_taken = self._blocks.taken_by(prefix) - taken
+            num_taken = len(newly_taken) - len(prefix.blocks)
+            whole = blocks_for(request.num_tokens) + num_taken
+            watermark = self._watermark if running or admitted else 0
+            if whole + watermark > room.blocks - room.promised_blocks:
+                break
+            now = blocks_for(num_computed + num_tokens) + num_taken
+            room.give(request, num_tokens, now)
+            room.promised_blocks += whole - now
+            taken |= newly_taken
+            admitted[request] = prefix
+        return admitted
+
+    def _plan_drafts(self, room: Room, drafts: Mapping[Request, int]) -> None:
+        """Tokens and blocks that are left, to requests that decode in this step. No request is preempted for drafts."""
+        block_size = self._blocks.device.block_size
+        for request, num_wanted in drafts.items():
+            if room.num_tokens.get(request) != 1 or request.num_uncomputed_tokens != 1:
+                continue
+            num_blocks = room.new_blocks[request]
+            num_spare = max(0, room.blocks - room.promised_blocks - self._watermark)
+            most_blocks = len(request.block_table) + num_blocks + num_spare
+            # One more token comes after the last draft.
+            fitting = min(request.max_num_tokens - 1, most_blocks * block_size) - request.num_tokens
+            num_drafts = min(num_wanted, room.tokens, fitting)
+            if num_drafts > 0:
+                num_more = self._blocks.blocks_to_add(request, request.num_tokens + num_drafts) - num_blocks
+                room.give_drafts(request, num_drafts, num_more)
+
+    def _waits_for_its_parent(self, room: Room, request: Request, admitted: Container[Request]) -> bool:
+        """Whether the prompt that it shares is being computed: only what a step has computed well may be shared."""
+        parent = request.parent
+        if parent is None or request.num_output_tokens:
+            return False
+        if parent.status is not Status.RUNNING and parent not in admitted:
+            return False
+        rows = (row for batch in room.queues.in_flight for row in batch.rows if row.request is parent)
+        num_computed = min((row.start for row in rows), default=parent.num_computed_tokens)
+        return num_computed < request.num_prompt_tokens
