@@ -15,7 +15,7 @@ from splitfuse.engine.runner.cuda_graphs import graph_sizes
 class Repeater:
     """In CUDA's place where there is no GPU: what was captured is done again."""
 
-    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         work()
         return work
 
