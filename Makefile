@@ -19,8 +19,8 @@ STEPS ?= 2000
 serve: $(VENV)/.serve  ## install and start on the demo model; ARGS="MODEL --port 9000" for more
 	$(BIN)/splitfuse serve $(ARGS)
 
-test: $(VENV)/.test  ## the test suite; ARGS="tests/engine -k parity" for a part
-	$(BIN)/python -m pytest $(ARGS)
+test: $(VENV)/.test  ## the test suite, files on two processes; ARGS="tests/engine -k parity" for a part
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 # Folders and files that need no torch; `slow` marks the few tests in them that take seconds.
 FAST := $(addprefix tests/, client/bench client/test_hosts.py client/test_retry.py client/test_sse.py \

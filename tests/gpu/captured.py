@@ -15,7 +15,7 @@ from splitfuse.engine.runner.cuda_graphs import graph_sizes
 class Repeater:
     """In CUDA's place where there is no GPU: what was captured is done again."""
 
-    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         work()
         return work
 
@@ -36,7 +36,7 @@ class Replays:
         if sizes is not None:
             wanted = tuple(sorted({wanted[0], *map(graphs.size_for, sizes)}, reverse=True))
         for size in wanted:  # falling: the smaller ones fit into the largest one's memory
-            launcher._record(size)
+            launcher._capture(size)
         assert all(map(graphs.has, wanted)), "a graph could not be captured: see the log above"
         self._replay, graphs.replay = graphs.replay, self._counted
 

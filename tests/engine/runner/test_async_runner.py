@@ -78,7 +78,7 @@ def test_a_planted_race_is_caught(
     for seed in range(MOST_SEEDS):
         try:
             compare(tiny_folder, seed)
-        except AssertionError as exc:
+        except (AssertionError, IndexError) as exc:  # a scheduler that lost blocks fails with the latter
             print(f"{seed + 1} seeds: {str(exc).splitlines()[0][:100] if str(exc) else exc!r}")
             return
     pytest.fail(f"{MOST_SEEDS} schedules do not show it")

@@ -100,7 +100,7 @@ def test_every_request_ends() -> None:
     assert not one.has_work
 
 
-def test_a_counter_dropped_while_its_tenant_ran_is_not_missed_when_it_gives_way() -> None:
+def test_a_counter_dropped_while_its_tenant_ran_is_not_missed_when_it_is_preempted() -> None:
     counters = TokenCounters(max_tenants=1)
     preempted, again, stranger = make("ran"), make("ran"), make("stranger")
     counters.joined("ran", [])
