@@ -7,6 +7,7 @@ a number, not an entry of token_ids. There is no prefill and no decode here, onl
 and no HTTP.
 """
 
+import sys
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -30,8 +31,9 @@ class Request:
     """One sequence. After construction only the scheduler writes to it."""
 
     __slots__ = (
-        "arrival_order", "arrival_time", "bad_words", "block_hashes", "block_table", "finish_reason", "finished_time",
-        "first_scheduled_time", "first_token_time", "grammar", "host_block_table", "index", "last_token_time",
+        "always_needs_host_sampling", "arrival_order", "arrival_time", "bad_words", "block_hashes", "block_table",
+        "finish_reason", "finished_time", "first_scheduled_time", "first_token_time", "grammar",
+        "host_block_table", "index", "last_token_time",
         "max_num_tokens", "needs_prompt_logprobs", "num_accepted_tokens", "num_cached_tokens", "num_computed_tokens",
         "num_draft_tokens", "num_output_placeholders", "num_preemptions", "num_prompt_tokens", "num_read_tokens",
         "params", "parent", "request_id", "seed", "status", "stop_reason", "stop_token_ids", "tenant", "token_ids",
@@ -71,6 +73,13 @@ class Request:
 
         # The n outputs of a prompt share its logprobs: they are computed with the first one.
         self.needs_prompt_logprobs = params.prompt_logprobs is not None and parent is None
+        # Asked twice for every row of an asynchronous step.
+        self.always_needs_host_sampling = (
+            self.needs_prompt_logprobs
+            or grammar is not None
+            or params.logprobs is not None
+            or self.changes_logits(sys.maxsize)
+        )
         self.num_prompt_tokens = len(prompt_token_ids)
         self.token_ids = list(prompt_token_ids)
         self.num_computed_tokens = 0
@@ -135,12 +144,8 @@ class Request:
         """Whether its next token cannot be sampled on the device alone: the tokens before it, or its logits, have to be
         on the host. Stop strings do not need that: they are found one step late.
         """
-        return (
-            self.needs_prompt_logprobs
-            or self.grammar is not None
-            or self.params.logprobs is not None
-            or self.changes_logits(self.num_output_tokens + self.num_output_placeholders)
-        )
+        num_output_tokens = self.num_output_tokens + self.num_output_placeholders
+        return self.always_needs_host_sampling or self.params.min_tokens > num_output_tokens
 
     @property
     def is_finished(self) -> bool:

@@ -106,7 +106,7 @@ class Recorder:
             "priority": request.params.priority,
             "tenant": self._tenants.setdefault(request.tenant, len(self._tenants)),
             "prompt_logprobs": request.needs_prompt_logprobs,
-            "host": _is_sampled_on_host(request),
+            "host": request.always_needs_host_sampling,
             "min": request.params.min_tokens,
         }
         parent = {} if request.parent is None else {"parent": request.parent.arrival_order}
@@ -168,11 +168,6 @@ class Recorder:
         if now - self._flushed > _FLUSH_S:
             self._stream.flush()
             self._flushed = now
-
-
-def _is_sampled_on_host(request: Request) -> bool:
-    """Whether every token of it needs the host, whatever comes before; min_tokens has a key of its own."""
-    return request.grammar is not None or request.params.logprobs is not None or request.changes_logits(2**31)
 
 
 def _is_nothing(output: RowOutput) -> bool:
