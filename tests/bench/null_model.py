@@ -39,7 +39,7 @@ class NullRunner:
     def __init__(self, *, pace_s: float, num_blocks: int, max_model_len: int) -> None:
         self.loaded = SimpleNamespace(
             model_config=read_model_config(DEMO_FOLDER),
-            device="none",
+            device=SimpleNamespace(type="none"),
             dtype="none",
             max_model_len=max_model_len,
             cache=CacheSpec(num_blocks, 16),
