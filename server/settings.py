@@ -8,10 +8,10 @@ import dataclasses
 import re
 from dataclasses import dataclass
 
+from ..engine.chat.tool_parsers.registry import TOOL_FORMATS
 from ..engine.config import EngineConfig
 from ..engine.config.setting import setting
 from ..engine.errors import ConfigError
-from ..engine.structured_output.answer_grammar import STYLES
 from .http.keys import digest
 
 
@@ -31,7 +31,7 @@ class Settings(EngineConfig):
     drain_timeout: float = setting(30.0, at_least=0, help="seconds that running requests get to finish after SIGTERM")
     stream_interval: int = setting(1, at_least=1, help="tokens per stream event after the first")
     tool_call_parser: str = setting(
-        "auto", choices=("auto", "none", *STYLES), help="how tool calls look; auto: as in the chat template"
+        "auto", choices=("auto", "none", *TOOL_FORMATS), help="how tool calls look; auto: as in the chat template"
     )
     reasoning_parser: str = setting(
         "auto",

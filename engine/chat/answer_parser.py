@@ -1,28 +1,7 @@
 """AnswerParser: splits a model's answer into reasoning, content and tool calls, in the style of its chat template."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 from .answer_parts import AnswerPart, Reader
 from .reasoning_parser import ReasoningParser
-from .tool_parsers.hermes import HermesCalls
-from .tool_parsers.llama3_json import Llama3Calls
-
-
-def detected_style(template: str) -> str | None:
-    """hermes if the template writes <tool_call> around JSON; llama3_json if it knows <|python_tag|> or tells the model
-    to answer with "parameters"; else None.
-    """
-    if "<tool_call>" in template and "<function=" not in template:  # with the latter, Qwen's coder writes XML inside
-        return "hermes"
-    if "<|python_tag|>" in template or '{"name": function name, "parameters"' in template:
-        return "llama3_json"
-    return None
-
-
-def call_reader(style: str, tools: Sequence[Mapping[str, Any]]) -> Reader:
-    """The reader of calls of this style."""
-    return HermesCalls() if style == "hermes" else Llama3Calls({tool["function"]["name"] for tool in tools})
 
 
 class AnswerParser:

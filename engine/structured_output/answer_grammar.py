@@ -2,30 +2,14 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..chat import reasoning_parser
+from ..chat.tool_parsers.registry import TOOL_FORMATS, ToolFormat
 from ..errors import InvalidRequestError
 from .params import JSON_SPACING, StructuredOutputs
 from .to_llguidance import read_schema, refusal, spacing
 
-
-@dataclass(frozen=True, slots=True)
-class CallStyle:
-    """The text before, after and between calls, and the key of their arguments."""
-
-    before: str
-    after: str
-    between: str
-    key: str
-
-
-STYLES = {
-    "hermes": CallStyle("<tool_call>\n", "\n</tool_call>", "\n", "arguments"),
-    "llama3_json": CallStyle("", "", "; ", "parameters"),
-}
-DEFAULT_STYLE = "hermes"  # for calls that a grammar enforces on a model that has no style of its own
 _THOUGHT = [
     # The model's text up to the closing tag, which belongs to it.
     f"thought[suffix={json.dumps(reasoning_parser.CLOSING)}]: /(?s:.*)/",
@@ -47,7 +31,7 @@ def answer_grammar(
     At least one call, with `is_parallel` several, their arguments as the tools' schemas say. A model that `thinks` may
     do so before; if its prompt ends within the reasoning (`is_open`), it does. Raises InvalidRequestError.
     """
-    rules = [] if style is None else _calls(STYLES[style], tools, is_parallel=is_parallel)
+    rules = [] if style is None else _calls(TOOL_FORMATS[style], tools, is_parallel=is_parallel)
     rules += [] if content is None else _content(content)
     kinds = ["calls"] * (style is not None) + ["content"] * (content is not None)
     thought = ""
@@ -57,7 +41,7 @@ def answer_grammar(
     return "\n".join([f"start: {thought}({' | '.join(kinds)})", *rules])
 
 
-def _calls(style: CallStyle, tools: Sequence[Mapping[str, Any]], *, is_parallel: bool) -> list[str]:
+def _calls(style: ToolFormat, tools: Sequence[Mapping[str, Any]], *, is_parallel: bool) -> list[str]:
     more = f" ({_text(style.between)} call)*" if is_parallel else ""
     rules = [
         f"calls: call{more}",

@@ -4,14 +4,15 @@ import asyncio
 import dataclasses
 from dataclasses import dataclass, field
 
-from ...engine.chat.answer_parser import AnswerParser, call_reader, detected_style
+from ...engine.chat.answer_parser import AnswerParser
 from ...engine.chat.reasoning_parser import CLOSING, OPENING, ReasoningParser
 from ...engine.chat.template import ChatTemplate
+from ...engine.chat.tool_parsers.registry import DEFAULT_FORMAT, TOOL_FORMATS, detected_format
 from ...engine.chat.tools import Tool
 from ...engine.checks import check_text
 from ...engine.errors import InvalidRequestError
 from ...engine.sampling_params import SamplingParams
-from ...engine.structured_output.answer_grammar import DEFAULT_STYLE, answer_grammar
+from ...engine.structured_output.answer_grammar import answer_grammar
 from ...engine.structured_output.params import StructuredOutputs
 from ..service import Service
 from ..settings import Settings
@@ -38,7 +39,7 @@ class AnswerFormat:
         """A reader of one answer."""
         return AnswerParser(
             ReasoningParser(is_open=self.is_open) if self.thinks else None,
-            None if self.style is None else call_reader(self.style, self.tools),
+            None if self.style is None else TOOL_FORMATS[self.style].reader(self.tools),
             max_calls=self.max_calls,
         )
 
@@ -110,9 +111,9 @@ def _style(chat: Chat, template: ChatTemplate, settings: Settings) -> str | None
         return None
     style = settings.tool_call_parser
     if style == "auto":
-        style = detected_style(template.source) or "unknown"
+        style = detected_format(template.source) or "unknown"
     if chat.choice.is_forced:
-        return DEFAULT_STYLE if style in ("none", "unknown") else style
+        return DEFAULT_FORMAT if style in ("none", "unknown") else style
     if style == "unknown":
         raise InvalidRequestError(
             "this model's chat template shows no known way to call tools; tool_choice required or a function's name "

@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from splitfuse.engine.chat.answer_parser import AnswerParser, call_reader, detected_style
+from splitfuse.engine.chat.answer_parser import AnswerParser
 from splitfuse.engine.chat.answer_parts import AnswerPart, Reader, joined, read_whole
 from splitfuse.engine.chat.reasoning_parser import ReasoningParser
 from splitfuse.engine.chat.tool_parsers.hermes import HermesCalls
 from splitfuse.engine.chat.tool_parsers.llama3_json import Llama3Calls
+from splitfuse.engine.chat.tool_parsers.registry import TOOL_FORMATS, detected_format
 
 TOOLS = [{"type": "function", "function": {"name": name}} for name in ("f", "weather")]
 ARGUMENTS = '{"town": "K\\u00f6ln \\" } ]", "days": [1, {"a": null}], "x": -1.5e3}'
@@ -236,6 +237,6 @@ def test_long_arguments_take_time_in_proportion() -> None:
     ],
 )
 def test_the_style_shows_in_the_template(template: str, style: str | None) -> None:
-    assert detected_style(template) == style
+    assert detected_format(template) == style
     if style is not None:
-        assert isinstance(call_reader(style, TOOLS), HermesCalls if style == "hermes" else Llama3Calls)
+        assert isinstance(TOOL_FORMATS[style].reader(TOOLS), HermesCalls if style == "hermes" else Llama3Calls)

@@ -7,11 +7,11 @@ from jsonschema import validate
 from llguidance import LLMatcher, LLTokenizer
 
 from splitfuse.engine import LLM, SamplingParams
-from splitfuse.engine.chat.answer_parser import call_reader
 from splitfuse.engine.chat.answer_parts import read_whole
+from splitfuse.engine.chat.tool_parsers.registry import TOOL_FORMATS
 from splitfuse.engine.config import DEMO_FOLDER
 from splitfuse.engine.errors import InvalidRequestError
-from splitfuse.engine.structured_output.answer_grammar import STYLES, answer_grammar
+from splitfuse.engine.structured_output.answer_grammar import answer_grammar
 from splitfuse.engine.structured_output.params import StructuredOutputs
 from splitfuse.engine.tokenizer.tokenizer import Tokenizer
 
@@ -119,7 +119,7 @@ def test_a_grammar_of_the_requests_own_cannot_be_a_part() -> None:
     assert info.value.param == "structured_outputs.json"
 
 
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", TOOL_FORMATS)
 def test_the_demo_model_calls_when_it_must(style: str) -> None:
     llm = LLM(dtype="float32", max_model_len=512)
     grammar = answer_grammar(style=style, tools=TOOLS[:2], is_parallel=False)
@@ -128,7 +128,7 @@ def test_the_demo_model_calls_when_it_must(style: str) -> None:
     schemas = {"weather": SCHEMA, "now": {"properties": {}, "additionalProperties": False}}
     names = set()
     for one in output.outputs:
-        name, arguments = read_whole(call_reader(style, TOOLS), one.text)
+        name, arguments = read_whole(TOOL_FORMATS[style].reader(TOOLS), one.text)
         assert (name.kind, arguments.kind, one.finish_reason) == ("call", "arguments", "stop"), one.text
         validate(json.loads(arguments.text), schemas[name.text])
         names.add(name.text)
