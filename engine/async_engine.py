@@ -18,7 +18,7 @@ from .core import EngineCore
 from .errors import QueueFullError, RequestFailedError, UnavailableError
 from .input_processor import InputProcessor, Prompt
 from .models.config import ModelConfig
-from .outputs import OutputDelta, RequestMetrics, StepStats
+from .outputs import OutputDelta, RequestMetrics, Resumed, StepStats
 from .request import Request
 from .sampling_params import SamplingParams
 from .step_pipeline import StepPipeline
@@ -51,6 +51,7 @@ class Handle:
         self.prompt_token_ids = requests[0].token_ids[: requests[0].num_prompt_tokens]
         self.params: SamplingParams = requests[0].params
         self.arrival_time = requests[0].arrival_time
+        self.seed = requests[0].seed  # of the first output; the others' follow from it
         self._requests = requests
 
     @property
@@ -134,22 +135,26 @@ class AsyncEngine:
         *,
         request_id: str | None = None,
         tenant: str = "",
+        resumed: Resumed | None = None,
     ) -> Handle:
         """Validate, tokenize off the loop, queue. `tenant`: the name under which prefix cache and fair share are kept.
+        A `resumed` request goes on where another process left it, whatever the queue holds.
 
         Deltas reach `sink` on the event loop, in order; the last delta of each of the n outputs has a finish_reason,
         also after an abort. Raises InvalidRequestError, ContextLengthError, QueueFullError, UnavailableError;
         ValueError if the request_id is in use.
         """
-        self._check_admission(params)
+        self._check_admission(params, is_new=resumed is None)
         tokenized = await self._input_processor.tokenize_async(prompt, params)
-        core = self._check_admission(params)  # it may have changed meanwhile
+        core = self._check_admission(params, is_new=resumed is None)  # it may have changed meanwhile
         request_id = request_id or uuid.uuid4().hex
         if core.has(request_id):
             raise ValueError(f"request_id {request_id!r} is in use")
-        requests = self._input_processor.requests(request_id, tokenized, now=time.monotonic(), tenant=tenant)
+        requests = self._input_processor.requests(
+            request_id, tokenized, now=time.monotonic(), tenant=tenant, resumed=resumed
+        )
         self._sinks[request_id] = sink
-        self._outputs_left[request_id] = set(range(len(requests)))
+        self._outputs_left[request_id] = {request.index for request in requests}
         if not core.num_unfinished:
             self._last_progress = time.monotonic()
         core.add(requests)
@@ -232,22 +237,25 @@ class AsyncEngine:
             "steps": [asdict(step) for step in self._steps],
         }
 
-    def _check_admission(self, params: SamplingParams) -> EngineCore:
-        if self._core is None:
+    def _check_admission(self, params: SamplingParams, *, is_new: bool = True) -> EngineCore:
+        """The core, if it takes a request; the queue limits are for new ones."""
+        if (core := self._core) is None:
             raise UnavailableError("the model is still loading")
         if self._draining:
             raise UnavailableError("the server is shutting down")
         if not self._is_stepping:
             raise UnavailableError("the engine has stopped; see the server's log")
-        waiting = len(self._core.scheduler.waiting)
+        if not is_new:
+            return core
+        waiting = len(core.scheduler.waiting)
         if waiting and waiting + params.n > self.config.max_queue_size:
             retry_after = self._seconds_until_room(waiting + params.n - self.config.max_queue_size)
             raise _queue_full(f"{waiting} requests wait and the queue holds {self.config.max_queue_size}", retry_after)
         longest = self.config.max_queue_seconds
-        if longest is not None and (wait := self._core.predicted_wait_s()) > longest:
+        if longest is not None and (wait := core.predicted_wait_s()) > longest:
             retry_after = min(60.0, max(1.0, wait - longest))
             raise _queue_full(f"a first token is {wait:.1f} s away and --max-queue-seconds is {longest:g}", retry_after)
-        return self._core
+        return core
 
     def _seconds_until_room(self, num_requests: int) -> float:
         """Time until so many requests have left, at the rate at which the last ones did. At least 1 s, at most 60."""

@@ -108,7 +108,8 @@ class RowOutput(NamedTuple):
 
     `token_ids`: what was sampled: nothing for a row that did not need it, else a token; with drafts, those that agree
     with them and the first that does not, or that comes after all of them. `logprobs`: of each, if requested.
-    `finish_reason`: why the output ends with the last of them, if its grammar ends it. A `failure` means none.
+    `finish_reason`: why the output ends with the last of them, if its grammar ends it. `forced_from`: the number of
+    output tokens before its forced completion, if that has begun. A `failure` means no tokens.
     """
 
     token_ids: tuple[int, ...] = ()
@@ -117,6 +118,7 @@ class RowOutput(NamedTuple):
     num_drafts: int = 0  # verified
     prompt_logprobs: PromptLogprobs | None = None
     failure: RowFailure | None = None
+    forced_from: int | None = None
 
     def first(self, num_tokens: int) -> "RowOutput":
         """The same with only the first tokens."""

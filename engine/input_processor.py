@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .checks import check_text, check_token_ids
 from .errors import ContextLengthError, InvalidRequestError
 from .models.config import ModelConfig
+from .outputs import KnownOutput, Resumed
 from .request import Request
 from .sampling.rng import derive_seed
 from .sampling_params import SamplingParams
@@ -86,8 +87,18 @@ class InputProcessor:
         tokenized = self._tokenize(prompt, params)
         return tokenized if compiling is None else replace(tokenized, grammar=compiling.result())
 
-    def requests(self, request_id: str, tokenized: TokenizedPrompt, *, now: float, tenant: str = "") -> list[Request]:
-        """The n requests of one prompt. Raises InvalidRequestError (ContextLengthError)."""
+    def requests(
+        self,
+        request_id: str,
+        tokenized: TokenizedPrompt,
+        *,
+        now: float,
+        tenant: str = "",
+        resumed: Resumed | None = None,
+    ) -> list[Request]:
+        """The n requests of one prompt; if it is resumed, those that have not ended. Raises InvalidRequestError
+        (ContextLengthError).
+        """
         params, grammar = tokenized.params, tokenized.grammar
         assert (grammar is None) == (params.structured_outputs is None)
         token_ids = tokenized.token_ids
@@ -100,9 +111,17 @@ class InputProcessor:
             raise InvalidRequestError(
                 "allowed_token_ids holds nothing but end tokens, which min_tokens forbids", param="allowed_token_ids"
             )
-        seed = self._next_seed() if params.seed is None else params.seed
+        if resumed is None:
+            seed = self._next_seed() if params.seed is None else params.seed
+            resumed = Resumed(seed, (KnownOutput(),) * params.n, now)
+        # A forced completion would not respect these two.
+        can_force = params.allowed_token_ids is None and not tokenized.bad_words
+        max_tokens = limit - len(token_ids) if can_force else None
         requests: list[Request] = []
-        for index in range(params.n):
+        for index, known in enumerate(resumed.outputs):
+            if known.has_ended:
+                continue
+            begun = None if grammar is None else grammar.begin(max_tokens=max_tokens, forced_from=known.forced_from)
             requests.append(
                 Request(
                     request_id=request_id,
@@ -110,13 +129,14 @@ class InputProcessor:
                     prompt_token_ids=token_ids,
                     params=params,
                     max_num_tokens=limit,
-                    seed=seed if index == 0 else derive_seed(seed, index),
+                    seed=resumed.seed if index == 0 else derive_seed(resumed.seed, index),
                     stop_token_ids=stop_ids,
                     bad_words=tokenized.bad_words,
-                    grammar=None if grammar is None else grammar.begin(),
+                    grammar=begun,
                     tenant=tenant,
-                    parent=requests[0] if index else None,
-                    arrival_time=now,
+                    parent=requests[0] if requests else None,
+                    arrival_time=resumed.arrival_time,
+                    known=known,
                 )
             )
         return requests

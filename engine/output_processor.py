@@ -38,18 +38,21 @@ class OutputProcessor:
         self._prompt_logprobs: dict[Request, PromptLogprobs] = {}
 
     def add(self, request: Request) -> None:
-        """Begin with a request that has no output yet."""
+        """Begin with a request; of tokens with which it comes the text is known."""
         params = request.params
         if request.needs_prompt_logprobs:
             self._prompt_logprobs[request] = PromptLogprobs(params.prompt_logprobs or 0)
         if self._tokenizer is not None:
-            self._texts[request] = TextStream(
+            stream = self._texts[request] = TextStream(
                 self._tokenizer,
-                request.token_ids,
+                request.token_ids[: request.num_prompt_tokens],
                 stop=params.stop,
                 include_stop=params.include_stop_str_in_output,
                 skip_special_tokens=params.skip_special_tokens,
             )
+            known = request.token_ids[request.num_prompt_tokens :]
+            for num_behind, token_id in zip(reversed(range(len(known))), known, strict=True):
+                _push(request, stream, token_id, num_behind=num_behind)
 
     def forget(self, request: Request) -> None:
         """The request has ended and its last delta has been made."""
@@ -98,6 +101,7 @@ class OutputProcessor:
             metrics=request.metrics() if request.is_finished else None,
             error=decoded.error,
             prompt_logprobs=self._prompt_logprobs.pop(request, None) if progress.output.token_ids else None,
+            forced_from=output.forced_from,
         )
 
 

@@ -136,6 +136,29 @@ class OutputDelta:
     metrics: RequestMetrics | None = None
     error: RequestFailedError | None = None
     prompt_logprobs: PromptLogprobs | None = None  # with the first token of output 0, if they were asked for
+    forced_from: int | None = None  # the number of output tokens before its forced completion, if that has begun
+
+
+@dataclass(frozen=True, slots=True)
+class KnownOutput:
+    """What is known of one output of a request that another process began. Times are as in RequestMetrics."""
+
+    token_ids: tuple[int, ...] = ()
+    forced_from: int | None = None
+    first_token_time: float | None = None  # of the first known token
+    last_token_time: float | None = None  # since when its next token is waited for here
+    has_ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A request that goes on where another process left it: with the seed that it had there, one entry for each of its
+    n outputs, and the time of its arrival by this process's clock, which may be negative.
+    """
+
+    seed: int
+    outputs: tuple[KnownOutput, ...]
+    arrival_time: float
 
 
 @dataclass(slots=True)

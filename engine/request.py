@@ -11,11 +11,14 @@ import sys
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from .outputs import RequestMetrics
+from .outputs import KnownOutput, RequestMetrics
 from .sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from .structured_output.grammar import Grammar
+
+
+NOTHING_KNOWN = KnownOutput()
 
 
 class Status(Enum):
@@ -55,9 +58,10 @@ class Request:
         parent: "Request | None" = None,
         arrival_time: float = 0.0,
         arrival_order: int = 0,
+        known: KnownOutput = NOTHING_KNOWN,
     ) -> None:
         assert prompt_token_ids, "the input processor refuses empty prompts"
-        assert len(prompt_token_ids) < max_num_tokens, "the input processor leaves room for a token"
+        assert len(prompt_token_ids) + len(known.token_ids) < max_num_tokens, "there is room for a token"
         self.request_id = request_id
         self.index = index
         self.params = params
@@ -71,8 +75,8 @@ class Request:
         self.arrival_time = arrival_time
         self.arrival_order = arrival_order
 
-        # The n outputs of a prompt share its logprobs: they are computed with the first one.
-        self.needs_prompt_logprobs = params.prompt_logprobs is not None and parent is None
+        # The n outputs of a prompt share its logprobs: they are computed with the first one, before its first token.
+        self.needs_prompt_logprobs = params.prompt_logprobs is not None and index == 0 and not known.token_ids
         # Asked twice for every row of an asynchronous step.
         self.always_needs_host_sampling = (
             self.needs_prompt_logprobs
@@ -81,7 +85,7 @@ class Request:
             or self.changes_logits(sys.maxsize)
         )
         self.num_prompt_tokens = len(prompt_token_ids)
-        self.token_ids = list(prompt_token_ids)
+        self.token_ids = [*prompt_token_ids, *known.token_ids]
         self.num_computed_tokens = 0
         self.num_output_placeholders = 0
         self.num_read_tokens = 0  # computed before a preemption: the prompt logprobs that follow from them are known
@@ -95,9 +99,9 @@ class Request:
         self.num_draft_tokens = 0
         self.num_accepted_tokens = 0
         self.num_cached_tokens = 0
-        self.first_scheduled_time: float | None = None
-        self.first_token_time: float | None = None
-        self.last_token_time: float | None = None
+        self.first_scheduled_time: float | None = known.first_token_time
+        self.first_token_time: float | None = known.first_token_time
+        self.last_token_time: float | None = known.last_token_time
         self.finished_time: float | None = None
 
     @property

@@ -172,7 +172,7 @@ class _Acceptance:
             index = first + len(token_ids)
             token_id, failure = self._token_ids[index], None
             if request.grammar is not None:
-                token_id, finish_reason, failure = self._constrained(request, request.grammar, index, len(token_ids))
+                token_id, finish_reason, failure = self._constrained(request, request.grammar, index)
             elif token_id == NOT_FINITE_TOKEN:
                 failure = RowFailure(NOT_FINITE)
             if failure is not None:
@@ -186,23 +186,16 @@ class _Acceptance:
         logprobs = None
         if count is not None:
             logprobs = tuple(_logprobs(self._raw[first + i], token_id, count) for i, token_id in enumerate(token_ids))
-        return RowOutput(tuple(token_ids), logprobs, finish_reason, row.num_drafts)
+        forced_from = None if request.grammar is None else request.grammar.forced_from
+        return RowOutput(tuple(token_ids), logprobs, finish_reason, row.num_drafts, forced_from=forced_from)
 
-    def _constrained(
-        self, request: Request, grammar: Grammar, index: int, num_drafts: int
-    ) -> tuple[int, str | None, RowFailure | None]:
+    def _constrained(self, request: Request, grammar: Grammar, index: int) -> tuple[int, str | None, RowFailure | None]:
         """The token that the grammar takes, why the output ends with it, or why there is none."""
         largest = self._largest[index]
         if largest != _MINUS_INFINITY and grammar.error is None:
             if not math.isfinite(largest):
                 return NOT_FINITE_TOKEN, None, RowFailure(NOT_FINITE)
-            token_id = self._token_ids[index]
-            # A forced completion would not respect these two.
-            if request.params.allowed_token_ids is None and not request.bad_words:
-                num_left = request.max_num_tokens - request.num_tokens - num_drafts - 1
-                token_id = grammar.take(token_id, num_left=num_left)
-            else:
-                grammar.advance(token_id)
+            token_id = grammar.take(self._token_ids[index])
             if grammar.error is None:
                 return token_id, grammar.finish_reason, None
         if grammar.error is None and grammar.is_accepting:  # no token is left, and the output may end here

@@ -9,7 +9,8 @@
 
 Keys that are empty are left out; readers ignore keys and lines that they do not know. With prefix caching the token ids
 decide what is shared, so then they are recorded: such a file holds what users wrote. Of sampling parameters only those
-are recorded that decide: "host" for a request that is sampled on the host, "min" for its min_tokens.
+are recorded that decide: "host" for a request that is sampled on the host, "min" for its min_tokens. "known": so many
+of the last prompt tokens are output, of a request that another process began.
 """
 
 import json
@@ -108,13 +109,14 @@ class Recorder:
             "prompt_logprobs": request.needs_prompt_logprobs,
             "host": request.always_needs_host_sampling,
             "min": request.params.min_tokens,
+            "known": request.num_output_tokens,
         }
         parent = {} if request.parent is None else {"parent": request.parent.arrival_order}
         self._write(
             add=request.arrival_order,
             id=request.request_id[:_NUM_ID_CHARS],
             time=request.arrival_time,
-            prompt=request.token_ids if self._has_token_ids else request.num_prompt_tokens,
+            prompt=request.token_ids if self._has_token_ids else request.num_tokens,
             max=request.max_num_tokens,
             **{key: value for key, value in more.items() if value},
             **parent,

@@ -13,6 +13,7 @@ from typing import Any
 from ..batch import NO_OUTPUT, Batch, RowFailure, RowOutput
 from ..config import EngineConfig
 from ..errors import ConfigError
+from ..outputs import KnownOutput
 from ..request import Request
 from ..sampling_params import SamplingParams
 from ..scheduler.block_manager import BlockManager, CacheSpec
@@ -121,9 +122,12 @@ class _Replay:
 
     def _add(self, line: Line) -> None:
         number, prompt = line["add"], line["prompt"]
+        token_ids = prompt if isinstance(prompt, list) else [0] * prompt
+        num_prompt_tokens = len(token_ids) - line.get("known", 0)
         request = Request(
             request_id=str(number),
-            prompt_token_ids=prompt if isinstance(prompt, list) else [0] * prompt,
+            prompt_token_ids=token_ids[:num_prompt_tokens],
+            known=KnownOutput(tuple(token_ids[num_prompt_tokens:])),
             params=SamplingParams(
                 priority=line.get("priority", 0),
                 prompt_logprobs=0 if line.get("prompt_logprobs") else None,

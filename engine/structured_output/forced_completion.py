@@ -95,6 +95,11 @@ class ForcedCompletion:
             return sampled
         return self._forced[num_tokens - self._start]
 
+    @property
+    def start_position(self) -> int | None:
+        """After how many tokens of the output the completion begins; None if it has not been started."""
+        return None if self._forced is None else self._start
+
     def is_done(self, num_tokens: int) -> bool:
         """Whether the completion ends after so many tokens."""
         return self._forced is not None and num_tokens == self._start + len(self._forced)

@@ -27,9 +27,12 @@ class CompiledGrammar:
     eos_token_ids: frozenset[int]
     num_bytes: int  # about what it takes
 
-    def begin(self) -> "Grammar":
-        """The state of one output that has no tokens yet."""
-        return Grammar(self)
+    def begin(self, *, max_tokens: int | None = None, forced_from: int | None = None) -> "Grammar":
+        """The state of one output of at most so many tokens, whose completion is forced; None: it is not.
+
+        `forced_from`: where the completion begins, if that is known of the tokens that come first.
+        """
+        return Grammar(self, max_tokens=max_tokens, forced_from=forced_from)
 
 
 class Grammar:
@@ -38,8 +41,12 @@ class Grammar:
     tokens:  [0, num_confirmed) as in the request | [num_confirmed, len) tried, and perhaps not kept
     """
 
-    def __init__(self, compiled: CompiledGrammar) -> None:
+    def __init__(
+        self, compiled: CompiledGrammar, *, max_tokens: int | None = None, forced_from: int | None = None
+    ) -> None:
         self.compiled = compiled
+        self._max_tokens = max_tokens
+        self._known_start = forced_from
         self.matcher: Any = None  # a copy with a lexer of its own, 2 to 20 us; made when the request first runs
         self._tokens: list[int] = []
         self._num_confirmed = 0
@@ -65,10 +72,16 @@ class Grammar:
             return "length"
         return "stop" if self.matcher.is_stopped() and self.error is None else None
 
+    @property
+    def forced_from(self) -> int | None:
+        """The number of output tokens before its forced completion; None if none has begun."""
+        return self._completion.start_position
+
     def follow(self, token_ids: Sequence[int], *, num_prompt_tokens: int) -> None:
         """Catch up with these tokens of the request, or roll back to them."""
         if self.matcher is None:
             self.matcher = self.compiled.matcher.deep_copy()
+            self._take_again(token_ids[num_prompt_tokens:])
         output = token_ids[num_prompt_tokens + self._num_confirmed :]
         tried = self._tokens[self._num_confirmed :]
         pairs = enumerate(zip(output, tried, strict=False))
@@ -85,23 +98,33 @@ class Grammar:
         self.matcher.consume_token(token_id)
         self._tokens.append(token_id)
 
-    def take(self, token_id: int, *, num_left: int) -> int:
-        """Advance by the sampled token, or by one that completes the output where only `num_left` more could follow.
+    def take(self, token_id: int) -> int:
+        """Advance by the sampled token, or by one that completes the output where too few tokens would be left.
 
         Returns the token taken.
         """
         completion = self._completion
         token_id = completion.token_or(token_id, num_tokens=len(self._tokens))
         self.advance(token_id)
-        if self.error is not None or self.matcher.is_stopped() or not completion.is_due(num_left):
+        if self._max_tokens is None or self.error is not None or self.matcher.is_stopped():
             return token_id
-        if not completion.fits(self.matcher, self._tokens, num_left=num_left):
+        num_left = self._max_tokens - len(self._tokens)
+        if completion.is_due(num_left) and not completion.fits(self.matcher, self._tokens, num_left=num_left):
             self.matcher.rollback(1)
             self._tokens.pop()
             completion.start(self.matcher, self._tokens, num_left=num_left + 1)
             token_id = completion.token_or(token_id, num_tokens=len(self._tokens))
             self.advance(token_id)
         return token_id
+
+    def _take_again(self, output: Sequence[int]) -> None:
+        """Take the tokens with which the request came: each check is made again, so the next decisions are the same."""
+        for token_id in output:
+            if self._max_tokens is not None and len(self._tokens) == self._known_start:
+                self._completion.start(self.matcher, self._tokens, num_left=self._max_tokens - len(self._tokens))
+            if self.take(token_id) != token_id:
+                self.fail("its completion would go on otherwise than it began")
+                return
 
     def fail(self, reason: str) -> None:
         """Set `error`."""

@@ -59,12 +59,12 @@ def test_the_remainder_of_a_completion_serves_after_its_first_token(compiler: Gr
 
 def test_it_starts_when_a_token_would_leave_no_room_and_not_before(compiler: GrammarCompiler) -> None:
     """Digits forever; the array must be closed by the last token."""
-    grammar = compiled(compiler, json={"type": "array", "items": {"type": "integer"}}).begin()
+    grammar = compiled(compiler, json={"type": "array", "items": {"type": "integer"}}).begin(max_tokens=40)
     grammar.follow([], num_prompt_tokens=0)
     opening, digit = grammar.matcher.compute_ff_tokens()[0], 18 + 5
-    taken = [grammar.take(opening, num_left=39)]
-    for num_left in range(38, -1, -1):
-        taken.append(grammar.take(digit, num_left=num_left))
+    taken = [grammar.take(opening)]
+    for _ in range(39):
+        taken.append(grammar.take(digit))
     assert taken[1:-1] == [digit] * 38
     assert grammar.finish_reason == "length"
     assert grammar.is_accepting
@@ -76,12 +76,12 @@ def test_the_same_tokens_give_the_same_decisions_however_often_they_are_tried(co
     wanted = next(output for output in many if len(output) == 60)
 
     def run(num_tries: int) -> list[int]:
-        grammar = shared.begin()
+        grammar = shared.begin(max_tokens=60)
         output: list[int] = []
         while len(output) < 60 and not grammar._completion.is_done(len(output)):
             for _ in range(num_tries):
                 grammar.follow(output, num_prompt_tokens=0)
-                token_id = grammar.take(wanted[len(output)], num_left=59 - len(output))
+                token_id = grammar.take(wanted[len(output)])
             output.append(token_id)
         return output
 
