@@ -93,3 +93,30 @@ def test_before_its_start_it_forces_nothing(compiler: GrammarCompiler) -> None:
     assert completion.token_or(7, num_tokens=0) == 7
     assert not completion.is_done(0)
     assert not completion.is_due(10_000), "most outputs end long before"
+
+
+def test_cut_anywhere_a_new_grammar_goes_on_as_the_old_one(compiler: GrammarCompiler) -> None:
+    """From the tokens and the start of the completion; without the start some would end otherwise."""
+    shared = compiled(compiler, json={"type": "array", "items": {"type": "array", "items": {"type": "string"}}})
+    differences = []
+    for seed in range(8):
+        wanted = random_output(shared.matcher.deep_copy(), random.Random(seed), 40)
+
+        def go_on(known: list[int], wanted: list[int], start: int | None) -> tuple[list[int], int | None]:
+            grammar = shared.begin(max_tokens=40, forced_from=start)
+            output = list(known)
+            while len(output) < 40:
+                grammar.follow(output, num_prompt_tokens=0)
+                if grammar.finish_reason:
+                    break
+                output.append(grammar.take(wanted[len(output)]) if len(output) < len(wanted) else 0)
+            return output, grammar.forced_from
+
+        if len(wanted) < 40:
+            continue
+        whole, start = go_on([], wanted, None)
+        for count in range(len(whole)):
+            has_begun = start is not None and start < count
+            assert go_on(whole[:count], wanted, start if has_begun else None) == (whole, start)
+            differences.append(go_on(whole[:count], wanted, None)[0] != whole)
+    assert any(differences), "the start decides something"
