@@ -59,9 +59,10 @@ class UnavailableError(SplitfuseError):
 class RequestFailedError(SplitfuseError):
     """The engine failed while it ran this request. `error_id` is in the log beside the traceback."""
 
-    def __init__(self, message: str, *, error_id: str) -> None:
+    def __init__(self, message: str, *, error_id: str, code: str | None = None) -> None:
         super().__init__(message)
         self.error_id = error_id
+        self.code = code  # where users can do something about it; the message is then for them
 
 
 class ConstraintError(RequestFailedError):

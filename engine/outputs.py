@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 from .errors import RequestFailedError
 
@@ -78,6 +78,18 @@ class PromptLogprobs(Sequence[TokenLogprobs | None]):
     def extend(self, other: "PromptLogprobs") -> None:
         """Append another one's positions."""
         self.add(other._token_ids, other._logprobs, other._ranks, other._top_ids, other._top_logprobs)
+
+    def to_lists(self) -> list[list[float]]:
+        """The numbers, for `from_lists`."""
+        arrays = (self._token_ids, self._logprobs, self._ranks, self._top_ids, self._top_logprobs)
+        return [list(values) for values in arrays]
+
+    @classmethod
+    def from_lists(cls, num_top: int, lists: Sequence[Sequence[Any]]) -> "PromptLogprobs":
+        """The same again."""
+        scores = cls(num_top)
+        scores.add(*lists)
+        return scores
 
     @property
     def num_bytes(self) -> int:

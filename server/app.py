@@ -26,6 +26,7 @@ from .service import Service
 from .settings import Settings
 from .version import package_version
 
+_KINDS = {native.KIND: native.KeptGenerate()}
 _RESULTS = ("/result/", "/v1/responses/")
 _ROUTERS = (native.router, openai.router, responses.router, operations.router, docs.router)
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 def build_app(settings: Settings, engine: "AsyncEngine | None" = None) -> FastAPI:
     """The application. Without an engine, or with one not started, it loads it while it already answers /ready."""
-    service = Service(settings, engine)
+    service = Service(settings, engine, kinds=_KINDS)
     app = FastAPI(
         title="splitfuse",
         version=package_version(),

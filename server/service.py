@@ -8,6 +8,7 @@ import importlib
 import logging
 import secrets
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from starlette.requests import HTTPConnection
@@ -17,9 +18,10 @@ from ..engine.sampling_params import SamplingParams
 from .http.auth import KeyRing
 from .http.errors import NotReadyError
 from .jobs.job import Job, Signal
-from .jobs.result_store import ResultStore
 from .metrics import Metrics
 from .settings import Settings
+from .storage.durable_results import DurableResults, KeptKind, KeptRequest, results_of
+from .storage.resumption import Resumption
 
 if TYPE_CHECKING:
     from ..engine.async_engine import AsyncEngine
@@ -41,12 +43,14 @@ _WHY = {
 class Service:
     """One served model. `state` is loading, ready, draining, stalled or failed."""
 
-    def __init__(self, settings: Settings, engine: "AsyncEngine | None" = None) -> None:
+    def __init__(
+        self, settings: Settings, engine: "AsyncEngine | None" = None, *, kinds: Mapping[str, KeptKind] | None = None
+    ) -> None:
+        """`kinds`: the APIs whose jobs are kept on disk, where `--results` names a place."""
         self.settings = settings
         self.keys = KeyRing(settings.api_key)
-        self.results = ResultStore(
-            ttl=settings.result_ttl, max_results=settings.max_results, max_bytes=settings.max_result_bytes
-        )
+        self._kinds = kinds or {}
+        self.results = results_of(settings, self._kinds)
         speculation = settings.speculation
         self.metrics = Metrics(
             prefix=settings.metrics_prefix,
@@ -108,6 +112,8 @@ class Service:
             raise
 
     async def _load(self) -> None:
+        if isinstance(self.results, DurableResults):
+            await self.results.open()
         if self._engine is None:
             module = await asyncio.to_thread(importlib.import_module, "..engine.async_engine", __package__)
             self._engine = module.AsyncEngine(self.settings.engine_config())
@@ -116,6 +122,8 @@ class Service:
         if not self._engine.is_ready:
             self._is_ours = True
             await self._engine.start()
+        if isinstance(self.results, DurableResults):
+            await Resumption(self.results, self._engine, self._kinds).run()
         self._is_loaded = True
 
     async def drain(self) -> None:
@@ -131,7 +139,9 @@ class Service:
                 await asyncio.wait(unread, timeout=min(LINGER_S, self.settings.drain_timeout))
 
     async def close(self) -> None:
-        """Stop the engine if `load` started it."""
+        """Stop the engine if `load` started it; what it has not finished is left to the next process."""
+        if isinstance(self.results, DurableResults):
+            await self.results.close()
         if self._is_ours and self._is_loaded and self._engine is not None:
             self._is_ours = False
             await self._engine.stop()
@@ -171,15 +181,22 @@ class Service:
             keeps_prompt=keeps_prompt,
         )
 
-    async def submit(self, job: Job, prompt: "Prompt", params: SamplingParams, *, user: str = "") -> None:
+    async def submit(
+        self, job: Job, prompt: "Prompt", params: SamplingParams, *, user: str = "", kept: KeptRequest | None = None
+    ) -> None:
         """Hand the job to the engine. The tenant is the key's owner, or without keys `user`.
 
-        Raises as AsyncEngine.submit, and NotReadyError.
+        With `kept`, and where results are on disk, the job is there when this returns. Raises as AsyncEngine.submit,
+        and NotReadyError (StoreUnavailableError).
         """
         if self.state != "ready":
             raise self.not_ready()
-        handle = await self.engine.submit(prompt, params, job.sink, request_id=job.seq_id, tenant=job.owner or user)
+        results = self.results if isinstance(self.results, DurableResults) and kept is not None else None
+        sink = job.sink if results is None or kept is None else results.sink(job, kept)
+        handle = await self.engine.submit(prompt, params, sink, request_id=job.seq_id, tenant=job.owner or user)
         job.accept(handle)
+        if results is not None and kept is not None:
+            await results.accept(job, handle, kept, user=user)
 
     def abort(self, *jobs: Job) -> None:
         """End jobs that are of no more use."""

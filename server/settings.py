@@ -25,6 +25,14 @@ class Settings(EngineConfig):
         (), repr=False, help="key that requests must bring; may be given more than once (in the variable: with commas)"
     )
     result_ttl: float = setting(3600.0, at_least=0, help="seconds that a finished result can be read")
+    results: str = setting(
+        "memory", help="where results are kept: memory, or a file, from which they and unfinished jobs survive a crash"
+    )
+    results_sync: str = setting(
+        "full",
+        choices=("full", "normal"),
+        help="full: what was told survives a power cut; normal: only the death of the process, but commits are cheap",
+    )
     max_results: int = setting(10_000, at_least=1, help="results kept at once")
     max_result_bytes: int = setting(256 * 2**20, at_least=1, help="memory for kept results; takes KiB, MiB, GiB")
     max_body_bytes: int = setting(2**20, at_least=1, help="longest request body; takes KiB, MiB, GiB")

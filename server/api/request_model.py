@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 
@@ -53,6 +53,7 @@ class RequestModel(BaseModel):
     more_fields: ClassVar[Mapping[str, Schema]] = {}  # that the model has without declaring them
     way_out: ClassVar[Mapping[str, str]] = {}  # instead of an unsupported field, if not to leave it out
     _known: ClassVar[frozenset[str]] = frozenset()
+    _as_sent: Mapping[str, Any] = PrivateAttr(default_factory=dict)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -79,9 +80,16 @@ class RequestModel(BaseModel):
     def read(cls, fields: Mapping[str, Any]) -> Self:
         """The request in these fields. Raises InvalidRequestError."""
         try:
-            return cls.model_validate(fields)
+            body = cls.model_validate(fields)
         except ValidationError as exc:
             raise _refusal(exc) from exc
+        body._as_sent = fields
+        return body
+
+    @property
+    def as_sent(self) -> Mapping[str, Any]:
+        """The fields that it was read from."""
+        return self._as_sent
 
 
 Body = TypeVar("Body", bound=RequestModel)

@@ -75,6 +75,8 @@ async def chunks(jobs: Sequence[Job], writer: StreamWriter, *, first_id: int = 0
         if num_events >= MAX_BATCH:
             await asyncio.sleep(0)  # a reader that keeps up would keep the loop
         elif not frames:
+            if any(job.is_suspended for job in jobs):
+                return  # without an end: readers come back to the next process
             if all(job.finished for job in jobs):
                 break
             if not await jobs[0].changed.wait(PING_S):

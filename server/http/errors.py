@@ -58,6 +58,13 @@ class BodyTooSlowError(SplitfuseError):
     """The body did not arrive in time."""
 
 
+class StoreUnavailableError(NotReadyError):
+    """Results cannot be written or read now."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="store_unavailable")
+
+
 class EngineDiedError(SplitfuseError):
     """The engine's loop has ended of an error of its own: this process can serve no more."""
 
@@ -122,7 +129,7 @@ def _ours(exc: SplitfuseError) -> Problem:
         case ConstraintError():
             return Problem(400, text, param=exc.param, code="constraint_not_met")
         case RequestFailedError():
-            return _internal(exc.error_id)
+            return _internal(exc.error_id) if exc.code is None else Problem(500, text, "server_error", code=exc.code)
         case _:
             return _logged(exc)  # a ConfigError, say: the model folder turned out broken only now
 

@@ -74,9 +74,12 @@ class Job:
         stream_interval: int = 1,
         changed: Signal | None = None,
         keeps_prompt: bool = False,
+        created_at: int | None = None,
+        attempt: int = 1,
     ) -> None:
         self.seq_id = seq_id
-        self.created_at = int(time.time())
+        self.created_at = int(time.time()) if created_at is None else created_at
+        self.attempt = attempt  # of so many processes that have run it
         self.owner = owner
         self.model = model
         self.outputs = [CompletionOutput(index=index) for index in range(num_outputs)]
@@ -90,10 +93,11 @@ class Job:
         self._keeps_prompt = keeps_prompt
         self.changed = changed or Signal()
         self.ended = asyncio.Event()
+        self.is_suspended = False  # another process goes on with it
         self.was_read = asyncio.Event()  # a reader has had the end
         self.on_grow: Callable[[Job, int], None] | None = None
         self._handle: Handle | None = None
-        self._stream_interval = stream_interval
+        self.stream_interval = stream_interval
         self._pending: dict[int, OutputDelta] = {}
         self._num_unfinished = num_outputs
 
@@ -126,6 +130,12 @@ class Job:
                 self.ended.set()
         self.changed.fire()
         self._grew(delta)
+
+    def suspend(self) -> None:
+        """Let all readers go: nothing more comes in this process."""
+        self.is_suspended = True
+        self.ended.set()
+        self.changed.fire()
 
     @property
     def finished(self) -> bool:
@@ -176,7 +186,7 @@ class Job:
         event = delta if pending is None else _joined(pending, delta)
         # The first token goes out at once: it is what people wait for.
         is_first = len(self.outputs[delta.index].token_ids) == len(delta.token_ids)
-        if flush or is_first or len(event.token_ids) >= self._stream_interval:
+        if flush or is_first or len(event.token_ids) >= self.stream_interval:
             self.events.append(event)
         else:
             self._pending[delta.index] = event

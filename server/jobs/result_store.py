@@ -60,6 +60,14 @@ class ResultStore:
             raise ResultNotFoundError
         return job
 
+    async def find(self, seq_id: str, *, owner: str) -> Job:
+        """As `get`, wherever the job is kept."""
+        return self.get(seq_id, owner=owner)
+
+    async def delete(self, job: Job) -> None:
+        """As `forget`, wherever the job is kept."""
+        self.forget(job)
+
     def forget(self, job: Job) -> None:
         """Keep the job no longer; its readers can read on."""
         if self._jobs.pop(job.seq_id, None) is not None:

@@ -1,5 +1,9 @@
 """The body of POST /generate."""
 
+from typing import Annotated
+
+from pydantic import Field
+
 from ..prompt import Prompt
 from ..sampling_request import SamplingRequest
 
@@ -9,3 +13,4 @@ class GenerateRequest(SamplingRequest):
 
     default_max_tokens = 64
     prompt: Prompt
+    durable: Annotated[bool, Field(description="Keep a stream like a job, where results are kept on disk.")] = False

@@ -23,6 +23,7 @@ def result_object(job: Job) -> dict[str, Any]:
         "usage": usage(job) | {"cached_tokens": job.num_cached_tokens},
         "timings": _timings(job),
         "error": describe(failure).error() if failure else None,
+        **({"attempt": job.attempt} if job.attempt > 1 else {}),
     }
 
 

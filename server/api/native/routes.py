@@ -1,18 +1,22 @@
 """The native routes: submit, poll, stream, re-attach, cancel."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ....engine.errors import InvalidRequestError
+from ....engine.sampling_params import SamplingParams
 from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
 from ...http.json_response import JsonResponse, SlicedResponse, dump_slices
-from ...jobs.job import Job
+from ...jobs.job import Attachment, Job
 from ...jobs.result_store import seq_id_of
 from ...service import Service, service_of
+from ...storage.durable_results import KeptRequest
 from ..openapi import GENERATION, LOOKUP, events, operation, parameter
 from ..request_model import read_request
 from ..streaming import event_id, stream
@@ -21,6 +25,7 @@ from .response import result_object
 from .stream import NativeStreamWriter
 
 router = APIRouter(tags=["native"])
+KIND = "generate"  # of kept requests
 
 MAX_WAIT_S = 60.0
 SEQ_ID = parameter("seq_id", "The id that POST /generate gave.", place="path")
@@ -57,21 +62,35 @@ async def generate(request: Request) -> Response:
     service = service_of(request)
     body = await read_request(request, GenerateRequest)
     params = body.sampling()
+    is_kept = body.durable or not body.stream
     job = service.new_job(params, owner=owner_of(request))
     service.results.add(job)
     try:
-        await service.submit(job, body.prompt, params, user=body.user)
+        kept = KeptRequest(kind=KIND, body=body.as_sent) if is_kept else None
+        await service.submit(job, body.prompt, params, user=body.user, kept=kept)
     except BaseException:
+        service.abort(job)
         service.results.forget(job)
         raise
-    return _stream_of_submitted(service, job) if body.stream else _accepted(job)
+    return _stream_of_submitted(service, job, is_kept=is_kept) if body.stream else _accepted(job)
+
+
+class KeptGenerate:
+    """The KeptKind of POST /generate."""
+
+    def attachment(self, stored: Any) -> None:
+        """None is needed."""
+
+    def params(self, body: Mapping[str, Any], attachment: Attachment | None) -> SamplingParams:
+        """As it had them."""
+        return GenerateRequest.read(body).sampling()
 
 
 @router.get("/result/{seq_id}", **operation({200: _RESULT}, errors=LOOKUP, parameters=[SEQ_ID, WAIT]))
 async def result(request: Request) -> Response:
     """The result so far; `?wait=30` answers when it is complete or after so many seconds."""
     wait_s = _wait_s(request)
-    job = _job(request)
+    job = await _job(request)
     if wait_s and not job.finished:
         await unless_disconnected(request.receive, job.wait(wait_s))
     if job.finished:
@@ -86,7 +105,7 @@ async def result(request: Request) -> Response:
 async def result_stream(request: Request) -> Response:
     """The events from the beginning, or after Last-Event-ID or `?starting_after=N`. A disconnect cancels nothing."""
     after = _starting_after(request)
-    job = _job(request)
+    job = await _job(request)
     return stream([job], NativeStreamWriter(job, first_id=after + 1), first_id=after + 1)
 
 
@@ -96,16 +115,16 @@ async def result_stream(request: Request) -> Response:
 async def delete(request: Request) -> Response:
     """Cancel if it runs, and forget it."""
     service = service_of(request)
-    job = _job(request)
+    job = await _job(request)
     status = job.status if job.finished else "cancelled"
     service.abort(job)
-    service.results.forget(job)
+    await service.results.delete(job)
     return JsonResponse({"seq_id": job.seq_id, "status": status, "deleted": True})
 
 
-def _job(request: Request) -> Job:
+async def _job(request: Request) -> Job:
     """The job in the path, if it is the caller's. Raises ResultNotFoundError."""
-    return service_of(request).results.get(seq_id_of(request.path_params["seq_id"]), owner=owner_of(request))
+    return await service_of(request).results.find(seq_id_of(request.path_params["seq_id"]), owner=owner_of(request))
 
 
 def _accepted(job: Job) -> Response:
@@ -114,11 +133,11 @@ def _accepted(job: Job) -> Response:
     return JsonResponse(body, status_code=202, headers={"Location": url, "Retry-After": "1"})
 
 
-def _stream_of_submitted(service: Service, job: Job) -> Response:
+def _stream_of_submitted(service: Service, job: Job, *, is_kept: bool) -> Response:
     return stream(
         [job],
         NativeStreamWriter(job),
-        on_disconnect=lambda: service.abort(job),
+        on_disconnect=lambda: None if is_kept else service.abort(job),
         headers={"X-Seq-Id": job.seq_id, "Location": f"/result/{job.seq_id}"},
     )
 

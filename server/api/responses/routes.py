@@ -58,7 +58,9 @@ async def create(request: Request) -> Response:
 async def _submitted(request: Request, service: Service, body: ResponsesRequest) -> Job:
     """The job of this request, kept from now on if it is to be."""
     previous_id = body.previous_response_id
-    earlier = [] if previous_id is None else await conversation_of(_previous(request, previous_id), service.token_text)
+    earlier = (
+        [] if previous_id is None else await conversation_of(await _previous(request, previous_id), service.token_text)
+    )
     messages = body.messages(earlier)
     chat, params = body.chat(messages), body.params()
     prompt, answer = await chat_prompt(service, chat, name="input")
@@ -90,7 +92,7 @@ async def _submitted(request: Request, service: Service, body: ResponsesRequest)
 async def retrieve(request: Request) -> Response:
     """The response as it stands; with `?stream=true` its events, after `starting_after` if that is given."""
     service = service_of(request)
-    job = _job(request)
+    job = await _job(request)
     if request.query_params.get("stream", "").lower() != "true":
         return await _object(service, job)
     after = request.query_params.get("starting_after")
@@ -103,7 +105,7 @@ async def retrieve(request: Request) -> Response:
 async def cancel(request: Request) -> Response:
     """Stop it if it runs; what there is stays."""
     service = service_of(request)
-    job = _job(request)
+    job = await _job(request)
     service.abort(job)
     await unless_disconnected(request.receive, job.wait(CANCEL_S))  # the step in flight
     return await _object(service, job)
@@ -113,20 +115,20 @@ async def cancel(request: Request) -> Response:
 async def delete(request: Request) -> Response:
     """Stop it if it runs, and forget it."""
     service = service_of(request)
-    job = _job(request)
+    job = await _job(request)
     service.abort(job)
-    service.results.forget(job)
+    await service.results.delete(job)
     return JsonResponse({"id": ID_PREFIX + job.seq_id, "object": "response", "deleted": True})
 
 
-def _job(request: Request) -> Job:
+async def _job(request: Request) -> Job:
     seq_id = seq_id_of(request.path_params["response_id"])
-    return service_of(request).results.get(seq_id, owner=owner_of(request))
+    return await service_of(request).results.find(seq_id, owner=owner_of(request))
 
 
-def _previous(request: Request, previous_id: str) -> Job:
+async def _previous(request: Request, previous_id: str) -> Job:
     try:
-        return service_of(request).results.get(seq_id_of(previous_id), owner=owner_of(request))
+        return await service_of(request).results.find(seq_id_of(previous_id), owner=owner_of(request))
     except ResultNotFoundError as exc:
         raise InvalidRequestError(
             f"previous_response_id: {exc}", param="previous_response_id", code="previous_response_not_found"

@@ -1,0 +1,1 @@
+"""Kept jobs on disk: what is written, when, and where to."""

@@ -1,0 +1,330 @@
+"""DurableResults: a ResultStore whose kept jobs outlive the process, whatever ends it."""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from ...engine.errors import RequestFailedError, new_error_id
+from ...engine.outputs import KnownOutput, OutputDelta, RequestMetrics, Resumed
+from ...engine.sampling_params import SamplingParams
+from ..http.errors import NotReadyError, ResultNotFoundError, StoreUnavailableError
+from ..jobs.job import Attachment, Job
+from ..jobs.result_store import ResultStore
+from ..settings import Settings
+from .journal import Journal, KeptJob
+from .records import Event, JobRow, Segment, delta_of, load_result, load_segment
+from .sqlite_store import SqliteStore
+from .store import Store, StoreError
+
+if TYPE_CHECKING:
+    from ...engine.async_engine import Handle
+
+T = TypeVar("T")
+_log = logging.getLogger("splitfuse.results")
+MAX_CRASHES = 3  # a job that was running at so many is not tried again; before the last time it is tried alone
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptRequest:
+    """What an API keeps of a request, so that another process can go on with it and answer as it would have."""
+
+    kind: str  # which API
+    body: Mapping[str, Any]  # as it came
+    attachment: Any = None  # of the job, as JSON
+    ttl_s: float | None = None
+
+
+class KeptKind(Protocol):
+    """How an API makes of what it kept what it had."""
+
+    def attachment(self, stored: Any) -> Attachment | None:
+        """The job's attachment."""
+
+    def params(self, body: Mapping[str, Any], attachment: Attachment | None) -> SamplingParams:
+        """The sampling parameters. Raises InvalidRequestError where this version does not take the body."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedJob:
+    """A job of an earlier process that has not ended."""
+
+    kept: KeptJob
+    row: JobRow
+    request: dict[str, Any]  # as it was stored
+    resumed: Resumed
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it may be what brings processes down: it was running when two died."""
+        return self.row.num_crashes >= MAX_CRASHES - 1
+
+    @property
+    def has_events(self) -> bool:
+        """Whether any reader may have seen some of it."""
+        return bool(self.kept.deltas)
+
+
+class DurableResults(ResultStore):
+    """Memory holds unfinished jobs and, as far as there is room, others; the store holds every kept one."""
+
+    def __init__(
+        self,
+        *,
+        ttl: float,
+        max_results: int,
+        max_bytes: int,
+        open_store: Callable[[], Store],
+        kinds: Mapping[str, KeptKind],
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(ttl=ttl, max_results=max_results, max_bytes=max_bytes, clock=clock)
+        self._open_store = open_store
+        self._kinds = kinds
+        self._wall_clock = wall_clock
+        self._journal: Journal | None = None
+        self._kept: dict[str, KeptJob] = {}  # those that run here
+        self.failure: StoreError | None = None
+        self.to_resume: list[UnfinishedJob] = []
+
+    async def open(self) -> None:
+        """Open the store and take over what an earlier process left. Raises ConfigError."""
+        store, is_clean, self.to_resume = await asyncio.to_thread(self._take_over)
+        for unfinished in self.to_resume:
+            self.add(unfinished.kept.job)
+            self._kept[unfinished.row.seq_id] = unfinished.kept
+        self._journal = Journal(store, on_failure=self._on_failure, wall_clock=self._wall_clock)
+        if self.to_resume:
+            ended = "ended" if is_clean else "died"
+            _log.warning("results: the last process %s; %d unfinished jobs go on", ended, len(self.to_resume))
+
+    def _take_over(self) -> tuple[Store, bool, list[UnfinishedJob]]:
+        store = self._open_store()
+        return store, store.begin_process(), self._unfinished(store)
+
+    async def close(self) -> None:
+        """Write what has come. Jobs that have not ended stay unfinished on disk, and their streams break off."""
+        if self._journal is None:
+            return
+        journal, self._journal = self._journal, None
+        await journal.close()
+        for kept in self._kept.values():
+            kept.job.suspend()
+
+    async def find(self, seq_id: str, *, owner: str) -> Job:
+        """As ResultStore. Raises NotReadyError while the store is not open, StoreUnavailableError."""
+        try:
+            return self.get(seq_id, owner=owner)
+        except ResultNotFoundError:
+            row = await self._read(lambda store: store.find(seq_id))
+            if row is None or row.owner != owner or row.result is None or self._is_expired(row):
+                raise
+        job = self._job_of(row)
+        for event in load_result(row.result):
+            job.sink(delta_of(event, request_id=seq_id))
+        self.add(job)
+        return job
+
+    async def accept(self, job: Job, handle: "Handle", request: KeptRequest, *, user: str) -> None:
+        """Return when the job is on disk: from then on it is kept. Raises StoreUnavailableError."""
+        journal = self._opened()
+        kept = self._kept[job.seq_id]
+        stored = {
+            "kind": request.kind,
+            "body": request.body,
+            "user": user,
+            "attachment": request.attachment,
+            "prompt_token_ids": handle.prompt_token_ids,
+            "seed": handle.seed,
+            "model": job.model,
+            "num_outputs": len(job.outputs),
+            "stream_interval": job.stream_interval,
+            "ttl_s": kept.ttl_s,
+        }
+        row = JobRow(
+            num=kept.num,
+            seq_id=job.seq_id,
+            owner=job.owner,
+            created=self._wall_clock(),
+            request=json.dumps(stored, separators=(",", ":")),
+            first_segment=journal.next_segment,
+        )
+        try:
+            await journal.accept(row)
+        except StoreError as exc:
+            raise _unavailable(exc) from exc
+
+    def sink(self, job: Job, request: KeptRequest) -> Callable[[OutputDelta], None]:
+        """Where the engine's deltas of a job go that will be accepted. Raises StoreUnavailableError."""
+        journal = self._opened()
+        if self.failure is not None:
+            raise _unavailable(self.failure)
+        ttl_s = min(self._ttl, request.ttl_s or self._ttl)
+        kept = KeptJob(journal.new_number(), job, len(job.outputs), ttl_s)
+        self._kept[job.seq_id] = kept
+        return journal.sink(kept)
+
+    def resumed_sink(self, unfinished: UnfinishedJob) -> Callable[[OutputDelta], None]:
+        """The same for a job that goes on."""
+        return self._opened().sink(unfinished.kept)
+
+    async def begin(self, jobs: Sequence[UnfinishedJob]) -> None:
+        """Note that this process runs these jobs from now on. Raises StoreUnavailableError."""
+        try:
+            await self._opened().begin([unfinished.row.num for unfinished in jobs])
+        except StoreError as exc:
+            raise _unavailable(exc) from exc
+
+    def fail(self, unfinished: UnfinishedJob, *, reason: str) -> None:
+        """End a job that cannot go on, with what it had."""
+        error_id = new_error_id()
+        error = RequestFailedError(reason, error_id=error_id, code="interrupted")
+        _log.error("results: job %s… fails, error id %s: %s", unfinished.row.seq_id[:8], error_id, reason)
+        sink = self.resumed_sink(unfinished)
+        arrival = unfinished.resumed.arrival_time
+        for index, known in enumerate(unfinished.resumed.outputs):
+            if not known.has_ended:
+                num_prompt = len(unfinished.request["prompt_token_ids"])
+                metrics = RequestMetrics(arrival, None, None, time.monotonic(), num_prompt, len(known.token_ids), 0, 0)
+                sink(OutputDelta(unfinished.row.seq_id, index, "", (), None, "error", None, metrics, error))
+
+    async def delete(self, job: Job) -> None:
+        """As ResultStore. Raises StoreUnavailableError."""
+        self.forget(job)
+        try:
+            await self._opened().delete(job.seq_id)
+        except StoreError as exc:
+            raise _unavailable(exc) from exc
+
+    def forget(self, job: Job) -> None:
+        """As ResultStore; what is on disk stays there."""
+        super().forget(job)
+        self._kept.pop(job.seq_id, None)
+
+    def _grew(self, job: Job, num_bytes: int) -> None:
+        super()._grew(job, num_bytes)
+        if job.finished:
+            self._kept.pop(job.seq_id, None)
+
+    def _opened(self) -> Journal:
+        if self._journal is None:
+            raise NotReadyError("the results are still being opened", code="loading")
+        return self._journal
+
+    async def _read(self, function: Callable[[Store], T]) -> T:
+        try:
+            return await self._opened().read(function)
+        except StoreError as exc:
+            raise _unavailable(exc) from exc
+
+    def _on_failure(self, failure: StoreError | None) -> None:
+        self.failure = failure
+        if failure is None:
+            _log.warning("results: the store works again, all is written")
+        else:
+            _log.error("results: nothing can be written (%s); no job is accepted, running ones go on", failure)
+
+    def _is_expired(self, row: JobRow) -> bool:
+        return row.expires is not None and row.expires <= self._wall_clock()
+
+    def _job_of(self, row: JobRow) -> Job:
+        request = json.loads(row.request)
+        job = Job(
+            row.seq_id,
+            model=request["model"],
+            num_outputs=request["num_outputs"],
+            owner=row.owner,
+            stream_interval=request["stream_interval"],
+            created_at=int(row.created),
+            attempt=row.num_attempts,
+        )
+        job.num_prompt_tokens = len(request["prompt_token_ids"])
+        attachment = self._kinds[request["kind"]].attachment(request["attachment"])
+        if attachment is not None:
+            job.attach(attachment)
+        return job
+
+    def _unfinished(self, store: Store) -> list[UnfinishedJob]:
+        begun = {row.num: self._begun(row) for row in store.unfinished()}
+        num_damaged = 0
+        first = min((each.row.first_segment for each in begun.values()), default=None)
+        for body in () if first is None else store.segments(first):
+            try:
+                segment = load_segment(body)
+            except ValueError:
+                num_damaged += 1
+                continue
+            time_of = self._translation(segment)
+            for num, event in segment.events:
+                if num in begun:
+                    begun[num].take(event, time_of, written=time_of(segment.monotonic))
+        if num_damaged:
+            _log.error("results: %d damaged segments; the jobs in them may go on with less than they had", num_damaged)
+        return [each.unfinished(now=self._clock()) for each in begun.values()]
+
+    def _translation(self, segment: Segment) -> Callable[[float], float]:
+        """From the clock of the process that wrote a segment to this one's; never into the future."""
+        now = self._clock()
+        shift = segment.wall - segment.monotonic - (self._wall_clock() - now)
+        return lambda time: min(time + shift, now)
+
+    def _begun(self, row: JobRow) -> "_BegunJob":
+        job = self._job_of(row)
+        arrival_time = self._clock() - max(0.0, self._wall_clock() - row.created)
+        return _BegunJob(row, job, json.loads(row.request), arrival_time)
+
+
+class _BegunJob:
+    """Collects what is on disk of a job that has not ended."""
+
+    def __init__(self, row: JobRow, job: Job, request: dict[str, Any], arrival_time: float) -> None:
+        self.row = row
+        self._request = request
+        self._arrival_time = arrival_time
+        self._kept = KeptJob(row.num, job, len(job.outputs), request["ttl_s"])
+        self._forced_from: list[int | None] = [None for _ in job.outputs]
+        self._first_token_times: list[float | None] = [None for _ in job.outputs]
+
+    def take(self, event: Event, time_of: Callable[[float], float], *, written: float) -> None:
+        """The next event, and when it was written."""
+        delta = delta_of(event, request_id=self.row.seq_id, time_of=time_of)
+        self._kept.deltas.append(delta)
+        self._kept.num_left -= delta.finish_reason is not None
+        self._forced_from[delta.index] = delta.forced_from
+        if delta.token_ids and self._first_token_times[delta.index] is None:
+            self._first_token_times[delta.index] = written
+        self._kept.job.sink(delta)
+
+    def unfinished(self, *, now: float) -> UnfinishedJob:
+        """The job with all of its events."""
+        known = tuple(
+            KnownOutput(
+                tuple(output.token_ids),
+                self._forced_from[output.index],
+                first_token_time=self._first_token_times[output.index],
+                last_token_time=now if output.token_ids else None,
+                has_ended=output.finish_reason is not None,
+            )
+            for output in self._kept.job.outputs
+        )
+        resumed = Resumed(self._request["seed"], known, self._arrival_time)
+        return UnfinishedJob(self._kept, self.row, self._request, resumed)
+
+
+def results_of(settings: Settings, kinds: Mapping[str, KeptKind]) -> ResultStore:
+    """Where `--results` says."""
+    limits = (settings.result_ttl, settings.max_results, settings.max_result_bytes)
+    if settings.results == "memory":
+        return ResultStore(ttl=limits[0], max_results=limits[1], max_bytes=limits[2])
+    open_store = partial(SqliteStore, Path(settings.results), is_synced=settings.results_sync == "full")
+    return DurableResults(ttl=limits[0], max_results=limits[1], max_bytes=limits[2], open_store=open_store, kinds=kinds)
+
+
+def _unavailable(exc: StoreError) -> StoreUnavailableError:
+    return StoreUnavailableError(f"results cannot be kept now ({exc}); ask for a stream, or try again later")

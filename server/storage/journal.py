@@ -1,0 +1,235 @@
+"""Journal: writes what the engine says of kept jobs, and only then tells it.
+
+So an event that any reader has seen is on disk. The event loop puts entries into a queue and never waits for the disk;
+one thread takes all that have come since its last commit, writes them in one transaction and has the loop tell them.
+A step's events are one row, however many they are. While the store fails, no job is accepted and running ones go on;
+what could not be written is tried again, so the store never lacks an event that comes before one that it has.
+"""
+
+import asyncio
+import contextlib
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from ...engine.outputs import OutputDelta
+from ..jobs.job import Job
+from .records import Changes, Ending, Event, JobRow, dump_result, dump_segment, event_of
+from .store import Store, StoreError
+
+_log = logging.getLogger("splitfuse.results")
+_SWEEP_S = 5.0
+_SWEPT_JOBS = 200
+_RETRY_S = 1.0
+T = TypeVar("T")
+Done = Callable[[BaseException | None], None]
+
+
+@dataclass(slots=True)
+class KeptJob:
+    """A job that is on disk, or is being written there. The journal's thread alone writes to `deltas`, `num_left`."""
+
+    num: int
+    job: Job
+    num_left: int  # outputs that have not ended on disk
+    ttl_s: float
+    deltas: list[OutputDelta] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Accept:
+    row: JobRow
+    done: Done
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    begun: list[int]
+    deleted: list[str]
+    done: Done
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    run: Callable[[Store], None]
+
+
+class _Stop:
+    """The last entry."""
+
+
+_Entry = tuple[KeptJob, OutputDelta] | _Accept | _Change | _Call | _Stop
+
+
+class Journal:
+    """One writer thread over one store. All but `close` is called on the event loop."""
+
+    def __init__(
+        self, store: Store, *, on_failure: Callable[[StoreError | None], None], wall_clock: Callable[[], float]
+    ) -> None:
+        """`on_failure` is called on the loop when commits begin to fail, and with None when they work again."""
+        self._store = store
+        self._on_failure = on_failure
+        self._failure: StoreError | None = None
+        self._wall_clock = wall_clock
+        self._loop = asyncio.get_running_loop()
+        self._entries: queue.SimpleQueue[_Entry] = queue.SimpleQueue()
+        num_jobs, num_segments = store.last_numbers()
+        self._next_job, self._next_segment = num_jobs + 1, num_segments + 1
+        self._unwritten = Changes()
+        self._unwritten_events: list[tuple[int, Event]] = []
+        self._swept_at = float("-inf")
+        self._thread = threading.Thread(target=self._run, name="splitfuse-journal", daemon=True)
+        self._thread.start()
+
+    # On the event loop.
+
+    @property
+    def next_segment(self) -> int:
+        """No earlier segment has events of a job that is accepted now."""
+        return self._next_segment
+
+    def new_number(self) -> int:
+        """The number of a job that is to be accepted."""
+        number, self._next_job = self._next_job, self._next_job + 1
+        return number
+
+    async def accept(self, row: JobRow) -> None:
+        """Return when the job is on disk. Raises StoreError."""
+        await self._written(lambda done: _Accept(row, done))
+
+    async def begin(self, nums: list[int]) -> None:
+        """Note that this process runs these jobs from now on. Raises StoreError."""
+        await self._written(lambda done: _Change(nums, [], done))
+
+    async def delete(self, seq_id: str) -> None:
+        """Return when the job is gone from the disk. Raises StoreError."""
+        await self._written(lambda done: _Change([], [seq_id], done))
+
+    def sink(self, kept: KeptJob) -> Callable[[OutputDelta], None]:
+        """Where the engine's deltas of this job go."""
+        put = self._entries.put
+        return lambda delta: put((kept, delta))
+
+    async def read(self, function: Callable[[Store], T]) -> T:
+        """What the function gets from the store, after all that has come before has been written. Raises StoreError."""
+        future: Future[T] = Future()
+
+        def run(store: Store) -> None:
+            try:
+                future.set_result(function(store))
+            except BaseException as exc:
+                future.set_exception(exc)
+
+        self._entries.put(_Call(run))
+        return await asyncio.wrap_future(future)
+
+    async def close(self) -> None:
+        """Write what has come, note the proper end, and let go of the store."""
+        with contextlib.suppress(StoreError):
+            await self.read(lambda store: store.end_process())
+        self._entries.put(_Stop())
+        await asyncio.to_thread(self._thread.join)
+
+    async def _written(self, entry: Callable[[Done], _Entry]) -> None:
+        future = self._loop.create_future()
+
+        def done(exc: BaseException | None) -> None:
+            if future.done():
+                return
+            if exc is None:
+                future.set_result(None)
+            else:
+                future.set_exception(exc)
+
+        self._entries.put(entry(done))
+        await future
+
+    # In the writer's thread.
+
+    def _run(self) -> None:
+        is_open = True
+        while is_open:
+            entries = list(self._taken())
+            calls = [entry for entry in entries if isinstance(entry, _Call)]
+            is_open = not any(isinstance(entry, _Stop) for entry in entries)
+            failure = self._commit(entries)
+            self._failure, was_failing = failure, self._failure is not None
+            # The loop may be closed already: then no reader is left.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._tell, entries, failure, was_failing)
+            for call in calls:
+                call.run(self._store)
+            self._sweep()
+        self._store.close()
+
+    def _taken(self) -> Iterator[_Entry]:
+        """All entries that are there; waits for the first, or until it is time to try again."""
+        with contextlib.suppress(queue.Empty):
+            yield self._entries.get(timeout=_RETRY_S if self._failure else None)
+            while True:
+                yield self._entries.get_nowait()
+
+    def _commit(self, entries: list[_Entry]) -> StoreError | None:
+        """Write these entries and what could not be written before them, all or nothing."""
+        unwritten, events, accepted = self._unwritten, self._unwritten_events, list[JobRow]()
+        for entry in entries:
+            match entry:
+                case _Accept(row):
+                    accepted.append(row)
+                case _Change(begun, deleted):
+                    unwritten.begun += begun
+                    unwritten.deleted += deleted
+                case (KeptJob() as kept, OutputDelta() as delta):
+                    events.append((kept.num, event_of(delta)))
+                    if (ending := self._ending(kept, delta)) is not None:
+                        unwritten.endings.append(ending)
+        segment = None
+        if events:
+            body = dump_segment(events, wall=self._wall_clock(), monotonic=time.monotonic())
+            segment = (self._next_segment, body)
+        try:
+            self._store.commit(replace(unwritten, accepted=accepted, segment=segment))
+        except StoreError as exc:
+            lost = {row.num for row in accepted}  # their clients are told so
+            self._unwritten_events = [event for event in events if event[0] not in lost]
+            return exc
+        self._next_segment += segment is not None
+        self._unwritten, self._unwritten_events = Changes(), []
+        return None
+
+    def _ending(self, kept: KeptJob, delta: OutputDelta) -> Ending | None:
+        """The end of a job, if this is its last delta."""
+        kept.deltas.append(delta)
+        kept.num_left -= delta.finish_reason is not None
+        if kept.num_left:
+            return None
+        reasons = {each.finish_reason for each in kept.deltas}
+        status = "failed" if "error" in reasons else "cancelled" if "abort" in reasons else "completed"
+        now = self._wall_clock()
+        return Ending(kept.num, status, now, now + kept.ttl_s, dump_result(kept.deltas))
+
+    def _sweep(self) -> None:
+        if time.monotonic() - self._swept_at > _SWEEP_S:
+            self._swept_at = time.monotonic()
+            try:
+                self._store.sweep(self._wall_clock(), max_jobs=_SWEPT_JOBS)
+            except StoreError as exc:
+                _log.warning("results: what has expired cannot be deleted: %s", exc)
+
+    # On the event loop again.
+
+    def _tell(self, entries: list[_Entry], failure: StoreError | None, was_failing: bool) -> None:
+        if (failure is not None) != was_failing:
+            self._on_failure(failure)
+        for entry in entries:
+            match entry:
+                case _Accept(_, done) | _Change(_, _, done):
+                    done(failure)
+                case (KeptJob() as kept, OutputDelta() as delta):
+                    kept.job.sink(delta)

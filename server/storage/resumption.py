@@ -1,0 +1,55 @@
+"""Resumption: the jobs that an earlier process left unfinished go on in the order in which they came."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ...engine.errors import SplitfuseError
+from .durable_results import MAX_CRASHES, DurableResults, KeptKind, UnfinishedJob
+
+if TYPE_CHECKING:
+    from ...engine.async_engine import AsyncEngine
+
+
+class Resumption:
+    """Submits unfinished jobs to an engine that has nothing else to do yet."""
+
+    def __init__(self, results: DurableResults, engine: "AsyncEngine", kinds: Mapping[str, KeptKind]) -> None:
+        self._results = results
+        self._engine = engine
+        self._kinds = kinds
+
+    async def run(self) -> None:
+        """Return when all go on. A job that was running when two processes died is tried alone first, so that a third
+        death shows which one it was. Raises StoreUnavailableError.
+        """
+        jobs, self._results.to_resume = self._results.to_resume, []
+        for each in (each for each in jobs if each.row.num_crashes >= MAX_CRASHES):
+            reason = f"interrupted: {each.row.num_crashes} processes died while it was running"
+            self._results.fail(each, reason=reason)
+        jobs = [each for each in jobs if each.row.num_crashes < MAX_CRASHES]
+        for each in (each for each in jobs if each.is_suspect):
+            await self._results.begin([each])
+            await self._submit(each)
+            await each.kept.job.ended.wait()
+        others = [each for each in jobs if not each.is_suspect]
+        if others:
+            await self._results.begin(others)
+        for each in others:
+            await self._submit(each)
+
+    async def _submit(self, each: UnfinishedJob) -> None:
+        job, request = each.kept.job, each.request
+        try:
+            params = self._kinds[request["kind"]].params(request["body"], job.attachment)
+            handle = await self._engine.submit(
+                request["prompt_token_ids"],
+                params,
+                self._results.resumed_sink(each),
+                request_id=job.seq_id,
+                tenant=job.owner or request["user"],
+                resumed=each.resumed,
+            )
+        except SplitfuseError as exc:
+            self._results.fail(each, reason=f"interrupted: it cannot go on here ({exc})")
+        else:
+            job.accept(handle)
