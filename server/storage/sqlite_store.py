@@ -38,24 +38,29 @@ class SqliteStore:
 
     def __init__(self, path: Path, *, is_synced: bool = True) -> None:
         """`is_synced`: a commit outlives a power cut too. Raises ConfigError."""
-        self._path = path
         try:
-            self._db = self._opened(path, is_synced=is_synced)
+            self._db = _connected(path)
         except sqlite3.Error as exc:
             raise ConfigError(f"--results {path}: {_why(exc)}") from exc
+        try:
+            self._prepare(path, is_synced=is_synced)
+        except BaseException as exc:
+            self._db.close()
+            if isinstance(exc, sqlite3.Error):
+                raise ConfigError(f"--results {path}: {_why(exc)}") from exc
+            raise
 
-    def _opened(self, path: Path, *, is_synced: bool) -> sqlite3.Connection:
-        if not path.exists():  # what users wrote is nobody else's
-            with contextlib.suppress(OSError):
-                os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
-        db = sqlite3.connect(path, isolation_level=None, timeout=0, check_same_thread=False)
-        db.execute("PRAGMA locking_mode = EXCLUSIVE")
-        db.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute(f"PRAGMA synchronous = {'FULL' if is_synced else 'NORMAL'}")
-        db.execute("PRAGMA secure_delete = ON")
-        with _transaction(db):
-            version = db.execute("PRAGMA user_version").fetchone()[0]
+    def _prepare(self, path: Path, *, is_synced: bool) -> None:
+        for pragma in (
+            "locking_mode = EXCLUSIVE",
+            "auto_vacuum = INCREMENTAL",
+            "journal_mode = WAL",
+            f"synchronous = {'FULL' if is_synced else 'NORMAL'}",
+            "secure_delete = ON",
+        ):
+            self._db.execute(f"PRAGMA {pragma}")
+        with _transaction(self._db):
+            version = self._db.execute("PRAGMA user_version").fetchone()[0]
             if version > SCHEMA_VERSION:
                 raise ConfigError(
                     f"--results {path}: a later version of splitfuse made it (format {version}, this one knows "
@@ -63,9 +68,8 @@ class SqliteStore:
                 )
             if version == 0:
                 for statement in _SCHEMA.split(";"):
-                    db.execute(statement)
-                db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        return db
+                    self._db.execute(statement)
+                self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def commit(self, changes: Changes) -> None:
         """As Store."""
@@ -152,6 +156,13 @@ class SqliteStore:
     def _one(self, query: str) -> int:
         with _translated():
             return int(self._db.execute(query).fetchone()[0])
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    if not path.exists():  # what users wrote is for this user alone
+        with contextlib.suppress(OSError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
+    return sqlite3.connect(path, isolation_level=None, timeout=0, check_same_thread=False)
 
 
 @contextlib.contextmanager

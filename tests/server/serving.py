@@ -65,9 +65,15 @@ async def stream_events(response: httpx.Response) -> AsyncIterator[dict[str, Any
 class ServerProcess:
     """`splitfuse serve` in a process of its own, on any free port. Leaving the `with` block ends it."""
 
-    def __init__(self, *args: str, env: dict[str, str] | None = None, wrapper: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        *args: str,
+        env: dict[str, str] | None = None,
+        wrapper: Sequence[str] = (),
+        program: Sequence[str] = ("-m", "splitfuse.server"),
+    ) -> None:
         # One thread: the tests share their cores, and a barrier between threads that do not run costs most of a step.
-        command = [sys.executable, "-m", "splitfuse.server", "serve", "--port", "0", "--num-threads", "1", *args]
+        command = [sys.executable, *program, "serve", "--port", "0", "--num-threads", "1", *args]
         self.process = subprocess.Popen(
             [*wrapper, *command],
             stdout=subprocess.PIPE,

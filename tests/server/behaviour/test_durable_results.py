@@ -1,0 +1,162 @@
+"""Results on disk: a server that dies anywhere and is started again gives what one would have given that did not."""
+
+import contextlib
+import json
+import os
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from serving import ServerProcess, parse_events, run_cli
+
+# More by hand: SPLITFUSE_TEST_KILLS=100 pytest tests/server/behaviour/test_durable_results.py
+NUM_KILLS = int(os.environ.get("SPLITFUSE_TEST_KILLS", "3"))
+CRASH_AT = str(Path(__file__).parent.parent / "crash_at.py")
+ARGS = ("--dtype", "float32", "--seed", "5")
+OBJECT = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+PROMPT = "Once upon a time there was a"
+BODIES: list[dict[str, Any]] = [
+    {"prompt": PROMPT, "max_tokens": 120, "temperature": 0, "ignore_eos": True},
+    {"prompt": PROMPT, "max_tokens": 60, "seed": 7, "top_p": 0.9, "ignore_eos": True},
+    {"prompt": "The old man", "max_tokens": 60},
+    {"prompt": PROMPT, "max_tokens": 40, "n": 4, "seed": 3, "logprobs": 2, "prompt_logprobs": 1},
+    {"prompt": PROMPT, "max_tokens": 60, "seed": 1, "structured_outputs": {"json": {"type": "array", "items": OBJECT}}},
+    {"prompt": PROMPT, "max_tokens": 80, "seed": 2, "stop": ["day", "the"], "min_tokens": 20},
+    {"prompt": PROMPT, "max_tokens": 40, "repetition_penalty": 1.3, "presence_penalty": 0.5, "seed": 9},
+    {"prompt": PROMPT, "max_tokens": 40, "seed": 4, "bad_words": ["the", "little"]},
+]
+
+
+class Reader(threading.Thread):
+    """Reads a stream to its end, or to that of the server."""
+
+    def __init__(self, url: str, *, after: int = -1) -> None:
+        super().__init__(daemon=True)
+        self.text = ""
+        self._url = url
+        self._headers = {"Last-Event-ID": str(after)} if after >= 0 else {}
+        self.start()
+
+    def run(self) -> None:
+        with (
+            contextlib.suppress(httpx.HTTPError),
+            httpx.stream("GET", self._url, headers=self._headers, timeout=60) as response,
+        ):
+            for part in response.iter_text():
+                self.text += part
+
+    def events(self) -> list[dict[str, Any]]:
+        """Whole events only."""
+        self.join(60)
+        return parse_events(self.text[: self.text.rfind("\n\n") + 2])
+
+
+def comparable(result: dict[str, Any]) -> dict[str, Any]:
+    """What does not depend on when and where it ran."""
+    left_out = ("seq_id", "timings", "attempt")
+    usage = {name: count for name, count in result["usage"].items() if name != "cached_tokens"}
+    return rounded({name: value for name, value in result.items() if name not in left_out} | {"usage": usage})
+
+
+def rounded(value: Any) -> Any:
+    """Logprobs differ in their last digits from batch to batch, with and without a crash."""
+    if isinstance(value, dict):
+        return {name: rounded(each) for name, each in value.items()}
+    return [rounded(each) for each in value] if isinstance(value, list) else approx(value)
+
+
+def approx(value: Any) -> Any:
+    return pytest.approx(value, abs=1e-4) if isinstance(value, float) else value
+
+
+def submit_all(url: str) -> list[str]:
+    """Ids of those that were accepted before the server died."""
+    seq_ids = []
+    with contextlib.suppress(httpx.HTTPError), httpx.Client(base_url=url, timeout=30) as client:
+        for body in BODIES:
+            answer = client.post("/generate", json=body)
+            assert answer.status_code == 202, answer.text
+            seq_ids.append(answer.json()["seq_id"])
+    return seq_ids
+
+
+def results_of(url: str, seq_ids: list[str]) -> list[dict[str, Any]]:
+    with httpx.Client(base_url=url, timeout=70) as client:
+        return [client.get(f"/result/{seq_id}?wait=60").json() for seq_id in seq_ids]
+
+
+@pytest.fixture(scope="module")
+def expected() -> Iterator[list[dict[str, Any]]]:
+    """The results of a server that is left alone and keeps nothing."""
+    with ServerProcess(*ARGS) as server:
+        results = results_of(server.url, submit_all(server.url))
+        assert [result["status"] for result in results] == ["completed"] * len(BODIES)
+        yield list(map(comparable, results))
+
+
+@pytest.mark.parametrize("seed", range(NUM_KILLS))
+def test_killed_at_any_commit_it_gives_what_it_would_have_given(
+    expected: list[dict[str, Any]], tmp_path: Path, seed: int
+) -> None:
+    rng = random.Random(seed)
+    results = ("--results", str(tmp_path / "results.db"), "--results-sync", rng.choice(["full", "normal"]))
+    drafts = ("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}') if seed % 3 == 2 else ()
+    seq_ids: list[str] = []
+    told: list[dict[str, Any]] = []
+    for _ in range(1 + (rng.random() < 0.5)):
+        program = (CRASH_AT, rng.choice(["before", "after"]), str(rng.randint(2, 60)))
+        with contextlib.suppress(AssertionError), ServerProcess(*ARGS, *results, *drafts, program=program) as server:
+            seq_ids = seq_ids or submit_all(server.url)
+            if seq_ids:
+                reader = Reader(f"{server.url}/result/{seq_ids[0]}/stream", after=len(told) - 1)
+                server.process.wait(60)
+                told += reader.events()
+    with ServerProcess(*ARGS, *results, *drafts) as server:
+        given = results_of(server.url, seq_ids)
+        assert [comparable(result) for result in given] == expected[: len(seq_ids)]
+        if seq_ids:
+            rest = Reader(f"{server.url}/result/{seq_ids[0]}/stream", after=len(told) - 1).events()
+            token_events = [event for event in told + rest if event["event"] == "token"]
+            assert [int(event["id"]) for event in token_events] == list(range(len(token_events)))
+            token_ids = [token_id for event in token_events for token_id in event["data"]["token_ids"]]
+            assert token_ids == expected[0]["token_ids"]
+            assert rest[-1]["data"] == given[0]
+        server.signal()
+        assert server.wait()[0] == 0
+    with ServerProcess(*ARGS, *results) as server:
+        assert results_of(server.url, seq_ids) == given, "finished results stay as they are"
+
+
+def test_a_second_server_on_the_file_exits_with_one_line(tmp_path: Path) -> None:
+    path = str(tmp_path / "results.db")
+    with ServerProcess(*ARGS, "--results", path):
+        second = run_cli("serve", "--port", "0", "--results", path)
+    assert second.returncode == 2
+    assert "another process uses this file" in second.stderr
+    assert "Traceback" not in second.stderr
+
+
+def test_what_sigterm_cuts_short_the_next_process_finishes(expected: list[dict[str, Any]], tmp_path: Path) -> None:
+    args = (*ARGS, "--results", str(tmp_path / "results.db"), "--drain-timeout", "0")
+    with ServerProcess(*args) as server:
+        seq_ids = submit_all(server.url)
+        reader = Reader(f"{server.url}/result/{seq_ids[0]}/stream")
+        server.signal()
+        assert server.wait()[0] == 0
+    told = reader.events()
+    assert all(event["event"] == "token" for event in told), "no end is told, for it has not ended"
+    with ServerProcess(*args) as server:
+        given = results_of(server.url, seq_ids)
+        assert [comparable(result) for result in given] == expected
+        rest = Reader(f"{server.url}/result/{seq_ids[0]}/stream", after=len(told) - 1).events()
+        assert [int(event["id"]) for event in told + rest] == list(range(len(told + rest)))
+        assert httpx.delete(f"{server.url}/result/{seq_ids[1]}").json()["deleted"]
+        server.process.kill()
+    with ServerProcess(*args) as server:
+        answers = [httpx.get(f"{server.url}/result/{seq_id}") for seq_id in seq_ids[:2]]
+        assert [answer.status_code for answer in answers] == [200, 404]
+        assert json.loads(answers[0].text) == given[0]

@@ -1,0 +1,160 @@
+"""What every Store promises."""
+
+import contextlib
+import dataclasses
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from splitfuse.engine.errors import ConfigError
+from splitfuse.server.storage.records import Changes, Ending, JobRow
+from splitfuse.server.storage.sqlite_store import SCHEMA_VERSION, SqliteStore
+from splitfuse.server.storage.store import Store, StoreError
+
+Reopen = Callable[[], Store]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "results.db"
+
+
+@pytest.fixture
+def reopened(path: Path) -> Iterator[Reopen]:
+    """Opens the store, closing the one before."""
+    opened: list[Store] = []
+
+    def reopen() -> Store:
+        while opened:
+            opened.pop().close()
+        opened.append(SqliteStore(path))
+        return opened[-1]
+
+    yield reopen
+    while opened:
+        opened.pop().close()
+
+
+def row(num: int, **changed: object) -> JobRow:
+    plain = JobRow(num=num, seq_id=f"job{num}", owner="me", created=100.0 + num, request="{}", first_segment=1)
+    return dataclasses.replace(plain, **changed)  # type: ignore[arg-type]
+
+
+def ending(num: int, *, expires: float = 500.0) -> Ending:
+    return Ending(num, "completed", 200.0, expires, '[[0,"x",[1]]]')
+
+
+def test_what_was_committed_is_there_again(reopened: Reopen) -> None:
+    store = reopened()
+    assert store.last_numbers() == (0, 0)
+    store.commit(Changes(accepted=[row(1), row(2, idempotency_key=b"k", body_digest=b"b")], segment=(1, b"first")))
+    store.commit(Changes(segment=(2, b"second"), endings=[ending(1)]))
+    store = reopened()
+    assert store.last_numbers() == (2, 2)
+    assert [job.num for job in store.unfinished()] == [2]
+    assert list(store.segments(1)) == [b"first", b"second"]
+    assert list(store.segments(2)) == [b"second"]
+    found = store.find("job1")
+    assert found is not None
+    assert (found.status, found.finished, found.expires, found.result) == ("completed", 200.0, 500.0, '[[0,"x",[1]]]')
+    assert not found.is_running
+    assert store.find_key("me", b"k") == store.find("job2") == row(2, idempotency_key=b"k", body_digest=b"b")
+    assert store.find_key("you", b"k") is None
+    assert store.find("job3") is None
+
+
+def test_a_transaction_is_written_whole_or_not_at_all(reopened: Reopen) -> None:
+    store = reopened()
+    store.commit(Changes(accepted=[row(1, idempotency_key=b"k")]))
+    with pytest.raises(StoreError):
+        store.commit(Changes(segment=(1, b"x"), endings=[ending(1)], accepted=[row(2, idempotency_key=b"k")]))
+    assert store.last_numbers() == (1, 0)
+    assert [job.num for job in store.unfinished()] == [1]
+    store.commit(Changes(segment=(1, b"x")))
+    assert list(reopened().segments(0)) == [b"x"]
+
+
+def test_only_jobs_that_ran_count_a_crash(reopened: Reopen) -> None:
+    store = reopened()
+    assert store.begin_process(), "a new store"
+    store.commit(Changes(accepted=[row(1), row(2), row(3)], endings=[ending(3)]))
+    store = reopened()
+    assert not store.begin_process()
+    store.commit(Changes(begun=[2]))
+    store = reopened()
+    assert not store.begin_process()
+    assert [(job.num_crashes, job.num_attempts, job.is_running) for job in store.unfinished()] == [(1, 3, 0), (2, 3, 0)]
+    store.commit(Changes(begun=[1, 2]))
+    store.end_process()
+    store = reopened()
+    assert store.begin_process()
+    assert [(job.num_crashes, job.num_attempts) for job in store.unfinished()] == [(1, 4), (2, 4)]
+    done = store.find("job3")
+    assert done is not None
+    assert (done.num_crashes, done.num_attempts) == (0, 1)
+
+
+def test_what_nobody_can_ask_for_is_swept(reopened: Reopen) -> None:
+    store = reopened()
+    first = [row(num, first_segment=num) for num in range(1, 6)]
+    store.commit(Changes(accepted=first, endings=[ending(num, expires=100.0 * num) for num in range(1, 5)]))
+    for num in range(1, 7):
+        store.commit(Changes(segment=(num, b"x")))
+    assert store.sweep(200.0, max_jobs=1) == 1
+    assert store.sweep(200.0, max_jobs=5) == 1
+    assert (store.find("job2"), store.find("job3") is None) == (None, False)
+    assert len(list(store.segments(0))) == 2, "of segments 5 and 6 the unfinished job may have events"
+    store.commit(Changes(deleted=["job5"]))
+    store.sweep(200.0, max_jobs=5)
+    assert list(store.segments(0)) == []
+
+
+def test_a_second_server_is_refused_with_one_line(reopened: Reopen, path: Path) -> None:
+    reopened()
+    with pytest.raises(ConfigError, match="another process uses this file") as refusal:
+        SqliteStore(path)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_later_format_is_refused_and_left_alone(reopened: Reopen, path: Path) -> None:
+    reopened().close()
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    with pytest.raises(ConfigError, match=f"format {SCHEMA_VERSION + 1}, this one knows {SCHEMA_VERSION}"):
+        SqliteStore(path)
+
+
+def test_a_file_of_another_kind_is_refused(path: Path) -> None:
+    path.write_bytes(b"no database" * 1000)
+    with pytest.raises(ConfigError, match="not a database"):
+        SqliteStore(path)
+
+
+def test_no_other_user_can_read_it(reopened: Reopen, path: Path) -> None:
+    reopened()
+    assert path.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("cut", range(1, 12))
+def test_a_log_cut_anywhere_keeps_what_came_before(path: Path, tmp_path: Path, cut: int) -> None:
+    """Power loss: pages of the write-ahead log that did not reach the disk."""
+    store = SqliteStore(path)
+    store.begin_process()
+    log, sizes = Path(f"{path}-wal"), []
+    for num in range(1, 6):
+        store.commit(Changes(accepted=[row(num)], segment=(num, b"%d" % num * 5000)))
+        sizes.append(log.stat().st_size)
+    copy = tmp_path / "copy.db"
+    copy.write_bytes(path.read_bytes())
+    kept = sizes[-1] * cut // 12
+    Path(f"{copy}-wal").write_bytes(log.read_bytes()[:kept])
+    store.close()
+    num_whole = sum(size <= kept for size in sizes)
+    if Path(f"{copy}-wal").stat().st_size < sizes[0]:
+        return  # cut before the schema was there: an empty file
+    after = SqliteStore(copy)
+    assert [job.num for job in after.unfinished()] == list(range(1, num_whole + 1))
+    assert len(list(after.segments(0))) == num_whole
+    after.close()
