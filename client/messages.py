@@ -2,6 +2,7 @@
 
 import json
 import operator
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ from .errors import APIError, class_for, from_envelope
 from .retry import read_retry_after
 
 Prompt = str | Sequence[int]
+IDEMPOTENCY_KEY = "Idempotency-Key"  # with it, a server runs a request once however often it comes
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Request:
     @property
     def is_repeatable(self) -> bool:
         """Whether it may be sent again when it is unknown if it arrived."""
-        return self.method == "GET"
+        return self.method == "GET" or IDEMPOTENCY_KEY in self.headers
 
 
 @dataclass(frozen=True)
@@ -79,11 +81,12 @@ class Answer:
 
 
 def submit(prompt: Prompt, sampling: Mapping[str, Any]) -> Request:
-    """POST /generate; a None in `sampling` is left out."""
+    """POST /generate, to be sent as often as it takes; a None in `sampling` is left out."""
     body: dict[str, Any] = {"prompt": prompt if isinstance(prompt, str) else [operator.index(i) for i in prompt]}
     body.update((name, value) for name, value in sampling.items() if value is not None)
     # json's default escapes keep lone surrogates and NaN sendable: it is the server that refuses them
-    return Request("POST", "/generate", {"content-type": "application/json"}, json.dumps(body).encode())
+    headers = {"content-type": "application/json", IDEMPOTENCY_KEY: secrets.token_urlsafe(24)}
+    return Request("POST", "/generate", headers, json.dumps(body).encode())
 
 
 def read(seq_id: str, wait: float) -> Request:

@@ -24,9 +24,10 @@ from .http.errors import ResultNotFoundError, UnexpectedErrors, describe
 from .http.request_id import EchoRequestId
 from .service import Service
 from .settings import Settings
+from .storage.durable_results import KeptKind
 from .version import package_version
 
-_KINDS = {native.KIND: native.KeptGenerate()}
+_KINDS: dict[str, KeptKind] = {native.KIND: native.KeptGenerate(), responses.KIND: responses.KeptResponse()}
 _RESULTS = ("/result/", "/v1/responses/")
 _ROUTERS = (native.router, openai.router, responses.router, operations.router, docs.router)
 

@@ -17,6 +17,7 @@ from ..engine.errors import ConfigError, InvalidRequestError, ModelNotFoundError
 from ..engine.sampling_params import SamplingParams
 from .http.auth import KeyRing
 from .http.errors import NotReadyError
+from .jobs.idempotency import IdempotencyKey
 from .jobs.job import Job, Signal
 from .metrics import Metrics
 from .settings import Settings
@@ -168,7 +169,13 @@ class Service:
         return await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens=add_special_tokens)
 
     def new_job(
-        self, params: SamplingParams, *, owner: str, changed: Signal | None = None, keeps_prompt: bool = False
+        self,
+        params: SamplingParams,
+        *,
+        owner: str,
+        changed: Signal | None = None,
+        keeps_prompt: bool = False,
+        key: IdempotencyKey | None = None,
     ) -> Job:
         """A job under a new, unguessable id; not submitted yet."""
         return Job(
@@ -179,6 +186,7 @@ class Service:
             stream_interval=self.settings.stream_interval,
             changed=changed,
             keeps_prompt=keeps_prompt,
+            idempotency_key=key,
         )
 
     async def submit(

@@ -38,6 +38,7 @@ _ERRORS: dict[int, Schema] = {
     404: {"description": "No such model, or no such result for this caller."},
     408: {"description": "The body did not arrive in time."},
     413: {"description": "The body is longer than --max-body-bytes."},
+    422: {"description": "The Idempotency-Key came before, with another body."},
     429: {"description": "The queue is full, or too many results are kept.", **_RETRY_AFTER},
     500: {"description": "An error of the server's; `code` is in its log."},
     503: {"description": "The server is loading, draining or stalled, or it cancelled the request.", **_RETRY_AFTER},
@@ -48,6 +49,7 @@ KEYED = (*ALWAYS, 401)
 LOOKUP = (*KEYED, 404)
 BODY = (*KEYED, 404, 408, 413, 503)
 GENERATION = (*BODY, 429)
+KEEPING = (*GENERATION, 422)
 
 
 def parameter(name: str, description: str, *, place: str = "query", **schema: Any) -> Schema:
@@ -59,6 +61,16 @@ def parameter(name: str, description: str, *, place: str = "query", **schema: An
         "description": description,
         "schema": schema or {"type": "string"},
     }
+
+
+IDEMPOTENCY_KEY = parameter(
+    "Idempotency-Key",
+    "1 to 255 visible characters; the same request again is answered with the same job.",
+    place="header",
+    type="string",
+    minLength=1,
+    maxLength=255,
+)
 
 
 def events(description: str, example: str, *, has_json: bool = False) -> Schema:

@@ -10,8 +10,10 @@ from starlette.requests import Request
 from ...engine.checks import Schema, nullable, unknown_field
 from ...engine.errors import InvalidRequestError
 from ..http.json_body import read_json
+from ..jobs.idempotency import IdempotencyKey
 from ..service import service_of
 
+REPLAYED = {"Idempotent-Replayed": "true"}  # on the answer to a request that has come before with its key
 # The sentence for each type of pydantic's errors; "{…}" is its context.
 _SENTENCES = {
     "missing": "is missing",
@@ -104,6 +106,11 @@ async def read_request(request: Request, kind: type[Body]) -> Body:
     fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
     service.check_model(fields.get("model"))
     return kind.read(fields)
+
+
+def idempotency_key(request: Request, body: RequestModel) -> IdempotencyKey | None:
+    """The key that this request came with. Raises InvalidRequestError."""
+    return IdempotencyKey.read(request.headers.get("idempotency-key"), path=request.url.path, body=body.as_sent)
 
 
 def _refusal(exc: ValidationError) -> InvalidRequestError:

@@ -50,6 +50,13 @@ class ResultNotFoundError(SplitfuseError):
         super().__init__("no such result: unknown, expired, or not yours")
 
 
+class IdempotencyKeyReusedError(SplitfuseError):
+    """The key has come before, with another body."""
+
+    def __init__(self) -> None:
+        super().__init__("this Idempotency-Key came before with another request; give each request a key of its own")
+
+
 class BodyTooLargeError(SplitfuseError):
     """The body is longer than max_body_bytes."""
 
@@ -120,6 +127,8 @@ def _ours(exc: SplitfuseError) -> Problem:
             return Problem(408, text, code="body_too_slow", headers={"Connection": "close"})
         case BodyTooLargeError():
             return Problem(413, text, code="body_too_large", headers={"Connection": "close"})
+        case IdempotencyKeyReusedError():
+            return Problem(422, text, param="Idempotency-Key", code="idempotency_key_reused")
         case QueueFullError():
             retry_after = max(1, math.ceil(exc.retry_after_s))
             return Problem(429, text, "rate_limit_error", code="queue_full", headers={"Retry-After": str(retry_after)})

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from ...engine.errors import RequestFailedError, SplitfuseError
 from ...engine.outputs import CompletionOutput, OutputDelta, PromptLogprobs, RequestMetrics, TokenLogprobs
 from ..http.errors import NotReadyError
+from .idempotency import IdempotencyKey
 
 if TYPE_CHECKING:
     from ...engine.async_engine import Handle
@@ -76,6 +77,7 @@ class Job:
         keeps_prompt: bool = False,
         created_at: int | None = None,
         attempt: int = 1,
+        idempotency_key: IdempotencyKey | None = None,
     ) -> None:
         self.seq_id = seq_id
         self.created_at = int(time.time()) if created_at is None else created_at
@@ -89,6 +91,7 @@ class Job:
         self.prompt: str | None = None  # the text given, whole; like the ids only if `keeps_prompt`: it can be long
         self.prompt_token_ids: list[int] = []
         self.prompt_logprobs: PromptLogprobs | None = None
+        self.idempotency_key = idempotency_key
         self.attachment: Attachment | None = None  # what an API keeps of the request for its answers
         self._keeps_prompt = keeps_prompt
         self.changed = changed or Signal()

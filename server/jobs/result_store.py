@@ -3,12 +3,14 @@
 Bounded by number and bytes: the oldest finished results go first, running ones never. The clock is an argument.
 """
 
+import contextlib
 import hmac
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 from ...engine.errors import QueueFullError
-from ..http.errors import ResultNotFoundError
+from ..http.errors import IdempotencyKeyReusedError, ResultNotFoundError
+from .idempotency import IdempotencyKey, KeyLocks
 from .job import Job
 
 ID_PREFIX = "resp_"  # what /v1/responses writes before an id
@@ -31,6 +33,8 @@ class ResultStore:
         self._max_bytes = max_bytes
         self._clock = clock
         self._jobs: dict[str, Job] = {}
+        self._keys: dict[tuple[str, bytes], str] = {}  # owner and key → the job's id
+        self._key_locks = KeyLocks()
         self._finished: dict[str, float] = {}
         self.num_bytes = 0
 
@@ -47,6 +51,8 @@ class ResultStore:
                 )
             self._drop_oldest()
         self._jobs[job.seq_id] = job
+        if job.idempotency_key is not None:
+            self._keys[job.owner, job.idempotency_key.digest] = job.seq_id
         self.num_bytes += job.num_bytes
         job.on_grow = self._grew
         if job.finished:
@@ -60,6 +66,26 @@ class ResultStore:
             raise ResultNotFoundError
         return job
 
+    @contextlib.asynccontextmanager
+    async def once(self, owner: str, key: IdempotencyKey | None) -> AsyncIterator[Job | None]:
+        """Alone with this key: the owner's job that it has made, None if it has made none yet. What is added within is
+        its job. Raises IdempotencyKeyReusedError.
+        """
+        if key is None:
+            yield None
+            return
+        async with self._key_locks.hold(owner, key):
+            job = await self.find_key(owner, key)
+            if job is not None and job.idempotency_key != key:
+                raise IdempotencyKeyReusedError
+            yield job
+
+    async def find_key(self, owner: str, key: IdempotencyKey) -> Job | None:
+        """The owner's job that came with this key, whatever its body was."""
+        self._drop_expired()
+        seq_id = self._keys.get((owner, key.digest))
+        return None if seq_id is None else self._jobs[seq_id]
+
     async def find(self, seq_id: str, *, owner: str) -> Job:
         """As `get`, wherever the job is kept."""
         return self.get(seq_id, owner=owner)
@@ -72,6 +98,8 @@ class ResultStore:
         """Keep the job no longer; its readers can read on."""
         if self._jobs.pop(job.seq_id, None) is not None:
             self._finished.pop(job.seq_id, None)
+            if job.idempotency_key is not None:
+                del self._keys[job.owner, job.idempotency_key.digest]
             self.num_bytes -= job.num_bytes
             job.on_grow = None
 
@@ -84,6 +112,8 @@ class ResultStore:
         assert self.num_bytes == sum(job.num_bytes for job in self._jobs.values())
         assert set(self._finished) == {seq_id for seq_id, job in self._jobs.items() if job.finished}
         assert list(self._finished.values()) == sorted(self._finished.values())
+        keyed = {job.seq_id for job in self._jobs.values() if job.idempotency_key is not None}
+        assert set(self._keys.values()) == keyed
 
     def _grew(self, job: Job, num_bytes: int) -> None:
         self.num_bytes += num_bytes

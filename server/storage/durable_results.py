@@ -14,6 +14,7 @@ from ...engine.errors import RequestFailedError, new_error_id
 from ...engine.outputs import KnownOutput, OutputDelta, RequestMetrics, Resumed
 from ...engine.sampling_params import SamplingParams
 from ..http.errors import NotReadyError, ResultNotFoundError, StoreUnavailableError
+from ..jobs.idempotency import IdempotencyKey
 from ..jobs.job import Attachment, Job
 from ..jobs.result_store import ResultStore
 from ..settings import Settings
@@ -123,18 +124,31 @@ class DurableResults(ResultStore):
             return self.get(seq_id, owner=owner)
         except ResultNotFoundError:
             row = await self._read(lambda store: store.find(seq_id))
-            if row is None or row.owner != owner or row.result is None or self._is_expired(row):
+            if row is None or row.owner != owner or (job := self._finished_job(row)) is None:
                 raise
+            return job
+
+    async def find_key(self, owner: str, key: IdempotencyKey) -> Job | None:
+        """As ResultStore. Raises as `find`."""
+        if (job := await super().find_key(owner, key)) is not None:
+            return job
+        row = await self._read(lambda store: store.find_key(owner, key.digest))
+        return None if row is None else self._finished_job(row)
+
+    def _finished_job(self, row: JobRow) -> Job | None:
+        """The job of a row that is in no memory; None if it has expired."""
+        if row.result is None or self._is_expired(row):
+            return None
         job = self._job_of(row)
         for event in load_result(row.result):
-            job.sink(delta_of(event, request_id=seq_id))
+            job.sink(delta_of(event, request_id=row.seq_id))
         self.add(job)
         return job
 
     async def accept(self, job: Job, handle: "Handle", request: KeptRequest, *, user: str) -> None:
         """Return when the job is on disk: from then on it is kept. Raises StoreUnavailableError."""
         journal = self._opened()
-        kept = self._kept[job.seq_id]
+        kept, key = self._kept[job.seq_id], job.idempotency_key
         stored = {
             "kind": request.kind,
             "body": request.body,
@@ -154,6 +168,8 @@ class DurableResults(ResultStore):
             created=self._wall_clock(),
             request=json.dumps(stored, separators=(",", ":")),
             first_segment=journal.next_segment,
+            idempotency_key=None if key is None else key.digest,
+            body_digest=None if key is None else key.body_digest,
         )
         try:
             await journal.accept(row)
@@ -234,7 +250,7 @@ class DurableResults(ResultStore):
         return row.expires is not None and row.expires <= self._wall_clock()
 
     def _job_of(self, row: JobRow) -> Job:
-        request = json.loads(row.request)
+        request, key, body = json.loads(row.request), row.idempotency_key, row.body_digest
         job = Job(
             row.seq_id,
             model=request["model"],
@@ -243,6 +259,7 @@ class DurableResults(ResultStore):
             stream_interval=request["stream_interval"],
             created_at=int(row.created),
             attempt=row.num_attempts,
+            idempotency_key=None if key is None or body is None else IdempotencyKey(key, body),
         )
         job.num_prompt_tokens = len(request["prompt_token_ids"])
         attachment = self._kinds[request["kind"]].attachment(request["attachment"])

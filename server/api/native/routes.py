@@ -13,12 +13,13 @@ from ....engine.sampling_params import SamplingParams
 from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
 from ...http.json_response import JsonResponse, SlicedResponse, dump_slices
+from ...jobs.idempotency import IdempotencyKey
 from ...jobs.job import Attachment, Job
 from ...jobs.result_store import seq_id_of
 from ...service import Service, service_of
 from ...storage.durable_results import KeptRequest
-from ..openapi import GENERATION, LOOKUP, events, operation, parameter
-from ..request_model import read_request
+from ..openapi import IDEMPOTENCY_KEY, KEEPING, LOOKUP, events, operation, parameter
+from ..request_model import REPLAYED, idempotency_key, read_request
 from ..streaming import event_id, stream
 from .request import GenerateRequest
 from .response import result_object
@@ -52,18 +53,36 @@ _RESULT = "The result: partial while it runs, the same for as long as it is kept
     "/generate",
     **operation(
         {202: "Accepted: where to look, as `result_url` and `stream_url`.", 200: _STREAM},
-        errors=GENERATION,
+        errors=KEEPING,
         body=GenerateRequest,
         example={"prompt": "Once upon a time", "max_tokens": 32, "stream": False},
+        parameters=[IDEMPOTENCY_KEY],
     ),
 )
 async def generate(request: Request) -> Response:
     """Submit a prompt: 202 with the id to ask for, or with `"stream": true` the events at once."""
     service = service_of(request)
     body = await read_request(request, GenerateRequest)
+    key = idempotency_key(request, body)
+    async with service.results.once(owner_of(request), key) as earlier:
+        job = earlier or await _submitted(service, body, owner=owner_of(request), key=key)
+    headers = REPLAYED if earlier else {}
+    if not body.stream:
+        return _accepted(job, headers)
+    ends_it = key is None and not body.durable
+    return stream(
+        [job],
+        NativeStreamWriter(job),
+        on_disconnect=lambda: service.abort(job) if ends_it else None,
+        headers={"X-Seq-Id": job.seq_id, "Location": f"/result/{job.seq_id}", **headers},
+    )
+
+
+async def _submitted(service: Service, body: GenerateRequest, *, owner: str, key: IdempotencyKey | None) -> Job:
+    """The job of this request, kept from now on."""
     params = body.sampling()
     is_kept = body.durable or not body.stream
-    job = service.new_job(params, owner=owner_of(request))
+    job = service.new_job(params, owner=owner, key=key)
     service.results.add(job)
     try:
         kept = KeptRequest(kind=KIND, body=body.as_sent) if is_kept else None
@@ -72,7 +91,7 @@ async def generate(request: Request) -> Response:
         service.abort(job)
         service.results.forget(job)
         raise
-    return _stream_of_submitted(service, job, is_kept=is_kept) if body.stream else _accepted(job)
+    return job
 
 
 class KeptGenerate:
@@ -127,19 +146,10 @@ async def _job(request: Request) -> Job:
     return await service_of(request).results.find(seq_id_of(request.path_params["seq_id"]), owner=owner_of(request))
 
 
-def _accepted(job: Job) -> Response:
+def _accepted(job: Job, headers: Mapping[str, str]) -> Response:
     url = f"/result/{job.seq_id}"
     body = {"seq_id": job.seq_id, "status": job.status, "result_url": url, "stream_url": f"{url}/stream"}
-    return JsonResponse(body, status_code=202, headers={"Location": url, "Retry-After": "1"})
-
-
-def _stream_of_submitted(service: Service, job: Job, *, is_kept: bool) -> Response:
-    return stream(
-        [job],
-        NativeStreamWriter(job),
-        on_disconnect=lambda: None if is_kept else service.abort(job),
-        headers={"X-Seq-Id": job.seq_id, "Location": f"/result/{job.seq_id}"},
-    )
+    return JsonResponse(body, status_code=202, headers={"Location": url, "Retry-After": "1", **headers})
 
 
 def _wait_s(request: Request) -> float:

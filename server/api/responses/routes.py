@@ -4,28 +4,34 @@ A response that runs in the background goes on after a disconnect; any other one
 """
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ....engine.errors import InvalidRequestError
+from ....engine.sampling_params import SamplingParams
 from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
 from ...http.errors import ResultNotFoundError
 from ...http.json_response import JsonResponse, SlicedResponse, dump_slices
-from ...jobs.job import Job, raise_failure
+from ...jobs.idempotency import IdempotencyKey
+from ...jobs.job import Attachment, Job, raise_failure
 from ...jobs.result_store import ID_PREFIX, seq_id_of
 from ...service import Service, service_of
-from ..answer_format import chat_prompt, constrained
-from ..openapi import GENERATION, LOOKUP, events, operation, parameter
-from ..request_model import read_request
+from ...storage.durable_results import KeptRequest
+from ..answer_format import AnswerFormat, chat_prompt, constrained
+from ..openapi import IDEMPOTENCY_KEY, KEEPING, LOOKUP, events, operation, parameter
+from ..request_model import REPLAYED, idempotency_key, read_request
 from ..streaming import event_id, stream
-from .request import ResponsesRequest, stored_request
+from .request import ResponsesRequest, StoredRequest, stored_request
 from .response import ResponseLife, conversation_of, response_object
 from .stream import ResponsesStreamWriter
 
 router = APIRouter(prefix="/v1/responses", tags=["OpenAI"])
+KIND = "response"  # of kept requests
 
 CANCEL_S = 10.0
 RESPONSE_ID = parameter("response_id", "The response's id.", place="path")
@@ -40,22 +46,31 @@ _STREAMED = events("The response, or with `stream` the events of its life.", _EV
 @router.post(
     "",
     **operation(
-        {200: _STREAMED}, errors=GENERATION, body=ResponsesRequest, example={"input": "Hello", "max_output_tokens": 32}
+        {200: _STREAMED},
+        errors=KEEPING,
+        body=ResponsesRequest,
+        example={"input": "Hello", "max_output_tokens": 32},
+        parameters=[IDEMPOTENCY_KEY],
     ),
 )
 async def create(request: Request) -> Response:
     """Answer at once, as a stream, or in the background."""
     service = service_of(request)
     body = await read_request(request, ResponsesRequest)
-    job = await _submitted(request, service, body)
+    key = idempotency_key(request, body) if body.store else None
+    async with service.results.once(owner_of(request), key) as earlier:
+        job = earlier or await _submitted(request, service, body, key=key)
     if body.stream:
-        return _stream(service, job, after=-1)
-    if not body.background:
-        await _wait(request, service, job)
-    return await _object(service, job)
+        response = _stream(service, job, after=-1, is_owned=key is None)
+    else:
+        if not body.background:
+            await _wait(request, service, job, is_owned=key is None)
+        response = await _object(service, job)
+    response.headers.update(REPLAYED if earlier else {})
+    return response
 
 
-async def _submitted(request: Request, service: Service, body: ResponsesRequest) -> Job:
+async def _submitted(request: Request, service: Service, body: ResponsesRequest, *, key: IdempotencyKey | None) -> Job:
     """The job of this request, kept from now on if it is to be."""
     previous_id = body.previous_response_id
     earlier = (
@@ -64,17 +79,33 @@ async def _submitted(request: Request, service: Service, body: ResponsesRequest)
     messages = body.messages(earlier)
     chat, params = body.chat(messages), body.params()
     prompt, answer = await chat_prompt(service, chat, name="input")
-    job = service.new_job(params, owner=owner_of(request))
-    job.attach(dataclasses.replace(body.stored(messages, params), answer=answer))
-    params = constrained(params, answer)
+    job = service.new_job(params, owner=owner_of(request), key=key)
+    attachment = dataclasses.replace(body.stored(messages, params), answer=answer)
+    job.attach(attachment)
     if body.store:
         service.results.add(job)
     try:
-        await service.submit(job, prompt, params, user=body.user)
+        kept = KeptRequest(kind=KIND, body=body.as_sent, attachment=dataclasses.asdict(attachment))
+        params = constrained(params, answer)
+        await service.submit(job, prompt, params, user=body.user, kept=kept if body.store else None)
     except BaseException:
+        service.abort(job)
         service.results.forget(job)
         raise
     return job
+
+
+class KeptResponse:
+    """The KeptKind of /v1/responses."""
+
+    def attachment(self, stored: Mapping[str, Any]) -> StoredRequest:
+        """As it was attached."""
+        return StoredRequest(**{**stored, "answer": AnswerFormat(**stored["answer"])})
+
+    def params(self, body: Mapping[str, Any], attachment: Attachment | None) -> SamplingParams:
+        """As it had them."""
+        assert isinstance(attachment, StoredRequest)
+        return constrained(ResponsesRequest.read(body).params(), attachment.answer)
 
 
 @router.get(
@@ -135,12 +166,13 @@ async def _previous(request: Request, previous_id: str) -> Job:
         ) from exc
 
 
-async def _wait(request: Request, service: Service, job: Job) -> None:
-    """Until the job has ended; a disconnect ends it. Raises what made it fail."""
+async def _wait(request: Request, service: Service, job: Job, *, is_owned: bool) -> None:
+    """Until the job has ended; a disconnect ends a job that this request owns. Raises what made it fail."""
     try:
         await unless_disconnected(request.receive, job.ended.wait())
     except BaseException:
-        service.abort(job)
+        if is_owned:
+            service.abort(job)
         raise
     if job.status == "failed":
         raise_failure([job])
