@@ -73,6 +73,7 @@ class AsyncEngine:
         self.tokenizer: Tokenizer | None = None
         self.model_config: ModelConfig
         self.max_model_len = 0
+        self.fingerprint = ""  # of the model: with another, a request could go on to other tokens
         self._core: EngineCore | None = None
         self._input_processor: InputProcessor
         self._pipeline: StepPipeline
@@ -94,7 +95,7 @@ class AsyncEngine:
         from .builder import load  # torch comes in here
 
         parts = await asyncio.get_running_loop().run_in_executor(self._executor, load, self.config)
-        self.loaded = parts.runner.loaded
+        self.loaded, self.fingerprint = parts.runner.loaded, parts.fingerprint
         self.tokenizer, self._input_processor = parts.tokenizer, parts.input_processor
         self.model_config, self.max_model_len = self.loaded.model_config, self.loaded.max_model_len
         config = self.config.for_streams(str(self.loaded.device))

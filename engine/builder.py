@@ -6,6 +6,7 @@ from .config import EngineConfig
 from .core import EngineCore
 from .input_processor import InputProcessor
 from .models.checkpoint import model_folder
+from .models.fingerprint import fingerprint
 from .models.registry import read_model_config
 from .output_processor import OutputProcessor
 from .runner.model_runner import ModelRunner
@@ -26,6 +27,7 @@ class EngineParts:
     tokenizer: Tokenizer | None
     runner: ModelRunner
     input_processor: InputProcessor
+    fingerprint: str = ""  # of the model
 
     def pipeline(self, config: EngineConfig) -> StepPipeline:
         """A core over these parts and the steps that it takes. Raises ConfigError if a recording cannot be written."""
@@ -77,4 +79,5 @@ def load(config: EngineConfig) -> EngineParts:
         max_cache_tokens=runner.loaded.cache.num_blocks * config.block_size,
         seed=config.seed,
     )
-    return EngineParts(tokenizer, runner, input_processor)
+    mark = fingerprint(folder, config, dtype=str(runner.loaded.dtype))
+    return EngineParts(tokenizer, runner, input_processor, mark)

@@ -204,7 +204,7 @@ class Service:
         handle = await self.engine.submit(prompt, params, sink, request_id=job.seq_id, tenant=job.owner or user)
         job.accept(handle)
         if results is not None and kept is not None:
-            await results.accept(job, handle, kept, user=user)
+            await results.accept(job, handle, kept, user=user, fingerprint=self.engine.fingerprint)
 
     def abort(self, *jobs: Job) -> None:
         """End jobs that are of no more use."""

@@ -46,7 +46,7 @@ _ERRORS: dict[int, Schema] = {
 # Which of them a route can answer.
 ALWAYS = (400, 500)
 KEYED = (*ALWAYS, 401)
-LOOKUP = (*KEYED, 404)
+LOOKUP = (*KEYED, 404, 503)
 BODY = (*KEYED, 404, 408, 413, 503)
 GENERATION = (*BODY, 429)
 KEEPING = (*GENERATION, 422)

@@ -6,6 +6,7 @@ import logging
 import os
 import platform
 import shutil
+import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -42,8 +43,8 @@ def _remark(name: str, text: str, *, fix: str = "") -> Finding:
 
 def doctor(model: str | None) -> int:
     """Print the report. 0 if everything needed is there, else 1."""
-    checks: list[Callable[[], Finding]] = [_python, _torch, _cuda, _triton, _c_compiler, _cpu_library, _memory, _cores]
-    findings = [*(check() for check in checks), _model(model)]
+    machine: list[Callable[[], Finding]] = [_python, _torch, _cuda, _triton, _c_compiler, _cpu_library, _memory, _cores]
+    findings = [*(check() for check in machine), _sqlite(), _model(model)]
     print("\n".join(map(str, findings)))
     return 0 if all(finding.ok or not finding.is_needed for finding in findings) else 1
 
@@ -114,6 +115,16 @@ def _cpu_library() -> Finding:
         return _remark(name, f"no C++ compiler; {slow}", fix="apt-get install g++, or set CXX")
     reason = " ".join(" ".join(logged).split()) or "not loaded"
     return _remark(name, reason, fix="apt-get install g++, or set CXX to one that works")
+
+
+def _sqlite() -> Finding:
+    """With several connections, versions before 3.51.3 (3.44.6, 3.50.7) can lose commits; `serve` uses a single one."""
+    version = sqlite3.sqlite_version_info
+    is_sound = version >= (3, 51, 3) or (3, 50, 7) <= version < (3, 51) or (3, 44, 6) <= version < (3, 45)
+    text = f"{sqlite3.sqlite_version}, for --results FILE"
+    if is_sound:
+        return Finding("SQLite", text)
+    return _remark("SQLite", f"{text}: open the file with no other program while it is served (fault fixed in 3.51.3)")
 
 
 @contextlib.contextmanager

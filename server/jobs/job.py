@@ -75,12 +75,12 @@ class Job:
         stream_interval: int = 1,
         changed: Signal | None = None,
         keeps_prompt: bool = False,
-        created_at: int | None = None,
+        created: float | None = None,
         attempt: int = 1,
         idempotency_key: IdempotencyKey | None = None,
     ) -> None:
         self.seq_id = seq_id
-        self.created_at = int(time.time()) if created_at is None else created_at
+        self.created = time.time() if created is None else created  # wall clock
         self.attempt = attempt  # of so many processes that have run it
         self.owner = owner
         self.model = model
@@ -139,6 +139,11 @@ class Job:
         self.is_suspended = True
         self.ended.set()
         self.changed.fire()
+
+    @property
+    def created_at(self) -> int:
+        """When it came, in whole seconds, as OpenAI's objects have it."""
+        return int(self.created)
 
     @property
     def finished(self) -> bool:

@@ -7,6 +7,7 @@ import contextlib
 import hmac
 import time
 from collections.abc import AsyncIterator, Callable
+from itertools import islice
 
 from ...engine.errors import QueueFullError
 from ..http.errors import IdempotencyKeyReusedError, ResultNotFoundError
@@ -20,6 +21,11 @@ _NUM_ID_CHARS = 32
 def seq_id_of(text: str) -> str:
     """The id in either spelling."""
     return text.removeprefix(ID_PREFIX) if len(text) > _NUM_ID_CHARS else text
+
+
+def newness(job: Job) -> tuple[float, str]:
+    """Orders jobs by when they came."""
+    return job.created, job.seq_id
 
 
 class ResultStore:
@@ -90,6 +96,20 @@ class ResultStore:
         """As `get`, wherever the job is kept."""
         return self.get(seq_id, owner=owner)
 
+    async def page(self, owner: str, *, after: Job | None, limit: int, status: str | None) -> list[Job]:
+        """At most so many of the owner's jobs, newest first, those that came before this one."""
+        self._drop_expired()
+        jobs = sorted((job for job in self._jobs.values() if job.owner == owner), key=newness, reverse=True)
+        older = (job for job in jobs if after is None or newness(job) < newness(after))
+        return list(islice((job for job in older if status is None or job.status == status), limit))
+
+    async def delete_all(self, owner: str) -> set[str]:
+        """Forget all of the owner's jobs, wherever they are kept. Returns their ids."""
+        jobs = [job for job in self._jobs.values() if job.owner == owner]
+        for job in jobs:
+            self.forget(job)
+        return {job.seq_id for job in jobs}
+
     async def delete(self, job: Job) -> None:
         """As `forget`, wherever the job is kept."""
         self.forget(job)
@@ -103,9 +123,9 @@ class ResultStore:
             self.num_bytes -= job.num_bytes
             job.on_grow = None
 
-    def unfinished(self) -> list[Job]:
-        """Jobs that have not ended."""
-        return [job for job in self._jobs.values() if not job.finished]
+    def unfinished(self, *, owner: str | None = None) -> list[Job]:
+        """Jobs that have not ended, of one owner or all."""
+        return [job for job in self._jobs.values() if not job.finished and owner in (None, job.owner)]
 
     def check(self) -> None:
         """Assert the store's invariants."""

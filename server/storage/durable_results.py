@@ -16,7 +16,7 @@ from ...engine.sampling_params import SamplingParams
 from ..http.errors import NotReadyError, ResultNotFoundError, StoreUnavailableError
 from ..jobs.idempotency import IdempotencyKey
 from ..jobs.job import Attachment, Job
-from ..jobs.result_store import ResultStore
+from ..jobs.result_store import ResultStore, newness
 from ..settings import Settings
 from .journal import Journal, KeptJob
 from .records import Event, JobRow, Segment, delta_of, load_result, load_segment
@@ -135,17 +135,40 @@ class DurableResults(ResultStore):
         row = await self._read(lambda store: store.find_key(owner, key.digest))
         return None if row is None else self._finished_job(row)
 
+    async def page(self, owner: str, *, after: Job | None, limit: int, status: str | None) -> list[Job]:
+        """As ResultStore. Raises as `find`."""
+        here = await super().page(owner, after=after, limit=limit, status=status)
+        before = None if after is None else (after.created, after.seq_id)
+        rows = await self._read(lambda store: store.page(owner, before=before, limit=limit, status=status))
+        jobs = {job.seq_id: job for job in here}
+        for row in rows:
+            if row.seq_id not in jobs and (job := self._ended(row)) is not None:
+                jobs[row.seq_id] = job
+        return sorted(jobs.values(), key=newness, reverse=True)[:limit]
+
+    async def delete_all(self, owner: str) -> set[str]:
+        """As ResultStore. Raises StoreUnavailableError."""
+        seq_ids = await super().delete_all(owner)
+        try:
+            return seq_ids.union(await self._opened().delete_owner(owner))
+        except StoreError as exc:
+            raise _unavailable(exc) from exc
+
     def _finished_job(self, row: JobRow) -> Job | None:
-        """The job of a row that is in no memory; None if it has expired."""
+        """The job of a row that is not in memory, where it is from now on; None if it has not ended or has expired."""
+        if (job := self._ended(row)) is not None:
+            self.add(job)
+        return job
+
+    def _ended(self, row: JobRow) -> Job | None:
         if row.result is None or self._is_expired(row):
             return None
         job = self._job_of(row)
         for event in load_result(row.result):
             job.sink(delta_of(event, request_id=row.seq_id))
-        self.add(job)
         return job
 
-    async def accept(self, job: Job, handle: "Handle", request: KeptRequest, *, user: str) -> None:
+    async def accept(self, job: Job, handle: "Handle", request: KeptRequest, *, user: str, fingerprint: str) -> None:
         """Return when the job is on disk: from then on it is kept. Raises StoreUnavailableError."""
         journal = self._opened()
         kept, key = self._kept[job.seq_id], job.idempotency_key
@@ -153,6 +176,7 @@ class DurableResults(ResultStore):
             "kind": request.kind,
             "body": request.body,
             "user": user,
+            "fingerprint": fingerprint,
             "attachment": request.attachment,
             "prompt_token_ids": handle.prompt_token_ids,
             "seed": handle.seed,
@@ -165,7 +189,7 @@ class DurableResults(ResultStore):
             num=kept.num,
             seq_id=job.seq_id,
             owner=job.owner,
-            created=self._wall_clock(),
+            created=job.created,
             request=json.dumps(stored, separators=(",", ":")),
             first_segment=journal.next_segment,
             idempotency_key=None if key is None else key.digest,
@@ -257,7 +281,7 @@ class DurableResults(ResultStore):
             num_outputs=request["num_outputs"],
             owner=row.owner,
             stream_interval=request["stream_interval"],
-            created_at=int(row.created),
+            created=row.created,
             attempt=row.num_attempts,
             idempotency_key=None if key is None or body is None else IdempotencyKey(key, body),
         )

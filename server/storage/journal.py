@@ -111,6 +111,10 @@ class Journal:
         """Return when the job is gone from the disk. Raises StoreError."""
         await self._written(lambda done: _Change([], [seq_id], done))
 
+    async def delete_owner(self, owner: str) -> list[str]:
+        """Return the ids of an owner's jobs when all of them are gone from the disk. Raises StoreError."""
+        return await self.read(lambda store: store.delete_owner(owner))
+
     def sink(self, kept: KeptJob) -> Callable[[OutputDelta], None]:
         """Where the engine's deltas of this job go."""
         put = self._entries.put

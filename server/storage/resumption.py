@@ -39,6 +39,10 @@ class Resumption:
 
     async def _submit(self, each: UnfinishedJob) -> None:
         job, request = each.kept.job, each.request
+        if request["fingerprint"] != self._engine.fingerprint:
+            reason = "interrupted: the model, its tokenizer, template or dtype is not the one that it began with"
+            self._results.fail(each, reason=reason)
+            return
         try:
             params = self._kinds[request["kind"]].params(request["body"], job.attachment)
             handle = await self._engine.submit(

@@ -5,6 +5,7 @@ commits where two connections write and checkpoint cannot be met. Locks of netwo
 """
 
 import contextlib
+import math
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -24,7 +25,7 @@ CREATE TABLE jobs (
   status TEXT, finished REAL, expires REAL, result TEXT, idempotency_key BLOB, body_digest BLOB);
 CREATE INDEX jobs_unfinished ON jobs (num) WHERE status IS NULL;
 CREATE INDEX jobs_expiring ON jobs (expires) WHERE status IS NOT NULL;
-CREATE INDEX jobs_of_owner ON jobs (owner, num);
+CREATE INDEX jobs_of_owner ON jobs (owner, created, seq_id);
 CREATE UNIQUE INDEX jobs_by_key ON jobs (owner, idempotency_key) WHERE idempotency_key IS NOT NULL;
 CREATE TABLE segments (num INTEGER PRIMARY KEY, body BLOB NOT NULL);
 """
@@ -127,6 +128,22 @@ class SqliteStore:
     def find_key(self, owner: str, idempotency_key: bytes) -> JobRow | None:
         """As Store."""
         return next(self._rows(f"{_SELECT} WHERE owner = ? AND idempotency_key = ?", owner, idempotency_key), None)
+
+    def page(self, owner: str, *, before: tuple[float, str] | None, limit: int, status: str | None) -> list[JobRow]:
+        """As Store."""
+        created, seq_id = before or (math.inf, "")
+        return list(
+            self._rows(
+                f"{_SELECT} WHERE owner = ? AND status IS NOT NULL AND (? IS NULL OR status = ?)"
+                " AND (created, seq_id) < (?, ?) ORDER BY created DESC, seq_id DESC LIMIT ?",
+                *(owner, status, status, created, seq_id, limit),
+            )
+        )
+
+    def delete_owner(self, owner: str) -> list[str]:
+        """As Store."""
+        with self._changing() as db:
+            return [seq_id for (seq_id,) in db.execute("DELETE FROM jobs WHERE owner = ? RETURNING seq_id", (owner,))]
 
     def sweep(self, now: float, *, max_jobs: int) -> int:
         """As Store."""

@@ -36,6 +36,12 @@ class Store(Protocol):
     def find_key(self, owner: str, idempotency_key: bytes) -> JobRow | None:
         """The job that came with this key."""
 
+    def page(self, owner: str, *, before: tuple[float, str] | None, limit: int, status: str | None) -> list[JobRow]:
+        """The owner's jobs that have ended, newest first, from those created before this time and id."""
+
+    def delete_owner(self, owner: str) -> list[str]:
+        """Delete all jobs of an owner. Returns their ids."""
+
     def sweep(self, now: float, *, max_jobs: int) -> int:
         """Delete segments that are of no more use and at most so many expired jobs. Returns how many these were."""
 

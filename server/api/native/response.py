@@ -27,6 +27,14 @@ def result_object(job: Job) -> dict[str, Any]:
     }
 
 
+def listed(job: Job) -> dict[str, Any]:
+    """The result object without the outputs."""
+    left_out = ("text", "token_ids", "outputs", "prompt_logprobs")
+    return {name: value for name, value in result_object(job).items() if name not in left_out} | {
+        "created_at": job.created_at
+    }
+
+
 def event_json(event: OutputDelta) -> str:
     """The data of a token event."""
     token_ids = ",".join(map(str, event.token_ids))

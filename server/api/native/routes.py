@@ -18,17 +18,19 @@ from ...jobs.job import Attachment, Job
 from ...jobs.result_store import seq_id_of
 from ...service import Service, service_of
 from ...storage.durable_results import KeptRequest
-from ..openapi import IDEMPOTENCY_KEY, KEEPING, LOOKUP, events, operation, parameter
+from ..openapi import IDEMPOTENCY_KEY, KEEPING, KEYED, LOOKUP, events, operation, parameter
 from ..request_model import REPLAYED, idempotency_key, read_request
 from ..streaming import event_id, stream
 from .request import GenerateRequest
-from .response import result_object
+from .response import listed, result_object
 from .stream import NativeStreamWriter
 
 router = APIRouter(tags=["native"])
 KIND = "generate"  # of kept requests
 
 MAX_WAIT_S = 60.0
+MAX_LISTED = 100
+STATUSES = ("queued", "running", "completed", "failed", "cancelled")
 SEQ_ID = parameter("seq_id", "The id that POST /generate gave.", place="path")
 WAIT = parameter("wait", "Answer when it is complete or after so many seconds.", type="number", minimum=0, maximum=60)
 STARTING_AFTER = parameter("starting_after", "The last event that the reader has.", type="integer", minimum=0)
@@ -141,6 +143,40 @@ async def delete(request: Request) -> Response:
     return JsonResponse({"seq_id": job.seq_id, "status": status, "deleted": True})
 
 
+@router.get(
+    "/results",
+    **operation(
+        {200: "Your results, newest first, without their outputs."},
+        errors=LOOKUP,
+        parameters=[
+            parameter("limit", "How many.", type="integer", minimum=1, maximum=MAX_LISTED),
+            parameter("after", "The id of the last one that you have."),
+            parameter("status", "Only those with this status.", enum=list(STATUSES)),
+        ],
+    ),
+)
+async def results(request: Request) -> Response:
+    """The caller's results."""
+    store, owner, query = service_of(request).results, owner_of(request), request.query_params
+    limit = _int(query.get("limit", "20"), name="limit", at_least=1, at_most=MAX_LISTED)
+    status, after = query.get("status"), query.get("after")
+    if status is not None and status not in STATUSES:
+        raise InvalidRequestError(f"status must be one of {', '.join(STATUSES)}", param="status")
+    last = None if after is None else await store.find(seq_id_of(after), owner=owner)
+    jobs = await store.page(owner, after=last, limit=limit + 1, status=status)
+    data = [listed(job) for job in jobs[:limit]]
+    last_id = data[-1]["seq_id"] if data else None
+    return JsonResponse({"object": "list", "data": data, "has_more": len(jobs) > limit, "last_id": last_id})
+
+
+@router.delete("/results", **operation({200: "How many there were: `deleted`."}, errors=(*KEYED, 503)))
+async def delete_results(request: Request) -> Response:
+    """Cancel and forget all of the caller's."""
+    service, owner = service_of(request), owner_of(request)
+    service.abort(*service.results.unfinished(owner=owner))
+    return JsonResponse({"deleted": len(await service.results.delete_all(owner))})
+
+
 async def _job(request: Request) -> Job:
     """The job in the path, if it is the caller's. Raises ResultNotFoundError."""
     return await service_of(request).results.find(seq_id_of(request.path_params["seq_id"]), owner=owner_of(request))
@@ -172,3 +208,9 @@ def _starting_after(request: Request) -> int:
         if text:
             return event_id(text, name=name)
     return -1
+
+
+def _int(text: str, *, name: str, at_least: int, at_most: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and at_least <= int(text) <= at_most):
+        raise InvalidRequestError(f"{name} must be an integer from {at_least} to {at_most}", param=name)
+    return int(text)

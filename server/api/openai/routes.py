@@ -43,7 +43,7 @@ async def models(request: Request) -> Response:
     "/models/{name:path}",
     **operation(
         {200: "The model."},
-        errors=(*LOOKUP, 503),
+        errors=LOOKUP,
         parameters=[parameter("name", "The served model's name.", place="path")],
     ),
 )

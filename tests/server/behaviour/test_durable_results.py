@@ -160,3 +160,42 @@ def test_what_sigterm_cuts_short_the_next_process_finishes(expected: list[dict[s
         answers = [httpx.get(f"{server.url}/result/{seq_id}") for seq_id in seq_ids[:2]]
         assert [answer.status_code for answer in answers] == [200, 404]
         assert json.loads(answers[0].text) == given[0]
+        listed = httpx.get(f"{server.url}/results?limit=100").json()["data"]
+        assert [each["seq_id"] for each in listed] == [seq_id for seq_id in reversed(seq_ids) if seq_id != seq_ids[1]]
+        assert httpx.delete(f"{server.url}/results").json() == {"deleted": len(seq_ids) - 1}
+        server.process.kill()
+    with ServerProcess(*args) as server:
+        assert httpx.get(f"{server.url}/results").json()["data"] == []
+
+
+def test_with_another_dtype_unfinished_jobs_fail_and_say_why(tmp_path: Path) -> None:
+    results = ("--results", str(tmp_path / "results.db"))
+    with ServerProcess("--dtype", "float32", *results) as server:
+        seq_ids = submit_all(server.url)
+        server.process.kill()
+    with ServerProcess("--dtype", "bfloat16", *results) as server:
+        given = results_of(server.url, seq_ids)
+        statuses = {result["status"] for result in given}
+        assert statuses <= {"completed", "failed"}
+        assert "failed" in statuses
+        for result in given:
+            error = result["error"]
+            assert error is None or (error["code"] == "interrupted" and "dtype" in error["message"])
+
+
+def test_a_job_that_kills_its_process_is_tried_alone_and_then_no_more(tmp_path: Path) -> None:
+    args = (*ARGS, "--results", str(tmp_path / "results.db"))
+    poison = {"prompt": [7, 20], "max_tokens": 8}
+    seq_ids: list[str] = []
+    for number in range(3):
+        with contextlib.suppress(AssertionError), ServerProcess(*args, program=(CRASH_AT, "token", "7")) as server:
+            if number == 0:
+                seq_ids = submit_all(server.url)[:3]
+                with contextlib.suppress(httpx.HTTPError):
+                    httpx.post(f"{server.url}/generate", json=poison, headers={"Idempotency-Key": "poison"})
+            assert server.process.wait(60) == 137
+    with ServerProcess(*args) as server:
+        again = httpx.post(f"{server.url}/generate", json=poison, headers={"Idempotency-Key": "poison"}).json()
+        result = httpx.get(f"{server.url}{again['result_url']}").json()
+        assert (result["status"], result["error"]["code"], result["attempt"]) == ("failed", "interrupted", 4)
+        assert [result["status"] for result in results_of(server.url, seq_ids)] == ["completed"] * 3

@@ -247,3 +247,31 @@ async def test_one_request_id_for_many_requests(served):
     for prompt, response in zip(prompts, responses, strict=True):
         assert parse_events(response.text)[-1]["data"]["text"] == answer_text(prompt, num_tokens=5)
     assert len({response.headers["x-seq-id"] for response in responses}) == 32
+
+
+async def test_results_are_listed_newest_first_and_in_pages(served):
+    ids = [(await submit(served))["seq_id"] for _ in range(5)]
+    await asyncio.gather(*(served.client.get(f"/result/{seq_id}?wait=5") for seq_id in ids))
+    first = (await served.client.get("/results?limit=3")).json()
+    assert (first["object"], first["has_more"]) == ("list", True)
+    assert [each["seq_id"] for each in first["data"]] == ids[:1:-1]
+    assert first["last_id"] == ids[2]
+    assert all("outputs" not in each and each["status"] == "completed" for each in first["data"])
+    rest = (await served.client.get(f"/results?after={first['last_id']}")).json()
+    assert ([each["seq_id"] for each in rest["data"]], rest["has_more"]) == (ids[1::-1], False)
+    none = (await served.client.get("/results?status=failed")).json()
+    assert none == {"object": "list", "data": [], "has_more": False, "last_id": None}
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=x", "status=done", "limit=-1"])
+async def test_a_page_that_cannot_be_is_refused(served, query):
+    assert (await served.client.get(f"/results?{query}")).status_code == 400
+    assert (await served.client.get("/results?after=unknown")).status_code == 404
+
+
+async def test_all_results_are_deleted_at_once(served):
+    ids = [(await submit(served, max_tokens=64))["seq_id"] for _ in range(3)]
+    assert (await served.client.delete("/results")).json() == {"deleted": 3}
+    for seq_id in ids:
+        assert (await served.client.get(f"/result/{seq_id}")).status_code == 404
+    assert (await served.client.delete("/results")).json() == {"deleted": 0}
