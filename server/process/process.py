@@ -23,6 +23,7 @@ from ..settings import Settings
 from .banner import banner
 from .file_limits import raise_file_limit, rate_limit_emfile_log
 from .gc_policy import collect_when_idle
+from .log_limit import limit_request_log
 
 # After the drain only the last bytes are being written; a client that stalls longer is cut off.
 LAST_BYTES_S = 5
@@ -36,6 +37,7 @@ def serve(settings: Settings) -> None:
     """
     raise_file_limit()
     rate_limit_emfile_log()
+    limit_request_log()
     listener = listen(settings.host, settings.port)
     if not settings.api_key and not _is_loopback(settings.host):
         _warn_without_key(settings.host, listener.getsockname()[1])
