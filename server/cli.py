@@ -1,6 +1,7 @@
 """The `splitfuse` command: reads the command line and hands over. A user's mistake is one line and exit 2."""
 
 import argparse
+import contextlib
 import difflib
 import importlib
 import logging
@@ -12,6 +13,7 @@ from typing import Any, NoReturn
 
 from ..engine.config.setting import KIND_NAMES
 from ..engine.errors import ConfigError, InvalidRequestError, SplitfuseError
+from .queued_output import queued_output
 from .settings import Settings
 from .settings_sources import ALL_FIELDS, ENGINE_FIELDS, add_flags, resolve
 from .version import package_version
@@ -30,13 +32,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         level=logging.DEBUG if is_debug else logging.WARNING,
         format="splitfuse: %(levelname)s %(name)s: %(message)s",
     )
+    with queued_output() if argv[:1] == ["serve"] else contextlib.nullcontext():
+        return _run(argv, is_debug=is_debug)
+
+
+def _run(argv: list[str], *, is_debug: bool) -> int:
     try:
         if argv[:1] == ["bench"]:
             return _bench(argv[1:])
         args = _parse(argv)
         run: Callable[[argparse.Namespace], int] = args.run
         code = run(args)
-        sys.stdout.flush()
+        print(end="", flush=True)  # standard output may be closed
         return code
     except KeyboardInterrupt:
         return INTERRUPTED
