@@ -5,11 +5,11 @@ uvicorn would shut down at once on SIGTERM; here the engine is drained first, so
 
 import asyncio
 import contextlib
+import faulthandler
 import ipaddress
-import os
-import signal
 import socket
 import sys
+import time
 from collections.abc import Iterator
 
 import uvicorn
@@ -24,24 +24,30 @@ from .banner import banner
 from .file_limits import raise_file_limit, rate_limit_emfile_log
 from .gc_policy import collect_when_idle
 from .log_limit import limit_request_log
+from .stop_signals import StopSignals
 
+# From the end of the drain timeout to that of the process, whatever hangs.
+END_S = 5
+_EXIT_S = 1  # of it Python's own exit takes 0.3 s
 # After the drain only the last bytes are being written; a client that stalls longer is cut off.
 LAST_BYTES_S = 5
 PORTS_TRIED = 50
 
 
-def serve(settings: Settings) -> None:
-    """Serve until SIGTERM or Ctrl-C.
+def serve(settings: Settings, signals: StopSignals) -> None:
+    """Serve until one of the signals.
 
     Raises ConfigError if the port is taken or the model cannot be loaded, EngineDiedError if the engine died.
     """
+    if not faulthandler.is_enabled():
+        faulthandler.enable(file=sys.stderr.fileno())  # a crash in native code leaves its stacks
     raise_file_limit()
     rate_limit_emfile_log()
     limit_request_log()
     listener = listen(settings.host, settings.port)
     if not settings.api_key and not _is_loopback(settings.host):
         _warn_without_key(settings.host, listener.getsockname()[1])
-    asyncio.run(_Process(settings, listener).run())
+    asyncio.run(_Process(settings, listener, signals).run())
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -95,11 +101,12 @@ def uvicorn_config(app: object) -> uvicorn.Config:
 
 
 class _Process:
-    def __init__(self, settings: Settings, listener: socket.socket) -> None:
+    def __init__(self, settings: Settings, listener: socket.socket, signals: StopSignals) -> None:
         self._settings = settings
         self._listener = listener
+        self._signals = signals
         self._stop = asyncio.Event()
-        self._gc_task: asyncio.Task[None] | None = None  # referenced, or it would be collected itself
+        self._tasks: list[asyncio.Task[None]] = []  # referenced, or they would be collected
         app = build_app(settings)
         self._service: Service = app.state.service
         self._service.logs_load_failure = False
@@ -108,14 +115,16 @@ class _Process:
     async def run(self) -> None:
         """Until a signal has come and running requests have ended. Raises EngineDiedError."""
         port = self._listener.getsockname()[1]
-        self._handle_signals(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
         serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
         try:
             await self._server.is_up.wait()
             assert self._service.loading is not None
             await self._service.loading
             engine = self._service.engine
-            self._gc_task = asyncio.create_task(collect_when_idle(lambda: engine.num_unfinished))
+            limit_s = self._settings.drain_timeout + END_S
+            self._signals.on_stop(lambda: loop.call_soon_threadsafe(self._stop.set), limit_s=limit_s)
+            self._tasks = [asyncio.create_task(collect_when_idle(lambda: engine.num_unfinished))]
             print(banner(self._settings, engine, port=port), flush=True)
             await self._wait_for_stop()
             await self._drain()
@@ -130,6 +139,7 @@ class _Process:
         try:
             await asyncio.wait([dead, stop], return_when=asyncio.FIRST_COMPLETED)
             if dead.done():
+                self._signals.hold_to_limit()
                 raise EngineDiedError("the engine has died of the error in the log, so the server ends")
         finally:
             dead.cancel()
@@ -140,19 +150,9 @@ class _Process:
         if num := self._service.engine.num_unfinished:
             text = f"finishing {num} requests, at most {self._settings.drain_timeout:g} s; a second signal ends at once"
             print(f"splitfuse: {text}", file=sys.stderr, flush=True)
+        end = time.monotonic() + self._settings.drain_timeout + END_S - _EXIT_S
         await self._service.drain()
-
-    def _handle_signals(self, loop: asyncio.AbstractEventLoop) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            # Not loop.add_signal_handler: Windows has none.
-            signal.signal(number, lambda number, _: loop.call_soon_threadsafe(self._on_signal, number))
-
-    def _on_signal(self, number: int) -> None:
-        if self._stop.is_set():
-            _exit_now(128 + number)
-        self._stop.set()
-        if self._service.state == "loading":
-            _exit_now(0)  # nothing to finish, and a thread that loads weights cannot be stopped
+        self._server.config.timeout_graceful_shutdown = max(1, min(LAST_BYTES_S, int(end - time.monotonic())))
 
 
 def _warn_without_key(host: str, port: int) -> None:
@@ -161,12 +161,6 @@ def _warn_without_key(host: str, port: int) -> None:
         "set SPLITFUSE_API_KEY",
         file=sys.stderr,
     )
-
-
-def _exit_now(code: int) -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 def _free_port(host: str, port: int) -> int | None:

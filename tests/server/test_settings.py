@@ -203,7 +203,7 @@ def test_reading_settings_imports_neither_torch_nor_fastapi():
     import sys
 
     code = (
-        "import sys; import splitfuse.server.cli, splitfuse.server.settings_sources\n"
+        "import sys; import splitfuse.server.command_line, splitfuse.server.settings_sources\n"
         "heavy = {'torch', 'fastapi', 'pydantic', 'transformers', 'uvicorn', 'yaml', 'jinja2'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
