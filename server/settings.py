@@ -29,6 +29,9 @@ class Settings(EngineConfig):
     max_result_bytes: int = setting(256 * 2**20, at_least=1, help="memory for kept results; takes KiB, MiB, GiB")
     max_body_bytes: int = setting(2**20, at_least=1, help="longest request body; takes KiB, MiB, GiB")
     drain_timeout: float = setting(30.0, at_least=0, help="seconds that running requests get to finish after SIGTERM")
+    step_timeout: float | None = setting(
+        None, at_least=0, help="end the process when a step takes so many seconds; 0 = never, nothing = learned"
+    )
     stream_interval: int = setting(1, at_least=1, help="tokens per stream event after the first")
     tool_call_parser: str = setting(
         "auto", choices=("auto", "none", *STYLES), help="how tool calls look; auto: as in the chat template"

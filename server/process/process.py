@@ -21,10 +21,12 @@ from ..http.h11_protocol import KEEP_ALIVE_S, MAX_HEAD_BYTES, Connection
 from ..service import Service
 from ..settings import Settings
 from .banner import banner
+from .exit import HUNG_EXIT, end_hung
 from .file_limits import raise_file_limit, rate_limit_emfile_log
 from .gc_policy import collect_when_idle
 from .log_limit import limit_request_log
 from .stop_signals import StopSignals
+from .watchdog import Watchdog
 
 # From the end of the drain timeout to that of the process, whatever hangs.
 END_S = 5
@@ -124,7 +126,10 @@ class _Process:
             engine = self._service.engine
             limit_s = self._settings.drain_timeout + END_S
             self._signals.on_stop(lambda: loop.call_soon_threadsafe(self._stop.set), limit_s=limit_s)
-            self._tasks = [asyncio.create_task(collect_when_idle(lambda: engine.num_unfinished))]
+            self._tasks = [
+                asyncio.create_task(collect_when_idle(lambda: engine.num_unfinished)),
+                asyncio.create_task(self._watch()),
+            ]
             print(banner(self._settings, engine, port=port), flush=True)
             await self._wait_for_stop()
             await self._drain()
@@ -153,6 +158,19 @@ class _Process:
         end = time.monotonic() + self._settings.drain_timeout + END_S - _EXIT_S
         await self._service.drain()
         self._server.config.timeout_graceful_shutdown = max(1, min(LAST_BYTES_S, int(end - time.monotonic())))
+
+    async def _watch(self) -> None:
+        """Until cancelled: end the process if the engine or this event loop makes no progress."""
+        settings, engine = self._settings, self._service.engine
+        if settings.step_timeout == 0:
+            return
+        watchdog = Watchdog(
+            lambda: engine.has_work,
+            timeout=settings.step_timeout,
+            max_num_batched_tokens=settings.max_num_batched_tokens,
+        )
+        engine.observers.append(watchdog)
+        await watchdog.watch(lambda why: end_hung(HUNG_EXIT, why))
 
 
 def _warn_without_key(host: str, port: int) -> None:
