@@ -43,7 +43,7 @@ class Service:
 
     def __init__(self, settings: Settings, engine: "AsyncEngine | None" = None) -> None:
         self.settings = settings
-        self.keys = KeyRing(settings.api_key)
+        self.keys = KeyRing(settings.keys)
         self.results = ResultStore(
             ttl=settings.result_ttl, max_results=settings.max_results, max_bytes=settings.max_result_bytes
         )

@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import uvicorn
 
@@ -18,6 +19,7 @@ from ...engine.errors import ConfigError
 from ..app import build_app
 from ..http.errors import EngineDiedError
 from ..http.h11_protocol import KEEP_ALIVE_S, MAX_HEAD_BYTES, Connection
+from ..http.keys import is_open_to_others
 from ..service import Service
 from ..settings import Settings
 from .banner import banner
@@ -47,8 +49,13 @@ def serve(settings: Settings, signals: StopSignals) -> None:
     rate_limit_emfile_log()
     limit_request_log()
     listener = listen(settings.host, settings.port)
-    if not settings.api_key and not _is_loopback(settings.host):
-        _warn_without_key(settings.host, listener.getsockname()[1])
+    if not settings.keys and not _is_loopback(settings.host):
+        _warn(
+            f"listening on {settings.host} without an API key; all who reach port {listener.getsockname()[1]} can use "
+            "the model: set SPLITFUSE_API_KEY"
+        )
+    if settings.api_key_file is not None and is_open_to_others(path := Path(settings.api_key_file)):
+        _warn(f"every user of this machine can read the keys in {path}: chmod o-r {path}")
     asyncio.run(_Process(settings, listener, signals).run())
 
 
@@ -173,12 +180,8 @@ class _Process:
         await watchdog.watch(lambda why: end_hung(HUNG_EXIT, why))
 
 
-def _warn_without_key(host: str, port: int) -> None:
-    print(
-        f"splitfuse: warning: listening on {host} without an API key; all who reach port {port} can use the model: "
-        "set SPLITFUSE_API_KEY",
-        file=sys.stderr,
-    )
+def _warn(text: str) -> None:
+    print(f"splitfuse: warning: {text}", file=sys.stderr)
 
 
 def _free_port(host: str, port: int) -> int | None:
