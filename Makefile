@@ -27,7 +27,7 @@ FAST := $(addprefix tests/, client/bench client/test_hosts.py client/test_retry.
 	$(addprefix engine/, behaviour/test_worlds.py chat/test_answer_parser.py config scheduler simulation \
 		spec_decode/test_draft_length.py spec_decode/test_ngram.py) \
 	$(addprefix server/, api/openai/test_request.py api/responses/test_request.py jobs process/test_banner.py \
-		process/test_gc_policy.py test_settings.py))
+		process/test_gc_policy.py process/test_log_limit.py process/test_watchdog.py test_queued_output.py test_settings.py))
 
 fast: $(VENV)/.test  ## everything that needs no torch, few seeds of each random test: 20 s
 	SPLITFUSE_TEST_STEPS=500 $(BIN)/python -m pytest -q --no-torch --max-seeds 3 -m "not slow" $(FAST) $(ARGS)

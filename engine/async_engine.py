@@ -156,7 +156,7 @@ class AsyncEngine:
         )
         self._sinks[request_id] = sink
         self._outputs_left[request_id] = {request.index for request in requests}
-        if not core.num_unfinished:
+        if not self.has_work:
             self._last_progress = time.monotonic()
         core.add(requests)
         self._idle.clear()
@@ -203,7 +203,12 @@ class AsyncEngine:
         if not self._is_stepping and not self._draining:
             return False
         longest = max((step.duration for step in self._steps), default=_FIRST_STALL_S / 5)
-        return not self._core.num_unfinished or time.monotonic() - self._last_progress < max(_STALL_S, 5 * longest)
+        return not self.has_work or time.monotonic() - self._last_progress < max(_STALL_S, 5 * longest)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether steps are due: a request is unfinished, or a step in flight. May be asked in any thread."""
+        return self._core is not None and self._pipeline.has_work
 
     @property
     def num_unfinished(self) -> int:

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from ..engine.outputs import RequestMetrics, StepStats
+from .queued_output import num_dropped_lines
 
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # process-wide: no _created series
 
@@ -67,6 +68,7 @@ _ENGINE_COUNTERS = {
     "grammar_cache_hits": "Grammars asked for that had been compiled already.",
     "grammar_refusals": "Grammars that could not be used.",
 }
+_DROPPED_LINES = "log_lines_dropped", "Lines that standard output or standard error did not take in time."
 
 
 class Metrics:
@@ -190,6 +192,10 @@ class _Snapshot(Collector):
             counter = CounterMetricFamily(self._prefix + name, text, labels=["model_name"])
             counter.add_metric([self._model_name], _number(stats, name))
             yield counter
+        name, text = _DROPPED_LINES
+        dropped = CounterMetricFamily(self._prefix + name, text, labels=["model_name"])
+        dropped.add_metric([self._model_name], num_dropped_lines())
+        yield dropped
 
 
 def _number(stats: dict[str, object], name: str) -> float:

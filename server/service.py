@@ -49,7 +49,7 @@ class Service:
     ) -> None:
         """`kinds`: the APIs whose jobs are kept on disk, where `--results` names a place."""
         self.settings = settings
-        self.keys = KeyRing(settings.api_key)
+        self.keys = KeyRing(settings.keys)
         self._kinds = kinds or {}
         self.results = results_of(settings, self._kinds)
         speculation = settings.speculation

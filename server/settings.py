@@ -7,12 +7,14 @@ A setting is a flag (`--max-num-seqs`), an environment variable (`SPLITFUSE_MAX_
 import dataclasses
 import re
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 
 from ..engine.chat.tool_parsers.registry import TOOL_FORMATS
 from ..engine.config import EngineConfig
 from ..engine.config.setting import setting
 from ..engine.errors import ConfigError
-from .http.keys import digest
+from .http.keys import digest, read_key_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +26,7 @@ class Settings(EngineConfig):
     api_key: tuple[str, ...] = setting(
         (), repr=False, help="key that requests must bring; may be given more than once (in the variable: with commas)"
     )
+    api_key_file: str | None = setting(None, help="file with such keys, one per line; # begins a comment")
     result_ttl: float = setting(3600.0, at_least=0, help="seconds that a finished result can be read")
     results: str = setting(
         "memory", help="where results are kept: memory, or a file, from which they and unfinished jobs survive a crash"
@@ -37,6 +40,9 @@ class Settings(EngineConfig):
     max_result_bytes: int = setting(256 * 2**20, at_least=1, help="memory for kept results; takes KiB, MiB, GiB")
     max_body_bytes: int = setting(2**20, at_least=1, help="longest request body; takes KiB, MiB, GiB")
     drain_timeout: float = setting(30.0, at_least=0, help="seconds that running requests get to finish after SIGTERM")
+    step_timeout: float | None = setting(
+        None, at_least=0, help="end the process when a step takes so many seconds; 0 = never, nothing = learned"
+    )
     stream_interval: int = setting(1, at_least=1, help="tokens per stream event after the first")
     tool_call_parser: str = setting(
         "auto", choices=("auto", "none", *TOOL_FORMATS), help="how tool calls look; auto: as in the chat template"
@@ -52,14 +58,20 @@ class Settings(EngineConfig):
         super().__post_init__()
         if any(not key.strip() or not key.isascii() for key in self.api_key):
             raise ConfigError("api_key: a key must be visible ASCII characters; one is empty or holds others")
+        _ = self.keys  # reads the file
         if not re.fullmatch(r"([A-Za-z_:][A-Za-z0-9_:]*)?", self.metrics_prefix):
             raise ConfigError(f"metrics_prefix {self.metrics_prefix!r} takes letters, digits, _ and :, no digit first")
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """Those of `api_key` and of `api_key_file`; without any the server asks for none."""
+        return self.api_key + (() if self.api_key_file is None else read_key_file(Path(self.api_key_file)))
 
     def engine_config(self) -> EngineConfig:
         """The engine's share of the settings. It knows keys by their digests only."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(EngineConfig)}
         if self.tenant_weights:
             values["tenant_weights"] = {
-                digest(name) if name in self.api_key else name: weight for name, weight in self.tenant_weights.items()
+                digest(name) if name in self.keys else name: weight for name, weight in self.tenant_weights.items()
             }
         return EngineConfig(**values)

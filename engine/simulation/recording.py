@@ -13,7 +13,9 @@ are recorded that decide: "host" for a request that is sampled on the host, "min
 of the last prompt tokens are output, of a request that another process began.
 """
 
+import contextlib
 import json
+import logging
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +28,8 @@ from ..errors import ConfigError
 from ..request import Request, Status
 from ..scheduler.block_manager import CacheSpec
 from ..scheduler.scheduler import Progress, Scheduler
+
+_log = logging.getLogger("splitfuse.engine")
 
 FORMAT = 2
 _FLUSH_S = 1.0  # so much of the scheduler's time may be lost if the process is killed
@@ -65,11 +69,15 @@ def _is_ended_by_token(request: Request) -> bool:
 
 
 class Recorder:
-    """A SchedulerListener that writes the lines, and closes the stream when it is freed."""
+    """A SchedulerListener that writes the lines, and closes the stream when it is freed.
+
+    What cannot be written, on a full disk say, ends the recording and nothing else.
+    """
 
     def __init__(self, stream: TextIO, config: EngineConfig, cache: CacheSpec, max_steps_in_flight: int = 1) -> None:
         self._stream = stream
-        weakref.finalize(self, stream.close)
+        self._is_failed = False
+        weakref.finalize(self, _close, stream)
         self._has_token_ids = config.enable_prefix_caching
         # A tenant may be named by a key, which no file should hold: tenants are numbers, those with a weight first.
         weights = config.tenant_weights or {}
@@ -98,7 +106,16 @@ class Recorder:
         return cls(stream, config, cache, max_steps_in_flight)
 
     def _write(self, **line: Any) -> None:
-        self._stream.write(json.dumps(line, separators=(",", ":")) + "\n")
+        if self._is_failed:
+            return
+        try:
+            self._stream.write(json.dumps(line, separators=(",", ":")) + "\n")
+            if (now := line.get("end", self._flushed)) - self._flushed > _FLUSH_S:
+                self._stream.flush()
+                self._flushed = now
+        except OSError as exc:
+            self._is_failed = True
+            _log.error("--record has stopped, the file cannot be written (%s); requests go on", exc.strerror)
 
     def added(self, request: Request) -> None:
         """A request that has just been queued."""
@@ -167,9 +184,11 @@ class Recorder:
         if self._has_token_ids:
             more["tokens"] = [token_id for each in token_ids for token_id in each]
         self._write(done=batch.step, end=now, **{key: value for key, value in more.items() if value}, **outcome(batch))
-        if now - self._flushed > _FLUSH_S:
-            self._stream.flush()
-            self._flushed = now
+
+
+def _close(stream: TextIO) -> None:
+    with contextlib.suppress(OSError):  # what is still buffered has no room
+        stream.close()
 
 
 def _is_nothing(output: RowOutput) -> bool:

@@ -13,7 +13,7 @@ from ...engine.checks import check_token_ids
 from ...engine.errors import InvalidRequestError
 from ..http.errors import NotReadyError, describe
 from ..http.json_response import JsonResponse
-from ..service import service_of
+from ..service import Service, service_of
 from ..version import package_version
 from .answer_format import chat_prompt
 from .chat_request import ChatFields, ChatMessage
@@ -44,12 +44,21 @@ class DetokenizeRequest(RequestModel):
 @router.get("/health", **operation({200: "The engine makes progress."}, errors=(*ALWAYS, 503)))
 async def health(request: Request) -> Response:
     """200 while the engine makes progress; it may be draining."""
-    service = service_of(request)
+    fault = _fault(service_of(request))
+    if fault is None:
+        return JsonResponse({"status": "ok"})
+    problem = describe(fault)
+    body = problem.envelope() | {"code": problem.code}
+    return JsonResponse(body, status_code=problem.status, headers=dict(problem.headers))
+
+
+def _fault(service: Service) -> NotReadyError | None:
+    """Why the server is not healthy, the gravest reason first; None if it is."""
     if service.state not in ("ready", "draining"):
-        return describe(service.not_ready()).response()
+        return service.not_ready()
     if not service.engine.is_healthy:
-        return describe(NotReadyError("the engine makes no progress", code="stalled")).response()
-    return JsonResponse({"status": "ok"})
+        return NotReadyError("the engine makes no progress", code="stalled")
+    return None
 
 
 @router.head("/ready", include_in_schema=False)

@@ -1,1 +1,1 @@
-"""The process around the app: signals, banner, garbage collection, file limits."""
+"""The process around the app: signals, watchdog, banner, garbage collection, limits of files and of the log."""

@@ -31,7 +31,7 @@ def banner(settings: Settings, engine: "AsyncEngine", *, port: int) -> str:
 
 def curl(settings: Settings, url: str) -> str:
     """One line that shows a streamed answer."""
-    key = ' -H "Authorization: Bearer $SPLITFUSE_API_KEY"' if settings.api_key else ""
+    key = ' -H "Authorization: Bearer $SPLITFUSE_API_KEY"' if settings.keys else ""
     return f'curl -N {url}/generate{key} -d \'{{"prompt": "Once upon a time", "stream": true}}\''
 
 

@@ -9,7 +9,10 @@ import logging
 import time
 from collections.abc import Callable
 
-LOG_INTERVAL_S = 60.0
+from .log_limit import LOG_INTERVAL_S, LogLimit, limit_log
+
+__all__ = ["LOG_INTERVAL_S", "EmfileFilter", "raise_file_limit", "rate_limit_emfile_log"]
+
 _EMFILE = "socket.accept() out of system resource"
 # asyncio retries each accept a second later, which fails if the server has closed the socket by then.
 _LATE_RETRY = "Exception in callback BaseSelectorEventLoop._start_serving("
@@ -28,28 +31,17 @@ def raise_file_limit() -> None:
 
 def rate_limit_emfile_log() -> None:
     """Filter asyncio's log. A second call changes nothing."""
-    logger = logging.getLogger("asyncio")
-    if not any(isinstance(each, EmfileFilter) for each in logger.filters):
-        logger.addFilter(EmfileFilter())
+    limit_log("asyncio", EmfileFilter())
 
 
-class EmfileFilter(logging.Filter):
+class EmfileFilter(LogLimit):
     """Passes one EMFILE message per LOG_INTERVAL_S, reworded; other messages are unchanged."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__()
-        self._clock = clock
-        self._silent_until = float("-inf")
+        super().__init__(
+            _EMFILE, "new connections wait: no file descriptor is left; raise the limit (ulimit -n)", clock
+        )
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record is logged; rewrites it if so."""
-        text = record.getMessage()
-        if not text.startswith(_EMFILE):
-            return not text.startswith(_LATE_RETRY)
-        now = self._clock()
-        if now < self._silent_until:
-            return False
-        self._silent_until = now + LOG_INTERVAL_S
-        record.msg = "new connections wait: no file descriptor is left; raise the limit (ulimit -n)"
-        record.args, record.exc_info, record.exc_text = (), None, None
-        return True
+        return not record.getMessage().startswith(_LATE_RETRY) and super().filter(record)

@@ -5,12 +5,13 @@ uvicorn would shut down at once on SIGTERM; here the engine is drained first, so
 
 import asyncio
 import contextlib
+import faulthandler
 import ipaddress
-import os
-import signal
 import socket
 import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import uvicorn
 
@@ -18,28 +19,44 @@ from ...engine.errors import ConfigError
 from ..app import build_app
 from ..http.errors import EngineDiedError
 from ..http.h11_protocol import KEEP_ALIVE_S, MAX_HEAD_BYTES, Connection
+from ..http.keys import is_open_to_others
 from ..service import Service
 from ..settings import Settings
 from .banner import banner
+from .exit import HUNG_EXIT, end_hung
 from .file_limits import raise_file_limit, rate_limit_emfile_log
 from .gc_policy import collect_when_idle
+from .log_limit import limit_request_log
+from .stop_signals import StopSignals
+from .watchdog import Watchdog
 
+# From the end of the drain timeout to that of the process, whatever hangs.
+END_S = 5
+_EXIT_S = 1  # of it Python's own exit takes 0.3 s
 # After the drain only the last bytes are being written; a client that stalls longer is cut off.
 LAST_BYTES_S = 5
 PORTS_TRIED = 50
 
 
-def serve(settings: Settings) -> None:
-    """Serve until SIGTERM or Ctrl-C.
+def serve(settings: Settings, signals: StopSignals) -> None:
+    """Serve until one of the signals.
 
     Raises ConfigError if the port is taken or the model cannot be loaded, EngineDiedError if the engine died.
     """
+    if not faulthandler.is_enabled():
+        faulthandler.enable(file=sys.stderr.fileno())  # a crash in native code leaves its stacks
     raise_file_limit()
     rate_limit_emfile_log()
+    limit_request_log()
     listener = listen(settings.host, settings.port)
-    if not settings.api_key and not _is_loopback(settings.host):
-        _warn_without_key(settings.host, listener.getsockname()[1])
-    asyncio.run(_Process(settings, listener).run())
+    if not settings.keys and not _is_loopback(settings.host):
+        _warn(
+            f"listening on {settings.host} without an API key; all who reach port {listener.getsockname()[1]} can use "
+            "the model: set SPLITFUSE_API_KEY"
+        )
+    if settings.api_key_file is not None and is_open_to_others(path := Path(settings.api_key_file)):
+        _warn(f"every user of this machine can read the keys in {path}: chmod o-r {path}")
+    asyncio.run(_Process(settings, listener, signals).run())
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -93,11 +110,12 @@ def uvicorn_config(app: object) -> uvicorn.Config:
 
 
 class _Process:
-    def __init__(self, settings: Settings, listener: socket.socket) -> None:
+    def __init__(self, settings: Settings, listener: socket.socket, signals: StopSignals) -> None:
         self._settings = settings
         self._listener = listener
+        self._signals = signals
         self._stop = asyncio.Event()
-        self._gc_task: asyncio.Task[None] | None = None  # referenced, or it would be collected itself
+        self._tasks: list[asyncio.Task[None]] = []  # referenced, or they would be collected
         app = build_app(settings)
         self._service: Service = app.state.service
         self._service.logs_load_failure = False
@@ -106,14 +124,19 @@ class _Process:
     async def run(self) -> None:
         """Until a signal has come and running requests have ended. Raises EngineDiedError."""
         port = self._listener.getsockname()[1]
-        self._handle_signals(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
         serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
         try:
             await self._server.is_up.wait()
             assert self._service.loading is not None
             await self._service.loading
             engine = self._service.engine
-            self._gc_task = asyncio.create_task(collect_when_idle(lambda: engine.num_unfinished))
+            limit_s = self._settings.drain_timeout + END_S
+            self._signals.on_stop(lambda: loop.call_soon_threadsafe(self._stop.set), limit_s=limit_s)
+            self._tasks = [
+                asyncio.create_task(collect_when_idle(lambda: engine.num_unfinished)),
+                asyncio.create_task(self._watch()),
+            ]
             print(banner(self._settings, engine, port=port), flush=True)
             await self._wait_for_stop()
             await self._drain()
@@ -128,6 +151,7 @@ class _Process:
         try:
             await asyncio.wait([dead, stop], return_when=asyncio.FIRST_COMPLETED)
             if dead.done():
+                self._signals.hold_to_limit()
                 raise EngineDiedError("the engine has died of the error in the log, so the server ends")
         finally:
             dead.cancel()
@@ -138,33 +162,26 @@ class _Process:
         if num := self._service.engine.num_unfinished:
             text = f"finishing {num} requests, at most {self._settings.drain_timeout:g} s; a second signal ends at once"
             print(f"splitfuse: {text}", file=sys.stderr, flush=True)
+        end = time.monotonic() + self._settings.drain_timeout + END_S - _EXIT_S
         await self._service.drain()
+        self._server.config.timeout_graceful_shutdown = max(1, min(LAST_BYTES_S, int(end - time.monotonic())))
 
-    def _handle_signals(self, loop: asyncio.AbstractEventLoop) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            # Not loop.add_signal_handler: Windows has none.
-            signal.signal(number, lambda number, _: loop.call_soon_threadsafe(self._on_signal, number))
-
-    def _on_signal(self, number: int) -> None:
-        if self._stop.is_set():
-            _exit_now(128 + number)
-        self._stop.set()
-        if self._service.state == "loading":
-            _exit_now(0)  # nothing to finish, and a thread that loads weights cannot be stopped
-
-
-def _warn_without_key(host: str, port: int) -> None:
-    print(
-        f"splitfuse: warning: listening on {host} without an API key; all who reach port {port} can use the model: "
-        "set SPLITFUSE_API_KEY",
-        file=sys.stderr,
-    )
+    async def _watch(self) -> None:
+        """Until cancelled: end the process if the engine or this event loop makes no progress."""
+        settings, engine = self._settings, self._service.engine
+        if settings.step_timeout == 0:
+            return
+        watchdog = Watchdog(
+            lambda: engine.has_work,
+            timeout=settings.step_timeout,
+            max_num_batched_tokens=settings.max_num_batched_tokens,
+        )
+        engine.observers.append(watchdog)
+        await watchdog.watch(lambda why: end_hung(HUNG_EXIT, why))
 
 
-def _exit_now(code: int) -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+def _warn(text: str) -> None:
+    print(f"splitfuse: warning: {text}", file=sys.stderr)
 
 
 def _free_port(host: str, port: int) -> int | None:

@@ -218,6 +218,30 @@ async def test_a_broken_loop_is_unhealthy_and_ends_every_request(tiny_folder: st
             await engine.submit([30], GREEDY, Collector())
 
 
+async def test_an_aborted_request_does_not_hide_a_hung_step(tiny_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, may_end = threading.Event(), threading.Event()
+
+    class Hung(Sabotage):
+        def run(self, batch: Batch) -> list[RowOutput]:
+            entered.set()
+            may_end.wait()
+            return self._runner.run(batch)
+
+    async with running_engine(tiny_folder) as engine:
+        Hung(engine, mark=-1)
+        handle = await engine.submit([30], GREEDY, Collector())
+        await asyncio.to_thread(entered.wait)
+        engine.abort(handle.request_id)
+        assert (engine.num_unfinished, engine.has_work) == (0, True)
+        assert engine.is_healthy
+        monkeypatch.setattr("splitfuse.engine.async_engine._STALL_S", 0.0)
+        monkeypatch.setattr("splitfuse.engine.async_engine._FIRST_STALL_S", 0.0)
+        assert not engine.is_healthy
+        may_end.set()
+        await settle(engine)
+        assert not engine.has_work
+
+
 async def test_a_failing_sink_costs_no_other_request(tiny_folder: str) -> None:
     async with running_engine(tiny_folder) as engine:
         await engine.submit([30], GREEDY, lambda delta: 1 / 0)  # type: ignore[arg-type, return-value]

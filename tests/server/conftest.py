@@ -65,11 +65,8 @@ def one_line_here(capfd, caplog):
 
     def run(args, *texts):
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            code = main(args)
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
+        code = main(args)
+        assert {number: signal.getsignal(number) for number in handlers} == handlers
         out, err = capfd.readouterr()
         assert (code, out) == (2, "")
         is_one_line(err, *texts)

@@ -8,6 +8,7 @@ import pytest
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.config.setting import settings_of
 from splitfuse.engine.errors import ConfigError
+from splitfuse.server.http.keys import digest
 from splitfuse.server.settings import Settings
 from splitfuse.server.settings_sources import ALL_FIELDS, add_flags, resolve
 
@@ -75,6 +76,8 @@ def test_the_contracts_flags():
         "--max-body-bytes",
         "--drain-timeout",
         "--metrics-prefix",
+        "--api-key-file",
+        "--step-timeout",
     ]
     parser = argparse.ArgumentParser()
     add_flags(parser, ALL_FIELDS)
@@ -137,12 +140,43 @@ def test_many_keys(write):
     assert resolve({"config": write("api_key: [a, b]")}, {}).api_key == ("a", "b")
 
 
+def test_keys_of_a_file_are_added(tmp_path):
+    path = tmp_path / "keys"
+    path.write_text("# ours\nfirst\n\n  second  \n#third\n")
+    settings = resolve(parse("--api-key", "a", "--api-key-file", str(path)), {})
+    assert settings.keys == ("a", "first", "second")
+    assert resolve({}, {"SPLITFUSE_API_KEY_FILE": str(path)}).keys == ("first", "second")
+    assert "first" not in repr(settings)
+    weights = {"first": 2.0, "team": 3.0}
+    fair = Settings(api_key_file=str(path), scheduling_policy="fair", tenant_weights=weights).engine_config()
+    assert fair.tenant_weights == {digest("first"): 2.0, "team": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "keys: cannot be read \\(No such file"),
+        (b"# none\n \n", "holds no key: write one per line, or leave the flag out"),
+        ("clé-secrète".encode(), "must be visible ASCII characters"),
+    ],
+)
+def test_a_key_file_without_keys_is_refused(content, message, tmp_path):
+    """Else the server would be open to all."""
+    path = tmp_path / "keys"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=message) as info:
+        Settings(api_key_file=str(path))
+    assert "secr" not in str(info.value)
+
+
 @pytest.mark.parametrize(
     ("args", "environ", "file", "message"),
     [
         (["--port", "abc"], {}, "", "--port: 'abc' is not an integer"),
         (["--port", "70000"], {}, "", "port must be an integer of at least 0 and at most 65535, not 70000"),
         (["--drain-timeout", "nan"], {}, "", "drain_timeout"),
+        (["--step-timeout", "-1"], {}, "", "step_timeout must be a number of at least 0"),
         (["--result-ttl", "-1"], {}, "", "result_ttl"),
         (["--max-results", "0"], {}, "", "max_results must be an integer of at least 1, not 0"),
         (["--metrics-prefix", "a-b"], {}, "", "metrics_prefix"),
@@ -203,7 +237,7 @@ def test_reading_settings_imports_neither_torch_nor_fastapi():
     import sys
 
     code = (
-        "import sys; import splitfuse.server.cli, splitfuse.server.settings_sources\n"
+        "import sys; import splitfuse.server.command_line, splitfuse.server.settings_sources\n"
         "heavy = {'torch', 'fastapi', 'pydantic', 'transformers', 'uvicorn', 'yaml', 'jinja2'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

@@ -1,5 +1,6 @@
 """What is recorded is replayed alike, whatever happens in it; what differs is found."""
 
+import errno
 import io
 import json
 import random
@@ -137,6 +138,40 @@ def test_a_random_life_is_replayed_alike(seed: int, write: Write) -> None:
     replayed = replay(write(recording))
     assert replayed.difference is None, replayed.difference
     assert replayed.num_steps == life.num_steps
+
+
+class FullDisk(io.StringIO):
+    """Has room for so many lines."""
+
+    num_left = 20
+
+    def write(self, text: str) -> int:
+        self.num_left -= 1
+        if self.num_left < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(text)
+
+    def close(self) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_ends_the_recording_and_nothing_else(
+    write: Write, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Life(0)
+    whole.run()
+    monkeypatch.setattr(io, "StringIO", FullDisk)
+    life = Life(0)
+    recording = life.run()
+    assert life.num_steps == whole.num_steps
+    (message,) = caplog.messages
+    assert "--record has stopped" in message
+    assert "No space left on device" in message
+    assert len(recording.splitlines()) == 20
+    replayed = replay(write(recording))
+    assert replayed.difference is None
+    assert replayed.num_steps > 0
+    del life  # closes the file
 
 
 @pytest.mark.slow

@@ -32,6 +32,7 @@ COUNTERS = {
     "grammar_cache_hits": {},
     "grammar_refusals": {},
     "request_success": {"finished_reason"},
+    "log_lines_dropped": {},
 }
 HISTOGRAMS = [
     "time_to_first_token_seconds",
@@ -137,7 +138,9 @@ async def test_drain_waits_a_moment_for_pollers(served):
 
 async def test_an_engine_without_progress(served):
     served.engine.is_healthy = False
-    is_refusal(await served.client.get("/health"), "stalled")
+    health = await served.client.get("/health")
+    is_refusal(health, "stalled")
+    assert health.json()["code"] == "stalled"
     is_refusal(await served.client.get("/ready"), "stalled")
 
 

@@ -6,8 +6,9 @@ Always 400, 404 or 413 in the envelope, never 422 or 500, and the victim's token
 import asyncio
 import json
 
+import httpx
 import pytest
-from serving import parse_events
+from serving import ServerProcess, parse_events
 
 BASE = {
     "/generate": {"prompt": "Once upon a time", "max_tokens": 2},
@@ -162,6 +163,17 @@ async def test_bad_input_is_refused_and_hurts_no_other(live, route):
     assert await beside == expected
     stats = (await live.get("/stats")).json()
     assert (stats["num_running"], stats["num_waiting"], stats["num_used_blocks"]) == (0, 0, 0)
+
+
+def test_no_assert_refuses_input():
+    """`python -O` leaves asserts out; the same bodies are refused, and the server goes on."""
+    optimized = ServerProcess("--max-model-len", "512", env={"PYTHONOPTIMIZE": "1"})
+    with optimized as server, httpx.Client(base_url=server.url, timeout=60) as client:
+        for route in BASE:
+            for body in list(bodies(route))[::7]:
+                check(body, client.post(route, content=body))
+        answer = client.post("/generate", json={**VICTIM, "max_tokens": 5})
+        assert parse_events(answer.text)[-1]["event"] == "done"
 
 
 @pytest.mark.parametrize("route", BASE)

@@ -1,0 +1,43 @@
+"""How the process ends when its threads cannot be waited for: Python's own exit joins them, hung or not."""
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import NoReturn
+
+from ..queued_output import wait_written
+
+HUNG_EXIT = 3  # no progress: a supervisor should start the process again
+
+
+def end_now(code: int) -> NoReturn:
+    """End at once; only what is queued for standard output and standard error is waited for, shortly."""
+    try:
+        wait_written()
+    finally:
+        os._exit(code)
+
+
+def end_hung(code: int, why: str) -> NoReturn:
+    """Write why, and where every thread is, to standard error, and end."""
+    try:
+        print(f"splitfuse: error: {why}; every thread's stack follows\n{_stacks()}", file=sys.stderr)
+    finally:
+        end_now(code)
+
+
+def _stacks() -> str:
+    """As faulthandler writes them. It holds the interpreter while it does, for ever if standard error is not read."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    return "\n".join(
+        f"Thread {names.get(ident, ident)} (most recent call first):\n" + "\n".join(_calls(frame))
+        for ident, frame in sys._current_frames().items()
+    )
+
+
+def _calls(frame: FrameType | None) -> Iterator[str]:
+    while frame is not None:
+        yield f'  File "{frame.f_code.co_filename}", line {frame.f_lineno} in {frame.f_code.co_name}'
+        frame = frame.f_back

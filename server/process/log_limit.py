@@ -1,0 +1,56 @@
+"""LogLimit: a message that anybody can cause, as often as they like, is logged once a minute, and counted."""
+
+import logging
+import time
+from collections.abc import Callable
+
+LOG_INTERVAL_S = 60.0
+# What requests can cause before a key is asked for: logger, how the message begins, what stands in the log instead.
+_LIMITED = (
+    ("uvicorn.error", "Invalid HTTP request received.", "what a client sent is no HTTP request"),
+    ("uvicorn.error", "Unsupported upgrade request.", "a client asked for WebSocket or HTTP/2; this is HTTP/1.1"),
+    ("uvicorn.error", "No supported WebSocket library detected.", ""),
+    ("asyncio", "socket.send() raised exception.", "an answer was written to a client that had disconnected"),
+)
+
+
+class LogLimit(logging.Filter):
+    """Passes one message that begins so per LOG_INTERVAL_S, reworded, with the number of those left out before it.
+
+    Other messages are unchanged. With an empty rewording it passes none.
+    """
+
+    def __init__(self, beginning: str, rewording: str, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self.beginning = beginning
+        self._rewording = rewording
+        self._clock = clock
+        self._silent_until = float("-inf")
+        self._num_left_out = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is logged; rewrites it if so."""
+        if not record.getMessage().startswith(self.beginning):
+            return True
+        now = self._clock()
+        if now < self._silent_until or not self._rewording:
+            self._num_left_out += 1
+            return False
+        more = f" (and {self._num_left_out} more since the last such line)" if self._num_left_out else ""
+        record.msg = self._rewording + more
+        record.args, record.exc_info, record.exc_text = (), None, None
+        self._silent_until, self._num_left_out = now + LOG_INTERVAL_S, 0
+        return True
+
+
+def limit_log(logger_name: str, limit: LogLimit) -> None:
+    """Add a limit to a logger. A second one for the same message changes nothing."""
+    logger = logging.getLogger(logger_name)
+    if all(getattr(each, "beginning", None) != limit.beginning for each in logger.filters):
+        logger.addFilter(limit)
+
+
+def limit_request_log() -> None:
+    """Limit what requests can cause before a key is asked for."""
+    for logger_name, beginning, rewording in _LIMITED:
+        limit_log(logger_name, LogLimit(beginning, rewording))

@@ -1,0 +1,100 @@
+"""StopSignals: SIGINT, SIGTERM and SIGHUP stop the server, whatever its threads are busy with.
+
+Python runs signal handlers in the main thread, so an event loop that is blocked would ignore them. Here the
+interpreter's C handler writes the signal's number into a socket, and a thread of its own reads it there.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+from .exit import end_hung, end_now
+
+_DIED = 0  # no signal's number
+
+
+class StopSignals:
+    """A context. The first signal stops the server, a second one ends it at once.
+
+    Before `on_stop` there is nothing to finish: the first one ends it with 0.
+    """
+
+    def __init__(self) -> None:
+        self._stop: Callable[[], object] | None = None
+        self._limit_s = 0.0
+        self._is_stopping = False
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
+        self._handlers: dict[int, object] = {}
+        self._wakeup_fd = -1
+
+    def __enter__(self) -> "StopSignals":
+        self._handlers = {number: signal.signal(number, self._on_signal) for number in _numbers()}
+        if os.name != "nt":
+            self._wakeup_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        threading.Thread(target=self._watch, name="splitfuse-signals", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_stopping:
+            return  # until the process has ended: the rest of it may hang too
+        if os.name != "nt":
+            signal.set_wakeup_fd(self._wakeup_fd)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+        self._writer.close()
+
+    def on_stop(self, stop: Callable[[], object], *, limit_s: float) -> None:
+        """Have the first signal call `stop`, in another thread.
+
+        A process that is still there `limit_s` seconds later ends with the signal's exit code, not 0.
+        """
+        self._limit_s = limit_s
+        self._stop = stop
+
+    def hold_to_limit(self) -> None:
+        """The process is ending for another reason; it has as long as after a signal."""
+        self._writer.send(bytes([_DIED]))
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if os.name == "nt":  # asyncio takes the wakeup fd there
+            self._writer.send(bytes([number]))
+
+    def _watch(self) -> None:
+        first = self._next()
+        if first is None:
+            self._reader.close()
+            return
+        self._is_stopping = True
+        if self._stop is None:
+            end_now(0)  # a thread that loads weights cannot be stopped
+        with contextlib.suppress(RuntimeError):  # its event loop has just been closed
+            self._stop()
+        self._reader.settimeout(self._limit_s)
+        try:
+            second = self._next()
+        except TimeoutError:
+            end_hung(_exit_code(first), f"the process has not ended within {self._limit_s:g} s")
+        end_now(_exit_code(second or first))
+
+    def _next(self) -> int | None:
+        """The next number of ours; None when the context has been left. Raises TimeoutError."""
+        while received := self._reader.recv(1):
+            if received[0] in (_DIED, *self._handlers):
+                return received[0]
+        return None
+
+
+def _numbers() -> list[signal.Signals]:
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup has it ignored
+        numbers.append(signal.SIGHUP)
+    return numbers
+
+
+def _exit_code(number: int) -> int:
+    return 1 if number == _DIED else 128 + number

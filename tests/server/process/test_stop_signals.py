@@ -1,0 +1,98 @@
+"""Signals in processes that run little else: what ends them, when, and with which exit code."""
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs POSIX signals and mutexes that begin as zeros")
+
+# The main thread is for ever in a call that signals do not interrupt: it locks a mutex twice.
+BLOCKED = """
+import ctypes
+from splitfuse.server.process.stop_signals import StopSignals
+from splitfuse.server.queued_output import queued_output
+
+def wait_for_ever():
+    mutex = ctypes.create_string_buffer(256)
+    for _ in range(2):
+        ctypes.CDLL(None).pthread_mutex_lock(mutex)
+
+with queued_output(), StopSignals() as signals:
+"""
+SERVING = """
+    signals.on_stop(lambda: print("stopping", flush=True), limit_s={limit_s})
+"""
+REST = """
+    print("ready", flush=True)
+    wait_for_ever()
+"""
+
+
+@contextlib.contextmanager
+def running(program, *, wrapper=()):
+    """The process, once it has printed "ready"."""
+    process = subprocess.Popen(
+        [*wrapper, sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_before_there_is_something_to_finish_ends_with_0(number):
+    with running(BLOCKED + REST) as process:
+        process.send_signal(number)
+        assert process.wait(10) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_second_signal_ends_at_once(number):
+    with running(BLOCKED + SERVING.format(limit_s=60) + REST) as process:
+        process.send_signal(number)
+        assert process.stdout.readline() == "stopping\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 128 + signal.SIGTERM
+
+
+def test_what_hangs_ends_at_the_limit_and_its_stack_is_shown():
+    with running(BLOCKED + SERVING.format(limit_s=0.3) + REST) as process:
+        start = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        _, stderr = process.communicate(timeout=10)
+        assert process.returncode == 128 + signal.SIGTERM
+        assert time.monotonic() - start >= 0.3
+    assert stderr.startswith("splitfuse: error: the process has not ended within 0.3 s")
+    assert "in wait_for_ever" in stderr
+
+
+def test_another_end_is_held_to_the_limit_too():
+    ending = REST.replace("wait_for_ever", "signals.hold_to_limit()\n    wait_for_ever")
+    with running(BLOCKED + SERVING.format(limit_s=0.1) + ending) as process:
+        assert process.wait(10) == 1
+
+
+def test_nohup_keeps_sighup_ignored():
+    with running(BLOCKED + SERVING.format(limit_s=60) + REST, wrapper=("nohup",)) as process:
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "stopping\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.2)
+
+
+def test_handlers_are_restored_when_nothing_came():
+    from splitfuse.server.process.stop_signals import StopSignals
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    with StopSignals():
+        assert signal.getsignal(signal.SIGTERM) != before[signal.SIGTERM]
+    assert {number: signal.getsignal(number) for number in before} == before
+    assert signal.set_wakeup_fd(-1) == -1
