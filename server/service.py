@@ -16,6 +16,7 @@ from ..engine.errors import ConfigError, InvalidRequestError, ModelNotFoundError
 from ..engine.sampling_params import SamplingParams
 from .http.auth import KeyRing
 from .http.errors import NotReadyError
+from .http.json_writer import JsonWriter
 from .jobs.job import Job, Signal
 from .jobs.result_store import ResultStore
 from .metrics import Metrics
@@ -47,6 +48,7 @@ class Service:
         self.results = ResultStore(
             ttl=settings.result_ttl, max_results=settings.max_results, max_bytes=settings.max_result_bytes
         )
+        self.json = JsonWriter(max_shared_bytes=settings.max_result_bytes // 4)
         speculation = settings.speculation
         self.metrics = Metrics(
             prefix=settings.metrics_prefix,

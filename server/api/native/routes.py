@@ -9,7 +9,8 @@ from starlette.responses import Response
 from ....engine.errors import InvalidRequestError
 from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
-from ...http.json_response import JsonResponse, SlicedResponse, dump_slices
+from ...http.json_response import JsonResponse
+from ...http.json_writer import SlicedResponse
 from ...jobs.job import Job
 from ...jobs.result_store import seq_id_of
 from ...service import Service, service_of
@@ -17,7 +18,7 @@ from ..openapi import GENERATION, LOOKUP, events, operation, parameter
 from ..request_model import read_request
 from ..streaming import event_id, stream
 from .request import GenerateRequest
-from .response import result_object
+from .response import finished_result, result_object
 from .stream import NativeStreamWriter
 
 router = APIRouter(tags=["native"])
@@ -76,7 +77,10 @@ async def result(request: Request) -> Response:
         await unless_disconnected(request.receive, job.wait(wait_s))
     if job.finished:
         job.was_read.set()
-    return SlicedResponse(await dump_slices(result_object(job)))
+    json = service_of(request).json
+    if job.finished and json.may_share:
+        return SlicedResponse.of(await finished_result(job, json))
+    return SlicedResponse(json.slices(result_object(job)))
 
 
 @router.get(
@@ -87,7 +91,8 @@ async def result_stream(request: Request) -> Response:
     """The events from the beginning, or after Last-Event-ID or `?starting_after=N`. A disconnect cancels nothing."""
     after = _starting_after(request)
     job = _job(request)
-    return stream([job], NativeStreamWriter(job, first_id=after + 1), first_id=after + 1)
+    writer = NativeStreamWriter(job, service_of(request).json, first_id=after + 1)
+    return stream([job], writer, first_id=after + 1)
 
 
 @router.delete(
@@ -117,7 +122,7 @@ def _accepted(job: Job) -> Response:
 def _stream_of_submitted(service: Service, job: Job) -> Response:
     return stream(
         [job],
-        NativeStreamWriter(job),
+        NativeStreamWriter(job, service.json),
         on_disconnect=lambda: service.abort(job),
         headers={"X-Seq-Id": job.seq_id, "Location": f"/result/{job.seq_id}"},
     )
