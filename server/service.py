@@ -18,6 +18,7 @@ from .http.auth import KeyRing
 from .http.errors import NotReadyError
 from .http.json_writer import JsonWriter
 from .jobs.job import Job, Signal
+from .jobs.result_size import bounded
 from .jobs.result_store import ResultStore
 from .metrics import Metrics
 from .settings import Settings
@@ -180,6 +181,7 @@ class Service:
         """
         if self.state != "ready":
             raise self.not_ready()
+        params = bounded(params, max_bytes=self.settings.max_result_bytes)
         handle = await self.engine.submit(prompt, params, job.sink, request_id=job.seq_id, tenant=job.owner or user)
         job.accept(handle)
 
