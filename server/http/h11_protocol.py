@@ -1,18 +1,19 @@
-"""uvicorn's HTTP/1.1 connection with what it lacks: deadlines for slow heads and stalled readers, and our envelope."""
+"""uvicorn's HTTP/1.1 connection with what it lacks: deadlines, limits, and our envelope."""
 
 import asyncio
+import http
 from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from .bounded_h11 import BoundedH11
 from .errors import Problem
 from .json_response import dumps
 
 HEAD_DEADLINE_S = 10.0
 STALL_S = 60.0  # a reader that takes nothing for so long, with the socket's buffers full, counts as disconnected
-MAX_HEAD_BYTES = 32 * 1024
-_SLICE_BYTES = 16 * 1024
+_SLICE_BYTES = 16 * 1024  # parsed at once: most of a head that is far too long is never looked at
 # Longer than the clients' own, so that the clients close idle connections and no request meets a closing one.
 KEEP_ALIVE_S = 75
 # Where a request's scope holds Connection.write_chunk, if its answer's body can be written so.
@@ -30,6 +31,7 @@ class Connection(H11Protocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.conn: BoundedH11 = BoundedH11()
         self.access_log = False
         self._is_lost = False
         self._has_room = asyncio.Event()
@@ -41,7 +43,7 @@ class Connection(H11Protocol):
         self._set_deadline(True)
 
     def data_received(self, data: bytes) -> None:
-        """Parse in slices: h11 bounds only a head that it sees incomplete, and a read can bring a large one whole."""
+        """Parse in slices: h11 looks at all that it has, and a read can bring 256 KiB."""
         for start in range(0, len(data), _SLICE_BYTES):
             if not self.transport.is_closing():
                 super().data_received(data[start : start + _SLICE_BYTES])
@@ -91,16 +93,8 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP request."""
-        body = dumps(Problem(400, msg).envelope()).encode("ascii")
-        headers = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
-        events: list[Any] = [
-            h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
-            h11.Data(data=body),
-            h11.EndOfMessage(),
-        ]
-        for event in events:
-            self.transport.write(self.conn.send(event) or b"")
+        """Answer what is no HTTP request that we take."""
+        self.transport.write(_last_answer(Problem(400, self.conn.fault or msg)))
         self.transport.close()
 
     def _open_scope(self) -> dict[str, Any]:
@@ -127,3 +121,12 @@ class Connection(H11Protocol):
         self._head_deadline = None
         if not self.transport.is_closing():
             self.transport.close()
+
+
+def _last_answer(problem: Problem) -> bytes:
+    """An answer written past h11, after which the connection is closed."""
+    body = dumps(problem.envelope()).encode("ascii")
+    headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), "Connection": "close"}
+    lines = [f"HTTP/1.1 {problem.status} {http.HTTPStatus(problem.status).phrase}"]
+    lines += [f"{name}: {value}" for name, value in (headers | dict(problem.headers)).items()]
+    return "\r\n".join([*lines, "", ""]).encode("ascii") + body

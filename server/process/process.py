@@ -17,7 +17,7 @@ import uvicorn
 from ...engine.errors import ConfigError
 from ..app import build_app
 from ..http.errors import EngineDiedError
-from ..http.h11_protocol import KEEP_ALIVE_S, MAX_HEAD_BYTES, Connection
+from ..http.h11_protocol import KEEP_ALIVE_S, Connection
 from ..service import Service
 from ..settings import Settings
 from .banner import banner
@@ -86,7 +86,6 @@ def uvicorn_config(app: object) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=LAST_BYTES_S,
     )

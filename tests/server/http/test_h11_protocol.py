@@ -37,7 +37,9 @@ async def test_no_http(served, head):
 @pytest.mark.parametrize("num_bytes", [64 * 1024, 2**20])
 async def test_head_too_large(served, num_bytes):
     try:
-        raw = await exchange(served, b"GET /version HTTP/1.1\r\nHost: x\r\nX-Big: " + b"a" * num_bytes + b"\r\n\r\n")
+        raw = await exchange(
+            served, b"GET /version HTTP/1.1\r\nHost: x\r\nX-Big: " + b"a" * num_bytes + b"\r\n\r\n"
+        )
     except ConnectionError:
         return  # closed before we had sent it all
     assert raw == b"" or error_of(raw)[0] == 400
@@ -154,7 +156,9 @@ async def test_streams_are_chunked_in_1_1_and_bare_in_1_0(served):
     raws = []
     for version in (b"1.0", b"1.1"):
         head = (
-            b"POST /v1/completions HTTP/" + version + b"\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+            b"POST /v1/completions HTTP/"
+            + version
+            + b"\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
         )
         raws.append(await exchange(served, head % len(body) + body))
     (bare_head, _, bare), (head, _, chunked) = (raw.partition(b"\r\n\r\n") for raw in raws)
@@ -198,3 +202,19 @@ async def test_a_stream_is_the_same_without_the_short_way(served, monkeypatch):
         monkeypatch.setattr(Connection, "_open_scope", lambda self: {})
     assert texts[0] == texts[1]
     assert [data.count(b"event: token") for data in written] == [3, 0]
+
+
+@pytest.mark.parametrize(
+    ("lines", "fault"),
+    [
+        (b"X-Big: " + b"a" * 40 * 1024, "longer than 32768 bytes"),
+        (b"a: b\r\n" * 6_000 + b"a: b", "longer than 32768 bytes"),
+        (b"a:\r\n" * 6_000 + b"a:", "6002 headers; at most 100"),
+    ],
+)
+async def test_a_refused_head_is_told_why(served, lines, fault):
+    raw = await exchange(served, b"GET /version HTTP/1.1\r\nHost: x\r\n" + lines + b"\r\n\r\n")
+    status, error = error_of(raw)
+    assert status == 400
+    assert fault in error["message"]
+    assert error_of(await exchange(served, b"HEAD /version HTTP/3.1\r\nHost: x\r\n\r\n"))[0] == 400
