@@ -15,6 +15,7 @@ from starlette.requests import HTTPConnection
 from ..engine.errors import ConfigError, InvalidRequestError, ModelNotFoundError
 from ..engine.sampling_params import SamplingParams
 from .http.auth import KeyRing
+from .http.connection_limit import ConnectionLimit
 from .http.errors import NotReadyError
 from .http.json_writer import JsonWriter
 from .jobs.job import Job, Signal
@@ -46,6 +47,7 @@ class Service:
     def __init__(self, settings: Settings, engine: "AsyncEngine | None" = None) -> None:
         self.settings = settings
         self.keys = KeyRing(settings.api_key)
+        self.connection_limit = ConnectionLimit(settings.max_connections)
         self.results = ResultStore(
             ttl=settings.result_ttl, max_results=settings.max_results, max_bytes=settings.max_result_bytes
         )
@@ -54,7 +56,7 @@ class Service:
         self.metrics = Metrics(
             prefix=settings.metrics_prefix,
             model_name=settings.model_name,
-            stats=self.engine_stats,
+            stats=lambda: {"connections_refused": self.connection_limit.num_refused} | self.engine_stats(),
             num_speculative_tokens=speculation.num_speculative_tokens if speculation else 0,
         )
         self.start_time = time.time()

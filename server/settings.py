@@ -30,6 +30,13 @@ class Settings(EngineConfig):
     max_body_bytes: int = setting(2**20, at_least=1, help="longest request body; takes KiB, MiB, GiB")
     drain_timeout: float = setting(30.0, at_least=0, help="seconds that running requests get to finish after SIGTERM")
     stream_interval: int = setting(1, at_least=1, help="tokens per stream event after the first")
+    allowed_hosts: tuple[str, ...] = setting(
+        (), help="names of a server without keys beside localhost and its addresses; with commas; * = any"
+    )
+    allowed_origins: tuple[str, ...] = setting(
+        (), help="origins whose web pages may use the server, as https://app.example.com; with commas; * = any"
+    )
+    max_connections: int = setting(4096, at_least=1, help="most open connections; one address gets half of them")
     tool_call_parser: str = setting(
         "auto", choices=("auto", "none", *STYLES), help="how tool calls look; auto: as in the chat template"
     )

@@ -8,11 +8,13 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .bounded_h11 import BoundedH11
-from .errors import Problem
+from .connection_limit import ConnectionLimit
+from .errors import RETRY_AFTER_S, Problem
 from .json_response import dumps
 
 HEAD_DEADLINE_S = 10.0
 STALL_S = 60.0  # a reader that takes nothing for so long, with the socket's buffers full, counts as disconnected
+REFUSED_S = 1.0  # in which a refused client can read why
 _SLICE_BYTES = 16 * 1024  # parsed at once: most of a head that is far too long is never looked at
 # Longer than the clients' own, so that the clients close idle connections and no request meets a closing one.
 KEEP_ALIVE_S = 75
@@ -29,21 +31,36 @@ class Connection(H11Protocol):
     _head_deadline: asyncio.TimerHandle | None = None
     _stall_deadline: asyncio.TimerHandle | None = None
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, limit: ConnectionLimit | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.conn: BoundedH11 = BoundedH11()
         self.access_log = False
+        self._limit = limit
+        self._address: str | None = None  # under which it is counted
+        self._refusal: str | None = None  # why it is one too many; empty once that is said
         self._is_lost = False
         self._has_room = asyncio.Event()
         self._has_room.set()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the clock for the first head."""
+        """Start the clock for the first head, or for the end of a connection too many."""
+        address = str((transport.get_extra_info("peername") or ("",))[0])
+        self._refusal = self._limit.refusal(address) if self._limit is not None else None
+        if self._refusal is not None:
+            self.transport = transport
+            self._head_deadline = self.loop.call_later(REFUSED_S, self._give_up)
+            return
+        if self._limit is not None:
+            self._limit.add(address)
+            self._address = address
         super().connection_made(transport)
         self._set_deadline(True)
 
     def data_received(self, data: bytes) -> None:
         """Parse in slices: h11 looks at all that it has, and a read can bring 256 KiB."""
+        if self._refusal is not None:
+            self._say_refusal()
+            return
         for start in range(0, len(data), _SLICE_BYTES):
             if not self.transport.is_closing():
                 super().data_received(data[start : start + _SLICE_BYTES])
@@ -90,12 +107,24 @@ class Connection(H11Protocol):
         self._open_scope().pop(WRITE_CHUNK, None)  # it leads back here, and would be left to the collector
         self._set_deadline(False)
         self._stop_stall_clock()
+        if self._limit is not None and self._address is not None:
+            self._limit.remove(self._address)
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP request that we take."""
         self.transport.write(_last_answer(Problem(400, self.conn.fault or msg)))
         self.transport.close()
+
+    def _say_refusal(self) -> None:
+        """Answer a connection too many, and drop what still comes: closing at once could reset the answer away."""
+        if self._refusal:
+            headers = {"Retry-After": str(RETRY_AFTER_S)}
+            code = "too_many_connections"
+            problem = Problem(503, self._refusal, "service_unavailable", code=code, headers=headers)
+            self._refusal = ""
+            self.transport.write(_last_answer(problem))
+            self.transport.write_eof()
 
     def _open_scope(self) -> dict[str, Any]:
         """The last request's scope. Empty before the first one, and if uvicorn should come to keep it elsewhere."""
@@ -119,6 +148,7 @@ class Connection(H11Protocol):
 
     def _give_up(self) -> None:
         self._head_deadline = None
+        self._say_refusal()
         if not self.transport.is_closing():
             self.transport.close()
 

@@ -5,6 +5,7 @@ uvicorn would shut down at once on SIGTERM; here the engine is drained first, so
 
 import asyncio
 import contextlib
+import functools
 import ipaddress
 import os
 import signal
@@ -13,6 +14,7 @@ import sys
 from collections.abc import Iterator
 
 import uvicorn
+from fastapi import FastAPI
 
 from ...engine.errors import ConfigError
 from ..app import build_app
@@ -75,11 +77,11 @@ class _Server(uvicorn.Server):
         self.is_up.set()
 
 
-def uvicorn_config(app: object) -> uvicorn.Config:
+def uvicorn_config(app: FastAPI) -> uvicorn.Config:
     """How uvicorn runs our app: HTTP/1.1 with bounded heads, no access log (paths hold result ids), no banner."""
     return uvicorn.Config(
-        app,  # type: ignore[arg-type]
-        http=Connection,
+        app,
+        http=functools.partial(Connection, limit=app.state.service.connection_limit),  # type: ignore[arg-type]
         ws="none",
         lifespan="on",
         log_config=None,

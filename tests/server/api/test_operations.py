@@ -31,6 +31,7 @@ COUNTERS = {
     "grammar_cache_queries": {},
     "grammar_cache_hits": {},
     "grammar_refusals": {},
+    "connections_refused": {},
     "request_success": {"finished_reason"},
 }
 HISTOGRAMS = [

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 
 import httpx
 import pytest
@@ -218,3 +219,36 @@ async def test_a_refused_head_is_told_why(served, lines, fault):
     assert status == 400
     assert fault in error["message"]
     assert error_of(await exchange(served, b"HEAD /version HTTP/3.1\r\nHost: x\r\n\r\n"))[0] == 400
+
+
+FEW = [Settings(max_connections=3)]
+LAST = b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+
+
+@pytest.mark.parametrize("settings", FEW)
+async def test_a_connection_too_many_is_refused(served):
+    await served.client.get("/version")  # the first one, which stays
+    held = [await asyncio.open_connection("127.0.0.1", httpx.URL(served.url).port) for _ in range(2)]
+    body = b'{"prompt": "x"}'
+    head = b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    raw = await exchange(served, head, body)
+    status, error = error_of(raw)
+    assert (status, error["code"]) == (503, "too_many_connections")
+    assert "--max-connections" in error["message"]
+    assert b"connection: close" in raw.lower()
+    assert b"retry-after: 2" in raw.lower()
+    assert "splitfuse:connections_refused_total" in (text := (await served.client.get("/metrics")).text)
+    assert float(re.search(r"connections_refused_total\{.*\} (.*)", text)[1]) == 1
+    held[0][1].write(LAST)
+    assert (await held[0][0].read()).startswith(b"HTTP/1.1 200")  # and the server has closed it
+    held[0][1].close()
+    assert (await exchange(served, head + body + LAST)).startswith(b"HTTP/1.1 202")
+    served.service.connection_limit.check()
+    held[1][1].close()
+
+
+@pytest.mark.parametrize("settings", [Settings(max_connections=1)])
+async def test_a_silent_connection_too_many_is_told_soon(served, monkeypatch):
+    monkeypatch.setattr("splitfuse.server.http.h11_protocol.REFUSED_S", 0.05)
+    await served.client.get("/version")
+    assert error_of(await exchange(served))[0] == 503
