@@ -1,4 +1,4 @@
-"""uvicorn's HTTP/1.1 connection with what it lacks: deadlines, limits, and our envelope."""
+"""uvicorn's HTTP/1.1 connection with what it lacks: deadlines, limits, half-closed clients, and our envelope."""
 
 import asyncio
 import http
@@ -15,11 +15,14 @@ from .json_response import dumps
 HEAD_DEADLINE_S = 10.0
 STALL_S = 60.0  # a reader that takes nothing for so long, with the socket's buffers full, counts as disconnected
 REFUSED_S = 1.0  # in which a refused client can read why
+PROBE_S = 0.1  # from the end of what a client sends to the first probe of whether it is still there
 _SLICE_BYTES = 16 * 1024  # parsed at once: most of a head that is far too long is never looked at
 # Longer than the clients' own, so that the clients close idle connections and no request meets a closing one.
 KEEP_ALIVE_S = 75
 # Where a request's scope holds Connection.write_chunk, if its answer's body can be written so.
 WRITE_CHUNK = "splitfuse.write_chunk"
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_COMMENT = b"3\r\n:\n\n\r\n"  # of an event stream, as a chunk
 
 
 class Connection(H11Protocol):
@@ -30,6 +33,7 @@ class Connection(H11Protocol):
 
     _head_deadline: asyncio.TimerHandle | None = None
     _stall_deadline: asyncio.TimerHandle | None = None
+    _next_probe: asyncio.TimerHandle | None = None
 
     def __init__(self, *args: Any, limit: ConnectionLimit | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -39,6 +43,7 @@ class Connection(H11Protocol):
         self._address: str | None = None  # under which it is counted
         self._refusal: str | None = None  # why it is one too many; empty once that is said
         self._is_lost = False
+        self._is_between_events = False
         self._has_room = asyncio.Event()
         self._has_room.set()
 
@@ -66,6 +71,14 @@ class Connection(H11Protocol):
                 super().data_received(data[start : start + _SLICE_BYTES])
         self._watch_head()
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Answer a client that has sent its request and ended its side; or it is gone, which only writing can tell."""
+        cycle = self.cycle
+        is_waiting = cycle is not None and not cycle.more_body and not cycle.response_complete
+        if is_waiting and self._next_probe is None:
+            self._next_probe = self.loop.call_later(PROBE_S, self._probe, PROBE_S)
+        return is_waiting
+
     def handle_events(self) -> None:
         """Let the application write the body of a new request's answer without detours, where it goes out in chunks."""
         super().handle_events()
@@ -76,16 +89,20 @@ class Connection(H11Protocol):
     async def write_chunk(self, data: bytes) -> None:
         """Write a slice of a body of unknown length that has begun; nothing after a disconnect.
 
-        Waits while the reader has fallen behind. Writes what h11 would, past the wrappers of ASGI's `send` and h11's
-        state machine, which take as long as all else that a token costs.
+        A slice is some whole events or a part of one. Waits while the reader has fallen behind. Writes what h11 would,
+        past the wrappers of ASGI's `send` and h11's state machine, which take as long as all else that a token costs.
         """
         await self._has_room.wait()
+        self._is_between_events = not data or data.endswith(b"\n\n")
         if data and not self._is_lost:  # an empty chunk would be the last one
             self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def on_response_complete(self) -> None:
-        """A pipelined head may be on its way already."""
+        """A pipelined head may be on its way already. A client that has ended its side sends no other request."""
+        self._is_between_events = False
         super().on_response_complete()
+        if self._next_probe is not None and self.cycle.response_complete:
+            self.transport.close()
         self._watch_head()
 
     def pause_writing(self) -> None:
@@ -107,6 +124,8 @@ class Connection(H11Protocol):
         self._open_scope().pop(WRITE_CHUNK, None)  # it leads back here, and would be left to the collector
         self._set_deadline(False)
         self._stop_stall_clock()
+        if self._next_probe is not None:
+            self._next_probe.cancel()
         if self._limit is not None and self._address is not None:
             self._limit.remove(self._address)
         super().connection_lost(exc)
@@ -125,6 +144,17 @@ class Connection(H11Protocol):
             self._refusal = ""
             self.transport.write(_last_answer(problem))
             self.transport.write_eof()
+
+    def _probe(self, delay_s: float) -> None:
+        """Write what means nothing. If the client is gone its system refuses that, and the next write fails."""
+        if self._is_between_events:
+            self.transport.write(_COMMENT)
+        elif not self.cycle.response_started:
+            if self.scope["http_version"] == "1.0":  # knows nothing that means nothing
+                self.transport.close()
+                return
+            self.transport.write(_CONTINUE)
+        self._next_probe = self.loop.call_later(2 * delay_s, self._probe, 2 * delay_s)
 
     def _open_scope(self) -> dict[str, Any]:
         """The last request's scope. Empty before the first one, and if uvicorn should come to keep it elsewhere."""

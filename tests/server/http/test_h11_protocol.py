@@ -252,3 +252,57 @@ async def test_a_silent_connection_too_many_is_told_soon(served, monkeypatch):
     monkeypatch.setattr("splitfuse.server.http.h11_protocol.REFUSED_S", 0.05)
     await served.client.get("/version")
     assert error_of(await exchange(served))[0] == 503
+
+
+async def half_closed(served, *requests, until=None):
+    """What a client gets that sends no more than these, as `nc -N` does; `until` is awaited once a probe has come."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(served.url).port)
+    writer.write(b"".join(requests))
+    writer.write_eof()
+    raw = b""
+    if until is not None:
+        raw = await asyncio.wait_for(reader.readuntil(until), 10)
+        await served.engine.allow()
+    raw += await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    return raw
+
+
+def request_of(path, version=b"1.1", **fields):
+    body = json.dumps({"prompt": "hello", "max_tokens": 3, **fields}).encode()
+    line = b"POST %b HTTP/%b\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+    return line % (path.encode(), version, len(body)) + body
+
+
+async def test_a_half_closed_client_gets_its_whole_answer(served):
+    for version in (b"1.0", b"1.1"):
+        assert b'"status":"queued"' in await half_closed(served, request_of("/generate", version))
+        stream = await half_closed(served, request_of("/v1/completions", version, stream=True))
+        assert b"data: [DONE]\n\n" in stream
+    version = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
+    assert (await half_closed(served, version, version, version)).count(b"200 OK") == 3
+    assert await half_closed(served, version[:20]) == b""
+
+
+async def test_a_half_closed_client_can_wait_long_for_its_answer(served):
+    """Something without meaning finds out whether it is still there, until its answer begins or between events."""
+    served.engine.hold()
+    raw = await half_closed(served, request_of("/v1/completions"), until=b"HTTP/1.1 100 Continue\r\n\r\n")
+    answer = raw[raw.index(b"HTTP/1.1 200") :].partition(b"\r\n\r\n")[2]
+    assert json.loads(answer)["usage"]["completion_tokens"] == 3
+    served.engine.hold()
+    raw = await half_closed(served, request_of("/generate", stream=True), until=b"\r\n3\r\n:\n\n\r\n")
+    assert raw.count(b"event: token") == 3
+    assert raw.endswith(b"\n\n\r\n0\r\n\r\n")
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+@pytest.mark.parametrize("fields", [{}, {"stream": True}], ids=str)
+async def test_a_client_that_is_gone_is_not_taken_for_a_half_closed_one(served, version, fields):
+    served.engine.hold()
+    _, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(served.url).port)
+    writer.write(request_of("/v1/completions", version, max_tokens=400, **fields))
+    await asyncio.wait_for(served.engine.submitted.wait(), 10)
+    writer.close()
+    await served.engine.allow(3)  # written into the void
+    await asyncio.wait_for(served.engine.abort_seen.wait(), 10)
