@@ -213,6 +213,19 @@ async def test_allow_names_all_methods_of_a_path(served):
         assert (response.status_code, response.headers["allow"]) == (405, allow)
 
 
+async def test_allow_is_right_on_every_path(served):
+    paths = (await served.client.get("/openapi.json")).json()["paths"]
+    taken = {path: {method.upper() for method in methods} for path, methods in paths.items()}
+    for path in ("/health", "/ready", "/version"):
+        taken[path] |= {"HEAD"}
+    taken |= {"/docs": {"GET"}, "/openapi.json": {"GET", "HEAD"}}
+    for path, methods in taken.items():
+        for method in {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"} - methods:
+            response = await served.client.request(method, re.sub("{.*?}", "x", path))
+            assert response.status_code == 405, (method, path)
+            assert response.headers["allow"] == ", ".join(sorted(methods)), (method, path)
+
+
 async def test_version(served):
     assert set((await served.client.get("/version")).json()) == {"version"}
 
