@@ -20,8 +20,8 @@ from .api.openai import routes as openai
 from .api.openapi import openapi_of
 from .api.responses import routes as responses
 from .http.auth import RequireKey
-from .http.errors import ResultNotFoundError, UnexpectedErrors, describe
-from .http.request_id import EchoRequestId
+from .http.errors import ResultNotFoundError, describe
+from .http.every_answer import EveryAnswer
 from .service import Service
 from .settings import Settings
 from .version import package_version
@@ -43,12 +43,8 @@ def build_app(settings: Settings, engine: "AsyncEngine | None" = None) -> FastAP
         redirect_slashes=False,
         docs_url=None,
         redoc_url=None,
-        # The order of the way in: every answer has an id, every failure an envelope, and then the key is asked for.
-        middleware=[
-            Middleware(EchoRequestId),
-            Middleware(UnexpectedErrors),
-            Middleware(RequireKey, keys=service.keys),
-        ],
+        # Every answer has an id and every failure an envelope, and then the key is asked for.
+        middleware=[Middleware(EveryAnswer), Middleware(RequireKey, keys=service.keys)],
     )
     app.state.service = service
     app.openapi = lambda: openapi_of(app)  # type: ignore[method-assign]  # FastAPI's own way to say it
