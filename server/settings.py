@@ -14,6 +14,12 @@ from ..engine.errors import ConfigError
 from ..engine.structured_output.answer_grammar import STYLES
 from .http.keys import digest
 
+# Their items as browsers send them, and an example.
+_FORMS = {
+    "allowed_hosts": (r"\*|[a-z0-9._-]+", "a name without scheme and port, such as llm.example.com"),
+    "allowed_origins": (r"\*|null|[a-z][a-z0-9+.-]*://[^/\s]+", "an origin such as https://app.example.com"),
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(EngineConfig):
@@ -24,12 +30,6 @@ class Settings(EngineConfig):
     api_key: tuple[str, ...] = setting(
         (), repr=False, help="key that requests must bring; may be given more than once (in the variable: with commas)"
     )
-    result_ttl: float = setting(3600.0, at_least=0, help="seconds that a finished result can be read")
-    max_results: int = setting(10_000, at_least=1, help="results kept at once")
-    max_result_bytes: int = setting(256 * 2**20, at_least=1, help="memory for kept results; takes KiB, MiB, GiB")
-    max_body_bytes: int = setting(2**20, at_least=1, help="longest request body; takes KiB, MiB, GiB")
-    drain_timeout: float = setting(30.0, at_least=0, help="seconds that running requests get to finish after SIGTERM")
-    stream_interval: int = setting(1, at_least=1, help="tokens per stream event after the first")
     allowed_hosts: tuple[str, ...] = setting(
         (), help="names of a server without keys beside localhost and its addresses; with commas; * = any"
     )
@@ -37,6 +37,12 @@ class Settings(EngineConfig):
         (), help="origins whose web pages may use the server, as https://app.example.com; with commas; * = any"
     )
     max_connections: int = setting(4096, at_least=1, help="most open connections; one address gets half of them")
+    result_ttl: float = setting(3600.0, at_least=0, help="seconds that a finished result can be read")
+    max_results: int = setting(10_000, at_least=1, help="results kept at once")
+    max_result_bytes: int = setting(256 * 2**20, at_least=1, help="memory for kept results; takes KiB, MiB, GiB")
+    max_body_bytes: int = setting(2**20, at_least=1, help="longest request body; takes KiB, MiB, GiB")
+    drain_timeout: float = setting(30.0, at_least=0, help="seconds that running requests get to finish after SIGTERM")
+    stream_interval: int = setting(1, at_least=1, help="tokens per stream event after the first")
     tool_call_parser: str = setting(
         "auto", choices=("auto", "none", *STYLES), help="how tool calls look; auto: as in the chat template"
     )
@@ -51,6 +57,8 @@ class Settings(EngineConfig):
         super().__post_init__()
         if any(not key.strip() or not key.isascii() for key in self.api_key):
             raise ConfigError("api_key: a key must be visible ASCII characters; one is empty or holds others")
+        for name, form in _FORMS.items():
+            vars(self)[name] = _parts(name, getattr(self, name), form)
         if not re.fullmatch(r"([A-Za-z_:][A-Za-z0-9_:]*)?", self.metrics_prefix):
             raise ConfigError(f"metrics_prefix {self.metrics_prefix!r} takes letters, digits, _ and :, no digit first")
 
@@ -62,3 +70,12 @@ class Settings(EngineConfig):
                 digest(name) if name in self.api_key else name: weight for name, weight in self.tenant_weights.items()
             }
         return EngineConfig(**values)
+
+
+def _parts(name: str, values: tuple[str, ...], form: tuple[str, str]) -> tuple[str, ...]:
+    """The items of these lists with commas, in lower case. Raises ConfigError."""
+    parts = tuple(part.strip().lower() for value in values for part in value.split(",") if part.strip())
+    for part in parts:
+        if not re.fullmatch(form[0], part):
+            raise ConfigError(f"{name}: {part!r} is not {form[1]}, or *")
+    return parts

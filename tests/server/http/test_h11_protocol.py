@@ -29,7 +29,7 @@ def error_of(raw):
 
 
 @pytest.mark.parametrize(
-    "head", [b"nonsense\r\n\r\n", b"GET / FTP/1.1\r\n\r\n", b"GET /\x00 HTTP/1.1\r\nHost: x\r\n\r\n"]
+    "head", [b"nonsense\r\n\r\n", b"GET / FTP/1.1\r\n\r\n", b"GET /\x00 HTTP/1.1\r\nHost: localhost\r\n\r\n"]
 )
 async def test_no_http(served, head):
     assert error_of(await exchange(served, head))[0] == 400
@@ -39,7 +39,7 @@ async def test_no_http(served, head):
 async def test_head_too_large(served, num_bytes):
     try:
         raw = await exchange(
-            served, b"GET /version HTTP/1.1\r\nHost: x\r\nX-Big: " + b"a" * num_bytes + b"\r\n\r\n"
+            served, b"GET /version HTTP/1.1\r\nHost: localhost\r\nX-Big: " + b"a" * num_bytes + b"\r\n\r\n"
         )
     except ConnectionError:
         return  # closed before we had sent it all
@@ -50,7 +50,7 @@ async def test_a_slow_head_is_cut_off(served, monkeypatch):
     monkeypatch.setattr("splitfuse.server.http.h11_protocol.HEAD_DEADLINE_S", 0.1)
     assert await exchange(served) == b""
     assert await exchange(served, b"GET /version HTTP/1.1\r\nHo") == b""
-    first = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
+    first = b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n"
     raw = await exchange(served, first + b"GET /version HT")
     assert raw.startswith(b"HTTP/1.1 200")
     assert raw.count(b"HTTP/1.1") == 1
@@ -65,7 +65,7 @@ async def test_a_running_answer_outlives_the_head_deadline(served, monkeypatch):
 
 async def test_a_slow_body_is_cut_off(served, monkeypatch):
     monkeypatch.setattr("splitfuse.server.http.json_body.DEADLINE_S", 0.05)
-    raw = await exchange(served, b'POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"prompt"')
+    raw = await exchange(served, b'POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"prompt"')
     status, error = error_of(raw)
     assert (status, error["code"]) == (408, "body_too_slow")
 
@@ -90,7 +90,7 @@ async def test_body_over_the_limit(served, path):
 
 @pytest.mark.parametrize("settings", LIMIT)
 async def test_a_huge_body_is_refused_by_its_announcement(served):
-    head = b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n"
+    head = b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n"
     for number, status in ((10**9, 413), (10**19, 413), (10**30, 400)):
         assert error_of(await exchange(served, head % number + b"\r\n"))[0] == status
     raw = await exchange(served, head % 2000 + b"Expect: 100-continue\r\n\r\n")
@@ -100,7 +100,7 @@ async def test_a_huge_body_is_refused_by_its_announcement(served):
 @pytest.mark.parametrize("settings", LIMIT)
 async def test_an_endless_body_is_cut_off(served):
     _, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(served.url).port)
-    writer.write(b"POST /generate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+    writer.write(b"POST /generate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
     chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
 
     async def send_on():
@@ -121,7 +121,7 @@ async def test_a_stalled_reader_is_cut_off(served, monkeypatch):
     reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(served.url).port)
     fields = {"prompt": "hello", "max_tokens": 400, "n": 64, "logprobs": 20, "stream": True}
     body = json.dumps(fields).encode()
-    writer.write(b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    writer.write(b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
     assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
     await served.engine.allow(20_000)
     await asyncio.wait_for(served.engine.abort_seen.wait(), 30)
@@ -131,7 +131,7 @@ async def test_a_stalled_reader_is_cut_off(served, monkeypatch):
 async def test_leaving_before_the_body_is_there(served, caplog):
     for part in (b"", b'{"prom'):
         _, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(served.url).port)
-        writer.write(b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n" + part)
+        writer.write(b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n" + part)
         await writer.drain()
         writer.transport.abort()
     assert (await served.client.post("/generate", json={"prompt": "x", "max_tokens": 1})).status_code == 202
@@ -147,8 +147,8 @@ async def test_content_type_does_not_matter(served, content_type):
 
 
 async def test_pipelined_requests(served):
-    one = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
-    last = b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    one = b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    last = b"GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     assert (await exchange(served, one + one + last)).count(b"200 OK") == 3
 
 
@@ -159,7 +159,7 @@ async def test_streams_are_chunked_in_1_1_and_bare_in_1_0(served):
         head = (
             b"POST /v1/completions HTTP/"
             + version
-            + b"\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+            + b"\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
         )
         raws.append(await exchange(served, head % len(body) + body))
     (bare_head, _, bare), (head, _, chunked) = (raw.partition(b"\r\n\r\n") for raw in raws)
@@ -178,8 +178,8 @@ async def test_streams_are_chunked_in_1_1_and_bare_in_1_0(served):
 
 async def test_a_connection_goes_on_after_a_stream(served):
     body = json.dumps({"prompt": "x", "max_tokens": 2, "stream": True}).encode()
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
-    last = b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+    last = b"GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     raw = await exchange(served, head + body + head + body + last)
     assert raw.count(b"data: [DONE]\n\n\r\n0\r\n\r\nHTTP/1.1 200 OK") == 2
 
@@ -230,7 +230,7 @@ async def test_a_connection_too_many_is_refused(served):
     await served.client.get("/version")  # the first one, which stays
     held = [await asyncio.open_connection("127.0.0.1", httpx.URL(served.url).port) for _ in range(2)]
     body = b'{"prompt": "x"}'
-    head = b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    head = b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
     raw = await exchange(served, head, body)
     status, error = error_of(raw)
     assert (status, error["code"]) == (503, "too_many_connections")
@@ -270,7 +270,7 @@ async def half_closed(served, *requests, until=None):
 
 def request_of(path, version=b"1.1", **fields):
     body = json.dumps({"prompt": "hello", "max_tokens": 3, **fields}).encode()
-    line = b"POST %b HTTP/%b\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+    line = b"POST %b HTTP/%b\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
     return line % (path.encode(), version, len(body)) + body
 
 
