@@ -33,6 +33,7 @@ class Connection(H11Protocol):
 
     _head_deadline: asyncio.TimerHandle | None = None
     _stall_deadline: asyncio.TimerHandle | None = None
+    _rest_deadline: asyncio.TimerHandle | None = None
     _next_probe: asyncio.TimerHandle | None = None
 
     def __init__(self, *args: Any, limit: ConnectionLimit | None = None, **kwargs: Any) -> None:
@@ -104,6 +105,7 @@ class Connection(H11Protocol):
         if self._next_probe is not None and self.cycle.response_complete:
             self.transport.close()
         self._watch_head()
+        self._watch_rest()
 
     def pause_writing(self) -> None:
         """The reader has fallen behind by all the buffers there are."""
@@ -124,8 +126,9 @@ class Connection(H11Protocol):
         self._open_scope().pop(WRITE_CHUNK, None)  # it leads back here, and would be left to the collector
         self._set_deadline(False)
         self._stop_stall_clock()
-        if self._next_probe is not None:
-            self._next_probe.cancel()
+        for timer in (self._rest_deadline, self._next_probe):
+            if timer is not None:
+                timer.cancel()
         if self._limit is not None and self._address is not None:
             self._limit.remove(self._address)
         super().connection_lost(exc)
@@ -163,6 +166,16 @@ class Connection(H11Protocol):
     def _watch_head(self) -> None:
         """A head is on its way while bytes are there and no request is."""
         self._set_deadline(self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0]))
+
+    def _watch_rest(self, num_bytes_before: int = 0) -> None:
+        """Of a complete answer the buffer may hold a rest for as long as its reader takes some of it."""
+        num_bytes = self.transport.get_write_buffer_size()
+        if self._rest_deadline is not None:
+            self._rest_deadline.cancel()
+        if num_bytes and num_bytes == num_bytes_before:
+            self.transport.abort()
+        elif num_bytes:
+            self._rest_deadline = self.loop.call_later(STALL_S, self._watch_rest, num_bytes)
 
     def _set_deadline(self, is_wanted: bool) -> None:
         if self._head_deadline is not None and not is_wanted:

@@ -3,12 +3,15 @@
 import asyncio
 import json
 import re
+import socket
 
 import httpx
 import pytest
 
 from splitfuse.server.http.h11_protocol import Connection
 from splitfuse.server.settings import Settings
+
+LAST = b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
 async def exchange(served, *parts, read=True):
@@ -128,6 +131,33 @@ async def test_a_stalled_reader_is_cut_off(served, monkeypatch):
     writer.close()
 
 
+async def test_a_reader_that_stalls_before_the_end_is_cut_off(served, monkeypatch):
+    """The answer is complete, and less of it is left than would stop its writer."""
+    monkeypatch.setattr("splitfuse.server.http.h11_protocol.STALL_S", 0.1)
+    monkeypatch.setattr("splitfuse.server.api.operations.package_version", lambda: "x" * 60_000)
+    made, lost = Connection.connection_made, Connection.connection_lost
+    is_lost = asyncio.Event()
+
+    def connection_made(self, transport):
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        made(self, transport)
+
+    def connection_lost(self, exc):
+        lost(self, exc)
+        is_lost.set()
+
+    monkeypatch.setattr(Connection, "connection_made", connection_made)
+    monkeypatch.setattr(Connection, "connection_lost", connection_lost)
+    for head in (LAST, LAST.replace(b"close", b"keep-alive")):
+        is_lost.clear()
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            client.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", httpx.URL(served.url).port))
+            client.send(head)
+            await asyncio.wait_for(is_lost.wait(), 5)
+
+
 async def test_leaving_before_the_body_is_there(served, caplog):
     for part in (b"", b'{"prom'):
         _, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(served.url).port)
@@ -222,7 +252,6 @@ async def test_a_refused_head_is_told_why(served, lines, fault):
 
 
 FEW = [Settings(max_connections=3)]
-LAST = b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
 @pytest.mark.parametrize("settings", FEW)
