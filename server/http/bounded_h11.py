@@ -41,5 +41,5 @@ def _fault(request: h11.Request, num_bytes: int) -> str:
     if len(request.headers) > MAX_HEADERS:
         return f"the request has {len(request.headers)} headers; at most {MAX_HEADERS} are taken"
     if not request.http_version.startswith(b"1."):
-        return f"HTTP/{request.http_version.decode()} is not spoken here; send HTTP/1.1"
+        return f"HTTP/{request.http_version.decode()} is not supported; send HTTP/1.1"
     return ""

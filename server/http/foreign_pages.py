@@ -45,7 +45,7 @@ class RefuseForeignPages:
         return _refusal("origin", f"a web page of the origin {origin[:100]!r}" if origin else "a web page elsewhere")
 
     def _is_ours(self, name: str) -> bool:
-        """Whether no stranger can make this name resolve to us. An address is no name, and HTTP/1.0 needs no Host."""
+        """Whether no page elsewhere can have this name. An address is none, and HTTP/1.0 needs no Host."""
         if name in ("localhost", "127.0.0.1", "") or name in self._hosts or ANY in self._hosts:
             return True
         return name.endswith(".localhost") or _is_address(name)

@@ -149,11 +149,11 @@ class Connection(H11Protocol):
             self.transport.write_eof()
 
     def _probe(self, delay_s: float) -> None:
-        """Write what means nothing. If the client is gone its system refuses that, and the next write fails."""
+        """Write what clients ignore. If the client is gone its system refuses that, and the next write fails."""
         if self._is_between_events:
             self.transport.write(_COMMENT)
         elif not self.cycle.response_started:
-            if self.scope["http_version"] == "1.0":  # knows nothing that means nothing
+            if self.scope["http_version"] == "1.0":  # has no such answer
                 self.transport.close()
                 return
             self.transport.write(_CONTINUE)

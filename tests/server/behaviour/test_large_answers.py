@@ -137,7 +137,7 @@ async def test_a_large_openai_answer_lets_others_have_their_turn(served, monkeyp
 
 @contextlib.asynccontextmanager
 async def unread(served, path, *, num):
-    """Requests of which nobody reads the answer."""
+    """Requests whose answers are not read."""
     writers = []
     for _ in range(num):
         sock = socket.socket()

@@ -314,7 +314,7 @@ async def test_a_half_closed_client_gets_its_whole_answer(served):
 
 
 async def test_a_half_closed_client_can_wait_long_for_its_answer(served):
-    """Something without meaning finds out whether it is still there, until its answer begins or between events."""
+    """What clients ignore is written meanwhile, before its answer begins and between events."""
     served.engine.hold()
     raw = await half_closed(served, request_of("/v1/completions"), until=b"HTTP/1.1 100 Continue\r\n\r\n")
     answer = raw[raw.index(b"HTTP/1.1 200") :].partition(b"\r\n\r\n")[2]
@@ -333,5 +333,5 @@ async def test_a_client_that_is_gone_is_not_taken_for_a_half_closed_one(served, 
     writer.write(request_of("/v1/completions", version, max_tokens=400, **fields))
     await asyncio.wait_for(served.engine.submitted.wait(), 10)
     writer.close()
-    await served.engine.allow(3)  # written into the void
+    await served.engine.allow(3)
     await asyncio.wait_for(served.engine.abort_seen.wait(), 10)
