@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
@@ -20,14 +21,16 @@ from .api.openai import routes as openai
 from .api.openapi import openapi_of
 from .api.responses import routes as responses
 from .http.auth import RequireKey
-from .http.errors import ResultNotFoundError, UnexpectedErrors, describe
-from .http.request_id import EchoRequestId
+from .http.errors import ResultNotFoundError, describe
+from .http.every_answer import EveryAnswer
+from .http.foreign_pages import RefuseForeignPages
 from .service import Service
 from .settings import Settings
 from .storage.durable_results import KeptKind
 from .version import package_version
 
 _KINDS: dict[str, KeptKind] = {native.KIND: native.KeptGenerate(), responses.KIND: responses.KeptResponse()}
+_EXPOSED_HEADERS = ("Location", "Retry-After", "X-Request-Id", "X-Seq-Id")  # to the pages of --allowed-origins
 _RESULTS = ("/result/", "/v1/responses/")
 _ROUTERS = (native.router, openai.router, responses.router, operations.router, docs.router)
 
@@ -45,12 +48,7 @@ def build_app(settings: Settings, engine: "AsyncEngine | None" = None) -> FastAP
         redirect_slashes=False,
         docs_url=None,
         redoc_url=None,
-        # The order of the way in: every answer has an id, every failure an envelope, and then the key is asked for.
-        middleware=[
-            Middleware(EchoRequestId),
-            Middleware(UnexpectedErrors),
-            Middleware(RequireKey, keys=service.keys),
-        ],
+        middleware=_middleware(service),
     )
     app.state.service = service
     app.openapi = lambda: openapi_of(app)  # type: ignore[method-assign]  # FastAPI's own way to say it
@@ -59,6 +57,25 @@ def build_app(settings: Settings, engine: "AsyncEngine | None" = None) -> FastAP
     for exception in (SplitfuseError, HTTPException, RequestValidationError):
         app.add_exception_handler(exception, _answer_failure)
     return app
+
+
+def _middleware(service: Service) -> list[Middleware]:
+    """In the order of the way in. Where there are keys no page can use the server without one: it needs no guard."""
+    settings = service.settings
+    origins = settings.allowed_origins
+    names = {settings.host.lower(), *settings.allowed_hosts}
+    guard = Middleware(RefuseForeignPages, hosts=names, origins=origins)
+    # Before the key is asked for: browsers send none with a preflight.
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=origins,
+        allow_methods=["*"],
+        allow_headers=["*"],
+        allow_private_network=True,
+        expose_headers=_EXPOSED_HEADERS,
+    )
+    key = Middleware(RequireKey, keys=service.keys)
+    return [Middleware(EveryAnswer), *[guard] * (not service.keys), *[cors] * bool(origins), key]
 
 
 @contextlib.asynccontextmanager

@@ -62,8 +62,9 @@ _GAUGES = {
     "kv_cache_usage_perc": "Share of the KV cache's blocks in use, 0 to 1.",
     "grammar_cache_bytes": "About what the compiled grammars take that are kept.",
 }
-# Counters that the engine keeps itself.
-_ENGINE_COUNTERS = {
+# Counters that are kept elsewhere.
+_KEPT_COUNTERS = {
+    "connections_refused": "Connections refused with 503: over --max-connections, or too many of one address.",
     "grammar_cache_queries": "Grammars asked for by requests with structured output or tools that must be called.",
     "grammar_cache_hits": "Grammars asked for that had been compiled already.",
     "grammar_refusals": "Grammars that could not be used.",
@@ -174,7 +175,7 @@ class _Snapshot(Collector):
         self._stats = stats
 
     def collect(self) -> Iterable[Metric]:
-        """One sample per gauge, and per counter that the engine keeps."""
+        """One sample per gauge, and per counter that is kept elsewhere."""
         stats = self._stats()
         num_blocks = _number(stats, "num_blocks")
         values = {
@@ -188,7 +189,7 @@ class _Snapshot(Collector):
             gauge = GaugeMetricFamily(self._prefix + name, text, labels=["model_name"])
             gauge.add_metric([self._model_name], values[name])
             yield gauge
-        for name, text in _ENGINE_COUNTERS.items():
+        for name, text in _KEPT_COUNTERS.items():
             counter = CounterMetricFamily(self._prefix + name, text, labels=["model_name"])
             counter.add_metric([self._model_name], _number(stats, name))
             yield counter

@@ -16,9 +16,12 @@ from starlette.requests import HTTPConnection
 from ..engine.errors import ConfigError, InvalidRequestError, ModelNotFoundError
 from ..engine.sampling_params import SamplingParams
 from .http.auth import KeyRing
+from .http.connection_limit import ConnectionLimit
 from .http.errors import NotReadyError
+from .http.json_writer import JsonWriter
 from .jobs.idempotency import IdempotencyKey
 from .jobs.job import Job, Signal
+from .jobs.result_size import bounded
 from .metrics import Metrics
 from .settings import Settings
 from .storage.durable_results import DurableResults, KeptKind, KeptRequest, results_of
@@ -50,13 +53,15 @@ class Service:
         """`kinds`: the APIs whose jobs are kept on disk, where `--results` names a place."""
         self.settings = settings
         self.keys = KeyRing(settings.keys)
+        self.connection_limit = ConnectionLimit(settings.max_connections)
         self._kinds = kinds or {}
         self.results = results_of(settings, self._kinds)
+        self.json = JsonWriter(max_shared_bytes=settings.max_result_bytes // 4)
         speculation = settings.speculation
         self.metrics = Metrics(
             prefix=settings.metrics_prefix,
             model_name=settings.model_name,
-            stats=self.engine_stats,
+            stats=lambda: {"connections_refused": self.connection_limit.num_refused} | self.engine_stats(),
             num_speculative_tokens=speculation.num_speculative_tokens if speculation else 0,
         )
         self.start_time = time.time()
@@ -199,6 +204,7 @@ class Service:
         """
         if self.state != "ready":
             raise self.not_ready()
+        params = bounded(params, max_bytes=self.settings.max_result_bytes)
         results = self.results if isinstance(self.results, DurableResults) and kept is not None else None
         sink = job.sink if results is None or kept is None else results.sink(job, kept)
         handle = await self.engine.submit(prompt, params, sink, request_id=job.seq_id, tenant=job.owner or user)

@@ -16,6 +16,12 @@ from ..engine.config.setting import setting
 from ..engine.errors import ConfigError
 from .http.keys import digest, read_key_file
 
+# Their items as browsers send them, and an example.
+_FORMS = {
+    "allowed_hosts": (r"\*|[a-z0-9._-]+", "a name without scheme and port, such as llm.example.com"),
+    "allowed_origins": (r"\*|null|[a-z][a-z0-9+.-]*://[^/\s]+", "an origin such as https://app.example.com"),
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(EngineConfig):
@@ -27,6 +33,13 @@ class Settings(EngineConfig):
         (), repr=False, help="key that requests must bring; may be given more than once (in the variable: with commas)"
     )
     api_key_file: str | None = setting(None, help="file with such keys, one per line; # begins a comment")
+    allowed_hosts: tuple[str, ...] = setting(
+        (), help="names of a server without keys beside localhost and its addresses; with commas; * = any"
+    )
+    allowed_origins: tuple[str, ...] = setting(
+        (), help="origins whose web pages may use the server, as https://app.example.com; with commas; * = any"
+    )
+    max_connections: int = setting(4096, at_least=1, help="most open connections; one address gets half of them")
     result_ttl: float = setting(3600.0, at_least=0, help="seconds that a finished result can be read")
     results: str = setting(
         "memory", help="where results are kept: memory, or a file, from which they and unfinished jobs survive a crash"
@@ -59,6 +72,8 @@ class Settings(EngineConfig):
         if any(not key.strip() or not key.isascii() for key in self.api_key):
             raise ConfigError("api_key: a key must be visible ASCII characters; one is empty or holds others")
         _ = self.keys  # reads the file
+        for name, form in _FORMS.items():
+            vars(self)[name] = _parts(name, getattr(self, name), form)
         if not re.fullmatch(r"([A-Za-z_:][A-Za-z0-9_:]*)?", self.metrics_prefix):
             raise ConfigError(f"metrics_prefix {self.metrics_prefix!r} takes letters, digits, _ and :, no digit first")
 
@@ -75,3 +90,12 @@ class Settings(EngineConfig):
                 digest(name) if name in self.keys else name: weight for name, weight in self.tenant_weights.items()
             }
         return EngineConfig(**values)
+
+
+def _parts(name: str, values: tuple[str, ...], form: tuple[str, str]) -> tuple[str, ...]:
+    """The items of these lists with commas, in lower case. Raises ConfigError."""
+    parts = tuple(part.strip().lower() for value in values for part in value.split(",") if part.strip())
+    for part in parts:
+        if not re.fullmatch(form[0], part):
+            raise ConfigError(f"{name}: {part!r} is not {form[1]}, or *")
+    return parts

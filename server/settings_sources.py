@@ -37,7 +37,7 @@ def add_flags(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
         if setting.kind is bool:
             options = {"action": argparse.BooleanOptionalAction}
         elif setting.kind is tuple:
-            options = {"action": "append", "metavar": "KEY"}
+            options = {"action": "append", "metavar": "TEXT"}
         group.add_argument(setting.flag, dest=setting.name, default=argparse.SUPPRESS, help=_help(setting), **options)
 
 

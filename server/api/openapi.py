@@ -35,6 +35,7 @@ _RETRY_AFTER = {"headers": {"Retry-After": {"description": "Seconds.", "schema":
 _ERRORS: dict[int, Schema] = {
     400: {"description": "The request is wrong; `param` names the field."},
     401: {"description": "The server has API keys, and the request brings none of them."},
+    403: {"description": "A web page of an origin, or a Host, that a server without keys does not allow."},
     404: {"description": "No such model, or no such result for this caller."},
     408: {"description": "The body did not arrive in time."},
     413: {"description": "The body is longer than --max-body-bytes."},
@@ -45,7 +46,7 @@ _ERRORS: dict[int, Schema] = {
 }
 # Which of them a route can answer.
 ALWAYS = (400, 500)
-KEYED = (*ALWAYS, 401)
+KEYED = (*ALWAYS, 401, 403)
 LOOKUP = (*KEYED, 404, 503)
 BODY = (*KEYED, 404, 408, 413, 503)
 GENERATION = (*BODY, 429)

@@ -20,6 +20,9 @@ class KeyRing:
     def __init__(self, keys: Iterable[str]) -> None:
         self._digests = [digest(key) for key in keys]
 
+    def __bool__(self) -> bool:
+        return bool(self._digests)
+
     def __repr__(self) -> str:
         return f"KeyRing({len(self._digests)} keys)"
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...engine.errors import (
     ConstraintError,
@@ -161,30 +159,3 @@ def _logged(exc: BaseException) -> Problem:
 
 def _internal(error_id: str) -> Problem:
     return Problem(500, f"internal error; the server's log has it under {error_id}", "server_error", code=error_id)
-
-
-class UnexpectedErrors:
-    """ASGI middleware: an unexpected exception becomes a 500 in the envelope, and the log gets its traceback."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        started = False
-
-        async def watching_send(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
-        try:
-            await self._app(scope, receive, watching_send)
-        except ClientDisconnect:
-            pass  # there is no client left to answer
-        except Exception as exc:
-            if started:
-                raise
-            await describe(exc).response()(scope, receive, send)

@@ -1,22 +1,28 @@
-"""uvicorn's HTTP/1.1 connection with what it lacks: deadlines for slow heads and stalled readers, and our envelope."""
+"""uvicorn's HTTP/1.1 connection with what it lacks: deadlines, limits, half-closed clients, and our envelope."""
 
 import asyncio
+import http
 from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from .errors import Problem
+from .bounded_h11 import BoundedH11
+from .connection_limit import ConnectionLimit
+from .errors import RETRY_AFTER_S, Problem
 from .json_response import dumps
 
 HEAD_DEADLINE_S = 10.0
 STALL_S = 60.0  # a reader that takes nothing for so long, with the socket's buffers full, counts as disconnected
-MAX_HEAD_BYTES = 32 * 1024
-_SLICE_BYTES = 16 * 1024
+REFUSED_S = 1.0  # in which a refused client can read why
+PROBE_S = 0.1  # from the end of what a client sends to the first probe of whether it is still there
+_SLICE_BYTES = 16 * 1024  # parsed at once: most of a head that is far too long is never looked at
 # Longer than the clients' own, so that the clients close idle connections and no request meets a closing one.
 KEEP_ALIVE_S = 75
 # Where a request's scope holds Connection.write_chunk, if its answer's body can be written so.
 WRITE_CHUNK = "splitfuse.write_chunk"
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_COMMENT = b"3\r\n:\n\n\r\n"  # of an event stream, as a chunk
 
 
 class Connection(H11Protocol):
@@ -27,25 +33,52 @@ class Connection(H11Protocol):
 
     _head_deadline: asyncio.TimerHandle | None = None
     _stall_deadline: asyncio.TimerHandle | None = None
+    _rest_deadline: asyncio.TimerHandle | None = None
+    _next_probe: asyncio.TimerHandle | None = None
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, limit: ConnectionLimit | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.conn: BoundedH11 = BoundedH11()
         self.access_log = False
+        self._limit = limit
+        self._address: str | None = None  # under which it is counted
+        self._refusal: str | None = None  # why it is one too many; empty once that is said
         self._is_lost = False
+        self._is_between_events = False
         self._has_room = asyncio.Event()
         self._has_room.set()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the clock for the first head."""
+        """Start the clock for the first head, or for the end of a connection too many."""
+        address = str((transport.get_extra_info("peername") or ("",))[0])
+        self._refusal = self._limit.refusal(address) if self._limit is not None else None
+        if self._refusal is not None:
+            self.transport = transport
+            self._head_deadline = self.loop.call_later(REFUSED_S, self._give_up)
+            return
+        if self._limit is not None:
+            self._limit.add(address)
+            self._address = address
         super().connection_made(transport)
         self._set_deadline(True)
 
     def data_received(self, data: bytes) -> None:
-        """Parse in slices: h11 bounds only a head that it sees incomplete, and a read can bring a large one whole."""
+        """Parse in slices: h11 looks at all that it has, and a read can bring 256 KiB."""
+        if self._refusal is not None:
+            self._say_refusal()
+            return
         for start in range(0, len(data), _SLICE_BYTES):
             if not self.transport.is_closing():
                 super().data_received(data[start : start + _SLICE_BYTES])
         self._watch_head()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Answer a client that has sent its request and ended its side; or it is gone, which only writing can tell."""
+        cycle = self.cycle
+        is_waiting = cycle is not None and not cycle.more_body and not cycle.response_complete
+        if is_waiting and self._next_probe is None:
+            self._next_probe = self.loop.call_later(PROBE_S, self._probe, PROBE_S)
+        return is_waiting
 
     def handle_events(self) -> None:
         """Let the application write the body of a new request's answer without detours, where it goes out in chunks."""
@@ -57,17 +90,22 @@ class Connection(H11Protocol):
     async def write_chunk(self, data: bytes) -> None:
         """Write a slice of a body of unknown length that has begun; nothing after a disconnect.
 
-        Waits while the reader has fallen behind. Writes what h11 would, past the wrappers of ASGI's `send` and h11's
-        state machine, which take as long as all else that a token costs.
+        A slice is some whole events or a part of one. Waits while the reader has fallen behind. Writes what h11 would,
+        past the wrappers of ASGI's `send` and h11's state machine, which take as long as all else that a token costs.
         """
         await self._has_room.wait()
+        self._is_between_events = not data or data.endswith(b"\n\n")
         if data and not self._is_lost:  # an empty chunk would be the last one
             self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def on_response_complete(self) -> None:
-        """A pipelined head may be on its way already."""
+        """A pipelined head may be on its way already. A client that has ended its side sends no other request."""
+        self._is_between_events = False
         super().on_response_complete()
+        if self._next_probe is not None and self.cycle.response_complete:
+            self.transport.close()
         self._watch_head()
+        self._watch_rest()
 
     def pause_writing(self) -> None:
         """The reader has fallen behind by all the buffers there are."""
@@ -88,20 +126,38 @@ class Connection(H11Protocol):
         self._open_scope().pop(WRITE_CHUNK, None)  # it leads back here, and would be left to the collector
         self._set_deadline(False)
         self._stop_stall_clock()
+        for timer in (self._rest_deadline, self._next_probe):
+            if timer is not None:
+                timer.cancel()
+        if self._limit is not None and self._address is not None:
+            self._limit.remove(self._address)
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP request."""
-        body = dumps(Problem(400, msg).envelope()).encode("ascii")
-        headers = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
-        events: list[Any] = [
-            h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
-            h11.Data(data=body),
-            h11.EndOfMessage(),
-        ]
-        for event in events:
-            self.transport.write(self.conn.send(event) or b"")
+        """Answer what is no HTTP request that we take."""
+        self.transport.write(_last_answer(Problem(400, self.conn.fault or msg)))
         self.transport.close()
+
+    def _say_refusal(self) -> None:
+        """Answer a connection too many, and drop what still comes: closing at once could reset the answer away."""
+        if self._refusal:
+            headers = {"Retry-After": str(RETRY_AFTER_S)}
+            code = "too_many_connections"
+            problem = Problem(503, self._refusal, "service_unavailable", code=code, headers=headers)
+            self._refusal = ""
+            self.transport.write(_last_answer(problem))
+            self.transport.write_eof()
+
+    def _probe(self, delay_s: float) -> None:
+        """Write what clients ignore. If the client is gone its system refuses that, and the next write fails."""
+        if self._is_between_events:
+            self.transport.write(_COMMENT)
+        elif not self.cycle.response_started:
+            if self.scope["http_version"] == "1.0":  # has no such answer
+                self.transport.close()
+                return
+            self.transport.write(_CONTINUE)
+        self._next_probe = self.loop.call_later(2 * delay_s, self._probe, 2 * delay_s)
 
     def _open_scope(self) -> dict[str, Any]:
         """The last request's scope. Empty before the first one, and if uvicorn should come to keep it elsewhere."""
@@ -110,6 +166,16 @@ class Connection(H11Protocol):
     def _watch_head(self) -> None:
         """A head is on its way while bytes are there and no request is."""
         self._set_deadline(self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0]))
+
+    def _watch_rest(self, num_bytes_before: int = 0) -> None:
+        """Of a complete answer the buffer may hold a rest for as long as its reader takes some of it."""
+        num_bytes = self.transport.get_write_buffer_size()
+        if self._rest_deadline is not None:
+            self._rest_deadline.cancel()
+        if num_bytes and num_bytes == num_bytes_before:
+            self.transport.abort()
+        elif num_bytes:
+            self._rest_deadline = self.loop.call_later(STALL_S, self._watch_rest, num_bytes)
 
     def _set_deadline(self, is_wanted: bool) -> None:
         if self._head_deadline is not None and not is_wanted:
@@ -125,5 +191,15 @@ class Connection(H11Protocol):
 
     def _give_up(self) -> None:
         self._head_deadline = None
+        self._say_refusal()
         if not self.transport.is_closing():
             self.transport.close()
+
+
+def _last_answer(problem: Problem) -> bytes:
+    """An answer written past h11, after which the connection is closed."""
+    body = dumps(problem.envelope()).encode("ascii")
+    headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), "Connection": "close"}
+    lines = [f"HTTP/1.1 {problem.status} {http.HTTPStatus(problem.status).phrase}"]
+    lines += [f"{name}: {value}" for name, value in (headers | dict(problem.headers)).items()]
+    return "\r\n".join([*lines, "", ""]).encode("ascii") + body

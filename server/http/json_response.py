@@ -1,17 +1,14 @@
 """How values become JSON bytes: compact and pure ASCII, so that no string can fail to encode.
 
-A large value is written slice by slice, and other tasks run in between. An iterator in it is a list whose
-items are made while it is written.
+A large value is written slice by slice. An iterator in it is a list whose items are made while it is written.
 """
 
-import asyncio
 import json
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from starlette.responses import JSONResponse, Response
-from starlette.types import Receive, Scope, Send
+from starlette.responses import JSONResponse
 
 # json.dumps writes about 30 MB/s, so that a slice holds the loop for some 3 ms.
 SLICE_BYTES = 64 * 1024
@@ -24,21 +21,18 @@ def dumps(value: object) -> str:
     return _encode(value)
 
 
-async def dump_slices(value: object) -> list[bytes]:
-    """The bytes of `dumps(value)` in slices of about SLICE_BYTES, at least one; other tasks run in between."""
-    slices: list[bytes] = []
+def json_slices(value: object) -> Iterator[bytes]:
+    """The bytes of `dumps(value)` in slices of about SLICE_BYTES, at least one, each made when it is taken."""
     texts: list[str] = []
     num_bytes = 0
     for text in _texts(value):
         texts.append(text)
         num_bytes += len(text)
         if num_bytes >= SLICE_BYTES:
-            slices.append("".join(texts).encode("ascii"))
+            yield "".join(texts).encode("ascii")
             texts, num_bytes = [], 0
-            await asyncio.sleep(0)
     if texts:
-        slices.append("".join(texts).encode("ascii"))
-    return slices
+        yield "".join(texts).encode("ascii")
 
 
 def _texts(value: object) -> Iterator[str]:
@@ -89,20 +83,3 @@ class JsonResponse(JSONResponse):
     def render(self, content: Any) -> bytes:
         """The body's bytes."""
         return dumps(content).encode("ascii")
-
-
-class SlicedResponse(Response):
-    """A JSON answer in the slices of `dump_slices`, the next one when the connection has room for it."""
-
-    media_type = "application/json"
-
-    def __init__(self, slices: list[bytes]) -> None:
-        super().__init__()
-        self.headers["content-length"] = str(sum(map(len, slices)))
-        self._pieces = slices
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        for number, slice in enumerate(self._pieces, start=1):
-            await send({"type": "http.response.body", "body": slice, "more_body": number < len(self._pieces)})

@@ -59,6 +59,7 @@ class EventStream(Response):
 
     async def _write(self, send: Send, write: Callable[[bytes], Awaitable[None]]) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await write(b"")  # events have begun: whether the client is there can be found out with comments
         async with contextlib.aclosing(self._source):
             try:
                 async for chunk in self._source:

@@ -36,7 +36,7 @@ class ResultStore:
     ) -> None:
         self._ttl = ttl
         self._max_results = max_results
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._clock = clock
         self._jobs: dict[str, Job] = {}
         self._keys: dict[tuple[str, bytes], str] = {}  # owner and key → the job's id
@@ -140,7 +140,7 @@ class ResultStore:
         if job.finished and job.seq_id not in self._finished:
             self._finished[job.seq_id] = self._clock()
         # The newest result stays whatever its size: its owner has had no chance to read it.
-        while self.num_bytes > self._max_bytes and len(self._finished) > 1:
+        while self.num_bytes > self.max_bytes and len(self._finished) > 1:
             self._drop_oldest()
 
     def _drop_expired(self) -> None:

@@ -6,6 +6,7 @@ uvicorn would shut down at once on SIGTERM; here the engine is drained first, so
 import asyncio
 import contextlib
 import faulthandler
+import functools
 import ipaddress
 import socket
 import sys
@@ -14,11 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import uvicorn
+from fastapi import FastAPI
 
 from ...engine.errors import ConfigError
 from ..app import build_app
 from ..http.errors import EngineDiedError
-from ..http.h11_protocol import KEEP_ALIVE_S, MAX_HEAD_BYTES, Connection
+from ..http.h11_protocol import KEEP_ALIVE_S, Connection
 from ..http.keys import is_open_to_others
 from ..service import Service
 from ..settings import Settings
@@ -92,18 +94,17 @@ class _Server(uvicorn.Server):
         self.is_up.set()
 
 
-def uvicorn_config(app: object) -> uvicorn.Config:
+def uvicorn_config(app: FastAPI) -> uvicorn.Config:
     """How uvicorn runs our app: HTTP/1.1 with bounded heads, no access log (paths hold result ids), no banner."""
     return uvicorn.Config(
-        app,  # type: ignore[arg-type]
-        http=Connection,
+        app,
+        http=functools.partial(Connection, limit=app.state.service.connection_limit),  # type: ignore[arg-type]
         ws="none",
         lifespan="on",
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=LAST_BYTES_S,
     )

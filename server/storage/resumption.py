@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ...engine.errors import SplitfuseError
+from ..jobs.result_size import bounded
 from .durable_results import MAX_CRASHES, DurableResults, KeptKind, UnfinishedJob
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Resumption:
             return
         try:
             params = self._kinds[request["kind"]].params(request["body"], job.attachment)
+            params = bounded(params, max_bytes=self._results.max_bytes)
             handle = await self._engine.submit(
                 request["prompt_token_ids"],
                 params,

@@ -15,7 +15,6 @@ import httpx
 from fastapi import FastAPI
 from uvicorn.server import ServerState
 
-from splitfuse.server.http.h11_protocol import Connection
 from splitfuse.server.process.process import uvicorn_config
 
 
@@ -28,7 +27,7 @@ async def serving(app: FastAPI) -> AsyncIterator[str]:
     loop = asyncio.get_running_loop()
     async with app.router.lifespan_context(app):
         server = await loop.create_server(
-            lambda: Connection(config=config, server_state=state, app_state={}), "127.0.0.1", 0
+            lambda: config.http_protocol_class(config=config, server_state=state, app_state={}), "127.0.0.1", 0
         )
         try:
             yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"

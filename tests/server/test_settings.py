@@ -170,9 +170,31 @@ def test_a_key_file_without_keys_is_refused(content, message, tmp_path):
     assert "secr" not in str(info.value)
 
 
+@pytest.mark.parametrize("name", ["allowed_hosts", "allowed_origins"])
+def test_lists_with_commas(name, write):
+    texts = {"allowed_hosts": ["a.example", "b"], "allowed_origins": ["https://a.example", "http://localhost:3000"]}[
+        name
+    ]
+    joined = ", ".join(texts).upper()
+    for settings in (
+        resolve(parse(flag(name), joined), {}),
+        resolve(parse(flag(name), texts[0], flag(name), texts[1]), {}),
+        resolve({}, {f"SPLITFUSE_{name.upper()}": joined}),
+        resolve({"config": write(f"{name}: '{joined}'")}, {}),
+        resolve({"config": write(f"{name}: {texts}")}, {}),
+    ):
+        assert getattr(settings, name) == tuple(texts)
+    assert getattr(resolve(parse(flag(name), "*"), {}), name) == ("*",)
+
+
 @pytest.mark.parametrize(
     ("args", "environ", "file", "message"),
     [
+        (["--allowed-hosts", "a,http://b"], {}, "", "allowed_hosts: 'http://b' is not a name without scheme and port"),
+        (["--allowed-hosts", "b:8000"], {}, "", "allowed_hosts: 'b:8000' is not a name"),
+        (["--allowed-origins", "example.com"], {}, "", "allowed_origins: 'example.com' is not an origin such as https"),
+        (["--allowed-origins", "http://a/"], {}, "", "allowed_origins: 'http://a/' is not an origin"),
+        (["--max-connections", "0"], {}, "", "max_connections must be an integer of at least 1, not 0"),
         (["--port", "abc"], {}, "", "--port: 'abc' is not an integer"),
         (["--port", "70000"], {}, "", "port must be an integer of at least 0 and at most 65535, not 70000"),
         (["--drain-timeout", "nan"], {}, "", "drain_timeout"),

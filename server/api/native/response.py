@@ -6,11 +6,12 @@ from typing import Any
 from ....engine.outputs import CompletionOutput, OutputDelta, PromptLogprobs, RequestMetrics, TokenLogprobs
 from ...http.errors import describe
 from ...http.json_response import dumps, quoted
+from ...http.json_writer import JsonWriter, SharedBody
 from ...jobs.job import Job, usage
 
 
 def result_object(job: Job) -> dict[str, Any]:
-    """The result object, a snapshot; partial while the job runs. For `dump_slices`."""
+    """The result object, a snapshot; partial while the job runs. For `json_slices`."""
     outputs = [_output(output) for output in job.outputs]
     failure = job.failure() if job.status == "failed" else None
     return {
@@ -33,6 +34,11 @@ def listed(job: Job) -> dict[str, Any]:
     return {name: value for name, value in result_object(job).items() if name not in left_out} | {
         "created_at": job.created_at
     }
+
+
+async def finished_result(job: Job, json: JsonWriter) -> SharedBody:
+    """The JSON of the result object of a job that has ended."""
+    return await json.write_once(job.seq_id, lambda: json.write(result_object(job)))
 
 
 def event_json(event: OutputDelta) -> str:

@@ -12,7 +12,8 @@ from ....engine.errors import InvalidRequestError
 from ....engine.sampling_params import SamplingParams
 from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
-from ...http.json_response import JsonResponse, SlicedResponse, dump_slices
+from ...http.json_response import JsonResponse
+from ...http.json_writer import SlicedResponse
 from ...jobs.idempotency import IdempotencyKey
 from ...jobs.job import Attachment, Job
 from ...jobs.result_store import seq_id_of
@@ -22,7 +23,7 @@ from ..openapi import IDEMPOTENCY_KEY, KEEPING, KEYED, LOOKUP, events, operation
 from ..request_model import REPLAYED, idempotency_key, read_request
 from ..streaming import event_id, stream
 from .request import GenerateRequest
-from .response import listed, result_object
+from .response import finished_result, listed, result_object
 from .stream import NativeStreamWriter
 
 router = APIRouter(tags=["native"])
@@ -74,7 +75,7 @@ async def generate(request: Request) -> Response:
     ends_it = key is None and not body.durable
     return stream(
         [job],
-        NativeStreamWriter(job),
+        NativeStreamWriter(job, service.json),
         on_disconnect=lambda: service.abort(job) if ends_it else None,
         headers={"X-Seq-Id": job.seq_id, "Location": f"/result/{job.seq_id}", **headers},
     )
@@ -116,7 +117,10 @@ async def result(request: Request) -> Response:
         await unless_disconnected(request.receive, job.wait(wait_s))
     if job.finished:
         job.was_read.set()
-    return SlicedResponse(await dump_slices(result_object(job)))
+    json = service_of(request).json
+    if job.finished and json.may_share:
+        return SlicedResponse.of(await finished_result(job, json))
+    return SlicedResponse(json.slices(result_object(job)))
 
 
 @router.get(
@@ -127,7 +131,8 @@ async def result_stream(request: Request) -> Response:
     """The events from the beginning, or after Last-Event-ID or `?starting_after=N`. A disconnect cancels nothing."""
     after = _starting_after(request)
     job = await _job(request)
-    return stream([job], NativeStreamWriter(job, first_id=after + 1), first_id=after + 1)
+    writer = NativeStreamWriter(job, service_of(request).json, first_id=after + 1)
+    return stream([job], writer, first_id=after + 1)
 
 
 @router.delete(

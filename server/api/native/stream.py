@@ -4,19 +4,22 @@ from collections.abc import Sequence
 
 from ....engine.outputs import OutputDelta
 from ...http.errors import Problem, describe
-from ...http.json_response import dump_slices, dumps
+from ...http.json_response import dumps
+from ...http.json_writer import JsonWriter, SharedBody
 from ...http.sse import frame
 from ...jobs.job import Job
 from ..streaming import StreamWriter
-from .response import event_json, result_object
+from .response import event_json, finished_result
 
 
 class NativeStreamWriter(StreamWriter):
     """The events of one job. A reader that goes on behind its last event has had it all."""
 
-    def __init__(self, job: Job, *, first_id: int = 0) -> None:
+    def __init__(self, job: Job, json: JsonWriter, *, first_id: int = 0) -> None:
         self._job = job
+        self._json = json
         self._first_id = first_id
+        self._result: SharedBody | None = None  # held while it is being sent
 
     def write(self, job_index: int, event_id: int, deltas: Sequence[OutputDelta]) -> bytes:
         frames = [frame(event_json(delta), event="token", event_id=event_id + i) for i, delta in enumerate(deltas)]
@@ -31,10 +34,10 @@ class NativeStreamWriter(StreamWriter):
             error = dumps(describe(failure).envelope())
             return [frame(error, event="error", event_id=num_events).encode("ascii")]
         head, tail = frame("\0", event="done", event_id=num_events).encode("ascii").split(b"\0")
-        slices = await dump_slices(result_object(self._job))
-        slices[0] = head + slices[0]
-        slices[-1] += tail
-        return slices
+        self._result = await finished_result(self._job, self._json)
+        if len(self._result) == 1:
+            return [b"".join([head, *self._result, tail])]
+        return [head, *self._result, tail]
 
     def error(self, problem: Problem) -> bytes:
         return frame(dumps(problem.envelope()), event="error").encode("ascii")

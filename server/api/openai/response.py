@@ -43,7 +43,7 @@ class ResponseBuilder:
         self._suffix = '],"usage":null}' if include_usage else "]}"
 
     def answer(self, jobs: Sequence[Job]) -> dict[str, Any]:
-        """The whole answer, once all jobs have ended. For `dump_slices`: token texts are found while it is written."""
+        """The whole answer, once all jobs have ended. For `json_slices`: token texts are found while it is written."""
         n = len(jobs[0].outputs)
         choices = [
             self.choice(number * n + output.index, output, job)

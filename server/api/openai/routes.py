@@ -17,7 +17,8 @@ from ....engine.errors import InvalidRequestError
 from ....engine.sampling_params import SamplingParams
 from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
-from ...http.json_response import JsonResponse, SlicedResponse, dump_slices
+from ...http.json_response import JsonResponse
+from ...http.json_writer import SlicedResponse
 from ...jobs.job import Job, Signal, raise_failure
 from ...service import Service, service_of
 from ..answer_format import chat_prompt, constrained
@@ -132,7 +133,7 @@ async def _answer(
         service.abort(*jobs)
         raise
     raise_failure(jobs)
-    return SlicedResponse(await dump_slices(builder.answer(jobs)))
+    return SlicedResponse.of(await service.json.write(builder.answer(jobs)))
 
 
 async def _all_ended(jobs: Sequence[Job]) -> None:

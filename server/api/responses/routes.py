@@ -4,7 +4,7 @@ A response that runs in the background goes on after a disconnect; any other one
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import APIRouter
@@ -16,7 +16,8 @@ from ....engine.sampling_params import SamplingParams
 from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
 from ...http.errors import ResultNotFoundError
-from ...http.json_response import JsonResponse, SlicedResponse, dump_slices
+from ...http.json_response import JsonResponse
+from ...http.json_writer import SlicedResponse
 from ...jobs.idempotency import IdempotencyKey
 from ...jobs.job import Attachment, Job, raise_failure
 from ...jobs.result_store import ID_PREFIX, seq_id_of
@@ -181,7 +182,14 @@ async def _wait(request: Request, service: Service, job: Job, *, is_owned: bool)
 async def _object(service: Service, job: Job) -> Response:
     if job.finished:
         job.was_read.set()
-    return SlicedResponse(await dump_slices(await response_object(job, service.token_text)))
+    json = service.json
+
+    async def write() -> Sequence[bytes]:
+        return await json.write(await response_object(job, service.token_text))
+
+    if job.finished and json.may_share:
+        return SlicedResponse.of(await json.write_once(ID_PREFIX + job.seq_id, write))
+    return SlicedResponse(json.slices(await response_object(job, service.token_text)))
 
 
 def _stream(service: Service, job: Job, *, after: int, is_owned: bool = True) -> Response:

@@ -31,6 +31,7 @@ COUNTERS = {
     "grammar_cache_queries": {},
     "grammar_cache_hits": {},
     "grammar_refusals": {},
+    "connections_refused": {},
     "request_success": {"finished_reason"},
     "log_lines_dropped": {},
 }
@@ -197,7 +198,9 @@ async def test_the_schema_shows_every_field_with_its_limits(served):
     for model in schemas:
         assert f"#/components/schemas/{model}" in str(document), model
     for method in document["paths"]["/generate"].values():
-        assert set(method["responses"]) == {"200", "202", "400", "401", "404", "408", "413", "422", "429", "500", "503"}
+        assert set(method["responses"]) == {
+            *["200", "202", "400", "401", "403", "404", "408", "413", "422", "429", "500", "503"]
+        }
         assert "text/event-stream" in method["responses"]["200"]["content"]
 
 
@@ -214,6 +217,19 @@ async def test_allow_names_all_methods_of_a_path(served):
     for path, allow in [("/result/x", "DELETE, GET"), ("/v1/responses/x", "DELETE, GET"), ("/health", "GET, HEAD")]:
         response = await served.client.put(path)
         assert (response.status_code, response.headers["allow"]) == (405, allow)
+
+
+async def test_allow_is_right_on_every_path(served):
+    paths = (await served.client.get("/openapi.json")).json()["paths"]
+    taken = {path: {method.upper() for method in methods} for path, methods in paths.items()}
+    for path in ("/health", "/ready", "/version"):
+        taken[path] |= {"HEAD"}
+    taken |= {"/docs": {"GET"}, "/openapi.json": {"GET", "HEAD"}}
+    for path, methods in taken.items():
+        for method in {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"} - methods:
+            response = await served.client.request(method, re.sub("{.*?}", "x", path))
+            assert response.status_code == 405, (method, path)
+            assert response.headers["allow"] == ", ".join(sorted(methods)), (method, path)
 
 
 async def test_version(served):

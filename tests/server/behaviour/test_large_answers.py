@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import gc
 import json
+import socket
 import time
 from dataclasses import dataclass
 
+import httpx
 import pytest
 from serving import parse_events
 
@@ -16,7 +18,8 @@ from splitfuse.server.api.openai.chat_response import ChatResponseBuilder
 from splitfuse.server.api.openai.completion_response import CompletionResponseBuilder
 from splitfuse.server.api.openai.request import Echo
 from splitfuse.server.api.openai.response import Head
-from splitfuse.server.http.json_response import ITEMS_AT_ONCE, SLICE_BYTES, dump_slices, dumps
+from splitfuse.server.api.responses.request import StoredRequest
+from splitfuse.server.http.json_response import ITEMS_AT_ONCE, SLICE_BYTES, dumps, json_slices
 from splitfuse.server.jobs.job import Job
 
 NUM_OUTPUTS, NUM_TOKENS, NUM_LOGPROBS = 64, 300, 20
@@ -25,8 +28,8 @@ METRICS = RequestMetrics(1.0, 1.5, 2.0, 4.0, 5, NUM_TOKENS, 2, 0)
 
 
 def fill(job, *, num_tokens=NUM_TOKENS):
-    """End every output, as the engine would."""
-    for index in range(len(job.outputs)):
+    """End the outputs, as the engine would; what there is beyond NUM_OUTPUTS runs on."""
+    for index in range(min(NUM_OUTPUTS, len(job.outputs))):
         logprobs = tuple(
             TokenLogprobs(97, -0.123456 - position, tuple((97 + rank, -0.5 - rank / 7) for rank in range(NUM_LOGPROBS)))
             for position in range(num_tokens)
@@ -132,6 +135,105 @@ async def test_a_large_openai_answer_lets_others_have_their_turn(served, monkeyp
     turns.check(len(response.content))
 
 
+@contextlib.asynccontextmanager
+async def unread(served, path, *, num):
+    """Requests whose answers are not read."""
+    writers = []
+    for _ in range(num):
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", httpx.URL(served.url).port))
+        _, writer = await asyncio.open_connection(sock=sock)
+        writer.transport.pause_reading()
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        writers.append(writer)
+    try:
+        yield
+    finally:
+        for writer in writers:
+            writer.transport.abort()
+
+
+@pytest.fixture
+def num_slices(monkeypatch):
+    """The number of slices that have been written of each large value."""
+    counts = []
+
+    def counting(value):
+        for number, slice in enumerate(json_slices(value), start=1):
+            if number == 2:
+                counts.append(1)
+            if number > 1:
+                counts[-1] += 1
+            yield slice
+
+    monkeypatch.setattr("splitfuse.server.http.json_writer.json_slices", counting)
+    return counts
+
+
+def large_job(served, *, num_outputs=NUM_OUTPUTS, num_tokens=60):
+    """A kept job of some 3 MB; outputs beyond NUM_OUTPUTS still run."""
+    job = Job("large", model="m", num_outputs=num_outputs)
+    job.attach(StoredRequest(has_logprobs=True))
+    served.service.results.add(job)
+    fill(job, num_tokens=num_tokens)
+
+
+@pytest.mark.parametrize("path", ["/result/large", "/result/large/stream?starting_after=63"])
+async def test_a_large_result_is_written_once_for_all_its_readers(served, path, num_slices):
+    """And goes with the last of them. It is more than the 4 MB that Linux buffers for one of them."""
+    large_job(served, num_tokens=90)
+    writer = served.service.json
+    async with ticking() as turns, unread(served, path, num=60):
+        whole = await served.client.get(path)
+        num_bytes = writer.num_shared_bytes
+    assert len(num_slices) == 1
+    assert 1e6 < num_bytes <= len(whole.content)
+    turns.check(num_bytes)
+    async with asyncio.timeout(10):
+        while writer.num_shared_bytes:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+async def test_a_large_response_is_written_once_for_all_its_readers(served, num_slices):
+    large_job(served, num_outputs=1, num_tokens=1000)
+    polls = await asyncio.gather(*(served.client.get("/v1/responses/large") for _ in range(3)))
+    assert {len(poll.json()["output"][0]["content"][0]["logprobs"]) for poll in polls} == {1000}
+    assert len(num_slices) == 1
+
+
+async def test_a_large_result_of_a_running_job_is_written_as_it_is_taken(served, num_slices):
+    large_job(served, num_outputs=NUM_OUTPUTS + 1)
+    async with unread(served, "/result/large", num=5):
+        whole = await served.client.get("/result/large")
+        assert whole.json()["status"] == "running"
+        assert max(num_slices) > 3e6 / SLICE_BYTES
+        assert sorted(num_slices)[-2] < 1e6 / SLICE_BYTES, "so much the connections take into their buffers"
+        assert served.service.json.num_shared_bytes == 0
+    num_written = sum(num_slices)
+    await served.client.get("/version")
+    assert sum(num_slices) <= num_written + 5, "no more is written for readers that are gone"
+
+
+async def test_large_values_are_written_in_turns(served):
+    """Several that are written at once hold the loop no longer than one."""
+    large_job(served, num_outputs=NUM_OUTPUTS + 1)
+    async with ticking() as turns:
+        polls = await asyncio.gather(*(served.client.get("/result/large") for _ in range(8)))
+    turns.check(sum(len(poll.content) for poll in polls))
+
+
+async def test_beyond_its_memory_nothing_is_shared(served, num_slices):
+    large_job(served)
+    served.service.json._max_shared_bytes = 0
+    async with unread(served, "/result/large", num=2):
+        whole = await served.client.get("/result/large")
+        assert served.service.json.num_shared_bytes == 0
+        assert len(num_slices) == 3
+    assert whole.json()["status"] == "completed"
+
+
 @pytest.mark.parametrize("kind", [CompletionResponseBuilder, ChatResponseBuilder])
 def test_a_choice_is_the_same_whole_and_in_a_chunk(kind):
     items = [TokenLogprobs(97 + number, -0.5, ((98, -1.0), (300, -2.0))) for number in range(3)]
@@ -157,23 +259,23 @@ VALUES = [
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: str(value)[:20])
-async def test_slices_are_what_dumps_writes(value):
-    parts = await dump_slices(value)
+def test_slices_are_what_dumps_writes(value):
+    parts = list(json_slices(value))
     assert b"".join(parts).decode() == dumps(value)
     assert all(parts)
 
 
-async def test_an_iterator_is_a_list():
+def test_an_iterator_is_a_list():
     for num in (0, 1, ITEMS_AT_ONCE, ITEMS_AT_ONCE + 1):
         expected = dumps({"a": list(range(num)), "b": 1})
-        assert b"".join(await dump_slices({"a": iter(range(num)), "b": 1})).decode() == expected
+        assert b"".join(json_slices({"a": iter(range(num)), "b": 1})).decode() == expected
         assert dumps({"a": iter(range(num)), "b": 1}) == expected
     with pytest.raises(TypeError, match="set has no JSON form"):
         dumps({1})
 
 
-async def test_slices_are_bounded():
+def test_slices_are_bounded():
     items = ({"number": number, "text": "x" * 100} for number in range(50_000))
-    sizes = [len(part) for part in await dump_slices({"items": items})]
+    sizes = [len(part) for part in json_slices({"items": items})]
     assert len(sizes) > 50
     assert max(sizes) < SLICE_BYTES + ITEMS_AT_ONCE * 200

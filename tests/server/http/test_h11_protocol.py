@@ -2,12 +2,16 @@
 
 import asyncio
 import json
+import re
+import socket
 
 import httpx
 import pytest
 
 from splitfuse.server.http.h11_protocol import Connection
 from splitfuse.server.settings import Settings
+
+LAST = b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
 async def exchange(served, *parts, read=True):
@@ -28,7 +32,7 @@ def error_of(raw):
 
 
 @pytest.mark.parametrize(
-    "head", [b"nonsense\r\n\r\n", b"GET / FTP/1.1\r\n\r\n", b"GET /\x00 HTTP/1.1\r\nHost: x\r\n\r\n"]
+    "head", [b"nonsense\r\n\r\n", b"GET / FTP/1.1\r\n\r\n", b"GET /\x00 HTTP/1.1\r\nHost: localhost\r\n\r\n"]
 )
 async def test_no_http(served, head):
     assert error_of(await exchange(served, head))[0] == 400
@@ -37,7 +41,9 @@ async def test_no_http(served, head):
 @pytest.mark.parametrize("num_bytes", [64 * 1024, 2**20])
 async def test_head_too_large(served, num_bytes):
     try:
-        raw = await exchange(served, b"GET /version HTTP/1.1\r\nHost: x\r\nX-Big: " + b"a" * num_bytes + b"\r\n\r\n")
+        raw = await exchange(
+            served, b"GET /version HTTP/1.1\r\nHost: localhost\r\nX-Big: " + b"a" * num_bytes + b"\r\n\r\n"
+        )
     except ConnectionError:
         return  # closed before we had sent it all
     assert raw == b"" or error_of(raw)[0] == 400
@@ -47,7 +53,7 @@ async def test_a_slow_head_is_cut_off(served, monkeypatch):
     monkeypatch.setattr("splitfuse.server.http.h11_protocol.HEAD_DEADLINE_S", 0.1)
     assert await exchange(served) == b""
     assert await exchange(served, b"GET /version HTTP/1.1\r\nHo") == b""
-    first = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
+    first = b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n"
     raw = await exchange(served, first + b"GET /version HT")
     assert raw.startswith(b"HTTP/1.1 200")
     assert raw.count(b"HTTP/1.1") == 1
@@ -62,7 +68,7 @@ async def test_a_running_answer_outlives_the_head_deadline(served, monkeypatch):
 
 async def test_a_slow_body_is_cut_off(served, monkeypatch):
     monkeypatch.setattr("splitfuse.server.http.json_body.DEADLINE_S", 0.05)
-    raw = await exchange(served, b'POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"prompt"')
+    raw = await exchange(served, b'POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"prompt"')
     status, error = error_of(raw)
     assert (status, error["code"]) == (408, "body_too_slow")
 
@@ -87,7 +93,7 @@ async def test_body_over_the_limit(served, path):
 
 @pytest.mark.parametrize("settings", LIMIT)
 async def test_a_huge_body_is_refused_by_its_announcement(served):
-    head = b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n"
+    head = b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n"
     for number, status in ((10**9, 413), (10**19, 413), (10**30, 400)):
         assert error_of(await exchange(served, head % number + b"\r\n"))[0] == status
     raw = await exchange(served, head % 2000 + b"Expect: 100-continue\r\n\r\n")
@@ -97,7 +103,7 @@ async def test_a_huge_body_is_refused_by_its_announcement(served):
 @pytest.mark.parametrize("settings", LIMIT)
 async def test_an_endless_body_is_cut_off(served):
     _, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(served.url).port)
-    writer.write(b"POST /generate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+    writer.write(b"POST /generate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
     chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
 
     async def send_on():
@@ -118,17 +124,44 @@ async def test_a_stalled_reader_is_cut_off(served, monkeypatch):
     reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(served.url).port)
     fields = {"prompt": "hello", "max_tokens": 400, "n": 64, "logprobs": 20, "stream": True}
     body = json.dumps(fields).encode()
-    writer.write(b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    writer.write(b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
     assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
     await served.engine.allow(20_000)
     await asyncio.wait_for(served.engine.abort_seen.wait(), 30)
     writer.close()
 
 
+async def test_a_reader_that_stalls_before_the_end_is_cut_off(served, monkeypatch):
+    """The answer is complete, and less of it is left than would stop its writer."""
+    monkeypatch.setattr("splitfuse.server.http.h11_protocol.STALL_S", 0.1)
+    monkeypatch.setattr("splitfuse.server.api.operations.package_version", lambda: "x" * 60_000)
+    made, lost = Connection.connection_made, Connection.connection_lost
+    is_lost = asyncio.Event()
+
+    def connection_made(self, transport):
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        made(self, transport)
+
+    def connection_lost(self, exc):
+        lost(self, exc)
+        is_lost.set()
+
+    monkeypatch.setattr(Connection, "connection_made", connection_made)
+    monkeypatch.setattr(Connection, "connection_lost", connection_lost)
+    for head in (LAST, LAST.replace(b"close", b"keep-alive")):
+        is_lost.clear()
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            client.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", httpx.URL(served.url).port))
+            client.send(head)
+            await asyncio.wait_for(is_lost.wait(), 5)
+
+
 async def test_leaving_before_the_body_is_there(served, caplog):
     for part in (b"", b'{"prom'):
         _, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(served.url).port)
-        writer.write(b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n" + part)
+        writer.write(b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n" + part)
         await writer.drain()
         writer.transport.abort()
     assert (await served.client.post("/generate", json={"prompt": "x", "max_tokens": 1})).status_code == 202
@@ -144,8 +177,8 @@ async def test_content_type_does_not_matter(served, content_type):
 
 
 async def test_pipelined_requests(served):
-    one = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
-    last = b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    one = b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    last = b"GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     assert (await exchange(served, one + one + last)).count(b"200 OK") == 3
 
 
@@ -154,7 +187,9 @@ async def test_streams_are_chunked_in_1_1_and_bare_in_1_0(served):
     raws = []
     for version in (b"1.0", b"1.1"):
         head = (
-            b"POST /v1/completions HTTP/" + version + b"\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+            b"POST /v1/completions HTTP/"
+            + version
+            + b"\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
         )
         raws.append(await exchange(served, head % len(body) + body))
     (bare_head, _, bare), (head, _, chunked) = (raw.partition(b"\r\n\r\n") for raw in raws)
@@ -173,8 +208,8 @@ async def test_streams_are_chunked_in_1_1_and_bare_in_1_0(served):
 
 async def test_a_connection_goes_on_after_a_stream(served):
     body = json.dumps({"prompt": "x", "max_tokens": 2, "stream": True}).encode()
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
-    last = b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+    last = b"GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     raw = await exchange(served, head + body + head + body + last)
     assert raw.count(b"data: [DONE]\n\n\r\n0\r\n\r\nHTTP/1.1 200 OK") == 2
 
@@ -198,3 +233,105 @@ async def test_a_stream_is_the_same_without_the_short_way(served, monkeypatch):
         monkeypatch.setattr(Connection, "_open_scope", lambda self: {})
     assert texts[0] == texts[1]
     assert [data.count(b"event: token") for data in written] == [3, 0]
+
+
+@pytest.mark.parametrize(
+    ("lines", "fault"),
+    [
+        (b"X-Big: " + b"a" * 40 * 1024, "longer than 32768 bytes"),
+        (b"a: b\r\n" * 6_000 + b"a: b", "longer than 32768 bytes"),
+        (b"a:\r\n" * 6_000 + b"a:", "6002 headers; at most 100"),
+    ],
+)
+async def test_a_refused_head_is_told_why(served, lines, fault):
+    raw = await exchange(served, b"GET /version HTTP/1.1\r\nHost: x\r\n" + lines + b"\r\n\r\n")
+    status, error = error_of(raw)
+    assert status == 400
+    assert fault in error["message"]
+    assert error_of(await exchange(served, b"HEAD /version HTTP/3.1\r\nHost: x\r\n\r\n"))[0] == 400
+
+
+FEW = [Settings(max_connections=3)]
+
+
+@pytest.mark.parametrize("settings", FEW)
+async def test_a_connection_too_many_is_refused(served):
+    await served.client.get("/version")  # the first one, which stays
+    held = [await asyncio.open_connection("127.0.0.1", httpx.URL(served.url).port) for _ in range(2)]
+    body = b'{"prompt": "x"}'
+    head = b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+    raw = await exchange(served, head, body)
+    status, error = error_of(raw)
+    assert (status, error["code"]) == (503, "too_many_connections")
+    assert "--max-connections" in error["message"]
+    assert b"connection: close" in raw.lower()
+    assert b"retry-after: 2" in raw.lower()
+    assert "splitfuse:connections_refused_total" in (text := (await served.client.get("/metrics")).text)
+    assert float(re.search(r"connections_refused_total\{.*\} (.*)", text)[1]) == 1
+    held[0][1].write(LAST)
+    assert (await held[0][0].read()).startswith(b"HTTP/1.1 200")  # and the server has closed it
+    held[0][1].close()
+    assert (await exchange(served, head + body + LAST)).startswith(b"HTTP/1.1 202")
+    served.service.connection_limit.check()
+    held[1][1].close()
+
+
+@pytest.mark.parametrize("settings", [Settings(max_connections=1)])
+async def test_a_silent_connection_too_many_is_told_soon(served, monkeypatch):
+    monkeypatch.setattr("splitfuse.server.http.h11_protocol.REFUSED_S", 0.05)
+    await served.client.get("/version")
+    assert error_of(await exchange(served))[0] == 503
+
+
+async def half_closed(served, *requests, until=None):
+    """What a client gets that sends no more than these, as `nc -N` does; `until` is awaited once a probe has come."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(served.url).port)
+    writer.write(b"".join(requests))
+    writer.write_eof()
+    raw = b""
+    if until is not None:
+        raw = await asyncio.wait_for(reader.readuntil(until), 10)
+        await served.engine.allow()
+    raw += await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    return raw
+
+
+def request_of(path, version=b"1.1", **fields):
+    body = json.dumps({"prompt": "hello", "max_tokens": 3, **fields}).encode()
+    line = b"POST %b HTTP/%b\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+    return line % (path.encode(), version, len(body)) + body
+
+
+async def test_a_half_closed_client_gets_its_whole_answer(served):
+    for version in (b"1.0", b"1.1"):
+        assert b'"status":"queued"' in await half_closed(served, request_of("/generate", version))
+        stream = await half_closed(served, request_of("/v1/completions", version, stream=True))
+        assert b"data: [DONE]\n\n" in stream
+    version = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
+    assert (await half_closed(served, version, version, version)).count(b"200 OK") == 3
+    assert await half_closed(served, version[:20]) == b""
+
+
+async def test_a_half_closed_client_can_wait_long_for_its_answer(served):
+    """What clients ignore is written meanwhile, before its answer begins and between events."""
+    served.engine.hold()
+    raw = await half_closed(served, request_of("/v1/completions"), until=b"HTTP/1.1 100 Continue\r\n\r\n")
+    answer = raw[raw.index(b"HTTP/1.1 200") :].partition(b"\r\n\r\n")[2]
+    assert json.loads(answer)["usage"]["completion_tokens"] == 3
+    served.engine.hold()
+    raw = await half_closed(served, request_of("/generate", stream=True), until=b"\r\n3\r\n:\n\n\r\n")
+    assert raw.count(b"event: token") == 3
+    assert raw.endswith(b"\n\n\r\n0\r\n\r\n")
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+@pytest.mark.parametrize("fields", [{}, {"stream": True}], ids=str)
+async def test_a_client_that_is_gone_is_not_taken_for_a_half_closed_one(served, version, fields):
+    served.engine.hold()
+    _, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(served.url).port)
+    writer.write(request_of("/v1/completions", version, max_tokens=400, **fields))
+    await asyncio.wait_for(served.engine.submitted.wait(), 10)
+    writer.close()
+    await served.engine.allow(3)
+    await asyncio.wait_for(served.engine.abort_seen.wait(), 10)

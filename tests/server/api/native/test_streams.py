@@ -11,6 +11,7 @@ from serving import parse_events, stream_events
 from splitfuse.engine.outputs import OutputDelta
 from splitfuse.server.api.native.stream import NativeStreamWriter
 from splitfuse.server.api.streaming import chunks as chunks_of
+from splitfuse.server.http.json_writer import JsonWriter
 from splitfuse.server.jobs.job import Job
 from splitfuse.server.settings import Settings
 
@@ -150,7 +151,7 @@ async def test_a_slow_reader_delays_no_other(served):
     """A reader that does not read gets its events later in few writes; the engine runs on meanwhile."""
     reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(served.url).port, limit=2**20)
     body = json.dumps({"prompt": "hello", "max_tokens": 400, "stream": True}).encode()
-    writer.write(b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    writer.write(b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
     head = await reader.readuntil(b"\r\n\r\n")
     seq_id = head.split(b"x-seq-id: ")[1].split(b"\r\n")[0].decode()
     result = (await served.client.get(f"/result/{seq_id}?wait=10")).json()
@@ -163,7 +164,7 @@ async def test_a_slow_reader_delays_no_other(served):
 
 async def test_what_came_since_the_last_write_goes_in_one_write():
     job = Job("id", model="m")
-    chunks = chunks_of([job], NativeStreamWriter(job))
+    chunks = chunks_of([job], NativeStreamWriter(job, JsonWriter(max_shared_bytes=1)))
     for position in range(4):
         job.sink(OutputDelta("id", 0, "x", (position,)))
     assert len(parse_events((await anext(chunks)).decode())) == 4

@@ -1,0 +1,45 @@
+"""h11's parser for the server's side, with exact bounds on the head of a request."""
+
+import h11
+
+MAX_HEAD_BYTES = 32 * 1024
+MAX_HEADERS = 100
+_TOO_LONG = f"the request's head is longer than {MAX_HEAD_BYTES} bytes; send shorter headers or a shorter path"
+
+
+class BoundedH11(h11.Connection):
+    """Refuses heads that are too large and other versions than HTTP/1, in whatever pieces they arrive.
+
+    `fault` says what was wrong with the last request, where it is more than bad syntax.
+    """
+
+    fault = ""
+
+    def __init__(self) -> None:
+        super().__init__(h11.SERVER, MAX_HEAD_BYTES)
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        """As h11's. Raises RemoteProtocolError."""
+        num_bytes = len(self._receive_buffer)
+        try:
+            event = super().next_event()
+        except h11.RemoteProtocolError as exc:
+            if exc.error_status_hint == 431:
+                self.fault = _TOO_LONG
+            raise
+        if isinstance(event, h11.Request):
+            # h11 itself bounds a head only while it is incomplete.
+            self.fault = _fault(event, num_bytes - len(self._receive_buffer))
+            if self.fault:
+                raise h11.RemoteProtocolError(self.fault)
+        return event
+
+
+def _fault(request: h11.Request, num_bytes: int) -> str:
+    if num_bytes > MAX_HEAD_BYTES:
+        return _TOO_LONG
+    if len(request.headers) > MAX_HEADERS:
+        return f"the request has {len(request.headers)} headers; at most {MAX_HEADERS} are taken"
+    if not request.http_version.startswith(b"1."):
+        return f"HTTP/{request.http_version.decode()} is not supported; send HTTP/1.1"
+    return ""

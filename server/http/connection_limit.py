@@ -1,0 +1,47 @@
+"""How many connections are open, in all and from each address, and whether there may be one more."""
+
+from collections import Counter
+
+
+class ConnectionLimit:
+    """Counts the open connections. One address gets at most half of them, so that it cannot shut out all others.
+
+    This machine's own gets no limit of its own: behind it is often a proxy with the requests of many.
+    """
+
+    def __init__(self, max_connections: int) -> None:
+        self.num_open = 0
+        self.num_refused = 0
+        self._max_connections = max_connections
+        self._max_per_address = (max_connections + 1) // 2
+        self._open: Counter[str] = Counter()
+
+    def refusal(self, address: str) -> str | None:
+        """Why there may be no further connection from this address, None if there may. Counts refusals."""
+        most = f"{self._max_connections}, --max-connections"
+        is_local = address.startswith("127.") or address == "::1"
+        if self.num_open >= self._max_connections:
+            reason = f"the server has as many connections as it takes ({most})"
+        elif self._open[address] >= self._max_per_address and not is_local:
+            reason = f"your address has as many connections as one may have ({self._max_per_address}, half of {most})"
+        else:
+            return None
+        self.num_refused += 1
+        return f"{reason}; close some or try again later"
+
+    def add(self, address: str) -> None:
+        """One more is open."""
+        self.num_open += 1
+        self._open[address] += 1
+
+    def remove(self, address: str) -> None:
+        """One of them is closed."""
+        self.num_open -= 1
+        self._open[address] -= 1
+        if not self._open[address]:
+            del self._open[address]
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        assert self.num_open == self._open.total()
+        assert all(num > 0 for num in self._open.values())

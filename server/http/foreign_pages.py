@@ -1,0 +1,84 @@
+"""Keeps foreign web pages away from a server without keys.
+
+Such a server answers all who reach it, and a browser beside it reaches it for any page on the web. A page whose name
+was made to resolve to this server's address (DNS rebinding) shows in `Host`: the name is not ours. Every other page
+shows in `Origin` and `Sec-Fetch-Site`, which no script can change.
+"""
+
+import ipaddress
+from collections.abc import Collection, Mapping
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from .auth import OPEN_PATHS
+from .errors import Problem
+
+# Monitors call these by whatever name they know the server by. They tell of load, never of prompts, results or ids.
+UNCHECKED_PATHS = OPEN_PATHS | {"/metrics"}
+ANY = "*"
+
+
+class RefuseForeignPages:
+    """ASGI middleware: 403 for a Host that is not ours, and for a page of an origin that is not allowed."""
+
+    def __init__(self, app: ASGIApp, *, hosts: Collection[str], origins: Collection[str]) -> None:
+        self._app = app
+        self._hosts = frozenset(hosts)
+        self._origins = frozenset(origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        problem = None
+        if scope["type"] == "http" and scope["path"] not in UNCHECKED_PATHS:
+            problem = self._problem(scope["method"], dict(scope["headers"]))
+        if problem is None:
+            await self._app(scope, receive, send)
+        else:
+            await problem.response()(scope, receive, send)
+
+    def _problem(self, method: str, headers: Mapping[bytes, bytes]) -> Problem | None:
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        if not self._is_ours(_name(host)):
+            return _refusal("host", f"the name {_name(host)[:100]!r} in Host")
+        origin = headers.get(b"origin", b"").decode("latin-1").lower()
+        if self._is_allowed(origin) or not (_is_foreign(origin, host) or _is_embedded(method, headers)):
+            return None
+        return _refusal("origin", f"a web page of the origin {origin[:100]!r}" if origin else "a web page elsewhere")
+
+    def _is_ours(self, name: str) -> bool:
+        """Whether no page elsewhere can have this name. An address is none, and HTTP/1.0 needs no Host."""
+        if name in ("localhost", "127.0.0.1", "") or name in self._hosts or ANY in self._hosts:
+            return True
+        return name.endswith(".localhost") or _is_address(name)
+
+    def _is_allowed(self, origin: str) -> bool:
+        return ANY in self._origins or origin in self._origins
+
+
+def _refusal(kind: str, what: str) -> Problem:
+    way_out = f"if you trust it, start the server with --allowed-{kind}s, or with an --api-key"
+    message = f"{what} may not use this server, which has no API keys; {way_out}"
+    return Problem(403, message, "permission_error", code=f"{kind}_not_allowed")
+
+
+def _is_foreign(origin: str, host: str) -> bool:
+    return bool(origin) and origin.partition("://")[2] != host
+
+
+def _is_embedded(method: str, headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a page elsewhere loads this without showing it as a page of its own, as a followed link would."""
+    is_link = headers.get(b"sec-fetch-mode") == b"navigate" and headers.get(b"sec-fetch-dest") == b"document"
+    return headers.get(b"sec-fetch-site") == b"cross-site" and not (is_link and method == "GET")
+
+
+def _name(host: str) -> str:
+    """Of `name`, `name:port`, `[address]` or `[address]:port`, the name or the address."""
+    name, _, port = host.rpartition(":")
+    return (name if name and port.isdigit() else host).strip("[]").rstrip(".")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

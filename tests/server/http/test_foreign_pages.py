@@ -1,0 +1,160 @@
+"""Web pages of others, and names that were made to resolve to a server without keys."""
+
+import httpx
+import openai
+import pytest
+
+from splitfuse.client import AsyncClient
+from splitfuse.server.settings import Settings
+
+PREFLIGHT = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
+EVIL, FRIEND = "https://evil.example", "https://app.example.com"
+BODY = {"prompt": "x", "max_tokens": 1}
+
+
+async def ask(served, path="/generate", **headers):
+    """What a POST of a prompt, or else a GET, with these headers gives."""
+    headers = {name.replace("_", "-"): value for name, value in headers.items()}
+    if path == "/generate":
+        return await served.client.post(path, json=BODY, headers=headers)
+    return await served.client.get(path, headers=headers)
+
+
+def is_refused(response, kind):
+    error = response.json()["error"]
+    assert (response.status_code, error["type"]) == (403, "permission_error")
+    assert error["code"] == f"{kind}_not_allowed"
+    assert f"--allowed-{kind}s" in error["message"]
+    assert response.headers["x-request-id"]
+    assert not any(name.startswith("access-control") for name in response.headers)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:8000",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example",
+        "evil.example.",
+        "1.2.3.4.5",
+    ],
+)
+@pytest.mark.parametrize("path", ["/generate", "/result/x", "/v1/models", "/stats", "/docs", "/", "/nope"])
+async def test_a_name_that_is_not_ours(served, host, path):
+    is_refused(await ask(served, path, Host=host), "host")
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:1", "a.localhost", "localhost.", "127.0.0.1:80", "10.1.2.3", "[::1]:8000", "[::1]"]
+)
+async def test_names_and_addresses_that_cannot_be_rebound(served, host):
+    assert (await ask(served, Host=host)).status_code == 202
+
+
+@pytest.mark.parametrize("settings", [Settings(host="gpu-box", allowed_hosts=("llm.example.com, Server",))])
+async def test_names_that_are_allowed(served):
+    for host in ("gpu-box:8000", "llm.example.com", "server:8000", "localhost"):
+        assert (await ask(served, Host=host)).status_code == 202
+    is_refused(await ask(served, Host="x.llm.example.com"), "host")
+
+
+@pytest.mark.parametrize("settings", [Settings(allowed_hosts=("*",))])
+async def test_any_name(served):
+    assert (await ask(served, Host="evil.example")).status_code == 202
+    is_refused(await ask(served, Host="evil.example", Origin=FRIEND), "origin")
+
+
+async def test_monitors_may_call_the_server_as_they_know_it(served):
+    for path in ("/health", "/ready", "/version", "/metrics"):
+        assert (await ask(served, path, Host="server:8000")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": EVIL},
+        {"Origin": EVIL, "Sec_Fetch_Site": "cross-site", "Content_Type": "text/plain"},
+        {"Sec_Fetch_Site": "cross-site"},
+        {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "iframe"},
+        {"Origin": "null"},
+        {"Origin": "http://localhost:1"},
+        {"Origin": "http://127.0.0.1"},
+    ],
+    ids=str,
+)
+async def test_pages_of_another_origin(served, headers):
+    is_refused(await ask(served, **headers), "origin")
+    is_refused(await ask(served, "/result/x", **headers), "origin")
+    assert served.engine.num_submitted == 0
+
+
+async def test_our_own_pages_and_what_is_no_page(served):
+    own = {"Origin": served.url, "Sec_Fetch_Site": "same-origin"}
+    for headers in ({}, own, {"Sec_Fetch_Site": "none"}):
+        assert (await ask(served, **headers)).status_code == 202
+
+
+async def test_a_link_from_elsewhere_can_be_followed_but_not_posted(served):
+    link = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"}
+    assert (await ask(served, "/docs", **link)).status_code == 200
+    is_refused(await ask(served, **link), "origin")
+
+
+async def test_clients_that_are_no_browsers(served):
+    async with AsyncClient(served.url) as client:
+        assert (await client.generate("x", max_tokens=1)).token_ids
+    async with openai.AsyncOpenAI(base_url=served.url + "/v1", api_key="none", max_retries=0) as client:
+        assert (await client.models.list()).data
+    port = httpx.URL(served.url).port
+    async with httpx.AsyncClient() as client:
+        assert (await client.get(f"http://localhost:{port}/stats")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        (Settings(allowed_origins=(f"http://localhost:3000,{FRIEND}",)), None),
+        (Settings(allowed_origins=(f"http://localhost:3000,{FRIEND}",), api_key=("secret",)), "Bearer secret"),
+    ],
+    ids=["without keys", "with keys"],
+)
+async def test_pages_that_are_allowed(served, key):
+    headers = {"Origin": FRIEND, "Sec-Fetch-Site": "cross-site"}
+    preflight = await served.client.options("/generate", headers=headers | PREFLIGHT)
+    assert preflight.status_code == 200
+    assert preflight.headers["access-control-allow-origin"] == FRIEND
+    assert "POST" in preflight.headers["access-control-allow-methods"]
+    assert "authorization" in preflight.headers["access-control-allow-headers"]
+    answer = await served.client.post("/generate", json=BODY, headers=headers | ({"Authorization": key} if key else {}))
+    assert answer.status_code == 202
+    refusal = await served.client.post("/generate", json={}, headers=headers | ({"Authorization": key} if key else {}))
+    assert refusal.status_code == 400
+    for response in (answer, refusal):
+        assert response.headers["access-control-allow-origin"] == FRIEND
+        exposed = set(response.headers["access-control-expose-headers"].split(", "))
+        assert exposed >= {"Location", "Retry-After", "X-Seq-Id"}
+    if key is None:
+        is_refused(await ask(served, Origin=EVIL), "origin")
+        is_refused(await served.client.options("/generate", headers={"Origin": EVIL} | PREFLIGHT), "origin")
+    else:
+        preflight = await served.client.options("/generate", headers={"Origin": EVIL} | PREFLIGHT)
+        assert "access-control-allow-origin" not in preflight.headers
+
+
+@pytest.mark.parametrize("settings", [Settings(allowed_origins=("*",))])
+async def test_pages_of_every_origin(served):
+    for headers in ({"Origin": EVIL}, {"Origin": "null"}, {"Sec_Fetch_Site": "cross-site"}):
+        response = await ask(served, **headers)
+        assert response.status_code == 202
+    assert (await ask(served, Origin=EVIL)).headers["access-control-allow-origin"] == "*"
+
+
+@pytest.mark.parametrize("settings", [Settings(api_key=("secret",))])
+async def test_a_server_with_keys_asks_for_them_and_sends_no_cors_headers(served):
+    headers = {"Origin": EVIL, "Host": "llm.example.com"}
+    assert (await served.client.post("/generate", json=BODY, headers=headers)).status_code == 401
+    assert (await served.client.options("/generate", headers=headers | PREFLIGHT)).status_code == 401
+    response = await served.client.post("/generate", json=BODY, headers=headers | {"Authorization": "Bearer secret"})
+    assert response.status_code == 202
+    assert not any(name.startswith("access-control") for name in response.headers)
