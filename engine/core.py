@@ -51,7 +51,9 @@ class EngineCore:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`max_steps_in_flight`: 2 to schedule a step before the one before it has been updated."""
-        self.blocks = BlockManager(cache, prefix_caching=config.enable_prefix_caching)
+        self.blocks = BlockManager(
+            cache, prefix_caching=config.enable_prefix_caching, tenant_weights=config.tenant_weights
+        )
         self.scheduler = Scheduler(config, self.blocks, max_steps_in_flight=max_steps_in_flight, listener=listener)
         self.scheduler.costs.seconds_per_block = cache.seconds_per_block
         self.speculation = speculation
