@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
 
-# With whole shares tenants that never return would leave a regular one only what each of them has. 250 blocks of 10,000,
-# used again after every 100 tenants that come once with 10 blocks each: all are found again, with whole shares 70 %.
+# With whole shares tenants that never return would leave a regular one only what each of them has. 250 blocks of
+# 10,000, used again after every 100 tenants that come once with 10 blocks each: all are found again; with whole shares
+# 70 %.
 _SHARE_KEPT = 0.5
 _FEW_ENTRIES = 64  # too few to clean up
 
