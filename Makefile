@@ -54,7 +54,7 @@ schemathesis: $(VENV)/.test  ## /openapi.json against the running server; SPLITF
 # By hand, against a server process; each says how to see again what it has found.
 CAMPAIGNS := $(addprefix tests/campaigns/, fuzz soak faults)
 CAMPAIGN_PATH := tests/campaigns:tests/support:tests/server:tests/server/behaviour
-CAMPAIGN = PYTHONPATH="$(CAMPAIGN_PATH):$$PYTHONPATH" $(BIN)/python -P -m
+CAMPAIGN = PYTHONPATH="$(CAMPAIGN_PATH)$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python -P -m
 
 fuzz: $(VENV)/.test  ## hostile requests for MINUTES=30; ARGS="--case N" sends one of them again
 	$(CAMPAIGN) fuzz --minutes $(or $(MINUTES),30) $(ARGS)

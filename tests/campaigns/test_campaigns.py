@@ -24,7 +24,7 @@ PATHS = [TESTS / folder for folder in ("campaigns", "support", "server", "server
 
 def run(*command: str) -> str:
     """The output of a campaign that finds nothing wrong."""
-    paths = os.pathsep.join([*map(str, PATHS), os.environ.get("PYTHONPATH", "")])
+    paths = os.pathsep.join(filter(None, [*map(str, PATHS), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         [sys.executable, "-P", "-m", *command],
         capture_output=True,

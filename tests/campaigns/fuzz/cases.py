@@ -36,7 +36,7 @@ HEADS = [
     "GET /{path}", "PRI * HTTP/2.0", "GET /{path} HTTP/1.1 HTTP/1.1", " GET / HTTP/1.1", "get / http/1.1",
 ]  # fmt: skip
 FIELDS = [
-    "Host: {host}", "Host: a\r\nHost: b", "Content-Length: {number}", "Content-Length: 1\r\nContent-Length: 2",
+    "Host: {host}", "Content-Length: {number}", "Content-Length: 1\r\nContent-Length: 2",
     "Transfer-Encoding: chunked\r\nContent-Length: 5", "Transfer-Encoding: gzip, chunked", "Expect: 100-continue",
     "Upgrade: h2c\r\nConnection: Upgrade", "X: {text}", "X-Request-Id: {text}", "Authorization: Bearer {text}",
     "Content-Encoding: gzip", "Range: bytes=0-1", "{text}: 1", "X:\t\x0b1", "Last-Event-ID: {number}",
@@ -134,7 +134,8 @@ def _raw_head(rng: random.Random) -> bytes:
         "version": rng.choice(["1.1", "1.0", "0.9", "3.1", "1.1x"]), "text": rng.choice(TEXTS),
         "number": rng.choice(["-1", "5", "1e3", "9" * 30, "0x5", "+1", ""]),
     }  # fmt: skip
-    lines = [rng.choice(HEADS), *rng.sample(FIELDS, rng.randint(0, 5))]
+    host = ["Host: 127.0.0.1"] if rng.random() < 0.7 else []
+    lines = [rng.choice(HEADS), *host, *rng.sample(FIELDS, rng.randint(0, 3))]
     return "\r\n".join([*(line.format(**words) for line in lines), "", ""]).encode("utf-8", "replace")
 
 
