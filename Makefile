@@ -13,8 +13,9 @@ GPU_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 ARGS ?=
 SEEDS ?= 200
 STEPS ?= 2000
+MINUTES ?=
 
-.PHONY: serve test fast lint types check simulation schemathesis gpu gpu-profile bench bench-peers clean
+.PHONY: serve test fast lint types check simulation schemathesis fuzz soak faults gpu gpu-profile bench bench-peers clean
 
 serve: $(VENV)/.serve  ## install and start on the demo model; ARGS="MODEL --port 9000" for more
 	$(BIN)/splitfuse serve $(ARGS)
@@ -38,6 +39,7 @@ lint: $(VENV)/.test
 
 types: $(VENV)/.test
 	$(BIN)/mypy
+	MYPYPATH=tests/campaigns:tests/support $(BIN)/mypy $(wildcard tests/campaigns/*.py) $(CAMPAIGNS)
 
 check: test lint types  ## all that CI runs
 
@@ -48,6 +50,20 @@ schemathesis: $(VENV)/.test  ## /openapi.json against the running server; SPLITF
 	$(PYTHON) -m venv $(VENV)/schemathesis
 	$(VENV)/schemathesis/bin/pip install -q schemathesis
 	PATH="$(CURDIR)/$(VENV)/schemathesis/bin:$$PATH" $(BIN)/python -m pytest -q tests/server/behaviour/test_schemathesis.py $(ARGS)
+
+# By hand, against a server process; each says how to see again what it has found.
+CAMPAIGNS := $(addprefix tests/campaigns/, fuzz soak faults)
+CAMPAIGN_PATH := tests/campaigns:tests/support:tests/server:tests/server/behaviour
+CAMPAIGN = PYTHONPATH="$(CAMPAIGN_PATH)$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python -P -m
+
+fuzz: $(VENV)/.test  ## hostile requests for MINUTES=30; ARGS="--case N" sends one of them again
+	$(CAMPAIGN) fuzz --minutes $(or $(MINUTES),30) $(ARGS)
+
+soak: $(VENV)/.test  ## mixed traffic for MINUTES=60: equal answers, and nothing kept
+	$(CAMPAIGN) soak --minutes $(or $(MINUTES),60) $(ARGS)
+
+faults: $(VENV)/.test  ## real faults in real processes: a table of what is promised and what was seen; 10 minutes
+	$(CAMPAIGN) faults $(ARGS)
 
 bench: $(VENV)/.test  ## this engine against transformers on this machine
 	$(BIN)/splitfuse bench offline $(ARGS)

@@ -255,7 +255,7 @@ class AsyncEngine:
             return core
         waiting = len(core.scheduler.waiting)
         if waiting and waiting + params.n > self.config.max_queue_size:
-            retry_after = self._seconds_until_room(waiting + params.n - self.config.max_queue_size)
+            retry_after = self._seconds_until_room(self._core, waiting + params.n - self.config.max_queue_size)
             raise _queue_full(f"{waiting} requests wait and the queue holds {self.config.max_queue_size}", retry_after)
         longest = self.config.max_queue_seconds
         if longest is not None and (wait := core.predicted_wait_s()) > longest:
@@ -263,12 +263,17 @@ class AsyncEngine:
             raise _queue_full(f"a first token is {wait:.1f} s away and --max-queue-seconds is {longest:g}", retry_after)
         return core
 
-    def _seconds_until_room(self, num_requests: int) -> float:
-        """Time until so many requests have left, at the rate at which the last ones did. At least 1 s, at most 60."""
+    def _seconds_until_room(self, core: EngineCore, num_requests: int) -> float:
+        """Time until so many requests have left, at the rate at which the last ones did. At least 1 s, at most 60.
+
+        By the cost model as long as fewer than two have.
+        """
         times = self._finished_times
         if len(times) < 2 or times[-1] <= times[0]:
-            return 1.0
-        return min(60.0, max(1.0, num_requests * (time.monotonic() - times[0]) / len(times)))
+            seconds = core.predicted_s_until_ended(num_requests)
+        else:
+            seconds = num_requests * (time.monotonic() - times[0]) / len(times)
+        return min(60.0, max(1.0, seconds))
 
     def _tokens_per_s(self) -> float:
         """Output tokens per second over the steps kept, 0 if the last is over a second old."""

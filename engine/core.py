@@ -1,5 +1,6 @@
 """EngineCore: the unfinished requests, and what happens to them before and after each step. StepPipeline drives it."""
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from .output_processor import OutputProcessor
 from .outputs import OutputDelta, StepStats
 from .request import Request
 from .scheduler.block_manager import BlockManager, CacheSpec
-from .scheduler.cost_model import CostModel, step_budget
+from .scheduler.cost_model import CostModel, seconds_until_ended, step_budget
 from .scheduler.scheduler import Progress, Scheduler, SchedulerListener
 from .spec_decode.manager import Speculation, accepted_per_position
 
@@ -51,7 +52,9 @@ class EngineCore:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`max_steps_in_flight`: 2 to schedule a step before the one before it has been updated."""
-        self.blocks = BlockManager(cache, prefix_caching=config.enable_prefix_caching)
+        self.blocks = BlockManager(
+            cache, prefix_caching=config.enable_prefix_caching, tenant_weights=config.tenant_weights
+        )
         self.scheduler = Scheduler(config, self.blocks, max_steps_in_flight=max_steps_in_flight, listener=listener)
         self.scheduler.costs.seconds_per_block = cache.seconds_per_block
         self.speculation = speculation
@@ -60,6 +63,7 @@ class EngineCore:
         self._clock = clock
         self._target_itl_s = None if config.target_itl_ms is None else config.target_itl_ms / 1000
         self._max_num_batched_tokens = config.max_num_batched_tokens
+        self._max_num_seqs = config.max_num_seqs
         self._requests: dict[str, list[Request]] = {}
         self._num_preemptions_seen = dict(self.scheduler.num_preemptions_by_mode)
 
@@ -177,6 +181,12 @@ class EngineCore:
         room = max(1, self._max_num_batched_tokens - len(self.scheduler.running))
         context = sum(request.num_computed_tokens for request in self.scheduler.running)
         return num_ahead / room * self.cost_model.predict(self._max_num_batched_tokens, context)
+
+    def predicted_s_until_ended(self, num_requests: int) -> float:
+        """Seconds until so many outputs have ended at the latest, by the cost model; some request is unfinished."""
+        scheduler = self.scheduler
+        requests = itertools.chain(scheduler.running, scheduler.waiting)
+        return seconds_until_ended(self.cost_model, requests, num_requests, max_num_seqs=self._max_num_seqs)
 
     def _delta(self, progress: Progress) -> OutputDelta:
         """The delta of a request; at a stop string the request ends here, without the tokens after it."""

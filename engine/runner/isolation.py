@@ -1,4 +1,9 @@
-"""Runs a batch synchronously; if that raises, finds the failing row by bisecting the batch, so that only it fails."""
+"""Runs a batch synchronously; if that raises, finds the failing row by bisecting the batch, so that only it fails.
+
+A row fails when it has failed alone twice: some faults pass, such as a moment without memory. A try that fails leaves
+no trace: rows write the same cache slots again, noise is keyed by seed and position, and a grammar rolls back to the
+tokens that its request has.
+"""
 
 import logging
 from collections.abc import Callable
@@ -44,12 +49,18 @@ class IsolatingRunner:
         try:
             return self._runner.run(batch)
         except Exception as exc:
-            if len(batch.rows) == 1:
-                return [RowOutput(failure=_failure(batch.rows[0].request, exc))]
-            _log.warning("a step with %d rows failed (%s); trying halves", len(batch.rows), type(exc).__name__)
+            _log.warning("a step with %d rows failed (%s); trying again", len(batch.rows), type(exc).__name__)
+        if len(batch.rows) == 1:
+            return [self._run_last_time(batch)]
         middle = len(batch.rows) // 2
         halves = batch.rows[:middle], batch.rows[middle:]
         return [output for rows in halves for output in self._run_isolated(batch.subset(rows))]
+
+    def _run_last_time(self, batch: Batch) -> RowOutput:
+        try:
+            return self._runner.run(batch)[0]
+        except Exception as exc:
+            return RowOutput(failure=_failure(batch.rows[0].request, exc))
 
 
 def _failure(request: Request, exc: Exception) -> RowFailure:

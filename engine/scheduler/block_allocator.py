@@ -14,7 +14,7 @@ def num_blocks_for(num_tokens: int, block_size: int) -> int:
 class BlockAllocator:
     """Hands out block ids 0 .. num_blocks-1, each with a reference count; a block is free when its count is 0.
 
-    A free block in the prefix cache keeps its contents until it is the least recently used free one.
+    A free block in the prefix cache keeps its contents until no other is free and it is the next to be evicted.
     """
 
     def __init__(self, num_blocks: int, block_size: int, cache: PrefixCache | None = None) -> None:
@@ -23,7 +23,7 @@ class BlockAllocator:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self._cache = cache
-        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))  # next to be used first
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))  # those in the prefix cache last
         self._references = [0] * num_blocks
 
     @property
@@ -52,18 +52,25 @@ class BlockAllocator:
     def allocate(self, count: int) -> list[int]:
         """Take `count` free blocks, with no contents. The caller has made sure that there are so many."""
         assert 0 <= count <= len(self._free), f"{count} blocks wanted, {len(self._free)} free: the plan was wrong"
-        blocks = [self._free.popitem(last=False)[0] for _ in range(count)]
-        for block in blocks:
-            self._references[block] = 1
-            if self._cache is not None:
-                self._cache.forget(block)
-        return blocks
+        return [self._take() for _ in range(count)]
+
+    def _take(self) -> int:
+        block = next(iter(self._free))
+        if self._cache is not None and block in self._cache:  # then every free one is
+            block = self._cache.shares.next_evicted()
+            self._cache.shares.use(block)
+            self._cache.forget(block)
+        del self._free[block]
+        self._references[block] = 1
+        return block
 
     def share(self, blocks: Iterable[int]) -> None:
         """Take one more reference to each block, free or not, with its contents."""
         for block in blocks:
             if not self._references[block]:
                 del self._free[block]
+                if self._cache is not None:
+                    self._cache.shares.use(block)
             self._references[block] += 1
 
     def free(self, blocks: Sequence[int]) -> None:
@@ -76,7 +83,9 @@ class BlockAllocator:
             self._references[block] -= 1
             if not self._references[block]:
                 self._free[block] = None
-                if self._cache is None or block not in self._cache:
+                if self._cache is not None and block in self._cache:
+                    self._cache.shares.free(block)
+                else:
                     self._free.move_to_end(block, last=False)  # worth nothing, so used first
 
     def check(self, block_tables: Iterable[Sequence[int]]) -> None:
@@ -87,4 +96,4 @@ class BlockAllocator:
             "free overlaps or leaks"
         )
         if self._cache is not None:
-            self._cache.check()
+            self._cache.check(self.is_free)

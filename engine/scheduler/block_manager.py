@@ -6,13 +6,14 @@ Questions change nothing, so that a plan can ask them; moves are made when the p
 collected for the step's Batch. Knows no policy and no tensor.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..batch import Moves
 from ..request import Request, Status
 from .block_allocator import BlockAllocator
+from .cache_shares import CacheShares
 from .prefix_cache import PrefixCache
 
 
@@ -43,8 +44,11 @@ _NOTHING = Prefix()
 class BlockManager:
     """Device blocks, the prefix cache over them, and host blocks for swapping."""
 
-    def __init__(self, spec: CacheSpec, *, prefix_caching: bool) -> None:
-        self.cache = PrefixCache(spec.block_size) if prefix_caching else None
+    def __init__(
+        self, spec: CacheSpec, *, prefix_caching: bool, tenant_weights: Mapping[str, float] | None = None
+    ) -> None:
+        shares = CacheShares(spec.num_blocks, tenant_weights)
+        self.cache = PrefixCache(spec.block_size, shares) if prefix_caching else None
         self.device = BlockAllocator(spec.num_blocks, spec.block_size, self.cache)
         self.host = BlockAllocator(spec.num_host_blocks, spec.block_size) if spec.num_host_blocks else None
         self._moves = Moves([], [], [])

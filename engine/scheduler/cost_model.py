@@ -7,10 +7,11 @@ has taught.
 No clock of its own and no torch.
 """
 
+import itertools
 import math
 import statistics
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -221,3 +222,13 @@ def step_budget(
     context = sum(request.num_computed_tokens for request in running)
     # A prompt gets a block's worth at the least: late is better than never.
     return max(model.budget_for(target_s, context, maximum=maximum), num_decodes + block_size)
+
+
+def seconds_until_ended(model: CostModel, requests: Iterable[Request], count: int, *, max_num_seqs: int) -> float:
+    """Seconds until `count` of these requests, in queue order, have ended, if each output gets as long as it may."""
+    rows = list(itertools.islice(requests, max_num_seqs))
+    num_rounds, rest = divmod(count - 1, len(rows))
+    num_steps = sorted(request.max_num_tokens - request.num_tokens for request in rows)
+    num_prompt_tokens = sum(request.num_uncomputed_tokens for request in rows if request.num_uncomputed_tokens > 1)
+    step_s = model.predict(len(rows), sum(request.num_tokens for request in rows))
+    return (num_rounds + 1) * num_prompt_tokens * model.b + (num_rounds * num_steps[-1] + num_steps[rest]) * step_s

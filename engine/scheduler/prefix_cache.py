@@ -9,6 +9,8 @@ import hashlib
 from array import array
 from collections.abc import Callable, Sequence
 
+from .cache_shares import CacheShares
+
 Hash = Callable[[bytes], bytes]
 
 
@@ -20,7 +22,8 @@ def sha256(data: bytes) -> bytes:
 class PrefixCache:
     """Maps chained hashes to block ids. Never owns a block: it forgets one when the allocator hands it out."""
 
-    def __init__(self, block_size: int, hash_function: Hash = sha256) -> None:
+    def __init__(self, block_size: int, shares: CacheShares, hash_function: Hash = sha256) -> None:
+        self.shares = shares
         self._block_size = block_size
         self._hash = hash_function
         self._block_of: dict[bytes, int] = {}
@@ -62,16 +65,19 @@ class PrefixCache:
         size = self._block_size
         self._block_of[hashes[index]] = block
         self._content[block] = (hashes[index], parent, _packed(token_ids[index * size : (index + 1) * size]))
+        self.shares.add(block, tenant)
 
     def forget(self, block: int) -> None:
         """The block gets other contents."""
         content = self._content.pop(block, None)
         if content is not None:
             del self._block_of[content[0]]
+            self.shares.remove(block)
 
-    def check(self) -> None:
-        """Prove that the two maps mirror each other."""
+    def check(self, is_free: Callable[[int], bool]) -> None:
+        """Prove that the two maps mirror each other, and that tenants' shares are counted as they are."""
         assert {content[0]: block for block, content in self._content.items()} == self._block_of
+        self.shares.check(self._content, is_free)
 
     def _root(self, tenant: str) -> bytes:
         # Tenants never see each other's blocks: neither by a hit nor by its speed.

@@ -100,7 +100,7 @@ class _Replay:
         cache = CacheSpec(header["num_blocks"], config.block_size, header.get("num_host_blocks", 0))
         self._scheduler = Scheduler(
             config,
-            BlockManager(cache, prefix_caching=config.enable_prefix_caching),
+            BlockManager(cache, prefix_caching=config.enable_prefix_caching, tenant_weights=config.tenant_weights),
             max_steps_in_flight=header.get("steps_in_flight", 1),
         )
         self._requests: dict[int, Request] = {}

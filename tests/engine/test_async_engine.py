@@ -3,6 +3,7 @@
 import asyncio
 import random
 import threading
+from dataclasses import replace
 
 import pytest
 from engines import Collector, collect, running_engine
@@ -16,6 +17,7 @@ from splitfuse.engine.errors import (
     RequestFailedError,
     UnavailableError,
 )
+from splitfuse.engine.scheduler.cost_model import CostModel
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 
@@ -174,6 +176,20 @@ async def test_a_full_queue_refuses_with_a_time_to_come_back(tiny_folder: str) -
         with pytest.raises(QueueFullError) as info:
             await engine.submit([33], params, Collector())
         assert 1 <= info.value.retry_after_s <= 60
+
+
+async def test_before_any_request_has_ended_the_time_to_come_back_is_predicted(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder, max_num_seqs=2, max_queue_size=4) as engine:
+        assert engine._core is not None
+        engine._core.cost_model = CostModel.fixed(0.01, 0.0, 0.0)
+        params = SamplingParams(max_tokens=400, ignore_eos=True)
+        running, waiting = Collector(n=2), Collector(n=4)
+        await engine.submit([30], replace(params, n=2), running)
+        await running.until(2)
+        await engine.submit([31], replace(params, n=4), waiting)
+        with pytest.raises(QueueFullError) as info:
+            await engine.submit([32], params, Collector())
+        assert 2.0 < info.value.retry_after_s <= 4.0, "two run for 400 steps of 10 ms, less those that they have run"
 
 
 async def test_draining_refuses_new_requests_and_finishes_the_rest(tiny_folder: str) -> None:

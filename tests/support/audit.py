@@ -7,6 +7,7 @@ from fairness_audit import FairnessAudit
 from fake_model import FakeModel
 from memory_audit import MemoryAudit
 from schedule_audit import ScheduleAudit
+from shares_audit import SharesAudit
 from world_settings import WorldSettings
 
 from splitfuse.engine.batch import Batch
@@ -21,16 +22,19 @@ class Audit:
         self._core = core
         self._memory = MemoryAudit(core.blocks, model, tenants=settings.tenants, hash_is_weak=settings.hash_is_weak)
         self._schedule = ScheduleAudit(settings.config, core.scheduler)
+        self._shares = SharesAudit(core.blocks, settings.config.tenant_weights)
         is_fair = settings.config.scheduling_policy == "fair" and settings.max_tenants >= len(settings.tenants)
         self._fairness = FairnessAudit(settings.config, longest=settings.longest) if is_fair else None
 
     def before_decision(self) -> None:
         """A step is about to be decided."""
         self._schedule.before(self._core._budget())
+        self._shares.before()
 
     def after_decision(self, batch: Batch | None) -> None:
         """This is what has been decided."""
         self._schedule.check(batch)
+        self._shares.check()
         if batch is not None:
             self._memory.check_writes(batch)
 

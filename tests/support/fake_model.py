@@ -108,6 +108,7 @@ class FakeModel:
         self.host: Blocks = [[UNWRITTEN] * block_size for _ in range(num_host_blocks)]
         self.faults = Faults()
         self.failed: set[Request] = set()  # they have a reason to end with "error"
+        self._last_failed: list[BatchRow] = []
 
     def move(self, moves: Moves) -> None:
         """Copy blocks as KVCache.make does."""
@@ -132,8 +133,9 @@ class FakeModel:
     def _break_off(self, rows: Sequence[BatchRow]) -> None:
         """A pass that raises leaves anything in the slots that it was writing."""
         self.faults.raises -= 1
-        if len(rows) == 1:
+        if len(rows) == 1 and rows == self._last_failed:  # alone, and for the second time
             self.failed.add(rows[0].request)
+        self._last_failed = list(rows)
         for row in rows:
             for position in range(row.start, row.end):
                 self.corrupt(row.request.block_table[position // self._block_size], position % self._block_size)

@@ -6,6 +6,7 @@ from planted_bug import Bugs, Method, plant
 
 from splitfuse.engine.scheduler.block_allocator import BlockAllocator
 from splitfuse.engine.scheduler.block_manager import BlockManager, Prefix
+from splitfuse.engine.scheduler.cache_shares import CacheShares
 from splitfuse.engine.scheduler.prefix_cache import PrefixCache, _packed
 
 BUGS: Bugs = {}
@@ -42,7 +43,8 @@ def shared_block_is_freed_for_all(right: Method) -> Method:
 def sharing_takes_no_reference(right: Method) -> Method:
     def wrong(self: Any, blocks: Any) -> None:
         for block in blocks:
-            self._free.pop(block, None)
+            if self._free.pop(block, block) is None and self._cache is not None:
+                self._cache.shares.use(block)
             self._references[block] = max(1, self._references[block])
 
     return wrong
@@ -135,6 +137,11 @@ def last_block_is_never_found(right: Method) -> Method:
     return lambda self, hashes, token_ids, *, tenant, limit: right(
         self, hashes, token_ids, tenant=tenant, limit=limit - 1
     )
+
+
+@plant(BUGS, CacheShares, "_floor")
+def tenants_have_no_floors(right: Method) -> Method:
+    return lambda self: 0.0
 
 
 @plant(BUGS, BlockManager, "remember", shows_in_tokens=True)

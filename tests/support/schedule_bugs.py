@@ -5,7 +5,7 @@ from typing import Any
 
 from planted_bug import Bugs, Method, plant
 
-from splitfuse.engine.batch import NO_OUTPUT
+from splitfuse.engine.batch import NO_OUTPUT, RowFailure, RowOutput
 from splitfuse.engine.core import EngineCore
 from splitfuse.engine.runner.isolation import IsolatingRunner
 from splitfuse.engine.scheduler.fair_queue import TokenCounters
@@ -213,6 +213,11 @@ def one_culprit_fails_all(right: Method) -> Method:
         return failures[:1] * len(outputs) if failures else outputs
 
     return wrong
+
+
+@plant(BUGS, IsolatingRunner, "_run_last_time")
+def a_row_is_tried_once(right: Method) -> Method:
+    return lambda self, batch: RowOutput(failure=RowFailure("tried once"))
 
 
 @plant(BUGS, Scheduler, "_append")

@@ -50,7 +50,8 @@ class Bench:
     def make(cls, *, num_blocks: int = 1000, num_host_blocks: int = 0, **settings: object) -> "Bench":
         config = EngineConfig(**{"block_size": 4, "enable_prefix_caching": False, **settings})  # type: ignore[arg-type]
         cache = CacheSpec(num_blocks, config.block_size, num_host_blocks)
-        return cls(Scheduler(config, BlockManager(cache, prefix_caching=config.enable_prefix_caching)))
+        caching, weights = config.enable_prefix_caching, config.tenant_weights
+        return cls(Scheduler(config, BlockManager(cache, prefix_caching=caching, tenant_weights=weights)))
 
     def add(self, *requests: Request) -> None:
         for each in requests:

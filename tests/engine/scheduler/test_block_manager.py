@@ -1,6 +1,7 @@
 """Which requests share blocks, and what becomes of shared and swapped ones. No torch, no model."""
 
 import random
+from collections import Counter
 
 from scheduler_bench import Bench, request
 
@@ -129,3 +130,36 @@ def test_a_whole_last_block_needs_no_copy() -> None:
     assert bench.batches[-1].moves.copies == []
     assert other.block_table[:2] == parent.block_table[:2]
     bench.run()
+
+
+def test_a_flood_leaves_a_tenant_its_share_of_the_prefix_cache() -> None:
+    """A pool of 130 blocks of 16; with the least recently used evicted first nothing of the victim is left."""
+    bench = Bench.make(enable_prefix_caching=True, num_blocks=130, block_size=16)
+    text = list(range(1000, 1330))
+    bench.add(request(0, 4, tokens=text, tenant="victim"))
+    bench.run()
+    for number in range(8):
+        bench.add(request(0, 4, tokens=[number] * 600, tenant="flood"))
+        bench.run()
+    again = request(0, 4, tokens=text, tenant="victim")
+    bench.add(again)
+    bench.run()
+    assert again.num_cached_tokens == 320
+
+
+def test_shares_of_the_prefix_cache_go_by_weight() -> None:
+    """Floors: a third and a sixth of the pool."""
+    weights = {"heavy": 2.0, "light": 1.0}
+    bench = Bench.make(
+        enable_prefix_caching=True, num_blocks=60, block_size=4, scheduling_policy="fair", tenant_weights=weights
+    )
+    texts = {"heavy": list(range(121)), "light": list(range(500, 561))}
+    for tenant, text in texts.items():
+        bench.add(request(0, 1, tokens=text, tenant=tenant))
+        bench.run()
+    for number in range(20):
+        bench.add(request(0, 1, tokens=[number] * 40, tenant="heavy" if number % 2 else "light"))
+        bench.run()
+    counts = Counter(holding.tenant for holding in bench.scheduler.blocks.device._cache.shares._holding_of.values())
+    assert counts["heavy"] >= 20
+    assert counts["light"] >= 10

@@ -59,7 +59,8 @@ class Life:
         cache = CacheSpec(smallest + rng.choice([0, 1, 10, 100]), self.config.block_size, num_host_blocks)
         self.stream = io.StringIO()
         self.recorder = Recorder(self.stream, self.config, cache)
-        blocks = BlockManager(cache, prefix_caching=self.config.enable_prefix_caching)
+        caching, weights = self.config.enable_prefix_caching, self.config.tenant_weights
+        blocks = BlockManager(cache, prefix_caching=caching, tenant_weights=weights)
         self.scheduler = Scheduler(self.config, blocks, listener=self.recorder)
         self.requests: list[Request] = []
         self.num_steps = 0

@@ -1,0 +1,41 @@
+"""`make faults`: brings every fault about in a real process and prints what was promised and what was seen.
+
+`ARGS="R5 R19"` for some of them. Exit code 1 if a promise did not hold.
+"""
+
+import argparse
+import sys
+
+from faults import engine_faults, http_faults, process_faults
+from faults.fault import Fault, Seen
+
+FAULTS = (*engine_faults.FAULTS, *process_faults.FAULTS, *http_faults.FAULTS)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="faults", description=__doc__)
+    parser.add_argument("names", nargs="*", help="R1, R2, …; none = all")
+    names = parser.parse_args().names
+    chosen = [fault for fault in FAULTS if not names or fault.name in names]
+    num_held = 0
+    print("| | fault | promise | held | seen |\n|---|---|---|---|---|", flush=True)
+    for fault in sorted(chosen, key=lambda fault: int(fault.name[1:])):
+        seen = _seen(fault)
+        num_held += seen.holds
+        told = " ".join(seen.what.split())
+        print(
+            f"| {fault.name} | {fault.what} | {fault.promise} | {'yes' if seen.holds else 'NO'} | {told} |", flush=True
+        )
+    print(f"\n{num_held} of {len(chosen)} promises held")
+    return int(num_held < len(chosen))
+
+
+def _seen(fault: Fault) -> Seen:
+    try:
+        return fault.see()
+    except Exception as exc:
+        return Seen(False, f"{type(exc).__name__}: {str(exc)[-200:]}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""`make fuzz MINUTES=30`: numbered hostile requests against a server process, until the time is over or one is wrong.
+
+Prints counts by kind and status. `ARGS="--case N"` sends one case again.
+"""
+
+import argparse
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count, islice
+
+from fuzz.cases import case
+from fuzz.verdict import Verdict, verdict
+from served import Served
+
+# Small, so that the longest valid request is a matter of seconds.
+SETTINGS = ("--max-model-len", "256", "--num-kv-blocks", "200", "--max-results", "500", "--num-threads", "1")
+CANARY = {"prompt": "Long ago", "max_tokens": 100, "temperature": 0.8, "seed": 3, "ignore_eos": True}
+_NUM_THREADS = 4
+_ROUND = 200  # cases between two looks at the canary and the log
+
+
+def main() -> int:
+    """Exit code 1 if the server did anything wrong."""
+    parser = argparse.ArgumentParser(prog="fuzz", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000, help="chooses the first case's number")
+    parser.add_argument("--case", type=int, help="send this one and show what comes back")
+    options = parser.parse_args()
+    with Served(*SETTINGS) as served:
+        if options.case is not None:
+            return _one(served, options.case)
+        return _many(served, first=options.seed * 10**7, seconds=60 * options.minutes)
+
+
+def _one(served: Served, number: int) -> int:
+    print(case(number).data)
+    judged = verdict(served, case(number))
+    print(f"status {judged.status}; {judged.fault or 'nothing wrong'}")
+    print(served.log)
+    return int(judged.fault is not None)
+
+
+def _many(served: Served, *, first: int, seconds: float) -> int:
+    print(f"cases from {first} on, for {seconds:.0f} s, against {served.url}", flush=True)
+    numbers, deadline = count(first), time.monotonic() + seconds
+    expected = _canary(served)
+    seen: Counter[tuple[str, int | None]] = Counter()
+    faults: list[str] = []
+    with ThreadPoolExecutor(_NUM_THREADS) as pool:
+        while time.monotonic() < deadline and not faults:
+            start = time.monotonic()
+            judged = list(pool.map(lambda number: verdict(served, case(number)), islice(numbers, _ROUND)))
+            seen.update((each.case.kind, each.status) for each in judged)
+            faults = [_told(each) for each in judged if each.fault] + _house_faults(served, expected)
+            rate = _ROUND / (time.monotonic() - start)
+            print(f"{seen.total()} cases, {rate:.0f} per second, {len(faults)} faults", flush=True)
+    faults += _last_faults(served)
+    for kind in sorted({kind for kind, _ in seen}):
+        counts = {status: number for (of, status), number in sorted(seen.items(), key=str) if of == kind}
+        print(f"{kind:10} {counts}")
+    print("\n".join(faults) or f"{seen.total()} cases, nothing wrong")
+    return int(bool(faults))
+
+
+def _told(judged: Verdict) -> str:
+    again = f'make fuzz ARGS="--case {judged.case.number}"'
+    return f"case {judged.case.number} ({judged.case.kind}): {judged.fault}; again: {again}"
+
+
+def _canary(served: Served) -> object:
+    with served.client() as client:
+        return client.post("/v1/completions", json=CANARY).json()["choices"]
+
+
+def _house_faults(served: Served, expected: object) -> list[str]:
+    """Whatever the cases were, other requests get their tokens and the log no traceback."""
+    if served.process.poll() is not None:
+        return [f"the server ended with {served.process.returncode}: {served.log[-2000:]}"]
+    checks = {
+        "a traceback in the log": "Traceback" not in served.log,
+        "/health is not 200": served.status("/health", timeout=5.0) == 200,
+        "the canary's answer has changed": _canary(served) == expected,
+    }
+    return [f"{fault}; the log ends: {served.log[-1500:]}" for fault, is_fine in checks.items() if not is_fine]
+
+
+def _last_faults(served: Served) -> list[str]:
+    try:
+        served.until_idle()
+    except AssertionError as exc:
+        return [str(exc)]
+    return []
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""Sends a case and judges what comes back."""
+
+import http.client
+import socket
+import time
+from dataclasses import dataclass
+
+from fuzz.cases import Case
+from served import Served
+
+LIMIT_S = 5.0  # for an answer
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`status` of the answer, None without one; `fault`: what the server did wrong, None if nothing."""
+
+    case: Case
+    status: int | None
+    fault: str | None = None
+
+
+def verdict(served: Served, case: Case, *, limit_s: float = LIMIT_S) -> Verdict:
+    """Send it on a connection of its own. An answer must come whole, within `limit_s`, and be no 5xx but 503."""
+    start = time.monotonic()
+    with served.connect(timeout=limit_s) as connection:
+        connection.settimeout(limit_s)
+        try:
+            _send(connection, case.data)
+            answer = http.client.HTTPResponse(connection, method="HEAD" if case.asks_head else "POST")
+            answer.begin()
+            body = answer.read()
+        except TimeoutError:
+            return _silent(served, case, limit_s)
+        except (http.client.HTTPException, OSError) as exc:
+            return Verdict(case, None, f"no whole answer: {type(exc).__name__}: {str(exc)[:200]}")
+    if answer.status >= 500 and answer.status != 503:
+        return Verdict(case, answer.status, f"{answer.status}: {body[:300]!r}")
+    if b'"server_error"' in body:
+        return Verdict(case, answer.status, f"a failure in a stream: {body[-300:]!r}")
+    seconds = time.monotonic() - start
+    return Verdict(case, answer.status, f"took {seconds:.1f} s" if seconds > limit_s else None)
+
+
+def _send(connection: socket.socket, data: bytes) -> None:
+    """A server may answer, and close, before it has read all."""
+    try:
+        connection.sendall(data)
+    except (BrokenPipeError, ConnectionResetError):
+        return
+
+
+def _silent(served: Served, case: Case, limit_s: float) -> Verdict:
+    """Nothing came. Where a head announces a body that it does not send, the server rightly waits for it."""
+    is_waiting = case.kind == "head" and served.status("/health", timeout=limit_s) == 200
+    return Verdict(case, None, None if is_waiting else f"no answer in {limit_s:g} s")

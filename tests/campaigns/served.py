@@ -1,0 +1,142 @@
+"""Served: `splitfuse serve` in a process of its own, its log in a file, seen from outside as the system shows it."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+SERVE = (sys.executable, "-P", "-m", "splitfuse.server")
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a process holds. `rss_mb`: MiB of memory that is its own."""
+
+    rss_mb: float
+    num_fds: int
+    num_threads: int
+
+
+class Served:
+    """Started when it is made; the `with` block begins when it is ready and ends it."""
+
+    def __init__(
+        self,
+        *args: str,
+        program: Sequence[str] = SERVE,
+        env: Mapping[str, str] | None = None,
+        prepare: Callable[[], None] | None = None,
+        stdout: str | None = None,
+        stderr: int | None = None,
+    ) -> None:
+        """`program` takes the arguments of `splitfuse`; `prepare` runs in the new process before it."""
+        self._folder = tempfile.TemporaryDirectory(prefix="splitfuse-")
+        self._banner = Path(stdout or f"{self._folder.name}/stdout")
+        self._log = Path(self._folder.name, "stderr")
+        with self._banner.open("wb") as out, self._log.open("wb") as log:
+            self.port = _free_port()
+            self.process = subprocess.Popen(
+                [*program, "serve", "--port", str(self.port), *args],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=log if stderr is None else stderr,
+                env={**os.environ, **(env or {})},
+                preexec_fn=prepare,
+            )
+
+    def __enter__(self) -> Self:
+        return self.until_ready()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+        self.process.wait()
+        self._folder.cleanup()
+
+    def until_ready(self, *, seconds: float = 90.0) -> Self:
+        """Wait. Raises RuntimeError with the log if it ends or takes longer."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and self.process.poll() is None:
+            if self.status("/ready", timeout=2.0) == 200:
+                return self
+            time.sleep(0.05)
+        raise RuntimeError(f"the server is not ready (exit {self.process.poll()}): {self.log[-2000:]}")
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> str:
+        """What it has written to stderr."""
+        return self._log.read_text("utf-8", "replace")
+
+    def client(self, *, timeout: float = 60.0) -> httpx.Client:
+        """For requests one after another."""
+        return httpx.Client(base_url=self.url, timeout=timeout, trust_env=False)
+
+    def status(self, path: str, *, timeout: float = 5.0) -> int | None:
+        """The status of a GET; None if there is no answer in time."""
+        try:
+            return httpx.get(self.url + path, timeout=timeout, trust_env=False).status_code
+        except httpx.HTTPError:
+            return None
+
+    def stats(self) -> dict[str, Any]:
+        """What GET /stats says."""
+        stats: dict[str, Any] = httpx.get(self.url + "/stats", timeout=30.0, trust_env=False).json()
+        return stats
+
+    def until_idle(self, *, seconds: float = 60.0) -> dict[str, Any]:
+        """Statistics once nothing runs or waits and every block is free. Raises AssertionError if that takes longer."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            stats = self.stats()
+            if stats["num_running"] == stats["num_waiting"] == stats["num_used_blocks"] == 0:
+                return stats
+            time.sleep(0.1)
+        raise AssertionError(f"still busy: {json.dumps({k: v for k, v in stats.items() if k.startswith('num_')})}")
+
+    def usage(self) -> Usage:
+        """What the process holds now."""
+        folder = Path("/proc", str(self.process.pid))
+        own = re.search(r"RssAnon:\s+(\d+) kB", (folder / "status").read_text())
+        assert own is not None
+        return Usage(int(own[1]) / 1024, len(list((folder / "fd").iterdir())), len(list((folder / "task").iterdir())))
+
+    def connect(self, *, timeout: float = 10.0) -> socket.socket:
+        """A raw connection."""
+        return socket.create_connection(("127.0.0.1", self.port), timeout=timeout)
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        self.process.send_signal(number)
+
+    def wait(self, seconds: float) -> int | None:
+        """Its exit code; None if it has not ended by then."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
