@@ -49,6 +49,9 @@ async def health(request: Request) -> Response:
         return describe(service.not_ready()).response()
     if not service.engine.is_healthy:
         return describe(NotReadyError("the engine makes no progress", code="stalled")).response()
+    if service.engine.is_failing:
+        text = "the last requests have all failed; the server's log says why"
+        return describe(NotReadyError(text, code="failing")).response()
     return JsonResponse({"status": "ok"})
 
 

@@ -10,6 +10,7 @@ from engines import Collector, collect, running_engine
 from splitfuse.engine import LLM, AsyncEngine, EngineConfig, SamplingParams
 from splitfuse.engine.batch import Batch, Moves, RowFailure, RowOutput
 from splitfuse.engine.errors import (
+    ConstraintError,
     ContextLengthError,
     InvalidRequestError,
     QueueFullError,
@@ -161,6 +162,36 @@ async def test_a_culprit_fails_alone(tiny_folder: str, spoil: bool, caplog: pyte
         assert engine.is_healthy
     if not spoil:
         assert "kernel fault" in caplog.text
+
+
+async def test_many_failures_in_a_row_are_told_until_a_request_succeeds(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder) as engine:
+        Sabotage(engine, mark=2)
+
+        async def fail(count: int) -> None:
+            for _ in range(count):
+                with pytest.raises(RequestFailedError):
+                    await collect(engine, [2], SamplingParams(n=3, max_tokens=2))
+
+        await fail(9)
+        await collect(engine, [3], GREEDY)
+        await fail(9)
+        assert not engine.is_failing, "a request succeeded in between"
+        engine.abort((await engine.submit([3], GREEDY, Collector())).request_id)
+        await fail(1)
+        assert engine.is_failing, "an abort is no success"
+        assert engine.is_ready, "or none could ever succeed again"
+        await collect(engine, [3], GREEDY)
+        assert not engine.is_failing
+
+
+async def test_what_requests_bring_on_themselves_is_no_failure(tiny_folder: str) -> None:
+    fields = {"structured_outputs": {"regex": "x"}, "allowed_token_ids": (40,)}
+    async with running_engine(tiny_folder) as engine:
+        for _ in range(11):
+            with pytest.raises(ConstraintError):
+                await collect(engine, [3], SamplingParams(**fields))  # type: ignore[arg-type]
+        assert not engine.is_failing
 
 
 async def test_a_full_queue_refuses_with_a_time_to_come_back(tiny_folder: str) -> None:
