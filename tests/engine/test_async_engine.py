@@ -3,8 +3,10 @@
 import asyncio
 import random
 import threading
+from collections.abc import Callable
 
 import pytest
+import torch
 from engines import Collector, collect, running_engine
 
 from splitfuse.engine import LLM, AsyncEngine, EngineConfig, SamplingParams
@@ -119,14 +121,21 @@ async def test_abort_frees_blocks_within_one_step(tiny_folder: str) -> None:
         engine.abort("never seen")
 
 
+def fault() -> None:
+    raise RuntimeError("kernel fault")
+
+
 class Sabotage:
     """A runner that raises whenever a marked request is in the batch, or spoils its row."""
 
-    def __init__(self, engine: AsyncEngine, *, mark: int, spoil: bool = False) -> None:
+    def __init__(
+        self, engine: AsyncEngine, *, mark: int, spoil: bool = False, fail: Callable[[], object] = fault
+    ) -> None:
         assert engine._core is not None
         self._runner = engine._pipeline._runner._runner
         self._mark = mark
         self._spoil = spoil
+        self._fail = fail
         engine._pipeline._runner._runner = self
 
     def move(self, moves: Moves) -> None:
@@ -135,7 +144,7 @@ class Sabotage:
     def run(self, batch: Batch) -> list[RowOutput]:
         marked = [row.request.token_ids[0] == self._mark for row in batch.rows]
         if any(marked) and not self._spoil:
-            raise RuntimeError("kernel fault")
+            self._fail()
         return [
             RowOutput(failure=RowFailure("not finite")) if bad else result
             for bad, result in zip(marked, self._runner.run(batch), strict=True)
@@ -162,6 +171,22 @@ async def test_a_culprit_fails_alone(tiny_folder: str, spoil: bool, caplog: pyte
         assert engine.is_healthy
     if not spoil:
         assert "kernel fault" in caplog.text
+
+
+@pytest.mark.parametrize("allocate", [lambda: torch.empty(2**60, dtype=torch.uint8), lambda: bytearray(2**60)])
+async def test_too_large_an_allocation_fails_the_row_that_needs_it(
+    tiny_folder: str, allocate: Callable[[], object]
+) -> None:
+    async with running_engine(tiny_folder) as engine:
+        expected = await collect(engine, [3], GREEDY)
+        Sabotage(engine, mark=2, fail=allocate)
+        culprit, beside = await asyncio.gather(
+            collect(engine, [2], GREEDY), collect(engine, [3], GREEDY), return_exceptions=True
+        )
+        assert isinstance(culprit, RequestFailedError)
+        assert not isinstance(beside, BaseException)
+        assert beside[0].token_ids == expected[0].token_ids
+        assert engine.is_healthy
 
 
 async def test_many_failures_in_a_row_are_told_until_a_request_succeeds(tiny_folder: str) -> None:
