@@ -42,26 +42,29 @@ class LibraryCache:
         """
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         _check_private(self._folder, self._folder.stat())
-        data = self._read(name)
-        if data is None:
+        try:
+            data = self._read(name)
+        except OSError:
             with self._lock():
-                data = self._read(name) or self._build(name, compile_in)  # another may have built it meanwhile
+                data = self._read_or_build(name, compile_in)
         return _load(data, self._folder / name)
 
-    def _read(self, name: str) -> bytes | None:
-        """The library, None if it is missing or cannot be trusted."""
+    def _read(self, name: str) -> bytes:
+        """The library. Raises OSError if it is missing or cannot be trusted."""
         path = self._folder / name
+        data = _read_private(path)
+        if _read_private(_digest_path(path)) != _digest(data, name):
+            raise OSError(f"{path} is not what was built")
+        return data
+
+    def _read_or_build(self, name: str, compile_in: Compile) -> bytes:
         try:
-            data, digest = _read_private(path), _read_private(_digest_path(path))
+            return self._read(name)  # another process has built it meanwhile
         except FileNotFoundError:
-            return None
+            pass
         except OSError as exc:
             _log.warning("the native CPU library is built again: %s", exc)
-            return None
-        if digest != _digest(data, name):
-            _log.warning("the native CPU library is built again: %s is not what was built", path)
-            return None
-        return data
+        return self._build(name, compile_in)
 
     def _build(self, name: str, compile_in: Compile) -> bytes:
         for left in self._folder.glob(f"{_BUILD_PREFIX}*"):  # the lock is ours: its process was killed

@@ -108,11 +108,14 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-def test_what_is_not_as_it_was_built_is_built_again(folder: Path, builder: Builder, damage: Any) -> None:
+def test_what_is_not_as_it_was_built_is_built_again(
+    folder: Path, builder: Builder, damage: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     assert answer_of(folder, builder) == 42
     damage(folder / NAME)
     assert [answer_of(folder, builder) for _ in range(2)] == [42, 42]
     assert builder.num_builds == 2
+    assert caplog.text.count("built again") == (damage is not without_digest), "said once, with the reason"
 
 
 @pytest.fixture
