@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .config import EngineConfig
 from .core import EngineCore
-from .errors import QueueFullError, RequestFailedError, UnavailableError
+from .errors import ConstraintError, QueueFullError, RequestFailedError, UnavailableError
 from .input_processor import InputProcessor, Prompt
 from .models.config import ModelConfig
 from .outputs import OutputDelta, RequestMetrics, Resumed, StepStats
@@ -23,6 +23,9 @@ from .request import Request
 from .sampling_params import SamplingParams
 from .step_pipeline import StepPipeline
 from .tokenizer.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from .builder import EngineParts
 
 _log = logging.getLogger("splitfuse.engine")
 
@@ -32,6 +35,8 @@ DeltaSink = Callable[[OutputDelta], None]
 _STALL_S = 10.0
 _FIRST_STALL_S = 60.0
 _NUM_STEPS_KEPT = 100
+# So many requests that fail one after the other, and none that succeeds, are no longer the requests' doing.
+_MAX_FAILURES_IN_A_ROW = 10
 
 
 class EngineObserver(Protocol):
@@ -89,20 +94,24 @@ class AsyncEngine:
         self._last_progress = time.monotonic()
         self._steps: deque[StepStats] = deque(maxlen=_NUM_STEPS_KEPT)
         self._finished_times: deque[float] = deque(maxlen=64)
+        self._num_failures_in_a_row = 0
 
     async def start(self) -> None:
         """Load the model in the step thread and begin stepping. Raises ConfigError."""
-        from .builder import load  # torch comes in here
-
-        parts = await asyncio.get_running_loop().run_in_executor(self._executor, load, self.config)
+        loading = asyncio.get_running_loop().run_in_executor(self._executor, self._load)
+        parts, self._pipeline = await loading
         self.loaded, self.fingerprint = parts.runner.loaded, parts.fingerprint
         self.tokenizer, self._input_processor = parts.tokenizer, parts.input_processor
         self.model_config, self.max_model_len = self.loaded.model_config, self.loaded.max_model_len
-        config = self.config.for_streams(str(self.loaded.device))
-        self._pipeline = parts.pipeline(config)
         self._core = self._pipeline.core
         if not self._draining:  # stopped meanwhile
             self._loop_task = asyncio.create_task(self._loop(self._core), name="splitfuse-engine")
+
+    def _load(self) -> "tuple[EngineParts, StepPipeline]":
+        from .builder import load  # torch comes in here
+
+        parts = load(self.config)
+        return parts, parts.pipeline(self.config.for_streams(str(parts.runner.loaded.device)))
 
     async def wait_dead(self) -> None:
         """Return when the loop has stopped because of an error."""
@@ -209,6 +218,11 @@ class AsyncEngine:
     def has_work(self) -> bool:
         """Whether steps are due: a request is unfinished, or a step in flight. May be asked in any thread."""
         return self._core is not None and self._pipeline.has_work
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the last ten requests that came to an end, aborts aside, all failed without a fault of their own."""
+        return self._num_failures_in_a_row >= _MAX_FAILURES_IN_A_ROW
 
     @property
     def num_unfinished(self) -> int:
@@ -339,11 +353,18 @@ class AsyncEngine:
         assert delta.finish_reason is not None
         assert delta.metrics is not None
         self._finished_times.append(time.monotonic())
+        self._count_failures(delta)
         for observer in self.observers:
             _notify(observer.on_output_finished, delta.metrics, delta.finish_reason)
         self._outputs_left[delta.request_id].discard(delta.index)
         if not self._outputs_left[delta.request_id]:
             del self._outputs_left[delta.request_id], self._sinks[delta.request_id]
+
+    def _count_failures(self, delta: OutputDelta) -> None:
+        if delta.finish_reason in ("stop", "length"):
+            self._num_failures_in_a_row = 0
+        elif delta.finish_reason == "error" and delta.index == 0 and not isinstance(delta.error, ConstraintError):
+            self._num_failures_in_a_row += 1
 
     def _fail_all(self) -> None:
         error_id = uuid.uuid4().hex[:12]

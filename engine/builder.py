@@ -4,12 +4,15 @@ from dataclasses import dataclass
 
 from .config import EngineConfig
 from .core import EngineCore
+from .errors import ConfigError
 from .input_processor import InputProcessor
 from .models.checkpoint import model_folder
 from .models.fingerprint import fingerprint
 from .models.registry import read_model_config
 from .output_processor import OutputProcessor
+from .request import Request
 from .runner.model_runner import ModelRunner
+from .sampling_params import SamplingParams
 from .simulation.recording import Recorder
 from .spec_decode.draft_model import DraftModel
 from .spec_decode.drafter import Drafter
@@ -18,6 +21,10 @@ from .spec_decode.ngram import NgramDrafter
 from .step_pipeline import StepPipeline
 from .structured_output.compiler import GrammarCompiler
 from .tokenizer.tokenizer import Tokenizer
+
+# Of the self-test, so that each kind of step is taken: 11 ms of CPU time with the demo model.
+_TEST_PROMPT_LEN = 4
+_TEST_OUTPUT_LEN = 2
 
 
 @dataclass(frozen=True)
@@ -30,10 +37,16 @@ class EngineParts:
     fingerprint: str = ""  # of the model
 
     def pipeline(self, config: EngineConfig) -> StepPipeline:
-        """A core over these parts and the steps that it takes. Raises ConfigError if a recording cannot be written."""
+        """A core over these parts and the steps that it takes. They have generated a few tokens before, as a test.
+
+        Raises ConfigError if these did not come, or a recording cannot be written.
+        """
         loaded = self.runner.loaded
         is_async = loaded.device.type == "cuda" if config.async_scheduling is None else config.async_scheduling
         max_steps_in_flight = 2 if is_async else 1
+        launcher = self.runner.launcher(config) if is_async else None
+        test_core = EngineCore(config, loaded.cache, OutputProcessor(None), max_steps_in_flight=max_steps_in_flight)
+        self._test(StepPipeline(test_core, self.runner, launcher))
         core = EngineCore(
             config,
             loaded.cache,
@@ -42,7 +55,30 @@ class EngineParts:
             listener=Recorder.open(config, loaded.cache, max_steps_in_flight) if config.record else None,
             speculation=self.speculation(config),
         )
-        return StepPipeline(core, self.runner, self.runner.launcher(config) if is_async else None)
+        return StepPipeline(core, self.runner, launcher)
+
+    def _test(self, pipeline: StepPipeline) -> None:
+        """Generate with a core of its own, so that nothing is learned, counted or kept of it. Raises ConfigError."""
+        loaded, cache = self.runner.loaded, self.runner.loaded.cache
+        largest = min(loaded.max_model_len, cache.num_blocks * cache.block_size)
+        num_tokens = min(_TEST_PROMPT_LEN + _TEST_OUTPUT_LEN, largest)
+        if num_tokens < 2:
+            return  # no request fits either
+        prompt = [index % loaded.model_config.vocab_size for index in range(min(_TEST_PROMPT_LEN, num_tokens - 1))]
+        request = Request(
+            request_id="self-test",
+            prompt_token_ids=prompt,
+            params=SamplingParams(temperature=0),
+            max_num_tokens=num_tokens,
+            seed=0,
+        )
+        pipeline.core.add([request])
+        while pipeline.has_work:
+            for delta in pipeline.step().deltas:
+                if delta.error is not None:
+                    raise ConfigError(
+                        f"the model cannot generate: {delta.error}; fetch its files again, or try --dtype float32"
+                    )
 
     def speculation(self, config: EngineConfig) -> Speculation | None:
         """Speculation as configured, if it is. Raises ConfigError."""

@@ -98,6 +98,11 @@ class Service:
             raise InvalidRequestError("this model has no tokenizer; send token ids to /generate or /v1/completions")
         return tokenizer
 
+    @property
+    def has_lost_store(self) -> bool:
+        """Whether results are to be kept on disk and cannot be written there now."""
+        return isinstance(self.results, DurableResults) and self.results.failure is not None
+
     def not_ready(self) -> NotReadyError:
         """Why no work is taken."""
         return NotReadyError(_WHY[self.state], code=self.state)

@@ -66,6 +66,20 @@ def tensor_entries(path: Path) -> Iterator[TensorEntry]:
         raise ConfigError(f"{path} is not a whole safetensors file ({exc}); fetch the file again") from exc
 
 
+def read_tensor(entry: TensorEntry) -> Tensor:
+    """The tensor in memory of its own. Raises OSError, ValueError.
+
+    A mapped one would change with its file, and end the process with SIGBUS where the file is cut.
+    """
+    whole = torch.empty(entry.num_bytes, dtype=torch.uint8)
+    with entry.path.open("rb") as file:
+        file.seek(entry.offset)
+        num_missing = entry.num_bytes - file.readinto(whole.numpy().data)
+    if num_missing:
+        raise ValueError(f"the file ends {num_missing} bytes early")
+    return whole.view(entry.dtype).view(entry.shape)
+
+
 @dataclass(slots=True)
 class _Buffer:
     memory: Tensor  # [CHUNK_BYTES] uint8, pinned where the device is a GPU

@@ -1,6 +1,7 @@
 """Where weights come from: safetensors files, sharded or not, or a seeded dummy of the same shapes.
 
-A model takes the tensors it needs by checkpoint name; files are mapped, so a tensor is read when it is taken.
+A model takes the tensors it needs by checkpoint name. Each is read when it is taken, into memory of its own, so what
+happens to the files later concerns no running server.
 """
 
 import hashlib
@@ -17,7 +18,7 @@ from torch import Tensor
 from ..device import stream_of
 from ..errors import ConfigError
 from .checkpoint import read_json
-from .weight_reader import WeightReader, tensor_entries
+from .weight_reader import TensorEntry, WeightReader, read_tensor, tensor_entries
 
 INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
@@ -43,7 +44,9 @@ class SafetensorsSource:
         """`reads_ahead_to`: the device to which all the tensors are brought from now on, by several threads."""
         self._dtype = dtype
         self._reader: WeightReader | None = None
-        self._files: dict[Path, Any] = {}
+        self._files: dict[Path, Any] = {}  # open only to be checked and to name their tensors
+        self._versions: dict[Path, tuple[int, ...]] = {}  # of each file when it was opened
+        self._entries: dict[tuple[Path, str], TensorEntry] = {}
         self._file_of_name: dict[str, Path] = {}
         self._taken: set[str] = set()
         for path, names in _files_and_names(folder):
@@ -55,12 +58,16 @@ class SafetensorsSource:
 
     def _read_ahead(self, device: torch.device) -> WeightReader:
         """Of what the index names, which need not be all that the files hold."""
-        files = dict.fromkeys(self._file_of_name.values())
-        for path in files:
-            self._open(path)  # checks what tensor_entries does not
-        found = (entry for path in files for entry in tensor_entries(path))
-        entries = [entry for entry in found if self._file_of_name.get(entry.name) == entry.path]
+        for path in dict.fromkeys(self._file_of_name.values()):
+            self._open(path)
+        entries = [entry for (path, name), entry in self._entries.items() if self._file_of_name.get(name) == path]
         return WeightReader(entries, device=device, stream=stream_of(device))
+
+    def check_unchanged(self) -> None:
+        """Raise ConfigError if a file is another one than when it was opened: what was read may be of both."""
+        for path, version in self._versions.items():
+            if _version_of(path) != version:
+                raise ConfigError(f"{path} was changed while it was read; start again when it is whole")
 
     def close(self) -> None:
         """Let go of the files."""
@@ -75,7 +82,7 @@ class SafetensorsSource:
         try:
             reader = self._reader
             is_ahead = reader is not None and reader.has(name)
-            tensor: Tensor = reader.take(name) if reader and is_ahead else self._open(path).get_tensor(name)
+            tensor: Tensor = reader.take(name) if reader and is_ahead else self._read(path, name)
         except (SafetensorError, OSError, ValueError, RuntimeError) as exc:
             raise ConfigError(f"{path}: tensor {name!r} cannot be read ({exc}); fetch the file again") from exc
         if tuple(tensor.shape) != shape:
@@ -94,15 +101,32 @@ class SafetensorsSource:
     def unread(self) -> list[str]:
         return sorted(self._file_of_name.keys() - self._taken)
 
+    def _read(self, path: Path, name: str) -> Tensor:
+        file = self._open(path)
+        entry = self._entries.get((path, name))
+        # One without an entry is missing, or of a dtype that `take` refuses; mapping it reads nothing of it.
+        return file.get_tensor(name) if entry is None else read_tensor(entry)
+
     def _open(self, path: Path) -> Any:
         if path not in self._files:
             if not path.exists():
                 raise ConfigError(f"{path} is missing, but {INDEX_FILE} names it; fetch the file again")
             try:
-                self._files[path] = safe_open(str(path), framework="pt", device="cpu")
+                self._versions[path] = _version_of(path)
+                self._files[path] = safe_open(str(path), framework="pt", device="cpu")  # checks more than we do
             except (SafetensorError, OSError, ValueError) as exc:
                 raise ConfigError(f"{path} is not a whole safetensors file ({exc}); fetch the file again") from exc
+            self._entries |= {(path, entry.name): entry for entry in tensor_entries(path)}
         return self._files[path]
+
+
+def _version_of(path: Path) -> tuple[int, ...]:
+    """What tells a file from what is written over it or put in its place; empty if there is none any more."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _files_and_names(folder: Path) -> Iterator[tuple[Path, list[str] | None]]:
@@ -166,9 +190,9 @@ class DummySource:
 def weight_source(
     folder: Path, *, load_format: str, dtype: torch.dtype, seed: int, device: torch.device
 ) -> Iterator[WeightSource]:
-    """The source for --load-format; its files are let go of at the end.
+    """The source for --load-format; its files are let go of at the end. Raises ConfigError if they changed meanwhile.
 
-    For a GPU the tensors are brought there by several threads. A CPU takes them from the mapped files as it packs them.
+    For a GPU the tensors are brought there by several threads. A CPU reads them as it packs them.
     """
     if load_format == "dummy":
         yield DummySource(dtype=dtype, seed=seed, device=device)
@@ -176,5 +200,6 @@ def weight_source(
     source = SafetensorsSource(folder, dtype=dtype, reads_ahead_to=device if device.type == "cuda" else None)
     try:
         yield source
+        source.check_unchanged()
     finally:
         source.close()

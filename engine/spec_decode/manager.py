@@ -69,7 +69,7 @@ class Speculation:
             unread={
                 request: (num_unread, request.max_num_tokens - request.num_tokens)
                 for request in decoding
-                if (num_unread := self._drafter.num_unread_tokens(request)) > _MANY_READ
+                if (num_unread := self._num_unread(request)) > _MANY_READ
             },
         )
         self._choosing_s = self._clock() - start
@@ -79,7 +79,7 @@ class Speculation:
         """The batch with drafts where it has room for them, rows of one token first. Call it after the block moves."""
         wanted = {row.request: row.num_drafts for row in batch.rows if row.num_drafts}
         start = self._clock()
-        self._num_read = sum(map(self._drafter.num_unread_tokens, wanted))
+        self._num_read = sum(map(self._num_unread, wanted))
         drafts = self._drafts(wanted)
         seconds = self._clock() - start
         self.draft_s += seconds
@@ -96,10 +96,21 @@ class Speculation:
             drafts = self._drafter.draft(wanted)
             return {request: self._usable(drafts.get(request, ()), count) for request, count in wanted.items()}
         except Exception:  # whatever the drafter raises, the step goes on without drafts
-            self._num_failures += 1
-            if self._num_failures & (self._num_failures - 1) == 0:  # the first time, and ever more rarely
-                _log.exception("the drafter failed, for the %d. time", self._num_failures)
+            self._failed()
             return {request: [] for request in wanted}
+
+    def _num_unread(self, request: Request) -> int:
+        try:
+            return self._drafter.num_unread_tokens(request)
+        except Exception:
+            self._failed()
+            return 0
+
+    def _failed(self) -> None:
+        """Log the exception, the first time and ever more rarely."""
+        self._num_failures += 1
+        if self._num_failures & (self._num_failures - 1) == 0:
+            _log.exception("the drafter failed, for the %d. time; steps go on without its drafts", self._num_failures)
 
     def _usable(self, token_ids: Sequence[int], count: int) -> list[int]:
         """The beginning of a draft: at most `count` tokens, and none outside the model's vocabulary."""
@@ -163,7 +174,10 @@ class Speculation:
         while self._ended:
             request = self._ended.pop()
             self.lengths.forget(request)
-            self._drafter.forget(request)
+            try:
+                self._drafter.forget(request)
+            except Exception:
+                self._failed()
 
 
 def accepted_per_position(outcomes: Sequence[Drafted]) -> tuple[int, ...]:

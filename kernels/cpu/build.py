@@ -1,4 +1,4 @@
-"""The native CPU library: built once by the machine's C++ compiler (7 s), cached by content, loaded with ctypes.
+"""The native CPU library: built once by the machine's C++ compiler (7 s), cached by content, called with ctypes.
 
 Absent (no compiler, SPLITFUSE_NATIVE=0) is fine: `library()` is None then and backend.py takes torch ops.
 """
@@ -13,15 +13,15 @@ import re
 import shutil
 import struct
 import subprocess
-import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from .library_cache import LibraryCache
 
 _lock = threading.Lock()
 _log = logging.getLogger("splitfuse.kernels")
@@ -68,12 +68,13 @@ def _library() -> Library | None:
         _log.warning("no C++ compiler found: CPU attention runs on torch ops, several times slower; install g++")
         return None
     try:
-        path = _build(compiler)
-        loaded = ctypes.CDLL(str(path))
-    except (OSError, RuntimeError, subprocess.SubprocessError) as exc:  # RuntimeError: a user without a home
+        cache = LibraryCache(_cache_folder())
+        loaded = cache.load(f"cpu-{_key(compiler)}.so", functools.partial(_compile, compiler))
+        return {name: _bound(loaded[name], fields) for name, _, fields in _ops((_FOLDER / "arguments.h").read_text())}
+    # RuntimeError: a user without a home; AttributeError: a library that lacks a function.
+    except (OSError, RuntimeError, AttributeError, subprocess.SubprocessError) as exc:
         _log.warning("the native CPU library cannot be used (%s); CPU attention runs on torch ops", exc)
         return None
-    return {name: _bound(loaded[name], fields) for name, _, fields in _ops((_FOLDER / "arguments.h").read_text())}
 
 
 def _ops(header: str) -> Iterator[tuple[str, str, dict[str, str]]]:
@@ -112,26 +113,19 @@ def find_compiler() -> str | None:
     return next((found for name in names if name and (found := shutil.which(name))), None)
 
 
-def _build(compiler: str) -> Path:
-    target = _cache_folder() / f"cpu-{_key(compiler)}.so"
-    if target.exists():
-        return target
-    start = time.perf_counter()
-    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        objects = [Path(folder, f"{source.stem}.o") for source in _SOURCES]
-        commands = [
-            [compiler, *_FLAGS, "-c", str(source), "-o", str(built)]
-            for source, built in zip(_SOURCES, objects, strict=True)
-        ]
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(_run, commands))
-        # Linked without -fopenmp on purpose: the runtime's symbols come from the one that torch has loaded.
-        linked = Path(folder, "native.so")
-        _run([compiler, "-shared", *map(str, objects), "-o", str(linked)])
-        linked.rename(target)  # at once, so that two servers starting together do not see half a file
-    _log.info("built the native CPU library in %.1f s", time.perf_counter() - start)
-    return target
+def _compile(compiler: str, folder: Path) -> Path:
+    """The library, built in this folder from its sources. Raises OSError, subprocess.SubprocessError."""
+    objects = [folder / f"{source.stem}.o" for source in _SOURCES]
+    commands = [
+        [compiler, *_FLAGS, "-c", str(source), "-o", str(built)]
+        for source, built in zip(_SOURCES, objects, strict=True)
+    ]
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(_run, commands))
+    # Linked without -fopenmp on purpose: the runtime's symbols come from the one that torch has loaded.
+    linked = folder / "native.so"
+    _run([compiler, "-shared", *map(str, objects), "-o", str(linked)])
+    return linked
 
 
 def _run(command: list[str]) -> None:

@@ -58,6 +58,10 @@ def _fault(service: Service) -> NotReadyError | None:
         return service.not_ready()
     if not service.engine.is_healthy:
         return NotReadyError("the engine makes no progress", code="stalled")
+    if service.engine.is_failing:
+        return NotReadyError("the last requests have all failed; the server's log says why", code="failing")
+    if service.has_lost_store:
+        return NotReadyError("results cannot be written; the server's log says why", code="store")
     return None
 
 

@@ -30,7 +30,7 @@ RETRY_AFTER_S = 2
 
 
 class NotReadyError(UnavailableError):
-    """No new work now; `code` says why: loading, draining, failed, stalled or cancelled."""
+    """No new work now; `code` says why: loading, draining, failed, stalled, failing or cancelled."""
 
     def __init__(self, message: str, *, code: str) -> None:
         super().__init__(message)

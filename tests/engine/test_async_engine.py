@@ -3,14 +3,17 @@
 import asyncio
 import random
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+import torch
 from engines import Collector, collect, running_engine
 
 from splitfuse.engine import LLM, AsyncEngine, EngineConfig, SamplingParams
 from splitfuse.engine.batch import Batch, Moves, RowFailure, RowOutput
 from splitfuse.engine.errors import (
+    ConstraintError,
     ContextLengthError,
     InvalidRequestError,
     QueueFullError,
@@ -120,14 +123,21 @@ async def test_abort_frees_blocks_within_one_step(tiny_folder: str) -> None:
         engine.abort("never seen")
 
 
+def fault() -> None:
+    raise RuntimeError("kernel fault")
+
+
 class Sabotage:
     """A runner that raises whenever a marked request is in the batch, or spoils its row."""
 
-    def __init__(self, engine: AsyncEngine, *, mark: int, spoil: bool = False) -> None:
+    def __init__(
+        self, engine: AsyncEngine, *, mark: int, spoil: bool = False, fail: Callable[[], object] = fault
+    ) -> None:
         assert engine._core is not None
         self._runner = engine._pipeline._runner._runner
         self._mark = mark
         self._spoil = spoil
+        self._fail = fail
         engine._pipeline._runner._runner = self
 
     def move(self, moves: Moves) -> None:
@@ -136,7 +146,7 @@ class Sabotage:
     def run(self, batch: Batch) -> list[RowOutput]:
         marked = [row.request.token_ids[0] == self._mark for row in batch.rows]
         if any(marked) and not self._spoil:
-            raise RuntimeError("kernel fault")
+            self._fail()
         return [
             RowOutput(failure=RowFailure("not finite")) if bad else result
             for bad, result in zip(marked, self._runner.run(batch), strict=True)
@@ -163,6 +173,52 @@ async def test_a_culprit_fails_alone(tiny_folder: str, spoil: bool, caplog: pyte
         assert engine.is_healthy
     if not spoil:
         assert "kernel fault" in caplog.text
+
+
+@pytest.mark.parametrize("allocate", [lambda: torch.empty(2**60, dtype=torch.uint8), lambda: bytearray(2**60)])
+async def test_too_large_an_allocation_fails_the_row_that_needs_it(
+    tiny_folder: str, allocate: Callable[[], object]
+) -> None:
+    async with running_engine(tiny_folder) as engine:
+        expected = await collect(engine, [3], GREEDY)
+        Sabotage(engine, mark=2, fail=allocate)
+        culprit, beside = await asyncio.gather(
+            collect(engine, [2], GREEDY), collect(engine, [3], GREEDY), return_exceptions=True
+        )
+        assert isinstance(culprit, RequestFailedError)
+        assert not isinstance(beside, BaseException)
+        assert beside[0].token_ids == expected[0].token_ids
+        assert engine.is_healthy
+
+
+async def test_many_failures_in_a_row_are_told_until_a_request_succeeds(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder) as engine:
+        Sabotage(engine, mark=2)
+
+        async def fail(count: int) -> None:
+            for _ in range(count):
+                with pytest.raises(RequestFailedError):
+                    await collect(engine, [2], SamplingParams(n=3, max_tokens=2))
+
+        await fail(9)
+        await collect(engine, [3], GREEDY)
+        await fail(9)
+        assert not engine.is_failing, "a request succeeded in between"
+        engine.abort((await engine.submit([3], GREEDY, Collector())).request_id)
+        await fail(1)
+        assert engine.is_failing, "an abort is no success"
+        assert engine.is_ready, "or none could ever succeed again"
+        await collect(engine, [3], GREEDY)
+        assert not engine.is_failing
+
+
+async def test_what_requests_bring_on_themselves_is_no_failure(tiny_folder: str) -> None:
+    fields = {"structured_outputs": {"regex": "x"}, "allowed_token_ids": (40,)}
+    async with running_engine(tiny_folder) as engine:
+        for _ in range(11):
+            with pytest.raises(ConstraintError):
+                await collect(engine, [3], SamplingParams(**fields))  # type: ignore[arg-type]
+        assert not engine.is_failing
 
 
 async def test_a_full_queue_refuses_with_a_time_to_come_back(tiny_folder: str) -> None:

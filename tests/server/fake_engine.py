@@ -87,6 +87,7 @@ class FakeEngine:
         self.observers: list[Any] = []
         self.loaded = SimpleNamespace(num_blocks=NUM_BLOCKS, max_model_len=MAX_MODEL_LEN, device="cpu", dtype="float32")
         self.is_healthy = True
+        self.is_failing = False
         self.is_started = False
         self.is_draining = False
         self.may_start = asyncio.Event()

@@ -63,6 +63,7 @@ class Seer:
 
     def __init__(self, seed: float) -> None:
         self._rng = random.Random(seed)
+        self._failures = random.Random(-seed)  # apart, so that they change no draft
 
     def draft(self, wanted: Mapping[Request, int]) -> dict[Request, list[int]]:
         """See Drafter."""
@@ -80,10 +81,16 @@ class Seer:
 
     def num_unread_tokens(self, request: Request) -> int:
         """See Drafter."""
+        self._fail_now_and_then()
         return 0
 
     def forget(self, request: Request) -> None:
         """See Drafter."""
+        self._fail_now_and_then()
+
+    def _fail_now_and_then(self) -> None:
+        if self._failures.random() < 0.02:
+            raise StepFailure
 
 
 @dataclass

@@ -87,6 +87,16 @@ class Raising(Faulty):
         raise RuntimeError("no idea at all")
 
 
+class Broken(Raising):
+    """Fails in whatever it is asked."""
+
+    def num_unread_tokens(self, request: Request) -> int:
+        raise RuntimeError("no idea what I have read")
+
+    def forget(self, request: Request) -> None:
+        raise RuntimeError("no idea what to forget")
+
+
 class Hanging(Faulty):
     """Takes a second for every call."""
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from faulty_drafters import (
+    Broken,
     Faulty,
     Forgetful,
     Hanging,
@@ -151,7 +152,7 @@ def test_accepted_tokens_come_in_fewer_steps(tiny_folder: str) -> None:
     assert [each.num_decode_tokens for each in stats] == [0] + 8 * [5]
 
 
-FAULTY: list[Callable[[int], Faulty]] = [Faulty, WrongVocabulary, TooMuch, Raising, Forgetful]
+FAULTY: list[Callable[[int], Faulty]] = [Faulty, WrongVocabulary, TooMuch, Raising, Broken, Forgetful]
 
 
 @pytest.mark.parametrize("drafter_class", FAULTY, ids=lambda each: each.__name__)

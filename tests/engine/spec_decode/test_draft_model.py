@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from faulty_drafters import use_speculation
 from random_schedule import Arrival, random_llm, run_schedule
 from tiny_models import VOCAB_SIZE, save_model, write_config
@@ -85,6 +86,56 @@ def test_it_agrees_with_itself_under_random_schedules(tiny_folder: str, seed: in
         assert [o.token_ids for o in arrival.outputs] == [o.token_ids for o in want.outputs]
     assert speculation.num_accepted_tokens == speculation.num_draft_tokens
     assert drafter._reads == {}
+
+
+class Dying:
+    """A model of which one pass, and if it `stays_dead` each after it, raises or gives `logits`."""
+
+    def __init__(self, model: Any, at_pass: int, *, stays_dead: bool, logits: float | None) -> None:
+        self._model, self._at_pass, self._stays_dead, self._logits = model, at_pass, stays_dead, logits
+        self.num_passes = 0
+        self.is_dead = False
+
+    def forward(self, inputs: Any, cache: Any) -> torch.Tensor:
+        self.is_dead = self.num_passes == self._at_pass or (self._stays_dead and self.num_passes > self._at_pass)
+        self.num_passes += 1
+        if self.is_dead and self._logits is None:
+            for layer in cache.layers:  # half written
+                layer[0].fill_(torch.nan)
+            raise RuntimeError("the draft model died")
+        hidden: torch.Tensor = self._model.forward(inputs, cache)
+        return hidden
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self._model.logits(hidden)
+        return logits.fill_(self._logits) if self.is_dead and self._logits is not None else logits
+
+
+@pytest.fixture(scope="module")
+def plain(tiny_folder: str) -> list[list[int]]:
+    """What the prompts get without drafts."""
+    outputs = LLM(model=tiny_folder, dtype="float32", device="cpu").generate(prompts(), SAMPLED)
+    return [output.outputs[0].token_ids for output in outputs]
+
+
+@pytest.mark.parametrize(("at_pass", "stays_dead"), [(0, True), (1, False), (7, True), (40, False)])
+@pytest.mark.parametrize("logits", [None, float("nan"), 3.0], ids=str)
+def test_a_draft_model_that_dies_costs_no_token(
+    tiny_folder: str,
+    plain: list[list[int]],
+    at_pass: int,
+    stays_dead: bool,
+    logits: float | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    llm = speculative(tiny_folder, tiny_folder, block_size=4, num_kv_blocks=150)
+    drafter = speculation_of(llm)._drafter
+    assert isinstance(drafter, DraftModel)
+    drafter._model = dying = Dying(drafter._model, at_pass, stays_dead=stays_dead, logits=logits)
+    assert [output.outputs[0].token_ids for output in llm.generate(prompts(), SAMPLED)] == plain
+    assert dying.num_passes > at_pass
+    num_logged = caplog.text.count("the drafter failed")
+    assert num_logged == 0 if logits is not None else 1 <= num_logged <= 8, "rarer and rarer"
 
 
 def test_a_shared_beginning_is_read_once(tiny_folder: str) -> None:

@@ -1,4 +1,7 @@
-"""How the native library is called: Python and the compiler lay out a struct alike, and fields go by name."""
+"""How the native library is called: Python and the compiler lay out a struct alike, and fields go by name.
+
+And where it cannot be called there is none.
+"""
 
 import struct
 import subprocess
@@ -46,3 +49,29 @@ def test_a_field_that_is_missing_or_unknown_is_named() -> None:
         library["softcap"](x=x, out=x, count=2.5, cap=1.0)
     library["softcap"](x=x, out=x, count=3, cap=1e6)
     torch.testing.assert_close(x, torch.ones(3))
+
+
+# Compiles whatever it is asked to, at once, into a library that has none of the functions.
+COMPILER = """#!/bin/sh
+for last; do :; done
+case "$*" in
+*-shared*) echo 'int other() { return 1; }' | {compiler} -shared -fPIC -x c++ - -o "$last" ;;
+*) touch "$last" ;;
+esac
+"""
+
+
+def test_a_library_without_the_functions_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    compiler = build.find_compiler()
+    if compiler is None:
+        pytest.skip("needs a C++ compiler")
+    (tmp_path / "c++").write_text(COMPILER.replace("{compiler}", compiler))
+    (tmp_path / "c++").chmod(0o755)
+    monkeypatch.setenv("CXX", str(tmp_path / "c++"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("SPLITFUSE_NATIVE", raising=False)
+    assert build._library.__wrapped__() is None
+    assert "undefined symbol" in caplog.text
+    assert "torch ops" in caplog.text

@@ -145,6 +145,15 @@ async def test_an_engine_without_progress(served):
     is_refusal(await served.client.get("/ready"), "stalled")
 
 
+async def test_an_engine_whose_requests_all_fail_takes_more(served):
+    served.engine.is_failing = True
+    is_refusal(await served.client.get("/health"), "failing")
+    assert (await served.client.get("/ready")).status_code == 200
+    assert (await served.client.post("/generate", json={"prompt": "x"})).status_code == 202
+    served.engine.is_failing = False
+    assert (await served.client.get("/health")).status_code == 200
+
+
 async def test_nothing_here(served):
     for method, path, status in [
         ("GET", "/nope", 404),

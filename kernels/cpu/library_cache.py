@@ -1,0 +1,149 @@
+"""LibraryCache: a compiled library in a folder of the user's own. Imports no torch.
+
+What is loaded is what was built: its SHA-256 stands beside it, and nothing is taken from a folder or a file that
+another user owns or can write to. One process builds at a time while the others wait for what it builds.
+"""
+
+import contextlib
+import ctypes
+import hashlib
+import logging
+import os
+import shutil
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+_log = logging.getLogger("splitfuse.kernels")
+
+# Compiles in the folder that it is given, and returns where the library is.
+Compile = Callable[[Path], Path]
+
+_POLL_S = 0.05
+_BUILD_PREFIX = "build-"
+
+
+class LibraryCache:
+    """The libraries in one folder, by file name."""
+
+    def __init__(self, folder: Path, *, max_wait_s: float = 600.0) -> None:
+        """`max_wait_s`: how long to wait for another process that builds."""
+        self._folder = folder
+        self._max_wait_s = max_wait_s
+
+    def load(self, name: str, compile_in: Compile) -> ctypes.CDLL:
+        """The library, compiled first where there is none, or one that is not what was built.
+
+        Raises OSError, and what `compile_in` raises.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _check_private(self._folder, self._folder.stat())
+        try:
+            data = self._read(name)
+        except OSError:
+            with self._lock():
+                data = self._read_or_build(name, compile_in)
+        return _load(data, self._folder / name)
+
+    def _read(self, name: str) -> bytes:
+        """The library. Raises OSError if it is missing or cannot be trusted."""
+        path = self._folder / name
+        data = _read_private(path)
+        if _read_private(_digest_path(path)) != _digest(data, name):
+            raise OSError(f"{path} is not what was built")
+        return data
+
+    def _read_or_build(self, name: str, compile_in: Compile) -> bytes:
+        try:
+            return self._read(name)  # another process has built it meanwhile
+        except FileNotFoundError:
+            pass
+        except OSError as exc:
+            _log.warning("the native CPU library is built again: %s", exc)
+        return self._build(name, compile_in)
+
+    def _build(self, name: str, compile_in: Compile) -> bytes:
+        for left in self._folder.glob(f"{_BUILD_PREFIX}*"):  # the lock is ours: its process was killed
+            shutil.rmtree(left, ignore_errors=True)
+        start = time.perf_counter()
+        with tempfile.TemporaryDirectory(prefix=_BUILD_PREFIX, dir=self._folder) as scratch:
+            data = compile_in(Path(scratch)).read_bytes()
+            path = self._folder / name
+            _write_whole(_digest_path(path), _digest(data, name), scratch=Path(scratch))
+            _write_whole(path, data, scratch=Path(scratch))
+        _log.info("built the native CPU library in %.1f s", time.perf_counter() - start)
+        return data
+
+    @contextlib.contextmanager
+    def _lock(self) -> Iterator[None]:
+        """Keeps other processes from building. The end of this one gives it back, whatever ends it."""
+        with (self._folder / "lock").open("w") as file:
+            deadline = time.monotonic() + self._max_wait_s
+            if not _try_lock(file):
+                _log.warning("another process builds the native CPU library; waiting for it")
+                while not _try_lock(file):
+                    if time.monotonic() > deadline:
+                        raise TimeoutError(f"another process has held {file.name} for {self._max_wait_s:.0f} s; end it")
+                    time.sleep(_POLL_S)
+            yield
+
+
+def _try_lock(file: IO[str]) -> bool:
+    import fcntl  # Windows has none
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _read_private(path: Path) -> bytes:
+    with path.open("rb") as file:
+        _check_private(path, os.fstat(file.fileno()))
+        return file.read()
+
+
+def _check_private(path: Path, found: os.stat_result) -> None:
+    """Raise PermissionError if another user than root could have put there what this process would run."""
+    way_out = "remove it, or set XDG_CACHE_HOME to a folder of your own"
+    if found.st_uid not in (0, os.geteuid()):
+        raise PermissionError(f"{path} belongs to another user; {way_out}")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError(f"other users can write to {path}; {way_out}")
+
+
+def _digest_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sha256")
+
+
+def _digest(data: bytes, name: str) -> bytes:
+    """As `sha256sum` writes and checks it."""
+    return f"{hashlib.sha256(data).hexdigest()}  {name}\n".encode()
+
+
+def _write_whole(path: Path, data: bytes, *, scratch: Path) -> None:
+    """Whatever happens meanwhile, a power cut too, the file is the old one or the new one."""
+    fresh = scratch / path.name
+    fresh.touch(mode=0o600)
+    with fresh.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.rename(path)
+
+
+def _load(data: bytes, path: Path) -> ctypes.CDLL:
+    """From memory: mapped from the file it would end the process with SIGBUS if the file were cut later."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # some systems let no memory file be executed
+            file = os.memfd_create("splitfuse-native")
+            with open(file, "wb", closefd=False) as memory:
+                memory.write(data)
+            # It stays open: the loader knows a library by its path, which must not come to mean another one.
+            return ctypes.CDLL(f"/proc/self/fd/{file}")
+    return ctypes.CDLL(str(path))
