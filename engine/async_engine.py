@@ -269,7 +269,7 @@ class AsyncEngine:
             return core
         waiting = len(core.scheduler.waiting)
         if waiting and waiting + params.n > self.config.max_queue_size:
-            retry_after = self._seconds_until_room(self._core, waiting + params.n - self.config.max_queue_size)
+            retry_after = self._seconds_until_room(core, waiting + params.n - self.config.max_queue_size)
             raise _queue_full(f"{waiting} requests wait and the queue holds {self.config.max_queue_size}", retry_after)
         longest = self.config.max_queue_seconds
         if longest is not None and (wait := core.predicted_wait_s()) > longest:
