@@ -186,6 +186,7 @@ class Service:
         changed: Signal | None = None,
         keeps_prompt: bool = False,
         key: IdempotencyKey | None = None,
+        ttl_s: float | None = None,
     ) -> Job:
         """A job under a new, unguessable id; not submitted yet."""
         return Job(
@@ -197,6 +198,7 @@ class Service:
             changed=changed,
             keeps_prompt=keeps_prompt,
             idempotency_key=key,
+            ttl_s=ttl_s,
         )
 
     async def submit(
@@ -211,7 +213,7 @@ class Service:
             raise self.not_ready()
         params = bounded(params, max_bytes=self.settings.max_result_bytes)
         results = self.results if isinstance(self.results, DurableResults) and kept is not None else None
-        sink = job.sink if results is None or kept is None else results.sink(job, kept)
+        sink = job.sink if results is None else results.sink(job)
         handle = await self.engine.submit(prompt, params, sink, request_id=job.seq_id, tenant=job.owner or user)
         job.accept(handle)
         if results is not None and kept is not None:

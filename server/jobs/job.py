@@ -78,6 +78,7 @@ class Job:
         created: float | None = None,
         attempt: int = 1,
         idempotency_key: IdempotencyKey | None = None,
+        ttl_s: float | None = None,
     ) -> None:
         self.seq_id = seq_id
         self.created = time.time() if created is None else created  # wall clock
@@ -92,6 +93,7 @@ class Job:
         self.prompt_token_ids: list[int] = []
         self.prompt_logprobs: PromptLogprobs | None = None
         self.idempotency_key = idempotency_key
+        self.ttl_s = ttl_s  # how long it is to be kept after its end, if less than the store keeps all
         self.attachment: Attachment | None = None  # what an API keeps of the request for its answers
         self._keeps_prompt = keeps_prompt
         self.changed = changed or Signal()

@@ -4,6 +4,7 @@ Bounded by number and bytes: the oldest finished results go first, running ones 
 """
 
 import contextlib
+import heapq
 import hmac
 import time
 from collections.abc import AsyncIterator, Callable
@@ -29,7 +30,7 @@ def newness(job: Job) -> tuple[float, str]:
 
 
 class ResultStore:
-    """`_finished` holds the ids of `_jobs` that have ended, in that order, with the time when."""
+    """`_finished` holds the ids of `_jobs` that have ended, in that order."""
 
     def __init__(
         self, *, ttl: float, max_results: int, max_bytes: int, clock: Callable[[], float] = time.monotonic
@@ -41,7 +42,8 @@ class ResultStore:
         self._jobs: dict[str, Job] = {}
         self._keys: dict[tuple[str, bytes], str] = {}  # owner and key → the job's id
         self._key_locks = KeyLocks()
-        self._finished: dict[str, float] = {}
+        self._finished: dict[str, None] = {}
+        self._expiries: list[tuple[float, str]] = []  # a heap of (when, seq_id), also of jobs that are gone
         self.num_bytes = 0
 
     def __len__(self) -> int:
@@ -62,7 +64,12 @@ class ResultStore:
         self.num_bytes += job.num_bytes
         job.on_grow = self._grew
         if job.finished:
-            self._finished[job.seq_id] = self._clock()
+            self._end(job)
+
+    def _end(self, job: Job) -> None:
+        self._finished[job.seq_id] = None
+        ttl = self._ttl if job.ttl_s is None else min(self._ttl, job.ttl_s)
+        heapq.heappush(self._expiries, (self._clock() + ttl, job.seq_id))
 
     def get(self, seq_id: str, *, owner: str) -> Job:
         """The owner's job. Raises ResultNotFoundError, which never tells why."""
@@ -131,22 +138,24 @@ class ResultStore:
         """Assert the store's invariants."""
         assert self.num_bytes == sum(job.num_bytes for job in self._jobs.values())
         assert set(self._finished) == {seq_id for seq_id, job in self._jobs.items() if job.finished}
-        assert list(self._finished.values()) == sorted(self._finished.values())
+        assert {seq_id for _, seq_id in self._expiries} >= set(self._finished)
         keyed = {job.seq_id for job in self._jobs.values() if job.idempotency_key is not None}
         assert set(self._keys.values()) == keyed
 
     def _grew(self, job: Job, num_bytes: int) -> None:
         self.num_bytes += num_bytes
         if job.finished and job.seq_id not in self._finished:
-            self._finished[job.seq_id] = self._clock()
+            self._end(job)
         # The newest result stays whatever its size: its owner has had no chance to read it.
         while self.num_bytes > self.max_bytes and len(self._finished) > 1:
             self._drop_oldest()
 
     def _drop_expired(self) -> None:
         now = self._clock()
-        while self._finished and now - next(iter(self._finished.values())) >= self._ttl:
-            self._drop_oldest()
+        while self._expiries and self._expiries[0][0] <= now:
+            _, seq_id = heapq.heappop(self._expiries)
+            if seq_id in self._finished:
+                self.forget(self._jobs[seq_id])
 
     def _drop_oldest(self) -> None:
         self.forget(self._jobs[next(iter(self._finished))])

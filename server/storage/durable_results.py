@@ -38,7 +38,6 @@ class KeptRequest:
     kind: str  # which API
     body: Mapping[str, Any]  # as it came
     attachment: Any = None  # of the job, as JSON
-    ttl_s: float | None = None
 
 
 class KeptKind(Protocol):
@@ -164,6 +163,7 @@ class DurableResults(ResultStore):
         if row.result is None or self._is_expired(row):
             return None
         job = self._job_of(row)
+        job.ttl_s = None if row.expires is None else row.expires - self._wall_clock()
         for event in load_result(row.result):
             job.sink(delta_of(event, request_id=row.seq_id))
         return job
@@ -200,12 +200,12 @@ class DurableResults(ResultStore):
         except StoreError as exc:
             raise _unavailable(exc) from exc
 
-    def sink(self, job: Job, request: KeptRequest) -> Callable[[OutputDelta], None]:
+    def sink(self, job: Job) -> Callable[[OutputDelta], None]:
         """Where the engine's deltas of a job go that will be accepted. Raises StoreUnavailableError."""
         journal = self._opened()
         if self.failure is not None:
             raise _unavailable(self.failure)
-        ttl_s = min(self._ttl, request.ttl_s or self._ttl)
+        ttl_s = min(self._ttl, job.ttl_s or self._ttl)
         kept = KeptJob(journal.new_number(), job, len(job.outputs), ttl_s)
         self._kept[job.seq_id] = kept
         return journal.sink(kept)
@@ -284,6 +284,7 @@ class DurableResults(ResultStore):
             created=row.created,
             attempt=row.num_attempts,
             idempotency_key=None if key is None or body is None else IdempotencyKey(key, body),
+            ttl_s=request["ttl_s"],
         )
         job.num_prompt_tokens = len(request["prompt_token_ids"])
         attachment = self._kinds[request["kind"]].attachment(request["attachment"])

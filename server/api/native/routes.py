@@ -14,6 +14,7 @@ from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
 from ...http.json_response import JsonResponse
 from ...http.json_writer import SlicedResponse
+from ...http.prefer import preferred_wait_s
 from ...jobs.idempotency import IdempotencyKey
 from ...jobs.job import Attachment, Job
 from ...jobs.result_store import seq_id_of
@@ -34,6 +35,7 @@ MAX_LISTED = 100
 STATUSES = ("queued", "running", "completed", "failed", "cancelled")
 SEQ_ID = parameter("seq_id", "The id that POST /generate gave.", place="path")
 WAIT = parameter("wait", "Answer when it is complete or after so many seconds.", type="number", minimum=0, maximum=60)
+PREFER = parameter("Prefer", "`wait=N`: answer when it is complete or after N seconds.", place="header")
 STARTING_AFTER = parameter("starting_after", "The last event that the reader has.", type="integer", minimum=0)
 LAST_EVENT_ID = parameter(
     "Last-Event-ID", "The same, from browsers; it wins.", place="header", type="integer", minimum=0
@@ -49,17 +51,20 @@ event: done
 data: {…the result…}
 """
 _STREAM = events("`token` events, then `done` with the result, or `error`; a comment every 15 s of silence.", _EVENTS)
+_ANSWERED = events(
+    "With `stream` its events; with `Prefer: wait` the result, if it is there in time.", _EVENTS, has_json=True
+)
 _RESULT = "The result: partial while it runs, the same for as long as it is kept."
 
 
 @router.post(
     "/generate",
     **operation(
-        {202: "Accepted: where to look, as `result_url` and `stream_url`.", 200: _STREAM},
+        {202: "Accepted: where to look, as `result_url` and `stream_url`.", 200: _ANSWERED},
         errors=KEEPING,
         body=GenerateRequest,
         example={"prompt": "Once upon a time", "max_tokens": 32, "stream": False},
-        parameters=[IDEMPOTENCY_KEY],
+        parameters=[IDEMPOTENCY_KEY, PREFER],
     ),
 )
 async def generate(request: Request) -> Response:
@@ -71,7 +76,10 @@ async def generate(request: Request) -> Response:
         job = earlier or await _submitted(service, body, owner=owner_of(request), key=key)
     headers = REPLAYED if earlier else {}
     if not body.stream:
-        return _accepted(job, headers)
+        if wait_s := preferred_wait_s(request.headers.getlist("prefer")):
+            await unless_disconnected(request.receive, job.wait(min(wait_s, MAX_WAIT_S)))
+            headers = {**headers, "Preference-Applied": f"wait={wait_s:g}"}
+        return await _result(service, job, headers) if wait_s and job.finished else _accepted(job, headers)
     ends_it = key is None and not body.durable
     return stream(
         [job],
@@ -85,7 +93,7 @@ async def _submitted(service: Service, body: GenerateRequest, *, owner: str, key
     """The job of this request, kept from now on."""
     params = body.sampling()
     is_kept = body.durable or not body.stream
-    job = service.new_job(params, owner=owner, key=key)
+    job = service.new_job(params, owner=owner, key=key, ttl_s=body.ttl_s)
     service.results.add(job)
     try:
         kept = KeptRequest(kind=KIND, body=body.as_sent) if is_kept else None
@@ -108,19 +116,26 @@ class KeptGenerate:
         return GenerateRequest.read(body).sampling()
 
 
-@router.get("/result/{seq_id}", **operation({200: _RESULT}, errors=LOOKUP, parameters=[SEQ_ID, WAIT]))
+@router.get("/result/{seq_id}", **operation({200: _RESULT}, errors=LOOKUP, parameters=[SEQ_ID, WAIT, PREFER]))
 async def result(request: Request) -> Response:
     """The result so far; `?wait=30` answers when it is complete or after so many seconds."""
-    wait_s = _wait_s(request)
+    wait_s = _wait_s(request) or min(preferred_wait_s(request.headers.getlist("prefer")), MAX_WAIT_S)
     job = await _job(request)
     if wait_s and not job.finished:
         await unless_disconnected(request.receive, job.wait(wait_s))
+    return await _result(service_of(request), job, {})
+
+
+async def _result(service: Service, job: Job, headers: Mapping[str, str]) -> Response:
     if job.finished:
         job.was_read.set()
-    json = service_of(request).json
+    json = service.json
     if job.finished and json.may_share:
-        return SlicedResponse.of(await finished_result(job, json))
-    return SlicedResponse(json.slices(result_object(job)))
+        response = SlicedResponse.of(await finished_result(job, json))
+    else:
+        response = SlicedResponse(json.slices(result_object(job)))
+    response.headers.update(headers)
+    return response
 
 
 @router.get(

@@ -53,6 +53,19 @@ def test_ttl_counts_from_the_end():
     assert (len(store), store.num_bytes) == (0, 0)
 
 
+def test_a_job_may_be_kept_for_less_long_but_not_for_longer():
+    store, clock = make_store(ttl=100)
+    for name, ttl_s in (("short", 10), ("long", 1000), ("plain", None)):
+        store.add(job := Job(name, model="m", ttl_s=ttl_s))
+        finish(job)
+    store.check()
+    clock.now = 10
+    assert [has(store, name) for name in ("short", "long", "plain")] == [False, True, True]
+    clock.now = 100
+    assert [has(store, name) for name in ("long", "plain")] == [False, False]
+    store.check()
+
+
 def test_oldest_finished_goes_first_and_running_never():
     store, _ = make_store(max_results=3)
     jobs = {name: make_job(name) for name in "abcd"}

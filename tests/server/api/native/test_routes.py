@@ -275,3 +275,27 @@ async def test_all_results_are_deleted_at_once(served):
     for seq_id in ids:
         assert (await served.client.get(f"/result/{seq_id}")).status_code == 404
     assert (await served.client.delete("/results")).json() == {"deleted": 0}
+
+
+async def test_prefer_wait_answers_with_the_result_if_it_is_there_in_time(served):
+    body = {"prompt": "hello", "max_tokens": 5}
+    answer = await served.client.post("/generate", json=body, headers={"Prefer": "respond-async, wait=5"})
+    assert (answer.status_code, answer.headers["preference-applied"]) == (200, "wait=5")
+    assert answer.json()["status"] == "completed"
+    served.engine.hold()
+    answer = await served.client.post("/generate", json=body, headers={"Prefer": "wait=1"})
+    assert (answer.status_code, answer.headers["preference-applied"]) == (202, "wait=1")
+    later = await served.client.get(answer.json()["result_url"], headers={"Prefer": "wait=0"})
+    assert later.json()["status"] in ("queued", "running")
+
+
+@pytest.mark.parametrize("header", ["wait", "wait=x", "wait=-1", "respond-async", "wait=99999999999", ""])
+async def test_a_preference_that_is_none_is_ignored(served, header):
+    answer = await served.client.post("/generate", json={"prompt": "hello"}, headers={"Prefer": header})
+    assert (answer.status_code, "preference-applied" in answer.headers) == (202, False)
+
+
+@pytest.mark.parametrize("ttl_s", [0, -1, "1", True])
+async def test_a_lifetime_that_is_none_is_refused(served, ttl_s):
+    answer = await served.client.post("/generate", json={"prompt": "hello", "ttl_s": ttl_s})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "ttl_s")
