@@ -20,7 +20,7 @@ def _cuda_backend(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check(case: AttentionCase) -> None:
-    assert_near(ops.paged_attention(*case.build(), case.args), case.expected())
+    assert_near(ops.paged_attention(*case.build(), case.args), case.expected(), tolerance=case.tolerance)
 
 
 @pytest.mark.parametrize(
