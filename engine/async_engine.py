@@ -97,7 +97,8 @@ class AsyncEngine:
         self.tokenizer, self._input_processor = parts.tokenizer, parts.input_processor
         self.model_config, self.max_model_len = self.loaded.model_config, self.loaded.max_model_len
         config = self.config.for_streams(str(self.loaded.device))
-        self._pipeline = parts.pipeline(config)
+        # In the thread of the steps: on a GPU kernels are compiled and graphs captured now, which takes seconds.
+        self._pipeline = await asyncio.get_running_loop().run_in_executor(self._executor, parts.pipeline, config)
         self._core = self._pipeline.core
         if not self._draining:  # stopped meanwhile
             self._loop_task = asyncio.create_task(self._loop(self._core), name="splitfuse-engine")

@@ -113,6 +113,7 @@ class ModelRunner:
                 hidden_size=loaded.model_config.hidden_size,
                 dtype=loaded.dtype,
             )
+            launcher.capture_graphs()
         return launcher
 
     @torch.inference_mode()
