@@ -127,6 +127,29 @@ class AsyncRunner:
         return PendingTokens(host, host.event, [row.needs_sampling for row in batch.rows])
 
     @torch.inference_mode()
+    def hidden_states(self, batch: Batch) -> Tensor | None:
+        """Of a batch all of whose tokens are known, at its `logits_indices`; None where no graph serves it.
+
+        For batches that need the host. No other step is in flight.
+        """
+        counts = ((row.num_drafts + 1) * row.needs_sampling + len(row.prompt_logprob_positions) for row in batch.rows)
+        num_logits = sum(counts)
+        graphs, size = self._graphs_for(batch, num_sampling=num_logits), None
+        if graphs is not None and num_logits <= len(batch.rows):
+            size = self._graph_size(graphs, batch.num_tokens)
+        if graphs is None or size is None:
+            return None
+        arrays, _ = input_arrays(batch, block_size=self._cache.block_size)
+        host, nothing = self.buffers.acquire(), np.empty(0, dtype=np.int64)
+        fields = self.buffers.send(host, graphs.pad({"sources": nothing, **arrays}, size))
+        hidden: list[Tensor] = []
+        self._stream.run(lambda: hidden.append(graphs.replay(size, fields["block_tables"])[:num_logits]))
+        self.buffers.receive(host, self._tokens[:0])
+        assert host.event is not None
+        host.event.wait()
+        return hidden[0]
+
+    @torch.inference_mode()
     def _compute(
         self, fields: dict[str, Tensor], bounds: Bounds, tokens: Tensor, graphs: StepGraphs | None, size: int | None
     ) -> None:

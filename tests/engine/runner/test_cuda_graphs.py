@@ -237,6 +237,22 @@ def test_nearly_all_steps_of_a_workload_replay(tmp_path: Path, monkeypatch: pyte
     assert sum(replayed[False]) >= 0.9 * len(replayed[False])
 
 
+@pytest.mark.parametrize("fields", [{"presence_penalty": 0.5}, {"logprobs": 2}, {"prompt_logprobs": 1}])
+def test_steps_that_need_the_host_replay_too(tiny_folder: str, fields: dict[str, Any]) -> None:
+    def answers(capturer: FakeCapturer | None) -> list[Any]:
+        llm = LLM(tiny_folder, dtype="float32", device="cpu", async_scheduling=True, max_num_seqs=4)
+        if capturer is not None:
+            launcher_of(llm).use_graphs(capturer, sizes=graph_sizes(4), hidden_size=64, dtype=torch.float32)
+            launcher_of(llm).capture_graphs()
+        params = [SamplingParams(seed=seed, max_tokens=9, ignore_eos=True, **fields) for seed in range(3)]
+        outputs = llm.generate([[30], [40, 50], [60] * 20], params)
+        return [(output.outputs[0].token_ids, output.outputs[0].logprobs is None) for output in outputs]
+
+    capturer = FakeCapturer()
+    assert answers(capturer) == answers(None)
+    assert capturer.num_replayed >= 8, "all but the step that gives prompt logprobs"
+
+
 @pytest.mark.parametrize("size", [1, 4])
 def test_rows_that_pad_read_and_write_nothing(tiny_folder: str, size: int) -> None:
     llm = LLM(tiny_folder, dtype="float32", device="cpu", async_scheduling=True, num_kv_blocks=8)
