@@ -7,6 +7,7 @@ the next one; the host sees them later.
 No step may wait for the device on its way: no .item(), no boolean index, no copy from or to memory that is not pinned.
 """
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...kernels import ops
 from ..batch import NO_OUTPUT, Batch, Moves, RowFailure, RowOutput
 from ..device import Event, Stream
 from ..models.forward_inputs import Arrays, Inputs
@@ -22,8 +24,10 @@ from ..request import Request
 from ..sampling.sampler import NOT_FINITE, NOT_FINITE_TOKEN, sample_token_ids, sampling_arrays
 from ..scheduler.block_allocator import num_blocks_for
 from .batch_arrays import Bounds, as_inputs, input_arrays, unknown_sources
-from .cuda_graphs import GraphCapturer, StepGraphs, mixed_graph_sizes
+from .cuda_graphs import GraphCapturer, StepGraphs, graph_sizes, mixed_graph_sizes, padding
 from .transfer import HostBuffer, TransferBuffers, layout_of, num_bytes
+
+_log = logging.getLogger("splitfuse.engine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,44 @@ class AsyncRunner:
         num_rows = len(self._tokens) + 1  # the last is never a batch's own
         self._graphs = graphs(sizes, sizes[0])
         self._mixed_graphs = graphs(mixed_graph_sizes(self._max_num_tokens), num_rows, num_rows)
+
+    def compile_kernels(self) -> None:
+        """Those of every step to come, side by side: none waits for the compiler later."""
+        try:
+            with ops.compile_ahead(self._tokens.device):
+                self.rehearse()
+        except Exception:
+            _log.exception("not all kernels could be compiled ahead; they are compiled as they are needed")
+
+    @torch.inference_mode()
+    def rehearse(self) -> None:
+        """Launch every kernel that a step may launch, over padding.
+
+        Which ones these are depends on the numbers of rows and tokens, on whether rows can be long, and on what
+        sampling reads.
+        """
+        longest, num_rows = self._max_model_len, len(self._tokens)
+        for size in (*graph_sizes(num_rows), num_rows):
+            self._rehearse_sampling(self._rehearse_forward(padding(size), Bounds(size, 1, longest)))
+            self._rehearse_forward(padding(size), Bounds(size, 1, 1))
+        sizes = mixed_graph_sizes(self._max_num_tokens)
+        for size in (2, 8, *sizes, self._max_num_tokens):
+            self._rehearse_forward(padding(size, 1), Bounds(0, size, longest))
+        for size in sizes if self._mixed_graphs is not None else ():
+            self._rehearse_forward(padding(size, num_rows + 1), Bounds(None, size, longest))
+        self._cache.copy_blocks(swap_out=[], swap_in=[], copies=[(0, 0)])
+
+    def _rehearse_forward(self, arrays: Arrays, bounds: Bounds) -> Tensor:
+        tables = np.zeros((len(arrays["seq_lens"]), self._table_width), dtype=np.int32)
+        arrays = {**arrays, "block_tables": tables}
+        fields = {name: torch.from_numpy(array).to(self._tokens.device) for name, array in arrays.items()}
+        return self._forward(fields["sources"], as_inputs(fields, bounds))
+
+    def _rehearse_sampling(self, hidden: Tensor) -> None:
+        logits, ones = self._model.logits(hidden), torch.ones(len(hidden), device=hidden.device)
+        fields = {"keys": ones.long(), "temperature": ones}
+        sample_token_ids(logits, fields)
+        sample_token_ids(logits, {**fields, "top_k": ones.int(), "top_p": ones, "min_p": ones})
 
     def capture_graphs(self) -> None:
         """Capture those that are wanted from the first request on; the others follow as they are missed."""

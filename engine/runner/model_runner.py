@@ -117,6 +117,7 @@ class ModelRunner:
                 hidden_size=loaded.model_config.hidden_size,
                 dtype=loaded.dtype,
             )
+        launcher.compile_kernels()
         launcher.capture_graphs()
         return launcher
 
