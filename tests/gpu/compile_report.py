@@ -60,6 +60,7 @@ class Shape:
             hidden, inner, num_experts, top_k = self.experts
             return f"{self.dtype} {hidden}x{inner} {top_k}of{num_experts} T{self.num_tokens}"
         cache = f" {self.cache_dtype}" if self.cache_dtype else ""
+        cache += " mixed" if self.kind == "mixed" else ""
         window = f" window {self.window}" if self.window else ""
         window += f" cap {self.softcap:g}" if self.softcap else ""
         return f"{self.dtype} D{self.head_dim} G{self.group} S{self.block_size} T{self.num_tokens}{cache}{window}"
@@ -109,7 +110,7 @@ def _empty(*shape: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype)
 
 
-def _attention(shape: Shape, *, query_len: int, seq_len: int) -> None:
+def _attention(shape: Shape, *, query_len: int, seq_len: int, is_mixed: bool = False) -> None:
     dtype, num_kv_heads, num_blocks = getattr(torch, shape.dtype), 8, 8
     num_rows = shape.num_tokens if query_len == 1 else 1
     num_tokens = num_rows * query_len
@@ -120,7 +121,7 @@ def _attention(shape: Shape, *, query_len: int, seq_len: int) -> None:
         _empty(num_rows + 1, dtype=torch.int32),
         _empty(num_rows, dtype=torch.int32),
         _empty(num_rows, 64, dtype=torch.int32),
-        num_decodes=num_rows if query_len == 1 else 0,
+        num_decodes=None if is_mixed else num_rows if query_len == 1 else 0,
         max_query_len=query_len,
         max_seq_len=seq_len,
     )
@@ -206,6 +207,7 @@ def _sampling(shape: Shape) -> None:
 LAUNCHES: dict[str, Callable[[Shape], None]] = {
     "prefill": lambda shape: _attention(shape, query_len=shape.num_tokens, seq_len=8192),
     "decode": lambda shape: _attention(shape, query_len=1, seq_len=8192),
+    "mixed": lambda shape: _attention(shape, query_len=shape.num_tokens, seq_len=8192, is_mixed=True),
     "rope": _rope,
     "norm": _norms,
     "activation": _activations,
@@ -235,6 +237,8 @@ SHAPES = [
     Shape("decode", cache_dtype="float8_e4m3fn", num_tokens=1),
     *(Shape("prefill", cache_dtype="float8_e4m3fn", head_dim=dim) for dim in (64, 128, 256)),
     Shape("prefill", cache_dtype="float8_e4m3fn", num_tokens=3),
+    *(Shape("mixed", head_dim=dim, num_tokens=tokens) for dim in (64, 128, 256) for tokens in (256, 2048)),
+    Shape("mixed", cache_dtype="float8_e4m3fn"),
     *(Shape("rope", head_dim=dim) for dim in (64, 80, 128, 256)),
     Shape("rope", head_dim=64, group=71),
     Shape("norm"),
