@@ -140,7 +140,8 @@ class AsyncRunner:
         """Capture those that are wanted from the first request on; the others follow as they are missed."""
         for graphs in reversed(self._all_graphs):  # the largest first: the others' memory fits into what it takes
             for size in graphs.sizes_at_load:
-                self._capture(size, graphs)
+                if size in graphs.sizes_at_load:  # none is left after one that failed
+                    self._capture(size, graphs)
 
     def move(self, moves: Moves) -> None:
         """Have blocks copied. Waits for the device where one end is memory of the host."""

@@ -142,6 +142,16 @@ def test_without_a_graph_that_cannot_be_captured_steps_go_on(caplog: pytest.LogC
     assert graphs.size_for(1) is None
 
 
+def test_at_load_a_graph_that_cannot_be_captured_is_the_last_one_tried(
+    tiny_folder: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    launcher = launcher_of(LLM(tiny_folder, dtype="float32", device="cpu", async_scheduling=True))
+    launcher.use_graphs(FailingCapturer(), sizes=SIZES, hidden_size=64, dtype=torch.float32)
+    launcher.capture_graphs()
+    assert caplog.text.count("--enforce-eager") == 2, "of the decodes, and of the mixed batches"
+    assert not launcher.has_idle_work
+
+
 def test_a_batch_is_padded_where_the_graph_reads_it() -> None:
     arrays = {
         "sources": np.array([-1, 4]),
