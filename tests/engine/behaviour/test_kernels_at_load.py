@@ -50,6 +50,9 @@ print(len(ahead), *sorted({name.partition("[")[0] for name, _ in kernels - ahead
 """
 
 
+pytest.importorskip("triton")
+
+
 @pytest.mark.parametrize("path", ["graphs", "eager"])
 def test_every_kernel_of_a_step_has_been_launched_ahead(tiny_folder: str, path: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
