@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 class RaggedBatch(NamedTuple):
-    """Where each row's tokens and cached keys lie. Rows of one query token come first.
+    """Where each row's tokens and cached keys lie. Rows of one query token come first where `num_decodes` is a number.
 
     The numbers on the host decide what is launched, the tensors what is done: a graph captured with bounds as
     `max_seq_len` and `max_query_len` serves every length below them.
@@ -16,11 +16,13 @@ class RaggedBatch(NamedTuple):
     """
 
     query_start_loc: Tensor  # [B + 1] int32
-    # [B] int32, tokens in the cache after this step's write, so at least the row's query length; 0: a row of one query
-    # token that only fills a graph up
+    # [B] int32, tokens in the cache after this step's write, so at least the row's query length; 0: a row whose query
+    # tokens only fill a graph up
     seq_lens: Tensor
     block_tables: Tensor  # [B, max blocks] int32
-    num_decodes: int  # rows [0, num_decodes) have exactly one query token; the others have two or more
+    # Rows [0, num_decodes) have exactly one query token, the others two or more. None: any row may have any number, or
+    # none, which the host does not know when it launches
+    num_decodes: int | None
     max_query_len: int  # no row has more
     max_seq_len: int  # no row has more
 

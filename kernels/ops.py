@@ -9,6 +9,7 @@ N blocks, S block size, I MLP size, E experts, K experts per token.
 """
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -47,6 +48,15 @@ def _backend(tensor: Tensor) -> Backend:
 def prepare(device: torch.device) -> None:
     """Do what a backend does once per machine before its first op, such as building a library. May take seconds."""
     _backend(torch.empty(0, device=device)).prepare()
+
+
+def compile_ahead(device: torch.device) -> AbstractContextManager[object]:
+    """Within it a GPU's kernels are compiled side by side and not run: outputs stay as they were allocated."""
+    if device.type != "cuda":
+        return nullcontext()
+    from .cuda.compile_ahead import compile_ahead as compiling
+
+    return compiling()
 
 
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:

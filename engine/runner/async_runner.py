@@ -7,6 +7,7 @@ the next one; the host sees them later.
 No step may wait for the device on its way: no .item(), no boolean index, no copy from or to memory that is not pinned.
 """
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...kernels import ops
 from ..batch import NO_OUTPUT, Batch, Moves, RowFailure, RowOutput
 from ..device import Event, Stream
 from ..models.forward_inputs import Arrays, Inputs
@@ -22,8 +24,10 @@ from ..request import Request
 from ..sampling.sampler import NOT_FINITE, NOT_FINITE_TOKEN, sample_token_ids, sampling_arrays
 from ..scheduler.block_allocator import num_blocks_for
 from .batch_arrays import Bounds, as_inputs, input_arrays, unknown_sources
-from .cuda_graphs import DecodeGraphs, GraphCapturer, pad
+from .cuda_graphs import GraphCapturer, StepGraphs, graph_sizes, mixed_graph_sizes, padding
 from .transfer import HostBuffer, TransferBuffers, layout_of, num_bytes
+
+_log = logging.getLogger("splitfuse.engine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +72,76 @@ class AsyncRunner:
         self._table_width = num_blocks_for(max_model_len, cache.block_size)
         largest = _largest_arrays(max_num_tokens, max_num_seqs, self._table_width)
         self.buffers = TransferBuffers(num_bytes(layout_of(largest)), max_num_seqs, device=device, stream=stream)
-        self._max_model_len = max_model_len
-        self._graphs: DecodeGraphs | None = None
+        self._max_num_tokens, self._max_model_len = max_num_tokens, max_model_len
+        self._graphs: StepGraphs | None = None
+        self._mixed_graphs: StepGraphs | None = None
 
     def use_graphs(
         self, capturer: GraphCapturer, *, sizes: tuple[int, ...], hidden_size: int, dtype: torch.dtype
     ) -> None:
-        """From now on decode batches of up to sizes[0] rows are captured with this and replayed."""
-        device = self._tokens.device
-        self._graphs = DecodeGraphs(
-            self._forward,
-            capturer,
-            sizes=sizes,
-            buffer=self.buffers.device_buffer,
-            hidden=torch.zeros((sizes[0], hidden_size), dtype=dtype, device=device),
-            tables=torch.zeros((sizes[0], self._table_width), dtype=torch.int32, device=device),
-            max_model_len=self._max_model_len,
-        )
+        """From now on batches are captured with this and replayed: decodes of up to sizes[0] rows, and mixed ones."""
+
+        def graphs(sizes: tuple[int, ...], most_rows: int, num_rows: int | None = None) -> StepGraphs:
+            device = self._tokens.device
+            return StepGraphs(
+                self._forward,
+                capturer,
+                sizes=sizes,
+                buffer=self.buffers.device_buffer,
+                hidden=torch.zeros((most_rows, hidden_size), dtype=dtype, device=device),
+                tables=torch.zeros((most_rows, self._table_width), dtype=torch.int32, device=device),
+                max_model_len=self._max_model_len,
+                num_rows=num_rows,
+            )
+
+        num_rows = len(self._tokens) + 1  # the last is never a batch's own
+        self._graphs = graphs(sizes, sizes[0])
+        self._mixed_graphs = graphs(mixed_graph_sizes(self._max_num_tokens), num_rows, num_rows)
+
+    def compile_kernels(self) -> None:
+        """Those of every step to come, side by side: none waits for the compiler later."""
+        try:
+            with ops.compile_ahead(self._tokens.device):
+                self.rehearse()
+        except Exception:
+            _log.exception("not all kernels could be compiled ahead; they are compiled as they are needed")
+
+    @torch.inference_mode()
+    def rehearse(self) -> None:
+        """Launch every kernel that a step may launch, over padding.
+
+        Which ones these are depends on the numbers of rows and tokens, on whether rows can be long, and on what
+        sampling reads.
+        """
+        longest, num_rows = self._max_model_len, len(self._tokens)
+        for size in (*graph_sizes(num_rows), num_rows):
+            self._rehearse_sampling(self._rehearse_forward(padding(size), Bounds(size, 1, longest)))
+            self._rehearse_forward(padding(size), Bounds(size, 1, 1))
+        sizes = mixed_graph_sizes(self._max_num_tokens)
+        for size in (2, 8, *sizes, self._max_num_tokens):
+            self._rehearse_forward(padding(size, 1), Bounds(0, size, longest))
+        for size in sizes if self._mixed_graphs is not None else ():
+            self._rehearse_forward(padding(size, num_rows + 1), Bounds(None, size, longest))
+        self._cache.copy_blocks(swap_out=[], swap_in=[], copies=[(0, 0)])
+
+    def _rehearse_forward(self, arrays: Arrays, bounds: Bounds) -> Tensor:
+        tables = np.zeros((len(arrays["seq_lens"]), self._table_width), dtype=np.int32)
+        arrays = {**arrays, "block_tables": tables}
+        fields = {name: torch.from_numpy(array).to(self._tokens.device) for name, array in arrays.items()}
+        return self._forward(fields["sources"], as_inputs(fields, bounds))
+
+    def _rehearse_sampling(self, hidden: Tensor) -> None:
+        logits, ones = self._model.logits(hidden), torch.ones(len(hidden), device=hidden.device)
+        fields = {"keys": ones.long(), "temperature": ones}
+        sample_token_ids(logits, fields)
+        sample_token_ids(logits, {**fields, "top_k": ones.int(), "top_p": ones, "min_p": ones})
+
+    def capture_graphs(self) -> None:
+        """Capture those that are wanted from the first request on; the others follow as they are missed."""
+        for graphs in reversed(self._all_graphs):  # the largest first: the others' memory fits into what it takes
+            for size in graphs.sizes_at_load:
+                if size in graphs.sizes_at_load:  # none is left after one that failed
+                    self._capture(size, graphs)
 
     def move(self, moves: Moves) -> None:
         """Have blocks copied. Waits for the device where one end is memory of the host."""
@@ -100,24 +157,49 @@ class AsyncRunner:
         rows = [row for row in batch.rows if row.needs_sampling]
         arrays, bounds = input_arrays(batch, block_size=self._cache.block_size)
         arrays = {"sources": unknown_sources(batch, self._sample_indices), **arrays}
-        size = self._graph_size(batch, num_sampling=len(rows))
-        if size is not None:
-            arrays = pad(arrays, size)
+        graphs = self._graphs_for(batch, num_sampling=len(rows))
+        size = None if graphs is None else self._graph_size(graphs, batch.num_tokens)
+        if graphs is not None and size is not None:
+            arrays = graphs.pad(arrays, size)
         fields = self.buffers.send(host, {**arrays, **sampling_arrays([(row.request, row.end) for row in rows])})
         tokens = self._tokens[: len(rows)]
-        self._stream.run(lambda: self._compute(fields, bounds, tokens, size))
+        self._stream.run(lambda: self._compute(fields, bounds, tokens, graphs, size))
         self.buffers.receive(host, tokens)
         self._sample_indices = {row.request: index for index, row in enumerate(rows)}
         assert host.event is not None
         return PendingTokens(host, host.event, [row.needs_sampling for row in batch.rows])
 
     @torch.inference_mode()
-    def _compute(self, fields: dict[str, Tensor], bounds: Bounds, tokens: Tensor, size: int | None) -> None:
-        if size is None:
+    def hidden_states(self, batch: Batch) -> Tensor | None:
+        """Of a batch all of whose tokens are known, at its `logits_indices`; None where no graph serves it.
+
+        For batches that need the host. No other step is in flight.
+        """
+        counts = ((row.num_drafts + 1) * row.needs_sampling + len(row.prompt_logprob_positions) for row in batch.rows)
+        num_logits = sum(counts)
+        graphs, size = self._graphs_for(batch, num_sampling=num_logits), None
+        if graphs is not None and num_logits <= len(batch.rows):
+            size = self._graph_size(graphs, batch.num_tokens)
+        if graphs is None or size is None:
+            return None
+        arrays, _ = input_arrays(batch, block_size=self._cache.block_size)
+        host, nothing = self.buffers.acquire(), np.empty(0, dtype=np.int64)
+        fields = self.buffers.send(host, graphs.pad({"sources": nothing, **arrays}, size))
+        hidden: list[Tensor] = []
+        self._stream.run(lambda: hidden.append(graphs.replay(size, fields["block_tables"])[:num_logits]))
+        self.buffers.receive(host, self._tokens[:0])
+        assert host.event is not None
+        host.event.wait()
+        return hidden[0]
+
+    @torch.inference_mode()
+    def _compute(
+        self, fields: dict[str, Tensor], bounds: Bounds, tokens: Tensor, graphs: StepGraphs | None, size: int | None
+    ) -> None:
+        if graphs is None or size is None:
             hidden = self._forward(fields["sources"], as_inputs(fields, bounds))
         else:
-            assert self._graphs is not None
-            hidden = self._graphs.replay(size, fields["block_tables"])[: len(tokens)]
+            hidden = graphs.replay(size, fields["block_tables"])[: len(tokens)]
         if len(tokens):
             tokens.copy_(sample_token_ids(self._model.logits(hidden), fields)[0])
 
@@ -133,34 +215,44 @@ class AsyncRunner:
 
     # Graphs.
 
-    def _graph_size(self, batch: Batch, *, num_sampling: int) -> int | None:
-        """The size of the graph that serves this batch, if one has been captured."""
-        graphs = self._graphs
-        if graphs is None or num_sampling < len(batch.rows) or batch.num_tokens > len(batch.rows):
-            return None
-        size = graphs.size_for(len(batch.rows))
+    @property
+    def _all_graphs(self) -> list[StepGraphs]:
+        return [graphs for graphs in (self._graphs, self._mixed_graphs) if graphs is not None]
+
+    def _graphs_for(self, batch: Batch, *, num_sampling: int) -> StepGraphs | None:
+        """The graphs of this kind of batch."""
+        return self._graphs if batch.num_tokens == len(batch.rows) == num_sampling else self._mixed_graphs
+
+    def _graph_size(self, graphs: StepGraphs, num_tokens: int) -> int | None:
+        """The size of the graph that serves so many tokens, if one has been captured."""
+        size = graphs.size_for(num_tokens)
         if size is None or graphs.has(size):
             return size
         due = graphs.next_after_eager(size)
         if due is not None:
-            self._capture(due)
-        return size if graphs.has(size) else None
+            self._capture(due, graphs)
+        return graphs.captured_for(num_tokens)
 
-    def _capture(self, size: int) -> None:
-        graphs = self._graphs
+    def _capture(self, size: int, graphs: StepGraphs | None = None) -> None:
+        graphs = graphs or self._graphs
         assert graphs is not None
         self._stream.run(torch.inference_mode()(lambda: graphs.capture(size)))
+
+    def _next_idle(self) -> tuple[StepGraphs, int] | None:
+        pairs = ((graphs, graphs.next_idle()) for graphs in self._all_graphs)
+        return next(((graphs, size) for graphs, size in pairs if size is not None), None)
 
     @property
     def has_idle_work(self) -> bool:
         """Whether there is something to do while there are no requests."""
-        return self._graphs is not None and self._graphs.next_idle() is not None
+        return self._next_idle() is not None
 
     def do_idle_work(self) -> None:
         """A part of it: about as much as a step or two."""
-        size = None if self._graphs is None else self._graphs.next_idle()
-        if size is not None:
-            self._capture(size)
+        due = self._next_idle()
+        if due is not None:
+            graphs, size = due
+            self._capture(size, graphs)
 
 
 def _largest_arrays(max_num_tokens: int, max_num_seqs: int, table_width: int) -> Arrays:

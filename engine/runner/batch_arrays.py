@@ -16,7 +16,7 @@ from ..request import Request
 class Bounds(NamedTuple):
     """What the host has to know of a batch to launch it."""
 
-    num_decodes: int
+    num_decodes: int | None  # as in RaggedBatch
     max_query_len: int
     max_seq_len: int
 

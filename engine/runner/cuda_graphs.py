@@ -1,8 +1,10 @@
-"""DecodeGraphs: forward passes of decode batches, captured once and replayed without the host's work per kernel.
+"""StepGraphs: forward passes captured once and replayed without the host's work per kernel.
 
-A graph is captured for a number of rows; a smaller batch is padded with rows that have no tokens in the cache (length
-0) and write none (slot -1). It reads the inputs where TransferBuffers puts them and block tables of full width, so one
-graph serves any length. `GraphCapturer` captures and replays.
+A graph is captured for a number of tokens and rows; a smaller batch is padded. A batch of decodes has as many rows as
+tokens: it is padded with rows that have no tokens in the cache (length 0) and write none (slot -1). A mixed batch has
+all rows that there may be: behind its own one of length 0 has the tokens that are left, the others have none. A graph
+reads the inputs where TransferBuffers puts them and block tables of full width, so one graph serves any length.
+`GraphCapturer` captures and replays.
 """
 
 import gc
@@ -40,12 +42,24 @@ def graph_sizes(max_num_seqs: int) -> tuple[int, ...]:
     vLLM's list. A batch is padded by less than 8 rows then, of the milliseconds that its weights take to read.
     """
     sizes = [1, 2, 4, *range(8, 257, 8), *range(272, 513, 16)]
-    fitting = [size for size in sizes if size < max_num_seqs]
-    return tuple(reversed([*fitting, min(max_num_seqs, sizes[-1])]))
+    return _falling(sizes, min(max_num_seqs, sizes[-1]))
 
 
-class DecodeGraphs:
-    """The graphs there are, and which is captured next."""
+def mixed_graph_sizes(max_num_tokens: int) -> tuple[int, ...]:
+    """Numbers of tokens of mixed batches for which there are graphs, falling.
+
+    Most have the whole token budget. Beyond 2,048 tokens the GPU takes longer than the host to launch its kernels.
+    """
+    sizes = [*range(64, 256, 64), *range(256, 1024, 128), *range(1024, 2049, 256)]
+    return _falling(sizes, min(max_num_tokens, sizes[-1]))
+
+
+def _falling(sizes: list[int], largest: int) -> tuple[int, ...]:
+    return tuple(reversed([*(size for size in sizes if size < largest), largest]))
+
+
+class StepGraphs:
+    """The graphs there are of one kind of batch, and which is captured next. A size is a number of tokens."""
 
     def __init__(
         self,
@@ -57,30 +71,42 @@ class DecodeGraphs:
         hidden: Tensor,
         tables: Tensor,
         max_model_len: int,
+        num_rows: int | None = None,
     ) -> None:
         """`forward` takes `inputs.unknown_sources` and the Inputs, gives hidden states [rows, H]. `sizes` are falling.
 
-        buffer [bytes] uint8 is the device's; hidden [largest size, H] and tables [largest size, blocks of the longest
-        sequence] int32 are the graphs' own.
+        `num_rows` of each graph: more than any mixed batch has; None: of decodes, as many as tokens. buffer [bytes]
+        uint8 is the device's; hidden [most rows, H] and tables [most rows, blocks of the longest sequence] int32 are
+        the graphs' own.
         """
         self._forward = forward
         self._capturer = capturer
         self._sizes = list(sizes)
         self._buffer, self._hidden, self._tables = buffer, hidden, tables
         self._max_model_len = max_model_len
+        self._num_rows = num_rows
         self._replays: dict[int, Callable[[], None]] = {}
-        self._num_eager = 0  # steps that could have had a graph
+        self._num_eager = 0  # steps that could have had a graph of their size
 
-    def size_for(self, num_rows: int) -> int | None:
-        """The smallest size that holds so many rows; None if none does."""
-        return min((size for size in self._sizes if size >= num_rows), default=None)
+    @property
+    def sizes_at_load(self) -> list[int]:
+        """Those to capture before the first request, falling: a step is padded to less than twice its size then."""
+        return [size for size in self._sizes if size == self._sizes[0] or size & (size - 1) == 0]
+
+    def size_for(self, num_tokens: int) -> int | None:
+        """The smallest size that holds so many tokens; None if none does."""
+        return min((size for size in self._sizes if size >= num_tokens), default=None)
+
+    def captured_for(self, num_tokens: int) -> int | None:
+        """The same of the sizes that have been captured."""
+        return min((size for size in self._replays if size >= num_tokens), default=None)
 
     def has(self, size: int) -> bool:
         """Whether this size has been captured."""
         return size in self._replays
 
     def next_after_eager(self, size: int) -> int | None:
-        """A step of this size has no graph: the size to capture now, if any.
+        """A step of this size has no graph of its own: the size to capture now, if any.
 
         The largest comes first: the others' memory then fits into what it has taken.
         """
@@ -97,17 +123,22 @@ class DecodeGraphs:
 
     def capture(self, size: int) -> None:
         """Capture a graph. If that fails, there are no further ones, and those steps go on without."""
-        fields = self._fill_with_padding(size)
-        inputs = as_inputs({**fields, "block_tables": self._tables[:size]}, Bounds(size, 1, self._max_model_len))
-        hidden = self._hidden[:size]
+        num_rows, fields = self._num_rows or size, self._fill_with_padding(size)
+        inputs = as_inputs({**fields, "block_tables": self._tables[:num_rows]}, self._bounds(size))
+        hidden = self._hidden[:num_rows]
         try:
             self._replays[size] = self._capturer.capture(lambda: _put(hidden, self._forward(fields["sources"], inputs)))
         except Exception:
-            _log.exception("no CUDA graph for %d rows; --enforce-eager does without them from the start", size)
+            _log.exception("no CUDA graph for %d tokens; --enforce-eager does without them from the start", size)
             self._sizes = [each for each in self._sizes if each in self._replays]
 
+    def _bounds(self, size: int) -> Bounds:
+        if self._num_rows is None:
+            return Bounds(size, 1, self._max_model_len)
+        return Bounds(None, size, self._max_model_len)
+
     def _fill_with_padding(self, size: int) -> dict[str, Tensor]:
-        arrays = padding(size)
+        arrays = padding(size, self._num_rows)
         layout = layout_of(arrays)
         assert num_bytes(layout) <= len(self._buffer)
         fields = views(self._buffer, layout)
@@ -115,32 +146,38 @@ class DecodeGraphs:
             field.copy_(torch.from_numpy(arrays[name]))
         return fields
 
+    def pad(self, arrays: Arrays, size: int) -> Arrays:
+        """The arrays of a batch, for the graph of this size."""
+        return pad(arrays, size, self._num_rows)
+
     def replay(self, size: int, block_tables: Tensor) -> Tensor:
-        """Hidden states [size, H] of the step whose inputs are in the buffer; block_tables [rows, blocks] int32."""
-        num_rows, width = block_tables.shape
-        self._tables[:num_rows, :width].copy_(block_tables)
+        """Hidden states [rows, H] of the step whose inputs are in the buffer; block_tables [its own rows, blocks]."""
+        num_own, width = block_tables.shape
+        self._tables[:num_own, :width].copy_(block_tables)
         self._replays[size]()
-        return self._hidden[:size]
+        return self._hidden[: self._num_rows or size]
 
 
-def padding(size: int) -> Arrays:
+def padding(num_tokens: int, num_rows: int | None = None) -> Arrays:
     """The fields that a graph reads, of rows that are all padding; in the order in which a step sends them."""
+    rows = num_rows or num_tokens
+    starts = np.arange(rows + 1) if num_rows is None else np.minimum(np.arange(rows + 1), 1) * num_tokens
     return {
-        "sources": np.full(size, -1, dtype=np.int64),
-        "token_ids": np.zeros(size, dtype=np.int64),
-        "positions": np.zeros(size, dtype=np.int64),
-        "slot_mapping": np.full(size, -1, dtype=np.int64),
-        "query_start_loc": np.arange(size + 1, dtype=np.int32),
-        "seq_lens": np.zeros(size, dtype=np.int32),
-        "logits_indices": np.arange(size, dtype=np.int64),
+        "sources": np.full(min(rows, num_tokens), -1, dtype=np.int64),
+        "token_ids": np.zeros(num_tokens, dtype=np.int64),
+        "positions": np.zeros(num_tokens, dtype=np.int64),
+        "slot_mapping": np.full(num_tokens, -1, dtype=np.int64),
+        "query_start_loc": starts.astype(np.int32),
+        "seq_lens": np.zeros(rows, dtype=np.int32),
+        "logits_indices": np.minimum(np.arange(rows), num_tokens - 1),
     }
 
 
-def pad(arrays: Arrays, size: int) -> Arrays:
-    """The arrays of a decode batch, for a graph of this size; those that it does not read come last."""
-    padded = padding(size)
-    for name in ("sources", "token_ids", "positions", "slot_mapping", "seq_lens"):
-        padded[name][: len(arrays[name])] = arrays[name]
+def pad(arrays: Arrays, num_tokens: int, num_rows: int | None = None) -> Arrays:
+    """The arrays of a batch, for a graph of so many tokens and rows; those that it does not read come last."""
+    padded = padding(num_tokens, num_rows)
+    for name, field in padded.items():
+        field[: len(arrays[name])] = arrays[name]
     return {**padded, **{name: array for name, array in arrays.items() if name not in padded}}
 
 

@@ -6,6 +6,7 @@ tokens that its request has.
 """
 
 import logging
+import re
 from collections.abc import Callable
 from typing import Protocol
 
@@ -14,6 +15,13 @@ from ..errors import FAILED_ON_REQUEST, new_error_id
 from ..request import Request
 
 _log = logging.getLogger("splitfuse.engine")
+
+# Behind an illegal access, and the like, every call to the GPU fails: no row is at fault. What torch, Triton and cuBLAS
+# say then; not what they say of a call that was refused.
+_LOST_DEVICE = re.compile(
+    r"(CUDA error|Triton Error \[CUDA\]): (?!out of memory|invalid (configuration )?argument|CUBLAS_)"
+    r"|CUBLAS_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR)"
+)
 
 
 class Runner(Protocol):
@@ -33,7 +41,10 @@ class IsolatingRunner:
         self._draft = draft
 
     def run(self, batch: Batch) -> list[RowOutput]:
-        """One output per row. A failure to move blocks leaves the cache in an unknown state: it is raised."""
+        """One output per row.
+
+        A failure to move blocks leaves the cache in an unknown state: it is raised. So is the loss of the device.
+        """
         if any(batch.moves):
             self._runner.move(batch.moves)
         if not batch.rows:
@@ -49,6 +60,7 @@ class IsolatingRunner:
         try:
             return self._runner.run(batch)
         except Exception as exc:
+            _refuse_lost_device(exc)
             _log.warning("a step with %d rows failed (%s); trying again", len(batch.rows), type(exc).__name__)
         if len(batch.rows) == 1:
             return [self._run_last_time(batch)]
@@ -60,7 +72,15 @@ class IsolatingRunner:
         try:
             return self._runner.run(batch)[0]
         except Exception as exc:
+            _refuse_lost_device(exc)
             return RowOutput(failure=_failure(batch.rows[0].request, exc))
+
+
+def _refuse_lost_device(exc: Exception) -> None:
+    """Raise the exception again if no other step can succeed after it."""
+    if _LOST_DEVICE.search(str(exc)):
+        _log.error("the GPU can no longer be used; the engine stops, restart the server")
+        raise exc
 
 
 def _failure(request: Request, exc: Exception) -> RowFailure:

@@ -176,7 +176,7 @@ def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: Atte
     if run is None or q.stride(2) != 1 or q.shape[2] > _MAX_HEAD_DIM:
         return torch_fallback.paged_attention(q, cache, ragged, args)
     num_rows = len(ragged.seq_lens)
-    num_short = num_rows if ragged.max_query_len <= _MAX_SHORT_QUERY_LEN else ragged.num_decodes
+    num_short = num_rows if ragged.max_query_len <= _MAX_SHORT_QUERY_LEN else _num_decodes(ragged)
     out = torch.empty(q.shape, dtype=q.dtype)
     run(
         q=q, k_cache=cache.keys, v_cache=cache.values, out=out, query_start_loc=ragged.query_start_loc,
@@ -186,6 +186,12 @@ def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: Atte
         window=args.sliding_window, scale=args.scale, softcap=args.softcap,
     )  # fmt: skip
     return out
+
+
+def _num_decodes(ragged: RaggedBatch) -> int:
+    if ragged.num_decodes is not None:
+        return ragged.num_decodes
+    return int((ragged.query_start_loc.diff() == 1).int().cumprod(0).sum())
 
 
 def gumbel_argmax(logits: Tensor, keys: Tensor) -> Tensor:

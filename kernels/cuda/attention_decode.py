@@ -39,6 +39,8 @@ PROGRAMS_PER_MULTIPROCESSOR = 4
 # spans leave the last ones empty. Untuned.
 MIN_TOKENS_PER_SPLIT = 256
 MAX_SPLITS = 64
+# Of a mixed step's graph, whose rows are all that there may be: 4 spans each of 257 rows, 15 of 65. Untuned.
+MAX_RAGGED_PROGRAMS = 8224
 
 
 class Config(NamedTuple):
@@ -67,6 +69,12 @@ def choose_num_splits(num_programs: int, num_tokens: int, gpu: DeviceInfo) -> in
     return max(min(wanted, num_tokens // MIN_TOKENS_PER_SPLIT, MAX_SPLITS), 1)
 
 
+def choose_num_ragged_splits(num_programs: int, num_tokens: int, gpu: DeviceInfo) -> int:
+    """Spans per row where most rows may not be there, and a single one may be long: what is not there ends at once."""
+    wanted = MAX_RAGGED_PROGRAMS // num_programs
+    return max(min(wanted, num_tokens // MIN_TOKENS_PER_SPLIT, MAX_SPLITS), 1)
+
+
 @triton.jit
 def _span(seq_len, split, num_splits, min_tokens, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr):
     """(oldest visible position, begin, end) of one split: the visible tiles dealt out evenly, the last spans empty.
@@ -82,30 +90,39 @@ def _span(seq_len, split, num_splits, min_tokens, WINDOW: tl.constexpr, BLOCK_N:
 
 
 @triton.jit(
-    do_not_specialize=["table_stride", "min_tokens"], do_not_specialize_on_alignment=["seq_lens_ptr", "tables_ptr"]
+    do_not_specialize=["table_stride", "min_tokens"],
+    do_not_specialize_on_alignment=["query_start_loc_ptr", "seq_lens_ptr", "tables_ptr"],
 )
 def _decode(
-    q_ptr, k_ptr, v_ptr, kv_scales_ptr, out_ptr, lse_ptr, seq_lens_ptr, tables_ptr, table_stride, min_tokens,
-    scale_log2, inner_scale, q_token_stride, q_head_stride, block_stride, kv_head_stride, slot_stride,
+    q_ptr, k_ptr, v_ptr, kv_scales_ptr, out_ptr, lse_ptr, query_start_loc_ptr, seq_lens_ptr, tables_ptr, table_stride,
+    min_tokens, scale_log2, inner_scale, q_token_stride, q_head_stride, block_stride, kv_head_stride, slot_stride,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, GROUP: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr, CAPPED: tl.constexpr, IS_SPLIT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    FP8: tl.constexpr,
+    FP8: tl.constexpr, RAGGED: tl.constexpr,
 ):  # fmt: skip
-    """out [rows, Hq, splits, D], each span's own softmax; lse [rows, Hq, splits], its log2 Σ exp2."""
+    """out [rows, Hq, splits, D], each span's own softmax; lse [rows, Hq, splits], its log2 Σ exp2.
+
+    RAGGED: rows whose query length is not 1 are left alone. Not split, out is [tokens, Hq, D].
+    """
     # The number of splits is no constexpr: it changes with the batch, and no step should wait for the compiler.
     row, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     num_splits = tl.num_programs(2)
+    token = row
+    if RAGGED:
+        token = tl.load(query_start_loc_ptr + row).to(tl.int64)
+        if tl.load(query_start_loc_ptr + row + 1) != token + 1:
+            return
     oldest, begin, end = _span(tl.load(seq_lens_ptr + row), split, num_splits, min_tokens, WINDOW, BLOCK_N)
     members, dims = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
     heads = kv_head * GROUP + members
     inside = (members < GROUP)[:, None] & (dims < HEAD_DIM)[None, :]
-    places = (row * tl.num_programs(1) * GROUP + heads) * num_splits + split
+    places = ((row if IS_SPLIT else token) * tl.num_programs(1) * GROUP + heads) * num_splits + split
     out_ptrs = out_ptr + places[:, None] * HEAD_DIM + dims[None, :]
     if begin >= end:
         if not IS_SPLIT:
             tl.store(out_ptrs, tl.full([BLOCK_M, BLOCK_D], 0.0, out_ptr.dtype.element_ty), mask=inside)
         return
-    q_ptrs = q_ptr + row * q_token_stride + heads[:, None] * q_head_stride + dims[None, :]
+    q_ptrs = q_ptr + token * q_token_stride + heads[:, None] * q_head_stride + dims[None, :]
     q = tl.load(q_ptrs, mask=inside, other=0.0)
     if FP8:
         q = q.to(tl.float16)
@@ -134,16 +151,25 @@ def _decode(
         tl.store(lse_ptr + places, maximum + tl.log2(total), mask=members < GROUP)
 
 
-@triton.jit(do_not_specialize=["num_splits", "min_tokens"], do_not_specialize_on_alignment=["seq_lens_ptr"])
+@triton.jit(
+    do_not_specialize=["num_splits", "min_tokens"],
+    do_not_specialize_on_alignment=["query_start_loc_ptr", "seq_lens_ptr"],
+)
 def _merge_splits(
-    partial_ptr, lse_ptr, out_ptr, seq_lens_ptr, num_splits, min_tokens, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
-    WINDOW: tl.constexpr, BLOCK_SPLITS: tl.constexpr, BLOCK_N: tl.constexpr,
+    partial_ptr, lse_ptr, out_ptr, query_start_loc_ptr, seq_lens_ptr, num_splits, min_tokens, HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr, WINDOW: tl.constexpr, BLOCK_SPLITS: tl.constexpr, BLOCK_N: tl.constexpr,
+    RAGGED: tl.constexpr,
 ):  # fmt: skip
-    """out [rows, Hq, D] = Σ partial · 2^lse / Σ 2^lse over the splits that are not empty (those wrote nothing).
+    """out [tokens, Hq, D] = Σ partial · 2^lse / Σ 2^lse over the splits that are not empty (those wrote nothing).
 
     The maximum is kept finite and the sum above 0, so that a row without tokens gets zeros, not NaN.
     """
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    token = row
+    if RAGGED:
+        token = tl.load(query_start_loc_ptr + row).to(tl.int64)
+        if tl.load(query_start_loc_ptr + row + 1) != token + 1:
+            return
     splits, dims = tl.arange(0, BLOCK_SPLITS), tl.arange(0, BLOCK_D)
     _, begin, end = _span(tl.load(seq_lens_ptr + row), splits, num_splits, min_tokens, WINDOW, BLOCK_N)
     live = begin < end
@@ -157,7 +183,8 @@ def _merge_splits(
         other=0.0,
     )
     out = tl.sum(partial * weights[:, None], axis=0)
-    tl.store(out_ptr + place * HEAD_DIM + dims, out.to(out_ptr.dtype.element_ty), mask=dims < HEAD_DIM)
+    out_ptrs = out_ptr + (token * tl.num_programs(1) + head) * HEAD_DIM + dims
+    tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=dims < HEAD_DIM)
 
 
 def decode_attention(
@@ -173,34 +200,39 @@ def decode_attention(
 ) -> None:
     """Write out[:num_decodes]: attention of rows [0, num_decodes), whose query tokens are q[:num_decodes].
 
-    q and contiguous out [T, Hq, D]. `num_splits` and `config` are chosen if None. A row
-    of 0 tokens, which a graph is padded with, gets zeros.
+    If num_decodes is None: of every row of one query token, where that token is. q and contiguous out [T, Hq, D].
+    `num_splits` and `config` are chosen if None. A row of 0 tokens, which a graph is padded with, gets zeros.
     """
     check_paged(q, cache, ragged, args)
     k_cache, v_cache, kv_scales = cache
     assert out.is_contiguous()
-    num_rows, (num_heads, head_dim) = ragged.num_decodes, q.shape[1:]
+    is_ragged, (num_heads, head_dim) = ragged.num_decodes is None, q.shape[1:]
+    num_rows = len(ragged.seq_lens) if ragged.num_decodes is None else ragged.num_decodes
     num_kv_heads, block_size = k_cache.shape[1:3]
     group = num_heads // num_kv_heads
     config = config or choose_config(group, head_dim, k_cache.element_size(), device_info(q.device))
     if num_splits is None:
         num_tokens = min(ragged.max_seq_len, args.sliding_window or ragged.max_seq_len)
-        num_splits = choose_num_splits(num_rows * num_kv_heads, num_tokens, device_info(q.device))
+        choose = choose_num_ragged_splits if is_ragged else choose_num_splits
+        num_splits = choose(num_rows * num_kv_heads, num_tokens, device_info(q.device))
     assert num_splits <= MAX_SPLITS
     partial = lse = out
     if num_splits > 1:
         partial = torch.empty((num_rows, num_heads, num_splits, head_dim), dtype=torch.float32, device=q.device)
         lse = torch.empty(partial.shape[:3], dtype=torch.float32, device=q.device)
-    shape = {"HEAD_DIM": head_dim, "BLOCK_D": max(triton.next_power_of_2(head_dim), 16), "WINDOW": args.sliding_window}
+    shape = {
+        "HEAD_DIM": head_dim, "BLOCK_D": max(triton.next_power_of_2(head_dim), 16), "WINDOW": args.sliding_window,
+        "RAGGED": is_ragged,
+    }  # fmt: skip
     _decode[(num_rows, num_kv_heads, num_splits)](
-        q, as_loaded(k_cache), as_loaded(v_cache), kv_scales, partial, lse, ragged.seq_lens,
-        ragged.block_tables, ragged.block_tables.stride(0),
-        min_tokens, *score_scales(args), *q.stride()[:2], *k_cache.stride()[:3],
+        q, as_loaded(k_cache), as_loaded(v_cache), kv_scales, partial, lse, ragged.query_start_loc, ragged.seq_lens,
+        ragged.block_tables, ragged.block_tables.stride(0), min_tokens, *score_scales(args),
+        *q.stride()[:2], *k_cache.stride()[:3],
         GROUP=group, BLOCK_SIZE=block_size, CAPPED=args.softcap > 0, IS_SPLIT=num_splits > 1,
         FP8=fp8_kind(k_cache, device_info(q.device)), **shape, **config._asdict(),
     )  # fmt: skip
     if num_splits > 1:
         _merge_splits[(num_rows, num_heads)](
-            partial, lse, out, ragged.seq_lens, num_splits, min_tokens, BLOCK_SPLITS=MAX_SPLITS, BLOCK_N=config.BLOCK_N,
-            num_warps=4, **shape,
+            partial, lse, out, ragged.query_start_loc, ragged.seq_lens, num_splits, min_tokens, BLOCK_SPLITS=MAX_SPLITS,
+            BLOCK_N=config.BLOCK_N, num_warps=4, **shape,
         )  # fmt: skip

@@ -119,7 +119,7 @@ def _prefill(
     block_stride, kv_head_stride, slot_stride,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, GROUP: tl.constexpr, NUM_KV_HEADS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, CAPPED: tl.constexpr, FP8: tl.constexpr,
+    BLOCK_N: tl.constexpr, CAPPED: tl.constexpr, FP8: tl.constexpr, RAGGED: tl.constexpr,
 ):  # fmt: skip
     # The last blocks of a row see the most keys: first come, so that the GPU does not end on a few long programs.
     program = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -130,6 +130,9 @@ def _prefill(
     first = (query_block - row_begin) * BLOCK_Q
     if first >= query_len:
         return
+    if RAGGED:  # noqa: SIM102  a constant of the compiler and a value
+        if query_len == 1:
+            return
     pairs, dims = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
     tokens, heads = first + pairs // GROUP, kv_head * GROUP + pairs % GROUP
     inside = ((pairs < BLOCK_Q * GROUP) & (tokens < query_len))[:, None] & (dims < HEAD_DIM)[None, :]
@@ -175,7 +178,9 @@ def _prefill(
     )  # fmt: skip
 
     out_ptrs = out_ptr + rows[:, None] * out_token_stride + heads[:, None] * out_head_stride + dims[None, :]
-    tl.store(out_ptrs, (out * (v_scale / total)[:, None]).to(out_ptr.dtype.element_ty), mask=inside)
+    # A row sums up to 1 at least; one of 0 tokens, which fills a graph up, to 0.
+    out = out * (v_scale / tl.maximum(total, 1e-30))[:, None]
+    tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 def prefill_attention(
@@ -189,13 +194,16 @@ def prefill_attention(
 ) -> None:
     """Write out[num_decodes:]: attention of rows [num_decodes, B), whose query tokens are q[num_decodes:].
 
+    If num_decodes is None: of every row of two query tokens or more. A row of 0 tokens gets zeros.
+
     q, out [T, Hq, D]. `config` is chosen if None.
     """
     check_paged(q, cache, ragged, args)
     k_cache, v_cache, kv_scales = cache
     assert out.shape == q.shape
     assert out.stride(2) == 1
-    num_tokens, num_rows = len(q) - ragged.num_decodes, len(ragged.seq_lens) - ragged.num_decodes
+    num_decodes = ragged.num_decodes or 0
+    num_tokens, num_rows = len(q) - num_decodes, len(ragged.seq_lens) - num_decodes
     num_heads, head_dim = q.shape[1:]
     num_kv_heads, block_size = k_cache.shape[1:3]
     group = num_heads // num_kv_heads
@@ -209,7 +217,7 @@ def prefill_attention(
     grid = ((num_tokens // block_q + num_rows) * num_kv_heads,)
     _prefill[grid](
         q, as_loaded(k_cache), as_loaded(v_cache), kv_scales, out, ragged.query_start_loc, ragged.seq_lens,
-        ragged.block_tables, ragged.block_tables.stride(0), ragged.num_decodes, num_rows, *score_scales(args),
+        ragged.block_tables, ragged.block_tables.stride(0), num_decodes, num_rows, *score_scales(args),
         *q.stride()[:2], *out.stride()[:2], *k_cache.stride()[:3],
         HEAD_DIM=head_dim,
         BLOCK_D=max(triton.next_power_of_2(head_dim), 16),
@@ -220,5 +228,6 @@ def prefill_attention(
         BLOCK_Q=block_q,
         CAPPED=args.softcap > 0,
         FP8=fp8_kind(k_cache, device_info(q.device)),
+        RAGGED=ragged.num_decodes is None,
         **config._asdict(),
     )  # fmt: skip

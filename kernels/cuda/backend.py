@@ -46,9 +46,9 @@ class PackedLinear(NamedTuple):
 
 def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: AttentionArgs) -> Tensor:
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    if ragged.num_decodes:
+    if ragged.num_decodes is None or ragged.num_decodes:
         decode_attention(q, cache, ragged, args, out)
-    if len(ragged.seq_lens) > ragged.num_decodes:
+    if ragged.num_decodes is None or len(ragged.seq_lens) > ragged.num_decodes:
         prefill_attention(q, cache, ragged, args, out)
     return out
 

@@ -4,7 +4,8 @@ A choice that does not compile or does not fit is passed over; what does not fit
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from kernel_bench import Result, median_us
 from kernel_cases import INTERPRETED
 
 from splitfuse.kernels.cuda import attention_decode, attention_prefill, quantized_linear
+from splitfuse.kernels.cuda.compile_ahead import compile_ahead
 from splitfuse.kernels.cuda.device_info import device_info
 
 DECODE = [
@@ -52,8 +54,12 @@ class Tuned:
         return f"{key:48}  # {self.load}: {self.microseconds:.1f} us, before {self.before:.1f}: {gain:.2f}x"
 
 
-def _best(run: Callable[[Any], object], choices: Iterable[Any], deadline: float) -> tuple[Any, float]:
+def _best(run: Callable[[Any], object], choices: Sequence[Any], deadline: float) -> tuple[Any, float]:
     best, least = None, float("inf")
+    if not INTERPRETED:
+        with suppress(Exception), compile_ahead():  # what does not compile or fit is met again below
+            for choice in choices:
+                run(choice)
     for choice in choices:
         if time.monotonic() > deadline:
             break

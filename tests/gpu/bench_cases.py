@@ -1,4 +1,4 @@
-"""What gpu_bench.py times: medians of `triton.testing.do_bench`, which empties L2 between runs; inputs rotate besides.
+"""What bench.py times: medians of `triton.testing.do_bench`, which empties L2 between runs; inputs rotate besides.
 
 Every kernel is compared with torch before it is timed. Under the interpreter all shapes are tiny and run once. Goals
 are shares of what the GPU does at all, or ratios within one run, so they hold for any GPU.
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from kernel_bench import DTYPE, Bench, Goal, Result, difference
+from kernel_bench import DTYPE, Bench, Goal, difference
 from kernel_cases import DEVICE, INTERPRETED
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
@@ -282,9 +282,8 @@ def time_quantized(bench: Bench, product: QuantizedMatmul) -> None:
     )
 
 
-def run(save: Callable[[list[Result]], None]) -> None:
+def run(bench: Bench) -> None:
     """Everything that has a goal first."""
-    bench = Bench(save)
     if INTERPRETED:
         _run_tiny(bench)
         return

@@ -35,12 +35,20 @@ class Replays:
         wanted = graph_sizes(config.max_num_seqs)
         if sizes is not None:
             wanted = tuple(sorted({wanted[0], *map(graphs.size_for, sizes)}, reverse=True))
-        for size in wanted:  # falling: the smaller ones fit into the largest one's memory
-            launcher._capture(size)
-        assert all(map(graphs.has, wanted)), "a graph could not be captured: see the log above"
-        self._replay, graphs.replay = graphs.replay, self._counted
+        mixed = launcher._mixed_graphs
+        for kind, kind_sizes in ((mixed, mixed._sizes), (graphs, wanted)):
+            for size in kind_sizes:  # falling: the smaller ones fit into the largest one's memory
+                if not kind.has(size):
+                    launcher._capture(size, kind)
+            assert all(map(kind.has, kind_sizes)), "a graph could not be captured: see the log above"
+            self._count(kind)
 
-    def _counted(self, size: int, block_tables: Tensor) -> Tensor:
-        self.count += 1
-        hidden: Tensor = self._replay(size, block_tables)
-        return hidden
+    def _count(self, graphs: Any) -> None:
+        replay = graphs.replay
+
+        def counted(size: int, block_tables: Tensor) -> Tensor:
+            self.count += 1
+            hidden: Tensor = replay(size, block_tables)
+            return hidden
+
+        graphs.replay = counted

@@ -1,6 +1,6 @@
 """Compile what the launchers launch for GPUs that need not be there, and tell what the machine code is like.
 
-    python tests/gpu/compile_report.py [--arch 90] [--kernel prefill] [--json]
+    python tests/gpu/compile_report.py [--arch 90] [--kernel prefill …] [--json]
 
 The launchers run with CPU tensors; a driver that only names a target stands in for the GPU's, so Triton specialises
 and compiles as it would there, and stops before the launch. Registers and local memory (spills) come from the
@@ -22,11 +22,11 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
-from triton.runtime.jit import JITFunction
 
 from splitfuse.kernels import ops
 from splitfuse.kernels.cuda import attention_decode, attention_prefill, moe, quantized_linear
 from splitfuse.kernels.cuda import backend as cuda
+from splitfuse.kernels.cuda.compile_ahead import compile_ahead
 from splitfuse.kernels.cuda.device_info import H100, SMALLEST_SHARED_MEMORY, DeviceInfo
 
 DEVICES = {
@@ -60,6 +60,7 @@ class Shape:
             hidden, inner, num_experts, top_k = self.experts
             return f"{self.dtype} {hidden}x{inner} {top_k}of{num_experts} T{self.num_tokens}"
         cache = f" {self.cache_dtype}" if self.cache_dtype else ""
+        cache += " mixed" if self.kind == "mixed" else ""
         window = f" window {self.window}" if self.window else ""
         window += f" cap {self.softcap:g}" if self.softcap else ""
         return f"{self.dtype} D{self.head_dim} G{self.group} S{self.block_size} T{self.num_tokens}{cache}{window}"
@@ -80,10 +81,20 @@ class Compiled:
 
 
 class OfflineDriver:
-    """As much of a Triton driver as compiling needs."""
+    """As much of a Triton driver as compiling needs. It loads nothing."""
 
     def __init__(self, arch: int) -> None:
         self.arch = arch
+        self.utils = self
+
+    def launcher_cls(self, source: object, metadata: object) -> object:
+        return object()
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        return {"max_shared_mem": DEVICES[self.arch].shared_memory}
+
+    def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[object, object, int, int, int]:
+        return object(), object(), 0, 0, 1024
 
     def get_current_target(self) -> GPUTarget:
         return GPUTarget("cuda", self.arch, 32)
@@ -99,7 +110,7 @@ def _empty(*shape: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype)
 
 
-def _attention(shape: Shape, *, query_len: int, seq_len: int) -> None:
+def _attention(shape: Shape, *, query_len: int, seq_len: int, is_mixed: bool = False) -> None:
     dtype, num_kv_heads, num_blocks = getattr(torch, shape.dtype), 8, 8
     num_rows = shape.num_tokens if query_len == 1 else 1
     num_tokens = num_rows * query_len
@@ -110,7 +121,7 @@ def _attention(shape: Shape, *, query_len: int, seq_len: int) -> None:
         _empty(num_rows + 1, dtype=torch.int32),
         _empty(num_rows, dtype=torch.int32),
         _empty(num_rows, 64, dtype=torch.int32),
-        num_decodes=num_rows if query_len == 1 else 0,
+        num_decodes=None if is_mixed else num_rows if query_len == 1 else 0,
         max_query_len=query_len,
         max_seq_len=seq_len,
     )
@@ -196,6 +207,7 @@ def _sampling(shape: Shape) -> None:
 LAUNCHES: dict[str, Callable[[Shape], None]] = {
     "prefill": lambda shape: _attention(shape, query_len=shape.num_tokens, seq_len=8192),
     "decode": lambda shape: _attention(shape, query_len=1, seq_len=8192),
+    "mixed": lambda shape: _attention(shape, query_len=shape.num_tokens, seq_len=8192, is_mixed=True),
     "rope": _rope,
     "norm": _norms,
     "activation": _activations,
@@ -225,6 +237,8 @@ SHAPES = [
     Shape("decode", cache_dtype="float8_e4m3fn", num_tokens=1),
     *(Shape("prefill", cache_dtype="float8_e4m3fn", head_dim=dim) for dim in (64, 128, 256)),
     Shape("prefill", cache_dtype="float8_e4m3fn", num_tokens=3),
+    *(Shape("mixed", head_dim=dim, num_tokens=tokens) for dim in (64, 128, 256) for tokens in (256, 2048)),
+    Shape("mixed", cache_dtype="float8_e4m3fn"),
     *(Shape("rope", head_dim=dim) for dim in (64, 80, 128, 256)),
     Shape("rope", head_dim=64, group=71),
     Shape("norm"),
@@ -277,20 +291,19 @@ def _describe(kernel: Any, shape: Shape, arch: int) -> Compiled:
     )
 
 
-def compile_shape(shape: Shape, arch: int) -> Iterator[Compiled]:
-    """Every kernel that the shape's launcher launches on a GPU of compute capability `arch` / 10."""
+def compile_shapes(shapes: Iterable[Shape], arch: int) -> Iterator[Compiled]:
+    """Every kernel that the shapes' launchers launch on a GPU of compute capability `arch` / 10."""
     assert not triton.knobs.runtime.interpret
-    kernels: list[Any] = []
-
-    def launcher(self: JITFunction, grid: tuple[int, ...]) -> Callable[..., None]:
-        return lambda *args, **options: kernels.append(self.run(*args, grid=grid, warmup=True, **options))
-
     driver.set_active(OfflineDriver(arch))
-    JITFunction.__getitem__ = launcher
     for module in (attention_decode, moe, attention_prefill):
         vars(module)["device_info"] = lambda device: DEVICES[arch]
-    LAUNCHES[shape.kind](shape)
-    yield from (_describe(kernel, shape, arch) for kernel in kernels)
+    launched: list[Shape] = []  # of each kernel
+    with compile_ahead() as kernels:
+        for shape in shapes:
+            LAUNCHES[shape.kind](shape)
+            launched += [shape] * (len(kernels) - len(launched))
+    assert all(kernel.module is not None for kernel in kernels), "compiled and not loaded"
+    yield from (_describe(kernel, shape, arch) for kernel, shape in zip(kernels, launched, strict=True))
 
 
 COLUMNS = {
@@ -307,17 +320,15 @@ def _line(values: Iterable[object]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--arch", type=int, choices=DEVICES, help="one target; all of them by default")
-    parser.add_argument("--kernel", choices=LAUNCHES, help="one kind of kernel; all of them by default")
+    parser.add_argument("--kernel", choices=LAUNCHES, nargs="+", help="some kinds of kernel; all of them by default")
     parser.add_argument("--json", action="store_true", help="one JSON object per kernel instead of a table")
     options = parser.parse_args()
     if not options.json:
         print(_line(HEADINGS), flush=True)
     for arch in [options.arch] if options.arch else DEVICES:
-        for shape in SHAPES:
-            if options.kernel and shape.kind != options.kernel:
-                continue
-            for row in map(asdict, compile_shape(shape, arch)):
-                print(json.dumps(row) if options.json else _line(row[name] for name in COLUMNS), flush=True)
+        shapes = [shape for shape in SHAPES if not options.kernel or shape.kind in options.kernel]
+        for row in map(asdict, compile_shapes(shapes, arch)):
+            print(json.dumps(row) if options.json else _line(row[name] for name in COLUMNS), flush=True)
 
 
 if __name__ == "__main__":

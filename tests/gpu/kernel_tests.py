@@ -86,8 +86,11 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def _start(shard: str, files: list[str]) -> "subprocess.Popen[bytes]":
     paths = [HERE, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "KERNEL_TEST_SHARD": shard}
-    # Not the project's own configuration: it names plugins that a GPU machine may lack.
-    options = ["-p", "kernel_tests", "-c", os.devnull, "--rootdir", str(ROOT), "--confcutdir", str(ROOT)]
+    # Many shards on few cores: a second thread of a reference only waits. Plugins of others are not needed.
+    environment |= {"OMP_NUM_THREADS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    # Not the project's own configuration, nor tests/conftest.py: they name packages that a GPU machine may lack.
+    options = ["-p", "kernel_tests", "-c", os.devnull, "--rootdir", str(ROOT)]
+    options += ["--confcutdir", str(ROOT / "tests" / "kernels")]
     options += ["--import-mode=importlib", "-p", "no:cacheprovider", "-q", "--no-header", "--no-summary", "--tb=short"]
     return subprocess.Popen([sys.executable, "-m", "pytest", *options, *files], cwd=ROOT, env=environment)
 

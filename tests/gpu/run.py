@@ -1,12 +1,12 @@
 """All that a GPU can tell in eight minutes: `make gpu`, or
 
-    python tests/gpu/run.py [--seconds 480] [--dry]
+    python tests/gpu/run.py [--out FOLDER] [--seconds 480] [--dry]
 
 What is worth most comes first: kernel tests compiled, parity with the CPU path and of the way that serves with plain
 steps, the kernels beside the GPU's limits, two models end to end from an empty Triton cache, other tiles for what
-misses its goal. Needs torch, triton, transformers and pytest, no installation. Each part is a process with a limit of
+misses its goal. Needs torch, Triton, transformers and pytest, no installation. Each part is a process with a limit of
 its own, so that one that fails or hangs costs no more than itself; lines come as they are measured, one table last.
-Files go to $OUT, or to ./bench-gpu, as they come: gpu.json has it all, failures.txt the kernel tests' failures.
+Files go to FOLDER, $OUT or ./bench-gpu as they come: gpu.json has it all, failures.txt the kernel tests' failures.
 """
 
 import argparse
@@ -144,9 +144,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=480.0)
     parser.add_argument("--dry", action="store_true", help="tiny shapes on the CPU and the interpreter: a test of this")
+    parser.add_argument("--out", type=Path, help="the folder of the results; $OUT, or ./bench-gpu, if not given")
     options = parser.parse_args()
-    folder = Path(os.environ.get("OUT") or (tempfile.mkdtemp() if options.dry else "bench-gpu")).resolve()
-    folder.mkdir(exist_ok=True)
+    folder: Path = options.out or Path(os.environ.get("OUT") or (tempfile.mkdtemp() if options.dry else "bench-gpu"))
+    folder = folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
     for name in FILES:  # an earlier run's
         (folder / name).unlink(missing_ok=True)
     session = Session(seconds=options.seconds, folder=folder, is_dry=options.dry)

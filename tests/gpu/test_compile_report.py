@@ -10,14 +10,18 @@ from typing import Any
 
 import pytest
 
-ARCHES = [80, 90, 100]
-SHARED_MEMORY = {80: 166_912, 90: 232_448, 100: 232_448}
+WHOLE = [80, 90, 100]
+# Their prefill and experts, which take the compiler longest, are built like those of 8.0; `compile_report.py` has all.
+PARTS = dict.fromkeys((89, 120), ("decode", "quantized", "sampling"))
+ARCHES = [*WHOLE, *PARTS]
+SHARED_MEMORY = {80: 166_912, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}
 
 
 @lru_cache
 def report(arch: int) -> list[dict[str, Any]]:
     """Every kernel of compile_report.SHAPES, from a process of its own: here the kernels may be interpreted ones."""
     command = [sys.executable, str(Path(__file__).with_name("compile_report.py")), "--json", "--arch", str(arch)]
+    command += ["--kernel", *PARTS[arch]] if arch in PARTS else []
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
@@ -35,8 +39,8 @@ def is_known(row: dict[str, Any]) -> bool:
     return is_gemma and row["arch"] == 90 and row["spilled"] <= 32
 
 
-@pytest.mark.parametrize("arch", ARCHES)
-def test_every_kernel_builds_and_fits(arch: int) -> None:
+@pytest.mark.parametrize("arch", WHOLE)
+def test_every_kernel_builds(arch: int) -> None:
     rows = report(arch)
     assert {row["kernel"] for row in rows} == {
         "prefill", "decode", "merge_splits", "rope_and_cache", "rms_norm", "add_rms_norm", "layer_norm",
@@ -44,19 +48,25 @@ def test_every_kernel_builds_and_fits(arch: int) -> None:
         "route", "group_by_expert", "grouped_matmul", "weigh",
         "quantized_matmul", "widen_weight",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_every_kernel_fits(arch: int) -> None:
+    rows = report(arch)
+    assert rows
     assert all(row["shared"] <= SHARED_MEMORY[arch] for row in rows)
 
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_nothing_hot_spills(arch: int) -> None:
-    # For 10.0 ptxas pays up to 16 bytes to stay at 64 or 128 registers.
-    most = 16 if arch == 100 else 0
+    # For 10.0 ptxas pays up to 16 bytes to stay at 64 or 128 registers, for 12.0 up to 24.
+    most = {100: 16, 120: 24}.get(arch, 0)
     assert [row for row in report(arch) if row["spilled"] > most and not is_rare(row) and not is_known(row)] == []
 
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_dots_run_on_tensor_cores(arch: int) -> None:
-    warpgroup_instruction = {80: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}[arch]
+    warpgroup_instruction = {90: "wgmma.mma_async", 100: "tcgen05.mma"}.get(arch, "mma.sync")
     for row in report(arch):
         expected = ""
         if row["kernel"] in ("prefill", "decode", "grouped_matmul", "quantized_matmul") and not is_rare(row):

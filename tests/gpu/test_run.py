@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import run
 import torch
+from bare_machine import without_packages
 from step_profile import timeline
 
 HERE = Path(__file__).parent
@@ -19,12 +20,14 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machi
 
 
 def script(name: str, *arguments: str, out: Path, **settings: str) -> "subprocess.CompletedProcess[str]":
-    """Run by its path, from elsewhere, with a package `tests` in the way as some installed ones bring along."""
+    """Run by its path, from elsewhere, with a package `tests` in the way as some installed ones bring along, and
+    without the packages that a GPU machine may lack."""
     decoy = out / "decoy" / "tests"
     decoy.mkdir(parents=True, exist_ok=True)
     (decoy / "__init__.py").touch()
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"OUT": str(out), "PYTHONPATH": str(decoy.parent), **settings}
+    environment = without_packages(decoy.parent, environment)
     command = [sys.executable, str(HERE / f"{name}.py"), *arguments]
     return subprocess.run(command, capture_output=True, text=True, cwd=out, env=environment, check=False)
 
@@ -42,7 +45,7 @@ def dry_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], s
     """gpu.json, what was printed, the folder."""
     out = tmp_path_factory.mktemp("gpu")
     (out / "qwen3-0.6b.json").write_text("an earlier run's")
-    done = script("run", "--dry", out=out)
+    done = script("run", "--dry", "--out", str(out), out=tmp_path_factory.mktemp("elsewhere"))
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads((out / "gpu.json").read_text()), done.stdout, out
 

@@ -67,6 +67,11 @@ class AttentionCase:
     def args(self) -> ops.AttentionArgs:
         return ops.AttentionArgs(self.head_dim**-0.5, self.sliding_window, self.softcap)
 
+    @property
+    def tolerance(self) -> float:
+        """For `assert_near`: what is allowed beyond its dtype's."""
+        return SOFTCAP_TOLERANCE if self.softcap else 0.0
+
     def build(self) -> tuple[Tensor, ops.CacheView, ops.RaggedBatch]:
         """(q, cache, ragged).
 

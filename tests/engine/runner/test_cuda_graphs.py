@@ -1,8 +1,11 @@
-"""Graphs of decode batches, with a capturer that does the work again instead of CUDA."""
+"""Graphs of decodes and of mixed batches, with a capturer that does the work again instead of CUDA."""
 
 import asyncio
+import json
+import random
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,11 +13,20 @@ import pytest
 import torch
 from engines import collect, running_engine
 from overlapped_llm import compare, launcher_of
+from tiny_models import CONFIGS
 
 from splitfuse.engine import LLM, SamplingParams
+from splitfuse.engine.batch import Batch
 from splitfuse.engine.models.forward_inputs import Inputs
 from splitfuse.engine.runner import cuda_graphs as graphs_module
-from splitfuse.engine.runner.cuda_graphs import STEPS_BETWEEN_CAPTURES, DecodeGraphs, graph_sizes, pad, padding
+from splitfuse.engine.runner.cuda_graphs import (
+    STEPS_BETWEEN_CAPTURES,
+    StepGraphs,
+    graph_sizes,
+    mixed_graph_sizes,
+    pad,
+    padding,
+)
 from splitfuse.engine.runner.transfer import layout_of
 
 SIZES = (8, 4, 2, 1)
@@ -45,14 +57,14 @@ class FailingCapturer:
         raise RuntimeError("operation not permitted when stream is capturing")
 
 
-def make_graphs(capturer: Any = None, forward: Any = None) -> DecodeGraphs:
-    return DecodeGraphs(
+def make_graphs(capturer: Any = None, forward: Any = None, sizes: tuple[int, ...] = SIZES) -> StepGraphs:
+    return StepGraphs(
         forward or (lambda sources, inputs: inputs.token_ids[:, None].float()),
         capturer or FakeCapturer(),
-        sizes=SIZES,
+        sizes=sizes,
         buffer=torch.zeros(4096, dtype=torch.uint8),
-        hidden=torch.zeros(SIZES[0], 1),
-        tables=torch.zeros((SIZES[0], 6), dtype=torch.int32),
+        hidden=torch.zeros(sizes[0], 1),
+        tables=torch.zeros((sizes[0], 6), dtype=torch.int32),
         max_model_len=24,
     )
 
@@ -74,6 +86,28 @@ def test_sizes_reach_the_most_rows_and_waste_less_than_8_of_them() -> None:
     assert all(larger - smaller <= (16 if larger > 256 else 8) for larger, smaller in pairwise(sizes))
     graphs = make_graphs()
     assert [graphs.size_for(n) for n in (1, 2, 3, 5, 8, 9)] == [1, 2, 4, 8, 8, None]
+
+
+def test_sizes_of_mixed_batches_reach_the_budget_and_pad_by_less_than_half() -> None:
+    assert mixed_graph_sizes(40) == (40,)
+    assert mixed_graph_sizes(512) == (512, 384, 256, 192, 128, 64)
+    sizes = mixed_graph_sizes(8192)
+    assert sizes[0] == 2048
+    assert all(smaller >= larger / 2 for larger, smaller in pairwise(sizes))
+
+
+def test_a_size_that_is_missing_is_served_by_a_larger_one_meanwhile() -> None:
+    graphs = make_graphs()
+    graphs.capture(8)
+    graphs.capture(2)
+    assert [graphs.captured_for(n) for n in (1, 2, 3, 8, 9)] == [2, 2, 8, 8, None]
+
+
+def test_at_load_any_size_gets_a_graph_of_less_than_twice_that() -> None:
+    graphs = make_graphs()
+    assert graphs.sizes_at_load == list(SIZES)
+    graphs = make_graphs(sizes=(100, 96, 64, 40, 32, 8))
+    assert graphs.sizes_at_load == [100, 64, 32, 8]
 
 
 def test_few_steps_wait_for_a_graph_and_none_of_the_first() -> None:
@@ -106,6 +140,16 @@ def test_without_a_graph_that_cannot_be_captured_steps_go_on(caplog: pytest.LogC
     assert "--enforce-eager" in caplog.text
     assert graphs.next_idle() is None
     assert graphs.size_for(1) is None
+
+
+def test_at_load_a_graph_that_cannot_be_captured_is_the_last_one_tried(
+    tiny_folder: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    launcher = launcher_of(LLM(tiny_folder, dtype="float32", device="cpu", async_scheduling=True))
+    launcher.use_graphs(FailingCapturer(), sizes=SIZES, hidden_size=64, dtype=torch.float32)
+    launcher.capture_graphs()
+    assert caplog.text.count("--enforce-eager") == 2, "of the decodes, and of the mixed batches"
+    assert not launcher.has_idle_work
 
 
 def test_a_batch_is_padded_where_the_graph_reads_it() -> None:
@@ -146,6 +190,77 @@ def test_a_replay_reads_the_buffer_and_tables_as_they_are_then() -> None:
     hidden = graphs.replay(2, torch.tensor([[1], [3]], dtype=torch.int32))
     assert seen == [[[0, 0], [[0, 0], [0, 0]]], [[5, 6], [[1, 0], [3, 0]]]]
     assert hidden.tolist() == [[5.0], [6.0]]
+
+
+def test_a_mixed_batch_is_padded_with_one_row_of_all_the_tokens_that_are_left() -> None:
+    arrays = {
+        "sources": np.array([3]),
+        "token_ids": np.array([0, 7, 8]),
+        "positions": np.array([9, 0, 1]),
+        "slot_mapping": np.array([89, 16, 17]),
+        "query_start_loc": np.array([0, 1, 3], dtype=np.int32),
+        "seq_lens": np.array([10, 2], dtype=np.int32),
+        "logits_indices": np.array([0]),
+        "block_tables": np.array([[8, 9], [1, 0]], dtype=np.int32),
+    }
+    padded = pad(arrays, 8, 5)
+    assert padded["query_start_loc"].tolist() == [0, 1, 3, 8, 8, 8]
+    assert padded["seq_lens"].tolist() == [10, 2, 0, 0, 0]
+    assert padded["slot_mapping"].tolist() == [89, 16, 17] + [-1] * 5
+    assert padded["sources"].tolist() == [3] + [-1] * 4
+    assert padded["logits_indices"][0] == 0
+    layout, captured = layout_of(padded), layout_of(padding(8, 5))
+    assert {name: layout[name] for name in captured} == captured
+
+
+def test_nearly_all_steps_of_a_workload_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """nano-vllm's: 256 requests at once, prompts and outputs of 100 to 1024 tokens. Nothing is captured under way."""
+    config = {**CONFIGS["llama-gqa-tied"].to_dict(), "max_position_embeddings": 2048}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr(graphs_module, "STEPS_BETWEEN_CAPTURES", 10**9)
+    settings: dict[str, Any] = {"load_format": "dummy", "dtype": "float32", "device": "cpu", "async_scheduling": True}
+    settings |= {"max_num_seqs": 256, "max_num_batched_tokens": 2048, "num_kv_blocks": 20_000}
+    llm = LLM(str(tmp_path), enable_prefix_caching=False, **settings)
+    launcher, capturer = launcher_of(llm), FakeCapturer()
+    monkeypatch.setattr(launcher._model, "forward", lambda inputs, cache: torch.zeros(len(inputs.logits_indices), 64))
+    monkeypatch.setattr(launcher._model, "logits", lambda hidden: hidden[:, :2])
+    launcher.use_graphs(capturer, sizes=graph_sizes(256), hidden_size=64, dtype=torch.float32)
+    launcher.capture_graphs()
+    assert capturer.num_captured == 9 + 6
+    replayed: dict[bool, list[bool]] = {True: [], False: []}  # of decodes and mixed steps
+    launch = launcher.launch
+
+    def counted(batch: Batch) -> Any:
+        before = capturer.num_replayed
+        pending = launch(batch)
+        replayed[batch.num_tokens == len(batch.rows)].append(capturer.num_replayed > before)
+        return pending
+
+    monkeypatch.setattr(launcher, "launch", counted)
+    choose = random.Random(1)
+    lengths = [(choose.randint(100, 1024), choose.randint(100, 1024)) for _ in range(256)]
+    params = [SamplingParams(temperature=0, max_tokens=output, ignore_eos=True) for _, output in lengths]
+    llm.generate([[2] * prompt for prompt, _ in lengths], params)
+    print({name: (sum(steps), len(steps)) for name, steps in zip(("decode", "mixed"), replayed.values(), strict=True)})
+    assert min(map(len, replayed.values())) > 50
+    assert sum(replayed[True]) >= 0.95 * len(replayed[True])
+    assert sum(replayed[False]) >= 0.9 * len(replayed[False])
+
+
+@pytest.mark.parametrize("fields", [{"presence_penalty": 0.5}, {"logprobs": 2}, {"prompt_logprobs": 1}])
+def test_steps_that_need_the_host_replay_too(tiny_folder: str, fields: dict[str, Any]) -> None:
+    def answers(capturer: FakeCapturer | None) -> list[Any]:
+        llm = LLM(tiny_folder, dtype="float32", device="cpu", async_scheduling=True, max_num_seqs=4)
+        if capturer is not None:
+            launcher_of(llm).use_graphs(capturer, sizes=graph_sizes(4), hidden_size=64, dtype=torch.float32)
+            launcher_of(llm).capture_graphs()
+        params = [SamplingParams(seed=seed, max_tokens=9, ignore_eos=True, **fields) for seed in range(3)]
+        outputs = llm.generate([[30], [40, 50], [60] * 20], params)
+        return [(output.outputs[0].token_ids, output.outputs[0].logprobs is None) for output in outputs]
+
+    capturer = FakeCapturer()
+    assert answers(capturer) == answers(None)
+    assert capturer.num_replayed >= 8, "all but the step that gives prompt logprobs"
 
 
 @pytest.mark.parametrize("size", [1, 4])

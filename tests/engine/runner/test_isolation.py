@@ -20,8 +20,9 @@ from splitfuse.engine.structured_output.grammar import Grammar
 class FlakyRunner:
     """Fails as often as it is told to: for any batch, or for those that hold a row."""
 
-    def __init__(self, num_failures: int, culprit: str | None = None) -> None:
+    def __init__(self, num_failures: int, culprit: str | None = None, *, error: Exception | None = None) -> None:
         self.sizes: list[int] = []
+        self._error = error or MemoryError("for a moment")
         self._num_failures = num_failures
         self._culprit = culprit
 
@@ -32,7 +33,7 @@ class FlakyRunner:
         is_hit = self._culprit is None or any(row.request.request_id == self._culprit for row in batch.rows)
         if is_hit and self._num_failures:
             self._num_failures -= 1
-            raise MemoryError("for a moment")
+            raise self._error
         return [RowOutput((7,)) for _ in batch.rows]
 
 
@@ -68,6 +69,41 @@ def test_a_culprit_fails_alone_and_once_in_the_log(caplog: pytest.LogCaptureFixt
     assert len(errors) == 1
     assert outputs[2].failure is not None
     assert f"error id {outputs[2].failure.error_id}" in errors[0].getMessage()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "CUDA out of memory. Tried to allocate 20.00 MiB",
+        "CUDA error: out of memory",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "CUDA error: invalid configuration argument",
+        "Triton Error [CUDA]: out of memory",
+    ],
+)
+def test_a_call_that_is_refused_costs_the_row_at_fault(message: str) -> None:
+    runner = FlakyRunner(1000, "c", error=RuntimeError(message))
+    outputs = IsolatingRunner(runner).run(batch_of(*"abcd"))
+    assert [output.failure is None for output in outputs] == [True, True, False, True]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "CUDA error: an illegal memory access was encountered",
+        "Triton Error [CUDA]: an illegal memory access was encountered",
+        "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx(handle)`",
+    ],
+)
+@pytest.mark.parametrize("num_rows", [1, 4])
+def test_a_lost_device_ends_the_engine_at_once(message: str, num_rows: int, caplog: pytest.LogCaptureFixture) -> None:
+    runner = FlakyRunner(1000, "a", error=RuntimeError(message))
+    with pytest.raises(RuntimeError, match="CUDA"):
+        IsolatingRunner(runner).run(batch_of(*"abcd"[:num_rows]))
+    assert len(runner.sizes) == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "the GPU can no longer be used; the engine stops, restart the server"
+    ]
 
 
 # With the demo model: the first try of each step raises at a point where it has changed as much as it can.

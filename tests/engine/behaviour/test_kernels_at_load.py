@@ -1,0 +1,64 @@
+"""Nothing is compiled while an engine serves: what its steps launch has been launched when it was loaded."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# In a process of its own: here the kernels may be interpreted ones. Kernels are neither compiled nor run, only named.
+PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from compile_report import OfflineDriver
+import torch, triton
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+from splitfuse.engine import LLM, SamplingParams
+from splitfuse.engine.runner import cuda_graphs
+from splitfuse.kernels import ops
+
+class Repeater:
+    def capture(self, work):
+        work()
+        return work
+
+kernels = set()
+triton.knobs.runtime.jit_cache_hook = lambda *, key, repr, **_: bool(kernels.add((repr, str(key)))) or True
+JITFunction.__getitem__ = lambda self, grid: lambda *args, **options: self.run(
+    *args, grid=grid, warmup=True, **options)
+driver.set_active(OfflineDriver(90))
+ops._BACKEND_OF_DEVICE["cpu"] = "cuda"
+llm = LLM(sys.argv[2], dtype="float32", device="cpu", async_scheduling=True, max_num_seqs=40,
+          max_num_batched_tokens=256, load_format="dummy")
+launcher = llm.pipeline._launcher
+if sys.argv[3] == "graphs":
+    launcher.use_graphs(Repeater(), sizes=cuda_graphs.graph_sizes(40), hidden_size=64, dtype=torch.float32)
+launcher.rehearse()
+ahead = set(kernels)
+launcher.capture_graphs()
+vocab_size = launcher._model.config.vocab_size
+launcher._model.logits = lambda hidden: torch.zeros(len(hidden), vocab_size)
+sample = ops.gumbel_argmax
+ops.gumbel_argmax = lambda logits, keys: sample(logits, keys) * 0
+fields = [{}, {"temperature": 0}, {"top_k": 5}, {"top_p": 0.5}, {"n": 2}, {"presence_penalty": 0.5}, {"logprobs": 1}]
+params = [SamplingParams(max_tokens=3 + i % 30, ignore_eos=True, **fields[i % 7]) for i in range(90)]
+outputs = llm.generate([[2] * (1 + 5 * i) for i in range(90)], params)
+assert all(output.outputs[0].finish_reason == "length" for output in outputs)
+print(len(ahead), *sorted({name.partition("[")[0] for name, _ in kernels - ahead}))
+"""
+
+
+pytest.importorskip("triton")
+
+
+@pytest.mark.parametrize("path", ["graphs", "eager"])
+def test_every_kernel_of_a_step_has_been_launched_ahead(tiny_folder: str, path: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parents[2] / "gpu"), tiny_folder, path]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    num_ahead, *later = done.stdout.split()
+    assert later == []
+    assert int(num_ahead) >= 12

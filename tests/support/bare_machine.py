@@ -1,0 +1,25 @@
+"""A machine that lacks packages: a folder on PYTHONPATH makes them look as if they were not installed."""
+
+import os
+from pathlib import Path
+
+MISSING = (
+    *("fastapi", "starlette", "pydantic", "pydantic_core", "annotated_types", "typing_inspection", "uvicorn", "uvloop"),
+    *("llguidance", "prometheus_client", "opentelemetry", "openai", "matplotlib", "jsonschema", "hypothesis"),
+    *("pytest_asyncio", "pytest_timeout", "xdist"),
+)
+# Not an importer that raises: libraries ask whether there is such a package, and must be told that there is none.
+_TEXT = """
+from importlib.machinery import PathFinder
+right = PathFinder.find_spec
+def find_spec(cls, name, path=None, target=None):
+    return None if name.partition(".")[0] in {missing!r} else right(name, path, target)
+PathFinder.find_spec = classmethod(find_spec)
+"""
+
+
+def without_packages(folder: Path, environment: dict[str, str]) -> dict[str, str]:
+    """The environment of a process, and of those that it starts, for which MISSING are missing."""
+    (folder / "sitecustomize.py").write_text(_TEXT.format(missing=MISSING))
+    paths = [str(folder), *filter(None, [environment.get("PYTHONPATH")])]
+    return {**environment, "PYTHONPATH": os.pathsep.join(paths)}
