@@ -11,6 +11,7 @@ from ..chat.template import ChatTemplate, read_template
 from ..checks import check_text
 from ..errors import ConfigError, InvalidRequestError
 from ..models.checkpoint import read_json
+from .length_bound import LengthBound
 
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -36,6 +37,7 @@ class Tokenizer:
         # A file may carry the padding or truncation of its training; a server must not cut or fill prompts in silence.
         self._fast.no_padding()
         self._fast.no_truncation()
+        self.length_bound = LengthBound.of(self._fast)
         # Read now, so that a broken file stops the start and not a request.
         path = folder / "tokenizer_config.json"
         self._config = read_json(path) if path.exists() else {}
