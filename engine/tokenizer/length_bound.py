@@ -1,6 +1,6 @@
 """LengthBound: what a text's length tells about its tokens before it is tokenized, as far as that is exact.
 
-To tokenize 1 MB takes a second and 190 MB of memory, to count its characters nothing.
+To tokenize 1 MB takes 0.6 s and 150 MB of memory, to count its characters nothing.
 """
 
 import json
