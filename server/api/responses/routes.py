@@ -17,7 +17,7 @@ from ...http.json_response import JsonResponse, SlicedResponse, dump_slices
 from ...jobs.job import Job, raise_failure
 from ...jobs.result_store import ID_PREFIX, seq_id_of
 from ...service import Service, service_of
-from ..answer_format import chat_prompt, constrained
+from ..answer_format import chat_prompt, constrained, rendered
 from ..openapi import GENERATION, LOOKUP, events, operation, parameter
 from ..request_model import read_request
 from ..streaming import event_id, stream
@@ -61,14 +61,14 @@ async def _submitted(request: Request, service: Service, body: ResponsesRequest)
     earlier = [] if previous_id is None else await conversation_of(_previous(request, previous_id), service.token_text)
     messages = body.messages(earlier)
     chat, params = body.chat(messages), body.params()
-    prompt, answer = await chat_prompt(service, chat, name="input")
+    text, answer = await chat_prompt(service, chat, name="input")
     job = service.new_job(params, owner=owner_of(request))
     job.attach(dataclasses.replace(body.stored(messages, params), answer=answer))
     params = constrained(params, answer)
     if body.store:
         service.results.add(job)
     try:
-        await service.submit(job, prompt, params, user=body.user)
+        await service.submit(job, rendered(text), params, user=body.user)
     except BaseException:
         service.results.forget(job)
         raise
