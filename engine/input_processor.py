@@ -101,10 +101,7 @@ class InputProcessor:
             token_ids = token_ids[-params.truncate_prompt_tokens :]
         limit = self._max_num_tokens(len(token_ids), params)
         stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._eos_token_ids)
-        if params.min_tokens and params.allowed_token_ids is not None and stop_ids.issuperset(params.allowed_token_ids):
-            raise InvalidRequestError(
-                "allowed_token_ids holds nothing but end tokens, which min_tokens forbids", param="allowed_token_ids"
-            )
+        _check_some_token_is_left(params, stop_ids, tokenized.bad_words)
         seed = self._next_seed() if params.seed is None else params.seed
         requests: list[Request] = []
         for index in range(params.n):
@@ -242,6 +239,19 @@ def length_of(prompt: Prompt) -> int:
 
 def _content(prompt: Prompt) -> Any:
     return prompt.get("prompt", prompt.get("prompt_token_ids")) if isinstance(prompt, Mapping) else prompt
+
+
+def _check_some_token_is_left(
+    params: SamplingParams, stop_ids: frozenset[int], bad_words: Sequence[tuple[int, ...]]
+) -> None:
+    """Raise if what is allowed is forbidden too, from the first token on."""
+    forbidden = {word[0] for word in bad_words if len(word) == 1}.union(stop_ids if params.min_tokens else ())
+    if params.allowed_token_ids is not None and forbidden.issuperset(params.allowed_token_ids):
+        raise InvalidRequestError(
+            "allowed_token_ids holds nothing but what bad_words forbid, or end tokens that min_tokens forbids; "
+            "allow another token",
+            param="allowed_token_ids",
+        )
 
 
 def _requested_limits(num_prompt_tokens: int, params: SamplingParams) -> Iterator[LengthLimit]:
