@@ -8,27 +8,31 @@ import logging
 import time
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from .chat.renderer import Renderer, as_json
 from .config import EngineConfig
 from .core import EngineCore
 from .errors import ConstraintError, QueueFullError, RequestFailedError, UnavailableError
-from .input_processor import InputProcessor, Prompt
+from .input_processor import InputProcessor, Prompt, length_of
 from .models.config import ModelConfig
 from .outputs import OutputDelta, RequestMetrics, Resumed, StepStats
 from .request import Request
 from .sampling_params import SamplingParams
 from .step_pipeline import StepPipeline
 from .tokenizer.tokenizer import Tokenizer
+from .workers.input_threads import InputThreads
 
 if TYPE_CHECKING:
     from .builder import EngineParts
 
 _log = logging.getLogger("splitfuse.engine")
 
+_T = TypeVar("_T")
 DeltaSink = Callable[[OutputDelta], None]
 
 # No step for so long counts as hung; more where steps have been seen to take long, or none has been seen at all.
@@ -89,6 +93,8 @@ class AsyncEngine:
         self._idle.set()
         self._dead = asyncio.Event()
         self._loop_task: asyncio.Task[None] | None = None
+        self._input_threads = InputThreads(max_length=config.max_queue_chars)
+        self._renderer: Renderer | None = None
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="splitfuse-step")
         self._draining = False
         self._last_progress = time.monotonic()
@@ -102,6 +108,8 @@ class AsyncEngine:
         parts, self._pipeline = await loading
         self.loaded, self.fingerprint = parts.runner.loaded, parts.fingerprint
         self.tokenizer, self._input_processor = parts.tokenizer, parts.input_processor
+        if self.tokenizer is not None and self.tokenizer.has_chat_template:
+            self._renderer = Renderer(self.tokenizer.chat_template)
         self.model_config, self.max_model_len = self.loaded.model_config, self.loaded.max_model_len
         self._core = self._pipeline.core
         if not self._draining:  # stopped meanwhile
@@ -129,6 +137,7 @@ class AsyncEngine:
             self._loop_task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._loop_task
+        self._input_threads.stop()
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     async def drain(self, timeout: float) -> None:  # noqa: ASYNC109  the caller chooses it
@@ -155,7 +164,9 @@ class AsyncEngine:
         ValueError if the request_id is in use.
         """
         self._check_admission(params, is_new=resumed is None)
-        tokenized = await self._input_processor.tokenize_async(prompt, params)
+        threads = self._input_threads
+        with threads.hold(num_requests=params.n, length=length_of(prompt)):
+            tokenized = await self._input_processor.tokenize_async(prompt, params, threads=threads)
         core = self._check_admission(params, is_new=resumed is None)  # it may have changed meanwhile
         request_id = request_id or uuid.uuid4().hex
         if core.has(request_id):
@@ -171,6 +182,35 @@ class AsyncEngine:
         self._idle.clear()
         self._work.set()
         return Handle(request_id, prompt if isinstance(prompt, str) else None, requests)
+
+    async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text, found off the loop. Raises QueueFullError, UnavailableError."""
+        assert self.tokenizer is not None
+        work = partial(self.tokenizer.encode, text, add_special_tokens=add_special_tokens)
+        return await self._read(work, length=len(text))
+
+    async def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of these ids, special tokens included. Raises as `encode`."""
+        assert self.tokenizer is not None
+        work = partial(self.tokenizer.decode, token_ids, skip_special_tokens=False)
+        return await self._read(work, length=len(token_ids))
+
+    async def render_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
+        """The prompt text of a conversation, within limits in time and memory. Options as ChatTemplate.render has.
+
+        Raises InvalidRequestError, and as `encode`.
+        """
+        assert self._renderer is not None
+        conversation = as_json(messages, **options)
+        work = partial(self._renderer.render, conversation)
+        return await self._read(work, length=len(conversation))
+
+    async def _read(self, work: Callable[[], _T], *, length: int) -> _T:
+        """Do some of the work of reading a request, within the limits of the queue."""
+        assert self._core is not None
+        self._check_queue(self._core, num_waiting=self._input_threads.num_requests, num_new=1)
+        with self._input_threads.hold(num_requests=1, length=length):
+            return await self._input_threads.run(work, length=length)
 
     def abort(self, request_id: str) -> None:
         """End a request; unknown or finished ids are ignored. Its blocks are free within one step."""
@@ -267,15 +307,19 @@ class AsyncEngine:
             raise UnavailableError("the engine has stopped; see the server's log")
         if not is_new:
             return core
-        waiting = len(core.scheduler.waiting)
-        if waiting and waiting + params.n > self.config.max_queue_size:
-            retry_after = self._seconds_until_room(core, waiting + params.n - self.config.max_queue_size)
-            raise _queue_full(f"{waiting} requests wait and the queue holds {self.config.max_queue_size}", retry_after)
+        num_waiting = len(core.scheduler.waiting) + self._input_threads.num_requests
+        self._check_queue(core, num_waiting=num_waiting, num_new=params.n)
         longest = self.config.max_queue_seconds
         if longest is not None and (wait := core.predicted_wait_s()) > longest:
             retry_after = min(60.0, max(1.0, wait - longest))
             raise _queue_full(f"a first token is {wait:.1f} s away and --max-queue-seconds is {longest:g}", retry_after)
         return core
+
+    def _check_queue(self, core: EngineCore, *, num_waiting: int, num_new: int) -> None:
+        size = self.config.max_queue_size
+        if num_waiting and num_waiting + num_new > size:
+            retry_after = self._seconds_until_room(core, num_waiting + num_new - size)
+            raise _queue_full(f"{num_waiting} requests wait and the queue holds {size}", retry_after)
 
     def _seconds_until_room(self, core: EngineCore, num_requests: int) -> float:
         """Time until so many requests have left, at the rate at which the last ones did. At least 1 s, at most 60.

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,12 +16,14 @@ from .request import Request
 from .sampling.rng import derive_seed
 from .sampling_params import SamplingParams
 from .tokenizer.tokenizer import Tokenizer
+from .workers.input_threads import InputThreads
 
 if TYPE_CHECKING:
     from .structured_output.compiler import GrammarCompiler
     from .structured_output.grammar import CompiledGrammar
 
-# Text, ids, or {"prompt": text} / {"prompt_token_ids": ids} as vLLM takes them.
+# Text, ids, or {"prompt": text} / {"prompt_token_ids": ids} as vLLM takes them. With text, "add_special_tokens": False
+# says that it has them already.
 Prompt = str | Sequence[int] | Mapping[str, Any]
 
 
@@ -71,10 +74,11 @@ class InputProcessor:
         """What has become of the grammars; empty where there can be none."""
         return {} if self._grammars is None else self._grammars.stats()
 
-    async def tokenize_async(self, prompt: Prompt, params: SamplingParams) -> TokenizedPrompt:
-        """As `tokenize`, in another thread."""
+    async def tokenize_async(self, prompt: Prompt, params: SamplingParams, *, threads: InputThreads) -> TokenizedPrompt:
+        """As `tokenize`, in these threads; what is too long by its length alone is refused before."""
+        self._check_length(prompt, params)
         compiling = self._compile(params)
-        tokenized = await asyncio.to_thread(self._tokenize, prompt, params)
+        tokenized = await threads.run(partial(self._tokenize, prompt, params), length=length_of(prompt))
         if compiling is None:
             return tokenized
         # Other requests may wait for the same grammar: a cancelled one must not cancel it.
@@ -83,6 +87,7 @@ class InputProcessor:
 
     def tokenize(self, prompt: Prompt, params: SamplingParams) -> TokenizedPrompt:
         """Tokenize and compile what has to be; can take long, so not for an event loop. Raises InvalidRequestError."""
+        self._check_length(prompt, params)
         compiling = self._compile(params)
         tokenized = self._tokenize(prompt, params)
         return tokenized if compiling is None else replace(tokenized, grammar=compiling.result())
@@ -107,10 +112,7 @@ class InputProcessor:
             token_ids = token_ids[-params.truncate_prompt_tokens :]
         limit = self._max_num_tokens(len(token_ids), params)
         stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._eos_token_ids)
-        if params.min_tokens and params.allowed_token_ids is not None and stop_ids.issuperset(params.allowed_token_ids):
-            raise InvalidRequestError(
-                "allowed_token_ids holds nothing but end tokens, which min_tokens forbids", param="allowed_token_ids"
-            )
+        _check_some_token_is_left(params, stop_ids, tokenized.bad_words)
         if resumed is None:
             seed = self._next_seed() if params.seed is None else params.seed
             resumed = Resumed(seed, (KnownOutput(),) * params.n, now)
@@ -155,16 +157,29 @@ class InputProcessor:
         if self._tokenizer is None and (params.stop or params.bad_words):
             param = "stop" if params.stop else "bad_words"
             raise InvalidRequestError(f"{param} needs a tokenizer, and this model has none", param=param)
-        token_ids = self._token_ids(prompt, params.name_of("prompt"))
+        token_ids = self._token_ids(prompt, params)
         return TokenizedPrompt(token_ids, params, self._bad_words(params.bad_words))
 
-    def _token_ids(self, prompt: Prompt, name: str) -> list[int]:
+    def _check_length(self, prompt: Prompt, params: SamplingParams) -> None:
+        """Raise if the prompt's characters alone are too many tokens."""
+        text = _content(prompt)
+        if not isinstance(text, str) or self._tokenizer is None:
+            return
+        num_kept, largest = params.truncate_prompt_tokens, self._capacity.num_tokens
+        if num_kept is not None and num_kept < largest:
+            return
+        if (num_tokens := self._tokenizer.length_bound.min_tokens(text)) >= largest:
+            raise self._too_long(f"at least {num_tokens}", params)
+
+    def _token_ids(self, prompt: Prompt, params: SamplingParams) -> list[int]:
+        name, has_special_tokens = params.name_of("prompt"), False
         if isinstance(prompt, Mapping):
-            if len(prompt) != 1 or next(iter(prompt)) not in ("prompt", "prompt_token_ids"):
+            has_special_tokens = prompt.get("add_special_tokens") is False and "prompt" in prompt
+            if len(prompt) != 1 + has_special_tokens or not prompt.keys() & {"prompt", "prompt_token_ids"}:
                 raise InvalidRequestError('a prompt object has one key: "prompt" or "prompt_token_ids"', param=name)
-            prompt = next(iter(prompt.values()))
+            prompt = _content(prompt)
         if isinstance(prompt, str):
-            token_ids = self._encode(prompt, name)
+            token_ids = self._encode(prompt, params, add_special_tokens=not has_special_tokens)
         elif isinstance(prompt, (list, tuple)) and all(type(item) is int for item in prompt):
             token_ids = list(prompt)
             check_token_ids(token_ids, vocab_size=self._vocab_size, param=name)
@@ -174,11 +189,14 @@ class InputProcessor:
             raise InvalidRequestError(f"{name} is empty; send at least one token", param=name)
         return token_ids
 
-    def _encode(self, text: str, name: str) -> list[int]:
+    def _encode(self, text: str, params: SamplingParams, *, add_special_tokens: bool) -> list[int]:
+        name, num_kept = params.name_of("prompt"), params.truncate_prompt_tokens
         check_text(text, param=name)
         if self._tokenizer is None:
             raise InvalidRequestError("this model has no tokenizer; send token ids", param=name)
-        token_ids = self._tokenizer.encode(text)
+        if num_kept is not None:
+            text = self._tokenizer.length_bound.tail(text, num_tokens=num_kept)
+        token_ids = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
         # A tokenizer wider than the logits can make ids that the embedding does not have.
         check_token_ids(token_ids, vocab_size=self._vocab_size, param=name)
         return token_ids
@@ -187,11 +205,7 @@ class InputProcessor:
         """Prompt and output together: what was asked for, if it fits; a default is cut to what fits."""
         largest, holder = self._capacity
         if num_prompt_tokens >= largest:
-            raise ContextLengthError(
-                f"the prompt has {num_prompt_tokens} tokens and {holder} holds {largest} with at least one new token; "
-                f"shorten the prompt or set truncate_prompt_tokens to {largest - 1} or less",
-                param=params.name_of("prompt"),
-            )
+            raise self._too_long(str(num_prompt_tokens), params)
         if params.max_length is not None and params.max_length <= num_prompt_tokens:
             raise InvalidRequestError(
                 f"max_length {params.max_length} leaves no room for output after a prompt of "
@@ -215,6 +229,14 @@ class InputProcessor:
             )
         return limit
 
+    def _too_long(self, num_tokens: str, params: SamplingParams) -> ContextLengthError:
+        largest, holder = self._capacity
+        return ContextLengthError(
+            f"the prompt has {num_tokens} tokens and {holder} holds {largest} with at least one new token; "
+            f"shorten the prompt or set truncate_prompt_tokens to {largest - 1} or less",
+            param=params.name_of("prompt"),
+        )
+
     def _bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """Ids of each word, as it stands and after a space: both spellings occur in running text.
 
@@ -227,6 +249,29 @@ class InputProcessor:
     def _next_seed(self) -> int:
         self._num_seeds += 1
         return derive_seed(self._seed, self._num_seeds)
+
+
+def length_of(prompt: Prompt) -> int:
+    """Characters or ids, 0 for what is no prompt."""
+    content = _content(prompt)
+    return len(content) if isinstance(content, (str, list, tuple)) else 0
+
+
+def _content(prompt: Prompt) -> Any:
+    return prompt.get("prompt", prompt.get("prompt_token_ids")) if isinstance(prompt, Mapping) else prompt
+
+
+def _check_some_token_is_left(
+    params: SamplingParams, stop_ids: frozenset[int], bad_words: Sequence[tuple[int, ...]]
+) -> None:
+    """Raise if what is allowed is forbidden too, from the first token on."""
+    forbidden = {word[0] for word in bad_words if len(word) == 1}.union(stop_ids if params.min_tokens else ())
+    if params.allowed_token_ids is not None and forbidden.issuperset(params.allowed_token_ids):
+        raise InvalidRequestError(
+            "allowed_token_ids holds nothing but what bad_words forbid, or end tokens that min_tokens forbids; "
+            "allow another token",
+            param="allowed_token_ids",
+        )
 
 
 def _requested_limits(num_prompt_tokens: int, params: SamplingParams) -> Iterator[LengthLimit]:

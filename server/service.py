@@ -176,7 +176,13 @@ class Service:
 
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text, found off the loop."""
-        return await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens=add_special_tokens)
+        _ = self.tokenizer  # there is one
+        return await self.engine.encode(text, add_special_tokens=add_special_tokens)
+
+    async def decode(self, token_ids: list[int]) -> str:
+        """The text of token ids, special tokens included."""
+        _ = self.tokenizer
+        return await self.engine.decode(token_ids)
 
     def new_job(
         self,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, Template, TemplateSyntaxError, nodes
+from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
@@ -32,9 +33,13 @@ _END_MARK = "SPLITFUSE_THE_FINAL_MESSAGE_ENDS_HERE "
 
 
 class ChatTemplate:
-    """A compiled template. `tool_source` is a model's second one, for conversations with tools."""
+    """A compiled template. `tool_source` is a model's second one, for conversations with tools.
+
+    `recipe` makes the same one again. `render` may take for ever; renderer.py limits it.
+    """
 
     def __init__(self, source: str, *, special_tokens: Mapping[str, str], tool_source: str | None = None) -> None:
+        self.recipe = {"source": source, "special_tokens": dict(special_tokens), "tool_source": tool_source}
         self.source = source if tool_source is None else f"{source}\n{tool_source}"
         self._special_tokens = dict(special_tokens)
         environment = _environment()
@@ -111,12 +116,15 @@ def _compiled(environment: Environment, source: str) -> Template:
         return environment.from_string(source)
     except TemplateSyntaxError as exc:
         raise ConfigError(f"the chat template does not compile (line {exc.lineno}: {exc})") from exc
+    except (RecursionError, MemoryError, SyntaxError) as exc:
+        raise ConfigError("the chat template does not compile: it nests too deeply") from exc
 
 
 def _environment() -> Environment:
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationMark, loopcontrols]
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationMark, loopcontrols], optimized=False
     )
+    environment.code_generator_class = _CodeGenerator
     environment.filters["tojson"] = _tojson
     environment.globals.update(
         raise_exception=_refuse,
@@ -144,6 +152,20 @@ def _tojson(
 ) -> str:
     """Jinja's own would escape HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+class _CodeGenerator(CodeGenerator):
+    """Computes nothing itself: `{{ "x" * 10 ** 10 }}` must take its memory when it is rendered, within limits."""
+
+    def _output_child_to_const(self, node: nodes.Expr, frame: Frame, finalize: CodeGenerator._FinalizeInfo) -> str:
+        if not isinstance(node, nodes.TemplateData):
+            raise nodes.Impossible
+        return super()._output_child_to_const(node, frame, finalize)
+
+    def visit_EvalContextModifier(self, node: nodes.EvalContextModifier, frame: Frame) -> None:
+        if not all(isinstance(option.value, nodes.Const) for option in node.options):
+            self.fail("autoescape is true or false", node.lineno)
+        super().visit_EvalContextModifier(node, frame)
 
 
 class _GenerationMark(Extension):

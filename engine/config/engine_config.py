@@ -72,6 +72,9 @@ class EngineConfig:
         None, above=0, decides=True, help="longest gap between tokens to aim at, in ms; sets each step's budget"
     )
     max_queue_size: int = setting(1024, at_least=1, help="requests that may wait; one more is answered 429")
+    max_queue_chars: int = setting(
+        16 * 2**20, at_least=1, help="characters of prompts being tokenized; more are answered 429"
+    )
     max_queue_seconds: float | None = setting(
         None, above=0, help="refuse (429) when the predicted time to a first token is longer"
     )

@@ -58,9 +58,6 @@ def process_logits(row: Tensor, request: Request, token_ids: list[int], *, gramm
         forbidden |= request.stop_token_ids
     if grammar is not None and params.ignore_eos:
         forbidden |= grammar.compiled.eos_token_ids  # they are no stop tokens then
-    allowed = params.allowed_token_ids
-    if grammar is None and allowed is not None and len(allowed) <= len(forbidden) and forbidden.issuperset(allowed):
-        return  # a ban that leaves no token to sample is not kept
     if forbidden:
         row[torch.tensor(sorted(forbidden), device=row.device)] = _MINUS_INFINITY
 

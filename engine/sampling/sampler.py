@@ -27,6 +27,7 @@ from .rng import sample_key
 NOT_FINITE = "the model's output for this request is not finite"
 NOT_FINITE_TOKEN = -1
 _MINUS_INFINITY = float("-inf")
+_ALL_FORBIDDEN = "allowed_token_ids holds no token that bad_words and min_tokens allow here; allow another one"
 _NOTHING_LEFT = "no token is left that it and allowed_token_ids, bad_words and min_tokens all allow; drop one of them"
 
 
@@ -174,7 +175,7 @@ class _Acceptance:
             if request.grammar is not None:
                 token_id, finish_reason, failure = self._constrained(request, request.grammar, index)
             elif token_id == NOT_FINITE_TOKEN:
-                failure = RowFailure(NOT_FINITE)
+                failure = _failure(request, self._largest[index])
             if failure is not None:
                 if not token_ids:
                     return RowOutput(failure=failure)
@@ -204,6 +205,13 @@ class _Acceptance:
         assert outputs is not None
         message = f"{outputs.name} cannot be met any further: {grammar.error or _NOTHING_LEFT}"
         return NOT_FINITE_TOKEN, None, RowFailure(message, param=outputs.name)
+
+
+def _failure(request: Request, largest: float) -> RowFailure:
+    """Why a row without a grammar has no token; `largest` is its largest processed logit."""
+    if largest == _MINUS_INFINITY and request.params.allowed_token_ids is not None:
+        return RowFailure(_ALL_FORBIDDEN, param="allowed_token_ids")
+    return RowFailure(NOT_FINITE)
 
 
 def _logprobs(row: Tensor, token: int, count: int) -> TokenLogprobs:

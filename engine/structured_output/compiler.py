@@ -3,13 +3,14 @@
 Compiled grammars are cached, bounded in number and bytes; requests for one that is being compiled share its future.
 """
 
+import contextlib
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from ..errors import InvalidRequestError
+from ..errors import InvalidRequestError, QueueFullError
 from ..models.config import ModelConfig
 from ..tokenizer.tokenizer import Tokenizer
 from .forced_completion import CompletionFinder
@@ -21,8 +22,10 @@ from .to_llguidance import grammar_source, refusal
 
 MAX_GRAMMARS = 256
 MAX_BYTES = 256 * 2**20
-# Each waits for the sandbox, which answers after 1.2 s at the latest, so bad grammars hardly ever delay good ones.
-_NUM_THREADS = 16
+# Each has a thread, which does little but wait for the sandbox: that decides which grammar is tried when.
+MAX_COMPILING = 128
+_RETRY_S = 2.0
+_NUM_SLOW = 2  # compiled at once here, of those that took long there
 
 
 class GrammarCompiler:
@@ -46,10 +49,11 @@ class GrammarCompiler:
             except Exception as exc:  # llguidance does not support every tokenizer; other requests can be served
                 self._why_not = str(exc)
         self._sandbox = Sandbox(tokenizer_json=text, vocab_size=vocab_size, eos_token_ids=end)
-        self._threads = ThreadPoolExecutor(max_workers=_NUM_THREADS, thread_name_prefix="splitfuse-grammar")
+        self._threads = ThreadPoolExecutor(max_workers=MAX_COMPILING, thread_name_prefix="splitfuse-grammar")
+        self._slow = threading.Semaphore(_NUM_SLOW)
         self._lock = threading.Lock()
         self._cache: OrderedDict[StructuredOutputs, Future[CompiledGrammar]] = OrderedDict()  # last used last
-        self._num_bytes = 0
+        self._num_bytes = self._num_compiling = 0
         self._num_queries = self._num_hits = self._num_refused = 0
 
     def stats(self) -> dict[str, int]:
@@ -65,7 +69,8 @@ class GrammarCompiler:
     def compile(self, outputs: StructuredOutputs) -> "Future[CompiledGrammar]":
         """A future of the grammar, which requests share: do not cancel it.
 
-        It raises InvalidRequestError, and so does this method if the model's tokenizer cannot be used.
+        It raises InvalidRequestError, QueueFullError, UnavailableError; this method the first if the model's tokenizer
+        cannot be used, and the second if too many grammars are being compiled.
         """
         if self._tokenizer is None:
             raise InvalidRequestError(
@@ -78,7 +83,11 @@ class GrammarCompiler:
                 self._num_hits += 1
                 self._cache.move_to_end(outputs)
                 return known
+            if self._num_compiling >= MAX_COMPILING:
+                message = f"{MAX_COMPILING} grammars are being compiled; try again in {_RETRY_S:.0f} s"
+                raise QueueFullError(message, retry_after_s=_RETRY_S)
             future = self._cache[outputs] = self._threads.submit(self._compile, outputs)
+            self._num_compiling += 1
         future.add_done_callback(partial(self._finish, outputs))
         return future
 
@@ -88,10 +97,11 @@ class GrammarCompiler:
         assert self._tokenizer is not None
         source = grammar_source(outputs)
         try:
-            num_bytes = self._sandbox.run(source)
+            trial = self._sandbox.run(source)
         except SandboxError as exc:
             raise refusal(outputs, str(exc)) from exc
-        matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=limits())
+        with self._slow if trial.is_slow else contextlib.nullcontext():
+            matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=limits())
         if matcher.is_error():
             raise refusal(outputs, matcher.get_error())
         return CompiledGrammar(
@@ -99,12 +109,13 @@ class GrammarCompiler:
             finder=self._finder,
             vocab_size=self._tokenizer.vocab_size,
             eos_token_ids=frozenset(self._tokenizer.eos_tokens),
-            num_bytes=num_bytes + len(source),
+            num_bytes=trial.num_bytes + len(source),
         )
 
     def _finish(self, outputs: StructuredOutputs, future: "Future[CompiledGrammar]") -> None:
         """Drop a grammar that failed; else count it, and drop the least recently used ones beyond the bounds."""
         with self._lock:
+            self._num_compiling -= 1
             if future.exception() is not None:
                 self._num_refused += 1
                 del self._cache[outputs]

@@ -1,5 +1,6 @@
 """Text to ids and back. Reads tokenizer.json with `tokenizers`; never imports transformers for that (2 s)."""
 
+import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +12,12 @@ from ..chat.template import ChatTemplate, read_template
 from ..checks import check_text
 from ..errors import ConfigError, InvalidRequestError
 from ..models.checkpoint import read_json
+from .length_bound import LengthBound
 
+# One text is a batch of its own here, which no more threads make faster; a fork beside such threads gives a warning.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+_MANY_IDS = 1024
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -36,6 +42,7 @@ class Tokenizer:
         # A file may carry the padding or truncation of its training; a server must not cut or fill prompts in silence.
         self._fast.no_padding()
         self._fast.no_truncation()
+        self.length_bound = LengthBound.of(self._fast)
         # Read now, so that a broken file stops the start and not a request.
         path = folder / "tokenizer_config.json"
         self._config = read_json(path) if path.exists() else {}
@@ -51,11 +58,13 @@ class Tokenizer:
         return self._fast.to_str()
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Ids of the text. Releases the GIL while it works."""
-        return self._fast.encode(text, add_special_tokens=add_special_tokens).ids
+        """Ids of the text. Releases the GIL while it works, as `encode` of `tokenizers` does not."""
+        return self._fast.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Text of the ids; an id without text gives none."""
+        """Text of the ids; an id without text gives none. Releases the GIL if they are many."""
+        if len(token_ids) > _MANY_IDS:
+            return self._fast.decode_batch([list(token_ids)], skip_special_tokens=skip_special_tokens)[0]
         return self._fast.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
 
     @cached_property

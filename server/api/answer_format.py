@@ -1,8 +1,8 @@
 """How an answer is taken apart into reasoning, calls of tools and content, and what has to be enforced of that."""
 
-import asyncio
 import dataclasses
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ...engine.chat.answer_parser import AnswerParser
 from ...engine.chat.reasoning_parser import CLOSING, OPENING, ReasoningParser
@@ -17,6 +17,9 @@ from ...engine.structured_output.params import StructuredOutputs
 from ..service import Service
 from ..settings import Settings
 from .chat_request import Chat
+
+if TYPE_CHECKING:
+    from ...engine.input_processor import Prompt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,20 +47,24 @@ class AnswerFormat:
         )
 
 
-async def chat_prompt(service: Service, chat: Chat, *, name: str = "messages") -> tuple[list[int], AnswerFormat]:
-    """Token ids of a conversation in the model's chat template, and the format of the answer.
+async def chat_prompt(service: Service, chat: Chat, *, name: str = "messages") -> tuple[str, AnswerFormat]:
+    """The text of a conversation in the model's chat template, and the format of the answer.
 
-    `name` is what the request calls the messages. Raises InvalidRequestError, NotReadyError.
+    `name` is what the request calls the messages. Raises InvalidRequestError, QueueFullError, UnavailableError.
     """
     template = service.tokenizer.chat_template
     try:
-        text = await asyncio.to_thread(chat.render, template)
+        text = await chat.render(service.engine)
     except InvalidRequestError as exc:
         exc.param = name if exc.param == "messages" else exc.param
         raise
     check_text(text, param=name)
-    answer = answer_format(chat, text, template, service.settings)
-    return await service.encode(text, add_special_tokens=False), answer
+    return text, answer_format(chat, text, template, service.settings)
+
+
+def rendered(text: str) -> "Prompt":
+    """A chat's text as a prompt: the template has put the special tokens in."""
+    return {"prompt": text, "add_special_tokens": False}
 
 
 def answer_format(chat: Chat, prompt: str, template: ChatTemplate, settings: Settings) -> AnswerFormat:

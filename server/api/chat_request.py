@@ -5,16 +5,19 @@ Messages and tools are checked by the engine, as for LLM.chat; the types here sh
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, Required
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Required
 
 from pydantic import Field, PlainValidator, SkipValidation
 from typing_extensions import TypedDict
 
 from ...engine.chat.messages import Message
-from ...engine.chat.template import RESERVED_NAMES, ChatTemplate
+from ...engine.chat.template import RESERVED_NAMES
 from ...engine.chat.tools import Tool, ToolChoice, read_tool_choice, read_tools
 from ...engine.errors import InvalidRequestError
 from .request_model import RequestModel
+
+if TYPE_CHECKING:
+    from ...engine.async_engine import AsyncEngine
 
 _MAX_VARIABLES = 64
 Variable = str | int | float | bool | None
@@ -64,9 +67,9 @@ class Chat:
     continue_final_message: bool = False
     variables: Mapping[str, Variable] = field(default_factory=dict)  # for the template
 
-    def render(self, template: ChatTemplate) -> str:
-        """The text of the prompt. Tools that must not be called are not shown. Raises InvalidRequestError."""
-        return template.render(
+    async def render(self, engine: "AsyncEngine") -> str:
+        """The text of the prompt. Tools that must not be called are not shown. Raises as AsyncEngine.render_chat."""
+        return await engine.render_chat(
             self.messages,
             tools=self.choice.among(self.tools),
             add_generation_prompt=self.add_generation_prompt,

@@ -1,7 +1,5 @@
 """The routes for operators and tools: is it alive, is it ready, what does it do, and the tokenizer."""
 
-import asyncio
-
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import SkipValidation
@@ -120,7 +118,8 @@ async def tokenize(request: Request) -> Response:
     if body.prompt is not None:
         tokens = await service.encode(body.prompt, add_special_tokens=body.add_special_tokens)
     else:
-        tokens, _ = await chat_prompt(service, body.chat_of(read_messages(body.messages)))
+        text, _ = await chat_prompt(service, body.chat_of(read_messages(body.messages)))
+        tokens = await service.encode(text, add_special_tokens=False)
     return JsonResponse({"tokens": tokens, "count": len(tokens), "max_model_len": service.engine.max_model_len})
 
 
@@ -133,5 +132,4 @@ async def detokenize(request: Request) -> Response:
     service = service_of(request)
     tokens = (await read_request(request, DetokenizeRequest)).tokens
     check_token_ids(tokens, vocab_size=service.engine.model_config.vocab_size, param="tokens")
-    text = await asyncio.to_thread(service.tokenizer.decode, tokens, skip_special_tokens=False)
-    return JsonResponse({"prompt": text})
+    return JsonResponse({"prompt": await service.decode(tokens)})

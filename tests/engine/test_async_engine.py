@@ -1,9 +1,10 @@
 """AsyncEngine under load: order, aborts, failures of one, a full queue, draining, and nothing left behind."""
 
 import asyncio
+import contextlib
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -21,6 +22,7 @@ from splitfuse.engine.errors import (
     UnavailableError,
 )
 from splitfuse.engine.scheduler.cost_model import CostModel
+from splitfuse.engine.workers.input_threads import LONG_CHARS
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 
@@ -426,12 +428,22 @@ async def test_more_outputs_than_the_queue_holds_run_on_an_idle_engine(tiny_fold
     [
         {"allowed_token_ids": (1,), "min_tokens": 1},  # 1 is the end token
         {"allowed_token_ids": (1, 5), "stop_token_ids": (5,), "min_tokens": 1},
+        {"allowed_token_ids": (22,), "bad_words": ("(",)},
+        {"allowed_token_ids": (1, 22, 23), "bad_words": ("(", ")"), "min_tokens": 1},
     ],
 )
 async def test_parameters_that_allow_no_token_are_refused(tiny_folder: str, fields: dict[str, object]) -> None:
     async with running_engine(tiny_folder) as engine:
         with pytest.raises(InvalidRequestError, match="allowed_token_ids"):
             await engine.submit([5], SamplingParams(**fields), Collector())  # type: ignore[arg-type]
+
+
+async def test_a_ban_that_leaves_no_token_after_some_ends_the_request(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder) as engine:
+        params = SamplingParams(max_tokens=4, ignore_eos=True, allowed_token_ids=[22], bad_words=["(("])
+        with pytest.raises(ConstraintError, match="bad_words") as info:
+            await collect(engine, [40], params)
+        assert info.value.param == "allowed_token_ids"
 
 
 @pytest.mark.parametrize(
@@ -465,3 +477,59 @@ async def test_stop_while_loading_leaves_no_task(tiny_folder: str) -> None:
     await engine.stop()
     await asyncio.wait([starting])
     assert asyncio.all_tasks() <= before | {starting}
+
+
+@contextlib.contextmanager
+def busy_input_threads(engine: AsyncEngine) -> Iterator[None]:
+    """No prompt is tokenized meanwhile."""
+    gate = threading.Event()
+    for length in (1, 1, LONG_CHARS + 1):
+        asyncio.create_task(engine._input_threads.run(gate.wait, length=length))  # noqa: RUF006  it ends with the gate
+    try:
+        yield
+    finally:
+        gate.set()
+
+
+async def test_prompts_being_tokenized_count_as_waiting(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder, max_queue_size=4, max_queue_chars=100) as engine:
+        sinks = [Collector(2), Collector()]
+        with busy_input_threads(engine):
+            submits = [
+                asyncio.create_task(engine.submit("a" * 40, SamplingParams(n=2, max_tokens=2), sinks[0])),
+                asyncio.create_task(engine.submit("b" * 40, SamplingParams(max_tokens=2), sinks[1])),
+            ]
+            await asyncio.sleep(0)
+            with pytest.raises(QueueFullError, match="3 requests wait") as info:
+                await engine.submit("c", SamplingParams(n=2), Collector())
+            assert 1 <= info.value.retry_after_s <= 60
+            for refused in (engine.submit("c" * 21, GREEDY, Collector()), engine.encode("c" * 21)):
+                with pytest.raises(QueueFullError, match="--max-queue-chars is 100"):
+                    await refused
+            fourth = asyncio.create_task(engine.encode("c"))
+            await asyncio.sleep(0)
+            with pytest.raises(QueueFullError, match="4 requests wait"):
+                await engine.decode([30])
+        await asyncio.gather(*submits)
+        assert len(await fourth) == 1
+        await asyncio.gather(*(sink.ended.wait() for sink in sinks))
+        assert (await collect(engine, "c", SamplingParams(max_tokens=2, ignore_eos=True)))[0].finish_reason == "length"
+
+
+async def test_a_text_that_is_too_long_by_its_characters_is_not_tokenized(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder) as engine:
+        with busy_input_threads(engine):
+            for prompt in ("a" * 5000, {"prompt": "a" * 5000, "add_special_tokens": False}):
+                for fields in ({}, {"truncate_prompt_tokens": 600}):
+                    with pytest.raises(ContextLengthError, match="the prompt has at least 1000 tokens"):
+                        await engine.submit(prompt, SamplingParams(**fields), Collector())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["abc " * 5000, "abcd" * 5000])
+async def test_a_long_text_is_truncated_as_in_full(tiny_folder: str, text: str) -> None:
+    async with running_engine(tiny_folder) as engine:
+        sink = Collector()
+        params = SamplingParams(truncate_prompt_tokens=50, max_tokens=1, ignore_eos=True)
+        handle = await engine.submit(text, params, sink)
+        assert handle.prompt_token_ids == (await engine.encode(text))[-50:]
+        await sink.ended.wait()

@@ -151,7 +151,7 @@ class FakeEngine:
 
     async def submit(
         self,
-        prompt: str | Sequence[int],
+        prompt: str | Sequence[int] | Mapping[str, Any],
         params: SamplingParams,
         sink: Callable[[OutputDelta], None],
         *,
@@ -159,6 +159,7 @@ class FakeEngine:
         tenant: str = "",
     ) -> FakeHandle:
         await asyncio.sleep(0)
+        prompt = prompt["prompt"] if isinstance(prompt, Mapping) else prompt
         self._check(prompt, params)
         token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         token_ids = token_ids[-(params.truncate_prompt_tokens or len(token_ids)) :]
@@ -175,6 +176,15 @@ class FakeEngine:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return handle
+
+    async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        return self.tokenizer.encode(text)
+
+    async def decode(self, token_ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(token_ids)
+
+    async def render_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
+        return self.tokenizer.chat_template.render(messages, **options)
 
     def abort(self, request_id: str) -> None:
         if request_id in self.handles:

@@ -21,7 +21,7 @@ from ...http.json_response import JsonResponse
 from ...http.json_writer import SlicedResponse
 from ...jobs.job import Job, Signal, raise_failure
 from ...service import Service, service_of
-from ..answer_format import chat_prompt, constrained
+from ..answer_format import chat_prompt, constrained, rendered
 from ..openapi import GENERATION, KEYED, LOOKUP, events, operation, parameter
 from ..request_model import read_request
 from ..streaming import stream
@@ -100,11 +100,11 @@ async def chat_completions(request: Request) -> Response:
     service = service_of(request)
     body = await read_request(request, ChatCompletionRequest)
     chat, params = body.chat(), body.params()
-    prompt, answer = await chat_prompt(service, chat)
+    text, answer = await chat_prompt(service, chat)
     builder = ChatResponseBuilder(
         _head(service, "chatcmpl-"), service.token_text, include_usage=body.include_usage, answer=answer
     )
-    return await _answer(request, body, builder, [prompt], constrained(params, answer))
+    return await _answer(request, body, builder, [rendered(text)], constrained(params, answer))
 
 
 async def _answer(

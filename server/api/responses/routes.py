@@ -23,7 +23,7 @@ from ...jobs.job import Attachment, Job, raise_failure
 from ...jobs.result_store import ID_PREFIX, seq_id_of
 from ...service import Service, service_of
 from ...storage.durable_results import KeptRequest
-from ..answer_format import AnswerFormat, chat_prompt, constrained
+from ..answer_format import AnswerFormat, chat_prompt, constrained, rendered
 from ..openapi import IDEMPOTENCY_KEY, KEEPING, LOOKUP, events, operation, parameter
 from ..request_model import REPLAYED, idempotency_key, read_request
 from ..streaming import event_id, stream
@@ -79,7 +79,7 @@ async def _submitted(request: Request, service: Service, body: ResponsesRequest,
     )
     messages = body.messages(earlier)
     chat, params = body.chat(messages), body.params()
-    prompt, answer = await chat_prompt(service, chat, name="input")
+    text, answer = await chat_prompt(service, chat, name="input")
     job = service.new_job(params, owner=owner_of(request), key=key)
     attachment = dataclasses.replace(body.stored(messages, params), answer=answer)
     job.attach(attachment)
@@ -88,7 +88,7 @@ async def _submitted(request: Request, service: Service, body: ResponsesRequest,
     try:
         kept = KeptRequest(kind=KIND, body=body.as_sent, attachment=dataclasses.asdict(attachment))
         params = constrained(params, answer)
-        await service.submit(job, prompt, params, user=body.user, kept=kept if body.store else None)
+        await service.submit(job, rendered(text), params, user=body.user, kept=kept if body.store else None)
     except BaseException:
         service.abort(job)
         service.results.forget(job)

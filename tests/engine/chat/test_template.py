@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+import tracemalloc
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,24 @@ def test_a_template_cannot_leave_the_sandbox(source: str) -> None:
     with contextlib.suppress(InvalidRequestError):
         assert template(source).render(messages) == "", "what is hidden is refused or undefined"
     assert messages == [{"role": "user", "content": "x"}]
+
+
+@pytest.mark.parametrize("constant", ["'x' * 10 ** 8", "'x' | center(100000000)", "'x' | replace('x', 'y' * 10 ** 8)"])
+def test_to_compile_a_template_computes_nothing(constant: str) -> None:
+    tracemalloc.start()
+    try:
+        made = template(f"{{{{ ({constant}) | length }}}}{{% if {constant} %}}!{{% endif %}}")
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+    assert made.render(CONVERSATIONS[0]) == "100000000!"
+    with pytest.raises(ConfigError, match="autoescape"):
+        template(f"{{% autoescape {constant} %}}{{% endautoescape %}}")
+
+
+def test_a_template_that_nests_too_deeply_stops_the_start() -> None:
+    with pytest.raises(ConfigError, match="nests too deeply"):
+        template("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}")
 
 
 def test_the_final_message_goes_on() -> None:

@@ -128,6 +128,21 @@ async def test_evil_grammars_all_at_once(live, quiet_gap):
     check_gaps(gaps, quiet_gap)
 
 
+async def test_an_easy_grammar_waits_for_no_slow_ones(live, quiet_gap):
+    """Those are refused, or told to come back where too many of them wait."""
+    slow = [ask(live, {"regex": r"(?i)" + r"\p{L}*" * (4000 + i)}) for i in range(48)]
+    work = asyncio.gather(*slow)
+    answers = []
+    while not work.done():
+        response, seconds = await ask(live, {"regex": f"[a-z]{{{len(answers) + 1}}}"})
+        assert (response.status_code, response.json().get("status")) == (200, "completed")
+        answers.append(seconds)
+    assert max(answers) < LIMIT_S
+    assert len(answers) > 3
+    for response, _ in await work:
+        assert response.status_code == 400 or (response.status_code == 429 and "Retry-After" in response.headers)
+
+
 async def test_large_ones_are_served(live, quiet_gap):
     assert max(len(json.dumps(outputs)) for outputs in LARGE.values()) > 2**16
 

@@ -1,0 +1,121 @@
+"""LengthBound: what a text's length tells about its tokens before it is tokenized, as far as that is exact.
+
+To tokenize 1 MB takes 0.6 s and 150 MB of memory, to count its characters nothing.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tokenizers import Tokenizer, pre_tokenizers
+
+# Characters that Unicode's composition makes one of at most: U+1F82 is four when decomposed.
+_MAX_COMPOSED = 4
+_LOSSLESS = {"NFD", "NFKD", "Prepend", "Lowercase", "ByteLevel", "Metaspace", "Digits", "UnicodeScripts"}
+_COMPOSING = {"NFC", "NFKC"}
+_WHITESPACE_DROPPING = {"Strip", "Whitespace", "WhitespaceSplit", "BertPreTokenizer"}
+# How Llama 3 and Qwen split a text into words. As in GPT-2's pattern, which ByteLevel has built in, no match goes on
+# with a space after anything else, and what follows a match does not depend on what stands before it.
+_WORD_SPLITS = {
+    (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+        + digits
+        + r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        "Isolated",
+        False,
+    )
+    for digits in ("", "{1,3}")
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LengthBound:
+    """Of one tokenizer."""
+
+    max_chars: int | None  # the most that one token stands for; None: that has no bound
+    drops_whitespace: bool = False  # which then counts for nothing
+    splits_at_spaces: bool = False  # a letter and the space after it are never in one token, whatever is around them
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> "LengthBound":
+        """Read it off the tokenizer's parts. What is not known here gives no bound."""
+        steps = [*_steps(tokenizer.normalizer), *_steps(tokenizer.pre_tokenizer)]
+        kinds = {step["type"] for step in steps}
+        added = tokenizer.get_added_tokens_decoder().values()
+        vocab = tokenizer.get_vocab(with_added_tokens=True)
+        if not all(map(_is_known, steps)) or not _spells_everything(tokenizer.model, vocab, kinds):
+            return cls(max_chars=None)
+        drops_whitespace = bool(kinds & _WHITESPACE_DROPPING) or any(token.lstrip or token.rstrip for token in added)
+        return cls(
+            max_chars=max(map(len, vocab)) * (_MAX_COMPOSED if kinds & _COMPOSING else 1),
+            drops_whitespace=drops_whitespace,
+            splits_at_spaces=not drops_whitespace
+            and kinds <= {"NFC", "Digits", "ByteLevel", "Split"}
+            and any(map(_makes_words, steps))
+            and all(step["type"] != "Split" or _makes_words(step) for step in steps)
+            and not any(" " in token.content for token in added),
+        )
+
+    def min_tokens(self, text: str) -> int:
+        """It has so many tokens at least."""
+        if self.max_chars is None:
+            return 0
+        num_chars = sum(map(len, text.split())) if self.drops_whitespace else len(text)
+        return -(-num_chars // self.max_chars)
+
+    def tail(self, text: str, *, num_tokens: int) -> str:
+        """An end of the text whose last tokens are the whole text's, so many at least; the text if none is certain."""
+        if self.max_chars is None or not self.splits_at_spaces:
+            return text
+        end = len(text) - num_tokens * self.max_chars + 1
+        while (start := text.rfind(" ", 0, max(0, end))) > 0:
+            if text[start - 1].isascii() and text[start - 1].isalpha():
+                return text[start:]
+            end = start
+        return text
+
+
+def _steps(part: Any) -> Iterator[Mapping[str, Any]]:
+    """A normalizer or pre-tokenizer as in tokenizer.json, a sequence step by step."""
+    if part is not None:
+        yield from _flat(json.loads(part.__getstate__()))
+
+
+def _flat(step: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    if step["type"] != "Sequence":
+        yield step
+    for inner in step.get("normalizers", step.get("pretokenizers", ())):
+        yield from _flat(inner)
+
+
+def _is_known(step: Mapping[str, Any]) -> bool:
+    """Whether it keeps every character, or drops nothing but whitespace, or composes characters."""
+    match step["type"]:
+        case "Split" | "Punctuation":
+            return bool(step["behavior"] != "Removed")
+        case "Replace":
+            pattern = step["pattern"].get("String")
+            return pattern is not None and 0 < len(pattern) <= len(step["content"])
+        case kind:
+            return kind in _LOSSLESS | _COMPOSING | _WHITESPACE_DROPPING
+
+
+def _makes_words(step: Mapping[str, Any]) -> bool:
+    if step["type"] == "Split":
+        return (step["pattern"].get("Regex"), step["behavior"], step["invert"]) in _WORD_SPLITS
+    return step["type"] == "ByteLevel" and bool(step.get("use_regex"))
+
+
+def _spells_everything(model: Any, vocab: Mapping[str, int], kinds: set[str]) -> bool:
+    """Whether every character becomes a token or a part of one: unknown ones may be dropped, or many become one."""
+    kind = type(model).__name__
+    if kind not in ("BPE", "Unigram"):
+        return False
+    if model.byte_fallback and all(f"<0x{byte:02X}>" in vocab for byte in range(256)):
+        return True
+    if kind == "Unigram" or model.continuing_subword_prefix or model.end_of_word_suffix:
+        return False
+    if "ByteLevel" in kinds and all(char in vocab for char in pre_tokenizers.ByteLevel.alphabet()):
+        return True
+    return model.unk_token in vocab and not model.fuse_unk
