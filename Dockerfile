@@ -53,7 +53,8 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends g++ \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --uid 10001 --user-group --home-dir /cache --no-create-home --shell /usr/sbin/nologin splitfuse \
-    && install --directory --owner=10001 --group=10001 --mode=0755 /cache
+    && install --directory --owner=10001 --group=10001 --mode=0755 /cache \
+    && install --directory --owner=10001 --group=10001 --mode=0700 /results
 ENV PATH=/opt/venv/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
@@ -63,7 +64,7 @@ ENV PATH=/opt/venv/bin:$PATH \
     XDG_CACHE_HOME=/cache/xdg \
     SPLITFUSE_HOST=0.0.0.0
 WORKDIR /cache
-VOLUME /cache
+VOLUME /cache /results
 EXPOSE 8000
 USER 10001:10001
 STOPSIGNAL SIGTERM

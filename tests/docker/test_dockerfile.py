@@ -69,7 +69,7 @@ def test_it_starts_without_a_shell_and_stops_on_sigterm(target: str) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_everything_that_is_written_lies_on_the_volume(target: str) -> None:
     variables = environment(target)
-    assert last(target, "VOLUME").text == "/cache"
+    assert last(target, "VOLUME").words == ["/cache", "/results"]
     for name in ("HOME", "HF_HOME", "TRITON_CACHE_DIR", "XDG_CACHE_HOME"):
         assert Path(variables[name]).is_relative_to("/cache")
     assert variables["SPLITFUSE_HOST"] == "0.0.0.0"
