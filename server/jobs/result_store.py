@@ -58,6 +58,9 @@ class ResultStore:
                     f"{len(self._jobs)} unfinished results are kept, which is --max-results", retry_after_s=1.0
                 )
             self._drop_oldest()
+        self._insert(job)
+
+    def _insert(self, job: Job) -> None:
         self._jobs[job.seq_id] = job
         if job.idempotency_key is not None:
             self._keys[job.owner, job.idempotency_key.digest] = job.seq_id

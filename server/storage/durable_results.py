@@ -1,6 +1,7 @@
 """DurableResults: a ResultStore whose kept jobs outlive the process, whatever ends it."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import time
@@ -10,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from ...engine.errors import RequestFailedError, new_error_id
+from ...engine.errors import ConfigError, QueueFullError, RequestFailedError, new_error_id
 from ...engine.outputs import KnownOutput, OutputDelta, RequestMetrics, Resumed
 from ...engine.sampling_params import SamplingParams
 from ..http.errors import NotReadyError, ResultNotFoundError, StoreUnavailableError
@@ -95,9 +96,12 @@ class DurableResults(ResultStore):
 
     async def open(self) -> None:
         """Open the store and take over what an earlier process left. Raises ConfigError."""
-        store, is_clean, self.to_resume = await asyncio.to_thread(self._take_over)
+        try:
+            store, is_clean, self.to_resume = await asyncio.to_thread(self._take_over)
+        except StoreError as exc:
+            raise ConfigError(f"--results: {exc}") from exc
         for unfinished in self.to_resume:
-            self.add(unfinished.kept.job)
+            self._insert(unfinished.kept.job)  # whatever --max-results is now
             self._kept[unfinished.row.seq_id] = unfinished.kept
         self._journal = Journal(store, on_failure=self._on_failure, wall_clock=self._wall_clock)
         if self.to_resume:
@@ -156,7 +160,8 @@ class DurableResults(ResultStore):
     def _finished_job(self, row: JobRow) -> Job | None:
         """The job of a row that is not in memory, where it is from now on; None if it has not ended or has expired."""
         if (job := self._ended(row)) is not None:
-            self.add(job)
+            with contextlib.suppress(QueueFullError):  # there is no room to keep it in memory too
+                self.add(job)
         return job
 
     def _ended(self, row: JobRow) -> Job | None:
@@ -287,10 +292,16 @@ class DurableResults(ResultStore):
             ttl_s=request["ttl_s"],
         )
         job.num_prompt_tokens = len(request["prompt_token_ids"])
-        attachment = self._kinds[request["kind"]].attachment(request["attachment"])
-        if attachment is not None:
+        if (attachment := self._attachment(request)) is not None:
             job.attach(attachment)
         return job
+
+    def _attachment(self, request: Mapping[str, Any]) -> Attachment | None:
+        try:
+            return self._kinds[request["kind"]].attachment(request["attachment"])
+        except (KeyError, TypeError, ValueError) as exc:  # another version wrote it, in a form of its own
+            _log.warning("results: what the API kept with a job cannot be read (%r)", exc)
+            return None
 
     def _unfinished(self, store: Store) -> list[UnfinishedJob]:
         begun = {row.num: self._begun(row) for row in store.unfinished()}

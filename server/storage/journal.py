@@ -199,7 +199,10 @@ class Journal:
             segment = (self._next_segment, body)
         try:
             self._store.commit(replace(unwritten, accepted=accepted, segment=segment))
-        except StoreError as exc:
+        except Exception as exc:  # a bug of ours must not end this thread, without which nothing is told
+            if not isinstance(exc, StoreError):
+                _log.exception("results: a transaction failed")
+                exc = StoreError(f"{type(exc).__name__} in a transaction")
             lost = {row.num for row in accepted}  # their clients are told so
             self._unwritten_events = [event for event in events if event[0] not in lost]
             return exc

@@ -55,7 +55,8 @@ class Resumption:
                 tenant=job.owner or request["user"],
                 resumed=each.resumed,
             )
-        except SplitfuseError as exc:
-            self._results.fail(each, reason=f"interrupted: it cannot go on here ({exc})")
+        except Exception as exc:  # it concerns this job alone, perhaps because another version wrote it
+            reason = str(exc) if isinstance(exc, SplitfuseError) else type(exc).__name__
+            self._results.fail(each, reason=f"interrupted: it cannot go on here ({reason})")
         else:
             job.accept(handle)

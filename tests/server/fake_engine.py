@@ -55,6 +55,7 @@ class FakeHandle:
     prompt_token_ids: list[int]
     params: SamplingParams
     arrival_time: float
+    seed: int = 0
     started: bool = False
     aborted: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -90,6 +91,7 @@ class FakeEngine:
         self.is_failing = False
         self.is_started = False
         self.is_draining = False
+        self.fingerprint = "fake"
         self.may_start = asyncio.Event()
         self.may_start.set()
         self.start_error: Exception | None = None

@@ -1,0 +1,63 @@
+"""Results on disk without a server: what is found where, and a job that cannot be read any more."""
+
+import json
+from pathlib import Path
+
+import pytest
+from fake_engine import FakeEngine
+
+from splitfuse.engine.sampling_params import SamplingParams
+from splitfuse.server.http.errors import NotReadyError, ResultNotFoundError
+from splitfuse.server.jobs.job import Job
+from splitfuse.server.storage.durable_results import DurableResults, KeptRequest
+from splitfuse.server.storage.records import Changes, JobRow
+from splitfuse.server.storage.resumption import Resumption
+from splitfuse.server.storage.sqlite_store import SqliteStore
+
+
+async def test_a_job_of_another_version_fails_alone(tmp_path: Path) -> None:
+    path = tmp_path / "results.db"
+    store = SqliteStore(path)
+    store.begin_process()
+    request = {"kind": "unheard of", "body": {}, "user": "", "attachment": {"a": 1}, "prompt_token_ids": [1], "seed": 1}
+    request |= {"fingerprint": "fake", "model": "m", "num_outputs": 1, "stream_interval": 1, "ttl_s": 60.0}
+    row = JobRow(num=1, seq_id="old", owner="", created=1.0, request=json.dumps(request), first_segment=1)
+    store.commit(Changes(accepted=[row]))
+    store.close()
+    results = DurableResults(ttl=60, max_results=1, max_bytes=10**9, open_store=lambda: SqliteStore(path), kinds={})
+    await results.open()
+    assert results.get("old", owner="").status == "queued"
+    await Resumption(results, FakeEngine(), {}).run()  # type: ignore[arg-type]
+    job = await results.find("old", owner="")
+    await job.wait(5)
+    assert (job.status, str(job.failure())) == ("failed", "interrupted: it cannot go on here (KeyError)")
+    await results.close()
+
+
+async def test_what_the_memory_has_no_room_for_is_found_on_disk(tmp_path: Path) -> None:
+    results = DurableResults(
+        ttl=60, max_results=2, max_bytes=10**9, open_store=lambda: SqliteStore(tmp_path / "r.db"), kinds={}
+    )
+    with pytest.raises(NotReadyError):
+        await results.find("early", owner="")
+    await results.open()
+    engine = FakeEngine()
+    await engine.start()
+    for name in ("a", "b", "c"):
+        job = Job(name, model="m", owner="me")
+        results.add(job)
+        handle = await engine.submit([104, 105], SamplingParams(max_tokens=3), results.sink(job), request_id=name)
+        job.accept(handle)
+        await results.accept(job, handle, KeptRequest(kind="generate", body={}), user="", fingerprint="fake")
+        await job.wait(5)
+    assert len(results) == 2
+    found = await results.find("a", owner="me")
+    assert (found.status, len(found.outputs[0].token_ids)) == ("completed", 3)
+    with pytest.raises(ResultNotFoundError):
+        await results.find("a", owner="you")
+    assert [each.seq_id for each in await results.page("me", after=None, limit=9, status=None)] == ["c", "b", "a"]
+    assert await results.delete_all("me") == {"a", "b", "c"}
+    with pytest.raises(ResultNotFoundError):
+        await results.find("a", owner="me")
+    results.check()
+    await results.close()
