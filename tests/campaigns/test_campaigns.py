@@ -46,6 +46,12 @@ def test_soak() -> None:
     assert " 0 canaries equal" not in told
 
 
+def test_kills() -> None:
+    told = run("kills", "--kills", "2", "--seed", "1")
+    assert "nothing wrong" in told
+    assert "'kills': 2" in told
+
+
 def test_faults() -> None:
     assert "1 of 1 promises held" in run("faults", "R18")
 
