@@ -50,6 +50,9 @@ class Settings(EngineConfig):
         help="full: what was told survives a power cut; normal: only the death of the process, but commits are cheap",
     )
     max_results: int = setting(10_000, at_least=1, help="results kept at once")
+    max_unfinished_per_key: int | None = setting(
+        None, at_least=1, help="unfinished results of one key; one more is answered 429"
+    )
     max_result_bytes: int = setting(256 * 2**20, at_least=1, help="memory for kept results; takes KiB, MiB, GiB")
     max_body_bytes: int = setting(2**20, at_least=1, help="longest request body; takes KiB, MiB, GiB")
     drain_timeout: float = setting(30.0, at_least=0, help="seconds that running requests get to finish after SIGTERM")

@@ -55,6 +55,10 @@ class IdempotencyKeyReusedError(SplitfuseError):
         super().__init__("this Idempotency-Key came before with another request; give each request a key of its own")
 
 
+class QuotaExceededError(QueueFullError):
+    """The caller's own share is used up; others are served."""
+
+
 class BodyTooLargeError(SplitfuseError):
     """The body is longer than max_body_bytes."""
 
@@ -128,8 +132,9 @@ def _ours(exc: SplitfuseError) -> Problem:
         case IdempotencyKeyReusedError():
             return Problem(422, text, param="Idempotency-Key", code="idempotency_key_reused")
         case QueueFullError():
-            retry_after = max(1, math.ceil(exc.retry_after_s))
-            return Problem(429, text, "rate_limit_error", code="queue_full", headers={"Retry-After": str(retry_after)})
+            which = "quota_exceeded" if isinstance(exc, QuotaExceededError) else "queue_full"
+            headers = {"Retry-After": str(max(1, math.ceil(exc.retry_after_s)))}
+            return Problem(429, text, "rate_limit_error", code=which, headers=headers)
         case UnavailableError():
             code = exc.code if isinstance(exc, NotReadyError) else None
             return Problem(503, text, "service_unavailable", code=code, headers={"Retry-After": str(RETRY_AFTER_S)})

@@ -7,11 +7,12 @@ import contextlib
 import heapq
 import hmac
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from itertools import islice
 
 from ...engine.errors import QueueFullError
-from ..http.errors import IdempotencyKeyReusedError, ResultNotFoundError
+from ..http.errors import IdempotencyKeyReusedError, QuotaExceededError, ResultNotFoundError
 from .idempotency import IdempotencyKey, KeyLocks
 from .job import Job
 
@@ -33,15 +34,24 @@ class ResultStore:
     """`_finished` holds the ids of `_jobs` that have ended, in that order."""
 
     def __init__(
-        self, *, ttl: float, max_results: int, max_bytes: int, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        ttl: float,
+        max_results: int,
+        max_bytes: int,
+        max_unfinished: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`max_unfinished`: jobs of one owner that have not ended."""
         self._ttl = ttl
         self._max_results = max_results
         self.max_bytes = max_bytes
+        self._max_unfinished = max_unfinished
         self._clock = clock
         self._jobs: dict[str, Job] = {}
         self._keys: dict[tuple[str, bytes], str] = {}  # owner and key → the job's id
         self._key_locks = KeyLocks()
+        self._num_unfinished: Counter[str] = Counter()  # of each owner
         self._finished: dict[str, None] = {}
         self._expiries: list[tuple[float, str]] = []  # a heap of (when, seq_id), also of jobs that are gone
         self.num_bytes = 0
@@ -50,8 +60,14 @@ class ResultStore:
         return len(self._jobs)
 
     def add(self, job: Job) -> None:
-        """Keep a job from now on. Raises QueueFullError when nothing may go to make room."""
+        """Keep a job from now on. Raises QueueFullError (QuotaExceededError) when nothing may go to make room."""
         self._drop_expired()
+        if not job.finished and self._num_unfinished[job.owner] == self._max_unfinished:
+            raise QuotaExceededError(
+                f"{self._max_unfinished} results of yours are unfinished, which is --max-unfinished-per-key; "
+                "wait for one to end, or cancel one",
+                retry_after_s=1.0,
+            )
         if len(self._jobs) >= self._max_results:
             if not self._finished:
                 raise QueueFullError(
@@ -66,10 +82,12 @@ class ResultStore:
             self._keys[job.owner, job.idempotency_key.digest] = job.seq_id
         self.num_bytes += job.num_bytes
         job.on_grow = self._grew
+        self._num_unfinished[job.owner] += 1
         if job.finished:
             self._end(job)
 
     def _end(self, job: Job) -> None:
+        self._num_unfinished[job.owner] -= 1
         self._finished[job.seq_id] = None
         ttl = self._ttl if job.ttl_s is None else min(self._ttl, job.ttl_s)
         heapq.heappush(self._expiries, (self._clock() + ttl, job.seq_id))
@@ -127,7 +145,10 @@ class ResultStore:
     def forget(self, job: Job) -> None:
         """Keep the job no longer; its readers can read on."""
         if self._jobs.pop(job.seq_id, None) is not None:
-            self._finished.pop(job.seq_id, None)
+            if job.seq_id in self._finished:
+                del self._finished[job.seq_id]
+            else:
+                self._num_unfinished[job.owner] -= 1
             if job.idempotency_key is not None:
                 del self._keys[job.owner, job.idempotency_key.digest]
             self.num_bytes -= job.num_bytes
@@ -140,6 +161,8 @@ class ResultStore:
     def check(self) -> None:
         """Assert the store's invariants."""
         assert self.num_bytes == sum(job.num_bytes for job in self._jobs.values())
+        unfinished = Counter(job.owner for job in self._jobs.values() if not job.finished)
+        assert +self._num_unfinished == unfinished
         assert set(self._finished) == {seq_id for seq_id, job in self._jobs.items() if job.finished}
         assert {seq_id for _, seq_id in self._expiries} >= set(self._finished)
         keyed = {job.seq_id for job in self._jobs.values() if job.idempotency_key is not None}

@@ -80,12 +80,15 @@ class DurableResults(ResultStore):
         ttl: float,
         max_results: int,
         max_bytes: int,
+        max_unfinished: int | None = None,
         open_store: Callable[[], Store],
         kinds: Mapping[str, KeptKind],
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(ttl=ttl, max_results=max_results, max_bytes=max_bytes, clock=clock)
+        super().__init__(
+            ttl=ttl, max_results=max_results, max_bytes=max_bytes, max_unfinished=max_unfinished, clock=clock
+        )
         self._open_store = open_store
         self._kinds = kinds
         self._wall_clock = wall_clock
@@ -372,11 +375,16 @@ class _BegunJob:
 
 def results_of(settings: Settings, kinds: Mapping[str, KeptKind]) -> ResultStore:
     """Where `--results` says."""
-    limits = (settings.result_ttl, settings.max_results, settings.max_result_bytes)
+    limits: dict[str, Any] = {
+        "ttl": settings.result_ttl,
+        "max_results": settings.max_results,
+        "max_bytes": settings.max_result_bytes,
+        "max_unfinished": settings.max_unfinished_per_key,
+    }
     if settings.results == "memory":
-        return ResultStore(ttl=limits[0], max_results=limits[1], max_bytes=limits[2])
+        return ResultStore(**limits)
     open_store = partial(SqliteStore, Path(settings.results), is_synced=settings.results_sync == "full")
-    return DurableResults(ttl=limits[0], max_results=limits[1], max_bytes=limits[2], open_store=open_store, kinds=kinds)
+    return DurableResults(**limits, open_store=open_store, kinds=kinds)
 
 
 def _unavailable(exc: StoreError) -> StoreUnavailableError:

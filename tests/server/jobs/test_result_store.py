@@ -6,7 +6,7 @@ from hypothesis import given, settings
 
 from splitfuse.engine.errors import QueueFullError
 from splitfuse.engine.outputs import OutputDelta
-from splitfuse.server.http.errors import ResultNotFoundError
+from splitfuse.server.http.errors import QuotaExceededError, ResultNotFoundError
 from splitfuse.server.jobs.job import EVENT_BYTES, Job
 from splitfuse.server.jobs.result_store import ResultStore
 
@@ -18,9 +18,9 @@ class Clock:
         return self.now
 
 
-def make_store(*, ttl=100.0, max_results=10, max_bytes=10**9):
+def make_store(*, ttl=100.0, max_results=10, max_bytes=10**9, **more):
     clock = Clock()
-    return ResultStore(ttl=ttl, max_results=max_results, max_bytes=max_bytes, clock=clock), clock
+    return ResultStore(ttl=ttl, max_results=max_results, max_bytes=max_bytes, clock=clock, **more), clock
 
 
 def make_job(name, *, owner=""):
@@ -64,6 +64,23 @@ def test_a_job_may_be_kept_for_less_long_but_not_for_longer():
     clock.now = 100
     assert [has(store, name) for name in ("long", "plain")] == [False, False]
     store.check()
+
+
+def test_one_owner_has_so_many_unfinished_ones_and_no_more():
+    store, _ = make_store(max_unfinished=2)
+    jobs = {name: make_job(name, owner="me") for name in "abcd"}
+    store.add(jobs["a"])
+    store.add(jobs["b"])
+    with pytest.raises(QuotaExceededError, match="2 results of yours are unfinished"):
+        store.add(jobs["c"])
+    store.add(make_job("x", owner="you"))
+    finish(jobs["a"])
+    store.add(jobs["c"])
+    store.forget(jobs["b"])
+    store.add(jobs["d"])
+    store.check()
+    with pytest.raises(QuotaExceededError):
+        store.add(make_job("e", owner="me"))
 
 
 def test_oldest_finished_goes_first_and_running_never():
