@@ -84,6 +84,7 @@ class Journal:
         self._unwritten = Changes()
         self._unwritten_events: list[tuple[int, Event]] = []
         self._swept_at = float("-inf")
+        self._sweep_interval_s = _SWEEP_S  # less while there is more to sweep than one transaction should hold
         self._thread = threading.Thread(target=self._run, name="splitfuse-journal", daemon=True)
         self._thread.start()
 
@@ -173,9 +174,9 @@ class Journal:
         self._store.close()
 
     def _taken(self) -> Iterator[_Entry]:
-        """All entries that are there; waits for the first, or until it is time to try again."""
+        """All entries that are there; waits for the first, or until it is time to try again or to sweep."""
         with contextlib.suppress(queue.Empty):
-            yield self._entries.get(timeout=_RETRY_S if self._failure else None)
+            yield self._entries.get(timeout=_RETRY_S if self._failure else self._sweep_interval_s)
             while True:
                 yield self._entries.get_nowait()
 
@@ -222,12 +223,15 @@ class Journal:
         return Ending(kept.num, status, now, now + kept.ttl_s, dump_result(kept.deltas))
 
     def _sweep(self) -> None:
-        if time.monotonic() - self._swept_at > _SWEEP_S:
-            self._swept_at = time.monotonic()
-            try:
-                self._store.sweep(self._wall_clock(), max_jobs=_SWEPT_JOBS)
-            except StoreError as exc:
-                _log.warning("results: what has expired cannot be deleted: %s", exc)
+        if time.monotonic() - self._swept_at < self._sweep_interval_s:
+            return
+        num_swept = 0
+        try:
+            num_swept = self._store.sweep(self._wall_clock(), max_jobs=_SWEPT_JOBS)
+        except StoreError as exc:
+            _log.warning("results: what has expired cannot be deleted: %s", exc)
+        self._swept_at = time.monotonic()
+        self._sweep_interval_s = _SWEEP_S if num_swept < _SWEPT_JOBS else _SWEEP_S / 50
 
     # On the event loop again.
 

@@ -39,6 +39,7 @@ class SqliteStore:
 
     def __init__(self, path: Path, *, is_synced: bool = True) -> None:
         """`is_synced`: a commit outlives a power cut too. Raises ConfigError."""
+        self._has_deleted = False  # since the last sweep
         try:
             self._db = _connected(path)
         except sqlite3.Error as exc:
@@ -76,6 +77,7 @@ class SqliteStore:
         """As Store."""
         if not changes:
             return
+        self._has_deleted |= bool(changes.deleted)
         with self._changing() as db:
             db.executemany(_INSERT, [_values(row) for row in changes.accepted])
             if changes.segment is not None:
@@ -142,6 +144,7 @@ class SqliteStore:
 
     def delete_owner(self, owner: str) -> list[str]:
         """As Store."""
+        self._has_deleted = True
         with self._changing() as db:
             return [seq_id for (seq_id,) in db.execute("DELETE FROM jobs WHERE owner = ? RETURNING seq_id", (owner,))]
 
@@ -154,6 +157,9 @@ class SqliteStore:
             num_deleted = db.execute(f"DELETE FROM jobs WHERE num IN ({expired})", (now, max_jobs)).rowcount
         with _translated():
             self._db.execute("PRAGMA incremental_vacuum(64)").fetchall()
+            if self._has_deleted or num_deleted:  # their bytes are in the log too
+                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        self._has_deleted = False
         return num_deleted
 
     def close(self) -> None:

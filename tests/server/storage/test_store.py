@@ -132,6 +132,18 @@ def test_a_file_of_another_kind_is_refused(path: Path) -> None:
         SqliteStore(path)
 
 
+def test_what_is_deleted_is_in_no_file_any_more(reopened: Reopen, path: Path) -> None:
+    store = reopened()
+    secret = "deleting is forgetting"
+    for num in range(1, 30):
+        store.commit(Changes(accepted=[row(num, request=secret * 50)], segment=(num, secret.encode() * 100)))
+    store.commit(Changes(deleted=[f"job{num}" for num in range(1, 30)]))
+    store.sweep(0.0, max_jobs=5)
+    files = [file.read_bytes() for file in path.parent.iterdir()]
+    assert len(files) == 2
+    assert not any(secret.encode() in data for data in files)
+
+
 def test_no_other_user_can_read_it(reopened: Reopen, path: Path) -> None:
     reopened()
     assert path.stat().st_mode & 0o077 == 0
