@@ -225,8 +225,12 @@ def step_budget(
 
 
 def seconds_until_ended(model: CostModel, requests: Iterable[Request], count: int, *, max_num_seqs: int) -> float:
-    """Seconds until `count` of these requests, in queue order, have ended, if each output gets as long as it may."""
+    """Seconds until `count` of these requests, in queue order, have ended, if each output gets as long as it may; 0 if
+    there are none.
+    """
     rows = list(itertools.islice(requests, max_num_seqs))
+    if not rows:
+        return 0.0
     num_rounds, rest = divmod(count - 1, len(rows))
     num_steps = sorted(request.max_num_tokens - request.num_tokens for request in rows)
     num_prompt_tokens = sum(request.num_uncomputed_tokens for request in rows if request.num_uncomputed_tokens > 1)

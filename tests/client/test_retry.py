@@ -143,9 +143,21 @@ def test_other_refusals_are_final(world: World, status: int) -> None:
     assert world.backoffs == []
 
 
-def test_a_submit_without_an_answer_is_not_repeated(world: World) -> None:
-    with pytest.raises(APIConnectionError):
-        world.caller([gone()]).submit("x")
+def test_a_submit_without_an_answer_is_repeated_with_its_key(world: World) -> None:
+    keys = []
+
+    def replies(request: httpx.Request) -> httpx.Response | Exception:
+        keys.append(request.headers["idempotency-key"])
+        return gone() if len(keys) in (1, 2, 4) else accepted()
+
+    caller = world.caller(replies)
+    caller.submit("x")
+    caller.submit("x")
+    assert (keys[0] == keys[1] == keys[2], keys[3] == keys[4], len(set(keys))) == (True, True, 2)
+    assert world.backoffs == [0.25, 0.5, 0.25]
+
+
+def test_a_cancellation_without_an_answer_is_not_repeated(world: World) -> None:
     caller = world.caller([gone()])
     with pytest.raises(APIConnectionError):
         caller.run(caller.client.job("s").cancel())

@@ -49,6 +49,7 @@ def test_limits_are_set_once(clean_filters, caplog):
     num_filters = [len(logger.filters) for logger in clean_filters]
     limit_request_log()
     assert [len(logger.filters) for logger in clean_filters] == num_filters
-    for _ in range(3):
-        logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
+    with caplog.at_level(logging.WARNING, logger="uvicorn.error"):
+        for _ in range(3):
+            logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
     assert caplog.messages == ["what a client sent is no HTTP request"]
