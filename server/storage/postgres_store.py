@@ -92,8 +92,11 @@ class PostgresStore:
         self._is_synced = is_synced
         try:
             self._db = self._connect()
-            self._prepare()
-            self.holder = Holder(self._join(url), url)
+            with contextlib.ExitStack() as stack:
+                stack.callback(self._db.close)
+                self._prepare()
+                self.holder = Holder(self._join(url), url)
+                stack.pop_all()
         except psycopg.Error as exc:
             raise ConfigError(f"--results {_scheme(conninfo)}: {_why(exc)}") from exc
 
