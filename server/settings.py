@@ -26,13 +26,20 @@ class Settings(EngineConfig):
     )
     result_ttl: float = setting(3600.0, at_least=0, help="seconds that a finished result can be read")
     results: str = setting(
-        "memory", help="where results are kept: memory, or a file, from which they and unfinished jobs survive a crash"
+        "memory",
+        repr=False,
+        help="where results are kept: memory, or a file, from which they and unfinished jobs survive a crash, or "
+        "postgresql://…, which servers share",
     )
     results_sync: str = setting(
         "full",
         choices=("full", "normal"),
         help="full: what was told survives a power cut; normal: only the death of the process, but commits are cheap",
     )
+    results_lease: float = setting(
+        15.0, at_least=0.5, help="seconds without a sign of life after which other servers take a server's jobs over"
+    )
+    results_url: str = setting("", help="where other servers on the database reach this one, default http://HOST:PORT")
     max_results: int = setting(10_000, at_least=1, help="results kept at once")
     max_result_bytes: int = setting(256 * 2**20, at_least=1, help="memory for kept results; takes KiB, MiB, GiB")
     max_body_bytes: int = setting(2**20, at_least=1, help="longest request body; takes KiB, MiB, GiB")
@@ -54,6 +61,16 @@ class Settings(EngineConfig):
             raise ConfigError("api_key: a key must be visible ASCII characters; one is empty or holds others")
         if not re.fullmatch(r"([A-Za-z_:][A-Za-z0-9_:]*)?", self.metrics_prefix):
             raise ConfigError(f"metrics_prefix {self.metrics_prefix!r} takes letters, digits, _ and :, no digit first")
+        if self.has_shared_results and not self.results_url and self.host in ("0.0.0.0", "::"):
+            raise ConfigError(
+                f"--results postgresql://… with --host {self.host}: other servers must know where to reach this one; "
+                "give --results-url http://ITS-NAME:PORT"
+            )
+
+    @property
+    def has_shared_results(self) -> bool:
+        """Whether results are kept in a database that several servers share."""
+        return self.results.startswith(("postgresql://", "postgres://"))
 
     def engine_config(self) -> EngineConfig:
         """The engine's share of the settings. It knows keys by their digests only."""

@@ -25,6 +25,8 @@ def seq_id_of(text: str) -> str:
 class ResultStore:
     """`_finished` holds the ids of `_jobs` that have ended, in that order, with the time when."""
 
+    is_shared = False  # with other servers
+
     def __init__(
         self, *, ttl: float, max_results: int, max_bytes: int, clock: Callable[[], float] = time.monotonic
     ) -> None:

@@ -5,6 +5,7 @@ uvicorn would shut down at once on SIGTERM; here the engine is drained first, so
 
 import asyncio
 import contextlib
+import dataclasses
 import ipaddress
 import os
 import signal
@@ -98,7 +99,7 @@ class _Process:
         self._listener = listener
         self._stop = asyncio.Event()
         self._gc_task: asyncio.Task[None] | None = None  # referenced, or it would be collected itself
-        app = build_app(settings)
+        app = build_app(dataclasses.replace(settings, port=listener.getsockname()[1]))  # the port may have been 0
         self._service: Service = app.state.service
         self._service.logs_load_failure = False
         self._server = _Server(uvicorn_config(app))
