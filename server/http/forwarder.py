@@ -6,7 +6,7 @@ The other server sees the caller's key and asks for it as for any request. A for
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 from starlette.requests import Request
@@ -27,14 +27,17 @@ _LEFT_OUT = (
     *("x-accel-buffering", "x-request-id"),
 )
 _CONNECT_S = 3.0
-_SILENCE_S = 20.0  # a stream that lives has a comment every 15 s
 _CHECK_S = 2.0
+T = TypeVar("T")
+
+
+IsHeld = Callable[[], Coroutine[Any, Any, bool]]
 
 
 class HeldElsewhereError(SplitfuseError):
     """Another server runs this job; `is_held` says whether it still does."""
 
-    def __init__(self, url: str, *, is_held: Callable[[], Coroutine[Any, Any, bool]]) -> None:
+    def __init__(self, url: str, *, is_held: IsHeld) -> None:
         super().__init__("another server runs this job")
         self.url = url
         self.is_held = is_held
@@ -66,7 +69,7 @@ class Forwarder:
         try:
             sending = self._connected().send(_forwarded(request, exc.url), stream=True)
             answer = await unless_disconnected(request.receive, _while_held(sending, exc.is_held))
-            return await _response(answer)
+            return await _response(answer, exc.is_held)
         except httpx.HTTPError as error:
             raise MovedError from error
 
@@ -87,9 +90,9 @@ def _forwarded(request: Request, base_url: str) -> httpx.Request:
     return httpx.Request(request.method, url, headers=headers, content=None if fields is None else dumps(fields))
 
 
-async def _while_held(sending: Awaitable[httpx.Response], is_held: Callable[[], Awaitable[bool]]) -> httpx.Response:
-    """The answer's head. A stopped server takes connections and never answers: then the lease says that it is gone."""
-    task = asyncio.ensure_future(sending)
+async def _while_held(reading: Awaitable[T], is_held: IsHeld) -> T:
+    """What is read. A stopped server keeps its connections and says nothing: its lease tells that it is gone."""
+    task = asyncio.ensure_future(reading)
     try:
         while not (await asyncio.wait([task], timeout=_CHECK_S))[0]:
             if not await is_held():
@@ -99,25 +102,23 @@ async def _while_held(sending: Awaitable[httpx.Response], is_held: Callable[[], 
         task.cancel()
 
 
-async def _response(answer: httpx.Response) -> Response:
+async def _response(answer: httpx.Response, is_held: IsHeld) -> Response:
     headers = {name: value for name, value in answer.headers.items() if name not in _LEFT_OUT}
     if headers.get("content-type", "").startswith(EventStream.media_type):
-        return EventStream(_chunks(answer), error_frame=_no_frame, headers=headers)
+        return EventStream(_chunks(answer, is_held), error_frame=_no_frame, headers=headers)
     try:
         return Response(await answer.aread(), answer.status_code, headers)
     finally:
         await answer.aclose()
 
 
-async def _chunks(answer: httpx.Response) -> AsyncGenerator[bytes, None]:
+async def _chunks(answer: httpx.Response, is_held: IsHeld) -> AsyncGenerator[bytes, None]:
     """The stream as it comes. It ends without an end if the other server does, and readers come back."""
     async with contextlib.aclosing(answer):
         chunks = answer.aiter_raw()
-        with contextlib.suppress(httpx.HTTPError, TimeoutError, StopAsyncIteration):
+        with contextlib.suppress(httpx.HTTPError, MovedError, StopAsyncIteration):
             while True:
-                async with asyncio.timeout(_SILENCE_S):
-                    chunk = await anext(chunks)
-                yield chunk
+                yield await _while_held(anext(chunks), is_held)
 
 
 def _no_frame(problem: Problem) -> bytes:

@@ -100,6 +100,7 @@ class DurableResults(ResultStore):
         self._journal = Journal(
             store, on_failure=self._on_failure, wall_clock=self._wall_clock, is_shared=self.is_shared
         )
+        self.failure = None
         if self.to_resume:
             ended = "ended" if is_clean else "died"
             _log.warning("results: the last process %s; %d unfinished jobs go on", ended, len(self.to_resume))

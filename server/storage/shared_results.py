@@ -6,20 +6,22 @@ through one server is gone from all. What a dead server held, the others claim.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from ...engine.errors import SplitfuseError
+from ..http.errors import NotReadyError
 from ..http.forwarder import HeldElsewhereError, MovedError
 from ..jobs.job import Job
-from .durable_results import DurableResults, KeptKind, UnfinishedJob
+from .durable_results import DurableResults, KeptKind, KeptRequest, UnfinishedJob
 from .records import JobRow
 from .shared_key_locks import SharedKeyLocks
 from .store import Store
 
 if TYPE_CHECKING:
-    from ...engine.async_engine import AsyncEngine
+    from ...engine.async_engine import AsyncEngine, Handle
     from .postgres_store import Holder, PostgresStore
     from .resumption import Resumption
 
@@ -41,12 +43,13 @@ class SharedResults(DurableResults):
         self._key_locks = SharedKeyLocks(self._call)
         self._engine: AsyncEngine | None = None
         self._resumption: Resumption | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._beating: asyncio.Task[None] | None = None
+        self._resuming: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
         """As DurableResults; this server's lease begins."""
         await super().open()
-        self._spawn(self._beat())
+        self._beating = asyncio.create_task(self._beat())
 
     def begin_claiming(self, resumption: "Resumption", engine: "AsyncEngine") -> None:
         """From now on go on with what dead servers left."""
@@ -54,10 +57,20 @@ class SharedResults(DurableResults):
 
     async def close(self) -> None:
         """As DurableResults; other servers go on with what has not ended at once."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await super().close()
+        if self._beating is not None:
+            await _cancel([self._beating])
+        await self._let_go()
+
+    async def accept(self, job: Job, handle: "Handle", request: KeptRequest, *, user: str) -> None:
+        """As DurableResults. Raises MovedError if the lease was lost since the job's sink was made."""
+        if job.seq_id not in self._kept:
+            raise MovedError
+        await super().accept(job, handle, request, user=user)
+
+    async def begin(self, jobs: Sequence[UnfinishedJob]) -> None:
+        """As DurableResults; while the database is away it is written later, before anything of them is told."""
+        with contextlib.suppress(NotReadyError):
+            await super().begin(jobs)
 
     def _take_over(self) -> tuple[Store, bool, list[UnfinishedJob]]:
         return self._open_store(), True, []  # claimed when there is an engine: until then other servers may
@@ -74,7 +87,10 @@ class SharedResults(DurableResults):
         raise HeldElsewhereError(holder.url, is_held=lambda: self._is_held(row.seq_id, holder))
 
     async def _is_held(self, seq_id: str, holder: "Holder") -> bool:
-        return bool(await self._call(lambda store: store.holder_of(seq_id)) == holder)
+        """Also while the database is away: nothing can be known then."""
+        with contextlib.suppress(NotReadyError):
+            return bool(await self._call(lambda store: store.holder_of(seq_id)) == holder)
+        return True
 
     def _grew(self, job: Job, num_bytes: int) -> None:
         is_kept = job.seq_id in self._kept
@@ -107,15 +123,19 @@ class SharedResults(DurableResults):
     async def _leave(self) -> None:
         """The lease was lost: let go of all jobs, without an end, for other servers go on with them."""
         _log.error("results: the lease was lost; other servers go on with %d jobs of this one", len(self._kept))
-        await super().close()
+        await self._let_go()
         for kept in list(self._kept.values()):
             self.forget(kept.job)
             if self._engine is not None:
                 self._engine.abort(kept.job.seq_id)
         await super().open()
 
+    async def _let_go(self) -> None:
+        await _cancel(self._resuming)
+        await super().close()
+
     async def _claimed(self) -> list[UnfinishedJob]:
-        room = min(MAX_CLAIMED, self._max_results - len(self._kept))
+        room = min(MAX_CLAIMED, (self._max_results - len(self._jobs)) // 2)  # half, for others come meanwhile
         jobs: list[UnfinishedJob] = await self._call(lambda store: self._claim(store, room)) if room > 0 else []
         return jobs
 
@@ -129,12 +149,15 @@ class SharedResults(DurableResults):
             self.add(unfinished.kept.job)
             self._kept[unfinished.row.seq_id] = unfinished.kept
         assert self._resumption is not None
-        self._spawn(self._resumption.resume(jobs))
+        task = asyncio.create_task(self._resumption.resume(jobs))
+        self._resuming.add(task)
+        task.add_done_callback(self._resuming.discard)
 
-    def _spawn(self, work: Any) -> None:
-        task: asyncio.Task[None] = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+
+async def _cancel(tasks: Collection[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _with_holder(store: "PostgresStore", row: JobRow | None) -> "tuple[JobRow | None, Holder | None]":

@@ -15,11 +15,11 @@ PROMPT = "Once upon a time there was a"
 class Reader(threading.Thread):
     """Reads a stream to its end, or to that of the server."""
 
-    def __init__(self, url: str, *, after: int = -1) -> None:
+    def __init__(self, url: str, *, after: int = -1, **headers: str) -> None:
         super().__init__(daemon=True)
         self.text = ""
         self._url = url
-        self._headers = {"Last-Event-ID": str(after)} if after >= 0 else {}
+        self._headers = headers | ({"Last-Event-ID": str(after)} if after >= 0 else {})
         self.start()
 
     def run(self) -> None:

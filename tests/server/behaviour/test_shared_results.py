@@ -1,10 +1,10 @@
 """Several servers on one database: any answers for any job, and what one leaves another goes on with."""
 
-import contextlib
 import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -15,6 +15,7 @@ from serving import ServerProcess
 
 LEASE_S = 3.0
 NUM_STREAMS = 16
+MINE = {"Authorization": "Bearer mine"}
 LONG = {"prompt": PROMPT, "max_tokens": 300, "temperature": 0, "ignore_eos": True}
 
 
@@ -122,11 +123,14 @@ def test_a_stopped_server_that_goes_on_writes_and_tells_nothing(
     with Pair(postgres.database()) as pair:
         seq_ids = [submit(pair.first.url, number) for number in range(NUM_STREAMS)]
         readers = [Reader(f"{pair.first.url}/result/{seq_id}/stream") for seq_id in seq_ids]
-        while not all(reader.text for reader in readers):
+        forwarded = Reader(f"{pair.second.url}/result/{seq_ids[0]}/stream")
+        while not all(reader.text for reader in [*readers, forwarded]):
             time.sleep(0.01)
         pair.first.signal(signal.SIGSTOP)
         given = [result(pair.second.url, seq_id) for seq_id in seq_ids]
         assert [comparable(each) for each in given] == expected
+        whole = Reader(f"{pair.second.url}/result/{seq_ids[0]}/stream").events()
+        assert forwarded.events() == whole[: len(forwarded.events())], "it broke off when the lease had run out"
         pair.first.signal(signal.SIGCONT)
         for reader, each in zip(readers, given, strict=True):
             told = reader.events()
@@ -149,68 +153,70 @@ def test_what_sigterm_cuts_short_goes_on_at_once(postgres: PostgresServer, expec
         assert pair.first.wait()[0] == 0
 
 
-def test_any_server_answers_and_only_the_owner(postgres: PostgresServer) -> None:
-    keys = ("--api-key", "mine", "--api-key", "other")
-    mine, other = {"Authorization": "Bearer mine"}, {"Authorization": "Bearer other"}
-    with Pair(postgres.database(), *keys) as pair:
-        seq_id = submit(pair.first.url, 0, **mine, **{"Idempotency-Key": "k"})
-        with httpx.Client(base_url=pair.second.url, timeout=60) as client:
-            running = client.get(f"/result/{seq_id}", headers=mine).json()
-            assert running["status"] in ("queued", "running"), "or this proves nothing"
-            for method, path in (("GET", ""), ("GET", "/stream"), ("DELETE", "")):
-                answers = [
-                    client.request(method, f"/result/{name}{path}", headers=other) for name in (seq_id, "x" * 32)
-                ]
-                assert [answer.status_code for answer in answers] == [404, 404]
-                assert answers[0].json() == answers[1].json()
-            again = client.post("/generate", json=body(0), headers={**mine, "Idempotency-Key": "k"})
-            assert (again.json()["seq_id"], again.headers["idempotent-replayed"]) == (seq_id, "true")
-            foreign = client.post("/generate", json=body(0), headers={**other, "Idempotency-Key": "k"})
-            assert foreign.json()["seq_id"] != seq_id
-            guarded = client.get(f"/result/{seq_id}", headers={**mine, "X-Splitfuse-Forwarded": "1"})
-            assert (guarded.status_code, guarded.json()["error"]["code"]) == (503, "resuming")
-            assert client.delete(f"/result/{seq_id}", headers=mine).json()["status"] == "cancelled"
-            assert client.get(f"/result/{seq_id}", headers=mine).status_code == 404
-        ended = submit(pair.first.url, 1, **mine)
-        for url in (pair.first.url, pair.second.url):
-            answer = httpx.get(f"{url}/result/{ended}?wait=60", headers=mine, timeout=70)
-            assert answer.json()["status"] == "completed"
-        assert httpx.delete(f"{pair.second.url}/result/{ended}", headers=mine).status_code == 200
-        assert httpx.get(f"{pair.first.url}/result/{ended}", headers=mine).status_code == 404, "gone from all"
+@pytest.fixture(scope="module")
+def pair(postgres: PostgresServer) -> Iterator[Pair]:
+    """Two servers with two keys, which nothing befalls."""
+    with Pair(postgres.database(), "--api-key", "mine", "--api-key", "other") as pair:
+        yield pair
 
 
-def test_equal_keys_at_two_servers_are_one_job(postgres: PostgresServer) -> None:
-    with Pair(postgres.database()) as pair:
-        seq_ids: list[str] = []
+def test_any_server_answers_and_only_the_owner(pair: Pair) -> None:
+    mine, other = MINE, {"Authorization": "Bearer other"}
+    seq_id = submit(pair.first.url, 0, **mine, **{"Idempotency-Key": "k"})
+    with httpx.Client(base_url=pair.second.url, timeout=60) as client:
+        running = client.get(f"/result/{seq_id}", headers=mine).json()
+        assert running["status"] in ("queued", "running"), "or this proves nothing"
+        for method, path in (("GET", ""), ("GET", "/stream"), ("DELETE", "")):
+            answers = [client.request(method, f"/result/{name}{path}", headers=other) for name in (seq_id, "x" * 32)]
+            assert [answer.status_code for answer in answers] == [404, 404]
+            assert answers[0].json() == answers[1].json()
+        again = client.post("/generate", json=body(0), headers={**mine, "Idempotency-Key": "k"})
+        assert (again.json()["seq_id"], again.headers["idempotent-replayed"]) == (seq_id, "true")
+        foreign = client.post("/generate", json=body(0), headers={**other, "Idempotency-Key": "k"})
+        assert foreign.json()["seq_id"] != seq_id
+        guarded = client.get(f"/result/{seq_id}", headers={**mine, "X-Splitfuse-Forwarded": "1"})
+        assert (guarded.status_code, guarded.json()["error"]["code"]) == (503, "resuming")
+        assert client.delete(f"/result/{seq_id}", headers=mine).json()["status"] == "cancelled"
+        assert client.get(f"/result/{seq_id}", headers=mine).status_code == 404
+    ended = submit(pair.first.url, 1, **mine)
+    for url in (pair.first.url, pair.second.url):
+        answer = httpx.get(f"{url}/result/{ended}?wait=60", headers=mine, timeout=70)
+        assert answer.json()["status"] == "completed"
+    assert httpx.delete(f"{pair.second.url}/result/{ended}", headers=mine).status_code == 200
+    assert httpx.get(f"{pair.first.url}/result/{ended}", headers=mine).status_code == 404, "gone from all"
 
-        def post(url: str) -> None:
-            seq_ids.append(submit(url, 3, **{"Idempotency-Key": "k"}))
 
-        posts = [threading.Thread(target=post, args=(server.url,)) for server in (pair.first, pair.second) * 8]
-        for each in posts:
-            each.start()
-        for each in posts:
-            each.join(60)
-        assert (len(seq_ids), len(set(seq_ids))) == (16, 1)
-        previous = httpx.post(f"{pair.first.url}/v1/responses", json={"input": "a", "background": True}, timeout=30)
-        following = {"input": "b", "previous_response_id": previous.json()["id"], "max_output_tokens": 5}
-        answer = httpx.post(f"{pair.second.url}/v1/responses", json=following, timeout=60)
-        assert (answer.status_code, answer.json()["status"]) == (200, "incomplete"), answer.text
+def test_equal_keys_at_two_servers_are_one_job(pair: Pair) -> None:
+    urls = [pair.first.url, pair.second.url] * 8
+    with ThreadPoolExecutor(len(urls)) as threads:
+        seq_ids = set(threads.map(lambda url: submit(url, 3, **MINE, **{"Idempotency-Key": "k2"}), urls))
+    assert len(seq_ids) == 1
+
+
+def test_a_response_follows_one_that_runs_elsewhere(pair: Pair) -> None:
+    running = {"input": "a", "background": True, "max_output_tokens": 200}
+    previous = httpx.post(f"{pair.first.url}/v1/responses", json=running, headers=MINE, timeout=30).json()
+    following = {"input": "b", "previous_response_id": previous["id"], "max_output_tokens": 5}
+    answer = httpx.post(f"{pair.second.url}/v1/responses", json=following, headers=MINE, timeout=60)
+    assert answer.json()["status"] in ("completed", "incomplete"), answer.text
 
 
 def test_while_the_database_is_away_nothing_is_told_and_then_it_goes_on(
-    postgres: PostgresServer, expected: list[dict[str, Any]]
+    postgres: PostgresServer, pair: Pair, expected: list[dict[str, Any]]
 ) -> None:
-    database = postgres.database()
-    with ServerProcess(*ARGS, "--results", database, "--results-lease", str(LEASE_S)) as server:
-        seq_id = submit(server.url, 1)
-        reader = Reader(f"{server.url}/result/{seq_id}/stream")
-        while not reader.text:
-            time.sleep(0.01)
-        postgres.stop()
-        with contextlib.suppress(httpx.HTTPError):
-            assert httpx.post(f"{server.url}/generate", json=LONG, timeout=30).status_code == 503
-        postgres.start()
+    seq_id = submit(pair.first.url, 1, **MINE)
+    readers = [Reader(f"{server.url}/result/{seq_id}/stream", **MINE) for server in (pair.first, pair.second)]
+    while not all(reader.text for reader in readers):
+        time.sleep(0.01)
+    postgres.stop()
+    with httpx.Client(base_url=pair.first.url, headers=MINE, timeout=30) as client:
+        while client.post("/generate", json=LONG).status_code != 503:
+            pass
+        told = [len(reader.text) for reader in readers]
+        assert client.post("/v1/completions", json={"prompt": PROMPT, "max_tokens": 20}).status_code == 200
+        assert [len(reader.text) for reader in readers] == told
+    postgres.start()
+    for reader in readers:
         events = reader.events()
         assert [int(event["id"]) for event in events] == list(range(len(events)))
         assert comparable(events[-1]["data"]) == expected[1]
