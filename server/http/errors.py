@@ -34,6 +34,8 @@ RETRY_AFTER_S = 2
 class NotReadyError(UnavailableError):
     """No new work now; `code` says why: loading, draining, failed, stalled or cancelled."""
 
+    retry_after_s = RETRY_AFTER_S
+
     def __init__(self, message: str, *, code: str) -> None:
         super().__init__(message)
         self.code = code
@@ -133,8 +135,10 @@ def _ours(exc: SplitfuseError) -> Problem:
             retry_after = max(1, math.ceil(exc.retry_after_s))
             return Problem(429, text, "rate_limit_error", code="queue_full", headers={"Retry-After": str(retry_after)})
         case UnavailableError():
-            code = exc.code if isinstance(exc, NotReadyError) else None
-            return Problem(503, text, "service_unavailable", code=code, headers={"Retry-After": str(RETRY_AFTER_S)})
+            code, retry_after = None, RETRY_AFTER_S
+            if isinstance(exc, NotReadyError):
+                code, retry_after = exc.code, exc.retry_after_s
+            return Problem(503, text, "service_unavailable", code=code, headers={"Retry-After": str(retry_after)})
         case ConstraintError():
             return Problem(400, text, param=exc.param, code="constraint_not_met")
         case RequestFailedError():

@@ -29,8 +29,6 @@ _LEFT_OUT = (
 _CONNECT_S = 3.0
 _CHECK_S = 2.0
 T = TypeVar("T")
-
-
 IsHeld = Callable[[], Coroutine[Any, Any, bool]]
 
 
@@ -45,6 +43,8 @@ class HeldElsewhereError(SplitfuseError):
 
 class MovedError(NotReadyError):
     """The job's server has ended or is ending; another one goes on with the job."""
+
+    retry_after_s = 4  # the clients' five retries then last longer than a lease
 
     def __init__(self) -> None:
         super().__init__("the server that ran this has ended; another one goes on with it soon", code="resuming")
@@ -67,7 +67,8 @@ class Forwarder:
         if FORWARDED in request.headers:
             raise MovedError
         try:
-            sending = self._connected().send(_forwarded(request, exc.url), stream=True)
+            client = self._connected()
+            sending = client.send(_forwarded(client, request, exc.url), stream=True)
             answer = await unless_disconnected(request.receive, _while_held(sending, exc.is_held))
             return await _response(answer, exc.is_held)
         except httpx.HTTPError as error:
@@ -81,13 +82,14 @@ class Forwarder:
         return self._client
 
 
-def _forwarded(request: Request, base_url: str) -> httpx.Request:
+def _forwarded(client: httpx.AsyncClient, request: Request, base_url: str) -> httpx.Request:
     headers = {name: request.headers[name] for name in _PASSED_ON if name in request.headers}
     headers |= {FORWARDED: "1", "Accept-Encoding": "identity"}
     query = request.url.query
     url = f"{base_url.rstrip('/')}{request.scope['raw_path'].decode('ascii')}{'?' if query else ''}{query}"
     fields = request.scope.get(FIELDS)
-    return httpx.Request(request.method, url, headers=headers, content=None if fields is None else dumps(fields))
+    content = None if fields is None else dumps(fields)
+    return client.build_request(request.method, url, headers=headers, content=content)
 
 
 async def _while_held(reading: Awaitable[T], is_held: IsHeld) -> T:

@@ -38,10 +38,8 @@ def results_of(settings: Settings, kinds: Mapping[str, KeptKind]) -> ResultStore
 def _postgres(settings: Settings) -> "Callable[[], PostgresStore]":
     try:
         module = importlib.import_module(".postgres_store", __package__)
-    except ModuleNotFoundError as exc:
-        raise ConfigError("--results postgresql://… needs psycopg: pip install 'splitfuse[postgres]'") from exc
     except ImportError as exc:
-        raise ConfigError(f"--results postgresql://… needs psycopg, and it fails: {exc}") from exc
+        raise ConfigError(f"--results postgresql://… ({exc}): pip install 'splitfuse[postgres]'") from exc
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     return partial(
         module.PostgresStore,
