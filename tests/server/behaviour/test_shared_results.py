@@ -197,7 +197,10 @@ def test_a_response_follows_one_that_runs_elsewhere(pair: Pair) -> None:
     running = {"input": "a", "background": True, "max_output_tokens": 200}
     previous = httpx.post(f"{pair.first.url}/v1/responses", json=running, headers=MINE, timeout=30).json()
     following = {"input": "b", "previous_response_id": previous["id"], "max_output_tokens": 5}
-    answer = httpx.post(f"{pair.second.url}/v1/responses", json=following, headers=MINE, timeout=60)
+    with httpx.Client(base_url=pair.second.url, headers=MINE, timeout=60) as client:
+        while client.get(f"/v1/responses/{previous['id']}").json()["status"] in ("queued", "in_progress"):
+            pass
+        answer = client.post("/v1/responses", json=following)
     assert answer.json()["status"] in ("completed", "incomplete"), answer.text
 
 
