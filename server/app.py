@@ -20,8 +20,7 @@ from .api.openai import routes as openai
 from .api.openapi import openapi_of
 from .api.responses import routes as responses
 from .http.auth import RequireKey
-from .http.errors import ResultNotFoundError, UnexpectedErrors, describe
-from .http.forwarder import Forwarder, HeldElsewhereError
+from .http.errors import HeldElsewhereError, ResultNotFoundError, UnexpectedErrors, describe
 from .http.request_id import EchoRequestId
 from .service import Service
 from .settings import Settings
@@ -54,13 +53,16 @@ def build_app(settings: Settings, engine: "AsyncEngine | None" = None) -> FastAP
         ],
     )
     app.state.service = service
-    app.state.forwarder = Forwarder()
     app.openapi = lambda: openapi_of(app)  # type: ignore[method-assign]  # FastAPI's own way to say it
     for router in _ROUTERS:
         app.include_router(router)
     for exception in (SplitfuseError, HTTPException, RequestValidationError):
         app.add_exception_handler(exception, _answer_failure)
-    app.add_exception_handler(HeldElsewhereError, app.state.forwarder.answer)
+    if service.results.is_shared:
+        from .http.forwarder import Forwarder  # imports httpx, which the others do not need
+
+        app.state.forwarder = Forwarder()
+        app.add_exception_handler(HeldElsewhereError, app.state.forwarder.answer)
     return app
 
 
@@ -74,7 +76,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.loading.cancel()
         await asyncio.gather(service.loading, return_exceptions=True)
         await service.close()
-        await app.state.forwarder.close()
+        if service.results.is_shared:
+            await app.state.forwarder.close()
 
 
 async def _answer_failure(request: Request, exc: Exception) -> Response:

@@ -9,8 +9,7 @@ from starlette.requests import Request
 
 from ...engine.checks import Schema, nullable, unknown_field
 from ...engine.errors import InvalidRequestError
-from ..http.forwarder import FIELDS
-from ..http.json_body import read_json
+from ..http.json_body import FIELDS, read_json
 from ..jobs.idempotency import IdempotencyKey
 from ..service import service_of
 

@@ -6,7 +6,7 @@
 import logging
 import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,7 @@ from .json_response import JsonResponse
 logger = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 2
+IsHeld = Callable[[], Coroutine[Any, Any, bool]]
 
 
 class NotReadyError(UnavailableError):
@@ -72,6 +73,24 @@ class StoreUnavailableError(NotReadyError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="store_unavailable")
+
+
+class HeldElsewhereError(SplitfuseError):
+    """Another server runs this job; `is_held` says whether it still does."""
+
+    def __init__(self, url: str, *, is_held: IsHeld) -> None:
+        super().__init__("another server runs this job")
+        self.url = url
+        self.is_held = is_held
+
+
+class MovedError(NotReadyError):
+    """The job's server has ended or is ending; another one goes on with the job."""
+
+    retry_after_s = 4  # the clients' five retries then last longer than a lease
+
+    def __init__(self) -> None:
+        super().__init__("the server that ran this has ended; another one goes on with it soon", code="resuming")
 
 
 class EngineDiedError(SplitfuseError):

@@ -5,22 +5,20 @@ The other server sees the caller's key and asks for it as for any request. A for
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, Awaitable
+from typing import TypeVar
 
 import httpx
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ...engine.errors import SplitfuseError
 from .disconnect import unless_disconnected
-from .errors import NotReadyError, Problem
+from .errors import HeldElsewhereError, IsHeld, MovedError, Problem
+from .json_body import FIELDS
 from .json_response import dumps
 from .sse import EventStream
 
 FORWARDED = "X-Splitfuse-Forwarded"
-# Where a request's scope holds the fields of its body, if it may have to be forwarded.
-FIELDS = "splitfuse.fields"
 _PASSED_ON = ("authorization", "last-event-id", "idempotency-key", "x-request-id")
 _LEFT_OUT = (
     *("cache-control", "connection", "content-length", "date", "server", "transfer-encoding"),
@@ -29,25 +27,6 @@ _LEFT_OUT = (
 _CONNECT_S = 3.0
 _CHECK_S = 2.0
 T = TypeVar("T")
-IsHeld = Callable[[], Coroutine[Any, Any, bool]]
-
-
-class HeldElsewhereError(SplitfuseError):
-    """Another server runs this job; `is_held` says whether it still does."""
-
-    def __init__(self, url: str, *, is_held: IsHeld) -> None:
-        super().__init__("another server runs this job")
-        self.url = url
-        self.is_held = is_held
-
-
-class MovedError(NotReadyError):
-    """The job's server has ended or is ending; another one goes on with the job."""
-
-    retry_after_s = 4  # the clients' five retries then last longer than a lease
-
-    def __init__(self) -> None:
-        super().__init__("the server that ran this has ended; another one goes on with it soon", code="resuming")
 
 
 class Forwarder:

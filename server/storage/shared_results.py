@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from ...engine.errors import SplitfuseError
-from ..http.errors import NotReadyError
-from ..http.forwarder import HeldElsewhereError, MovedError
+from ..http.errors import HeldElsewhereError, MovedError, NotReadyError
 from ..jobs.job import Job
 from .durable_results import DurableResults, KeptKind, KeptRequest, UnfinishedJob
 from .records import JobRow
