@@ -201,7 +201,8 @@ class PostgresStore:
             db.execute(f"DELETE FROM splitfuse_segments WHERE num < {oldest}")
             db.execute(_FORGET_HOLDERS)
             expired = "SELECT num FROM splitfuse_jobs WHERE status IS NOT NULL AND expires <= %s LIMIT %s"
-            return db.execute(f"DELETE FROM splitfuse_jobs WHERE num IN ({expired})", (now, max_jobs)).rowcount
+            swept = db.execute(f"DELETE FROM splitfuse_jobs WHERE num IN ({expired})", (now, max_jobs))
+            return int(swept.rowcount)
 
     def close(self) -> None:
         """As Store."""

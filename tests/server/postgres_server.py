@@ -14,6 +14,7 @@ class PostgresServer:
     """Runs as an unprivileged user, for it refuses to run as root."""
 
     def __init__(self) -> None:
+        program_of_the_distribution("initdb")
         self._folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))  # short: a socket's path has 107 characters
         if os.geteuid() == 0:
             shutil.chown(self._folder, "nobody", "nogroup")
