@@ -26,7 +26,7 @@ COPY engine/ engine/
 COPY kernels/ kernels/
 COPY server/ server/
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install -c constraints.txt . && splitfuse --version
+    pip install -c constraints.txt ".[postgres]" && splitfuse --version
 
 FROM build AS build-cuda
 RUN --mount=type=cache,target=/root/.cache/pip \
@@ -37,7 +37,7 @@ COPY engine/ engine/
 COPY kernels/ kernels/
 COPY server/ server/
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install -c constraints.txt ".[gpu]" && splitfuse --version
+    pip install -c constraints.txt ".[gpu,postgres]" && splitfuse --version
 
 FROM python:${PYTHON_VERSION}-slim AS runtime
 ARG VERSION=0.1.0

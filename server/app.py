@@ -21,7 +21,7 @@ from .api.openai import routes as openai
 from .api.openapi import openapi_of
 from .api.responses import routes as responses
 from .http.auth import RequireKey
-from .http.errors import ResultNotFoundError, describe
+from .http.errors import HeldElsewhereError, ResultNotFoundError, describe
 from .http.every_answer import EveryAnswer
 from .http.foreign_pages import RefuseForeignPages
 from .service import Service
@@ -56,6 +56,11 @@ def build_app(settings: Settings, engine: "AsyncEngine | None" = None) -> FastAP
         app.include_router(router)
     for exception in (SplitfuseError, HTTPException, RequestValidationError):
         app.add_exception_handler(exception, _answer_failure)
+    if service.results.is_shared:
+        from .http.forwarder import Forwarder  # imports httpx, which the others do not need
+
+        app.state.forwarder = Forwarder()
+        app.add_exception_handler(HeldElsewhereError, app.state.forwarder.answer)
     return app
 
 
@@ -88,6 +93,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.loading.cancel()
         await asyncio.gather(service.loading, return_exceptions=True)
         await service.close()
+        if service.results.is_shared:
+            await app.state.forwarder.close()
 
 
 async def _answer_failure(request: Request, exc: Exception) -> Response:

@@ -24,8 +24,10 @@ from .jobs.job import Job, Signal
 from .jobs.result_size import bounded
 from .metrics import Metrics
 from .settings import Settings
-from .storage.durable_results import DurableResults, KeptKind, KeptRequest, results_of
+from .storage.durable_results import DurableResults, KeptKind, KeptRequest
+from .storage.results import results_of
 from .storage.resumption import Resumption
+from .storage.shared_results import SharedResults
 
 if TYPE_CHECKING:
     from ..engine.async_engine import AsyncEngine
@@ -134,7 +136,10 @@ class Service:
             self._is_ours = True
             await self._engine.start()
         if isinstance(self.results, DurableResults):
-            await Resumption(self.results, self._engine, self._kinds).run()
+            resumption = Resumption(self.results, self._engine, self._kinds)
+            await resumption.run()
+            if isinstance(self.results, SharedResults):
+                self.results.begin_claiming(resumption, self._engine)
         self._is_loaded = True
 
     async def drain(self) -> None:

@@ -42,13 +42,20 @@ class Settings(EngineConfig):
     max_connections: int = setting(4096, at_least=1, help="most open connections; one address gets half of them")
     result_ttl: float = setting(3600.0, at_least=0, help="seconds that a finished result can be read")
     results: str = setting(
-        "memory", help="where results are kept: memory, or a file, from which they and unfinished jobs survive a crash"
+        "memory",
+        repr=False,
+        help="where results are kept: memory, or a file, from which they and unfinished jobs survive a crash, or "
+        "postgresql://…, which servers share",
     )
     results_sync: str = setting(
         "full",
         choices=("full", "normal"),
         help="full: what was told survives a power cut; normal: only the death of the process, but commits are cheap",
     )
+    results_lease: float = setting(
+        15.0, at_least=0.5, help="seconds without a sign of life after which other servers take a server's jobs over"
+    )
+    results_url: str = setting("", help="where other servers on the database reach this one, default http://HOST:PORT")
     max_results: int = setting(10_000, at_least=1, help="results kept at once")
     max_unfinished_per_key: int | None = setting(
         None, at_least=1, help="unfinished results of one key; one more is answered 429"
@@ -79,6 +86,16 @@ class Settings(EngineConfig):
             vars(self)[name] = _parts(name, getattr(self, name), form)
         if not re.fullmatch(r"([A-Za-z_:][A-Za-z0-9_:]*)?", self.metrics_prefix):
             raise ConfigError(f"metrics_prefix {self.metrics_prefix!r} takes letters, digits, _ and :, no digit first")
+        if self.has_shared_results and not self.results_url and self.host in ("0.0.0.0", "::"):
+            raise ConfigError(
+                f"--results postgresql://… with --host {self.host}: other servers must know where to reach this one; "
+                "give --results-url http://ITS-NAME:PORT"
+            )
+
+    @property
+    def has_shared_results(self) -> bool:
+        """Whether results are kept in a database that several servers share."""
+        return self.results.startswith(("postgresql://", "postgres://"))
 
     @cached_property
     def keys(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from ...engine.checks import Schema, nullable, unknown_field
 from ...engine.errors import InvalidRequestError
-from ..http.json_body import read_json
+from ..http.json_body import FIELDS, read_json
 from ..jobs.idempotency import IdempotencyKey
 from ..service import service_of
 
@@ -105,6 +105,8 @@ async def read_request(request: Request, kind: type[Body]) -> Body:
     service = service_of(request)
     fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
     service.check_model(fields.get("model"))
+    if service.results.is_shared:
+        request.scope[FIELDS] = fields
     return kind.read(fields)
 
 

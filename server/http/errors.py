@@ -6,7 +6,7 @@
 import logging
 import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,10 +27,13 @@ from .json_response import JsonResponse
 logger = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 2
+IsHeld = Callable[[], Coroutine[Any, Any, bool]]
 
 
 class NotReadyError(UnavailableError):
     """No new work now; `code` says why: loading, draining, failed, stalled, failing or cancelled."""
+
+    retry_after_s = RETRY_AFTER_S
 
     def __init__(self, message: str, *, code: str) -> None:
         super().__init__(message)
@@ -72,6 +75,24 @@ class StoreUnavailableError(NotReadyError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="store_unavailable")
+
+
+class HeldElsewhereError(SplitfuseError):
+    """Another server runs this job; `is_held` says whether it still does."""
+
+    def __init__(self, url: str, *, is_held: IsHeld) -> None:
+        super().__init__("another server runs this job")
+        self.url = url
+        self.is_held = is_held
+
+
+class MovedError(NotReadyError):
+    """The job's server has ended or is ending; another one goes on with the job."""
+
+    retry_after_s = 4  # the clients' five retries then last longer than a lease
+
+    def __init__(self) -> None:
+        super().__init__("the server that ran this has ended; another one goes on with it soon", code="resuming")
 
 
 class EngineDiedError(SplitfuseError):
@@ -136,8 +157,10 @@ def _ours(exc: SplitfuseError) -> Problem:
             headers = {"Retry-After": str(max(1, math.ceil(exc.retry_after_s)))}
             return Problem(429, text, "rate_limit_error", code=which, headers=headers)
         case UnavailableError():
-            code = exc.code if isinstance(exc, NotReadyError) else None
-            return Problem(503, text, "service_unavailable", code=code, headers={"Retry-After": str(RETRY_AFTER_S)})
+            code, retry_after = None, RETRY_AFTER_S
+            if isinstance(exc, NotReadyError):
+                code, retry_after = exc.code, exc.retry_after_s
+            return Problem(503, text, "service_unavailable", code=code, headers={"Retry-After": str(retry_after)})
         case ConstraintError():
             return Problem(400, text, param=exc.param, code="constraint_not_met")
         case RequestFailedError():

@@ -18,6 +18,8 @@ MAX_DEPTH = 64
 MAX_DIGITS = 64
 MAX_KEY_CHARS = 128
 DEADLINE_S = 30.0
+# Where a request's scope holds the fields of its body, if another server may have to be asked.
+FIELDS = "splitfuse.fields"
 # A client that is still writing does not read; so much of a refused body is read and dropped before the answer.
 DROPPED_BYTES = 8 * 2**20
 

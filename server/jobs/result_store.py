@@ -33,6 +33,8 @@ def newness(job: Job) -> tuple[float, str]:
 class ResultStore:
     """`_finished` holds the ids of `_jobs` that have ended, in that order."""
 
+    is_shared = False  # with other servers
+
     def __init__(
         self,
         *,

@@ -5,6 +5,7 @@ uvicorn would shut down at once on SIGTERM; here the engine is drained first, so
 
 import asyncio
 import contextlib
+import dataclasses
 import faulthandler
 import functools
 import ipaddress
@@ -117,7 +118,7 @@ class _Process:
         self._signals = signals
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []  # referenced, or they would be collected
-        app = build_app(settings)
+        app = build_app(dataclasses.replace(settings, port=listener.getsockname()[1]))  # the port may have been 0
         self._service: Service = app.state.service
         self._service.logs_load_failure = False
         self._server = _Server(uvicorn_config(app))

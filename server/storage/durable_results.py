@@ -5,10 +5,8 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ...engine.errors import ConfigError, QueueFullError, RequestFailedError, new_error_id
@@ -18,10 +16,8 @@ from ..http.errors import NotReadyError, ResultNotFoundError, StoreUnavailableEr
 from ..jobs.idempotency import IdempotencyKey
 from ..jobs.job import Attachment, Job
 from ..jobs.result_store import ResultStore, newness
-from ..settings import Settings
 from .journal import Journal, KeptJob
 from .records import Event, JobRow, Segment, delta_of, load_result, load_segment
-from .sqlite_store import SqliteStore
 from .store import Store, StoreError
 
 if TYPE_CHECKING:
@@ -106,14 +102,17 @@ class DurableResults(ResultStore):
         for unfinished in self.to_resume:
             self._insert(unfinished.kept.job)  # whatever --max-results is now
             self._kept[unfinished.row.seq_id] = unfinished.kept
-        self._journal = Journal(store, on_failure=self._on_failure, wall_clock=self._wall_clock)
+        self._journal = Journal(
+            store, on_failure=self._on_failure, wall_clock=self._wall_clock, is_shared=self.is_shared
+        )
+        self.failure = None
         if self.to_resume:
             ended = "ended" if is_clean else "died"
             _log.warning("results: the last process %s; %d unfinished jobs go on", ended, len(self.to_resume))
 
     def _take_over(self) -> tuple[Store, bool, list[UnfinishedJob]]:
         store = self._open_store()
-        return store, store.begin_process(), self._unfinished(store)
+        return store, store.begin_process(), self._read_back(store.unfinished(), store.segments)
 
     async def close(self) -> None:
         """Write what has come. Jobs that have not ended stay unfinished on disk, and their streams break off."""
@@ -126,20 +125,26 @@ class DurableResults(ResultStore):
 
     async def find(self, seq_id: str, *, owner: str) -> Job:
         """As ResultStore. Raises NotReadyError while the store is not open, StoreUnavailableError."""
-        try:
+        with contextlib.suppress(ResultNotFoundError):
             return self.get(seq_id, owner=owner)
-        except ResultNotFoundError:
-            row = await self._read(lambda store: store.find(seq_id))
-            if row is None or row.owner != owner or (job := self._finished_job(row)) is None:
-                raise
-            return job
+        if (job := await self._stored(lambda store: store.find(seq_id), owner=owner)) is None:
+            raise ResultNotFoundError
+        return job
 
     async def find_key(self, owner: str, key: IdempotencyKey) -> Job | None:
         """As ResultStore. Raises as `find`."""
         if (job := await super().find_key(owner, key)) is not None:
             return job
-        row = await self._read(lambda store: store.find_key(owner, key.digest))
-        return None if row is None else self._finished_job(row)
+        return await self._stored(lambda store: store.find_key(owner, key.digest), owner=owner)
+
+    async def _stored(self, find: Callable[[Store], JobRow | None], *, owner: str) -> Job | None:
+        """The owner's job that is in no memory."""
+        row = await self._read(find)
+        if row is None or row.owner != owner or (job := self._finished_job(row)) is None:
+            return None
+        with contextlib.suppress(QueueFullError):  # there is no room to keep it in memory too
+            self.add(job)
+        return job
 
     async def page(self, owner: str, *, after: Job | None, limit: int, status: str | None) -> list[Job]:
         """As ResultStore. Raises as `find`."""
@@ -148,7 +153,7 @@ class DurableResults(ResultStore):
         rows = await self._read(lambda store: store.page(owner, before=before, limit=limit, status=status))
         jobs = {job.seq_id: job for job in here}
         for row in rows:
-            if row.seq_id not in jobs and (job := self._ended(row)) is not None:
+            if row.seq_id not in jobs and (job := self._finished_job(row)) is not None:
                 jobs[row.seq_id] = job
         return sorted(jobs.values(), key=newness, reverse=True)[:limit]
 
@@ -161,13 +166,7 @@ class DurableResults(ResultStore):
             raise _unavailable(exc) from exc
 
     def _finished_job(self, row: JobRow) -> Job | None:
-        """The job of a row that is not in memory, where it is from now on; None if it has not ended or has expired."""
-        if (job := self._ended(row)) is not None:
-            with contextlib.suppress(QueueFullError):  # there is no room to keep it in memory too
-                self.add(job)
-        return job
-
-    def _ended(self, row: JobRow) -> Job | None:
+        """The job of a row; None if it has not ended, or has expired."""
         if row.result is None or self._is_expired(row):
             return None
         job = self._job_of(row)
@@ -306,11 +305,12 @@ class DurableResults(ResultStore):
             _log.warning("results: what the API kept with a job cannot be read (%r)", exc)
             return None
 
-    def _unfinished(self, store: Store) -> list[UnfinishedJob]:
-        begun = {row.num: self._begun(row) for row in store.unfinished()}
+    def _read_back(self, rows: Iterable[JobRow], segments: Callable[[int], Iterable[bytes]]) -> list[UnfinishedJob]:
+        """Unfinished jobs with their events."""
+        begun = {row.num: self._begun(row) for row in rows}
         num_damaged = 0
         first = min((each.row.first_segment for each in begun.values()), default=None)
-        for body in () if first is None else store.segments(first):
+        for body in () if first is None else segments(first):
             try:
                 segment = load_segment(body)
             except ValueError:
@@ -371,20 +371,6 @@ class _BegunJob:
         )
         resumed = Resumed(self._request["seed"], known, self._arrival_time)
         return UnfinishedJob(self._kept, self.row, self._request, resumed)
-
-
-def results_of(settings: Settings, kinds: Mapping[str, KeptKind]) -> ResultStore:
-    """Where `--results` says."""
-    limits: dict[str, Any] = {
-        "ttl": settings.result_ttl,
-        "max_results": settings.max_results,
-        "max_bytes": settings.max_result_bytes,
-        "max_unfinished": settings.max_unfinished_per_key,
-    }
-    if settings.results == "memory":
-        return ResultStore(**limits)
-    open_store = partial(SqliteStore, Path(settings.results), is_synced=settings.results_sync == "full")
-    return DurableResults(**limits, open_store=open_store, kinds=kinds)
 
 
 def _unavailable(exc: StoreError) -> StoreUnavailableError:

@@ -3,7 +3,8 @@
 So an event that any reader has seen is on disk. The event loop puts entries into a queue and never waits for the disk;
 one thread takes all that have come since its last commit, writes them in one transaction and has the loop tell them.
 A step's events are one row, however many they are. While the store fails, no job is accepted and running ones go on;
-what could not be written is tried again, so the store never lacks an event that comes before one that it has.
+what could not be written is tried again, so the store never lacks an event that comes before one that it has. In a
+shared store nothing of that is told before it is written, for another server may have gone on with the job.
 """
 
 import asyncio
@@ -70,10 +71,17 @@ class Journal:
     """One writer thread over one store. All but `close` is called on the event loop."""
 
     def __init__(
-        self, store: Store, *, on_failure: Callable[[StoreError | None], None], wall_clock: Callable[[], float]
+        self,
+        store: Store,
+        *,
+        on_failure: Callable[[StoreError | None], None],
+        wall_clock: Callable[[], float],
+        is_shared: bool = False,
     ) -> None:
         """`on_failure` is called on the loop when commits begin to fail, and with None when they work again."""
         self._store = store
+        self._is_shared = is_shared
+        self._untold: list[_Entry] = []
         self._on_failure = on_failure
         self._failure: StoreError | None = None
         self._wall_clock = wall_clock
@@ -167,7 +175,7 @@ class Journal:
             self._failure, was_failing = failure, self._failure is not None
             # The loop may be closed already: then no reader is left.
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._tell, entries, failure, was_failing)
+                self._loop.call_soon_threadsafe(self._tell, self._to_tell(entries), failure, was_failing)
             for call in calls:
                 call.run(self._store)
             self._sweep()
@@ -210,6 +218,16 @@ class Journal:
         self._next_segment += segment is not None
         self._unwritten, self._unwritten_events = Changes(), []
         return None
+
+    def _to_tell(self, entries: list[_Entry]) -> list[_Entry]:
+        """What may be told now; the rest of it when it is written."""
+        if not self._is_shared:
+            return entries
+        if self._failure is None:
+            told, self._untold = self._untold + entries, []
+            return told
+        self._untold += [entry for entry in entries if isinstance(entry, tuple)]
+        return [entry for entry in entries if not isinstance(entry, tuple)]
 
     def _ending(self, kept: KeptJob, delta: OutputDelta) -> Ending | None:
         """The end of a job, if this is its last delta."""

@@ -1,9 +1,9 @@
 """Resumption: the jobs that an earlier process left unfinished go on in the order in which they came."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ...engine.errors import SplitfuseError
+from ...engine.errors import SplitfuseError, UnavailableError
 from ..jobs.result_size import bounded
 from .durable_results import MAX_CRASHES, DurableResults, KeptKind, UnfinishedJob
 
@@ -24,6 +24,10 @@ class Resumption:
         death shows which one it was. Raises StoreUnavailableError.
         """
         jobs, self._results.to_resume = self._results.to_resume, []
+        await self.resume(jobs)
+
+    async def resume(self, jobs: Sequence[UnfinishedJob]) -> None:
+        """The same for these jobs."""
         for each in (each for each in jobs if each.row.num_crashes >= MAX_CRASHES):
             reason = f"interrupted: {each.row.num_crashes} processes died while it was running"
             self._results.fail(each, reason=reason)
@@ -55,6 +59,8 @@ class Resumption:
                 tenant=job.owner or request["user"],
                 resumed=each.resumed,
             )
+        except UnavailableError:  # this process ends: another one goes on with it
+            job.suspend()
         except Exception as exc:  # it concerns this job alone, perhaps because another version wrote it
             reason = str(exc) if isinstance(exc, SplitfuseError) else type(exc).__name__
             self._results.fail(each, reason=f"interrupted: it cannot go on here ({reason})")

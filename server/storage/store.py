@@ -13,7 +13,7 @@ class Store(Protocol):
         """Write all of it or nothing."""
 
     def last_numbers(self) -> tuple[int, int]:
-        """The largest number of a job and of a segment, 0 if there is none."""
+        """What this process writes gets larger numbers, of a job and of a segment; 0 if there is none yet."""
 
     def begin_process(self) -> bool:
         """Note that a process uses the store from now on. Returns whether the one before had ended properly.

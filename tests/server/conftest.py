@@ -12,6 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # for the helpers beside this file: tests/ holds no packages
 
 from fake_engine import FakeEngine
+from postgres_server import PostgresServer
 from serving import ServerProcess, is_one_line, serving
 
 from splitfuse.server.app import build_app
@@ -43,6 +44,16 @@ async def served(settings: Settings) -> AsyncIterator[Served]:
     async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=10) as client:
         await app.state.service.loading
         yield Served(url, engine, app.state.service, client)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server that runs."""
+    pytest.importorskip("psycopg", reason="needs psycopg: pip install 'splitfuse[postgres]'")
+    server = PostgresServer()
+    server.start()
+    yield server
+    server.remove()
 
 
 @pytest.fixture(scope="session")

@@ -4,21 +4,19 @@ import contextlib
 import json
 import os
 import random
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from serving import ServerProcess, parse_events, run_cli
+from kept_results import ARGS, PROMPT, Reader, comparable
+from serving import ServerProcess, run_cli
 
 # More by hand: SPLITFUSE_TEST_KILLS=100 pytest tests/server/behaviour/test_durable_results.py
 NUM_KILLS = int(os.environ.get("SPLITFUSE_TEST_KILLS", "3"))
 CRASH_AT = str(Path(__file__).parent.parent / "crash_at.py")
-ARGS = ("--dtype", "float32", "--seed", "5")
 OBJECT = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
-PROMPT = "Once upon a time there was a"
 BODIES: list[dict[str, Any]] = [
     {"prompt": PROMPT, "max_tokens": 120, "temperature": 0, "ignore_eos": True},
     {"prompt": PROMPT, "max_tokens": 60, "seed": 7, "top_p": 0.9, "ignore_eos": True},
@@ -29,48 +27,6 @@ BODIES: list[dict[str, Any]] = [
     {"prompt": PROMPT, "max_tokens": 40, "repetition_penalty": 1.3, "presence_penalty": 0.5, "seed": 9},
     {"prompt": PROMPT, "max_tokens": 40, "seed": 4, "bad_words": ["the", "little"]},
 ]
-
-
-class Reader(threading.Thread):
-    """Reads a stream to its end, or to that of the server."""
-
-    def __init__(self, url: str, *, after: int = -1) -> None:
-        super().__init__(daemon=True)
-        self.text = ""
-        self._url = url
-        self._headers = {"Last-Event-ID": str(after)} if after >= 0 else {}
-        self.start()
-
-    def run(self) -> None:
-        with (
-            contextlib.suppress(httpx.HTTPError),
-            httpx.stream("GET", self._url, headers=self._headers, timeout=60) as response,
-        ):
-            for part in response.iter_text():
-                self.text += part
-
-    def events(self) -> list[dict[str, Any]]:
-        """Whole events only."""
-        self.join(60)
-        return parse_events(self.text[: self.text.rfind("\n\n") + 2])
-
-
-def comparable(result: dict[str, Any]) -> dict[str, Any]:
-    """What does not depend on when and where it ran."""
-    left_out = ("seq_id", "timings", "attempt")
-    usage = {name: count for name, count in result["usage"].items() if name != "cached_tokens"}
-    return rounded({name: value for name, value in result.items() if name not in left_out} | {"usage": usage})
-
-
-def rounded(value: Any) -> Any:
-    """Logprobs differ in their last digits from batch to batch, with and without a crash."""
-    if isinstance(value, dict):
-        return {name: rounded(each) for name, each in value.items()}
-    return [rounded(each) for each in value] if isinstance(value, list) else approx(value)
-
-
-def approx(value: Any) -> Any:
-    return pytest.approx(value, abs=1e-4) if isinstance(value, float) else value
 
 
 def submit_all(url: str) -> list[str]:
@@ -124,7 +80,7 @@ def test_killed_at_any_commit_it_gives_what_it_would_have_given(
             assert [int(event["id"]) for event in token_events] == list(range(len(token_events)))
             token_ids = [token_id for event in token_events for token_id in event["data"]["token_ids"]]
             assert token_ids == expected[0]["token_ids"]
-            assert rest[-1]["data"] == given[0]
+            assert (told + rest)[-1]["data"] == given[0]
         server.signal()
         assert server.wait()[0] == 0
     with ServerProcess(*ARGS, *results) as server:

@@ -38,11 +38,11 @@ class GatedStore(SqliteStore):
 class Kept:
     """A journal over a gated store, and what it says of failures."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_shared: bool = False) -> None:
         self.store = GatedStore(path)
         self.failures: list[StoreError | None] = []
         self.changed = asyncio.Event()
-        self.journal = Journal(self.store, on_failure=self._failed, wall_clock=lambda: 1000.0)
+        self.journal = Journal(self.store, on_failure=self._failed, wall_clock=lambda: 1000.0, is_shared=is_shared)
 
     def _failed(self, failure: StoreError | None) -> None:
         self.failures.append(failure)
@@ -134,6 +134,25 @@ async def test_while_the_disk_is_full_running_jobs_go_on_and_no_event_is_left_ou
     assert [token_ids for num, token_ids in on_disk if num == job.num] == [[1], [2], [3]]
     assert [type(failure) for failure in kept.failures] == [StoreError, type(None)]
     assert await kept.journal.read(lambda store: store.find(refused.job.seq_id)) is None
+
+
+async def test_in_a_shared_store_nothing_is_told_while_it_cannot_be_written(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "results.db", is_shared=True)
+    job = kept.job()
+    await kept.accept(job)
+    kept.store.failure = StoreError("the database is away")
+    for token_id in range(3):
+        kept.journal.sink(job)(delta(job, token_id))
+        await kept.journal.read(lambda store: None)
+    await kept.changed.wait()
+    with pytest.raises(StoreError):
+        await kept.accept(kept.job())
+    assert job.job.events == []
+    kept.store.failure = None
+    kept.journal.sink(job)(delta(job, 3, end=True))
+    await job.job.wait(5)
+    assert [event.token_ids for event in job.job.events] == [(0,), (1,), (2,), (3,)]
+    await kept.journal.close()
 
 
 async def test_what_is_deleted_is_gone_when_it_returns(kept: Kept) -> None:

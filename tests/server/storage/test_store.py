@@ -1,4 +1,4 @@
-"""What every Store promises."""
+"""What every Store promises, and what is SQLite's own."""
 
 import contextlib
 import dataclasses
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from postgres_server import PostgresServer
 
 from splitfuse.engine.errors import ConfigError
 from splitfuse.server.storage.records import Changes, Ending, JobRow
@@ -22,14 +23,45 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def reopened(path: Path) -> Iterator[Reopen]:
-    """Opens the store, closing the one before."""
+def sqlite_reopened(path: Path) -> Iterator[Reopen]:
+    """Opens the store in a file, closing the one before."""
+    yield from reopening(lambda: SqliteStore(path))
+
+
+@pytest.fixture
+def postgres_reopened(postgres: PostgresServer) -> Iterator[Reopen]:
+    """The same in a database, when the lease of the one before has run out."""
+    import psycopg
+
+    from splitfuse.server.storage.postgres_store import PostgresStore
+
+    database = postgres.database()
+
+    def opened() -> Store:
+        store = PostgresStore(database, url="http://here", model="", lease_s=60)
+        with psycopg.connect(database, autocommit=True) as db:
+            db.execute(
+                "UPDATE splitfuse_holders SET expires = now() - interval '1s' WHERE num < %s", (store.holder.num,)
+            )
+        return store
+
+    yield from reopening(opened)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def reopened(request: pytest.FixtureRequest) -> Reopen:
+    """Either."""
+    reopen: Reopen = request.getfixturevalue(f"{request.param}_reopened")
+    return reopen
+
+
+def reopening(open_store: Callable[[], Store]) -> Iterator[Reopen]:
     opened: list[Store] = []
 
     def reopen() -> Store:
         while opened:
             opened.pop().close()
-        opened.append(SqliteStore(path))
+        opened.append(open_store())
         return opened[-1]
 
     yield reopen
@@ -48,11 +80,9 @@ def ending(num: int, *, expires: float = 500.0) -> Ending:
 
 def test_what_was_committed_is_there_again(reopened: Reopen) -> None:
     store = reopened()
-    assert store.last_numbers() == (0, 0)
     store.commit(Changes(accepted=[row(1), row(2, idempotency_key=b"k", body_digest=b"b")], segment=(1, b"first")))
     store.commit(Changes(segment=(2, b"second"), endings=[ending(1)]))
     store = reopened()
-    assert store.last_numbers() == (2, 2)
     assert [job.num for job in store.unfinished()] == [2]
     assert list(store.segments(1)) == [b"first", b"second"]
     assert list(store.segments(2)) == [b"second"]
@@ -70,7 +100,7 @@ def test_a_transaction_is_written_whole_or_not_at_all(reopened: Reopen) -> None:
     store.commit(Changes(accepted=[row(1, idempotency_key=b"k")]))
     with pytest.raises(StoreError):
         store.commit(Changes(segment=(1, b"x"), endings=[ending(1)], accepted=[row(2, idempotency_key=b"k")]))
-    assert store.last_numbers() == (1, 0)
+    assert list(store.segments(0)) == []
     assert [job.num for job in store.unfinished()] == [1]
     store.commit(Changes(segment=(1, b"x")))
     assert list(reopened().segments(0)) == [b"x"]
@@ -111,15 +141,26 @@ def test_what_nobody_can_ask_for_is_swept(reopened: Reopen) -> None:
     assert list(store.segments(0)) == []
 
 
-def test_a_second_server_is_refused_with_one_line(reopened: Reopen, path: Path) -> None:
-    reopened()
+def test_a_process_numbers_on_from_what_is_there(sqlite_reopened: Reopen) -> None:
+    store = sqlite_reopened()
+    assert store.last_numbers() == (0, 0)
+    store.commit(Changes(accepted=[row(1), row(2, idempotency_key=b"k")], segment=(1, b"first")))
+    store.commit(Changes(segment=(2, b"second"), endings=[ending(1)]))
+    with pytest.raises(StoreError):
+        store.commit(Changes(segment=(3, b"x"), accepted=[row(3, idempotency_key=b"k")]))
+    assert store.last_numbers() == (2, 2)
+    assert sqlite_reopened().last_numbers() == (2, 2)
+
+
+def test_a_second_server_is_refused_with_one_line(sqlite_reopened: Reopen, path: Path) -> None:
+    sqlite_reopened()
     with pytest.raises(ConfigError, match="another process uses this file") as refusal:
         SqliteStore(path)
     assert "\n" not in str(refusal.value)
 
 
-def test_a_later_format_is_refused_and_left_alone(reopened: Reopen, path: Path) -> None:
-    reopened().close()
+def test_a_later_format_is_refused_and_left_alone(sqlite_reopened: Reopen, path: Path) -> None:
+    sqlite_reopened().close()
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     with pytest.raises(ConfigError, match=f"format {SCHEMA_VERSION + 1}, this one knows {SCHEMA_VERSION}"):
@@ -132,8 +173,8 @@ def test_a_file_of_another_kind_is_refused(path: Path) -> None:
         SqliteStore(path)
 
 
-def test_what_is_deleted_is_in_no_file_any_more(reopened: Reopen, path: Path) -> None:
-    store = reopened()
+def test_what_is_deleted_is_in_no_file_any_more(sqlite_reopened: Reopen, path: Path) -> None:
+    store = sqlite_reopened()
     secret = "deleting is forgetting"
     for num in range(1, 30):
         store.commit(Changes(accepted=[row(num, request=secret * 50)], segment=(num, secret.encode() * 100)))
@@ -144,8 +185,8 @@ def test_what_is_deleted_is_in_no_file_any_more(reopened: Reopen, path: Path) ->
     assert not any(secret.encode() in data for data in files)
 
 
-def test_no_other_user_can_read_it(reopened: Reopen, path: Path) -> None:
-    reopened()
+def test_no_other_user_can_read_it(sqlite_reopened: Reopen, path: Path) -> None:
+    sqlite_reopened()
     assert path.stat().st_mode & 0o077 == 0
 
 

@@ -1,0 +1,54 @@
+"""Reads streams of kept results, and compares results of different runs."""
+
+import contextlib
+import threading
+from typing import Any
+
+import httpx
+import pytest
+from serving import parse_events
+
+ARGS = ("--dtype", "float32", "--seed", "5")  # what makes runs comparable
+PROMPT = "Once upon a time there was a"
+
+
+class Reader(threading.Thread):
+    """Reads a stream to its end, or to that of the server."""
+
+    def __init__(self, url: str, *, after: int = -1, **headers: str) -> None:
+        super().__init__(daemon=True)
+        self.text = ""
+        self._url = url
+        self._headers = headers | ({"Last-Event-ID": str(after)} if after >= 0 else {})
+        self.start()
+
+    def run(self) -> None:
+        with (
+            contextlib.suppress(httpx.HTTPError),
+            httpx.stream("GET", self._url, headers=self._headers, timeout=60) as response,
+        ):
+            for part in response.iter_text() if response.status_code == 200 else ():
+                self.text += part
+
+    def events(self) -> list[dict[str, Any]]:
+        """Whole events only."""
+        self.join(60)
+        return parse_events(self.text[: self.text.rfind("\n\n") + 2])
+
+
+def comparable(result: dict[str, Any]) -> dict[str, Any]:
+    """What does not depend on when and where it ran."""
+    left_out = ("seq_id", "timings", "attempt")
+    usage = {name: count for name, count in result["usage"].items() if name != "cached_tokens"}
+    return rounded({name: value for name, value in result.items() if name not in left_out} | {"usage": usage})
+
+
+def rounded(value: Any) -> Any:
+    """Logprobs differ in their last digits from batch to batch, with and without a crash."""
+    if isinstance(value, dict):
+        return {name: rounded(each) for name, each in value.items()}
+    return [rounded(each) for each in value] if isinstance(value, list) else approx(value)
+
+
+def approx(value: Any) -> Any:
+    return pytest.approx(value, abs=1e-4) if isinstance(value, float) else value
