@@ -21,6 +21,7 @@ from .models.config import ModelConfig
 from .outputs import OutputDelta, RequestMetrics, Resumed, StepStats
 from .request import Request
 from .sampling_params import SamplingParams
+from .scheduler.policies import num_interactive
 from .step_pipeline import StepPipeline
 from .tokenizer.tokenizer import Tokenizer
 
@@ -245,9 +246,9 @@ class AsyncEngine:
             raise UnavailableError("the server is shutting down")
         if not self._is_stepping:
             raise UnavailableError("the engine has stopped; see the server's log")
-        if not is_new:
+        if not is_new or params.is_background:
             return core
-        waiting = len(core.scheduler.waiting)
+        waiting = num_interactive(core.scheduler.waiting)
         if waiting and waiting + params.n > self.config.max_queue_size:
             retry_after = self._seconds_until_room(waiting + params.n - self.config.max_queue_size)
             raise _queue_full(f"{waiting} requests wait and the queue holds {self.config.max_queue_size}", retry_after)

@@ -4,8 +4,9 @@ import json
 import random
 
 import pytest
+from scheduler_bench import request
 
-from splitfuse.engine.scheduler.cost_model import CPU_SECONDS, CostModel
+from splitfuse.engine.scheduler.cost_model import CPU_SECONDS, CostModel, background_budget
 
 TRUE = CostModel.fixed(5e-3, 2e-4, 5e-7)
 
@@ -150,3 +151,13 @@ def test_it_goes_through_json() -> None:
     assert again.predict(512, 1000) == pytest.approx(model.predict(512, 1000))
     assert again.learns
     assert not CostModel.from_dict(CostModel.fixed(1, 2, 3).to_dict()).learns
+
+
+def test_background_requests_get_a_tenth_of_a_step_s_time() -> None:
+    model = CostModel.fixed(0.010, 0.001, 0.0)
+    interactive, background = request(4), request(4, is_background=True)
+    assert background_budget(model, [interactive] * 10 + [background], []) == 2, "of 20 ms"
+    assert background_budget(model, [interactive], [background]) == 1
+    assert background_budget(model, [], [interactive, background]) == 1
+    assert background_budget(model, [background], []) is None, "alone they have all"
+    assert background_budget(model, [interactive], [interactive]) is None
