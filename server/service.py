@@ -4,11 +4,12 @@ Imports no torch: the engine's module is imported in a thread by `load`, while t
 """
 
 import asyncio
+import dataclasses
 import importlib
 import logging
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from starlette.requests import HTTPConnection
@@ -18,7 +19,7 @@ from ..engine.sampling_params import SamplingParams
 from .http.auth import KeyRing
 from .http.errors import NotReadyError
 from .jobs.idempotency import IdempotencyKey
-from .jobs.job import Job, Signal
+from .jobs.job import Job, Signal, raise_failure
 from .metrics import Metrics
 from .settings import Settings
 from .storage.durable_results import DurableResults, KeptKind, KeptRequest, results_of
@@ -205,6 +206,30 @@ class Service:
         job.accept(handle)
         if results is not None and kept is not None:
             await results.accept(job, handle, kept, user=user)
+
+    async def complete(
+        self,
+        jobs: Sequence[Job],
+        prompts: Sequence["Prompt"],
+        params: SamplingParams,
+        *,
+        user: str = "",
+        is_background: bool = False,
+    ) -> None:
+        """Submit jobs and return when all have ended; if this is cancelled, they are aborted.
+
+        Raises as `submit`, and what made one of them fail.
+        """
+        params = dataclasses.replace(params, is_background=True) if is_background else params
+        try:
+            for job, prompt in zip(jobs, prompts, strict=True):
+                await self.submit(job, prompt, params, user=user)
+            for job in jobs:
+                await job.ended.wait()
+        except BaseException:  # refused half-way, or a disconnect
+            self.abort(*jobs)
+            raise
+        raise_failure(jobs)
 
     def abort(self, *jobs: Job) -> None:
         """End jobs that are of no more use."""
