@@ -10,12 +10,13 @@ import logging
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from starlette.requests import HTTPConnection
 
 from ..engine.errors import ConfigError, InvalidRequestError, ModelNotFoundError
 from ..engine.sampling_params import SamplingParams
+from .batches.batches import Batches
 from .http.auth import KeyRing
 from .http.errors import NotReadyError
 from .jobs.idempotency import IdempotencyKey
@@ -23,6 +24,7 @@ from .jobs.job import Job, Signal, raise_failure
 from .metrics import Metrics
 from .settings import Settings
 from .storage.durable_results import DurableResults, KeptKind, KeptRequest, results_of
+from .storage.memory_store import MemoryStore
 from .storage.resumption import Resumption
 
 if TYPE_CHECKING:
@@ -42,17 +44,35 @@ _WHY = {
 }
 
 
+class Endpoint(Protocol):
+    """What an endpoint answers to a body's fields, run in the background. For `dump_slices`."""
+
+    async def __call__(self, service: "Service", fields: Mapping[str, Any], *, owner: str) -> Any:
+        """Raises what the endpoint answers as an error."""
+
+
 class Service:
     """One served model. `state` is loading, ready, draining, stalled or failed."""
 
     def __init__(
-        self, settings: Settings, engine: "AsyncEngine | None" = None, *, kinds: Mapping[str, KeptKind] | None = None
+        self,
+        settings: Settings,
+        engine: "AsyncEngine | None" = None,
+        *,
+        kinds: Mapping[str, KeptKind] | None = None,
+        endpoints: Mapping[str, Endpoint] | None = None,
     ) -> None:
-        """`kinds`: the APIs whose jobs are kept on disk, where `--results` names a place."""
+        """`kinds`: the APIs whose jobs are kept on disk, where `--results` names a place. `endpoints`: the paths that
+        batches can ask for.
+        """
         self.settings = settings
         self.keys = KeyRing(settings.api_key)
         self._kinds = kinds or {}
         self.results = results_of(settings, self._kinds)
+        self._memory = MemoryStore(clock=time.time)
+        store = self.results if isinstance(self.results, DurableResults) else self._memory
+        self.batches = Batches(store, settings, self._answer_batched, clock=time.time)
+        self._endpoints = endpoints or {}
         speculation = settings.speculation
         self.metrics = Metrics(
             prefix=settings.metrics_prefix,
@@ -127,10 +147,13 @@ class Service:
         if isinstance(self.results, DurableResults):
             await Resumption(self.results, self._engine, self._kinds).run()
         self._is_loaded = True
+        if isinstance(self.results, DurableResults):
+            await self.batches.resume()
 
     async def drain(self) -> None:
         """Take no new work; return when what runs has ended, by itself or because the drain timeout is over."""
         self.is_draining = True
+        await self.batches.stop()
         if self._engine is not None and self._is_loaded:
             running = self.results.unfinished()
             await self._engine.drain(self.settings.drain_timeout)
@@ -142,6 +165,8 @@ class Service:
 
     async def close(self) -> None:
         """Stop the engine if `load` started it; what it has not finished is left to the next process."""
+        await self.batches.stop()
+        self._memory.close()
         if isinstance(self.results, DurableResults):
             await self.results.close()
         if self._is_ours and self._is_loaded and self._engine is not None:
@@ -206,6 +231,9 @@ class Service:
         job.accept(handle)
         if results is not None and kept is not None:
             await results.accept(job, handle, kept, user=user)
+
+    async def _answer_batched(self, endpoint: str, fields: Mapping[str, Any], owner: str) -> Any:
+        return await self._endpoints[endpoint](self, fields, owner=owner)
 
     async def complete(
         self,

@@ -123,7 +123,7 @@ class DurableResults(ResultStore):
         try:
             return self.get(seq_id, owner=owner)
         except ResultNotFoundError:
-            row = await self._read(lambda store: store.find(seq_id))
+            row = await self.use(lambda store: store.find(seq_id))
             if row is None or row.owner != owner or (job := self._finished_job(row)) is None:
                 raise
             return job
@@ -132,7 +132,7 @@ class DurableResults(ResultStore):
         """As ResultStore. Raises as `find`."""
         if (job := await super().find_key(owner, key)) is not None:
             return job
-        row = await self._read(lambda store: store.find_key(owner, key.digest))
+        row = await self.use(lambda store: store.find_key(owner, key.digest))
         return None if row is None else self._finished_job(row)
 
     def _finished_job(self, row: JobRow) -> Job | None:
@@ -233,7 +233,8 @@ class DurableResults(ResultStore):
             raise NotReadyError("the results are still being opened", code="loading")
         return self._journal
 
-    async def _read(self, function: Callable[[Store], T]) -> T:
+    async def use(self, function: Callable[[Store], T]) -> T:
+        """What the function gets of the store. Raises NotReadyError while it is not open, StoreUnavailableError."""
         try:
             return await self._opened().read(function)
         except StoreError as exc:
