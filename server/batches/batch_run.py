@@ -6,7 +6,6 @@ Every line's answer is one row, written once. What a process had not answered wh
 import asyncio
 import contextlib
 import dataclasses
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +20,6 @@ from .files import OUTPUT_PURPOSE, Files
 from .group_writer import GroupWriter
 from .lines import Line, answer_line, line_error, read_line, refusal_line, unanswered_line
 
-_log = logging.getLogger("splitfuse.batches")
-_RETRY_S = 1.0
 _WRITTEN_AT_ONCE = 256  # lines that are left without an answer
 _MAX_ERRORS = 100  # that a batch tells of its lines
 # The answer to the fields of a request, in the background: (endpoint, fields, owner).
@@ -44,6 +41,7 @@ class Workplace:
     slots: asyncio.Semaphore
     clock: Callable[[], float]  # wall clock
     file_ttl: float
+    retry_s: float  # until what failed for no fault of the batch is tried again
 
 
 class BatchRun:
@@ -56,11 +54,14 @@ class BatchRun:
 
     async def run(self) -> None:
         """Return when the batch is over."""
-        try:
-            await self._run()
-        except Exception as exc:  # a bug: other batches go on
-            _log.exception("batch %s… fails", self.batch.batch_id[:14])
-            await self._fail([{"code": "server_error", "line": None, "message": describe(exc).message, "param": None}])
+        while not self.batch.is_over:
+            try:
+                await self._run()
+            except UnavailableError:  # the store cannot be read now
+                await asyncio.sleep(self._at.retry_s)
+            except Exception as exc:  # a bug: other batches go on
+                error = {"code": "server_error", "line": None, "message": describe(exc).message, "param": None}
+                await self._fail([error])
 
     async def cancel(self) -> None:
         """Answer no further line. Returns when that is written."""
@@ -157,11 +158,14 @@ class BatchRun:
             async for number, text in self._lines():
                 if number in suspects:
                     await self._answer(number, text, num_crashes=done.num_crashes[number])
-        async with asyncio.TaskGroup() as group:
-            async for number, text in self._lines():
-                if number not in answered and number not in suspects:
-                    await self._at.slots.acquire()
-                    group.create_task(self._answer(number, text)).add_done_callback(self._leave_slot)
+        try:
+            async with asyncio.TaskGroup() as group:
+                async for number, text in self._lines():
+                    if number not in answered and number not in suspects:
+                        await self._at.slots.acquire()
+                        group.create_task(self._answer(number, text)).add_done_callback(self._leave_slot)
+        except ExceptionGroup as exc:
+            raise exc.exceptions[0] from exc
 
     def _leave_slot(self, task: asyncio.Task[None]) -> None:
         self._at.slots.release()
@@ -189,7 +193,7 @@ class BatchRun:
             try:
                 return await self._at.answer(self.batch.endpoint, line.body, self.batch.owner)
             except UnavailableError:  # the engine or the server stops, which is not the line's fault
-                await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(self._at.retry_s)
 
     # The end.
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
 from ...engine.errors import InvalidRequestError, QueueFullError
-from ..http.errors import IdempotencyKeyReusedError, ResultNotFoundError
+from ..http.errors import IdempotencyKeyReusedError, NotReadyError, ResultNotFoundError
 from ..jobs.idempotency import IdempotencyKey, KeyLocks
 from ..settings import Settings
 from ..storage.batch_rows import BatchChanges, FileRow, Page
@@ -24,7 +24,9 @@ _FULL_RETRY_S = 60.0
 class Batches:
     """The batches of all owners, and their files."""
 
-    def __init__(self, store: StoreUser, settings: Settings, answer: Answer, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, store: StoreUser, settings: Settings, answer: Answer, *, clock: Callable[[], float], retry_s: float = 1.0
+    ) -> None:
         """`answer` gives what an endpoint answers. `clock`: wall clock seconds."""
         self.files = Files(store, settings, clock=clock)
         self._store = store
@@ -36,11 +38,12 @@ class Batches:
         self._workplace = Workplace(
             store=store,
             files=self.files,
-            writer=GroupWriter(store),
+            writer=GroupWriter(store, retry_s=retry_s),
             answer=answer,
             slots=asyncio.Semaphore(settings.max_batch_requests),
             clock=clock,
             file_ttl=settings.file_ttl,
+            retry_s=retry_s,
         )
 
     async def resume(self) -> None:
@@ -102,7 +105,9 @@ class Batches:
         """End the owner's batch soon. Raises ResultNotFoundError, InvalidRequestError if it is over."""
         batch = await self.find(batch_id, owner=owner)
         run = self._runs.get(batch_id)
-        if run is None or batch.is_over:
+        if run is None and not batch.is_over:
+            raise NotReadyError("the server is shutting down; the batch goes on in the next one", code="draining")
+        if run is None or run.batch.is_over:
             raise InvalidRequestError(f"the batch is {batch.status}; only one that is not over can be cancelled")
         await run.cancel()
         return await self._counted(run.batch)
@@ -142,5 +147,5 @@ class Batches:
         output, error = batch.output_file_id, batch.error_file_id
         if batch.is_over or output is None or error is None:
             return batch
-        done = await self._store.use(lambda store: store.lines_done(batch.batch_id, output, error))
-        return replace(batch, completed=len(done.completed), failed=len(done.failed))
+        completed, failed = await self._store.use(lambda store: (store.num_parts(output), store.num_parts(error)))
+        return replace(batch, completed=completed, failed=failed)

@@ -4,18 +4,18 @@ import asyncio
 from collections.abc import Iterable
 from itertools import chain
 
-from ..http.errors import StoreUnavailableError
+from ...engine.errors import UnavailableError
 from ..storage.batch_rows import BatchChanges
 from ..storage.memory_store import StoreUser
 
-_RETRY_S = 1.0
 _Waiting = tuple[BatchChanges, asyncio.Future[None]]
 
 
 class GroupWriter:
     """Writes in the order of the calls; while the store fails, tries again."""
 
-    def __init__(self, store: StoreUser) -> None:
+    def __init__(self, store: StoreUser, *, retry_s: float) -> None:
+        self._retry_s = retry_s
         self._store = store
         self._waiting: list[_Waiting] = []
         self._task: asyncio.Task[None] | None = None
@@ -45,8 +45,8 @@ class GroupWriter:
         while True:
             try:
                 await self._store.use(lambda store: store.write_batches(changes))
-            except StoreUnavailableError:
-                await asyncio.sleep(_RETRY_S)
+            except UnavailableError:
+                await asyncio.sleep(self._retry_s)
             else:
                 return
 

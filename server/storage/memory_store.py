@@ -10,6 +10,7 @@ from .sqlite_store import SqliteStore
 from .store import Store
 
 T = TypeVar("T")
+_SWEEP_S = 5.0
 
 
 class StoreUser(Protocol):
@@ -27,6 +28,7 @@ class MemoryStore:
         self._clock = clock
         self._store: SqliteStore | None = None
         self._is_closed = False
+        self._swept_at = float("-inf")
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="splitfuse-memory-store")
 
     async def use(self, function: Callable[[Store], T]) -> T:
@@ -49,5 +51,7 @@ class MemoryStore:
     def _use(self, function: Callable[[Store], T]) -> T:
         if self._store is None:
             self._store = SqliteStore(None)
-        self._store.sweep(self._clock(), max_jobs=0)
+        if (now := self._clock()) - self._swept_at > _SWEEP_S:
+            self._swept_at = now
+            self._store.sweep(now, max_jobs=0)
         return function(self._store)

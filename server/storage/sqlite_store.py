@@ -246,6 +246,10 @@ class SqliteStore:
         """As Store."""
         return self._one("SELECT coalesce(sum(num_bytes), 0) FROM files WHERE state != 'deleted'")
 
+    def num_parts(self, file_id: str) -> int:
+        """As Store."""
+        return self._one("SELECT count(*) FROM file_parts WHERE file_id = ?", file_id)
+
     def file_bytes(self, file_id: str) -> int:
         """As Store."""
         return self._one("SELECT coalesce(sum(length(body)), 0) FROM file_parts WHERE file_id = ?", file_id)

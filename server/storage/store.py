@@ -68,6 +68,9 @@ class Store(Protocol):
     def num_file_bytes(self) -> int:
         """The size of all files together."""
 
+    def num_parts(self, file_id: str) -> int:
+        """How many parts a file has."""
+
     def file_bytes(self, file_id: str) -> int:
         """The size of a file's parts together."""
 
