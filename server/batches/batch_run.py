@@ -84,7 +84,7 @@ class BatchRun:
         await self._at.writer.write(BatchChanges(files=files, batches=(row,)))
 
     async def _fail(self, errors: list[dict[str, Any]]) -> None:
-        await self._enter("failed", errors=errors[:_MAX_ERRORS])
+        await self._enter("failed", errors=errors, output_file_id=None, error_file_id=None)
 
     # Validating.
 

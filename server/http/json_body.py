@@ -24,10 +24,10 @@ DROPPED_BYTES = 8 * 2**20
 
 async def read_json(request: Request, *, max_bytes: int) -> dict[str, Any]:
     """The body of a POST. Raises InvalidRequestError, BodyTooLargeError, BodyTooSlowError."""
-    return parse(await read_body(request, max_bytes=max_bytes, setting="--max-body-bytes"))
+    return parse(await read_body(request, max_bytes=max_bytes, setting="--max-body-bytes", deadline_s=DEADLINE_S))
 
 
-async def read_body(request: Request, *, max_bytes: int, setting: str, deadline_s: float = DEADLINE_S) -> bytes:
+async def read_body(request: Request, *, max_bytes: int, setting: str, deadline_s: float) -> bytes:
     """The bytes of a body. `setting`: what limits them. Raises BodyTooLargeError, BodyTooSlowError."""
     try:
         async with asyncio.timeout(deadline_s):
