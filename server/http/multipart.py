@@ -1,12 +1,13 @@
 """A multipart/form-data body taken apart (RFC 7578), as browsers and clients send a file with some fields."""
 
+import re
 from dataclasses import dataclass
-from email.message import Message
 
 from ...engine.errors import InvalidRequestError
 
 MAX_PARTS = 16
 _MAX_HEAD_BYTES = 4096
+_PARAMETER = re.compile(r';\s*([\w-]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s;"]+))')
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +29,8 @@ class Part:
 
 def parse_form(body: bytes, content_type: str) -> dict[str, Part]:
     """The fields of a form by their names. Raises InvalidRequestError."""
-    head = _header("Content-Type", content_type)
-    boundary = head.get_param("boundary", header="Content-Type")
-    if head.get_content_type() != "multipart/form-data" or not isinstance(boundary, str) or not boundary.isascii():
+    boundary = _parameters(content_type).get("boundary", "")
+    if not content_type.lower().startswith("multipart/form-data") or not boundary or not boundary.isascii():
         raise InvalidRequestError("send the file as multipart/form-data, as `curl -F file=@FILE` does", param="file")
     delimiter = b"\r\n--" + boundary.encode()
     # What stands before the first delimiter means nothing; the last one is followed by --.
@@ -46,16 +46,14 @@ def _part(piece: bytes) -> Part:
     if not separator or len(head) > _MAX_HEAD_BYTES:
         raise InvalidRequestError("a field of the form has no head that ends with an empty line")
     for line in head.decode("utf-8", "replace").split("\r\n"):
-        name, _, value = line.partition(":")
-        if name.strip().lower() == "content-disposition":
-            disposition = _header("Content-Disposition", value.strip())
-            field = disposition.get_param("name", header="Content-Disposition")
-            if isinstance(field, str):
-                return Part(field, disposition.get_filename(), contents)
+        header, _, value = line.partition(":")
+        names = _parameters(value) if header.strip().lower() == "content-disposition" else {}
+        if "name" in names:
+            return Part(names["name"], names.get("filename"), contents)
     raise InvalidRequestError("a field of the form has no name")
 
 
-def _header(name: str, value: str) -> Message:
-    message = Message()
-    message[name] = value
-    return message
+def _parameters(header: str) -> dict[str, str]:
+    """What follows a header's value: `; name="value"`."""
+    found = _PARAMETER.findall(header)
+    return {name.lower(): token or re.sub(r"\\(.)", r"\1", quoted) for name, quoted, token in found}
