@@ -23,6 +23,7 @@ from .models.config import ModelConfig
 from .outputs import OutputDelta, RequestMetrics, Resumed, StepStats
 from .request import Request
 from .sampling_params import SamplingParams
+from .scheduler.policies import num_interactive
 from .step_pipeline import StepPipeline
 from .tokenizer.tokenizer import Tokenizer
 from .workers.input_threads import InputThreads
@@ -305,9 +306,9 @@ class AsyncEngine:
             raise UnavailableError("the server is shutting down")
         if not self._is_stepping:
             raise UnavailableError("the engine has stopped; see the server's log")
-        if not is_new:
+        if not is_new or params.is_background:
             return core
-        num_waiting = len(core.scheduler.waiting) + self._input_threads.num_requests
+        num_waiting = num_interactive(core.scheduler.waiting) + self._input_threads.num_requests
         self._check_queue(core, num_waiting=num_waiting, num_new=params.n)
         longest = self.config.max_queue_seconds
         if longest is not None and (wait := core.predicted_wait_s()) > longest:

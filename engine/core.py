@@ -12,7 +12,8 @@ from .output_processor import OutputProcessor
 from .outputs import OutputDelta, StepStats
 from .request import Request
 from .scheduler.block_manager import BlockManager, CacheSpec
-from .scheduler.cost_model import CostModel, seconds_until_ended, step_budget
+from .scheduler.cost_model import CostModel, background_budget, seconds_until_ended, step_budget
+from .scheduler.policies import num_interactive
 from .scheduler.scheduler import Progress, Scheduler, SchedulerListener
 from .spec_decode.manager import Speculation, accepted_per_position
 
@@ -109,7 +110,14 @@ class EngineCore:
             if self.scheduler.num_steps_in_flight:
                 return None
             drafts = self.speculation.choose(self.scheduler.running)
-        batch = self.scheduler.schedule(start, budget=self._budget(), drafts=drafts, needs_host=is_observed)
+        scheduler = self.scheduler
+        batch = scheduler.schedule(
+            start,
+            budget=self._budget(),
+            drafts=drafts,
+            needs_host=is_observed,
+            background_budget=background_budget(self.cost_model, scheduler.running, scheduler.waiting),
+        )
         return None if batch is None else ScheduledStep(batch, start, is_observed)
 
     def _budget(self) -> int | None:
@@ -158,9 +166,11 @@ class EngineCore:
             num_draft_tokens=sum(each.num_drafted for each in drafted),
             num_accepted_tokens_per_pos=accepted_per_position(drafted),
             ttfts=tuple(
-                now - item.request.arrival_time for item in progress if item.output.token_ids and item.gap is None
+                now - item.request.arrival_time
+                for item in progress
+                if item.output.token_ids and item.gap is None and not item.request.is_background
             ),
-            itls=tuple(item.gap for item in progress if item.gap is not None),
+            itls=tuple(item.gap for item in progress if item.gap is not None and not item.request.is_background),
         )
         return StepOutput(deltas, stats)
 
@@ -176,10 +186,11 @@ class EngineCore:
         """
         if self.cost_model.num_steps < _NUM_STEPS_TO_LEARN:
             return 0.0
-        requests = (*self.scheduler.running, *self.scheduler.waiting)
+        running, waiting = (r[: num_interactive(r)] for r in (self.scheduler.running, self.scheduler.waiting))
+        requests = (*running, *waiting)
         num_ahead = sum(request.num_uncomputed_tokens for request in requests if request.num_uncomputed_tokens > 1)
-        room = max(1, self._max_num_batched_tokens - len(self.scheduler.running))
-        context = sum(request.num_computed_tokens for request in self.scheduler.running)
+        room = max(1, self._max_num_batched_tokens - len(running))
+        context = sum(request.num_computed_tokens for request in running)
         return num_ahead / room * self.cost_model.predict(self._max_num_batched_tokens, context)
 
     def predicted_s_until_ended(self, num_requests: int) -> float:

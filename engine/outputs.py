@@ -239,8 +239,8 @@ class StepStats:
     num_drafts: int = 0  # requests whose drafts were verified
     num_draft_tokens: int = 0
     num_accepted_tokens_per_pos: tuple[int, ...] = ()  # drafts whose 1st, 2nd, … token was right
-    ttfts: tuple[float, ...] = ()  # seconds from arrival, of requests whose first token came in this step
-    itls: tuple[float, ...] = ()  # seconds between tokens, of requests that got a further token
+    ttfts: tuple[float, ...] = ()  # seconds from arrival, of interactive requests whose first token came in this step
+    itls: tuple[float, ...] = ()  # seconds between tokens, of interactive requests that got a further one
 
     def __str__(self) -> str:
         line = (

@@ -36,7 +36,7 @@ class Request:
     __slots__ = (
         "always_needs_host_sampling", "arrival_order", "arrival_time", "bad_words", "block_hashes", "block_table",
         "finish_reason", "finished_time", "first_scheduled_time", "first_token_time", "grammar",
-        "host_block_table", "index", "last_token_time",
+        "host_block_table", "index", "is_background", "last_token_time",
         "max_num_tokens", "needs_prompt_logprobs", "num_accepted_tokens", "num_cached_tokens", "num_computed_tokens",
         "num_draft_tokens", "num_output_placeholders", "num_preemptions", "num_prompt_tokens", "num_read_tokens",
         "params", "parent", "request_id", "seed", "status", "stop_reason", "stop_token_ids", "tenant", "token_ids",
@@ -65,6 +65,7 @@ class Request:
         self.request_id = request_id
         self.index = index
         self.params = params
+        self.is_background = params.is_background  # asked for every request of every step
         self.seed = seed
         self.max_num_tokens = max_num_tokens  # prompt and output together
         self.stop_token_ids = stop_token_ids  # the model's end tokens (unless ignored) and the request's own

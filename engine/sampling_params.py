@@ -72,6 +72,8 @@ class SamplingParams:
     max_queue_ms: int | None = ruled(None, _DAY_MS, "The same if it has not begun by then.")
     # Not a request's to set: instead of max_tokens, cut to what fits; None: all that fits.
     default_max_tokens: int | None = 64
+    # Not a request's either: behind all that is not in the background, whatever the scheduling policy.
+    is_background: bool = False
     # What the user calls a field where it is not its name here ("max_completion_tokens"), for refusals; `prompt` too.
     names: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
@@ -91,7 +93,7 @@ class SamplingParams:
     def from_fields(cls, fields: Mapping[str, Any], **own: Any) -> "SamplingParams":
         """Build from a request's JSON fields. A field set to null counts as absent. Unknown names are refused by name.
 
-        `own` are fields that are not a request's: default_max_tokens and names.
+        `own` are fields that are not a request's: default_max_tokens, is_background and names.
         """
         for name in sorted(fields.keys() - FIELD_NAMES):
             raise unknown_field(name, FIELD_NAMES)

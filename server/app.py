@@ -16,6 +16,7 @@ from starlette.routing import Match, Route
 
 from ..engine.errors import SplitfuseError
 from .api import docs, operations
+from .api.batches import routes as batches
 from .api.native import routes as native
 from .api.openai import routes as openai
 from .api.openapi import openapi_of
@@ -24,7 +25,7 @@ from .http.auth import RequireKey
 from .http.errors import HeldElsewhereError, ResultNotFoundError, describe
 from .http.every_answer import EveryAnswer
 from .http.foreign_pages import RefuseForeignPages
-from .service import Service
+from .service import Endpoint, Service
 from .settings import Settings
 from .storage.durable_results import KeptKind
 from .version import package_version
@@ -32,7 +33,13 @@ from .version import package_version
 _KINDS: dict[str, KeptKind] = {native.KIND: native.KeptGenerate(), responses.KIND: responses.KeptResponse()}
 _EXPOSED_HEADERS = ("Location", "Retry-After", "X-Request-Id", "X-Seq-Id")  # to the pages of --allowed-origins
 _RESULTS = ("/result/", "/v1/responses/")
-_ROUTERS = (native.router, openai.router, responses.router, operations.router, docs.router)
+_ENDPOINTS: dict[str, Endpoint] = {
+    "/generate": native.generate_batched,
+    "/v1/completions": openai.complete_batched,
+    "/v1/chat/completions": openai.chat_batched,
+    "/v1/responses": responses.respond_batched,
+}
+_ROUTERS = (native.router, openai.router, responses.router, batches.router, operations.router, docs.router)
 
 if TYPE_CHECKING:
     from ..engine.async_engine import AsyncEngine
@@ -40,7 +47,7 @@ if TYPE_CHECKING:
 
 def build_app(settings: Settings, engine: "AsyncEngine | None" = None) -> FastAPI:
     """The application. Without an engine, or with one not started, it loads it while it already answers /ready."""
-    service = Service(settings, engine, kinds=_KINDS)
+    service = Service(settings, engine, kinds=_KINDS, endpoints=_ENDPOINTS)
     app = FastAPI(
         title="splitfuse",
         version=package_version(),

@@ -4,27 +4,30 @@ Imports no torch: the engine's module is imported in a thread by `load`, while t
 """
 
 import asyncio
+import dataclasses
 import importlib
 import logging
 import secrets
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from starlette.requests import HTTPConnection
 
 from ..engine.errors import ConfigError, InvalidRequestError, ModelNotFoundError
 from ..engine.sampling_params import SamplingParams
+from .batches.batches import Batches
 from .http.auth import KeyRing
 from .http.connection_limit import ConnectionLimit
 from .http.errors import NotReadyError
 from .http.json_writer import JsonWriter
 from .jobs.idempotency import IdempotencyKey
-from .jobs.job import Job, Signal
+from .jobs.job import Job, Signal, raise_failure
 from .jobs.result_size import bounded
 from .metrics import Metrics
 from .settings import Settings
 from .storage.durable_results import DurableResults, KeptKind, KeptRequest
+from .storage.memory_store import MemoryStore, StoreUser
 from .storage.results import results_of
 from .storage.resumption import Resumption
 from .storage.shared_results import SharedResults
@@ -46,19 +49,36 @@ _WHY = {
 }
 
 
+class Endpoint(Protocol):
+    """What an endpoint answers to a body's fields, run in the background. For `dump_slices`."""
+
+    async def __call__(self, service: "Service", fields: Mapping[str, Any], *, owner: str) -> Any:
+        """Raises what the endpoint answers as an error."""
+
+
 class Service:
     """One served model. `state` is loading, ready, draining, stalled or failed."""
 
     def __init__(
-        self, settings: Settings, engine: "AsyncEngine | None" = None, *, kinds: Mapping[str, KeptKind] | None = None
+        self,
+        settings: Settings,
+        engine: "AsyncEngine | None" = None,
+        *,
+        kinds: Mapping[str, KeptKind] | None = None,
+        endpoints: Mapping[str, Endpoint] | None = None,
     ) -> None:
-        """`kinds`: the APIs whose jobs are kept on disk, where `--results` names a place."""
+        """`kinds`: the APIs whose jobs are kept on disk, where `--results` names a place. `endpoints`: the paths that
+        batches can ask for.
+        """
         self.settings = settings
         self.keys = KeyRing(settings.keys)
         self.connection_limit = ConnectionLimit(settings.max_connections)
         self._kinds = kinds or {}
         self.results = results_of(settings, self._kinds)
         self.json = JsonWriter(max_shared_bytes=settings.max_result_bytes // 4)
+        self._memory = MemoryStore(clock=time.time)
+        self._endpoints = endpoints or {}
+        self.batches = Batches(self._batch_store, settings, self._answer_batched, clock=time.time)
         speculation = settings.speculation
         self.metrics = Metrics(
             prefix=settings.metrics_prefix,
@@ -101,6 +121,12 @@ class Service:
         return tokenizer
 
     @property
+    def _batch_store(self) -> StoreUser:
+        """Where batches are: in memory too where several servers share a database, which has no tables for them yet."""
+        is_durable = isinstance(self.results, DurableResults) and not self.results.is_shared
+        return cast(StoreUser, self.results) if is_durable else self._memory
+
+    @property
     def has_lost_store(self) -> bool:
         """Whether results are to be kept on disk and cannot be written there now."""
         return isinstance(self.results, DurableResults) and self.results.failure is not None
@@ -141,10 +167,13 @@ class Service:
             if isinstance(self.results, SharedResults):
                 self.results.begin_claiming(resumption, self._engine)
         self._is_loaded = True
+        if self._batch_store is not self._memory:
+            await self.batches.resume()
 
     async def drain(self) -> None:
         """Take no new work; return when what runs has ended, by itself or because the drain timeout is over."""
         self.is_draining = True
+        await self.batches.stop()
         if self._engine is not None and self._is_loaded:
             running = self.results.unfinished()
             await self._engine.drain(self.settings.drain_timeout)
@@ -156,6 +185,8 @@ class Service:
 
     async def close(self) -> None:
         """Stop the engine if `load` started it; what it has not finished is left to the next process."""
+        await self.batches.stop()
+        self._memory.close()
         if isinstance(self.results, DurableResults):
             await self.results.close()
         if self._is_ours and self._is_loaded and self._engine is not None:
@@ -229,6 +260,33 @@ class Service:
         job.accept(handle)
         if results is not None and kept is not None:
             await results.accept(job, handle, kept, user=user, fingerprint=self.engine.fingerprint)
+
+    async def _answer_batched(self, endpoint: str, fields: Mapping[str, Any], owner: str) -> Any:
+        return await self._endpoints[endpoint](self, fields, owner=owner)
+
+    async def complete(
+        self,
+        jobs: Sequence[Job],
+        prompts: Sequence["Prompt"],
+        params: SamplingParams,
+        *,
+        user: str = "",
+        is_background: bool = False,
+    ) -> None:
+        """Submit jobs and return when all have ended; if this is cancelled, they are aborted.
+
+        Raises as `submit`, and what made one of them fail.
+        """
+        params = dataclasses.replace(params, is_background=True) if is_background else params
+        try:
+            for job, prompt in zip(jobs, prompts, strict=True):
+                await self.submit(job, prompt, params, user=user)
+            for job in jobs:
+                await job.ended.wait()
+        except BaseException:  # refused half-way, or a disconnect
+            self.abort(*jobs)
+            raise
+        raise_failure(jobs)
 
     def abort(self, *jobs: Job) -> None:
         """End jobs that are of no more use."""

@@ -62,6 +62,13 @@ class Settings(EngineConfig):
     )
     max_result_bytes: int = setting(256 * 2**20, at_least=1, help="memory for kept results; takes KiB, MiB, GiB")
     max_body_bytes: int = setting(2**20, at_least=1, help="longest request body; takes KiB, MiB, GiB")
+    max_file_bytes: int = setting(64 * 2**20, at_least=1, help="longest file for batches; takes KiB, MiB, GiB")
+    max_total_file_bytes: int = setting(
+        512 * 2**20, at_least=1, help="all files for batches together, in memory or on disk; takes KiB, MiB, GiB"
+    )
+    file_ttl: float = setting(30 * 86_400.0, at_least=0, help="seconds that files and batches are kept")
+    max_batch_lines: int = setting(50_000, at_least=1, help="requests in one batch")
+    max_batch_requests: int = setting(16, at_least=1, help="requests of batches that are in the engine at once")
     drain_timeout: float = setting(30.0, at_least=0, help="seconds that running requests get to finish after SIGTERM")
     step_timeout: float | None = setting(
         None, at_least=0, help="end the process when a step takes so many seconds; 0 = never, nothing = learned"

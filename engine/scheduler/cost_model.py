@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..request import Request
+from .policies import num_interactive
 
 # A 40 M-parameter Llama, bfloat16, one thread of an AMX CPU with a busy neighbour: 1,733 steps of 1 to 512 tokens at
 # contexts up to 8,000; median error of this fit 11 %.
@@ -30,6 +31,9 @@ _CLIP = 3.0  # a step off by more than this many median errors counts as off by 
 _LEAST_CLIP = 0.15
 _NUM_ERRORS_KEPT = 256
 _NUM_ERRORS_CLIPPED_BY = 32
+_BACKGROUND = (
+    0.1  # of a step's time; the gaps of interactive requests may grow to 1.2 times with all else that it costs
+)
 
 Vector = list[float]
 Matrix = list[list[float]]
@@ -236,3 +240,18 @@ def seconds_until_ended(model: CostModel, requests: Iterable[Request], count: in
     num_prompt_tokens = sum(request.num_uncomputed_tokens for request in rows if request.num_uncomputed_tokens > 1)
     step_s = model.predict(len(rows), sum(request.num_tokens for request in rows))
     return (num_rounds + 1) * num_prompt_tokens * model.b + (num_rounds * num_steps[-1] + num_steps[rest]) * step_s
+
+
+def background_budget(model: CostModel, running: Sequence[Request], waiting: Sequence[Request]) -> int | None:
+    """Tokens that background requests may have in a step of interactive ones, of whose time they take _BACKGROUND at
+    most; None if there are none of the one kind or of the other.
+    """
+    num_running = num_interactive(running)
+    if not num_running and not num_interactive(waiting):
+        return None
+    if num_running == len(running) and num_interactive(waiting) == len(waiting):
+        return None
+    contexts = [request.num_computed_tokens for request in running]
+    seconds = model.predict(num_running, sum(contexts[:num_running]))
+    per_token = model.b + model.c * max(contexts[num_running:], default=0)
+    return int(_BACKGROUND * seconds / per_token) if per_token else None

@@ -3,7 +3,7 @@
 Virtual token counters (Sheng et al. 2024, "Fairness in Serving Large Language Models"): a tenant is charged for what it
 gets, prompt tokens when a request is admitted and output tokens as they come, divided by its weight; the least charged
 one with a request waiting is next. A tenant that returns after a pause starts level with the others: a pause saves
-nothing up.
+nothing up. Background requests get what no other wants, so they are not charged.
 """
 
 from collections import deque
@@ -38,12 +38,14 @@ class TokenCounters:
 
     def admitted(self, request: Request, num_computed: int) -> None:
         """It is scheduled first; what it need not compute is not charged."""
-        self._charge(request.tenant, _PROMPT_WEIGHT * (request.num_prompt_tokens - num_computed))
-        self._level = self._charged[request.tenant]
+        if not request.is_background:
+            self._charge(request.tenant, _PROMPT_WEIGHT * (request.num_prompt_tokens - num_computed))
+            self._level = self._charged[request.tenant]
 
     def produced(self, request: Request) -> None:
         """It got a token."""
-        self._charge(request.tenant, _OUTPUT_WEIGHT)
+        if not request.is_background:
+            self._charge(request.tenant, _OUTPUT_WEIGHT)
 
     def order(self, waiting: Sequence[Request]) -> Iterator[Request]:
         """The waiting requests as they are to be admitted, each charged in turn; preempted ones first."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from ..batch import Batch
 from ..request import Request
 from .block_manager import Prefix
+from .policies import num_interactive
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,14 @@ class Queues(NamedTuple):
     waiting: Sequence[Request]
     in_flight: Sequence[Batch]
 
+    def by_class(self) -> tuple["Queues", "Queues"]:
+        """Those of interactive requests and those of background requests; the order of the queue is in this order."""
+        num_running, num_waiting = num_interactive(self.running), num_interactive(self.waiting)
+        if num_running == len(self.running) and num_waiting == len(self.waiting):
+            return self, Queues((), (), self.in_flight)
+        interactive = Queues(self.running[:num_running], self.waiting[:num_waiting], self.in_flight)
+        return interactive, Queues(self.running[num_running:], self.waiting[num_waiting:], self.in_flight)
+
 
 @dataclass(slots=True)
 class Room:
@@ -41,6 +50,8 @@ class Room:
     new_blocks: dict[Request, int] = field(default_factory=dict)
     preempted: dict[Request, bool] = field(default_factory=dict)
     num_drafts: dict[Request, int] = field(default_factory=dict)
+    admitted: dict[Request, Prefix] = field(default_factory=dict)
+    shared_blocks: set[int] = field(default_factory=set)  # free blocks that those admitted share
 
     def give(self, request: Request, num_tokens: int, num_blocks: int) -> None:
         """Tokens to a request that has none yet, with the blocks that it needs for them."""

@@ -1,13 +1,13 @@
 """Planner: which tokens of which requests the next step computes, decided and not yet applied."""
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from ..config import EngineConfig
 from ..request import Request, Status
-from .block_manager import BlockManager, Prefix
+from .block_manager import BlockManager
 from .fair_queue import TokenCounters
 from .plan import Plan, Queues, Room
-from .policies import BATCHING_POLICIES, Source
+from .policies import BATCHING_POLICIES, Source, num_interactive
 from .preemption import PreemptionCosts
 
 _NOTHING = Plan({}, {}, {}, {}, {})
@@ -29,28 +29,52 @@ class Planner:
         # Admission leaves 1 % of the pool free, so that running requests do not need to preempt at once.
         self._watermark = blocks.device.num_blocks // 100
 
-    def plan(self, queues: Queues, *, budget: int, drafts: Mapping[Request, int]) -> Plan:
-        """The policy's first round that gives any request tokens; changes nothing."""
-        running: dict[Source, list[Request]] = {Source.DECODES: [], Source.CHUNKS: []}
-        decodes, chunks = running[Source.DECODES], running[Source.CHUNKS]
-        for request in queues.running:
-            (decodes if request.num_uncomputed_tokens == 1 else chunks).append(request)
-        for sources in self._policy.rounds:
-            room = Room(queues, tokens=budget, blocks=self._blocks.device.num_free_blocks)
-            admitted: dict[Request, Prefix] = {}
-            for source in sources:
-                if source is not Source.WAITING:
-                    self._plan_running(room, running[source])
-                elif not room.preempted and self._policy.admits(queues.running):
-                    # Not after a preemption: an admission would take the room away from the preempted request.
-                    admitted = self._plan_waiting(room)
-            if room.num_tokens or room.preempted:
+    def plan(
+        self, queues: Queues, *, budget: int, drafts: Mapping[Request, int], background_budget: int | None = None
+    ) -> Plan:
+        """The policy's first round that gives any request tokens; changes nothing.
+
+        Interactive requests are planned as if there were no others; background requests get what is left of the same
+        round, at most `background_budget` tokens, or a round of their own if no interactive request can be computed.
+        """
+        interactive, background = queues.by_class()
+        for own in (interactive, background):
+            if not own.running and not own.waiting:
+                continue
+            running = _by_source(own.running)
+            for sources in self._policy.rounds:
+                room = Room(queues, tokens=budget, blocks=self._blocks.device.num_free_blocks)
+                self._plan_sources(room, sources, own, running)
+                if not room.num_tokens and not room.preempted:
+                    continue
+                if own is interactive and (background.running or background.waiting):
+                    self._plan_beside(room, sources, background, background_budget)
                 if queues.in_flight and self._depends_on_results(room):
                     return _NOTHING
                 if drafts and not room.preempted:
                     self._plan_drafts(room, drafts)
-                return Plan(room.num_tokens, room.new_blocks, room.preempted, admitted, room.num_drafts)
+                return Plan(room.num_tokens, room.new_blocks, room.preempted, room.admitted, room.num_drafts)
         return _NOTHING
+
+    def _plan_sources(
+        self, room: Room, sources: Iterable[Source], own: Queues, running: Mapping[Source, Iterable[Request]]
+    ) -> None:
+        """One class's share of a round."""
+        for source in sources:
+            if source is not Source.WAITING:
+                self._plan_running(room, running[source])
+            elif not room.preempted and self._policy.admits(own.running):
+                # Not after a preemption: an admission would take the room away from the preempted request.
+                self._plan_waiting(room, own.waiting)
+
+    def _plan_beside(self, room: Room, sources: Iterable[Source], background: Queues, budget: int | None) -> None:
+        """Background requests beside interactive ones that are planned already."""
+        kept = max(0, room.tokens - budget) if room.num_tokens and budget is not None else 0  # for drafts
+        room.tokens -= kept
+        if len(room.admitted) < num_interactive(room.queues.waiting):
+            background = background._replace(waiting=())  # an interactive request waits for the room
+        self._plan_sources(room, sources, background, _by_source(background.running))
+        room.tokens += kept
 
     def _depends_on_results(self, room: Room) -> bool:
         """Whether this cannot be decided before the steps in flight have results.
@@ -87,7 +111,8 @@ class Planner:
     def _plan_preemption(self, room: Room) -> None:
         """Choose the next request to preempt: the latest, but none for the third time while another can be."""
         candidates = [request for request in room.queues.running if request not in room.preempted]
-        preferred = [request for request in candidates[1:] if request.num_preemptions < self._costs.max_preemptions]
+        most = self._costs.max_preemptions
+        preferred = [request for request in candidates[1:] if request.is_background or request.num_preemptions < most]
         victim = (preferred or candidates)[-1]
         can_swap = self._blocks.can_swap_out(victim, room.promised_host_blocks)
         is_swapped = can_swap and self._costs.prefers_swap(victim, self._blocks.device.block_size)
@@ -96,13 +121,15 @@ class Planner:
         room.preempted[victim] = is_swapped
         room.take_back(victim, self._blocks.num_freed_by(victim, room.preempted))
 
-    def _plan_waiting(self, room: Room) -> dict[Request, Prefix]:
-        admitted: dict[Request, Prefix] = {}
-        taken: set[int] = set()  # free blocks that those admitted share
+    def _plan_waiting(self, room: Room, waiting: Sequence[Request]) -> None:
+        admitted, taken = room.admitted, room.shared_blocks
         blocks_for = self._blocks.device.num_blocks_for
-        running, waiting = room.queues.running, room.queues.waiting
+        running = room.queues.running
         for request in waiting if self._counters is None else self._counters.order(waiting):
-            if room.tokens <= 0 or len(running) + len(admitted) >= self._max_num_seqs:
+            if room.tokens <= 0:
+                break
+            if len(running) + len(admitted) >= self._max_num_seqs:
+                self._make_room(room, request, num_blocks=0)
                 break
             if self._waits_for_its_parent(room, request, admitted):
                 continue
@@ -116,19 +143,30 @@ class Planner:
             whole = blocks_for(request.num_tokens) + num_taken
             watermark = self._watermark if running or admitted else 0
             if whole + watermark > room.blocks - room.promised_blocks:
+                self._make_room(room, request, num_blocks=whole + watermark)
                 break
             now = blocks_for(num_computed + num_tokens) + num_taken
             room.give(request, num_tokens, now)
             room.promised_blocks += whole - now
             taken |= newly_taken
             admitted[request] = prefix
-        return admitted
+
+    def _make_room(self, room: Room, request: Request, *, num_blocks: int) -> None:
+        """Preempt background requests, so that this interactive one is admitted in the next step: then it is known
+        what their blocks were shared with.
+        """
+        running = room.queues.running
+        num_background = 0 if request.is_background else len(running) - num_interactive(running)
+        while len(room.preempted) < num_background:
+            self._plan_preemption(room)
+            if num_blocks <= room.blocks - room.promised_blocks:
+                break
 
     def _plan_drafts(self, room: Room, drafts: Mapping[Request, int]) -> None:
         """Tokens and blocks that are left, to requests that decode in this step. No request is preempted for drafts."""
         block_size = self._blocks.device.block_size
         for request, num_wanted in drafts.items():
-            if room.num_tokens.get(request) != 1 or request.num_uncomputed_tokens != 1:
+            if room.num_tokens.get(request) != 1 or request.num_uncomputed_tokens != 1 or request.is_background:
                 continue
             num_blocks = room.new_blocks[request]
             num_spare = max(0, room.blocks - room.promised_blocks - self._watermark)
@@ -150,3 +188,11 @@ class Planner:
         rows = (row for batch in room.queues.in_flight for row in batch.rows if row.request is parent)
         num_computed = min((row.start for row in rows), default=parent.num_computed_tokens)
         return num_computed < request.num_prompt_tokens
+
+
+def _by_source(running: Iterable[Request]) -> dict[Source, list[Request]]:
+    decodes: list[Request] = []
+    chunks: list[Request] = []
+    for request in running:
+        (decodes if request.num_uncomputed_tokens == 1 else chunks).append(request)
+    return {Source.DECODES: decodes, Source.CHUNKS: chunks}

@@ -4,9 +4,11 @@ A batching policy is data: rounds of sources. A step is the first round that giv
 sources share one budget, one after the other. So the other policies differ from SplitFuse in a line each.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from operator import attrgetter
 from typing import Any
 
 from ..request import Request
@@ -14,14 +16,21 @@ from ..request import Request
 QueueOrder = Callable[[Request], Any]
 
 
-def fcfs(request: Request) -> int:
-    """First come, first served. A preempted request keeps its position."""
-    return request.arrival_order
+def fcfs(request: Request) -> tuple[bool, int]:
+    """First come, first served, background requests last. A preempted request keeps its position."""
+    return (request.is_background, request.arrival_order)
 
 
-def priority(request: Request) -> tuple[int, int]:
-    """Lower priority number first, then as they came."""
-    return (request.params.priority, request.arrival_order)
+def priority(request: Request) -> tuple[bool, int, int]:
+    """Lower priority number first, then as they came; background requests last."""
+    return (request.is_background, request.params.priority, request.arrival_order)
+
+
+def num_interactive(requests: Sequence[Request]) -> int:
+    """How many of these, in queue order, are not in the background."""
+    if not requests or not requests[-1].is_background:
+        return len(requests)
+    return bisect_left(requests, True, key=attrgetter("is_background"))
 
 
 # "fair" queues as they came too; which of the waiting ones is next is then decided by fair_queue.TokenCounters.

@@ -24,7 +24,7 @@ from .block_manager import BlockManager, Prefix
 from .fair_queue import TokenCounters
 from .plan import Plan, Queues
 from .planner import Planner
-from .policies import QUEUE_ORDERS
+from .policies import QUEUE_ORDERS, num_interactive
 from .preemption import PreemptionCosts
 
 _FEW_DEADLINES = 64  # too few to clean up
@@ -57,6 +57,7 @@ class SchedulerListener(Protocol):
         now: float,
         budget: int | None,
         drafts: Mapping[Request, int] | None,
+        background_budget: int | None,
         was_running: Sequence[Request],
     ) -> None: ...
 
@@ -128,8 +129,8 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Queue a request."""
         request.arrival_order = next(self._arrivals)
-        if self._counters is not None:
-            self._counters.joined(request.tenant, self.waiting)
+        if self._counters is not None and not request.is_background:
+            self._counters.joined(request.tenant, self.waiting[: num_interactive(self.waiting)])
         insort(self.waiting, request, key=self._order)
         for only_queued, milliseconds in enumerate((request.params.timeout_ms, request.params.max_queue_ms)):
             if milliseconds is not None:
@@ -201,12 +202,14 @@ class Scheduler:
         budget: int | None = None,
         drafts: Mapping[Request, int] | None = None,
         needs_host: bool = False,
+        background_budget: int | None = None,
     ) -> Batch | None:
         """Decide and apply one step; None if there is nothing to compute, or nothing before the next `update`.
 
         `budget`: tokens of this step, if fewer than max_num_batched_tokens. `drafts`: how many tokens after their last
         one some requests would like to compute; they get what is left over. `needs_host`: the step is to run
-        synchronously whatever its rows are.
+        synchronously whatever its rows are. `background_budget`: the most of the tokens that background requests get
+        beside interactive ones.
         """
         assert len(self._in_flight) < self.max_steps_in_flight, "update comes first"
         assert not (drafts and self._in_flight), "drafts are guessed from tokens that are known"
@@ -215,12 +218,22 @@ class Scheduler:
         was_running = [] if self._listener is None else list(self.running)
         most = self._max_num_batched_tokens
         queues = Queues(self._continuing(), self.waiting, self._in_flight)
-        plan = self._planner.plan(queues, budget=min(budget or most, most), drafts=drafts or {})
+        plan = self._planner.plan(
+            queues, budget=min(budget or most, most), drafts=drafts or {}, background_budget=background_budget
+        )
         batch = self._apply(plan, now, needs_host=needs_host) if plan.num_tokens or plan.preempted else None
         if batch is not None:
             self._in_flight.append(batch)
         if self._listener is not None:
-            self._listener.scheduled(self, batch, now=now, budget=budget, drafts=drafts, was_running=was_running)
+            self._listener.scheduled(
+                self,
+                batch,
+                now=now,
+                budget=budget,
+                drafts=drafts,
+                background_budget=background_budget,
+                was_running=was_running,
+            )
         return batch
 
     def _continuing(self) -> list[Request]:
@@ -242,7 +255,9 @@ class Scheduler:
             if num_blocks:  # most decodes need none
                 self.blocks.grow(request, request.num_computed_tokens + plan.num_tokens[request])
         if self.max_steps_in_flight > 1:
-            needs_host = needs_host or any(request.needs_host_sampling for request in plan.num_tokens)
+            needs_host = (
+                needs_host or not plan.num_tokens or any(request.needs_host_sampling for request in plan.num_tokens)
+            )
         rows = self._rows(plan)
         rows.sort(key=_is_long)
         return Batch(next(self._step), rows, self.blocks.take_moves(), needs_host)

@@ -122,6 +122,7 @@ class Recorder:
         more = {
             "index": request.index,
             "priority": request.params.priority,
+            "background": request.is_background,
             "tenant": self._tenants.setdefault(request.tenant, len(self._tenants)),
             "prompt_logprobs": request.needs_prompt_logprobs,
             "host": request.always_needs_host_sampling,
@@ -152,12 +153,15 @@ class Recorder:
         now: float,
         budget: int | None,
         drafts: Mapping[Request, int] | None,
+        background_budget: int | None,
         was_running: Sequence[Request],
     ) -> None:
         """A decision, and what it was made from: a budget, drafts, what preemption costs."""
         given: dict[str, Any] = {} if budget is None else {"budget": budget}
         if drafts:
             given["drafts"] = [[request.arrival_order, count] for request, count in drafts.items()]
+        if background_budget is not None:
+            given["background_budget"] = background_budget
         if batch is not None and batch.needs_host:
             given["needs_host"] = True
         if scheduler.blocks.host is not None:

@@ -130,6 +130,7 @@ class _Replay:
             known=KnownOutput(tuple(token_ids[num_prompt_tokens:])),
             params=SamplingParams(
                 priority=line.get("priority", 0),
+                is_background=line.get("background", False),
                 prompt_logprobs=0 if line.get("prompt_logprobs") else None,
                 logprobs=0 if line.get("host") else None,
                 min_tokens=line.get("min", 0),
@@ -167,7 +168,11 @@ class _Replay:
         waited_before = list(scheduler.waiting)
         drafts = {self._requests[number]: count for number, count in line.get("drafts", ())}
         batch = scheduler.schedule(
-            line["start"], budget=line.get("budget"), drafts=drafts, needs_host=line.get("needs_host", False)
+            line["start"],
+            budget=line.get("budget"),
+            drafts=drafts,
+            needs_host=line.get("needs_host", False),
+            background_budget=line.get("background_budget"),
         )
         difference = _difference(line, decision(scheduler, batch, ran_before))
         if difference is None:

@@ -38,7 +38,7 @@ _ERRORS: dict[int, Schema] = {
     403: {"description": "A web page of an origin, or a Host, that a server without keys does not allow."},
     404: {"description": "No such model, or no such result for this caller."},
     408: {"description": "The body did not arrive in time."},
-    413: {"description": "The body is longer than --max-body-bytes."},
+    413: {"description": "The body is longer than --max-body-bytes, or the file than there is room for."},
     422: {"description": "The Idempotency-Key came before, with another body."},
     429: {"description": "The queue is full, or too many results are kept.", **_RETRY_AFTER},
     500: {"description": "An error of the server's; `code` is in its log."},
@@ -51,6 +51,7 @@ LOOKUP = (*KEYED, 404, 503)
 BODY = (*KEYED, 404, 408, 413, 503)
 GENERATION = (*BODY, 429)
 KEEPING = (*GENERATION, 422)
+UPLOAD = (*KEYED, 408, 413, 503)
 
 
 def parameter(name: str, description: str, *, place: str = "query", **schema: Any) -> Schema:
@@ -99,6 +100,25 @@ def operation(
     if parameters:
         extra["parameters"] = list(parameters)
     return {"status_code": next(iter(answers)), "openapi_extra": extra}
+
+
+def upload(answers: Mapping[int, str | Schema], *, errors: Sequence[int]) -> dict[str, Any]:
+    """The same for a route that takes a file."""
+    text = {"type": "string"}
+    schema = {
+        "type": "object",
+        "properties": {
+            "file": text | {"format": "binary", "description": "JSON objects, one a line."},
+            "purpose": {"enum": ["batch"]},
+            "expires_after[anchor]": {"enum": ["created_at"]},
+            "expires_after[seconds]": text | {"description": "Seconds that the file is kept."},
+        },
+        "required": ["file", "purpose"],
+        "additionalProperties": False,
+    }
+    made = operation(answers, errors=errors)
+    made["openapi_extra"]["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": schema}}}
+    return made
 
 
 def openapi_of(app: FastAPI) -> Schema:

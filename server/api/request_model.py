@@ -11,7 +11,7 @@ from ...engine.checks import Schema, nullable, unknown_field
 from ...engine.errors import InvalidRequestError
 from ..http.json_body import FIELDS, read_json
 from ..jobs.idempotency import IdempotencyKey
-from ..service import service_of
+from ..service import Service, service_of
 
 REPLAYED = {"Idempotent-Replayed": "true"}  # on the answer to a request that has come before with its key
 # The sentence for each type of pydantic's errors; "{…}" is its context.
@@ -104,9 +104,14 @@ async def read_request(request: Request, kind: type[Body]) -> Body:
     """The body of a POST to the served model. Raises InvalidRequestError, ModelNotFoundError and as `read_json`."""
     service = service_of(request)
     fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
-    service.check_model(fields.get("model"))
     if service.results.is_shared:
         request.scope[FIELDS] = fields
+    return read_fields(service, fields, kind)
+
+
+def read_fields(service: Service, fields: Mapping[str, Any], kind: type[Body]) -> Body:
+    """The same of a body's JSON."""
+    service.check_model(fields.get("model"))
     return kind.read(fields)
 
 

@@ -45,10 +45,13 @@ class AuthenticationError(SplitfuseError):
 
 
 class ResultNotFoundError(SplitfuseError):
-    """No such result for this caller. One text for unknown, expired and foreign: they must look the same."""
+    """No such result (or file, or batch) for this caller. One text for unknown, expired and foreign: they must look the
+    same.
+    """
 
-    def __init__(self) -> None:
-        super().__init__("no such result: unknown, expired, or not yours")
+    def __init__(self, kind: str = "result") -> None:
+        super().__init__(f"no such {kind}: unknown, expired, or not yours")
+        self.code = f"{kind}_not_found"
 
 
 class IdempotencyKeyReusedError(SplitfuseError):
@@ -64,6 +67,10 @@ class QuotaExceededError(QueueFullError):
 
 class BodyTooLargeError(SplitfuseError):
     """The body is longer than max_body_bytes."""
+
+
+class FileTooLargeError(SplitfuseError):
+    """There is no room for the file."""
 
 
 class BodyTooSlowError(SplitfuseError):
@@ -145,11 +152,13 @@ def _ours(exc: SplitfuseError) -> Problem:
         case ModelNotFoundError():
             return Problem(404, text, "not_found_error", param="model", code="model_not_found")
         case ResultNotFoundError():
-            return Problem(404, text, "not_found_error", code="result_not_found")
+            return Problem(404, text, "not_found_error", code=exc.code)
         case BodyTooSlowError():
             return Problem(408, text, code="body_too_slow", headers={"Connection": "close"})
         case BodyTooLargeError():
             return Problem(413, text, code="body_too_large", headers={"Connection": "close"})
+        case FileTooLargeError():
+            return Problem(413, text, param="file", code="file_too_large")
         case IdempotencyKeyReusedError():
             return Problem(422, text, param="Idempotency-Key", code="idempotency_key_reused")
         case QueueFullError():

@@ -26,12 +26,16 @@ DROPPED_BYTES = 8 * 2**20
 
 async def read_json(request: Request, *, max_bytes: int) -> dict[str, Any]:
     """The body of a POST. Raises InvalidRequestError, BodyTooLargeError, BodyTooSlowError."""
+    return parse(await read_body(request, max_bytes=max_bytes, setting="--max-body-bytes", deadline_s=DEADLINE_S))
+
+
+async def read_body(request: Request, *, max_bytes: int, setting: str, deadline_s: float) -> bytes:
+    """The bytes of a body. `setting`: what limits them. Raises BodyTooLargeError, BodyTooSlowError."""
     try:
-        async with asyncio.timeout(DEADLINE_S):
-            body = await _read(request, max_bytes=max_bytes)
+        async with asyncio.timeout(deadline_s):
+            return await _read(request, max_bytes=max_bytes, setting=setting)
     except TimeoutError as exc:
-        raise BodyTooSlowError(f"the body did not arrive within {DEADLINE_S:g} s") from exc
-    return parse(body)
+        raise BodyTooSlowError(f"the body did not arrive within {deadline_s:g} s") from exc
 
 
 def parse(body: bytes) -> dict[str, Any]:
@@ -56,8 +60,8 @@ def parse(body: bytes) -> dict[str, Any]:
     return value
 
 
-async def _read(request: Request, *, max_bytes: int) -> bytes:
-    error = BodyTooLargeError(f"the body is longer than {max_bytes} bytes; send less or raise --max-body-bytes")
+async def _read(request: Request, *, max_bytes: int, setting: str) -> bytes:
+    error = BodyTooLargeError(f"the body is longer than {max_bytes} bytes; send less or raise {setting}")
     declared = request.headers.get("content-length", "")
     is_waiting = "expect" in request.headers
     if declared.isdigit() and int(declared[:20]) > (max_bytes if is_waiting else max_bytes + DROPPED_BYTES):

@@ -139,7 +139,7 @@ class DurableResults(ResultStore):
 
     async def _stored(self, find: Callable[[Store], JobRow | None], *, owner: str) -> Job | None:
         """The owner's job that is in no memory."""
-        row = await self._read(find)
+        row = await self.use(find)
         if row is None or row.owner != owner or (job := self._finished_job(row)) is None:
             return None
         with contextlib.suppress(QueueFullError):  # there is no room to keep it in memory too
@@ -150,7 +150,7 @@ class DurableResults(ResultStore):
         """As ResultStore. Raises as `find`."""
         here = await super().page(owner, after=after, limit=limit, status=status)
         before = None if after is None else (after.created, after.seq_id)
-        rows = await self._read(lambda store: store.page(owner, before=before, limit=limit, status=status))
+        rows = await self.use(lambda store: store.page(owner, before=before, limit=limit, status=status))
         jobs = {job.seq_id: job for job in here}
         for row in rows:
             if row.seq_id not in jobs and (job := self._finished_job(row)) is not None:
@@ -264,7 +264,8 @@ class DurableResults(ResultStore):
             raise NotReadyError("the results are still being opened", code="loading")
         return self._journal
 
-    async def _read(self, function: Callable[[Store], T]) -> T:
+    async def use(self, function: Callable[[Any], T]) -> T:
+        """What the function gets of the store. Raises NotReadyError while it is not open, StoreUnavailableError."""
         try:
             return await self._opened().read(function)
         except StoreError as exc:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from ...engine.errors import SplitfuseError
 from ..http.errors import HeldElsewhereError, MovedError, NotReadyError
@@ -98,7 +98,7 @@ class SharedResults(DurableResults):
             self.forget(job)
 
     async def _call(self, function: "Callable[[PostgresStore], Any]") -> Any:
-        return await self._read(cast(Any, function))
+        return await self.use(function)
 
     async def _beat(self) -> None:
         while True:

@@ -8,15 +8,18 @@ import contextlib
 import math
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from ...engine.errors import ConfigError
+from .batch_rows import BatchChanges, BatchRow, FileRow, LinesDone, Page
 from .records import Changes, JobRow
 from .store import StoreError
 
-SCHEMA_VERSION = 1
-_SCHEMA = """
+# The statements that make each version of the format of the one before it; the first makes version 1 of nothing.
+_MIGRATIONS = (
+    """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE jobs (
   num INTEGER PRIMARY KEY, seq_id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL, created REAL NOT NULL,
@@ -28,17 +31,55 @@ CREATE INDEX jobs_expiring ON jobs (expires) WHERE status IS NOT NULL;
 CREATE INDEX jobs_of_owner ON jobs (owner, created, seq_id);
 CREATE UNIQUE INDEX jobs_by_key ON jobs (owner, idempotency_key) WHERE idempotency_key IS NOT NULL;
 CREATE TABLE segments (num INTEGER PRIMARY KEY, body BLOB NOT NULL);
-"""
+""",
+    """
+CREATE TABLE files (
+  num INTEGER PRIMARY KEY, file_id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL, created REAL NOT NULL,
+  expires REAL NOT NULL, purpose TEXT NOT NULL, filename TEXT NOT NULL, num_bytes INTEGER NOT NULL,
+  num_lines INTEGER NOT NULL, state TEXT NOT NULL);
+CREATE INDEX files_of_owner ON files (owner, num);
+CREATE INDEX files_expiring ON files (expires);
+CREATE INDEX files_deleted ON files (num) WHERE state = 'deleted';
+CREATE TABLE file_parts (
+  file_id TEXT NOT NULL, number INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (file_id, number));
+CREATE TABLE batches (
+  num INTEGER PRIMARY KEY, batch_id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL, created REAL NOT NULL,
+  expires REAL NOT NULL, body TEXT NOT NULL, is_over INTEGER NOT NULL, idempotency_key BLOB, body_digest BLOB);
+CREATE INDEX batches_of_owner ON batches (owner, num);
+CREATE INDEX batches_unfinished ON batches (num) WHERE NOT is_over;
+CREATE INDEX batches_expiring ON batches (expires) WHERE is_over;
+CREATE UNIQUE INDEX batches_by_key ON batches (owner, idempotency_key) WHERE idempotency_key IS NOT NULL;
+CREATE TABLE begun_lines (
+  batch_id TEXT NOT NULL, line INTEGER NOT NULL, num_crashes INTEGER NOT NULL,
+  PRIMARY KEY (batch_id, line)) WITHOUT ROWID;
+""",
+)
+SCHEMA_VERSION = len(_MIGRATIONS)
 _COLUMNS = ", ".join(JobRow.__slots__)
 _INSERT = f"INSERT INTO jobs ({_COLUMNS}) VALUES ({', '.join('?' * len(JobRow.__slots__))})"
 _SELECT = f"SELECT {_COLUMNS} FROM jobs"
+_SELECT_FILE = f"SELECT {', '.join(FileRow.__slots__)} FROM files"
+_SELECT_BATCH = f"SELECT {', '.join(BatchRow.__slots__)} FROM batches"
+_SWEPT_PARTS = 32  # at once: 4 MiB of an uploaded file
+
+
+def _upsert(table: str, key: str, names: Sequence[str], *, changing: Sequence[str]) -> str:
+    updates = ", ".join(f"{name} = excluded.{name}" for name in changing)
+    values = ", ".join("?" * len(names))
+    return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({values}) ON CONFLICT ({key}) DO UPDATE SET {updates}"
+
+
+_UPSERT_FILE = _upsert("files", "file_id", FileRow.__slots__, changing=("expires", "num_bytes", "num_lines", "state"))
+_UPSERT_BATCH = _upsert("batches", "batch_id", BatchRow.__slots__, changing=("expires", "body", "is_over"))
 
 
 class SqliteStore:
-    """A Store in a file, which is created if there is none."""
+    """A Store in a file, which is created if there is none; one of an earlier format is brought to this one, at once or
+    not at all.
+    """
 
-    def __init__(self, path: Path, *, is_synced: bool = True) -> None:
-        """`is_synced`: a commit outlives a power cut too. Raises ConfigError."""
+    def __init__(self, path: Path | None, *, is_synced: bool = True) -> None:
+        """`path`: None for a store in memory. `is_synced`: a commit outlives a power cut too. Raises ConfigError."""
         self._has_deleted = False  # since the last sweep
         try:
             self._db = _connected(path)
@@ -52,7 +93,7 @@ class SqliteStore:
                 raise ConfigError(f"--results {path}: {_why(exc)}") from exc
             raise
 
-    def _prepare(self, path: Path, *, is_synced: bool) -> None:
+    def _prepare(self, path: Path | None, *, is_synced: bool) -> None:
         for pragma in (
             "locking_mode = EXCLUSIVE",
             "auto_vacuum = INCREMENTAL",
@@ -68,10 +109,10 @@ class SqliteStore:
                     f"--results {path}: a later version of splitfuse made it (format {version}, this one knows "
                     f"{SCHEMA_VERSION}); use that version or another file"
                 )
-            if version == 0:
-                for statement in _SCHEMA.split(";"):
+            for migration in _MIGRATIONS[version:]:
+                for statement in migration.split(";"):
                     self._db.execute(statement)
-                self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def commit(self, changes: Changes) -> None:
         """As Store."""
@@ -106,6 +147,8 @@ class SqliteStore:
                 "is_running = 0 WHERE status IS NULL",
                 (num_crashes,),
             )
+            db.execute("UPDATE begun_lines SET num_crashes = num_crashes + ?", (num_crashes,))
+            db.execute("UPDATE files SET state = 'deleted' WHERE state = 'partial' AND purpose = 'batch'")
         return is_clean
 
     def end_process(self) -> None:
@@ -148,8 +191,99 @@ class SqliteStore:
         with self._changing() as db:
             return [seq_id for (seq_id,) in db.execute("DELETE FROM jobs WHERE owner = ? RETURNING seq_id", (owner,))]
 
+    def write_batches(self, changes: BatchChanges) -> None:
+        """As Store."""
+        with self._changing() as db:
+            db.executemany(_UPSERT_FILE, map(_values, changes.files))
+            db.executemany("INSERT OR IGNORE INTO file_parts VALUES (?, ?, ?)", changes.parts)
+            db.executemany(_UPSERT_BATCH, map(_values, changes.batches))
+            db.executemany("INSERT OR IGNORE INTO begun_lines VALUES (?, ?, 0)", changes.begun)
+            db.executemany("DELETE FROM begun_lines WHERE batch_id = ? AND line = ?", changes.answered)
+
+    def find_file(self, file_id: str) -> FileRow | None:
+        """As Store."""
+        return next(map(_file, self._read(f"{_SELECT_FILE} WHERE file_id = ?", file_id)), None)
+
+    def find_batch(self, batch_id: str) -> BatchRow | None:
+        """As Store."""
+        return next(map(_batch, self._read(f"{_SELECT_BATCH} WHERE batch_id = ?", batch_id)), None)
+
+    def find_batch_key(self, owner: str, idempotency_key: bytes) -> BatchRow | None:
+        """As Store."""
+        where = "WHERE owner = ? AND idempotency_key = ?"
+        return next(map(_batch, self._read(f"{_SELECT_BATCH} {where}", owner, idempotency_key)), None)
+
+    def list_files(self, owner: str, page: Page, *, now: float, purpose: str | None = None) -> list[FileRow]:
+        """As Store."""
+        where = "state = 'ready' AND coalesce(?, purpose) = purpose"
+        return list(map(_file, self._page("files", "file_id", _SELECT_FILE, where, (purpose,), owner, page, now)))
+
+    def list_batches(self, owner: str, page: Page, *, now: float) -> list[BatchRow]:
+        """As Store."""
+        return list(map(_batch, self._page("batches", "batch_id", _SELECT_BATCH, "true", (), owner, page, now)))
+
+    def _page(
+        self,
+        table: str,
+        name: str,
+        select: str,
+        where: str,
+        values: Sequence[object],
+        owner: str,
+        page: Page,
+        now: float,
+    ) -> Iterator[tuple[Any, ...]]:
+        """One page of the owner's rows that have not expired."""
+        sign, order = (">", "ASC") if page.ascends else ("<", "DESC")
+        if page.after is not None:
+            where += f" AND num {sign} (SELECT num FROM {table} WHERE owner = ? AND {name} = ?)"
+            values = (*values, owner, page.after)
+        query = f"{select} WHERE owner = ? AND expires > ? AND {where} ORDER BY num {order} LIMIT ?"
+        return self._read(query, owner, now, *values, page.limit)
+
+    def unfinished_batches(self) -> list[BatchRow]:
+        """As Store."""
+        return list(map(_batch, self._read(f"{_SELECT_BATCH} WHERE NOT is_over ORDER BY num")))
+
+    def parts(self, file_id: str, *, after: int, limit: int) -> list[tuple[int, bytes]]:
+        """As Store."""
+        query = "SELECT number, body FROM file_parts WHERE file_id = ? AND number > ? ORDER BY number LIMIT ?"
+        return [(number, body) for number, body in self._read(query, file_id, after, limit)]
+
+    def lines_done(self, batch_id: str, output_file_id: str, error_file_id: str) -> LinesDone:
+        """As Store."""
+        query = "SELECT number FROM file_parts WHERE file_id = ?"
+        completed, failed = (
+            frozenset(number for (number,) in self._read(query, file_id)) for file_id in (output_file_id, error_file_id)
+        )
+        return LinesDone(
+            completed,
+            failed,
+            dict(self._read("SELECT line, num_crashes FROM begun_lines WHERE batch_id = ?", batch_id)),
+        )
+
+    def num_file_bytes(self) -> int:
+        """As Store."""
+        return self._one("SELECT coalesce(sum(num_bytes), 0) FROM files WHERE state != 'deleted'")
+
+    def num_parts(self, file_id: str) -> int:
+        """As Store."""
+        return self._one("SELECT count(*) FROM file_parts WHERE file_id = ?", file_id)
+
+    def file_bytes(self, file_id: str) -> int:
+        """As Store."""
+        return self._one("SELECT coalesce(sum(length(body)), 0) FROM file_parts WHERE file_id = ?", file_id)
+
     def sweep(self, now: float, *, max_jobs: int) -> int:
         """As Store."""
+        with self._changing() as db:
+            db.execute("DELETE FROM batches WHERE is_over AND expires <= ?", (now,))
+            db.execute("UPDATE files SET state = 'deleted' WHERE expires <= ? AND state != 'deleted'", (now,))
+            for num, file_id in db.execute("SELECT num, file_id FROM files WHERE state = 'deleted' LIMIT 1").fetchall():
+                some = "SELECT rowid FROM file_parts WHERE file_id = ? LIMIT ?"
+                swept = db.execute(f"DELETE FROM file_parts WHERE rowid IN ({some})", (file_id, _SWEPT_PARTS))
+                if swept.rowcount < _SWEPT_PARTS:
+                    db.execute("DELETE FROM files WHERE num = ?", (num,))
         with self._changing() as db:
             oldest = "coalesce((SELECT min(first_segment) FROM jobs WHERE status IS NULL), 1 << 62)"
             db.execute(f"DELETE FROM segments WHERE num < {oldest}")
@@ -172,20 +306,21 @@ class SqliteStore:
             yield self._db
 
     def _rows(self, query: str, *values: object) -> Iterator[JobRow]:
+        return (JobRow(*found) for found in self._read(query, *values))
+
+    def _read(self, query: str, *values: object) -> Iterator[tuple[Any, ...]]:
         with _translated():
-            for found in self._db.execute(query, values):
-                yield JobRow(*found)
+            yield from self._db.execute(query, values)
 
-    def _one(self, query: str) -> int:
-        with _translated():
-            return int(self._db.execute(query).fetchone()[0])
+    def _one(self, query: str, *values: object) -> int:
+        return int(next(self._read(query, *values))[0])
 
 
-def _connected(path: Path) -> sqlite3.Connection:
-    if not path.exists():  # what users wrote is for this user alone
+def _connected(path: Path | None) -> sqlite3.Connection:
+    if path is not None and not path.exists():  # what users wrote is for this user alone
         with contextlib.suppress(OSError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
-    return sqlite3.connect(path, isolation_level=None, timeout=0, check_same_thread=False)
+    return sqlite3.connect(path or ":memory:", isolation_level=None, timeout=0, check_same_thread=False)
 
 
 @contextlib.contextmanager
@@ -208,8 +343,16 @@ def _translated() -> Iterator[None]:
         raise StoreError(_why(exc)) from exc
 
 
-def _values(row: JobRow) -> list[object]:
-    return [getattr(row, name) for name in JobRow.__slots__]
+def _values(row: JobRow | FileRow | BatchRow) -> list[object]:
+    return [getattr(row, name) for name in type(row).__slots__]
+
+
+def _file(found: Sequence[Any]) -> FileRow:
+    return FileRow(*found)
+
+
+def _batch(found: Sequence[Any]) -> BatchRow:
+    return BatchRow(*found)
 
 
 def _why(exc: sqlite3.Error) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Protocol
 
+from .batch_rows import BatchChanges, BatchRow, FileRow, LinesDone, Page
 from .records import Changes, JobRow
 
 
@@ -18,7 +19,8 @@ class Store(Protocol):
     def begin_process(self) -> bool:
         """Note that a process uses the store from now on. Returns whether the one before had ended properly.
 
-        If it had not, each job that was running counts one crash more. None of them is running now.
+        If it had not, each job that was running and each line that was begun counts one crash more. None of them is
+        running now, and uploads that were cut short are deleted.
         """
 
     def end_process(self) -> None:
@@ -43,10 +45,52 @@ class Store(Protocol):
         """Delete all jobs of an owner. Returns their ids."""
 
     def sweep(self, now: float, *, max_jobs: int) -> int:
-        """Delete segments that are of no more use and at most so many expired jobs. Returns how many these were."""
+        """Delete segments that are of no more use, at most so many expired jobs, and of files and batches that have
+        expired or been deleted as much as is quickly done. Returns how many jobs these were.
+        """
 
     def close(self) -> None:
         """Let go of the store."""
+
+
+class BatchStore(Store, Protocol):
+    """A Store that keeps files and batches too."""
+
+    def write_batches(self, changes: BatchChanges) -> None:
+        """Write all of it or nothing."""
+
+    def find_file(self, file_id: str) -> FileRow | None:
+        """The file with this id, whatever its state."""
+
+    def find_batch(self, batch_id: str) -> BatchRow | None:
+        """The batch with this id."""
+
+    def find_batch_key(self, owner: str, idempotency_key: bytes) -> BatchRow | None:
+        """The batch that came with this key."""
+
+    def list_files(self, owner: str, page: Page, *, now: float, purpose: str | None = None) -> list[FileRow]:
+        """The owner's files that are ready and have not expired."""
+
+    def list_batches(self, owner: str, page: Page, *, now: float) -> list[BatchRow]:
+        """The owner's batches that have not expired."""
+
+    def unfinished_batches(self) -> list[BatchRow]:
+        """Batches that are not over, in the order in which they came."""
+
+    def parts(self, file_id: str, *, after: int, limit: int) -> list[tuple[int, bytes]]:
+        """So many parts of a file behind this number, in order."""
+
+    def lines_done(self, batch_id: str, output_file_id: str, error_file_id: str) -> LinesDone:
+        """The lines of a batch that are answered, and those that had been begun."""
+
+    def num_file_bytes(self) -> int:
+        """The size of all files together."""
+
+    def num_parts(self, file_id: str) -> int:
+        """How many parts a file has."""
+
+    def file_bytes(self, file_id: str) -> int:
+        """The size of a file's parts together."""
 
 
 class StoreError(Exception):

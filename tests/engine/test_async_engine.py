@@ -250,6 +250,20 @@ async def test_before_any_request_has_ended_the_time_to_come_back_is_predicted(t
         assert 2.0 < info.value.retry_after_s <= 4.0, "two run for 400 steps of 10 ms, less those that they have run"
 
 
+async def test_background_requests_take_no_place_in_the_queue(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder, max_num_seqs=1, max_queue_size=1) as engine:
+        running, waiting, background = Collector(), Collector(), [Collector() for _ in range(3)]
+        params = SamplingParams(max_tokens=400, ignore_eos=True)
+        await engine.submit([30], params, running)
+        await running.until(1)
+        for sink in background:
+            await engine.submit([31], SamplingParams(max_tokens=1, is_background=True), sink)
+        await engine.submit([32], params, waiting)
+        with pytest.raises(QueueFullError):
+            await engine.submit([33], params, Collector())
+        assert not any(sink.deltas for sink in background)
+
+
 async def test_draining_refuses_new_requests_and_finishes_the_rest(tiny_folder: str) -> None:
     async with running_engine(tiny_folder) as engine:
         sink = Collector()

@@ -1,33 +1,49 @@
-"""`splitfuse serve` that dies, as by kill -9, right before or right after a commit, or when it runs a certain prompt.
+"""`splitfuse serve` that dies, as by kill -9, right before or right after a commit, or when a prompt comes or runs.
 
-python crash_at.py before|after NUMBER serve …
+python crash_at.py before|after|before-batch|after-batch NUMBER serve …
+python crash_at.py prompt TEXT serve …
 python crash_at.py token ID serve …
 """
 
 import itertools
 import os
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from splitfuse.engine.batch import Batch, RowOutput
 from splitfuse.engine.runner.model_runner import ModelRunner
 from splitfuse.server.cli import main
-from splitfuse.server.storage.records import Changes
+from splitfuse.server.service import Service
 from splitfuse.server.storage.sqlite_store import SqliteStore
 
 
-def die_at(number: int, *, before: bool) -> None:
-    """Count commits that write something."""
-    commit, numbers = SqliteStore.commit, itertools.count(1)
+def die_at(method: str, number: int, *, before: bool) -> None:
+    """Count calls of a method of the store that write something."""
+    write: Callable[[SqliteStore, Any], None] = getattr(SqliteStore, method)
+    numbers = itertools.count(1)
 
-    def commit_or_die(self: SqliteStore, changes: Changes) -> None:
+    def write_or_die(self: SqliteStore, changes: Any) -> None:
         is_last = bool(changes) and next(numbers) == number
         if is_last and before:
             os._exit(137)
-        commit(self, changes)
+        write(self, changes)
         if is_last:
             os._exit(137)
 
-    SqliteStore.commit = commit_or_die  # type: ignore[method-assign]
+    setattr(SqliteStore, method, write_or_die)
+
+
+def die_of_text(prompt: str) -> None:
+    """Die when this prompt is to be answered."""
+    complete = Service.complete
+
+    async def complete_or_die(self: Service, jobs: Any, prompts: Any, *args: Any, **options: Any) -> None:
+        if prompt in prompts:
+            os._exit(137)
+        await complete(self, jobs, prompts, *args, **options)
+
+    Service.complete = complete_or_die  # type: ignore[method-assign]
 
 
 def die_of(token_id: int) -> None:
@@ -43,8 +59,12 @@ def die_of(token_id: int) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "token":
-        die_of(int(sys.argv[2]))
+    kind, value = sys.argv[1:3]
+    if kind == "prompt":
+        die_of_text(value)
+    elif kind == "token":
+        die_of(int(value))
     else:
-        die_at(int(sys.argv[2]), before=sys.argv[1] == "before")
+        side, _, is_batch = kind.partition("-")
+        die_at("write_batches" if is_batch else "commit", int(value), before=side == "before")
     sys.exit(main(sys.argv[3:]))

@@ -21,7 +21,7 @@ BUGS: Bugs = {}
 
 @plant(BUGS, Planner, "plan")
 def budget_is_off_by_one(right: Method) -> Method:
-    return lambda self, queues, *, budget, drafts: right(self, queues, budget=budget + 1, drafts=drafts)
+    return lambda self, queues, *, budget, **more: right(self, queues, budget=budget + 1, **more)
 
 
 @plant(BUGS, Planner, "_num_tokens_for")
@@ -35,36 +35,35 @@ def chunks_have_no_limit(right: Method) -> Method:
 
 @plant(BUGS, Planner, "_plan_waiting")
 def one_too_many_joins(right: Method) -> Method:
-    def wrong(self: Any, room: Any) -> Any:
+    def wrong(self: Any, room: Any, waiting: Any) -> None:
         self._max_num_seqs += 1
-        admitted = right(self, room)
+        right(self, room, waiting)
         self._max_num_seqs -= 1
-        return admitted
 
     return wrong
 
 
 @plant(BUGS, Planner, "_plan_waiting", where=lambda settings: settings.num_blocks >= 100)
 def watermark_is_ignored(right: Method) -> Method:
-    def wrong(self: Any, room: Any) -> Any:
+    def wrong(self: Any, room: Any, waiting: Any) -> None:
         self._watermark = 0
-        return right(self, room)
+        right(self, room, waiting)
 
     return wrong
 
 
 @plant(BUGS, Planner, "_plan_waiting", where=lambda settings: settings.config.long_prefill_token_threshold > 0)
 def promised_blocks_are_given_away(right: Method) -> Method:
-    def wrong(self: Any, room: Any) -> Any:
+    def wrong(self: Any, room: Any, waiting: Any) -> None:
         room.promised_blocks = 0
-        return right(self, room)
+        right(self, room, waiting)
 
     return wrong
 
 
 @plant(BUGS, Planner, "_plan_waiting")
 def no_request_joins_two(right: Method) -> Method:
-    return lambda self, room: {} if len(room.queues.running) >= 2 else right(self, room)
+    return lambda self, room, waiting: None if len(room.queues.running) >= 2 else right(self, room, waiting)
 
 
 # Which request is first, and which is preempted.

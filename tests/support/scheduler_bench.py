@@ -24,12 +24,15 @@ def request(
     tenant: str = "",
     timeout_ms: int | None = None,
     max_queue_ms: int | None = None,
+    is_background: bool = False,
 ) -> Request:
     tokens = tokens or [1] * num_prompt
     return Request(
         request_id=name,
         prompt_token_ids=tokens,
-        params=SamplingParams(priority=priority, timeout_ms=timeout_ms, max_queue_ms=max_queue_ms),
+        params=SamplingParams(
+            priority=priority, timeout_ms=timeout_ms, max_queue_ms=max_queue_ms, is_background=is_background
+        ),
         max_num_tokens=len(tokens) + num_new,
         seed=0,
         stop_token_ids=stop,

@@ -21,7 +21,7 @@ from ...jobs.result_store import seq_id_of
 from ...service import Service, service_of
 from ...storage.durable_results import KeptRequest
 from ..openapi import IDEMPOTENCY_KEY, KEEPING, KEYED, LOOKUP, events, operation, parameter
-from ..request_model import REPLAYED, idempotency_key, read_request
+from ..request_model import REPLAYED, idempotency_key, read_fields, read_request
 from ..streaming import event_id, stream
 from .request import GenerateRequest
 from .response import finished_result, listed, result_object
@@ -103,6 +103,15 @@ async def _submitted(service: Service, body: GenerateRequest, *, owner: str, key
         service.results.forget(job)
         raise
     return job
+
+
+async def generate_batched(service: Service, fields: Mapping[str, Any], *, owner: str) -> dict[str, Any]:
+    """The result of POST /generate, in the background; it is not kept. Raises as the route."""
+    body = read_fields(service, fields, GenerateRequest)
+    params = body.sampling()
+    job = service.new_job(params, owner=owner)
+    await service.complete([job], [body.prompt], params, user=body.user, is_background=True)
+    return result_object(job)
 
 
 class KeptGenerate:

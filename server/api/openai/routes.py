@@ -3,10 +3,10 @@
 A disconnect ends the request, streamed or not; these jobs are not kept for later.
 """
 
-import asyncio
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter
@@ -19,11 +19,11 @@ from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
 from ...http.json_response import JsonResponse
 from ...http.json_writer import SlicedResponse
-from ...jobs.job import Job, Signal, raise_failure
+from ...jobs.job import Job, Signal
 from ...service import Service, service_of
 from ..answer_format import chat_prompt, constrained, rendered
 from ..openapi import GENERATION, KEYED, LOOKUP, events, operation, parameter
-from ..request_model import read_request
+from ..request_model import read_fields, read_request
 from ..streaming import stream
 from .chat_response import ChatResponseBuilder
 from .completion_response import CompletionResponseBuilder
@@ -73,17 +73,8 @@ _STREAMED = events("The answer, or with `stream` its chunks as events.", _CHUNKS
 )
 async def completions(request: Request) -> Response:
     """Continue one or more prompts."""
-    service = service_of(request)
     body = await read_request(request, CompletionRequest)
-    params, echo = body.params(), body.echoed()
-    builder = CompletionResponseBuilder(
-        _head(service, "cmpl-"),
-        service.token_text,
-        include_usage=body.include_usage,
-        echo=echo,
-        prompt_text=service.prompt_text,
-    )
-    return await _answer(request, body, builder, body.prompt, params, keeps_prompt=echo.is_wanted)
+    return await _answer(request, _completion(service_of(request), body))
 
 
 @router.post(
@@ -97,47 +88,88 @@ async def completions(request: Request) -> Response:
 )
 async def chat_completions(request: Request) -> Response:
     """Answer in a conversation."""
-    service = service_of(request)
     body = await read_request(request, ChatCompletionRequest)
+    return await _answer(request, await _chat_completion(service_of(request), body))
+
+
+async def complete_batched(service: Service, fields: Mapping[str, Any], *, owner: str) -> dict[str, Any]:
+    """What POST /v1/completions answers, in the background. Raises as the route."""
+    generation = _completion(service, read_fields(service, fields, CompletionRequest))
+    return await _whole(service, generation, owner=owner, is_background=True)
+
+
+async def chat_batched(service: Service, fields: Mapping[str, Any], *, owner: str) -> dict[str, Any]:
+    """What POST /v1/chat/completions answers, in the background. Raises as the route."""
+    generation = await _chat_completion(service, read_fields(service, fields, ChatCompletionRequest))
+    return await _whole(service, generation, owner=owner, is_background=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Generation:
+    """What is to be generated for a request, and the builder of its answer."""
+
+    body: OpenAIRequest
+    builder: ResponseBuilder
+    prompts: Sequence[Any]
+    params: SamplingParams
+    keeps_prompt: bool = False
+
+    def jobs(self, service: Service, owner: str) -> list[Job]:
+        """A job for each prompt, not submitted yet."""
+        changed = Signal()
+        return [
+            service.new_job(self.params, owner=owner, changed=changed, keeps_prompt=self.keeps_prompt)
+            for _ in self.prompts
+        ]
+
+
+def _completion(service: Service, body: CompletionRequest) -> _Generation:
+    params, echo = body.params(), body.echoed()
+    builder = CompletionResponseBuilder(
+        _head(service, "cmpl-"),
+        service.token_text,
+        include_usage=body.include_usage,
+        echo=echo,
+        prompt_text=service.prompt_text,
+    )
+    return _Generation(body=body, builder=builder, prompts=body.prompt, params=params, keeps_prompt=echo.is_wanted)
+
+
+async def _chat_completion(service: Service, body: ChatCompletionRequest) -> _Generation:
     chat, params = body.chat(), body.params()
     text, answer = await chat_prompt(service, chat)
     builder = ChatResponseBuilder(
         _head(service, "chatcmpl-"), service.token_text, include_usage=body.include_usage, answer=answer
     )
-    return await _answer(request, body, builder, [rendered(text)], constrained(params, answer))
+    return _Generation(body=body, builder=builder, prompts=[rendered(text)], params=constrained(params, answer))
 
 
-async def _answer(
-    request: Request,
-    body: OpenAIRequest,
-    builder: ResponseBuilder,
-    prompts: Sequence[Any],
-    params: SamplingParams,
-    *,
-    keeps_prompt: bool = False,
-) -> Response:
-    service = service_of(request)
-    if body.stream and params.prompt_logprobs is not None and not keeps_prompt:
+async def _answer(request: Request, generation: _Generation) -> Response:
+    service, owner = service_of(request), owner_of(request)
+    if not generation.body.stream:
+        whole = _whole(service, generation, owner=owner)
+        return SlicedResponse.of(await service.json.write(await unless_disconnected(request.receive, whole)))
+    params = generation.params
+    if params.prompt_logprobs is not None and not generation.keeps_prompt:
         raise InvalidRequestError("prompt_logprobs goes with stream false only", param="prompt_logprobs")
-    changed = Signal()
-    owner = owner_of(request)
-    jobs = [service.new_job(params, owner=owner, changed=changed, keeps_prompt=keeps_prompt) for _ in prompts]
+    jobs = generation.jobs(service, owner)
     try:
-        for job, prompt in zip(jobs, prompts, strict=True):
-            await service.submit(job, prompt, params, user=body.user)
-        if body.stream:
-            writer = OpenAIStreamWriter(builder, jobs, include_usage=body.include_usage)
-            return stream(jobs, writer, on_disconnect=lambda: service.abort(*jobs))
-        await unless_disconnected(request.receive, _all_ended(jobs))
-    except BaseException:  # refused half-way, or a disconnect
+        for job, prompt in zip(jobs, generation.prompts, strict=True):
+            await service.submit(job, prompt, params, user=generation.body.user)
+    except BaseException:  # refused half-way
         service.abort(*jobs)
         raise
-    raise_failure(jobs)
-    return SlicedResponse.of(await service.json.write(builder.answer(jobs)))
+    writer = OpenAIStreamWriter(generation.builder, jobs, include_usage=generation.body.include_usage)
+    return stream(jobs, writer, on_disconnect=lambda: service.abort(*jobs))
 
 
-async def _all_ended(jobs: Sequence[Job]) -> None:
-    await asyncio.gather(*(job.ended.wait() for job in jobs))
+async def _whole(
+    service: Service, generation: _Generation, *, owner: str, is_background: bool = False
+) -> dict[str, Any]:
+    """The answer, once it is complete. For `JsonWriter`."""
+    jobs, user = generation.jobs(service, owner), generation.body.user
+    await service.complete(jobs, generation.prompts, generation.params, user=user, is_background=is_background)
+    return generation.builder.answer(jobs)
 
 
 def _head(service: Service, prefix: str) -> Head:

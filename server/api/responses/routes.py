@@ -11,6 +11,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ....engine.chat.messages import Message
 from ....engine.errors import InvalidRequestError
 from ....engine.sampling_params import SamplingParams
 from ...http.auth import owner_of
@@ -25,7 +26,7 @@ from ...service import Service, service_of
 from ...storage.durable_results import KeptRequest
 from ..answer_format import AnswerFormat, chat_prompt, constrained, rendered
 from ..openapi import IDEMPOTENCY_KEY, KEEPING, LOOKUP, events, operation, parameter
-from ..request_model import REPLAYED, idempotency_key, read_request
+from ..request_model import REPLAYED, idempotency_key, read_fields, read_request
 from ..streaming import event_id, stream
 from .request import ResponsesRequest, StoredRequest, stored_request
 from .response import ResponseLife, conversation_of, response_object
@@ -60,7 +61,7 @@ async def create(request: Request) -> Response:
     body = await read_request(request, ResponsesRequest)
     key = idempotency_key(request, body) if body.store else None
     async with service.results.once(owner_of(request), key) as earlier:
-        job = earlier or await _submitted(request, service, body, key=key)
+        job = earlier or await _submitted(service, body, owner=owner_of(request), key=key)
     if body.stream:
         response = _stream(service, job, after=-1, is_owned=key is None)
     else:
@@ -71,24 +72,45 @@ async def create(request: Request) -> Response:
     return response
 
 
-async def _submitted(request: Request, service: Service, body: ResponsesRequest, *, key: IdempotencyKey | None) -> Job:
-    """The job of this request, kept from now on if it is to be."""
+async def respond_batched(service: Service, fields: Mapping[str, Any], *, owner: str) -> dict[str, Any]:
+    """What POST /v1/responses answers, in the background; it is not kept. Raises as the route."""
+    new = await _new(service, read_fields(service, fields, ResponsesRequest), owner=owner)
+    await service.complete([new.job], [new.prompt], new.params, user=new.body.user, is_background=True)
+    return await response_object(new.job, service.token_text)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _New:
+    """A job that is not submitted yet, and what to submit it with."""
+
+    body: ResponsesRequest
+    job: Job
+    prompt: Any
+    params: SamplingParams
+    attachment: StoredRequest
+
+
+async def _new(service: Service, body: ResponsesRequest, *, owner: str, key: IdempotencyKey | None = None) -> _New:
     previous_id = body.previous_response_id
-    earlier = (
-        [] if previous_id is None else await conversation_of(await _previous(request, previous_id), service.token_text)
-    )
+    earlier = [] if previous_id is None else await _conversation(service, previous_id, owner=owner)
     messages = body.messages(earlier)
     chat, params = body.chat(messages), body.params()
     text, answer = await chat_prompt(service, chat, name="input")
-    job = service.new_job(params, owner=owner_of(request), key=key)
+    job = service.new_job(params, owner=owner, key=key)
     attachment = dataclasses.replace(body.stored(messages, params), answer=answer)
     job.attach(attachment)
+    return _New(body=body, job=job, prompt=rendered(text), params=constrained(params, answer), attachment=attachment)
+
+
+async def _submitted(service: Service, body: ResponsesRequest, *, owner: str, key: IdempotencyKey | None) -> Job:
+    """The job of this request, kept from now on if it is to be."""
+    new = await _new(service, body, owner=owner, key=key)
+    job = new.job
     if body.store:
         service.results.add(job)
     try:
-        kept = KeptRequest(kind=KIND, body=body.as_sent, attachment=dataclasses.asdict(attachment))
-        params = constrained(params, answer)
-        await service.submit(job, rendered(text), params, user=body.user, kept=kept if body.store else None)
+        kept = KeptRequest(kind=KIND, body=body.as_sent, attachment=dataclasses.asdict(new.attachment))
+        await service.submit(job, new.prompt, new.params, user=body.user, kept=kept if body.store else None)
     except BaseException:
         service.abort(job)
         service.results.forget(job)
@@ -158,13 +180,15 @@ async def _job(request: Request) -> Job:
     return await service_of(request).results.find(seq_id, owner=owner_of(request))
 
 
-async def _previous(request: Request, previous_id: str) -> Job:
+async def _conversation(service: Service, previous_id: str, *, owner: str) -> list[Message]:
+    """What was said up to the end of an earlier response. Raises InvalidRequestError."""
     try:
-        return await service_of(request).results.find(seq_id_of(previous_id), owner=owner_of(request))
+        job = await service.results.find(seq_id_of(previous_id), owner=owner)
     except ResultNotFoundError as exc:
         raise InvalidRequestError(
             f"previous_response_id: {exc}", param="previous_response_id", code="previous_response_not_found"
         ) from exc
+    return await conversation_of(job, service.token_text)
 
 
 async def _wait(request: Request, service: Service, job: Job, *, is_owned: bool) -> None:

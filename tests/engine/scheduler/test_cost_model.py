@@ -4,10 +4,11 @@ import json
 import random
 
 import pytest
+from scheduler_bench import request
 
 from splitfuse.engine.request import Request
 from splitfuse.engine.sampling_params import SamplingParams
-from splitfuse.engine.scheduler.cost_model import CPU_SECONDS, CostModel, seconds_until_ended
+from splitfuse.engine.scheduler.cost_model import CPU_SECONDS, CostModel, background_budget, seconds_until_ended
 
 TRUE = CostModel.fixed(5e-3, 2e-4, 5e-7)
 
@@ -181,3 +182,13 @@ def test_a_full_queue_of_long_requests_takes_more_than_a_second() -> None:
     """With what the model expects before it has seen a step."""
     waiting = queued(*[400] * 1024)
     assert 5 < seconds_until_ended(CostModel(), waiting, 1, max_num_seqs=64) < 60
+
+
+def test_background_requests_get_a_tenth_of_a_step_s_time() -> None:
+    model = CostModel.fixed(0.010, 0.001, 0.0)
+    interactive, background = request(4), request(4, is_background=True)
+    assert background_budget(model, [interactive] * 10 + [background], []) == 2, "of 20 ms"
+    assert background_budget(model, [interactive], [background]) == 1
+    assert background_budget(model, [], [interactive, background]) == 1
+    assert background_budget(model, [background], []) is None, "alone they have all"
+    assert background_budget(model, [interactive], [interactive]) is None

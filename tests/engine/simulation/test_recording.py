@@ -72,7 +72,11 @@ class Life:
             if step < 150 and self.rng.random() < 0.3:
                 self._arrive(now)
             self.scheduler.expire(now)
-            batch = self.scheduler.schedule(now, budget=self.rng.choice([None, None, self.rng.randint(1, 100)]))
+            batch = self.scheduler.schedule(
+                now,
+                budget=self.rng.choice([None, None, self.rng.randint(1, 100)]),
+                background_budget=self.rng.choice([None, self.rng.randint(0, 20)]),
+            )
             self._end_a_request(now)
             if batch is not None:
                 self.num_steps += 1
@@ -93,6 +97,7 @@ class Life:
         siblings: list[Request] = []
         tenant = rng.choice(["", "alice", "bob"])
         prompt_logprobs = rng.choice([None, None, 0])
+        is_background = rng.random() < 0.3
         for index in range(rng.choice([1, 1, 1, 3])):
             siblings.append(
                 Request(
@@ -102,6 +107,7 @@ class Life:
                         priority=rng.randint(-1, 1),
                         timeout_ms=rng.choice([None, None, 5000]),
                         prompt_logprobs=prompt_logprobs,
+                        is_background=is_background,
                     ),
                     max_num_tokens=num_prompt + rng.randint(1, LONGEST - num_prompt),
                     seed=0,
@@ -179,7 +185,7 @@ def test_a_full_disk_ends_the_recording_and_nothing_else(
 def test_lives_have_everything_in_them() -> None:
     """The test above is worth something only if these things happen in it."""
     missing = {"preempted", "failed", "stops", "finish", "at_text", "parent", "tenant", "priority", "tokens", "costs"}
-    missing.add("prompt_logprobs")
+    missing |= {"prompt_logprobs", "background", "background_budget"}
     missing |= {"budget", "reason timeout", "reason abort", "moves 0", "moves 1", "moves 2"}
     for seed in range(80):
         for line in map(json.loads, Life(seed).run().splitlines()):

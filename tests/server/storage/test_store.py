@@ -10,6 +10,7 @@ import pytest
 from postgres_server import PostgresServer
 
 from splitfuse.engine.errors import ConfigError
+from splitfuse.server.storage.batch_rows import BatchChanges, BatchRow, FileRow, LinesDone, Page
 from splitfuse.server.storage.records import Changes, Ending, JobRow
 from splitfuse.server.storage.sqlite_store import SCHEMA_VERSION, SqliteStore
 from splitfuse.server.storage.store import Store, StoreError
@@ -211,3 +212,73 @@ def test_a_log_cut_anywhere_keeps_what_came_before(path: Path, tmp_path: Path, c
     assert [job.num for job in after.unfinished()] == list(range(1, num_whole + 1))
     assert len(list(after.segments(0))) == num_whole
     after.close()
+
+
+def file_row(name: str, **changed: object) -> FileRow:
+    plain = FileRow(f"file-{name}", "me", 100.0, 500.0, "batch", "input.jsonl", 3, 1)
+    return dataclasses.replace(plain, **changed)  # type: ignore[arg-type]
+
+
+def batch_row(name: str, **changed: object) -> BatchRow:
+    return dataclasses.replace(BatchRow(f"batch-{name}", "me", 100.0, 500.0, "{}"), **changed)  # type: ignore[arg-type]
+
+
+def test_files_and_batches_are_there_again(reopened: Reopen) -> None:
+    store = reopened()
+    files = [file_row("1"), file_row("2", owner="you"), file_row("3", purpose="batch_output"), file_row("4")]
+    batches = [batch_row("1", idempotency_key=b"k", body_digest=b"b"), batch_row("2"), batch_row("3", owner="you")]
+    store.write_batches(BatchChanges(files=tuple(files), batches=tuple(batches)))
+    store.write_batches(BatchChanges(parts=(("file-1", 1, b"bc"), ("file-1", 0, b"a"))))
+    store.write_batches(BatchChanges(batches=(batch_row("1", body='{"a":1}', is_over=True),)))
+    store = reopened()
+    assert store.find_file("file-2") == files[1]
+    assert store.list_files("me", Page(2), now=200.0) == [files[3], files[2]]
+    assert store.list_files("me", Page(2, after="file-3"), now=200.0) == [files[0]]
+    assert store.list_files("me", Page(2, after="file-1", ascends=True), now=200.0) == [files[2], files[3]]
+    assert store.list_files("me", Page(9), now=200.0, purpose="batch_output") == [files[2]]
+    assert store.list_files("me", Page(9), now=500.0) == [], "they have expired"
+    assert store.parts("file-1", after=-1, limit=9) == [(0, b"a"), (1, b"bc")]
+    assert store.parts("file-1", after=0, limit=1) == [(1, b"bc")]
+    assert (store.file_bytes("file-1"), store.num_file_bytes()) == (3, 12)
+    found = store.find_batch_key("me", b"k")
+    assert found == dataclasses.replace(batches[0], body='{"a":1}', is_over=True)
+    assert store.find_batch_key("you", b"k") is None
+    assert store.unfinished_batches() == batches[1:]
+    assert store.list_batches("me", Page(9), now=200.0) == [batches[1], found]
+
+
+def test_a_line_is_answered_once(reopened: Reopen) -> None:
+    store = reopened()
+    store.begin_process()
+    store.write_batches(BatchChanges(begun=(("b", 1), ("b", 2), ("b", 3), ("other", 1))))
+    store.write_batches(BatchChanges(parts=(("out", 1, b"first"),), answered=(("b", 1),)))
+    store.write_batches(BatchChanges(parts=(("out", 1, b"second"), ("err", 3, b"x")), answered=(("b", 3),)))
+    store = reopened()
+    assert not store.begin_process()
+    store.write_batches(BatchChanges(begun=(("b", 2),)))
+    assert store.lines_done("b", "out", "err") == LinesDone(frozenset({1}), frozenset({3}), {2: 1})
+    assert store.parts("out", after=-1, limit=9) == [(1, b"first")]
+    store.end_process()
+    store = reopened()
+    store.begin_process()
+    assert store.lines_done("b", "out", "err").num_crashes == {2: 1}, "it did not crash this time"
+
+
+def test_files_are_swept_when_they_are_of_no_more_use(reopened: Reopen) -> None:
+    store = reopened()
+    files = (file_row("cut", state="partial"), file_row("out", state="partial", purpose="batch_output"))
+    files += (file_row("late", expires=900.0), file_row("gone", state="deleted"))
+    parts = tuple((file.file_id, number, b"x") for file in files for number in range(70))
+    batches = (batch_row("over", is_over=True), batch_row("open"))
+    store.write_batches(BatchChanges(files=files, parts=parts, batches=batches))
+    store.begin_process()
+    left = [store.find_file(file.file_id) for file in files]
+    assert [file and file.state for file in left] == ["deleted", "partial", "ready", "deleted"]
+    assert store.num_file_bytes() == 6
+    for _ in range(3):
+        store.sweep(400.0, max_jobs=1)
+    assert store.find_file("file-cut") is None, "an upload that was cut short"
+    for _ in range(9):
+        store.sweep(600.0, max_jobs=1)
+    assert [store.file_bytes(file.file_id) for file in files] == [0, 0, 70, 0]
+    assert (store.find_batch("batch-over"), store.find_batch("batch-open")) == (None, batches[1])
