@@ -50,7 +50,7 @@ _WHY = {
 
 
 class Endpoint(Protocol):
-    """What an endpoint answers to a body's fields, run in the background. For `dump_slices`."""
+    """What an endpoint answers to a body's fields, run in the background. For `json_slices`."""
 
     async def __call__(self, service: "Service", fields: Mapping[str, Any], *, owner: str) -> Any:
         """Raises what the endpoint answers as an error."""

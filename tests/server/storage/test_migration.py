@@ -20,7 +20,7 @@ CREATE TABLE jobs (
   status TEXT, finished REAL, expires REAL, result TEXT, idempotency_key BLOB, body_digest BLOB);
 CREATE INDEX jobs_unfinished ON jobs (num) WHERE status IS NULL;
 CREATE INDEX jobs_expiring ON jobs (expires) WHERE status IS NOT NULL;
-CREATE INDEX jobs_of_owner ON jobs (owner, num);
+CREATE INDEX jobs_of_owner ON jobs (owner, created, seq_id);
 CREATE UNIQUE INDEX jobs_by_key ON jobs (owner, idempotency_key) WHERE idempotency_key IS NOT NULL;
 CREATE TABLE segments (num INTEGER PRIMARY KEY, body BLOB NOT NULL);
 INSERT INTO meta VALUES ('is_clean', 0);

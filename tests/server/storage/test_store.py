@@ -13,9 +13,10 @@ from splitfuse.engine.errors import ConfigError
 from splitfuse.server.storage.batch_rows import BatchChanges, BatchRow, FileRow, LinesDone, Page
 from splitfuse.server.storage.records import Changes, Ending, JobRow
 from splitfuse.server.storage.sqlite_store import SCHEMA_VERSION, SqliteStore
-from splitfuse.server.storage.store import Store, StoreError
+from splitfuse.server.storage.store import BatchStore, Store, StoreError
 
 Reopen = Callable[[], Store]
+ReopenFile = Callable[[], BatchStore]
 
 
 @pytest.fixture
@@ -223,14 +224,14 @@ def batch_row(name: str, **changed: object) -> BatchRow:
     return dataclasses.replace(BatchRow(f"batch-{name}", "me", 100.0, 500.0, "{}"), **changed)  # type: ignore[arg-type]
 
 
-def test_files_and_batches_are_there_again(reopened: Reopen) -> None:
-    store = reopened()
+def test_files_and_batches_are_there_again(sqlite_reopened: ReopenFile) -> None:
+    store = sqlite_reopened()
     files = [file_row("1"), file_row("2", owner="you"), file_row("3", purpose="batch_output"), file_row("4")]
     batches = [batch_row("1", idempotency_key=b"k", body_digest=b"b"), batch_row("2"), batch_row("3", owner="you")]
     store.write_batches(BatchChanges(files=tuple(files), batches=tuple(batches)))
     store.write_batches(BatchChanges(parts=(("file-1", 1, b"bc"), ("file-1", 0, b"a"))))
     store.write_batches(BatchChanges(batches=(batch_row("1", body='{"a":1}', is_over=True),)))
-    store = reopened()
+    store = sqlite_reopened()
     assert store.find_file("file-2") == files[1]
     assert store.list_files("me", Page(2), now=200.0) == [files[3], files[2]]
     assert store.list_files("me", Page(2, after="file-3"), now=200.0) == [files[0]]
@@ -247,25 +248,25 @@ def test_files_and_batches_are_there_again(reopened: Reopen) -> None:
     assert store.list_batches("me", Page(9), now=200.0) == [batches[1], found]
 
 
-def test_a_line_is_answered_once(reopened: Reopen) -> None:
-    store = reopened()
+def test_a_line_is_answered_once(sqlite_reopened: ReopenFile) -> None:
+    store = sqlite_reopened()
     store.begin_process()
     store.write_batches(BatchChanges(begun=(("b", 1), ("b", 2), ("b", 3), ("other", 1))))
     store.write_batches(BatchChanges(parts=(("out", 1, b"first"),), answered=(("b", 1),)))
     store.write_batches(BatchChanges(parts=(("out", 1, b"second"), ("err", 3, b"x")), answered=(("b", 3),)))
-    store = reopened()
+    store = sqlite_reopened()
     assert not store.begin_process()
     store.write_batches(BatchChanges(begun=(("b", 2),)))
     assert store.lines_done("b", "out", "err") == LinesDone(frozenset({1}), frozenset({3}), {2: 1})
     assert store.parts("out", after=-1, limit=9) == [(1, b"first")]
     store.end_process()
-    store = reopened()
+    store = sqlite_reopened()
     store.begin_process()
     assert store.lines_done("b", "out", "err").num_crashes == {2: 1}, "it did not crash this time"
 
 
-def test_files_are_swept_when_they_are_of_no_more_use(reopened: Reopen) -> None:
-    store = reopened()
+def test_files_are_swept_when_they_are_of_no_more_use(sqlite_reopened: ReopenFile) -> None:
+    store = sqlite_reopened()
     files = (file_row("cut", state="partial"), file_row("out", state="partial", purpose="batch_output"))
     files += (file_row("late", expires=900.0), file_row("gone", state="deleted"))
     parts = tuple((file.file_id, number, b"x") for file in files for number in range(70))
