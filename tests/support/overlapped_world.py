@@ -1,7 +1,7 @@
 """OverlappedWorld: a World that is driven a step ahead of its results, over a fake model on a simulated stream."""
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, TextIO
 
@@ -115,9 +115,9 @@ class OverlappedAudit(Audit):
         planner = scheduler._planner
         plan, apply = planner.plan, scheduler._apply
 
-        def planned(queues: Queues, *, budget: int, drafts: Mapping[Request, int]) -> Plan:
+        def planned(queues: Queues, *, budget: int, **more: Any) -> Plan:
             self._schedule.before(budget)
-            return plan(queues, budget=budget, drafts=drafts)
+            return plan(queues, budget=budget, **more)
 
         def applied(made: Plan, now: float, *, needs_host: bool) -> Batch:
             batch = apply(made, now, needs_host=needs_host)
