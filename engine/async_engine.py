@@ -164,11 +164,12 @@ class AsyncEngine:
         also after an abort. Raises InvalidRequestError, ContextLengthError, QueueFullError, UnavailableError;
         ValueError if the request_id is in use.
         """
-        self._check_admission(params, is_new=resumed is None)
+        is_new = resumed is None  # else it was admitted before
+        self._check_admission(params, is_new=is_new)
         threads = self._input_threads
-        with threads.hold(num_requests=params.n, length=length_of(prompt)):
+        with threads.hold(num_requests=params.n, length=length_of(prompt)) if is_new else contextlib.nullcontext():
             tokenized = await self._input_processor.tokenize_async(prompt, params, threads=threads)
-        core = self._check_admission(params, is_new=resumed is None)  # it may have changed meanwhile
+        core = self._check_admission(params, is_new=is_new)  # it may have changed meanwhile
         request_id = request_id or uuid.uuid4().hex
         if core.has(request_id):
             raise ValueError(f"request_id {request_id!r} is in use")

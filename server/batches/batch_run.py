@@ -31,7 +31,7 @@ _NOT_ANSWERED = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workplace:
+class BatchContext:
     """What all batches share. `slots`: one for each line that may be in the engine at once."""
 
     store: StoreUser
@@ -47,9 +47,9 @@ class Workplace:
 class BatchRun:
     """One unfinished batch. It alone changes `batch`."""
 
-    def __init__(self, batch: Batch, workplace: Workplace) -> None:
+    def __init__(self, batch: Batch, context: BatchContext) -> None:
         self.batch = batch
-        self._at = workplace
+        self._context = context
         self._cancelled = asyncio.Event()
 
     async def run(self) -> None:
@@ -58,7 +58,7 @@ class BatchRun:
             try:
                 await self._run()
             except UnavailableError:  # the store cannot be read now
-                await asyncio.sleep(self._at.retry_s)
+                await asyncio.sleep(self._context.retry_s)
             except Exception as exc:  # a bug: other batches go on
                 error = {"code": "server_error", "line": None, "message": describe(exc).message, "param": None}
                 await self._fail([error])
@@ -78,10 +78,10 @@ class BatchRun:
             await self._finish()
 
     async def _enter(self, status: str, *, files: tuple[FileRow, ...] = (), **changed: Any) -> None:
-        now = self._at.clock()
+        now = self._context.clock()
         self.batch = self.batch.entered(status, now, **changed)
-        row = self.batch.to_row(expires=max(now, self.batch.deadline) + self._at.file_ttl)
-        await self._at.writer.write(BatchChanges(files=files, batches=(row,)))
+        row = self.batch.to_row(expires=max(now, self.batch.deadline) + self._context.file_ttl)
+        await self._context.writer.write(BatchChanges(files=files, batches=(row,)))
 
     async def _fail(self, errors: list[dict[str, Any]]) -> None:
         await self._enter("failed", errors=errors, output_file_id=None, error_file_id=None)
@@ -122,11 +122,11 @@ class BatchRun:
         await self._enter("in_progress", files=(output, error), total=total, **names)
 
     def _new_file(self, kind: str) -> FileRow:
-        file = self._at.files.new(self.batch.owner, f"{self.batch.batch_id}_{kind}.jsonl", OUTPUT_PURPOSE)
-        return dataclasses.replace(file, expires=self.batch.deadline + self._at.file_ttl)  # until it is complete
+        file = self._context.files.new(self.batch.owner, f"{self.batch.batch_id}_{kind}.jsonl", OUTPUT_PURPOSE)
+        return dataclasses.replace(file, expires=self.batch.deadline + self._context.file_ttl)  # until it is complete
 
     async def _lines(self) -> AsyncIterator[tuple[int, bytes]]:
-        async with contextlib.aclosing(self._at.files.lines(self.batch.input_file_id)) as lines:
+        async with contextlib.aclosing(self._context.files.lines(self.batch.input_file_id)) as lines:
             async for number, text in lines:
                 if number % 64 == 0:
                     await asyncio.sleep(0)  # other tasks run
@@ -141,7 +141,7 @@ class BatchRun:
         answering = asyncio.create_task(self._answer_lines())
         cancelled = asyncio.create_task(self._cancelled.wait())
         try:
-            remaining = max(0.0, self.batch.deadline - self._at.clock())
+            remaining = max(0.0, self.batch.deadline - self._context.clock())
             await asyncio.wait([answering, cancelled], timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
             if answering.done():
                 answering.result()
@@ -162,17 +162,17 @@ class BatchRun:
             async with asyncio.TaskGroup() as group:
                 async for number, text in self._lines():
                     if number not in answered and number not in suspects:
-                        await self._at.slots.acquire()
+                        await self._context.slots.acquire()
                         group.create_task(self._answer(number, text)).add_done_callback(self._leave_slot)
         except ExceptionGroup as exc:
             raise exc.exceptions[0] from exc
 
     def _leave_slot(self, task: asyncio.Task[None]) -> None:
-        self._at.slots.release()
+        self._context.slots.release()
 
     async def _answer(self, number: int, text: bytes, *, num_crashes: int = 0) -> None:
         line = self._read(text)
-        await self._at.writer.write(BatchChanges(begun=((self.batch.batch_id, number),)))
+        await self._context.writer.write(BatchChanges(begun=((self.batch.batch_id, number),)))
         file_id, answered = self.batch.output_file_id, b""
         try:
             answered = await answer_line(line.custom_id, await self._body(line, num_crashes=num_crashes))
@@ -191,9 +191,9 @@ class BatchRun:
             )
         while True:
             try:
-                return await self._at.answer(self.batch.endpoint, line.body, self.batch.owner)
+                return await self._context.answer(self.batch.endpoint, line.body, self.batch.owner)
             except UnavailableError:  # the engine or the server stops, which is not the line's fault
-                await asyncio.sleep(self._at.retry_s)
+                await asyncio.sleep(self._context.retry_s)
 
     # The end.
 
@@ -203,8 +203,8 @@ class BatchRun:
         output, error = batch.output_file_id, batch.error_file_id
         if output is None or error is None:
             return LinesDone()
-        await self._at.writer.write(BatchChanges())  # what was cancelled may be on its way
-        return await self._at.store.use(lambda store: store.lines_done(batch.batch_id, output, error))
+        await self._context.writer.write(BatchChanges())  # what was cancelled may be on its way
+        return await self._context.store.use(lambda store: store.lines_done(batch.batch_id, output, error))
 
     async def _finish(self) -> None:
         done = await self.lines_done()
@@ -241,13 +241,15 @@ class BatchRun:
 
     async def _write_answers(self, parts: Sequence[tuple[str, int, bytes]]) -> None:
         answered = tuple((self.batch.batch_id, number) for _, number, _ in parts)
-        await self._at.writer.write(BatchChanges(parts=tuple(parts), answered=answered))
+        await self._context.writer.write(BatchChanges(parts=tuple(parts), answered=answered))
 
     async def _closed(self, file_id: str | None, num_lines: int) -> FileRow | None:
         """An output file as it stays; deleted if it is empty."""
         if file_id is None:
             return None
-        file, num_bytes = await self._at.store.use(lambda store: (store.find_file(file_id), store.file_bytes(file_id)))
+        file, num_bytes = await self._context.store.use(
+            lambda store: (store.find_file(file_id), store.file_bytes(file_id))
+        )
         assert file is not None
-        state, expires = "ready" if num_lines else "deleted", self._at.clock() + self.batch.files_expire_after
+        state, expires = "ready" if num_lines else "deleted", self._context.clock() + self.batch.files_expire_after
         return dataclasses.replace(file, num_bytes=num_bytes, num_lines=num_lines, state=state, expires=expires)

@@ -13,7 +13,7 @@ from ..settings import Settings
 from ..storage.batch_rows import BatchChanges, FileRow, Page
 from ..storage.memory_store import StoreUser
 from .batch import AskedBatch, Batch
-from .batch_run import Answer, BatchRun, Workplace
+from .batch_run import Answer, BatchContext, BatchRun
 from .files import PURPOSE, Files
 from .group_writer import GroupWriter
 
@@ -35,7 +35,7 @@ class Batches:
         self._key_locks = KeyLocks()
         self._runs: dict[str, BatchRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._workplace = Workplace(
+        self._context = BatchContext(
             store=store,
             files=self.files,
             writer=GroupWriter(store, retry_s=retry_s),
@@ -56,7 +56,7 @@ class Batches:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._workplace.writer.close()
+        self._context.writer.close()
 
     async def create(self, asked: AskedBatch, *, owner: str, key: IdempotencyKey | None) -> Batch:
         """Run a batch of the owner's file. Raises InvalidRequestError, QueueFullError, StoreUnavailableError."""
@@ -121,7 +121,7 @@ class Batches:
         await self.files.delete(file)
 
     def _start(self, batch: Batch) -> None:
-        run = self._runs[batch.batch_id] = BatchRun(batch, self._workplace)
+        run = self._runs[batch.batch_id] = BatchRun(batch, self._context)
         task = asyncio.create_task(run.run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

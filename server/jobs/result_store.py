@@ -9,6 +9,7 @@ import hmac
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from itertools import islice
 
 from ...engine.errors import QueueFullError
@@ -30,25 +31,23 @@ def newness(job: Job) -> tuple[float, str]:
     return job.created, job.seq_id
 
 
+@dataclass(frozen=True, kw_only=True)
+class ResultLimits:
+    """`ttl` in seconds after the end of a job; `max_unfinished` jobs of one owner that have not ended."""
+
+    ttl: float
+    max_results: int
+    max_bytes: int
+    max_unfinished: int | None = None
+
+
 class ResultStore:
     """`_finished` holds the ids of `_jobs` that have ended, in that order."""
 
     is_shared = False  # with other servers
 
-    def __init__(
-        self,
-        *,
-        ttl: float,
-        max_results: int,
-        max_bytes: int,
-        max_unfinished: int | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`max_unfinished`: jobs of one owner that have not ended."""
-        self._ttl = ttl
-        self._max_results = max_results
-        self.max_bytes = max_bytes
-        self._max_unfinished = max_unfinished
+    def __init__(self, limits: ResultLimits, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.limits = limits
         self._clock = clock
         self._jobs: dict[str, Job] = {}
         self._keys: dict[tuple[str, bytes], str] = {}  # owner and key → the job's id
@@ -64,13 +63,13 @@ class ResultStore:
     def add(self, job: Job) -> None:
         """Keep a job from now on. Raises QueueFullError (QuotaExceededError) when nothing may go to make room."""
         self._drop_expired()
-        if not job.finished and self._num_unfinished[job.owner] == self._max_unfinished:
+        if not job.finished and self._num_unfinished[job.owner] == self.limits.max_unfinished:
             raise QuotaExceededError(
-                f"{self._max_unfinished} results of yours are unfinished, which is --max-unfinished-per-key; "
+                f"{self.limits.max_unfinished} results of yours are unfinished, which is --max-unfinished-per-key; "
                 "wait for one to end, or cancel one",
                 retry_after_s=1.0,
             )
-        if len(self._jobs) >= self._max_results:
+        if len(self._jobs) >= self.limits.max_results:
             if not self._finished:
                 raise QueueFullError(
                     f"{len(self._jobs)} unfinished results are kept, which is --max-results", retry_after_s=1.0
@@ -91,7 +90,7 @@ class ResultStore:
     def _end(self, job: Job) -> None:
         self._num_unfinished[job.owner] -= 1
         self._finished[job.seq_id] = None
-        ttl = self._ttl if job.ttl_s is None else min(self._ttl, job.ttl_s)
+        ttl = self.limits.ttl if job.ttl_s is None else min(self.limits.ttl, job.ttl_s)
         heapq.heappush(self._expiries, (self._clock() + ttl, job.seq_id))
 
     def get(self, seq_id: str, *, owner: str) -> Job:
@@ -175,7 +174,7 @@ class ResultStore:
         if job.finished and job.seq_id not in self._finished:
             self._end(job)
         # The newest result stays whatever its size: its owner has had no chance to read it.
-        while self.num_bytes > self.max_bytes and len(self._finished) > 1:
+        while self.num_bytes > self.limits.max_bytes and len(self._finished) > 1:
             self._drop_oldest()
 
     def _drop_expired(self) -> None:

@@ -15,7 +15,7 @@ from ...engine.sampling_params import SamplingParams
 from ..http.errors import NotReadyError, ResultNotFoundError, StoreUnavailableError
 from ..jobs.idempotency import IdempotencyKey
 from ..jobs.job import Attachment, Job
-from ..jobs.result_store import ResultStore, newness
+from ..jobs.result_store import ResultLimits, ResultStore, newness
 from .journal import Journal, KeptJob
 from .records import Event, JobRow, Segment, delta_of, load_result, load_segment
 from .store import Store, StoreError
@@ -61,30 +61,20 @@ class UnfinishedJob:
         """Whether it may be what brings processes down: it was running when two died."""
         return self.row.num_crashes >= MAX_CRASHES - 1
 
-    @property
-    def has_events(self) -> bool:
-        """Whether any reader may have seen some of it."""
-        return bool(self.kept.deltas)
-
 
 class DurableResults(ResultStore):
     """Memory holds unfinished jobs and, as far as there is room, others; the store holds every kept one."""
 
     def __init__(
         self,
+        limits: ResultLimits,
         *,
-        ttl: float,
-        max_results: int,
-        max_bytes: int,
-        max_unfinished: int | None = None,
         open_store: Callable[[], Store],
         kinds: Mapping[str, KeptKind],
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(
-            ttl=ttl, max_results=max_results, max_bytes=max_bytes, max_unfinished=max_unfinished, clock=clock
-        )
+        super().__init__(limits, clock=clock)
         self._open_store = open_store
         self._kinds = kinds
         self._wall_clock = wall_clock
@@ -212,7 +202,7 @@ class DurableResults(ResultStore):
         journal = self._opened()
         if self.failure is not None:
             raise _unavailable(self.failure)
-        ttl_s = min(self._ttl, job.ttl_s or self._ttl)
+        ttl_s = min(self.limits.ttl, job.ttl_s or self.limits.ttl)
         kept = KeptJob(journal.new_number(), job, len(job.outputs), ttl_s)
         self._kept[job.seq_id] = kept
         return journal.sink(kept)

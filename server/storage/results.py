@@ -4,10 +4,10 @@ import importlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...engine.errors import ConfigError
-from ..jobs.result_store import ResultStore
+from ..jobs.result_store import ResultLimits, ResultStore
 from ..settings import Settings
 from .durable_results import DurableResults, KeptKind
 from .shared_results import SharedResults
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 def results_of(settings: Settings, kinds: Mapping[str, KeptKind]) -> ResultStore:
     """In memory, in a file, or in a database. Raises ConfigError if the database's driver is not installed."""
-    limits: dict[str, Any] = {
-        "ttl": settings.result_ttl,
-        "max_results": settings.max_results,
-        "max_bytes": settings.max_result_bytes,
-        "max_unfinished": settings.max_unfinished_per_key,
-    }
+    limits = ResultLimits(
+        ttl=settings.result_ttl,
+        max_results=settings.max_results,
+        max_bytes=settings.max_result_bytes,
+        max_unfinished=settings.max_unfinished_per_key,
+    )
     if settings.results == "memory":
-        return ResultStore(**limits)
+        return ResultStore(limits)
     if settings.has_shared_results:
         open_shared = _postgres(settings)
-        return SharedResults(**limits, open_store=open_shared, kinds=kinds, lease_s=settings.results_lease)
+        return SharedResults(limits, open_store=open_shared, kinds=kinds, lease_s=settings.results_lease)
     open_store = partial(SqliteStore, Path(settings.results), is_synced=settings.results_sync == "full")
-    return DurableResults(**limits, open_store=open_store, kinds=kinds)
+    return DurableResults(limits, open_store=open_store, kinds=kinds)
 
 
 def _postgres(settings: Settings) -> "Callable[[], PostgresStore]":

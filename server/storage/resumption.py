@@ -50,7 +50,7 @@ class Resumption:
             return
         try:
             params = self._kinds[request["kind"]].params(request["body"], job.attachment)
-            params = bounded(params, max_bytes=self._results.max_bytes)
+            params = bounded(params, max_bytes=self._results.limits.max_bytes)
             handle = await self._engine.submit(
                 request["prompt_token_ids"],
                 params,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ...engine.errors import SplitfuseError
 from ..http.errors import HeldElsewhereError, MovedError, NotReadyError
 from ..jobs.job import Job
+from ..jobs.result_store import ResultLimits
 from .durable_results import DurableResults, KeptKind, KeptRequest, UnfinishedJob
 from .records import JobRow
 from .shared_key_locks import SharedKeyLocks
@@ -35,9 +36,14 @@ class SharedResults(DurableResults):
     is_shared = True
 
     def __init__(
-        self, *, open_store: "Callable[[], PostgresStore]", lease_s: float, kinds: Mapping[str, KeptKind], **limits: Any
+        self,
+        limits: ResultLimits,
+        *,
+        open_store: "Callable[[], PostgresStore]",
+        kinds: Mapping[str, KeptKind],
+        lease_s: float,
     ) -> None:
-        super().__init__(open_store=open_store, kinds=kinds, **limits)
+        super().__init__(limits, open_store=open_store, kinds=kinds)
         self._lease_s = lease_s
         self._key_locks = SharedKeyLocks(self._call)
         self._engine: AsyncEngine | None = None
@@ -134,7 +140,7 @@ class SharedResults(DurableResults):
         await super().close()
 
     async def _claimed(self) -> list[UnfinishedJob]:
-        room = min(MAX_CLAIMED, (self._max_results - len(self._jobs)) // 2)  # half, for others come meanwhile
+        room = min(MAX_CLAIMED, (self.limits.max_results - len(self._jobs)) // 2)  # half, for others come meanwhile
         jobs: list[UnfinishedJob] = await self._call(lambda store: self._claim(store, room)) if room > 0 else []
         return jobs
 

@@ -8,7 +8,7 @@ from splitfuse.engine.errors import QueueFullError
 from splitfuse.engine.outputs import OutputDelta
 from splitfuse.server.http.errors import QuotaExceededError, ResultNotFoundError
 from splitfuse.server.jobs.job import EVENT_BYTES, Job
-from splitfuse.server.jobs.result_store import ResultStore
+from splitfuse.server.jobs.result_store import ResultLimits, ResultStore
 
 
 class Clock:
@@ -20,7 +20,8 @@ class Clock:
 
 def make_store(*, ttl=100.0, max_results=10, max_bytes=10**9, **more):
     clock = Clock()
-    return ResultStore(ttl=ttl, max_results=max_results, max_bytes=max_bytes, clock=clock, **more), clock
+    limits = ResultLimits(ttl=ttl, max_results=max_results, max_bytes=max_bytes, **more)
+    return ResultStore(limits, clock=clock), clock
 
 
 def make_job(name, *, owner=""):

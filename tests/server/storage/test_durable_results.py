@@ -9,10 +9,15 @@ from fake_engine import FakeEngine
 from splitfuse.engine.sampling_params import SamplingParams
 from splitfuse.server.http.errors import NotReadyError, ResultNotFoundError
 from splitfuse.server.jobs.job import Job
+from splitfuse.server.jobs.result_store import ResultLimits
 from splitfuse.server.storage.durable_results import DurableResults, KeptRequest
 from splitfuse.server.storage.records import Changes, JobRow
 from splitfuse.server.storage.resumption import Resumption
 from splitfuse.server.storage.sqlite_store import SqliteStore
+
+
+def limits(*, max_results: int) -> ResultLimits:
+    return ResultLimits(ttl=60, max_results=max_results, max_bytes=10**9)
 
 
 async def test_a_job_of_another_version_fails_alone(tmp_path: Path) -> None:
@@ -24,7 +29,7 @@ async def test_a_job_of_another_version_fails_alone(tmp_path: Path) -> None:
     row = JobRow(num=1, seq_id="old", owner="", created=1.0, request=json.dumps(request), first_segment=1)
     store.commit(Changes(accepted=[row]))
     store.close()
-    results = DurableResults(ttl=60, max_results=1, max_bytes=10**9, open_store=lambda: SqliteStore(path), kinds={})
+    results = DurableResults(limits(max_results=1), open_store=lambda: SqliteStore(path), kinds={})
     await results.open()
     assert results.get("old", owner="").status == "queued"
     await Resumption(results, FakeEngine(), {}).run()  # type: ignore[arg-type]
@@ -35,9 +40,7 @@ async def test_a_job_of_another_version_fails_alone(tmp_path: Path) -> None:
 
 
 async def test_what_the_memory_has_no_room_for_is_found_on_disk(tmp_path: Path) -> None:
-    results = DurableResults(
-        ttl=60, max_results=2, max_bytes=10**9, open_store=lambda: SqliteStore(tmp_path / "r.db"), kinds={}
-    )
+    results = DurableResults(limits(max_results=2), open_store=lambda: SqliteStore(tmp_path / "r.db"), kinds={})
     with pytest.raises(NotReadyError):
         await results.find("early", owner="")
     await results.open()
