@@ -8,7 +8,7 @@ Letters: T tokens of the whole ragged batch, B rows (sequences), H hidden, Hq qu
 N blocks, S block size, I MLP size, E experts, K experts per token.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
@@ -21,6 +21,7 @@ from .arguments import CacheView as CacheView
 from .arguments import RaggedBatch as RaggedBatch
 from .arguments import RopeArgs as RopeArgs
 from .backend import Backend
+from .quantize import QuantizedWeight as QuantizedWeight
 
 _BACKEND_OF_DEVICE = {"cuda": "cuda", "cpu": "cpu", "meta": "reference"}
 
@@ -189,8 +190,16 @@ def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16) -
     return _backend(weight).pack_linear(weight, bias, bits=bits)
 
 
+def pack_quantized(parts: Sequence[QuantizedWeight], bias: Tensor | None = None, *, dtype: torch.dtype) -> Any:
+    """Weights [out, in] of one input that come quantized, one above the other, for `linear` on inputs of `dtype`.
+
+    They may differ in bits and groups: a file gives more of them to what needs more.
+    """
+    return _backend(parts[0].values).pack_quantized(parts, bias, dtype=dtype)
+
+
 def linear(x: Tensor, packed: Any) -> Tensor:
-    """x [T, in] times a weight from `pack_linear` → [T, out]."""
+    """x [T, in] times a weight from `pack_linear` or `pack_quantized` → [T, out]."""
     return _backend(x).linear(x, packed)
 
 

@@ -4,6 +4,7 @@ int8: u in -127..127 and a scale per output. int4: u in 0..15, scale and offset 
 range of each group shrunk a little where that lowers its squared error (as in AWQ's search, Lin et al. 2023).
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -26,6 +27,11 @@ class QuantizedWeight(NamedTuple):
         """Inputs that share a scale."""
         return self.values.shape[1] // len(self.scales)
 
+    def to(self, device: torch.device) -> "QuantizedWeight":
+        """The same on another device."""
+        offsets = None if self.offsets is None else self.offsets.to(device)
+        return QuantizedWeight(self.values.to(device), self.scales.to(device), offsets, self.bits)
+
     def dequantized(self) -> Tensor:
         """[N, K] float32."""
         num_outputs, num_inputs = self.values.shape
@@ -34,6 +40,11 @@ class QuantizedWeight(NamedTuple):
         if self.offsets is not None:
             grouped = grouped + self.offsets.T[:, :, None]
         return grouped.view(num_outputs, num_inputs)
+
+
+def dequantized(parts: Sequence[QuantizedWeight], dtype: torch.dtype) -> Tensor:
+    """Matrices of one input, [N1, K], [N2, K], …, one above the other: [N1 + N2 + …, K] in `dtype`."""
+    return torch.cat([part.dequantized().to(dtype) for part in parts])
 
 
 def can_quantize(weight: Tensor, bits: int) -> bool:

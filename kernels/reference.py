@@ -4,14 +4,14 @@ Computes in float32, or in float64 where the input is float64. On the meta devic
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from .arguments import AttentionArgs, CacheView, RaggedBatch, RopeArgs
-from .quantize import can_quantize, quantize
+from .quantize import QuantizedWeight, can_quantize, dequantized, quantize
 
 
 def prepare() -> None:
@@ -163,6 +163,12 @@ def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16) -
     if bits < 16 and can_quantize(weight, bits):
         weight = quantize(weight, bits).dequantized().to(weight.dtype)
     return weight, bias
+
+
+def pack_quantized(
+    parts: Sequence[QuantizedWeight], bias: Tensor | None = None, *, dtype: torch.dtype
+) -> tuple[Tensor, Tensor | None]:
+    return pack_linear(dequantized(parts, dtype), bias)
 
 
 def linear(x: Tensor, packed: tuple[Tensor, Tensor | None]) -> Tensor:

@@ -194,9 +194,20 @@ class Decoder:
 
     def _linear(self, parts: list[tuple[str, int]], in_features: int, *, bias: bool) -> Any:
         """Matrices of one input, (name, rows) each, stacked into one."""
-        weight = torch.cat([self._take(f"{name}.weight", size, in_features) for name, size in parts])
         stacked_bias = torch.cat([self._take(f"{name}.bias", size) for name, size in parts]) if bias else None
-        return self._pack(weight, stacked_bias)
+        weights = [self._take_weight(f"{name}.weight", size, in_features) for name, size in parts]
+        quantized = [weight for weight in weights if isinstance(weight, ops.QuantizedWeight)]
+        if len(quantized) == len(weights):
+            return ops.pack_quantized(quantized, stacked_bias, dtype=self._embed_tokens.dtype)
+        return self._pack(torch.cat([self._plain(weight) for weight in weights]), stacked_bias)
+
+    def _take_weight(self, name: str, *shape: int) -> Tensor | ops.QuantizedWeight:
+        """A weight as the files have it: quantized, or plain."""
+        quantized = self._source.take_quantized(name, shape)
+        return self._take(name, *shape) if quantized is None else quantized.to(self._device)
+
+    def _plain(self, weight: Tensor | ops.QuantizedWeight) -> Tensor:
+        return weight if isinstance(weight, Tensor) else weight.dequantized().to(self._embed_tokens.dtype)
 
     def _pack(self, weight: Tensor, bias: Tensor | None = None) -> Any:
         return ops.pack_linear(weight, bias, bits=self._weight_bits)

@@ -15,6 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from ...kernels.ops import QuantizedWeight
 from ..device import stream_of
 from ..errors import ConfigError
 from .checkpoint import read_json
@@ -29,6 +30,9 @@ class WeightSource(Protocol):
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """The tensor of this name, in the model's dtype. Raises ConfigError if it is missing or of another shape."""
+
+    def take_quantized(self, name: str, shape: tuple[int, ...]) -> QuantizedWeight | None:
+        """The weight [N, K] of this name as the files quantized it; None where they did not. Raises as `take`."""
 
     def has(self, name: str) -> bool:
         """Whether there is a tensor of this name: some weights have two names."""
@@ -94,6 +98,9 @@ class SafetensorsSource:
             raise ConfigError(f"{path}: {name} is {tensor.dtype}; quantized checkpoints are not supported yet")
         self._taken.add(name)
         return tensor.to(self._dtype)
+
+    def take_quantized(self, name: str, shape: tuple[int, ...]) -> QuantizedWeight | None:
+        return None
 
     def has(self, name: str) -> bool:
         return name in self._file_of_name
@@ -178,6 +185,9 @@ class DummySource:
         key = int.from_bytes(hashlib.sha256(f"{self._seed}/{name}".encode()).digest()[:8], "big") >> 1
         generator = torch.Generator(self._device).manual_seed(key)
         return torch.empty(shape, dtype=self._dtype, device=self._device).normal_(0.0, 0.02, generator=generator)
+
+    def take_quantized(self, name: str, shape: tuple[int, ...]) -> QuantizedWeight | None:
+        return None
 
     def has(self, name: str) -> bool:
         return True

@@ -5,13 +5,13 @@ Shapes are in ops.py; the torch-op versions of what the library does are in torc
 
 import ctypes
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from ..arguments import AttentionArgs, CacheView, RaggedBatch, RopeArgs
-from ..quantize import can_quantize, quantize
+from ..quantize import QuantizedWeight, can_quantize, dequantized, quantize
 from . import build, torch_fallback
 from .filter_logits import filter_logits as filter_logits
 from .linear import Linear, pack
@@ -39,6 +39,10 @@ def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16) -
     if library is None or weight.dtype not in build.DTYPES:
         return pack(quantized.dequantized().to(weight.dtype), bias)
     return QuantizedLinear(quantized, bias, library, weight.dtype)
+
+
+def pack_quantized(parts: Sequence[QuantizedWeight], bias: Tensor | None = None, *, dtype: torch.dtype) -> Linear:
+    return pack_linear(dequantized(parts, dtype), bias)
 
 
 def linear(x: Tensor, packed: Linear) -> Tensor:

@@ -4,6 +4,7 @@ No op waits for the GPU or reads a value back from it. Kernels launch on the cur
 tensors' own.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -11,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..arguments import AttentionArgs, CacheView, RaggedBatch
-from ..quantize import can_quantize, quantize
+from ..quantize import QuantizedWeight, can_quantize, dequantized, quantize
 from . import quantized_linear
 from .activation import gelu as gelu
 from .activation import gelu_tanh as gelu_tanh
@@ -57,6 +58,12 @@ def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16) -
     if bits == 16 or not can_quantize(weight, bits):
         return PackedLinear(weight, bias)
     return quantized_linear.pack(quantize(weight, bits), bias)
+
+
+def pack_quantized(
+    parts: Sequence[QuantizedWeight], bias: Tensor | None = None, *, dtype: torch.dtype
+) -> PackedLinear | QuantizedLinear:
+    return pack_linear(dequantized(parts, dtype), bias)
 
 
 def linear(x: Tensor, packed: PackedLinear | QuantizedLinear) -> Tensor:

@@ -36,6 +36,9 @@ class MetaSource:
         self.shapes[name] = shape
         return torch.empty(shape, device="meta", dtype=torch.bfloat16)
 
+    def take_quantized(self, name: str, shape: tuple[int, ...]) -> None:
+        return None
+
     def unread(self) -> list[str]:
         return sorted(self._names - self.shapes.keys())
 
