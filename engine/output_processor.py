@@ -113,7 +113,7 @@ def _push(request: Request, stream: TextStream, token_id: int | None, *, num_beh
     return stream.push(
         None if is_end and not params.include_stop_str_in_output else token_id,
         last=is_last,
-        may_stop=request.num_output_tokens - num_behind > params.min_tokens,
+        may_stop=not params.min_tokens or request.num_output_tokens - num_behind > params.min_tokens,
     )
 
 

@@ -70,17 +70,17 @@ async def chunks(jobs: Sequence[Job], writer: StreamWriter, *, first_id: int = 0
                 frames.append(writer.write(index, positions[index], deltas))
                 positions[index] += len(deltas)
                 num_events += len(deltas)
-        if chunk := b"".join(frames):
-            yield chunk
-        if num_events >= MAX_BATCH:
-            await asyncio.sleep(0)  # a reader that keeps up would keep the loop
-        elif not frames:
-            if any(job.is_suspended for job in jobs):
-                return  # without an end: readers come back to the next process
-            if all(job.finished for job in jobs):
-                break
-            if not await jobs[0].changed.wait(PING_S):
-                yield PING
+        if frames:
+            if chunk := b"".join(frames):
+                yield chunk
+            if num_events >= MAX_BATCH:
+                await asyncio.sleep(0)  # a reader that keeps up would keep the loop
+        elif jobs[0].is_suspended:  # only kept jobs are, and those have streams of their own
+            return  # without an end: readers come back to the next process
+        elif jobs[-1].finished and all(job.finished for job in jobs):
+            break
+        elif not await jobs[0].changed.wait(PING_S):
+            yield PING
     for job in jobs:
         job.was_read.set()
     for chunk in await writer.end():

@@ -202,9 +202,11 @@ class Job:
             self._pending[delta.index] = event
 
     def _grew(self, delta: OutputDelta) -> None:
-        logprobs = sum(1 + len(item.top) for item in delta.logprobs or ())
-        num_bytes = EVENT_BYTES + 2 * len(delta.text) + 16 * len(delta.token_ids) + LOGPROB_BYTES * logprobs
-        num_bytes += delta.prompt_logprobs.num_bytes if delta.prompt_logprobs is not None else 0
+        num_bytes = EVENT_BYTES + 2 * len(delta.text) + 16 * len(delta.token_ids)
+        if delta.logprobs is not None:
+            num_bytes += LOGPROB_BYTES * sum(1 + len(item.top) for item in delta.logprobs)
+        if delta.prompt_logprobs is not None:
+            num_bytes += delta.prompt_logprobs.num_bytes
         self.num_bytes += num_bytes
         if self.on_grow is not None:
             self.on_grow(self, num_bytes)

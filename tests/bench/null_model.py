@@ -73,7 +73,8 @@ def serve(args: argparse.Namespace) -> None:
     os.sched_setaffinity(0, {0})
     from splitfuse.engine import builder
     from splitfuse.engine.input_processor import InputProcessor
-    from splitfuse.server.process.process import serve as serve_until_signal
+    from splitfuse.server.process.process import serve as serve_with
+    from splitfuse.server.process.stop_signals import StopSignals
     from splitfuse.server.settings import Settings
 
     runner = NullRunner(pace_s=args.pace_ms / 1000, num_blocks=64 * args.streams, max_model_len=1024)
@@ -98,10 +99,11 @@ def serve(args: argparse.Namespace) -> None:
         stream_interval=args.stream_interval,
         seed=0,
     )
-    if args.profile:
-        _profiled(lambda: serve_until_signal(settings), args.profile)
-    else:
-        serve_until_signal(settings)
+    with StopSignals() as signals:
+        if args.profile:
+            _profiled(lambda: serve_with(settings, signals), args.profile)
+        else:
+            serve_with(settings, signals)
     Path(args.step_times).write_text(json.dumps(runner.step_times))
 
 
