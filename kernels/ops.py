@@ -182,25 +182,38 @@ def gumbel_argmax(logits: Tensor, keys: Tensor) -> Tensor:
     return _backend(logits).gumbel_argmax(logits, keys)
 
 
-def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16) -> Any:
+def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16, input_bits: int = 16) -> Any:
     """Lay a weight [out, in] (and bias [out]) out as this device multiplies fastest; give the result to `linear`.
 
-    `bits` 8 or 4: quantized first (quantize.py); a shape that has no quantized layout stays as it is.
+    `bits` 8 or 4: quantized first (quantize.py); a shape that has no quantized layout stays as it is. `input_bits` 8:
+    the inputs of a quantized weight may be rounded to int8, token by token and group by group, where that is faster.
     """
-    return _backend(weight).pack_linear(weight, bias, bits=bits)
+    return _backend(weight).pack_linear(weight, bias, bits=bits, input_bits=input_bits)
 
 
-def pack_quantized(parts: Sequence[QuantizedWeight], bias: Tensor | None = None, *, dtype: torch.dtype) -> Any:
+def pack_quantized(
+    parts: Sequence[QuantizedWeight], bias: Tensor | None = None, *, dtype: torch.dtype, input_bits: int = 16
+) -> Any:
     """Weights [out, in] of one input that come quantized, one above the other, for `linear` on inputs of `dtype`.
 
     They may differ in bits and groups: a file gives more of them to what needs more.
     """
-    return _backend(parts[0].values).pack_quantized(parts, bias, dtype=dtype)
+    return _backend(parts[0].values).pack_quantized(parts, bias, dtype=dtype, input_bits=input_bits)
 
 
 def linear(x: Tensor, packed: Any) -> Tensor:
-    """x [T, in] times a weight from `pack_linear` or `pack_quantized` → [T, out]."""
+    """x [T, in] times a weight from `pack_linear`, `pack_quantized` or `pack_embedding` → [T, out]."""
     return _backend(x).linear(x, packed)
+
+
+def pack_embedding(weight: QuantizedWeight, *, dtype: torch.dtype, input_bits: int = 16) -> Any:
+    """A table [V, H] that comes quantized, once for both `embedding` and `linear`: a head that is tied to it."""
+    return _backend(weight.values).pack_embedding(weight, dtype=dtype, input_bits=input_bits)
+
+
+def embedding(token_ids: Tensor, packed: Any) -> Tensor:
+    """Rows token_ids [T] int64, each below V, of a table from `pack_embedding` → [T, H] in its dtype."""
+    return _backend(token_ids).embedding(token_ids, packed)
 
 
 def route(router_logits: Tensor, *, top_k: int, renormalize: bool) -> tuple[Tensor, Tensor]:

@@ -5,13 +5,14 @@ Computes in float32, or in float64 where the input is float64. On the meta devic
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from .arguments import AttentionArgs, CacheView, RaggedBatch, RopeArgs
-from .quantize import QuantizedWeight, can_quantize, dequantized, quantize
+from .quantize import QuantizedWeight, can_quantize, dequantized, quantize, round_rows
 
 
 def prepare() -> None:
@@ -159,21 +160,39 @@ def copy_blocks(caches: list[Tensor], source: Tensor, target: Tensor) -> None:
         cache[target] = cache[source]
 
 
-def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16) -> tuple[Tensor, Tensor | None]:
+class PackedLinear(NamedTuple):
+    weight: Tensor  # [out, in]
+    bias: Tensor | None  # [out]
+    rounds_inputs: bool = False  # as QuantizedWeight
+
+
+def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16, input_bits: int = 16) -> PackedLinear:
+    """Inputs are never rounded for speed."""
     if bits < 16 and can_quantize(weight, bits):
         weight = quantize(weight, bits).dequantized().to(weight.dtype)
-    return weight, bias
+    return PackedLinear(weight, bias)
 
 
 def pack_quantized(
-    parts: Sequence[QuantizedWeight], bias: Tensor | None = None, *, dtype: torch.dtype
-) -> tuple[Tensor, Tensor | None]:
-    return pack_linear(dequantized(parts, dtype), bias)
+    parts: Sequence[QuantizedWeight], bias: Tensor | None = None, *, dtype: torch.dtype, input_bits: int = 16
+) -> PackedLinear:
+    assert len({part.rounds_inputs for part in parts}) == 1
+    return PackedLinear(dequantized(parts, dtype), bias, parts[0].rounds_inputs)
 
 
-def linear(x: Tensor, packed: tuple[Tensor, Tensor | None]) -> Tensor:
-    weight, bias = packed
-    return F.linear(x, weight, bias)
+def linear(x: Tensor, packed: PackedLinear) -> Tensor:
+    if packed.rounds_inputs:
+        values, scales = round_rows(x)
+        x = (values * scales).to(x.dtype)
+    return F.linear(x, packed.weight, packed.bias)
+
+
+def pack_embedding(weight: QuantizedWeight, *, dtype: torch.dtype, input_bits: int = 16) -> PackedLinear:
+    return pack_quantized([weight], dtype=dtype)
+
+
+def embedding(token_ids: Tensor, packed: PackedLinear) -> Tensor:
+    return packed.weight.index_select(0, token_ids)
 
 
 def route(router_logits: Tensor, *, top_k: int, renormalize: bool) -> tuple[Tensor, Tensor]:

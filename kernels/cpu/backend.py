@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from ..arguments import AttentionArgs, CacheView, RaggedBatch, RopeArgs
-from ..quantize import QuantizedWeight, can_quantize, dequantized, quantize
+from ..quantize import QuantizedWeight, can_quantize, quantize
 from . import build, torch_fallback
 from .filter_logits import filter_logits as filter_logits
-from .linear import Linear, pack
-from .quantized_linear import QuantizedLinear
+from .linear import pack
+from .quantized_linear import AnyLinear, QuantizedLinear, Table, pack_parts, pack_table
 from .torch_fallback import copy_blocks as copy_blocks
 from .torch_fallback import gelu as gelu
 from .torch_fallback import gelu_tanh as gelu_tanh
@@ -31,22 +31,28 @@ def prepare() -> None:
     build.library()
 
 
-def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16) -> Linear:
+def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16, input_bits: int = 16) -> AnyLinear:
     if bits == 16 or not can_quantize(weight, bits):
         return pack(weight, bias)
-    quantized = quantize(weight, bits)
-    library = build.library()
-    if library is None or weight.dtype not in build.DTYPES:
-        return pack(quantized.dequantized().to(weight.dtype), bias)
-    return QuantizedLinear(quantized, bias, library, weight.dtype)
+    return pack_quantized([quantize(weight, bits)], bias, dtype=weight.dtype, input_bits=input_bits)
 
 
-def pack_quantized(parts: Sequence[QuantizedWeight], bias: Tensor | None = None, *, dtype: torch.dtype) -> Linear:
-    return pack_linear(dequantized(parts, dtype), bias)
+def pack_quantized(
+    parts: Sequence[QuantizedWeight], bias: Tensor | None = None, *, dtype: torch.dtype, input_bits: int = 16
+) -> AnyLinear:
+    return pack_parts(parts, bias, build.library(), dtype, input_bits=input_bits)
 
 
-def linear(x: Tensor, packed: Linear) -> Tensor:
+def linear(x: Tensor, packed: AnyLinear) -> Tensor:
     return packed.multiply(x)
+
+
+def pack_embedding(weight: QuantizedWeight, *, dtype: torch.dtype, input_bits: int = 16) -> QuantizedLinear | Table:
+    return pack_table(weight, build.library(), dtype, input_bits=input_bits)
+
+
+def embedding(token_ids: Tensor, packed: QuantizedLinear | Table) -> Tensor:
+    return packed.rows(token_ids)
 
 
 def route(router_logits: Tensor, *, top_k: int, renormalize: bool) -> tuple[Tensor, Tensor]:
@@ -56,8 +62,8 @@ def route(router_logits: Tensor, *, top_k: int, renormalize: bool) -> tuple[Tens
     return weights, ids.to(torch.int32)
 
 
-def pack_experts(experts: Iterable[tuple[Tensor, Tensor]], *, num_experts: int) -> list[tuple[Linear, Linear]]:
-    packed: list[tuple[Linear, Linear]] = [(pack_linear(gate_up), pack_linear(down)) for gate_up, down in experts]
+def pack_experts(experts: Iterable[tuple[Tensor, Tensor]], *, num_experts: int) -> list[tuple[AnyLinear, AnyLinear]]:
+    packed: list[tuple[AnyLinear, AnyLinear]] = [(pack_linear(gate_up), pack_linear(down)) for gate_up, down in experts]
     assert len(packed) == num_experts
     # Between what was packed lie holes where the unpacked were: without this 0.3 GB beside 1.1 GB of experts.
     if _malloc_trim is not None:
@@ -65,7 +71,7 @@ def pack_experts(experts: Iterable[tuple[Tensor, Tensor]], *, num_experts: int) 
     return packed
 
 
-def experts(x: Tensor, weights: Tensor, expert_ids: Tensor, packed: list[tuple[Linear, Linear]]) -> Tensor:
+def experts(x: Tensor, weights: Tensor, expert_ids: Tensor, packed: list[tuple[AnyLinear, AnyLinear]]) -> Tensor:
     """An expert at a time, so that its matrices are read once, for all pairs (token, k) that are its own."""
     pairs = expert_ids.flatten()
     order = pairs.argsort(stable=True)

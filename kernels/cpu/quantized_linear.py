@@ -1,42 +1,248 @@
 """Quantized weights on the CPU: laid out for quantized_linear.cpp, or multiplied out where there is no compiler."""
 
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..quantize import QuantizedWeight
+from ..quantize import QuantizedWeight, dequantized, merged, multiplied, round_rows
 from .build import DTYPES, Library
-from .linear import PANEL, NativeLinear
+from .linear import PANEL, Linear, pack
+
+BLOCK = 32  # as in quantized.h
+_HALF_BLOCK = 16
+_INPUT_GROUPS = (128, 64, 32)
 
 
-class QuantizedLinear(NativeLinear):
-    """A weight of 8 or 4 bits and what multiplies by it."""
+class QuantizedLinear:
+    """A weight of 4 to 8 bits, what multiplies by it and what takes rows of it."""
 
-    __slots__ = ()
+    __slots__ = ("_bias", "_dtype", "_embed", "_multiply", "_order", "_shape")
 
-    def __init__(self, weight: QuantizedWeight, bias: Tensor | None, library: Library, dtype: torch.dtype) -> None:
-        run = partial(library[f"quantized_linear_{DTYPES[dtype]}"], group=weight.group, bits=weight.bits)
-        super().__init__(run, _panels(weight), bias, num_outputs=len(weight.values))
+    def __init__(
+        self, weight: QuantizedWeight, bias: Tensor | None, library: Library, dtype: torch.dtype, *, input_bits: int
+    ) -> None:
+        layout = _layout(weight)
+        self._shape, self._order, self._dtype = weight.values.shape, weight.order, dtype
+        self._bias = None if bias is None else bias.contiguous()
+        self._multiply = partial(
+            library[f"quantized_linear_{DTYPES[dtype]}"], input_group=_input_group(weight, input_bits), **layout
+        )
+        self._embed = partial(library[f"quantized_embedding_{DTYPES[dtype]}"], **layout)
+
+    def multiply(self, x: Tensor) -> Tensor:
+        """x [T, K] → [T, N]."""
+        x = x.contiguous() if self._order is None else x.index_select(1, self._order)
+        num_outputs, num_inputs = self._shape
+        out = x.new_empty(len(x), num_outputs)
+        self._multiply(
+            x=x, bias=self._bias, out=out, num_rows=len(x), num_outputs=num_outputs, num_inputs=num_inputs
+        )  # fmt: skip
+        return out
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """ids [T] int64 → [T, K]."""
+        out = torch.empty(len(ids), self._shape[1], dtype=self._dtype)
+        self._embed(ids=ids.contiguous(), out=out, num_rows=len(ids), num_inputs=self._shape[1])
+        return out
 
 
-def _panels(weight: QuantizedWeight) -> Tensor:
-    """[N, K] → [panels, groups, bytes]: the scales (and offsets) of 32 outputs, then their pairs of k side by side.
+class RoundingLinear:
+    """A plain weight whose inputs are rounded to int8, a row at a time."""
 
-    int4: two pairs of k in a byte.
-    """
-    padding = -len(weight.values) % PANEL
-    values = F.pad(weight.values, (0, 0, 0, padding))
-    pairs = 2 if weight.bits == 4 else 1
-    num_groups = len(weight.scales)
-    shape = (-1, PANEL, num_groups, weight.group // (2 * pairs), pairs, 2)
-    parts = values.view(shape).permute(4, 0, 2, 3, 1, 5)
-    packed = parts[0] | parts[1] << 4 if pairs == 2 else parts[0]
-    packed = packed.reshape(len(packed), num_groups, -1).view(torch.uint8)
-    headers = [
-        F.pad(part, (0, padding)).view(num_groups, -1, PANEL).transpose(0, 1).contiguous().view(torch.uint8)
-        for part in (weight.scales, weight.offsets)
-        if part is not None
+    __slots__ = ("_bias", "_linear")
+
+    def __init__(self, linear: Linear, bias: Tensor | None) -> None:
+        self._linear, self._bias = linear, bias
+
+    def multiply(self, x: Tensor) -> Tensor:
+        values, scales = round_rows(x)
+        out = self._linear.multiply(values.to(x.dtype)).float() * scales
+        return (out if self._bias is None else out + self._bias.float()).to(x.dtype)
+
+
+class StackedLinear:
+    """Weights of one input and different kinds, one above the other."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: Sequence["AnyLinear"]) -> None:
+        self._parts = parts
+
+    def multiply(self, x: Tensor) -> Tensor:
+        return torch.cat([part.multiply(x) for part in self._parts], dim=1)
+
+
+class Table:
+    """A weight for `multiply` and `rows` where the library cannot be: as it is beside a layout of it."""
+
+    __slots__ = ("_linear", "_weight")
+
+    def __init__(self, weight: Tensor) -> None:
+        self._weight, self._linear = weight, pack(weight, None)
+
+    def multiply(self, x: Tensor) -> Tensor:
+        return self._linear.multiply(x)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        return self._weight.index_select(0, ids)
+
+
+AnyLinear = Linear | QuantizedLinear | RoundingLinear | StackedLinear | Table
+
+
+def pack_parts(
+    parts: Sequence[QuantizedWeight],
+    bias: Tensor | None,
+    library: Library | None,
+    dtype: torch.dtype,
+    *,
+    input_bits: int,
+) -> AnyLinear:
+    """Weights of one input: native where the library can, else widened to `dtype`."""
+    kinds = merged(parts)
+    sizes = [len(kind.values) for kind in kinds]
+    biases = [None] * len(kinds) if bias is None else torch.split(bias, sizes)
+    packed = [
+        _pack_kind(kind, part, library, dtype, input_bits=input_bits) for kind, part in zip(kinds, biases, strict=True)
     ]
-    return torch.cat((*headers, packed), dim=2)
+    return packed[0] if len(packed) == 1 else StackedLinear(packed)
+
+
+def pack_table(
+    weight: QuantizedWeight, library: Library | None, dtype: torch.dtype, *, input_bits: int
+) -> QuantizedLinear | Table:
+    """For `multiply` and `rows`."""
+    if library is None or not _is_native(weight, dtype) or weight.order is not None:
+        return Table(dequantized([weight], dtype))
+    return QuantizedLinear(weight, None, library, dtype, input_bits=input_bits)
+
+
+def _pack_kind(
+    weight: QuantizedWeight, bias: Tensor | None, library: Library | None, dtype: torch.dtype, *, input_bits: int
+) -> AnyLinear:
+    if library is not None and _is_native(weight, dtype):
+        return QuantizedLinear(weight, bias, library, dtype, input_bits=input_bits)
+    if not weight.rounds_inputs:
+        return pack(dequantized([weight], dtype), bias)
+    return RoundingLinear(pack(dequantized([weight], dtype), None), bias)
+
+
+def _is_native(weight: QuantizedWeight, dtype: torch.dtype) -> bool:
+    """Whether quantized.h can hold it: groups of whole half blocks, no NaN among the values."""
+    is_even = len(weight.scales) == 1 or weight.group % _HALF_BLOCK == 0
+    return dtype in DTYPES and is_even and not (_is_float8(weight) and _has_nan(weight))
+
+
+def _is_float8(weight: QuantizedWeight) -> bool:
+    return weight.values.dtype == torch.float8_e4m3fn
+
+
+def _has_nan(weight: QuantizedWeight) -> bool:
+    return bool((weight.values.view(torch.uint8) & 0x7F == 0x7F).any())
+
+
+def _num_padded(weight: QuantizedWeight) -> int:
+    return weight.values.shape[1] + -weight.values.shape[1] % BLOCK
+
+
+def _input_group(weight: QuantizedWeight, input_bits: int) -> int:
+    """How many inputs are rounded together, 0: none are. They share a scale of the weight's."""
+    padded = _num_padded(weight)
+    if weight.rounds_inputs:
+        return padded
+    if input_bits == 16 or _is_float8(weight):
+        return 0
+    group = padded if len(weight.scales) == 1 else weight.group
+    return group if group < _INPUT_GROUPS[-1] else next((size for size in _INPUT_GROUPS if group % size == 0), group)
+
+
+def _layout(weight: QuantizedWeight) -> dict[str, Any]:
+    """The weight as fields of quantized.h."""
+    padded, group = _num_padded(weight), _padded_group(weight)
+    values, high = _values(_codes(weight, padded), weight.bits)
+    lowers, uppers = _levels(weight)
+    padded_groups = -(-padded // group)
+    scales, offsets = (None if lower is None else _per_panel(lower, padded_groups) for lower in lowers)
+    super_group = padded if uppers[0] is None else group * (len(weight.scales) // len(uppers[0]))
+    supers = [None if upper is None else _per_panel(upper, -(-padded // super_group)) for upper in uppers]
+    return {
+        "values": values,
+        "high": high,
+        "scales": scales,
+        "offsets": offsets,
+        "super_scales": supers[0],
+        "super_offsets": supers[1],
+        "bits": weight.bits,
+        "zero": 2 ** (weight.bits - 1) if weight.values.dtype == torch.int8 else 0,
+        "group": group,
+        "super_group": super_group,
+        "scale_bytes": scales.itemsize if scales is not None else 0,
+        "is_float8": _is_float8(weight),
+    }
+
+
+def _padded_group(weight: QuantizedWeight) -> int:
+    return _num_padded(weight) if len(weight.scales) == 1 else weight.group
+
+
+def _codes(weight: QuantizedWeight, padded: int) -> Tensor:
+    """[panels, 32, padded K] uint8: the values without a sign."""
+    codes = weight.values.view(torch.uint8)
+    if weight.values.dtype == torch.int8:
+        codes = codes + 2 ** (weight.bits - 1)  # modulo 256
+    num_outputs, num_inputs = codes.shape
+    return F.pad(codes, (0, padded - num_inputs, 0, -num_outputs % PANEL)).view(-1, PANEL, padded)
+
+
+def _values(codes: Tensor, bits: int) -> tuple[Tensor, Tensor | None]:
+    """The low four bits of each two quads side by side and the bits above them; with 8 bits the quads as they are."""
+    if bits == 8:
+        return _by_output(codes), None
+    pairs = (codes & 15).view(*codes.shape[:2], -1, 2, 4)
+    low = _by_output((pairs[:, :, :, 0] | pairs[:, :, :, 1] << 4).flatten(2))
+    if bits == 4:
+        return low, None
+    num_quads = 8 if bits == 5 else 4  # whose upper bits share a byte
+    upper = (codes >> 4).view(*codes.shape[:2], -1, num_quads, 4)
+    shifted = upper << torch.arange(0, 8, 8 // num_quads, dtype=torch.uint8)[:, None]
+    return low, _by_output(shifted.sum(dim=3, dtype=torch.uint8).flatten(2))
+
+
+def _by_output(rows: Tensor) -> Tensor:
+    """[panels, 32, bytes] → [panels, bytes / 4, 32, 4]."""
+    return rows.contiguous().view(torch.int32).transpose(1, 2).contiguous().view(torch.uint8)
+
+
+_Pair = tuple[Tensor | None, Tensor | None]
+
+
+def _levels(weight: QuantizedWeight) -> tuple[_Pair, _Pair]:
+    """Scales and offsets, of one dtype: int8 with halves above them, else multiplied out, halves if these are exact."""
+    lowers, uppers = (weight.scales, weight.offsets), (weight.super_scales, weight.super_offsets)
+    if weight.super_scales is not None and all(map(_fits_int8, lowers)) and all(map(_fits_half, uppers)):
+        return _as(lowers, torch.int8), _as(uppers, torch.float16)
+    wide = [None if lower is None else multiplied(lower, upper) for lower, upper in zip(lowers, uppers, strict=True)]
+    return _as(wide, torch.float16 if all(map(_fits_half, wide)) else torch.float32), (None, None)
+
+
+def _fits_int8(part: Tensor | None) -> bool:
+    return part is None or (not part.is_floating_point() and bool((part.abs() <= 127).all()))
+
+
+def _fits_half(part: Tensor | None) -> bool:
+    return part is None or torch.equal(part.half().float(), part.float())
+
+
+def _as(pair: Sequence[Tensor | None], dtype: torch.dtype) -> _Pair:
+    first, second = (None if part is None else part.to(dtype) for part in pair)
+    return first, second
+
+
+def _per_panel(part: Tensor, num_groups: int) -> Tensor:
+    """[G, N] → [panels, num_groups, 32], zeros where there are no more."""
+    padded = F.pad(part, (0, -part.shape[1] % PANEL, 0, num_groups - len(part)))
+    return padded.view(num_groups, -1, PANEL).transpose(0, 1).contiguous()

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..arguments import AttentionArgs, CacheView, RaggedBatch
-from ..quantize import QuantizedWeight, can_quantize, dequantized, quantize
+from ..quantize import QuantizedWeight, can_quantize, dequantized, merged, quantize, round_rows
 from . import quantized_linear
 from .activation import gelu as gelu
 from .activation import gelu_tanh as gelu_tanh
@@ -54,19 +54,86 @@ def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: Atte
     return out
 
 
-def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16) -> PackedLinear | QuantizedLinear:
+class PreparedLinear(NamedTuple):
+    """A weight whose inputs are put in another order, or rounded to int8, before the product."""
+
+    linear: "PackedLinear | QuantizedLinear"
+    order: Tensor | None
+    rounds_inputs: bool
+
+
+class StackedLinear(NamedTuple):
+    """Weights of one input and different kinds, one above the other."""
+
+    parts: "list[AnyLinear]"
+
+
+class Table(NamedTuple):
+    """A table [V, H] for `linear` and `embedding`."""
+
+    linear: "PackedLinear | QuantizedLinear"
+    num_inputs: int
+    dtype: torch.dtype
+
+
+AnyLinear = PackedLinear | QuantizedLinear | PreparedLinear | StackedLinear | Table
+
+
+def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16, input_bits: int = 16) -> AnyLinear:
+    """Inputs are not rounded for speed here."""
     if bits == 16 or not can_quantize(weight, bits):
         return PackedLinear(weight, bias)
     return quantized_linear.pack(quantize(weight, bits), bias)
 
 
 def pack_quantized(
-    parts: Sequence[QuantizedWeight], bias: Tensor | None = None, *, dtype: torch.dtype
-) -> PackedLinear | QuantizedLinear:
-    return pack_linear(dequantized(parts, dtype), bias)
+    parts: Sequence[QuantizedWeight], bias: Tensor | None = None, *, dtype: torch.dtype, input_bits: int = 16
+) -> AnyLinear:
+    kinds = merged(parts)
+    biases = [None] * len(kinds) if bias is None else torch.split(bias, [len(kind.values) for kind in kinds])
+    packed = [_pack_kind(kind, part, dtype) for kind, part in zip(kinds, biases, strict=True)]
+    return packed[0] if len(packed) == 1 else StackedLinear(packed)
 
 
-def linear(x: Tensor, packed: PackedLinear | QuantizedLinear) -> Tensor:
+def _pack_kind(weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> AnyLinear:
+    packed = _pack_in_order(weight, bias, dtype)
+    if weight.order is None and not weight.rounds_inputs:
+        return packed
+    return PreparedLinear(packed, weight.order, weight.rounds_inputs)
+
+
+def _pack_in_order(weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> PackedLinear | QuantizedLinear:
+    """`linear` takes the inputs in the weight's own order."""
+    if quantized_linear.has_layout(weight):
+        return quantized_linear.pack(weight, bias)
+    return PackedLinear(dequantized([weight._replace(order=None)], dtype), bias)
+
+
+def linear(x: Tensor, packed: AnyLinear) -> Tensor:
+    if isinstance(packed, PackedLinear):
+        return F.linear(x, packed.weight, packed.bias)
     if isinstance(packed, QuantizedLinear):
         return quantized_linear.multiply(x, packed)
-    return F.linear(x, packed.weight, packed.bias)
+    if isinstance(packed, Table):
+        return linear(x, packed.linear)
+    if isinstance(packed, StackedLinear):
+        return torch.cat([linear(x, part) for part in packed.parts], dim=1)
+    return linear(_prepared(x, packed), packed.linear)
+
+
+def _prepared(x: Tensor, packed: PreparedLinear) -> Tensor:
+    if packed.rounds_inputs:
+        values, scales = round_rows(x)
+        x = (values * scales).to(x.dtype)
+    return x if packed.order is None else x.index_select(1, packed.order)
+
+
+def pack_embedding(weight: QuantizedWeight, *, dtype: torch.dtype, input_bits: int = 16) -> Table:
+    assert weight.order is None
+    return Table(_pack_in_order(weight, None, dtype), weight.values.shape[1], dtype)
+
+
+def embedding(token_ids: Tensor, packed: Table) -> Tensor:
+    if isinstance(packed.linear, PackedLinear):
+        return packed.linear.weight.index_select(0, token_ids)
+    return quantized_linear.rows(token_ids, packed.linear, num_inputs=packed.num_inputs, dtype=packed.dtype)

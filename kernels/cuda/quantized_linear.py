@@ -1,10 +1,10 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Products with weights of 8 or 4 bits (quantize.py): y = x wᵀ, w = scale · u + offset widened on its way to the dot.
+"""Products with quantized weights (quantize.py): y = x wᵀ, w = scale · (u - zero) + offset, widened before the dot.
 
-Few rows: one program takes BLOCK_M rows and BLOCK_N outputs. The dot is with u alone, which x's dtype holds exactly;
-scale and offset come after it, per output (8 bits) or per output and group (4 bits: Σ x · w = scale · Σ x · u + offset
-· Σ x). N·K·bits/8 bytes of weights (and 8·N·K/group of scales and offsets at 4 bits) are read for 2·M·N·K operations:
-at 4 bits 4·M per byte, so up to some 64 rows bound by memory.
+Few rows: one program takes BLOCK_M rows and BLOCK_N outputs. The dot is with u - zero alone, which x's dtype holds
+exactly; scale and offset come after it, per output or per output and group (Σ x · w = scale · Σ x · (u - zero) + offset
+· Σ x). At 4 bits N·K/2 bytes of values (and 8·N·K/group of float32 scales and offsets) are read for 2·M·N·K operations:
+4·M per byte, so up to some 64 rows bound by memory.
 Many rows: the weight is widened once into a buffer and cuBLAS multiplies: N·K·(bits/8 + 4) more bytes, 0.06 ms of an
 H100 for 4096 x 14336, where the product of 2048 rows takes 0.3 ms.
 
@@ -20,19 +20,22 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..quantize import QuantizedWeight
+from ..quantize import QuantizedWeight, multiplied
 
 # Rows from which a widened copy and cuBLAS are taken. Untuned.
 MIN_ROWS_TO_WIDEN = 257
+_GROUPS = (16, 32, 64, 128)  # inputs that a dot takes at a time
+_FEWEST = {4: 32, 8: 16}  # inputs of a group, halves of 4 bits being operands of 16
 
 
 class QuantizedLinear(NamedTuple):
-    """A weight [N, K] of 8 or 4 bits, laid out for `multiply`."""
+    """A weight [N, K] of 8 bits, or of 4, laid out for `multiply`."""
 
-    values: Tensor  # [N, K] int8, or [N, K/2] uint8
-    scales: Tensor  # [G, N] float32
-    offsets: Tensor | None  # [G, N] float32, with 4 bits
+    values: Tensor  # [N, K] int8 or uint8, or [N, K/2] uint8
+    scales: Tensor  # [G, N] float32 or float16
+    offsets: Tensor | None  # [G, N] as scales
     bias: Tensor | None  # [N]
+    zero: int = 0  # what is taken off the values of 4 bits
 
 
 class Config(NamedTuple):
@@ -54,13 +57,39 @@ def choose_config(num_rows: int, element_size: int) -> Config:
     return Config(32, 64, 4, 4) if num_rows <= 32 else Config(64, 64, 4, 4)
 
 
+def has_layout(weight: QuantizedWeight) -> bool:
+    """Whether its groups are those of a dot; 5 and 6 bits take 8."""
+    if weight.values.dtype == torch.float8_e4m3fn:
+        return False
+    is_plain = weight.bits == 8 and len(weight.scales) == 1 and weight.offsets is None
+    bits = 4 if weight.bits == 4 else 8
+    return is_plain or (_dot_group(weight) in _GROUPS and _dot_group(weight) >= _FEWEST[bits])
+
+
+def _dot_group(weight: QuantizedWeight) -> int:
+    """Of a weight's group: the part that a dot takes."""
+    return _GROUPS[-1] if weight.group % _GROUPS[-1] == 0 else weight.group
+
+
 def pack(weight: QuantizedWeight, bias: Tensor | None) -> QuantizedLinear:
-    """weight.values [N, K] → two to a byte with 4 bits, the halves of a group side by side."""
-    if weight.bits == 8:
-        return QuantizedLinear(weight.values.contiguous(), weight.scales, None, bias)
-    halves = weight.values.view(len(weight.values), len(weight.scales), 2, -1)
+    """weight.values [N, K] → two to a byte with 4 bits, the halves of a group side by side. Its `order` is not kept."""
+    is_plain = weight.bits > 4 and len(weight.scales) == 1 and weight.offsets is None
+    times = 1 if is_plain else weight.group // _dot_group(weight)
+    scales, offsets = (
+        None if lower is None else _level(lower, upper).repeat_interleave(times, dim=0)
+        for lower, upper in ((weight.scales, weight.super_scales), (weight.offsets, weight.super_offsets))
+    )
+    assert scales is not None
+    if weight.bits > 4:
+        return QuantizedLinear(weight.values.contiguous(), scales, offsets, bias)
+    zero = 8 if weight.values.dtype == torch.int8 else 0
+    halves = (weight.values.view(torch.uint8) + zero).view(len(weight.values), len(scales), 2, -1)
     values = (halves[:, :, 0] | halves[:, :, 1] << 4).flatten(1).contiguous()
-    return QuantizedLinear(values, weight.scales, weight.offsets, bias)
+    return QuantizedLinear(values, scales, offsets, bias, zero)
+
+
+def _level(lower: Tensor, upper: Tensor | None) -> Tensor:
+    return lower if upper is None else multiplied(lower, upper)
 
 
 @triton.jit
@@ -80,46 +109,56 @@ def _multiply_8(x_ptrs, w_ptrs, inside, columns, NUM_K: tl.constexpr, BLOCK_M: t
 
 
 @triton.jit
-def _multiply_4(
+def _multiply_groups(
     x_ptrs, w_ptrs, scale_ptrs, offset_ptrs, inside, columns, NUM_N: tl.constexpr, NUM_K: tl.constexpr,
-    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    GROUP: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr, HAS_OFFSETS: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """[BLOCK_M, BLOCK_N] of Σ x · w."""
-    HALF: tl.constexpr = GROUP // 2
-    ks = tl.arange(0, HALF)
+    PART: tl.constexpr = GROUP * BITS // 8  # bytes of a group, and inputs of a dot
+    ks = tl.arange(0, PART)
     out = tl.full([BLOCK_M, BLOCK_N], 0.0, tl.float32)
     for group in range(NUM_K // GROUP):
-        x_low = tl.load(x_ptrs + group * GROUP + ks[None, :], mask=inside[:, None], other=0.0)
-        x_high = tl.load(x_ptrs + group * GROUP + HALF + ks[None, :], mask=inside[:, None], other=0.0)
-        u = tl.load(w_ptrs + group * HALF + ks[None, :], mask=columns[:, None], other=0)
-        scale = tl.load(scale_ptrs + group * NUM_N, mask=columns, other=0.0)
-        offset = tl.load(offset_ptrs + group * NUM_N, mask=columns, other=0.0)
-        dots = tl.dot(x_low, tl.trans((u & 15).to(x_low.dtype)), input_precision="ieee")
-        dots = tl.dot(x_high, tl.trans((u >> 4).to(x_low.dtype)), dots, input_precision="ieee")
-        sums = tl.sum(x_low.to(tl.float32), axis=1) + tl.sum(x_high.to(tl.float32), axis=1)
-        out += dots * scale[None, :] + sums[:, None] * offset[None, :]
+        x = tl.load(x_ptrs + group * GROUP + ks[None, :], mask=inside[:, None], other=0.0)
+        u = tl.load(w_ptrs + group * PART + ks[None, :], mask=columns[:, None], other=0)
+        scale = tl.load(scale_ptrs + group * NUM_N, mask=columns, other=0.0).to(tl.float32)
+        if BITS == 8:
+            dots = tl.dot(x, tl.trans(u.to(x.dtype)), input_precision="ieee")
+        else:
+            x_high = tl.load(x_ptrs + group * GROUP + PART + ks[None, :], mask=inside[:, None], other=0.0)
+            low, high = (u & 15).to(x.dtype) - ZERO, (u >> 4).to(x.dtype) - ZERO
+            dots = tl.dot(x, tl.trans(low.to(x.dtype)), input_precision="ieee")
+            dots = tl.dot(x_high, tl.trans(high.to(x.dtype)), dots, input_precision="ieee")
+        out += dots * scale[None, :]
+        if HAS_OFFSETS:
+            sums = tl.sum(x.to(tl.float32), axis=1)
+            if BITS == 4:
+                sums += tl.sum(x_high.to(tl.float32), axis=1)
+            offset = tl.load(offset_ptrs + group * NUM_N, mask=columns, other=0.0).to(tl.float32)
+            out += sums[:, None] * offset[None, :]
     return out
 
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _quantized_matmul(
     x_ptr, w_ptr, scales_ptr, offsets_ptr, bias_ptr, out_ptr, num_rows, x_stride, NUM_N: tl.constexpr,
-    NUM_K: tl.constexpr, GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    NUM_K: tl.constexpr, GROUP: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     # Programs of the same outputs run side by side, so that what one reads of the weights the others find in L2.
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     row_inside, column_inside = rows < num_rows, columns < NUM_N
     x_ptrs = x_ptr + rows.to(tl.int64)[:, None] * x_stride
-    if offsets_ptr is None:
-        w_ptrs = w_ptr + columns.to(tl.int64)[:, None] * NUM_K
+    w_ptrs = w_ptr + columns.to(tl.int64)[:, None] * (NUM_K * BITS // 8)
+    if BITS == 8 and GROUP == NUM_K and offsets_ptr is None:
         out = _multiply_8(x_ptrs, w_ptrs, row_inside, column_inside, NUM_K, BLOCK_M, BLOCK_N)
-        out *= tl.load(scales_ptr + columns, mask=column_inside, other=0.0)[None, :]
+        out *= tl.load(scales_ptr + columns, mask=column_inside, other=0.0).to(tl.float32)[None, :]
     else:
-        w_ptrs = w_ptr + columns.to(tl.int64)[:, None] * (NUM_K // 2)
-        out = _multiply_4(
-            x_ptrs, w_ptrs, scales_ptr + columns, offsets_ptr + columns, row_inside, column_inside, NUM_N, NUM_K,
-            GROUP, BLOCK_M, BLOCK_N,
+        offset_ptrs = scales_ptr + columns if offsets_ptr is None else offsets_ptr + columns
+        out = _multiply_groups(
+            x_ptrs, w_ptrs, scales_ptr + columns, offset_ptrs, row_inside, column_inside, NUM_N, NUM_K, GROUP, BITS,
+            ZERO, offsets_ptr is not None, BLOCK_M, BLOCK_N,
         )  # fmt: skip
     if bias_ptr is not None:
         out += tl.load(bias_ptr + columns, mask=column_inside, other=0.0).to(tl.float32)[None, :]
@@ -130,21 +169,26 @@ def _quantized_matmul(
 @triton.jit
 def _widen_weight(
     w_ptr, scales_ptr, offsets_ptr, out_ptr, NUM_N: tl.constexpr, NUM_K: tl.constexpr, GROUP: tl.constexpr,
-    BLOCK: tl.constexpr,
+    BITS: tl.constexpr, ZERO: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """out [NUM_N, NUM_K] = scale · u + offset: per weight bits/8 bytes read, 2 written."""
+    """out [NUM_N, NUM_K] = w: per weight bits/8 bytes read, 2 written."""
     row, ks = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = ks < NUM_K
-    if offsets_ptr is None:
+    group, place = ks // GROUP, ks % GROUP
+    if BITS == 8:
         u = tl.load(w_ptr + row * NUM_K + ks, mask=inside, other=0).to(tl.float32)
-        w = u * tl.load(scales_ptr + row)
     else:
-        group, place = ks // GROUP, ks % GROUP
         byte = row * (NUM_K // 2) + group * (GROUP // 2) + place % (GROUP // 2)
-        u = (tl.load(w_ptr + byte, mask=inside, other=0) >> (place // (GROUP // 2) * 4).to(tl.uint8)) & 15
-        scale = tl.load(scales_ptr + group * NUM_N + row, mask=inside, other=0.0)
-        w = u.to(tl.float32) * scale + tl.load(offsets_ptr + group * NUM_N + row, mask=inside, other=0.0)
+        code = (tl.load(w_ptr + byte, mask=inside, other=0) >> (place // (GROUP // 2) * 4).to(tl.uint8)) & 15
+        u = code.to(tl.float32) - ZERO
+    w = u * tl.load(scales_ptr + group * NUM_N + row, mask=inside, other=0.0).to(tl.float32)
+    if offsets_ptr is not None:
+        w += tl.load(offsets_ptr + group * NUM_N + row, mask=inside, other=0.0).to(tl.float32)
     tl.store(out_ptr + row * NUM_K + ks, w.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+def _bits(packed: QuantizedLinear, num_inputs: int) -> int:
+    return 8 * packed.values.shape[1] // num_inputs
 
 
 def widen(packed: QuantizedLinear, num_inputs: int, dtype: torch.dtype) -> Tensor:
@@ -153,7 +197,7 @@ def widen(packed: QuantizedLinear, num_inputs: int, dtype: torch.dtype) -> Tenso
     out = torch.empty((num_outputs, num_inputs), dtype=dtype, device=packed.values.device)
     _widen_weight[(num_outputs, triton.cdiv(num_inputs, 1024))](
         packed.values, packed.scales, packed.offsets, out, NUM_N=num_outputs, NUM_K=num_inputs,
-        GROUP=num_inputs // len(packed.scales), BLOCK=1024,
+        GROUP=num_inputs // len(packed.scales), BITS=_bits(packed, num_inputs), ZERO=packed.zero, BLOCK=1024,
     )  # fmt: skip
     return out
 
@@ -162,7 +206,7 @@ def multiply(x: Tensor, packed: QuantizedLinear, *, config: Config | None = None
     """x [T, K] with contiguous rows → [T, N] in x's dtype."""
     num_rows, num_inputs = x.shape
     num_outputs = len(packed.values)
-    assert packed.values.shape[1] == (num_inputs if packed.offsets is None else num_inputs // 2)
+    assert _bits(packed, num_inputs) in (4, 8)
     assert x.stride(1) == 1
     if config is None and num_rows >= MIN_ROWS_TO_WIDEN:
         return F.linear(x, widen(packed, num_inputs, x.dtype), packed.bias)
@@ -173,6 +217,19 @@ def multiply(x: Tensor, packed: QuantizedLinear, *, config: Config | None = None
         NUM_N=num_outputs,
         NUM_K=num_inputs,
         GROUP=num_inputs // len(packed.scales),
+        BITS=_bits(packed, num_inputs),
+        ZERO=packed.zero,
         **config._asdict(),
     )  # fmt: skip
     return out
+
+
+def rows(token_ids: Tensor, packed: QuantizedLinear, *, num_inputs: int, dtype: torch.dtype) -> Tensor:
+    """Rows token_ids [T] of the weight, [T, K] in `dtype`. In torch: `widen` is compiled for each number of rows."""
+    values = packed.values.index_select(0, token_ids).view(len(token_ids), len(packed.scales), -1)
+    if _bits(packed, num_inputs) == 4:
+        values = torch.cat((values & 15, values >> 4), dim=2)
+    wide = (values.float() - packed.zero) * packed.scales.index_select(1, token_ids).T[:, :, None]
+    if packed.offsets is not None:
+        wide = wide + packed.offsets.index_select(1, token_ids).T[:, :, None]
+    return wide.flatten(1).to(dtype)

@@ -70,14 +70,31 @@ struct Linear {
     int64_t num_threads;
 };
 
-// bits 8, or 4 with a group that divides num_inputs.
+// x [rows, inputs] times a quantized weight (quantized.h) plus bias [outputs] or null, into out.
+// input_group: inputs that are rounded to int8 together, or 0: they keep their 16 bits.
 template <typename T>
 struct QuantizedLinear {
     const T* x;
-    const uint8_t* data;
+    const uint8_t *values, *high;
+    const void *scales, *offsets;
+    const uint16_t *super_scales, *super_offsets;
     const T* bias;
     T* out;
-    int64_t num_rows, num_outputs, num_inputs, group, bits;
+    int64_t num_rows, num_outputs, num_inputs, input_group;
+    int64_t bits, zero, group, super_group, scale_bytes, is_float8;
+    int64_t num_threads;
+};
+
+// out [rows, inputs] = rows `ids` of the weight.
+template <typename T>
+struct QuantizedEmbedding {
+    const int64_t* ids;
+    const uint8_t *values, *high;
+    const void *scales, *offsets;
+    const uint16_t *super_scales, *super_offsets;
+    T* out;
+    int64_t num_rows, num_inputs;
+    int64_t bits, zero, group, super_group, scale_bytes, is_float8;
     int64_t num_threads;
 };
 

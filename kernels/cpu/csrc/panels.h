@@ -1,7 +1,7 @@
 // The walk over a weight in panels of PANEL outputs, for whatever multiplies some rows by a panel: linear.cpp and
 // quantized_linear.cpp.
 //
-// What it walks has num_outputs, num_inputs, `panel(number)`, `num_points()` and LINES (the places in a panel at which
+// What it walks has num_outputs, `panel(number)`, `num_points()` and LINES (the places in a panel at which
 // it takes a Prefetch, the lines of memory from one to the next) and `multiply<M, P>(row, number, ahead)`.
 #pragma once
 
@@ -33,11 +33,11 @@ struct Prefetch {
     }
 };
 
-// PANEL sums of a row from `output` into out [T, num_outputs], with the bias if there is one.
+// PANEL sums of a row from `output` into its `out` [num_outputs], with the bias if there is one.
 template <typename T>
-void write(T* out, const T* bias, int64_t num_outputs, int64_t row, int64_t output, const float* sums) {
+void write(T* out, const T* bias, int64_t num_outputs, int64_t output, const float* sums) {
     int64_t width = num_outputs - output < PANEL ? num_outputs - output : PANEL;
-    T* to = out + row * num_outputs + output;
+    T* to = out + output;
     if (bias) bias += output;
     if (width == PANEL) {
         for (int i = 0; i < PANEL; i += LANES) store(to + i, bias ? load(sums + i) + load(bias + i) : load(sums + i));
@@ -67,10 +67,13 @@ void multiply_panel(const Weight& w, int64_t begin, int64_t count, int64_t numbe
     }
 }
 
+inline int threads_for(int64_t num_products, int64_t num_threads) {
+    return num_products < FEWEST_PRODUCTS ? 1 : int(num_threads);
+}
+
 template <typename Weight>
 void multiply_panels(const Weight& w, int64_t num_rows, int num_threads) {
     const int64_t num_panels = (w.num_outputs + PANEL - 1) / PANEL;
-    if (num_rows * w.num_outputs * w.num_inputs < FEWEST_PRODUCTS) num_threads = 1;
     if (num_rows <= FEW) {
 #pragma omp parallel for num_threads(num_threads) schedule(static)
         for (int64_t number = 0; number < num_panels; number += SIDE) {

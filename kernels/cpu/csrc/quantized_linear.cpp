@@ -1,223 +1,167 @@
-// Weight-only int8 and int4 matrix products on the CPU: a weight is widened in registers, on its way into the product.
+// Products with quantized weights on the CPU, and rows of them: a panel is taken apart into this thread's memory and
+// meets all rows there.
 //
-// w = scale · u + offset. int8: u in -127..127, a scale per output, no offset. int4: u in 0..15, scale and offset per
-// output and group of K. Layout, by the packer in quantized_linear.py: panels of PANEL outputs; in a panel steps of two
-// neighbouring k (int8) or four (int4, the second two in the high halves), two bytes per output. The float scales of
-// its outputs stand before a panel (int8), scales and offsets before each of its groups (int4).
-//
-// bfloat16 rows meet the weights as 16-bit integers under a power of two per group of k: exact unless a value is less
-// than a 128th of the largest of its group, then off by at most 2^-15 of that. A group's sum is exact. Groups are added
-// in order, so that a row's result does not depend on the other rows, to the bit.
+// Rows keep their 16 or 32 bits and meet weights rounded to bfloat16, in tiles or pairs, or not rounded where neither
+// is to be had; or they are rounded to int8, input_group inputs at a time, and meet the values themselves. On one
+// processor a row goes one way and its sums are taken in one order whatever the number of rows, so that its result does
+// not depend on the other rows, to the bit.
 
-#include <memory>
-
+#include "amx.h"
 #include "arguments.h"
-#include "panels.h"
+#include "dense_panels.h"
+#include "int8_panels.h"
+#include "quantized.h"
+#include "scratch.h"
 
 namespace {
 
-constexpr int STEPS = 4;  // between prefetches
-constexpr int STEP_BYTES = 2 * PANEL;
-constexpr int MAX_GROUP = 256;  // of k that share an exponent; 2^31 allows 512
-
-inline float from_bits(uint32_t bits) {
-    float out;
-    std::memcpy(&out, &bits, 4);
-    return out;
-}
-
-// How rows and weights of a group meet: as floats anywhere.
-struct Floats {
-    typedef float element;
-    typedef sums_t sums;
-    struct lanes {
-        sums_t even, odd;
-    };
-
-    template <typename T>
-    static float put(const T* x, int64_t count, element* to, float* scale) {
-        float sum = 0;
-        for (int64_t k = 0; k < count; k++) sum += to[k] = to_float(x[k]);
-        *scale = 1;
-        return sum;
-    }
-    // Of two bytes per lane the low value and the high; with 4 bits those of one half.
-    template <int BITS>
-    static lanes widen(const uint8_t* from, int half) {
-        typedef int16_t words __attribute__((vector_size(2 * WIDTH)));
-        words both;
-        std::memcpy(&both, from, sizeof both);
-        words low = BITS == 8 ? (both << 8) >> 8 : (both >> 4 * half) & 15;
-        words high = BITS == 8 ? both >> 8 : (both >> (8 + 4 * half)) & 15;
-        return {__builtin_convertvector(low, sums_t), __builtin_convertvector(high, sums_t)};
-    }
-    static sums multiply_add(sums sum, const lanes& w, const element* x) { return sum + w.even * x[0] + w.odd * x[1]; }
-    static sums_t to_floats(sums sum) { return sum; }
-};
-
-#ifdef __AVX512VNNI__
-// As 16-bit integers: 32 products an instruction, as many as with bfloat16.
-struct Integers {
-    typedef int16_t element;
-    typedef ivec sums;
-    typedef __m512i lanes;
-
-    static float put(const bf16* x, int64_t count, element* to, float* scale) {
-        uint16_t most = 0;
-        for (int64_t k = 0; k < count; k++) {
-            uint16_t size = x[k].bits & 0x7fff;
-            most = size > most ? size : most;
-        }
-        uint32_t exponent = most >> 7 < 16 ? 16 : most >> 7;
-        float up = from_bits((268 - exponent) << 23);  // the largest comes to 2^14..2^15
-        int32_t sum = 0;
-        for (int64_t k = 0; k < count; k++) {
-            int32_t value = int32_t(__builtin_rintf(to_float(x[k]) * up));
-            sum += to[k] = int16_t(value);
-        }
-        *scale = from_bits(exponent == 255 ? 0x7fc00000 : (exponent - 14) << 23);  // NaN where not all is finite
-        return float(sum) * *scale;
-    }
-    template <int BITS>
-    static lanes widen(const uint8_t* from, int half) {
-        __m256i both = _mm256_loadu_si256((const __m256i*)from);
-        if (BITS == 8) return _mm512_cvtepi8_epi16(both);
-        __m512i wide = _mm512_cvtepu8_epi16(both);
-        return half ? _mm512_srli_epi16(wide, 4) : _mm512_and_si512(wide, _mm512_set1_epi16(15));
-    }
-    static sums multiply_add(sums sum, lanes w, const element* x) {
-        int32_t both;
-        std::memcpy(&both, x, sizeof both);
-        return (sums)_mm512_dpwssd_epi32((__m512i)sum, w, _mm512_set1_epi32(both));
-    }
-    static sums_t to_floats(sums sum) { return __builtin_convertvector(sum, sums_t); }
-};
-#endif
-
-template <typename T>
-struct Kind {
-    typedef Floats type;
-};
-#ifdef __AVX512VNNI__
-template <>
-struct Kind<bf16> {
-    typedef Integers type;
-};
-#endif
-
-template <typename T, int BITS>
-struct Quantized {
-    typedef typename Kind<T>::type Meet;
-    typedef typename Meet::element element;
-    static constexpr int LINES = STEPS * STEP_BYTES / 64, PER_STEP = BITS == 8 ? 2 : 4;
-    static constexpr int64_t HEADER = (BITS == 8 ? 1 : 2) * PANEL * sizeof(float);  // of a panel or a group
-    const uint8_t* data;
-    const T* bias;  // [N] or null
-    T* out;         // [T][N]
-    int64_t num_outputs, num_inputs, group;
-    std::unique_ptr<element[]> x = {};              // [T][K]
-    std::unique_ptr<float[]> x_scales = {}, x_sums = {};  // [T][groups]
-
-    int64_t num_groups() const { return (num_inputs + group - 1) / group; }
-    int64_t num_points() const { return num_inputs / PER_STEP / STEPS; }
-    int64_t panel_bytes() const {
-        return num_inputs / PER_STEP * STEP_BYTES + HEADER * (BITS == 8 ? 1 : num_groups());
-    }
-    const uint8_t* panel(int64_t number) const { return data + number * panel_bytes(); }
-
-    void put(const T* from, int64_t num_rows, int num_threads) {
-        const int64_t groups = num_groups();
-        x.reset(new element[num_rows * num_inputs]);
-        x_scales.reset(new float[num_rows * groups]);
-        x_sums.reset(new float[num_rows * groups]);
-#pragma omp parallel for num_threads(num_rows < 32 ? 1 : num_threads) schedule(static)
-        for (int64_t i = 0; i < num_rows * groups; i++) {
-            int64_t k = i % groups * group, at = i / groups * num_inputs + k;
-            x_sums[i] = Meet::put(from + at, num_inputs - k < group ? num_inputs - k : group, x.get() + at, &x_scales[i]);
-        }
-    }
-
-    // M rows from `row` against P panels from `number`.
-    template <int M, int P>
-    void multiply(int64_t row, int64_t number, Prefetch ahead) const {
-        const int64_t groups = num_groups(), stride = panel_bytes();
-        const uint8_t* w = panel(number) + (BITS == 8 ? HEADER : 0);
-        sums_t totals[M][P * V] = {};
-        for (int64_t i = 0; i < groups; i++) {
-            const int64_t k = i * group, steps = (num_inputs - k < group ? num_inputs - k : group) / PER_STEP;
-            const uint8_t* header = w;
-            if (BITS == 4) w += HEADER;
-            typename Meet::sums sums[M][P * V] = {};
-            add<M, P>(w, stride, x.get() + row * num_inputs + k, steps, ahead, sums);
-            w += steps * STEP_BYTES;
-            for (int v = 0; v < P * V; v++) {
-                const float* of = (const float*)(header + v / V * stride) + v % V * WIDTH;
-                for (int m = 0; m < M; m++) {
-                    const int64_t at = (row + m) * groups + i;
-                    sums_t sum = Meet::to_floats(sums[m][v]) * x_scales[at];
-                    if (BITS == 8) totals[m][v] += sum;
-                    else totals[m][v] = sum * at_width(of) + (at_width(of + PANEL) * x_sums[at] + totals[m][v]);
-                }
+// The rows as Scalars are made of, with zeros behind them up to the weight's number of inputs.
+template <typename To, typename T>
+class PaddedRows {
+   public:
+    PaddedRows(const QuantizedLinear<T>& a, int64_t padded, int num_threads) {
+        if constexpr (std::is_same<To, T>::value)
+            if (padded == a.num_inputs) {
+                data = a.x;
+                return;
             }
-        }
-        finish<M, P>(row, number, totals);
+        owned.reset(new To[a.num_rows * padded]);
+        data = owned.get();
+#pragma omp parallel for num_threads(num_threads) schedule(static)
+        for (int64_t row = 0; row < a.num_rows; row++)
+            for (int64_t k = 0; k < padded; k++)
+                store_one(&owned[row * padded + k], k < a.num_inputs ? to_float(a.x[row * a.num_inputs + k]) : 0.0f);
     }
+    const To* data;
 
    private:
-    static sums_t at_width(const float* from) {
-        sums_t out;
-        std::memcpy(&out, from, sizeof out);
-        return out;
-    }
-
-    // sums[m][v] over the steps of one group.
-    template <int M, int P>
-    __attribute__((always_inline)) inline void add(const uint8_t* w, int64_t stride, const element* rows, int64_t steps,
-                                                   Prefetch& ahead, typename Meet::sums sums[M][P * V]) const {
-        auto step = [&](int64_t k) __attribute__((always_inline)) {
-            for (int half = 0; half < PER_STEP / 2; half++) {
-                typename Meet::lanes lanes[P * V];
-                for (int v = 0; v < P * V; v++)
-                    lanes[v] = Meet::template widen<BITS>(w + v / V * stride + k * STEP_BYTES + v % V * WIDTH * 2, half);
-                for (int m = 0; m < M; m++)
-                    for (int v = 0; v < P * V; v++)
-                        sums[m][v] = Meet::multiply_add(sums[m][v], lanes[v], rows + m * num_inputs + k * PER_STEP + 2 * half);
-            }
-        };
-        int64_t k = 0;
-        for (; k + STEPS <= steps; k += STEPS) {
-            ahead.fetch();  // with one row too: 4 bits 3.79 -> 2.98 ms for all of a 221 M Llama's
-            for (int i = 0; i < STEPS; i++) step(k + i);
-        }
-        for (; k < steps; k++) step(k);
-    }
-
-    template <int M, int P>
-    void finish(int64_t row, int64_t number, sums_t totals[M][P * V]) const {
-        for (int p = 0; p < P; p++) {
-            const float* scales = (const float*)panel(number + p);
-            for (int m = 0; m < M; m++) {
-                for (int v = 0; BITS == 8 && v < V; v++) totals[m][p * V + v] *= at_width(scales + v * WIDTH);
-                write(out, bias, num_outputs, row + m, (number + p) * PANEL, (const float*)(totals[m] + p * V));
-            }
-        }
-    }
+    std::unique_ptr<To[]> owned;
 };
 
-template <typename T, int BITS>
-void multiply(const QuantizedLinear<T>& a) {
-    Quantized<T, BITS> w{a.data, a.bias, a.out, a.num_outputs, a.num_inputs, a.group < MAX_GROUP ? a.group : MAX_GROUP};
-    w.put(a.x, a.num_rows, a.num_threads);
-    multiply_panels(w, a.num_rows, a.num_threads);
+// product(number, count, begin, end) for each `side` neighbouring panels, `count` of them, and rows [begin, end): all of
+// them, or parts where the panels are too few for the threads.
+template <typename Product>
+void walk(int64_t num_outputs, int64_t num_rows, int64_t side, int num_threads, Product product) {
+    const int64_t num_panels = (num_outputs + PANEL - 1) / PANEL, groups = (num_panels + side - 1) / side;
+    int64_t parts = (4 * num_threads + groups - 1) / groups;
+    if (parts > num_rows / ROWS) parts = num_rows / ROWS;
+    if (parts < 1 || num_threads == 1) parts = 1;
+    const int64_t size = ((num_rows + parts - 1) / parts + BLOCK - 1) / BLOCK * BLOCK;
+#pragma omp parallel for num_threads(num_threads) schedule(static)
+    for (int64_t item = 0; item < groups * parts; item++) {
+        const int64_t number = item / parts * side, begin = item % parts * size;
+        const int64_t end = begin + size < num_rows ? begin + size : num_rows;
+        if (begin < end) product(number, number + side <= num_panels ? side : num_panels - number, begin, end);
+    }
+}
+
+// Rows [begin, end) against `count` panels in passes of about the same size, of at most MANY rows.
+template <int MANY, typename Panels>
+void multiply_passes(const Panels& panels, int64_t number, int64_t count, int64_t begin, int64_t end) {
+    const int64_t passes = (end - begin + MANY - 1) / MANY;
+    for (int64_t pass = 0; pass < passes; pass++) {
+        const int num_rows = int((end - begin) / (passes - pass));
+        if (count == SIDE && num_rows <= FEW) multiply_rows<SIDE, FEW>(num_rows, panels, begin, number, {});
+        else
+            for (int64_t i = 0; i < count; i++) multiply_rows<1, MANY>(num_rows, panels, begin, number + i, {});
+        begin += num_rows;
+    }
+}
+
+template <typename Scalar, typename Element, typename T>
+void multiply_dense(const QuantizedLinear<T>& a, const QuantizedPanels& w, int num_threads) {
+    const PaddedRows<Element, T> rows(a, w.num_inputs, num_threads);
+    const int64_t steps = w.num_inputs * sizeof(Element) / sizeof(Scalar);
+    walk(a.num_outputs, a.num_rows, a.num_rows <= FEW ? SIDE : 1, num_threads,
+         [&](int64_t number, int64_t count, int64_t begin, int64_t end) {
+             Scalar* data = (Scalar*)scratch(count * steps * PANEL * sizeof(Scalar));
+             for (int64_t i = 0; i < count; i++) w.take(number + i, 0, w.num_inputs, data + i * steps * PANEL);
+             DensePanels<Scalar, T> panels{
+                 data, (const Scalar*)rows.data, a.bias, a.out, a.num_outputs, steps, number};
+             multiply_passes<MOST>(panels, number, count, begin, end);
+         });
+}
+
+#ifdef SPLITFUSE_AMX
+constexpr int64_t CHUNK = 64;  // inputs that are taken apart while the tiles work on those before
+
+void multiply_tiles(const QuantizedLinear<bf16>& a, const QuantizedPanels& w, int num_threads) {
+    const PaddedRows<bf16, bf16> rows(a, w.num_inputs, num_threads);
+    walk(a.num_outputs, a.num_rows, 1, num_threads, [&](int64_t number, int64_t, int64_t begin, int64_t end) {
+        const int64_t num_inputs = w.num_inputs, chunk = end - begin <= amx::MOST ? CHUNK : num_inputs;
+        uint32_t* panel = (uint32_t*)scratch(num_inputs / 2 * PANEL * 4);
+        alignas(64) float sums[amx::MOST][PANEL];
+        for (int64_t row = begin; row < end; row += amx::MOST) {
+            const int num_rows = int(end - row < amx::MOST ? end - row : amx::MOST);
+            amx::configure(num_rows);
+            for (int64_t k = 0; k < num_inputs; k += chunk) {
+                const int64_t stop = k + chunk < num_inputs ? k + chunk : num_inputs;
+                uint32_t* part = panel + k / 2 * PANEL;
+                const bf16* x = rows.data + row * num_inputs + k;
+                if (row == begin) w.take(number, k, stop, part);
+                if (num_rows > amx::TILE) amx::add<true>(x, num_inputs, part, stop - k);
+                else amx::add<false>(x, num_inputs, part, stop - k);
+            }
+            amx::store(sums, num_rows > amx::TILE);
+            for (int i = 0; i < num_rows; i++)
+                write(a.out + (row + i) * a.num_outputs, a.bias, a.num_outputs, number * PANEL, sums[i]);
+        }
+        _tile_release();
+    });
+}
+#endif
+
+template <typename T>
+void multiply_int8(const QuantizedLinear<T>& a, const QuantizedPanels& w, int num_threads) {
+    const Int8Rows rows(a.x, a.num_rows, a.num_inputs, w.num_inputs, a.input_group, num_threads);
+    const int64_t quads = w.num_inputs / 4 * PANEL, headers = rows.num_groups * 2 * PANEL;
+    walk(a.num_outputs, a.num_rows, a.num_rows <= FEW ? SIDE : 1, num_threads,
+         [&](int64_t number, int64_t count, int64_t begin, int64_t end) {
+             float* to = (float*)scratch(count * (quads + headers) * 4);
+             Int8Panels<T> panels{rows, to, {}, a.bias, a.out, a.num_outputs, number, w.zero, a.offsets != nullptr};
+             for (int64_t i = 0; i < count; i++) {
+                 panels.quads[i] = w.quads(number + i, (uint32_t*)to + count * headers + i * quads);
+                 for (int64_t group = 0; group < rows.num_groups; group++) {
+                     const Header header = w.header(number + i, group * a.input_group / w.group);
+                     std::memcpy(to + i * headers + group * 2 * PANEL, &header, sizeof header);
+                 }
+             }
+             multiply_passes<Int8Panels<T>::MANY>(panels, number, count, begin, end);
+         });
 }
 
 template <typename T>
 void multiply(const QuantizedLinear<T>& a) {
-    if (a.bits == 8) multiply<T, 8>(a);
-    else multiply<T, 4>(a);
+    const QuantizedPanels w(a);
+    const int num_threads = threads_for(a.num_rows * a.num_outputs * a.num_inputs, a.num_threads);
+    if (a.input_group) return multiply_int8(a, w, num_threads);
+    if constexpr (std::is_same<T, bf16>::value) {
+#ifdef SPLITFUSE_AMX
+        if (amx::is_allowed()) return multiply_tiles(a, w, num_threads);
+#endif
+#ifdef __AVX512BF16__
+        return multiply_dense<pair, bf16>(a, w, num_threads);
+#endif
+    }
+    multiply_dense<float, float>(a, w, num_threads);
+}
+
+template <typename T>
+void embed(const QuantizedEmbedding<T>& a) {
+    const QuantizedPanels w(a);
+    const int num_threads = threads_for(a.num_rows * a.num_inputs * PANEL, a.num_threads);
+#pragma omp parallel for num_threads(num_threads) schedule(static)
+    for (int64_t row = 0; row < a.num_rows; row++) {
+        float* panel = (float*)scratch(w.num_inputs * PANEL * 4);
+        w.take(a.ids[row] / PANEL, 0, w.num_inputs, panel);
+        for (int64_t k = 0; k < a.num_inputs; k++)
+            store_one(a.out + row * a.num_inputs + k, panel[k * PANEL + a.ids[row] % PANEL]);
+    }
 }
 
 }  // namespace
 
 extern "C" void quantized_linear_float32(const QuantizedLinear<float>& a) { multiply(a); }
 extern "C" void quantized_linear_bfloat16(const QuantizedLinear<bf16>& a) { multiply(a); }
+extern "C" void quantized_embedding_float32(const QuantizedEmbedding<float>& a) { embed(a); }
+extern "C" void quantized_embedding_bfloat16(const QuantizedEmbedding<bf16>& a) { embed(a); }

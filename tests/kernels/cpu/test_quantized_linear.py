@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from quantized_cases import FORMS, Form, random_weight
 
 from splitfuse.kernels import quantize
 from splitfuse.kernels.cpu import backend as cpu
-from splitfuse.kernels.cpu import build
+from splitfuse.kernels.cpu import build, quantized_linear
 from splitfuse.kernels.cpu.quantized_linear import QuantizedLinear
 
 SHAPES = [(100, 128), (64, 256), (200, 384), (70, 1024), (3, 96)]
@@ -86,3 +87,154 @@ def test_without_a_compiler_the_same_values_are_multiplied_out(monkeypatch: pyte
     weight, x = randn(40, 64), randn(3, 64, seed=1)
     exact = quantize.quantize(weight, 4).dequantized()
     torch.testing.assert_close(cpu.linear(x, cpu.pack_linear(weight, bits=4)), x @ exact.T)
+
+
+@pytest.fixture
+def library() -> build.Library:
+    library = build.library()
+    if library is None:
+        pytest.skip("needs a C++ compiler for the native CPU library")
+    return library
+
+
+def assert_close(got: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *, bound: float) -> None:
+    """Off by at most `bound` of the sum of the products' sizes."""
+    expected, size = x.double() @ weight.double().T, x.double().abs() @ weight.double().abs().T
+    assert ((got.double() - expected).abs() <= bound * size + 1e-30).all()
+
+
+# Weights and results are rounded to 2^-9 of them; without bfloat16 only sums of float32 are.
+BOUNDS = {torch.bfloat16: 2**-8, torch.float32: 2**-20}
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_form_at_odd_sizes(library: build.Library, name: str, dtype: torch.dtype) -> None:
+    form = FORMS[name]
+    for num_outputs, num_groups in ((1, 1), (33, 2), (70, 3)):
+        num_inputs = num_groups * (form.super_group or form.group or 44)
+        weight = random_weight(form, num_outputs, num_inputs)
+        packed = cpu.pack_quantized([weight], dtype=dtype)
+        assert isinstance(packed, QuantizedLinear)
+        for num_rows in (0, 1, 2, 5, 13, 33, 70):
+            x = randn(num_rows, num_inputs, seed=num_rows).to(dtype)
+            assert_close(cpu.linear(x, packed), x, weight.dequantized(), bound=BOUNDS[dtype])
+
+
+@pytest.mark.parametrize("name", [name for name, form in FORMS.items() if not form.is_float8])
+def test_inputs_rounded_to_int8_meet_the_weight_as_it_is(library: build.Library, name: str) -> None:
+    """Off by what rounding an input costs, half a 127th of the largest of its group, and by nothing else."""
+    form = FORMS[name]
+    num_inputs = 2 * (form.super_group or form.group or 48)
+    weight, x = random_weight(form, 70, num_inputs), randn(20, num_inputs, seed=1)
+    exact = cpu.linear(x, cpu.pack_quantized([weight], dtype=torch.float32, input_bits=8))
+    assert_close(exact, x, weight.dequantized(), bound=0.05)
+    assert not torch.equal(exact, cpu.linear(x, cpu.pack_quantized([weight], dtype=torch.float32)))
+    whole = torch.randint(-127, 128, x.shape, generator=torch.Generator().manual_seed(2)).float()
+    whole[:, :: form.group if 0 < form.group < 32 else 32] = 127  # so each is its own rounding
+    packed = cpu.pack_quantized([weight], dtype=torch.float32, input_bits=8)
+    assert_close(cpu.linear(whole, packed), whole, weight.dequantized(), bound=2**-20)
+
+
+@pytest.mark.parametrize("input_bits", [16, 8])
+@pytest.mark.parametrize("name", ["Q8_0", "Q4_K", "Q5_1", "Q6_K", "int8 per channel", "float8 of 128"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_of_every_form_is_the_same_to_the_bit_in_any_company(
+    library: build.Library, name: str, dtype: torch.dtype, input_bits: int
+) -> None:
+    weight, x = random_weight(FORMS[name], 200, 768), randn(200, 768, seed=2).to(dtype)
+    packed = cpu.pack_quantized([weight], dtype=dtype, input_bits=input_bits)
+    together = cpu.linear(x, packed)
+    for size in (1, 2, 3, 4, 7, 12, 17, 40, 97):
+        parts = [cpu.linear(part, packed) for part in torch.split(x, size)]
+        assert torch.equal(torch.cat(parts), together), size
+
+
+@pytest.mark.parametrize("input_bits", [16, 8])
+def test_a_rounded_row_that_is_not_finite_stays_alone(library: build.Library, input_bits: int) -> None:
+    packed = cpu.pack_quantized([random_weight(FORMS["Q4_1"], 40, 64)], dtype=torch.bfloat16, input_bits=input_bits)
+    x = randn(5, 64, seed=1).bfloat16()
+    clean = cpu.linear(x, packed)
+    x[2, 3], x[3, 5], x[4] = torch.nan, torch.inf, 0
+    out = cpu.linear(x, packed)
+    assert out[2].isnan().all()
+    assert not out[3].isfinite().any()
+    assert torch.equal(out[:2], clean[:2])
+    assert not out[4].any()
+
+
+def test_parts_of_different_forms_stand_one_above_the_other(library: build.Library) -> None:
+    parts = [random_weight(FORMS[name], rows, 256) for name, rows in (("Q4_K", 40), ("Q4_K", 33), ("Q6_K", 50))]
+    bias, x = randn(123, seed=1), randn(7, 256, seed=2)
+    got = cpu.linear(x, cpu.pack_quantized(parts, bias, dtype=torch.float32))
+    exact = torch.cat([part.dequantized() for part in parts])
+    torch.testing.assert_close(got, x @ exact.T + bias, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_inputs_in_another_order(library: build.Library, native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not native:
+        monkeypatch.setattr(build, "library", lambda: None)
+    order = torch.randperm(256, generator=torch.Generator().manual_seed(3))
+    weight = random_weight(FORMS["AWQ"], 40, 256)._replace(order=order)
+    other, x = weight._replace(order=order.flip(0)), randn(7, 256, seed=2)
+    got = cpu.linear(x, cpu.pack_quantized([weight, other], dtype=torch.float32))
+    exact = torch.cat([x[:, order] @ weight._replace(order=None).dequantized().T, x @ other.dequantized().T], dim=1)
+    torch.testing.assert_close(got, exact, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_rounded_as_the_format_says(
+    library: build.Library, native: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not native:
+        monkeypatch.setattr(build, "library", lambda: None)
+    weight = random_weight(FORMS["int8 per channel"], 40, 100)._replace(rounds_inputs=True)
+    bias, x = randn(40, seed=1).to(dtype), randn(7, 100, seed=2).to(dtype)
+    got = cpu.linear(x, cpu.pack_quantized([weight], bias, dtype=dtype))
+    values, scales = quantize.round_rows(x)
+    exact = (values.double() @ weight.dequantized().double().T) * scales.double() + bias.double()
+    torch.testing.assert_close(
+        got.double(),
+        exact,
+        rtol=2**-8 if dtype is torch.bfloat16 else 1e-5,
+        atol=2e-2 if dtype is torch.bfloat16 else 1e-4,
+    )
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("name", FORMS)
+def test_rows_of_a_table_are_those_of_the_weight(
+    library: build.Library, native: bool, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not native:
+        monkeypatch.setattr(build, "library", lambda: None)
+    form, ids = FORMS[name], torch.tensor([69, 0, 31, 32, 0, 64])
+    num_inputs = 2 * (form.super_group or form.group or 44)
+    weight, x = random_weight(form, 70, num_inputs), randn(3, num_inputs)
+    table = cpu.pack_embedding(weight, dtype=torch.float32)
+    torch.testing.assert_close(cpu.embedding(ids, table), weight.dequantized()[ids], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(cpu.linear(x, table), x @ weight.dequantized().T, rtol=1e-4, atol=1e-4)
+    assert cpu.embedding(ids[:0], cpu.pack_embedding(weight, dtype=torch.bfloat16)).shape == (0, num_inputs)
+
+
+def test_packed_weights_are_about_as_large_as_in_their_files(library: build.Library) -> None:
+    bits = {"Q8_0": 8.5, "Q4_0": 4.5, "Q4_1": 5, "Q5_0": 5.5, "Q5_1": 6, "Q4_K": 4.5, "Q5_K": 5.5, "Q6_K": 6.5625}
+    for name, file_bits in bits.items():
+        layout = quantized_linear._layout(random_weight(FORMS[name], 512, 512))
+        size = sum(part.nbytes for part in layout.values() if isinstance(part, torch.Tensor))
+        assert size <= 1.05 * file_bits / 8 * 512 * 512, name
+
+
+def test_what_has_no_layout_is_widened(library: build.Library) -> None:
+    weight = random_weight(Form(4, 24), 40, 48)
+    x = randn(3, 48, seed=1)
+    packed = cpu.pack_quantized([weight], dtype=torch.float32)
+    assert not isinstance(packed, QuantizedLinear)
+    torch.testing.assert_close(cpu.linear(x, packed), x @ weight.dequantized().T)
+    weight = random_weight(FORMS["float8 of 128"], 40, 128)
+    weight.values.view(torch.uint8)[3, 5] = 0x7F  # NaN
+    out = cpu.linear(randn(3, 128), cpu.pack_quantized([weight], dtype=torch.float32))
+    assert out[:, 3].isnan().all()
+    assert out[:, :3].isfinite().all()

@@ -1,0 +1,22 @@
+// Memory that a thread keeps from one op to the next: a panel of 4096 inputs would be mapped and unmapped at every call.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <new>
+
+struct AlignedDelete {
+    void operator()(std::byte* bytes) const { ::operator delete[](bytes, std::align_val_t(64)); }
+};
+
+// At least `bytes`, aligned to a line of the cache, until this thread's next call.
+inline void* scratch(size_t bytes) {
+    static thread_local std::unique_ptr<std::byte[], AlignedDelete> memory;
+    static thread_local size_t size = 0;
+    if (bytes > size) {
+        memory.reset();
+        memory.reset(new (std::align_val_t(64)) std::byte[bytes]);
+        size = bytes;
+    }
+    return memory.get();
+}

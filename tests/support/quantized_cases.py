@@ -1,0 +1,70 @@
+"""Random weights in every form that files bring: what is quantized, in which groups, on how many levels."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from splitfuse.kernels.quantize import QuantizedWeight
+
+
+class Form(NamedTuple):
+    """A format's choices; group 0: one scale per output."""
+
+    bits: int
+    group: int
+    is_signed: bool = True
+    has_offsets: bool = False
+    super_group: int = 0  # 0: one level
+    is_float8: bool = False
+    scale_dtype: torch.dtype = torch.float16
+
+
+FORMS = {
+    "Q8_0": Form(8, 32),
+    "Q4_0": Form(4, 32),
+    "Q4_1": Form(4, 32, is_signed=False, has_offsets=True),
+    "Q5_0": Form(5, 32),
+    "Q5_1": Form(5, 32, is_signed=False, has_offsets=True),
+    "Q4_K": Form(4, 32, is_signed=False, has_offsets=True, super_group=256),
+    "Q5_K": Form(5, 32, is_signed=False, has_offsets=True, super_group=256),
+    "Q6_K": Form(6, 16, super_group=256),
+    "int8 per channel": Form(8, 0, scale_dtype=torch.float32),
+    "GPTQ 8 bits": Form(8, 128, is_signed=False, has_offsets=True),
+    "AWQ": Form(4, 128, is_signed=False, has_offsets=True),
+    "int4 of 64, float32 scales": Form(4, 64, is_signed=False, has_offsets=True, scale_dtype=torch.float32),
+    "float8 of 128": Form(8, 128, is_float8=True, scale_dtype=torch.float32),
+    "float8 per channel": Form(8, 0, is_float8=True, scale_dtype=torch.float32),
+}
+
+
+def random_weight(form: Form, num_outputs: int, num_inputs: int, *, seed: int = 0) -> QuantizedWeight:
+    """[num_outputs, num_inputs], values some tenths wide; the inputs a multiple of the form's groups."""
+    generator = torch.Generator().manual_seed(seed)
+    num_groups = num_inputs // form.group if form.group else 1
+    low = -(2 ** (form.bits - 1)) if form.is_signed else 0
+    values = torch.randint(low, low + 2**form.bits, (num_outputs, num_inputs), generator=generator)
+    codes = values.to(torch.int8 if form.is_signed else torch.uint8)
+    if form.is_float8:
+        codes = torch.randn(values.shape, generator=generator).mul_(40).to(torch.float8_e4m3fn)
+
+    def positive(*shape: int) -> Tensor:
+        return (torch.rand(shape, generator=generator) + 0.5) / 2**form.bits
+
+    if not form.super_group:
+        scales = positive(num_groups, num_outputs).to(form.scale_dtype)
+        offsets = (-positive(num_groups, num_outputs) * 2 ** (form.bits - 1)).to(form.scale_dtype)
+        return QuantizedWeight(codes, scales, offsets if form.has_offsets else None, form.bits)
+    lower = [torch.randint(1, 64, (num_groups, num_outputs), generator=generator) for _ in range(2)]
+    if not form.has_offsets:
+        lower[0] -= 32  # scales may be negative where no offset is
+    upper = [(positive(num_inputs // form.super_group, num_outputs) / 32).half() for _ in range(2)]
+    dtype = torch.uint8 if form.has_offsets else torch.int8
+    return QuantizedWeight(
+        codes,
+        lower[0].to(dtype),
+        lower[1].to(dtype) if form.has_offsets else None,
+        form.bits,
+        upper[0],
+        -upper[1] * 2 ** (form.bits - 1) if form.has_offsets else None,
+    )
