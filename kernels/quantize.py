@@ -1,7 +1,8 @@
-"""Weight-only quantization: w = scale · u + offset, rounded to nearest, no calibration. Knows no device's layout.
+"""Quantized weights, w = scale · u + offset, as files have them or as `quantize` rounds them. Knows no device's layout.
 
-int8: u in -127..127 and a scale per output. int4: u in 0..15, scale and offset per output and group of inputs, the
-range of each group shrunk a little where that lowers its squared error (as in AWQ's search, Lin et al. 2023).
+`quantize` needs no calibration. int8: u in -127..127 and a scale per output. int4: u in 0..15, scale and offset per
+output and group of inputs, the range of each group shrunk a little where that lowers its squared error (as in AWQ's
+search, Lin et al. 2023).
 """
 
 from collections.abc import Sequence
@@ -15,12 +16,22 @@ _SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8)
 
 
 class QuantizedWeight(NamedTuple):
-    """A weight [N, K] in `bits` per value."""
+    """A weight [N, K] in `bits` per value: w = scale · u + offset, its K inputs in G groups of one size.
 
-    values: Tensor  # [N, K] int8 (8 bits) or uint8 (4 bits)
-    scales: Tensor  # [G, N] float32
-    offsets: Tensor | None  # [G, N] float32, None with 8 bits
-    bits: int
+    Two levels (K-quants): with `super_scales` a scale is super_scale · scale, and with `super_offsets` an offset is
+    super_offset · offset. The lower level is integers then, and S divides G.
+    """
+
+    # [N, K] int8 (-2^(bits-1) to 2^(bits-1) - 1), uint8 (0 to 2^bits - 1) or float8_e4m3fn
+    values: Tensor
+    scales: Tensor  # [G, N] float32 or float16; below super_scales int8 or uint8
+    offsets: Tensor | None  # [G, N] of the dtypes of scales; None: 0
+    bits: int  # 4, 5, 6 or 8
+    super_scales: Tensor | None = None  # [S, N] float32 or float16
+    super_offsets: Tensor | None = None  # [S, N] float32 or float16; there with both super_scales and offsets
+    order: Tensor | None = None  # [K] int64: values[:, j] is of input order[j] (GPTQ's act-order); None: of input j
+    # Inputs are rounded too (W8A8): a row to int8, its largest to ±127. The values are int8 then, without offsets
+    rounds_inputs: bool = False
 
     @property
     def group(self) -> int:
@@ -29,17 +40,25 @@ class QuantizedWeight(NamedTuple):
 
     def to(self, device: torch.device) -> "QuantizedWeight":
         """The same on another device."""
-        offsets = None if self.offsets is None else self.offsets.to(device)
-        return QuantizedWeight(self.values.to(device), self.scales.to(device), offsets, self.bits)
+        return self._replace(**{
+            name: part.to(device) for name, part in self._asdict().items() if isinstance(part, Tensor)
+        })  # fmt: skip
 
     def dequantized(self) -> Tensor:
-        """[N, K] float32."""
+        """[N, K] float32, columns in the order of the inputs."""
         num_outputs, num_inputs = self.values.shape
         grouped = self.values.float().view(num_outputs, -1, self.group)
-        grouped = grouped * self.scales.T[:, :, None]
+        grouped = grouped * _multiplied(self.scales, self.super_scales).T[:, :, None]
         if self.offsets is not None:
-            grouped = grouped + self.offsets.T[:, :, None]
-        return grouped.view(num_outputs, num_inputs)
+            grouped = grouped + _multiplied(self.offsets, self.super_offsets).T[:, :, None]
+        flat = grouped.view(num_outputs, num_inputs)
+        return flat if self.order is None else torch.empty_like(flat).index_copy_(1, self.order, flat)
+
+
+def _multiplied(lower: Tensor, upper: Tensor | None) -> Tensor:
+    """[G, N] float32, each of `upper` [S, N] over G / S neighbours of `lower` [G, N]."""
+    wide = lower.float()
+    return wide if upper is None else wide * upper.float().repeat_interleave(len(lower) // len(upper), dim=0)
 
 
 def dequantized(parts: Sequence[QuantizedWeight], dtype: torch.dtype) -> Tensor:
