@@ -6,6 +6,8 @@ from typing import Any
 
 from ..errors import ConfigError
 from .checkpoint import positive_int
+from .quantization.checkpoint_format import CheckpointFormat
+from .quantization.registry import checkpoint_format
 from .rope_config import RopeConfig
 
 
@@ -31,6 +33,7 @@ class ModelConfig:
     sliding_windows: tuple[int, ...]  # per layer, 0 = none
     dtype: str
     eos_token_ids: tuple[int, ...]
+    quantization: CheckpointFormat | None  # of the weights in the files
     hf_config: Mapping[str, Any] = field(repr=False)  # all of config.json, as its family normalized it
 
     @classmethod
@@ -67,6 +70,7 @@ class ModelConfig:
             sliding_windows=tuple(window if kind == "sliding_attention" else 0 for kind in layer_types),
             dtype=str(fields.get("dtype") or fields.get("torch_dtype") or "float32"),
             eos_token_ids=tuple(eos) if isinstance(eos, list) else () if eos is None else (int(eos),),
+            quantization=checkpoint_format(fields.get("quantization_config")),
             hf_config=fields,
         )
 

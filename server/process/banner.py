@@ -15,9 +15,11 @@ def banner(settings: Settings, engine: "AsyncEngine", *, port: int) -> str:
     url = f"http://{_reachable(settings.host)}:{port}"
     num_tokens = loaded.cache.num_blocks * settings.block_size
     num_requests = num_tokens / loaded.max_model_len
+    quantization = loaded.model_config.quantization
+    quantized = f", weights {quantization.name}" if quantization else ""
     rows = {
         "model": settings.model_name + (" (the bundled demo; name a model to serve your own)" * settings.is_demo),
-        "device": f"{loaded.device}, {str(loaded.dtype).removeprefix('torch.')}",
+        "device": f"{loaded.device}, {str(loaded.dtype).removeprefix('torch.')}{quantized}",
         "KV cache": f"{loaded.cache.num_blocks} blocks = {num_tokens} tokens = "
         f"{num_requests:.3g} requests of {loaded.max_model_len}",
         "policy": f"{settings.batching_policy}, {settings.max_num_batched_tokens} tokens per step",
