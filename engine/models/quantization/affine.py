@@ -32,6 +32,11 @@ def group_size(fields: Mapping[str, Any], default: int | None = None) -> int | N
     return None if size == -1 else size
 
 
+def in_groups(size: int | None) -> str:
+    """For people."""
+    return "" if size is None else f" in groups of {size}"
+
+
 def num_groups(num_inputs: int, size: int | None, *, name: str) -> int:
     """Groups of the inputs of the linear `name`. Raises ConfigError if there is a rest."""
     size = num_inputs if size is None else min(size, num_inputs)

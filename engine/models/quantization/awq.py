@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ....kernels.ops import QuantizedWeight
 from ...errors import ConfigError
-from .affine import SCALE_DTYPES, affine, group_size, num_groups, one_of, unpack
+from .affine import SCALE_DTYPES, affine, group_size, in_groups, num_groups, one_of
 from .checkpoint_format import LinearTensors
 
 # Where each output is among those of its word: 0, 2, 4, … come first, so that a kernel widens two at once.
@@ -28,7 +28,7 @@ class AWQ:
 
     @property
     def name(self) -> str:
-        return f"AWQ, {self.bits} bits" + ("" if self.group_size is None else f" in groups of {self.group_size}")
+        return f"AWQ, {self.bits} bits{in_groups(self.group_size)}"
 
     def weight(self, linear: LinearTensors, shape: tuple[int, int]) -> QuantizedWeight | None:
         if not linear.has("qweight"):
@@ -40,14 +40,17 @@ class AWQ:
         values = self._unpack(linear.take("qweight", (num_inputs, num_words), dtypes=(torch.int32,)))
         zeros = self._unpack(linear.take("qzeros", (groups, num_words), dtypes=(torch.int32,)))
         scales = linear.take("scales", (groups, num_outputs), dtypes=SCALE_DTYPES)
-        return affine(values.T.contiguous(), zeros, scales, bits=self.bits)
+        return affine(values, zeros.T, scales, bits=self.bits)
 
     def ignores(self, name: str, take: Callable[[str], Tensor]) -> bool:
         return False
 
     def _unpack(self, words: Tensor) -> Tensor:
-        places = _PLACES[self.bits]
-        return unpack(words, self.bits).view(len(words), -1, len(places))[:, :, places].flatten(1)
+        """int32 [R, W] → uint8 [W · 32 / bits, R]."""
+        columns, mask = words.T.contiguous(), 2**self.bits - 1
+        # By shifts, as bytes lie too far apart: 62 ms for 4096 x 4096, where unpacking and then reordering took 117.
+        parts = [(columns >> self.bits * place & mask).to(torch.uint8) for place in _PLACES[self.bits]]
+        return torch.stack(parts, dim=1).view(-1, len(words))
 
 
 def parse(fields: Mapping[str, Any]) -> AWQ:

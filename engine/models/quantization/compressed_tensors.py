@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ....kernels.ops import QuantizedWeight
 from ...errors import ConfigError
-from .affine import act_order, affine, group_size, num_groups, one_of, unpack
+from .affine import act_order, affine, group_size, in_groups, num_groups, one_of, unpack
 from .checkpoint_format import LinearTensors
 from .fp8 import block_of, float_weight, take_scales
 from .targets import Targets, targets
@@ -43,7 +43,7 @@ class Scheme:
         rows, columns = self.block
         if rows not in (None, 1):
             return f"{kind} in blocks of {rows} x {columns}"
-        return f"{kind}{'' if columns is None else f' in groups of {columns}'}{', int8 inputs' * self.rounds_inputs}"
+        return f"{kind}{in_groups(columns)}{', int8 inputs' * self.rounds_inputs}"
 
     def weight(self, linear: LinearTensors, shape: tuple[int, int]) -> QuantizedWeight:
         block = self.block[0] or shape[0], self.block[1] or shape[1]

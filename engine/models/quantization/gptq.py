@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ....kernels.ops import QuantizedWeight
 from ...errors import ConfigError
-from .affine import SCALE_DTYPES, act_order, affine, group_size, num_groups, one_of, unpack
+from .affine import SCALE_DTYPES, act_order, affine, group_size, in_groups, num_groups, one_of, unpack
 from .checkpoint_format import LinearTensors
 
 # 1 in every place of a word. GPTQModel subtracts and adds it a word at a time, so a zero of 0 borrows from the next.
@@ -31,8 +31,7 @@ class GPTQ:
 
     @property
     def name(self) -> str:
-        groups = "" if self.group_size is None else f" in groups of {self.group_size}"
-        return f"GPTQ, {self.bits} bits{groups}" + ", act-order" * self.is_act_order
+        return f"GPTQ, {self.bits} bits{in_groups(self.group_size)}{', act-order' * self.is_act_order}"
 
     def weight(self, linear: LinearTensors, shape: tuple[int, int]) -> QuantizedWeight | None:
         if not linear.has("qweight"):

@@ -112,18 +112,19 @@ def their_logits(model: PreTrainedModel) -> torch.Tensor:
 
 
 def check_weights(folder: Path, dequantized: dict[str, torch.Tensor]) -> None:
-    """Each is given quantized, and stands for what the format's own reference says."""
+    """Each is given quantized, and stands for what the format's own reference says; read ahead by threads or not."""
     quantization = read_model_config(folder).quantization
-    source = SafetensorsSource(folder, dtype=torch.float32, quantization=quantization)
+    for ahead in (None, torch.device("cpu")):
+        source = SafetensorsSource(folder, dtype=torch.float32, quantization=quantization, reads_ahead_to=ahead)
+        for key, expected in dequantized.items():
+            weight = source.take_quantized(key, tuple(expected.shape))
+            assert weight is not None
+            # Exact where scales have 16 bits; with scales of 32, scale · u - scale · zero is rounded once more.
+            is_exact = weight.scales.dtype == torch.float16 or weight.offsets is None
+            atol = 0.0 if is_exact else 1e-5 * float(expected.abs().max())
+            torch.testing.assert_close(weight.dequantized(), expected, atol=atol, rtol=1e-6)
+        source.close()
     assert dequantized
-    for key, expected in dequantized.items():
-        weight = source.take_quantized(key, tuple(expected.shape))
-        assert weight is not None
-        # Exact where scales have 16 bits; with scales of 32, scale · u - scale · zero is rounded once more.
-        is_exact = weight.scales.dtype == torch.float16 or weight.offsets is None
-        largest = float(expected.abs().max())
-        torch.testing.assert_close(weight.dequantized(), expected, atol=0 if is_exact else 1e-5 * largest, rtol=1e-6)
-    source.close()
 
 
 def test_doctor_names_the_format(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
