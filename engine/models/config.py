@@ -30,10 +30,10 @@ class ModelConfig:
     attention_bias: bool
     mlp_bias: bool
     hidden_act: str
+    quantization: CheckpointFormat | None  # of the weights in the files
     sliding_windows: tuple[int, ...]  # per layer, 0 = none
     dtype: str
     eos_token_ids: tuple[int, ...]
-    quantization: CheckpointFormat | None  # of the weights in the files
     hf_config: Mapping[str, Any] = field(repr=False)  # all of config.json, as its family normalized it
 
     @classmethod
@@ -67,10 +67,10 @@ class ModelConfig:
             attention_bias=bool(fields.get("attention_bias", False)),
             mlp_bias=bool(fields.get("mlp_bias", False)),
             hidden_act=str(fields.get("hidden_act", "silu")),
+            quantization=checkpoint_format(fields.get("quantization_config")),
             sliding_windows=tuple(window if kind == "sliding_attention" else 0 for kind in layer_types),
             dtype=str(fields.get("dtype") or fields.get("torch_dtype") or "float32"),
             eos_token_ids=tuple(eos) if isinstance(eos, list) else () if eos is None else (int(eos),),
-            quantization=checkpoint_format(fields.get("quantization_config")),
             hf_config=fields,
         )
 

@@ -15,11 +15,9 @@ def banner(settings: Settings, engine: "AsyncEngine", *, port: int) -> str:
     url = f"http://{_reachable(settings.host)}:{port}"
     num_tokens = loaded.cache.num_blocks * settings.block_size
     num_requests = num_tokens / loaded.max_model_len
-    quantization = loaded.model_config.quantization
-    quantized = f", weights {quantization.name}" if quantization else ""
     rows = {
         "model": settings.model_name + (" (the bundled demo; name a model to serve your own)" * settings.is_demo),
-        "device": f"{loaded.device}, {str(loaded.dtype).removeprefix('torch.')}{quantized}",
+        "device": f"{loaded.device}, {str(loaded.dtype).removeprefix('torch.')}",
         "KV cache": f"{loaded.cache.num_blocks} blocks = {num_tokens} tokens = "
         f"{num_requests:.3g} requests of {loaded.max_model_len}",
         "policy": f"{settings.batching_policy}, {settings.max_num_batched_tokens} tokens per step",
@@ -27,6 +25,8 @@ def banner(settings: Settings, engine: "AsyncEngine", *, port: int) -> str:
         "more": f"{url}/docs  {url}/metrics  {url}/stats",
         "try": curl(settings, url),
     }
+    if loaded.model_config.quantization is not None:
+        rows["device"] += f", weights {loaded.model_config.quantization.name}"
     lines = [f"splitfuse {package_version()} is ready; Ctrl-C stops it"]
     return "\n".join(lines + [f"  {name:<9} {text}" for name, text in rows.items()])
 
