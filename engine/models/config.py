@@ -6,6 +6,8 @@ from typing import Any
 
 from ..errors import ConfigError
 from .checkpoint import positive_int
+from .quantization.checkpoint_format import CheckpointFormat
+from .quantization.registry import checkpoint_format
 from .rope_config import RopeConfig
 
 
@@ -28,6 +30,7 @@ class ModelConfig:
     attention_bias: bool
     mlp_bias: bool
     hidden_act: str
+    quantization: CheckpointFormat | None  # of the weights in the files
     sliding_windows: tuple[int, ...]  # per layer, 0 = none
     dtype: str
     eos_token_ids: tuple[int, ...]
@@ -64,6 +67,7 @@ class ModelConfig:
             attention_bias=bool(fields.get("attention_bias", False)),
             mlp_bias=bool(fields.get("mlp_bias", False)),
             hidden_act=str(fields.get("hidden_act", "silu")),
+            quantization=checkpoint_format(fields.get("quantization_config")),
             sliding_windows=tuple(window if kind == "sliding_attention" else 0 for kind in layer_types),
             dtype=str(fields.get("dtype") or fields.get("torch_dtype") or "float32"),
             eos_token_ids=tuple(eos) if isinstance(eos, list) else () if eos is None else (int(eos),),

@@ -73,8 +73,6 @@ def parse_model_config(raw: dict[str, Any], *, generation: dict[str, Any], sourc
     """`raw` as in config.json of any known family. Raises ConfigError that names `source`."""
     try:
         family = model_class(str((raw.get("architectures") or ["(none named)"])[0]))
-        if raw.get("quantization_config"):
-            raise ConfigError("quantized checkpoints are not supported yet; take the bfloat16 one")
         return ModelConfig.from_fields(family.normalize_config(raw), generation)
     except ConfigError as exc:
         raise ConfigError(f"{source}: {exc}") from exc

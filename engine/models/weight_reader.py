@@ -9,6 +9,7 @@ File format: 8 bytes of little-endian header length, a JSON header of {name: dty
 """
 
 import json
+import math
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -26,7 +27,18 @@ from ..errors import ConfigError
 NUM_THREADS = 8
 CHUNK_BYTES = 16 * 2**20
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
-_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E8M0": torch.float8_e8m0fnu,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +54,7 @@ class TensorEntry:
 
 
 def tensor_entries(path: Path) -> Iterator[TensorEntry]:
-    """The floating point tensors of a file, in the order of their bytes. Raises ConfigError if it is not whole."""
+    """The tensors of a file that have one of these dtypes, in the order of their bytes. Raises ConfigError."""
     try:
         with path.open("rb") as file:
             header_bytes = int.from_bytes(file.read(8), "little")
@@ -59,7 +71,7 @@ def tensor_entries(path: Path) -> Iterator[TensorEntry]:
             dtype = _DTYPES.get(fields["dtype"])
             if dtype is not None:
                 entry = TensorEntry(path, name, dtype, tuple(fields["shape"]), 8 + header_bytes + begin, end - begin)
-                if torch.Size(entry.shape).numel() * dtype.itemsize != entry.num_bytes:
+                if math.prod(entry.shape) * dtype.itemsize != entry.num_bytes:
                     raise ValueError(f"{name} has {entry.num_bytes} bytes and shape {list(entry.shape)}")
                 yield entry
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:

@@ -19,6 +19,7 @@ from ...kernels.ops import QuantizedWeight
 from ..device import stream_of
 from ..errors import ConfigError
 from .checkpoint import read_json
+from .quantization.checkpoint_format import CheckpointFormat, LinearTensors
 from .weight_reader import TensorEntry, WeightReader, read_tensor, tensor_entries
 
 INDEX_FILE = "model.safetensors.index.json"
@@ -44,9 +45,18 @@ class WeightSource(Protocol):
 class SafetensorsSource:
     """Reads a folder's safetensors. Never pickle: .bin and .pt files are refused with the way to convert them."""
 
-    def __init__(self, folder: Path, *, dtype: torch.dtype, reads_ahead_to: torch.device | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        dtype: torch.dtype,
+        quantization: CheckpointFormat | None = None,
+        reads_ahead_to: torch.device | None = None,
+    ) -> None:
         """`reads_ahead_to`: the device to which all the tensors are brought from now on, by several threads."""
         self._dtype = dtype
+        self._quantization = quantization
+        self._num_quantized = 0
         self._reader: WeightReader | None = None
         self._files: dict[Path, Any] = {}  # open only to be checked and to name their tensors
         self._versions: dict[Path, tuple[int, ...]] = {}  # of each file when it was opened
@@ -73,6 +83,12 @@ class SafetensorsSource:
             if _version_of(path) != version:
                 raise ConfigError(f"{path} was changed while it was read; start again when it is whole")
 
+    def check_quantized(self) -> None:
+        """Raise ConfigError if no weight was found as config.json says that they are quantized."""
+        if self._quantization is not None and not self._num_quantized:
+            said = self._quantization.name
+            raise ConfigError(f"{self._where}: no weight is quantized as config.json says ({said}); fetch it again")
+
     def close(self) -> None:
         """Let go of the files."""
         if self._reader is not None:
@@ -80,6 +96,29 @@ class SafetensorsSource:
         self._files.clear()
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        if (quantized := self.take_quantized(name, shape)) is not None:
+            return quantized.dequantized().to(self._dtype)
+        tensor = self._take(name)
+        path = self._file_of_name[name]
+        if tuple(tensor.shape) != shape:
+            raise ConfigError(
+                f"{path}: {name} has shape {list(tensor.shape)}, but config.json needs {list(shape)}; "
+                "the files do not belong together"
+            )
+        if not tensor.is_floating_point() or tensor.dtype.itemsize < 2:
+            raise ConfigError(f"{path}: {name} is {tensor.dtype}, and config.json does not say how it is quantized")
+        return tensor.to(self._dtype)
+
+    def take_quantized(self, name: str, shape: tuple[int, ...]) -> QuantizedWeight | None:
+        if self._quantization is None or len(shape) != 2 or not name.endswith(".weight"):
+            return None
+        linear = LinearTensors(name.removesuffix(".weight"), self.has, self._take)
+        weight = self._quantization.weight(linear, (shape[0], shape[1]))
+        self._num_quantized += weight is not None
+        return weight
+
+    def _take(self, name: str) -> Tensor:
+        """As the files have it."""
         path = self._file_of_name.get(name)
         if path is None:
             raise ConfigError(f"{self._where}: no tensor {name!r} in the weights; do they belong to this config.json?")
@@ -89,24 +128,15 @@ class SafetensorsSource:
             tensor: Tensor = reader.take(name) if reader and is_ahead else self._read(path, name)
         except (SafetensorError, OSError, ValueError, RuntimeError) as exc:
             raise ConfigError(f"{path}: tensor {name!r} cannot be read ({exc}); fetch the file again") from exc
-        if tuple(tensor.shape) != shape:
-            raise ConfigError(
-                f"{path}: {name} has shape {list(tensor.shape)}, but config.json needs {list(shape)}; "
-                "the files do not belong together"
-            )
-        if not tensor.is_floating_point() or tensor.dtype.itemsize < 2:
-            raise ConfigError(f"{path}: {name} is {tensor.dtype}; quantized checkpoints are not supported yet")
         self._taken.add(name)
-        return tensor.to(self._dtype)
-
-    def take_quantized(self, name: str, shape: tuple[int, ...]) -> QuantizedWeight | None:
-        return None
+        return tensor
 
     def has(self, name: str) -> bool:
         return name in self._file_of_name
 
     def unread(self) -> list[str]:
-        return sorted(self._file_of_name.keys() - self._taken)
+        left, how = sorted(self._file_of_name.keys() - self._taken), self._quantization
+        return left if how is None else [name for name in left if not how.ignores(name, self._take)]
 
     def _read(self, path: Path, name: str) -> Tensor:
         file = self._open(path)
@@ -198,7 +228,13 @@ class DummySource:
 
 @contextmanager
 def weight_source(
-    folder: Path, *, load_format: str, dtype: torch.dtype, seed: int, device: torch.device
+    folder: Path,
+    *,
+    load_format: str,
+    dtype: torch.dtype,
+    seed: int,
+    device: torch.device,
+    quantization: CheckpointFormat | None = None,
 ) -> Iterator[WeightSource]:
     """The source for --load-format; its files are let go of at the end. Raises ConfigError if they changed meanwhile.
 
@@ -207,9 +243,11 @@ def weight_source(
     if load_format == "dummy":
         yield DummySource(dtype=dtype, seed=seed, device=device)
         return
-    source = SafetensorsSource(folder, dtype=dtype, reads_ahead_to=device if device.type == "cuda" else None)
+    ahead = device if device.type == "cuda" else None
+    source = SafetensorsSource(folder, dtype=dtype, quantization=quantization, reads_ahead_to=ahead)
     try:
         yield source
+        source.check_quantized()
         source.check_unchanged()
     finally:
         source.close()

@@ -48,6 +48,7 @@ class ModelRunner:
         """`draft`: a model that gets a cache of as many blocks beside this one's."""
         torch.set_num_threads(config.num_threads or default_num_threads())
         model_config = read_model_config(folder)
+        _check_quantization(config, model_config)
         device = resolve_device(config.device)
         dtype = resolve_dtype(config.dtype, model_config, device)
         cache_dtype = resolve_cache_dtype(config.kv_cache_dtype, dtype, device)
@@ -56,7 +57,12 @@ class ModelRunner:
         preparing = threading.Thread(target=ops.prepare, args=(device,), name="splitfuse-prepare")
         preparing.start()
         with weight_source(
-            folder, load_format=config.load_format, dtype=dtype, seed=config.seed, device=device
+            folder,
+            load_format=config.load_format,
+            dtype=dtype,
+            seed=config.seed,
+            device=device,
+            quantization=model_config.quantization,
         ) as source:
             build = model_class(model_config.architecture)
             self._model = build(
@@ -179,6 +185,14 @@ def resolve_cache_dtype(name: str, dtype: torch.dtype, device: torch.device) -> 
     if device.type != "cuda":
         raise ConfigError(f"--kv-cache-dtype {name} is built for --device cuda only so far; leave it out")
     return torch.float8_e4m3fn
+
+
+def _check_quantization(config: EngineConfig, model_config: ModelConfig) -> None:
+    if config.quantization and model_config.quantization and config.load_format != "dummy":
+        raise ConfigError(
+            f"--quantization {config.quantization} is for unquantized weights, but these are quantized already "
+            f"({model_config.quantization.name}); leave it out"
+        )
 
 
 def _max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:

@@ -49,7 +49,12 @@ class DraftModel:
         dtype, device = target.dtype, target.device
         self._max_len = min(target.max_model_len, model_config.max_position_embeddings)
         with weight_source(
-            folder, load_format=config.load_format, dtype=dtype, seed=config.seed, device=device
+            folder,
+            load_format=config.load_format,
+            dtype=dtype,
+            seed=config.seed,
+            device=device,
+            quantization=model_config.quantization,
         ) as source:
             self._model = build(model_config, source, device=device, max_model_len=self._max_len)
         self._cache = KVCache(

@@ -166,7 +166,8 @@ def _model(model: str | None) -> Finding:
     except (ConfigError, ImportError) as exc:
         return Finding("model", str(exc), False, "give a folder that is there and whole, of a supported model")
     missing = [" or ".join(names) for names in (SAFETENSORS, ("tokenizer.json",)) if not _has_any(folder, names)]
-    text = f"{config.architecture} in {folder}"
+    quantized = f" ({config.quantization.name})" if config.quantization else ""
+    text = f"{config.architecture}{quantized} in {folder}"
     return Finding("model", f"{text}: no {', no '.join(missing)}" if missing else text, not missing, "fetch it again")
 
 

@@ -25,6 +25,8 @@ def banner(settings: Settings, engine: "AsyncEngine", *, port: int) -> str:
         "more": f"{url}/docs  {url}/metrics  {url}/stats",
         "try": curl(settings, url),
     }
+    if loaded.model_config.quantization is not None:
+        rows["device"] += f", weights {loaded.model_config.quantization.name}"
     lines = [f"splitfuse {package_version()} is ready; Ctrl-C stops it"]
     return "\n".join(lines + [f"  {name:<9} {text}" for name, text in rows.items()])
 

@@ -97,7 +97,7 @@ def test_a_model_read_ahead_says_the_same(folder: Path, monkeypatch: pytest.Monk
     expected = LLM(str(folder), dtype="float32", device="cpu").generate([list(range(20, 60))], params)
     made: list[Any] = []
 
-    def ahead(folder: Path, *, dtype: torch.dtype, reads_ahead_to: object) -> SafetensorsSource:
+    def ahead(folder: Path, *, dtype: torch.dtype, reads_ahead_to: object, quantization: object) -> SafetensorsSource:
         made.append(SafetensorsSource(folder, dtype=dtype, reads_ahead_to=CPU))
         return made[-1]  # type: ignore[no-any-return]
 

@@ -1,0 +1,78 @@
+"""FP8 weights (e4m3) with a scale per block, as DeepSeek-V3 and Qwen3 have them, or one for all of a weight.
+
+weight [N, K] float8_e4m3fn; weight_scale_inv [⌈N / rows⌉, ⌈K / columns⌉], or a single weight_scale: w = scale · value,
+for all that "inv" in the name. Activations stay as they are: rounding them to FP8 is for products in FP8, which there
+are none of here, and would only lose.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ....kernels.ops import QuantizedWeight
+from ...errors import ConfigError
+from .affine import SCALE_DTYPES, block_scales
+from .checkpoint_format import LinearTensors
+
+
+@dataclass(frozen=True)
+class FP8:
+    """Weights of linears that have a scale; the others are unquantized."""
+
+    block: tuple[int, int] | None  # rows and columns that share a scale; None: all
+
+    @property
+    def name(self) -> str:
+        return "FP8, one scale per weight" if self.block is None else "FP8 in blocks of {} x {}".format(*self.block)
+
+    def weight(self, linear: LinearTensors, shape: tuple[int, int]) -> QuantizedWeight | None:
+        scale = next((part for part in ("weight_scale_inv", "weight_scale") if linear.has(part)), None)
+        return None if scale is None else float_weight(linear, scale, shape, self.block or shape)
+
+    def ignores(self, name: str, take: Callable[[str], Tensor]) -> bool:
+        return name.endswith((".input_scale", ".activation_scale", ".k_scale", ".v_scale"))
+
+
+def float_weight(linear: LinearTensors, scale: str, shape: tuple[int, int], block: tuple[int, int]) -> QuantizedWeight:
+    """The FP8 weight [N, K] of a linear with a scale under the name `scale` per block of rows and columns."""
+    values = linear.take("weight", shape, dtypes=(torch.float8_e4m3fn,))
+    return QuantizedWeight(values, take_scales(linear, scale, shape, block), None, 8)
+
+
+def take_scales(
+    linear: LinearTensors,
+    part: str,
+    shape: tuple[int, int],
+    block: tuple[int, int],
+    *,
+    dtypes: tuple[torch.dtype, ...] = (*SCALE_DTYPES, torch.float8_e8m0fnu),
+) -> Tensor:
+    """The scales of blocks of a weight [N, K] as [G, N]. Where there is but one a row, they may lack that axis."""
+    rows, columns = ceil(shape[0] / block[0]), ceil(shape[1] / block[1])
+    shapes: list[tuple[int, ...]] = [(rows, columns)]
+    if columns == 1:
+        shapes += [(rows,), ()] if rows == 1 else [(rows,)]
+    scales = linear.take(part, *shapes, dtypes=dtypes)
+    return block_scales(scales.view(rows, columns), shape, block)
+
+
+def parse(fields: Mapping[str, Any]) -> FP8:
+    """From quantization_config. Raises ConfigError."""
+    if fields.get("expert_dtype") not in (None, "fp8"):
+        raise ConfigError(f"experts in {fields['expert_dtype']!r:.100} are not supported")
+    block = fields.get("weight_block_size")
+    return FP8(None if block is None else block_of(block))
+
+
+def block_of(block: Any) -> tuple[int, int]:
+    """Two positive integers, from a list of them or "128x128". Raises ConfigError."""
+    sides: list[Any] = list(block) if isinstance(block, list) else str(block).split("x")
+    if isinstance(block, str):
+        sides = [int(side) if side.isdecimal() and len(side) < 10 else side for side in sides]
+    if len(sides) != 2 or any(type(side) is not int or side < 1 for side in sides):
+        raise ConfigError(f"a block must be two positive integers, not {block!r:.100}")
+    return sides[0], sides[1]

@@ -1,0 +1,144 @@
+"""Damaged and hostile quantized checkpoints load, or are refused in one line, in less than 2 s."""
+
+import json
+import os
+import random
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from quantized_checkpoints import awq, compressed, fp8, gptq, has_compressed_tensors, save_quantized
+from safetensors.torch import load_file, save_file
+
+from splitfuse.engine.errors import ConfigError
+from splitfuse.engine.models.registry import model_class, read_model_config
+from splitfuse.engine.models.weights import weight_source
+
+CASES = {
+    "awq": awq(4, 32),
+    "gptq": gptq(8, 32, act_order=True),
+    "fp8": fp8((64, 64)),
+    "compressed-tensors": compressed(
+        {"num_bits": 4, "strategy": "group", "group_size": 32, "symmetric": False}, packed=True
+    ),
+}
+# More by hand: SPLITFUSE_TEST_MUTATIONS=2500 pytest tests/engine/behaviour/test_hostile_checkpoints.py
+NUM_MUTATIONS = int(os.environ.get("SPLITFUSE_TEST_MUTATIONS", "30"))
+_ODD: list[Any] = [
+    *(None, 0, -1, 1, 3, 5, 2**31, 2**62, 2**63, 2**70, 1e308, 0.5, True, False, "", "4", "x" * 300, [], [[]], {}),
+    *({"a": 1}, "re:(.+)+x", "re:[", ["re:.*"], "int", "float", "group", "tensor", "block", "channel", "gptq", "fp8"),
+]
+_DTYPES = ["F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2", "F8_E8M0", "X"]
+
+
+@pytest.fixture(scope="module", params=CASES)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if request.param == "compressed-tensors" and not has_compressed_tensors():
+        pytest.skip("needs the package compressed-tensors: pip install compressed-tensors")
+    folder = tmp_path_factory.mktemp("hostile") / str(request.param)
+    save_quantized("llama-gqa-tied", CASES[request.param], folder)
+    return folder
+
+
+def load(folder: Path) -> None:
+    config = read_model_config(folder)
+    settings: dict[str, Any] = {"dtype": torch.float32, "seed": 0, "device": torch.device("cpu")}
+    with weight_source(folder, load_format="auto", quantization=config.quantization, **settings) as source:
+        model_class(config.architecture)(config, source, device=settings["device"], max_model_len=16)
+
+
+def mutate_config(rng: random.Random, folder: Path) -> None:
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    place: Any = config["quantization_config"]
+    while True:  # any value at any depth
+        key = rng.choice(list(place) if isinstance(place, dict) else range(len(place)))
+        if not isinstance(place[key], dict | list) or not place[key] or rng.random() < 0.3:
+            break
+        place = place[key]
+    if rng.random() < 0.2 and isinstance(place, dict):
+        del place[key]
+    else:
+        place[key] = rng.choice(_ODD)
+    path.write_text(json.dumps(config))
+
+
+def mutate_header(rng: random.Random, folder: Path) -> None:
+    path = folder / "model.safetensors"
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    names = [name for name in header if name != "__metadata__"]
+    name = rng.choice(names)
+    entry = header[name]
+    kind = rng.randrange(8)
+    if kind == 0:
+        entry["dtype"] = rng.choice(_DTYPES)
+    elif kind == 1:
+        entry["shape"] = rng.choice([entry["shape"][::-1], [*entry["shape"], 1], [], [2**62, 4], [-1], [0], _odd(rng)])
+    elif kind == 2:
+        entry["data_offsets"] = rng.choice(
+            [[0, 2**63], [5, 4], [0], [-8, 0], header[rng.choice(names)]["data_offsets"]]
+        )
+    elif kind == 3:
+        del header[name]
+    elif kind == 4:
+        header[name + rng.choice(["_", ".weight", "\n", "\x00"])] = header.pop(name)
+    elif kind == 5:  # two linears change places, or a tensor two parts
+        other = rng.choice(names)
+        header[name], header[other] = header[other], header[name]
+    elif kind == 6:
+        del entry[rng.choice(list(entry))]
+    else:
+        header[name] = _odd(rng)
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
+
+
+def mutate_bytes(rng: random.Random, folder: Path) -> None:
+    path = folder / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    for _ in range(rng.randint(1, 4)):
+        end = min(len(data), rng.choice([8, 2000, len(data)]))
+        data[rng.randrange(end)] = rng.randrange(256)
+    path.write_bytes(data[: rng.choice([len(data), len(data), rng.randrange(len(data))])])
+
+
+def _odd(rng: random.Random) -> Any:
+    return rng.choice(_ODD)
+
+
+@pytest.mark.parametrize("mutate", [mutate_config, mutate_header, mutate_bytes])
+def test_a_mutated_checkpoint_loads_or_is_refused_in_one_line(mutate: Any, folder: Path, tmp_path: Path) -> None:
+    refused: list[str] = []
+    for index in range(NUM_MUTATIONS):
+        rng = random.Random(f"{folder.name} {mutate.__name__} {index}")
+        mutated = tmp_path / "mutated"
+        shutil.copytree(folder, mutated)
+        for _ in range(rng.choice([1, 1, 2])):
+            mutate(rng, mutated)
+        begin = time.monotonic()
+        try:
+            load(mutated)
+        except ConfigError as exc:
+            refused.append(str(exc))
+        assert time.monotonic() - begin < 2, index
+        shutil.rmtree(mutated)
+    assert len(refused) > NUM_MUTATIONS // 5
+    assert [text for text in refused if "\n" in text or len(text) > 1000] == []
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["missing", "shorter"])
+def test_each_part_of_a_weight_is_needed(cut: bool, folder: Path, tmp_path: Path) -> None:
+    path = shutil.copytree(folder, tmp_path / "mutated") / "model.safetensors"
+    tensors = load_file(path)
+    parts = [name for name in tensors if "1.mlp.up_proj" in name and "shape" not in name]
+    assert len(parts) > 1
+    for part in parts:
+        kept = {name: tensor for name, tensor in tensors.items() if name != part}
+        save_file({**kept, part: tensors[part][:-1].clone()} if cut else kept, path)
+        with pytest.raises(ConfigError, match=r"up_proj"):
+            load(path.parent)

@@ -1,0 +1,187 @@
+"""Quantized checkpoints say what transformers says with their dequantized weights, token by token."""
+
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from logits import all_logits
+from quantized_checkpoints import Case, awq, compressed, fp8, gptq, has_compressed_tensors, save_quantized
+from random_schedule import Arrival, random_llm, run_schedule
+from tiny_models import VOCAB_SIZE, greedy, write_config
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from splitfuse.engine import LLM, SamplingParams
+from splitfuse.engine.errors import ConfigError
+from splitfuse.engine.models.checkpoint import read_json
+from splitfuse.engine.models.registry import parse_model_config, read_model_config
+from splitfuse.engine.models.weights import SafetensorsSource
+from splitfuse.kernels import quantize
+from splitfuse.server.cli import main
+
+NUM_NEW = 12
+CHUNKS = [50, 1, 3, 26]
+TOKENS = [random.Random(5).randrange(VOCAB_SIZE) for _ in range(sum(CHUNKS))]
+
+_TOKEN = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
+_STATIC = {**_TOKEN, "strategy": "tensor", "dynamic": False}
+_CHANNEL = {"num_bits": 8, "strategy": "channel"}
+_FP8 = {"num_bits": 8, "type": "float"}
+CASES = {
+    "awq": awq(4, 32),
+    "awq-one-group": awq(4, -1),
+    "awq-8": awq(8, 32),
+    "gptq": gptq(4, 32),
+    "gptq-symmetric": gptq(4, 16, symmetric=True),
+    "gptq-v2": gptq(4, 32, version=2),
+    "gptq-act-order": gptq(4, 32, act_order=True),
+    "gptq-8": gptq(8, -1, symmetric=True),
+    "gptq-8-act-order": gptq(8, 16, act_order=True, version=2),
+    "w4a16": compressed({"num_bits": 4, "strategy": "group", "group_size": 32}, packed=True),
+    "w4a16-asymmetric": compressed(
+        {"num_bits": 4, "strategy": "group", "group_size": 16, "symmetric": False}, packed=True
+    ),
+    "w4a16-channel": compressed({"num_bits": 4, "strategy": "channel"}, packed=True),
+    "w8a16": compressed(_CHANNEL, packed=True),
+    "w8a16-asymmetric": compressed({**_CHANNEL, "symmetric": False}, packed=True),
+    "w8a8": compressed(_CHANNEL, _TOKEN),
+    "w8a8-static": compressed({"num_bits": 8, "strategy": "tensor"}, _STATIC),
+    "int8-asymmetric": compressed({**_CHANNEL, "symmetric": False}, _STATIC),
+    "fp8-static": compressed({**_FP8, "strategy": "tensor"}, {**_STATIC, "type": "float"}),
+    "fp8-dynamic": compressed({**_FP8, "strategy": "channel"}, {**_TOKEN, "type": "float"}),
+    "fp8-block": compressed({**_FP8, "strategy": "block", "block_structure": [64, 64]}),
+    "deepseek": fp8((64, 64)),
+    "fp8-per-tensor": fp8(None),
+}
+# The other families, each with formats of another kind: biases, fused matrices, experts.
+OTHERS = [("qwen2", "awq"), ("phi3-window", "gptq-act-order"), ("mixtral-window", "w4a16"), ("qwen3-moe", "deepseek")]
+
+
+def case_of(name: str) -> Case:
+    case = CASES[name]
+    if case.config["quant_method"] == "compressed-tensors" and not has_compressed_tensors():
+        pytest.skip("needs the package compressed-tensors: pip install compressed-tensors")
+    return case
+
+
+@pytest.mark.parametrize(("model", "name"), [*(("llama-gqa-tied", name) for name in CASES if name != "w8a8"), *OTHERS])
+def test_tokens_and_logits_are_those_of_the_dequantized_weights(model: str, name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "quantized"
+    plain, dequantized = save_quantized(model, case_of(name), folder)
+    check_weights(folder, dequantized)
+    theirs = AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32).eval()
+    ours = all_logits(folder, TOKENS, dtype="float32", chunks=CHUNKS)
+    torch.testing.assert_close(ours, their_logits(theirs), atol=2e-4, rtol=2e-4)
+    rng = random.Random(f"{model} {name}")
+    prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(length)] for length in (1, 2, 17, 33, 80, 120)]
+    llm = random_llm(rng, str(folder), max_tokens_of_one=120 + NUM_NEW, block_sizes=(4, 16))
+    params = SamplingParams(temperature=0, max_tokens=NUM_NEW, ignore_eos=True)
+    arrivals = [Arrival(prompt, params, at_step=rng.randint(0, 20)) for prompt in prompts]
+    run_schedule(llm, arrivals)
+    assert [arrival.output.token_ids for arrival in arrivals] == [greedy(theirs, each, NUM_NEW) for each in prompts]
+
+
+def test_w8a8_rounds_the_inputs_of_each_token(tmp_path: Path) -> None:
+    """To int8, the largest to ±127. Where a value is near the middle of two, float32 may round it either way."""
+    if not hasattr(quantize, "round_rows"):
+        pytest.skip("needs kernels that round inputs")
+    folder = tmp_path / "quantized"
+    plain, dequantized = save_quantized("llama-gqa-tied", case_of("w8a8"), folder)
+    check_weights(folder, dequantized)
+    theirs = AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32).eval()
+    unrounded = their_logits(theirs)
+    for name, module in theirs.named_modules():
+        if name.endswith("_proj"):
+            module.register_forward_pre_hook(lambda _, inputs: tuple(map(rounded_per_token, inputs)))
+    rounded = their_logits(theirs)
+    error = (all_logits(folder, TOKENS, dtype="float32", chunks=CHUNKS) - rounded).abs().mean()
+    assert error < 0.1 * (unrounded - rounded).abs().mean()
+
+
+def rounded_per_token(x: torch.Tensor) -> torch.Tensor:
+    scales = x.abs().amax(-1, keepdim=True) / 127
+    return (x / scales).round() * scales
+
+
+@torch.inference_mode()
+def their_logits(model: PreTrainedModel) -> torch.Tensor:
+    logits: torch.Tensor = model(torch.tensor([TOKENS])).logits[0]
+    return logits
+
+
+def check_weights(folder: Path, dequantized: dict[str, torch.Tensor]) -> None:
+    """Each is given quantized, and stands for what the format's own reference says; read ahead by threads or not."""
+    quantization = read_model_config(folder).quantization
+    for ahead in (None, torch.device("cpu")):
+        source = SafetensorsSource(folder, dtype=torch.float32, quantization=quantization, reads_ahead_to=ahead)
+        for key, expected in dequantized.items():
+            weight = source.take_quantized(key, tuple(expected.shape))
+            assert weight is not None
+            # Exact where scales have 16 bits; with scales of 32, scale · u - scale · zero is rounded once more.
+            is_exact = weight.scales.dtype == torch.float16 or weight.offsets is None
+            atol = 0.0 if is_exact else 1e-5 * float(expected.abs().max())
+            torch.testing.assert_close(weight.dequantized(), expected, atol=atol, rtol=1e-6)
+        source.close()
+    assert dequantized
+
+
+def test_doctor_names_the_format(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    save_quantized("llama-gqa-tied", CASES["gptq"], tmp_path / "quantized")
+    main(["doctor", str(tmp_path / "quantized")])
+    assert "LlamaForCausalLM (GPTQ, 4 bits in groups of 32)" in capfd.readouterr().out
+
+
+def test_rounding_again_is_refused(tmp_path: Path) -> None:
+    save_quantized("llama-gqa-tied", CASES["awq"], tmp_path / "quantized")
+    with pytest.raises(ConfigError, match=r"--quantization int8 is for unquantized.*AWQ, 4 bits.*leave it out"):
+        LLM(str(tmp_path / "quantized"), quantization="int8")
+
+
+def test_a_quantized_draft_model_drafts(tmp_path: Path) -> None:
+    folder = tmp_path / "quantized"
+    plain, _ = save_quantized("llama-gqa-tied", CASES["gptq"], folder)
+    drafting = {"model": str(folder), "num_speculative_tokens": 4, "adaptive": False}
+    llm = LLM(str(plain), dtype="float32", speculative_config=drafting)
+    output = llm.generate([TOKENS], SamplingParams(temperature=0, max_tokens=20, ignore_eos=True))[0].outputs[0]
+    assert output.metrics is not None
+    assert output.metrics.num_accepted_tokens > 10, "its weights are the target's, so nearly all drafts are right"
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    (
+        {"quant_method": "bitsandbytes", "load_in_8bit": True},
+        r"bitsandbytes int8 is not .* --quantization int8 or",
+    ),
+    ({"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, r"bitsandbytes nf4 is not supported; take the unquantized"),
+    ({"quant_method": "mxfp4"}, r"MXFP4 is not supported; take the model's bfloat16"),
+    ({"quant_method": "quip"}, r"'quip', which is not known; known: awq, compressed-tensors, fp8, gptq"),
+    ({"quant_method": "awq", "version": "gemv"}, "'gemv' is not supported; take one of gemm"),
+    ({"quant_method": "awq", "bits": 3}, "bits 3 is not known; known: 4, 8"),
+    ({"quant_method": "gptq", "bits": 4, "group_size": 0}, "group_size must be a positive integer, or -1"),
+    ({"quant_method": "gptq", "bits": 4, "dynamic": {"+:.*": {"bits": 8}}}, "dynamic bits"),
+    ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "'marlin' is not known; known: gptq, gptq_v2"),
+    ({"quant_method": "fp8", "weight_block_size": [128]}, "two positive integers"),
+    ({"quant_method": "fp8", "expert_dtype": "fp4"}, "experts in 'fp4'"),
+    (
+        {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"},
+        "nvfp4.* is not known; known: pack",
+    ),
+    ({"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": {"num_bits": 3}}}}, "num_bits 3"),
+    (["quant_method"], "must be an object"),
+]  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(("config", "words"), REFUSED)
+def test_what_cannot_be_read_is_refused_by_name(config: Any, words: str, tiny_folder: str) -> None:
+    raw = read_json(Path(tiny_folder) / "config.json")
+    with pytest.raises(ConfigError, match=words):
+        parse_model_config({**raw, "quantization_config": config}, generation={})
+
+
+def test_unquantized_weights_are_not_taken_for_quantized(tiny_folder: str, tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny_folder, tmp_path / "plain")
+    write_config(folder, quantization_config=CASES["awq"].config)
+    with pytest.raises(ConfigError, match=r"no weight is quantized as config\.json says \(AWQ"):
+        LLM(str(folder))

@@ -1,0 +1,220 @@
+"""Quantizes tiny models as each format defines it, and dequantizes what was written in the most literal way.
+
+AWQ, GPTQ and FP8 are written out here; compressed-tensors is its own package, which must be installed.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from tiny_models import save_model, write_config
+from torch import Tensor
+
+# What a format has of a linear, by the end of its name, and the weight [N, K] that it stands for.
+Written = tuple[dict[str, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A quantization_config and how it writes one weight [N, K]."""
+
+    config: dict[str, Any]
+    write: Callable[[Tensor], Written]
+
+
+def _word_of(values: Tensor, bits: int) -> Tensor:
+    """Columns of one word each, the first one lowest, as the signed numbers of int32: [R, 32 / bits] → [R]."""
+    word = torch.stack([values[:, slot].long() << (slot * bits) for slot in range(32 // bits)]).sum(0)
+    return torch.where(word < 2**31, word, word - 2**32).int()
+
+
+def _value(words: Tensor, slot: int, bits: int) -> Tensor:
+    """What a slot of each word holds."""
+    return (words.long() >> (slot * bits)) & (2**bits - 1)
+
+
+def _rounded(weight: Tensor, groups: list[list[int]], bits: int, *, symmetric: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """(q [N, K], zeros [G, N], scales [G, N] float16) with the inputs of each group beside each other or not."""
+    levels, middle = 2**bits - 1, 2 ** (bits - 1)
+    q = torch.empty(weight.shape, dtype=torch.int64)
+    zeros = torch.full((len(groups), len(weight)), middle)
+    scales = torch.empty(len(groups), len(weight), dtype=torch.float16)
+    for index, inputs in enumerate(groups):
+        part = weight[:, inputs]
+        if symmetric:
+            scales[index] = part.abs().amax(1) / (middle - 1)
+        else:
+            scales[index] = (part.amax(1) - part.amin(1)) / levels
+            # From 1: what GPTQ's first version stores is less 1.
+            zeros[index] = (-part.amin(1) / scales[index].float()).round().clamp(1, levels).long()
+        steps = (part / scales[index].float()[:, None]).round().long()
+        q[:, inputs] = (steps + zeros[index][:, None]).clamp(0, levels)
+    return q, zeros, scales
+
+
+def _groups(num_inputs: int, size: int) -> list[list[int]]:
+    size = num_inputs if size == -1 else size
+    return [list(range(start, start + size)) for start in range(0, num_inputs, size)]
+
+
+def awq(bits: int, size: int) -> Case:
+    """Outputs 0, 2, 4, 6, 1, 3, 5, 7 share a word in this order, and with 8 bits 0, 2, 1, 3."""
+    order = [0, 2, 4, 6, 1, 3, 5, 7] if bits == 4 else [0, 2, 1, 3]
+
+    def packed(rows: Tensor) -> Tensor:
+        return torch.stack([_word_of(part[:, order], bits) for part in rows.split(len(order), dim=1)], dim=1)
+
+    def unpacked(rows: Tensor) -> Tensor:
+        places = [divmod(column, len(order)) for column in range(rows.shape[1] * len(order))]
+        return torch.stack([_value(rows[:, word], order.index(place), bits) for word, place in places], dim=1)
+
+    def write(weight: Tensor) -> Written:
+        groups = _groups(weight.shape[1], size)
+        q, zeros, scales = _rounded(weight, groups, bits, symmetric=False)
+        tensors = {"qweight": packed(q.T), "qzeros": packed(zeros), "scales": scales}
+        read, read_zeros = unpacked(tensors["qweight"]), unpacked(tensors["qzeros"])
+        dequantized = torch.empty(weight.shape)
+        for index, inputs in enumerate(groups):
+            for k in inputs:
+                dequantized[:, k] = (read[k] - read_zeros[index]) * scales[index].float()
+        return tensors, dequantized
+
+    config = {"quant_method": "awq", "bits": bits, "group_size": size, "version": "gemm", "zero_point": True}
+    return Case({**config, "modules_to_not_convert": ["lm_head"]}, write)
+
+
+def gptq(bits: int, size: int, *, version: int = 1, symmetric: bool = False, act_order: bool = False) -> Case:
+    """Inputs share a word. Version 1 stores zeros less 1."""
+    per_word = 32 // bits
+
+    def write(weight: Tensor) -> Written:
+        num_inputs = weight.shape[1]
+        generator = torch.Generator().manual_seed(num_inputs)
+        order = torch.randperm(num_inputs, generator=generator).tolist() if act_order else list(range(num_inputs))
+        groups = [[order[place] for place in places] for places in _groups(num_inputs, size)]
+        q, zeros, scales = _rounded(weight, groups, bits, symmetric=symmetric)
+        g_idx = torch.empty(num_inputs, dtype=torch.int32)
+        for index, inputs in enumerate(groups):
+            g_idx[inputs] = index
+        stored = zeros - 1 if version == 1 else zeros
+        tensors = {
+            "qweight": torch.stack([_word_of(part, bits) for part in q.split(per_word, dim=1)]),
+            "qzeros": torch.stack([_word_of(part, bits) for part in stored.split(per_word, dim=1)], dim=1),
+            "scales": scales,
+            "g_idx": g_idx,
+        }
+        return tensors, dequantized(tensors, weight.shape)
+
+    def dequantized(tensors: dict[str, Tensor], shape: torch.Size) -> Tensor:
+        out = torch.empty(shape)
+        places = [divmod(n, per_word) for n in range(shape[0])]
+        zeros = torch.stack([_value(tensors["qzeros"][:, word], slot, bits) for word, slot in places], dim=1)
+        for k in range(shape[1]):
+            group = int(tensors["g_idx"][k])
+            q = _value(tensors["qweight"][k // per_word], k % per_word, bits)
+            out[:, k] = (q - zeros[group] - int(version == 1)) * tensors["scales"][group].float()
+        return out
+
+    config = {"quant_method": "gptq", "bits": bits, "group_size": size, "sym": symmetric, "desc_act": act_order}
+    return Case({**config, "checkpoint_format": "gptq" if version == 1 else "gptq_v2"}, write)
+
+
+def fp8(block: tuple[int, int] | None) -> Case:
+    """DeepSeek's blocks, or one scale for all."""
+
+    def write(weight: Tensor) -> Written:
+        rows, columns = block or weight.shape
+        values = torch.empty(weight.shape, dtype=torch.float8_e4m3fn)
+        scales = torch.empty(-(-len(weight) // rows), -(-weight.shape[1] // columns))
+        dequantized = torch.empty(weight.shape)
+        for i in range(scales.shape[0]):
+            for j in range(scales.shape[1]):
+                part = slice(i * rows, (i + 1) * rows), slice(j * columns, (j + 1) * columns)
+                scales[i, j] = weight[part].abs().max() / 448
+                values[part] = (weight[part] / scales[i, j]).to(torch.float8_e4m3fn)
+                dequantized[part] = values[part].float() * scales[i, j]
+        if block is None:
+            return {"weight": values, "weight_scale": scales[0, 0], "input_scale": torch.tensor(0.1)}, dequantized
+        return {"weight": values, "weight_scale_inv": scales}, dequantized
+
+    config = {"quant_method": "fp8", "activation_scheme": "dynamic", "modules_to_not_convert": ["lm_head"]}
+    return Case({**config, "weight_block_size": None if block is None else list(block)}, write)
+
+
+def compressed(weights: dict[str, Any], inputs: dict[str, Any] | None = None, *, packed: bool = False) -> Case:
+    """As the package compresses, and decompresses, what it would compress."""
+    kind = "pack-quantized" if packed else "float-quantized" if weights.get("type") == "float" else "int-quantized"
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": inputs, "format": kind}
+    config = {"quant_method": "compressed-tensors", "format": kind, "config_groups": {"group_0": group}}
+
+    def write(weight: Tensor) -> Written:
+        from compressed_tensors.compressors.naive_quantized import NaiveQuantizationCompressor
+        from compressed_tensors.compressors.pack_quantized import PackedQuantizationCompressor
+        from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+        from compressed_tensors.quantization.utils import calculate_qparams
+
+        args = QuantizationArgs(**weights)
+        scheme = QuantizationScheme(targets=["Linear"], weights=args)
+        low, high = (_reduced(weight, args, largest=largest) for largest in (False, True))
+        scales, zeros = calculate_qparams(low, high, args)
+        state = {"weight": weight, "weight_scale": scales, "weight_zero_point": zeros}
+        compressor = PackedQuantizationCompressor if packed else NaiveQuantizationCompressor
+        tensors = compressor.compress(state, scheme)
+        dequantized: Tensor = compressor.decompress(tensors, scheme)["weight"].float().contiguous()
+        return {part: tensor.contiguous() for part, tensor in tensors.items()}, dequantized
+
+    return Case({**config, "ignore": ["lm_head", "re:.*gate$"], "quantization_status": "compressed"}, write)
+
+
+def _reduced(weight: Tensor, args: Any, *, largest: bool) -> Tensor:
+    """The largest or smallest of what shares a scale, in the shape of the scales."""
+    reduce = torch.amax if largest else torch.amin
+    if args.strategy == "tensor":
+        return reduce(weight, dim=(0, 1)).reshape(1)
+    if args.strategy == "block":
+        rows, columns = args.block_structure
+        bands = [torch.stack([reduce(b, dim=(0, 1)) for b in band.split(columns, 1)]) for band in weight.split(rows)]
+        return torch.stack(bands)
+    size = args.group_size if args.strategy == "group" else weight.shape[1]
+    return torch.stack([reduce(part, dim=1) for part in weight.split(size, dim=1)], dim=1)
+
+
+def has_compressed_tensors() -> bool:
+    """Whether the package can be imported; it says of a missing dependency of its own only then."""
+    try:
+        import compressed_tensors.compressors  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def save_quantized(model: str, case: Case, folder: Path) -> tuple[Path, dict[str, Tensor]]:
+    """Write one of CONFIGS of tiny_models into `folder`, its linears quantized.
+
+    Returns a folder beside it with the dequantized weights for transformers, and these by their names.
+    """
+    plain = folder.with_name(f"{folder.name}-dequantized")
+    save_model(model, plain)
+    tensors = load_file(plain / "model.safetensors")
+    dequantized, quantized = {}, {}
+    for name, tensor in tensors.items():
+        if _is_linear(name, tensor):
+            parts, dequantized[name] = case.write(tensor)
+            quantized |= {f"{name.removesuffix('weight')}{part}": each for part, each in parts.items()}
+        else:
+            quantized[name] = tensor
+    shutil.copytree(plain, folder)
+    save_file({**tensors, **dequantized}, plain / "model.safetensors", metadata={"format": "pt"})
+    save_file(quantized, folder / "model.safetensors", metadata={"format": "pt"})
+    write_config(folder, quantization_config=json.loads(json.dumps(case.config)))
+    return plain, dequantized
+
+
+def _is_linear(name: str, tensor: Tensor) -> bool:
+    """Whether quantizers quantize it: no embedding, head or router."""
+    return (tensor.ndim == 2 and name.endswith("_proj.weight")) or ".experts." in name
