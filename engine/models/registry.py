@@ -29,12 +29,19 @@ MODELS = {
     "FalconForCausalLM": Family(".falcon", "Falcon", "tiiuae/falcon-7b", "7B, 11B, 40B; no ALiBi"),
     "Gemma2ForCausalLM": Family(".gemma2", "Gemma 2", "google/gemma-2-2b-it", "soft-caps, windows in turn"),
     "Gemma3ForCausalLM": Family(".gemma3", "Gemma 3", "google/gemma-3-1b-it", "text models"),
+    "GemmaForCausalLM": Family(".gemma", "Gemma 1", "google/gemma-2b-it", "and CodeGemma"),
     "GPT2LMHeadModel": Family(".gpt2", "GPT-2", "openai-community/gpt2", ""),
+    "GPTNeoXForCausalLM": Family(".gpt_neox", "GPT-NeoX", "EleutherAI/pythia-410m", "and Pythia"),
+    "GraniteForCausalLM": Family(".granite", "Granite 3", "ibm-granite/granite-3.3-2b-instruct", "not its MoE models"),
     "LlamaForCausalLM": Family(
         ".llama", "Llama 1 to 3", "meta-llama/Llama-3.1-8B", "and similar models: SmolLM2, Falcon 3"
     ),
+    "MinistralForCausalLM": Family(
+        ".ministral", "Ministral", "mistralai/Ministral-8B-Instruct-2410", "windows in some layers"
+    ),
     "MistralForCausalLM": Family(".mistral", "Mistral", "mistralai/Mistral-7B-v0.3", "with or without window"),
     "MixtralForCausalLM": Family(".mixtral", "Mixtral", "mistralai/Mixtral-8x7B-v0.1", "mixture of experts"),
+    "Olmo2ForCausalLM": Family(".olmo2", "OLMo 2", "allenai/OLMo-2-0425-1B-Instruct", ""),
     "OPTForCausalLM": Family(".opt", "OPT", "facebook/opt-125m", "pre- and post-norm; convert `.bin` files first"),
     "Phi3ForCausalLM": Family(
         ".phi3",
@@ -43,8 +50,14 @@ MODELS = {
         "longrope: long factors if `--max-model-len` is over the original length",
     ),
     "Qwen2ForCausalLM": Family(".qwen2", "Qwen2, Qwen2.5", "Qwen/Qwen2.5-7B-Instruct", ""),
+    "Qwen2MoeForCausalLM": Family(
+        ".qwen2_moe", "Qwen2-MoE", "Qwen/Qwen1.5-MoE-A2.7B-Chat", "mixture of experts and a shared one"
+    ),
     "Qwen3ForCausalLM": Family(".qwen3", "Qwen3", "Qwen/Qwen3-0.6B", ""),
     "Qwen3MoeForCausalLM": Family(".qwen3_moe", "Qwen3-MoE", "Qwen/Qwen3-30B-A3B", "mixture of experts"),
+    "SmolLM3ForCausalLM": Family(".smollm3", "SmolLM3", "HuggingFaceTB/SmolLM3-3B", "some layers without positions"),
+    "StableLmForCausalLM": Family(".stablelm", "StableLM", "stabilityai/stablelm-2-1_6b", "1.6B, 3B, 12B"),
+    "Starcoder2ForCausalLM": Family(".starcoder2", "StarCoder 2", "bigcode/starcoder2-3b", ""),
 }
 
 

@@ -163,8 +163,8 @@ def _missing_weights(folder: Path) -> str:
     return f"{folder} has neither {SINGLE_FILE} nor {INDEX_FILE}; for random weights use --load-format dummy"
 
 
-# The modules that families call norms: input_layernorm, q_norm, ln_1, ln_f, self_attn_layer_norm.
-_NORM = re.compile(r"(norm|\bln_\w+)\.weight$")
+# The modules that families call norms: input_layernorm, q_norm, ln_1, ln_f, self_attn_layer_norm, q_layernorm.norms.3.
+_NORM = re.compile(r"(norm|\bln_\w+|\bnorms\.\d+)\.weight$")
 
 
 class DummySource:

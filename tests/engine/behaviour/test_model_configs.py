@@ -92,6 +92,20 @@ OURS_LIKE_THEIRS: list[tuple[str, dict[str, Any]]] = [
     ("mixtral-window", {"num_experts_per_tok": 5}),
     ("qwen3-moe", {"norm_topk_prob": False}),
     ("qwen3-moe", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 2}),
+    ("gemma", {"hidden_act": "gelu", "query_pre_attn_scalar": 7}),
+    ("gpt-neox", {"rope_parameters": None, "rotary_pct": 0.5, "rotary_emb_base": 77}),
+    ("gpt-neox", {"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 2.0}}),
+    ("granite", {"embedding_multiplier": 1, "logits_scaling": 1.5, "residual_multiplier": 0.7}),
+    ("ministral-window", {"layer_types": None, "sliding_window": 16}),
+    ("ministral-window", {"layer_types": ["full_attention"] * 3}),
+    ("olmo2", {"rms_norm_eps": 0.1}),
+    ("qwen2-moe", {"layer_types": None, "max_window_layers": 1, "norm_topk_prob": True}),
+    ("qwen2-moe", {"use_sliding_window": False, "layer_types": None}),
+    ("smollm3", {"no_rope_layers": None, "no_rope_layer_interval": 3, "rope_parameters": None}),
+    ("smollm3-window", {"layer_types": ["sliding_attention", "sliding_attention", "full_attention"]}),
+    ("stablelm", {"rope_parameters": None, "partial_rotary_factor": 0.75, "rope_theta": 77.0}),
+    ("stablelm", {"rope_parameters": None}),
+    ("starcoder2-window", {"sliding_window": None, "norm_epsilon": 0.1}),
 ]
 
 
@@ -155,6 +169,14 @@ REFUSED_BY_FAMILY: list[tuple[str, dict[str, Any], str]] = [
     ("mixtral-window", {"hidden_act": "gelu"}, "gelu"),
     ("qwen3-moe", {"moe_intermediate_size": "40"}, "moe_intermediate_size"),
     ("qwen3-moe", {"mlp_only_layers": []}, r"layers\.1\.mlp\.gate"),
+    ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+    ("gpt-neox", {"attention_bias": False}, "would not read"),
+    ("granite", {"residual_multiplier": 0}, "residual_multiplier"),
+    ("qwen2-moe", {"shared_expert_intermediate_size": 55}, r"shared_expert\.gate_proj"),
+    ("smollm3", {"no_rope_layers": [1, 0]}, "no_rope_layers has fewer"),
+    ("stablelm", {"qk_layernorm": True}, r"q_layernorm\.norms\.0"),
+    ("stablelm-parallel", {"use_parallel_residual": False}, "post_attention_layernorm"),
+    ("starcoder2-no-bias", {"use_bias": True}, r"\.bias"),
 ]
 
 
