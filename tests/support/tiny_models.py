@@ -262,7 +262,7 @@ CONFIGS: dict[str, PretrainedConfig] = {
 }
 
 
-# Models of a family of which another is tested at full length.
+# Models of a family of which another, or of which the nearest family, is tested at full length.
 VARIANTS = {
     "llama-yarn",
     "phi3-longrope",
@@ -271,12 +271,21 @@ VARIANTS = {
     "falcon-40b",
     "falcon-11b",
     "falcon-sequential",
+    "gemma",
+    "gpt-neox",
     "gpt-neox-sequential",
+    "granite",
     "granite-bias",
+    "ministral-window",
+    "olmo2",
     "olmo2-bias-tied",
+    "qwen2-moe",
     "qwen2-moe-no-bias",
+    "smollm3",
     "smollm3-window",
+    "stablelm",
     "stablelm-parallel",
+    "starcoder2-window",
     "starcoder2-no-bias",
 }
 
