@@ -3,12 +3,13 @@
 `python -m splitfuse.engine.models.registry` prints the README's table.
 """
 
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import ConfigError
-from .checkpoint import read_json
+from .checkpoint import other_format, read_json, tokenizer_only
 from .config import ModelConfig
 
 if TYPE_CHECKING:
@@ -61,13 +62,25 @@ MODELS = {
 }
 
 
-def model_class(architecture: str) -> "type[Decoder]":
-    """The class for config.json's architecture. Raises ConfigError that lists what is known."""
+def model_class(architecture: str, *, model_type: str = "") -> "type[Decoder]":
+    """The class for config.json's architecture. Raises ConfigError that lists what is known, the nearest name first."""
     if architecture not in MODELS:
-        raise ConfigError(f"architecture {architecture!r} is not known; known: {', '.join(sorted(MODELS))}")
+        nearest = _nearest(architecture, model_type)
+        hint = f"; nearest by name: {MODELS[nearest].name} ({nearest})" if nearest else ""
+        raise ConfigError(f"architecture {architecture!r} is not known{hint}; known: {', '.join(sorted(MODELS))}")
     module = import_module(MODELS[architecture].module, __package__)
     found: type[Decoder] = getattr(module, architecture)
     return found
+
+
+def _nearest(architecture: str, model_type: str) -> str | None:
+    """The known architecture whose name is like one of these; None if none is."""
+    names = {family.module.removeprefix("."): known for known, family in MODELS.items()}
+    stem = architecture.split("For")[0].removesuffix("LMHeadModel")  # the suffix would make all alike
+    for name in (model_type.lower(), stem.lower()):
+        if close := get_close_matches(name, names, n=1):
+            return names[close[0]]
+    return None
 
 
 def read_model_config(folder: Path) -> ModelConfig:
@@ -75,6 +88,8 @@ def read_model_config(folder: Path) -> ModelConfig:
 
     Raises ConfigError.
     """
+    if not (folder / "config.json").exists() and (what := other_format(folder) or tokenizer_only(folder)):
+        raise ConfigError(what)
     path = folder / "generation_config.json"
     generation = read_json(path) if path.exists() else {}
     return parse_model_config(
@@ -85,7 +100,8 @@ def read_model_config(folder: Path) -> ModelConfig:
 def parse_model_config(raw: dict[str, Any], *, generation: dict[str, Any], source: str = "config.json") -> ModelConfig:
     """`raw` as in config.json of any known family. Raises ConfigError that names `source`."""
     try:
-        family = model_class(str((raw.get("architectures") or ["(none named)"])[0]))
+        architecture = str((raw.get("architectures") or ["(none named)"])[0])
+        family = model_class(architecture, model_type=str(raw.get("model_type") or ""))
         if raw.get("quantization_config"):
             raise ConfigError("quantized checkpoints are not supported yet; take the bfloat16 one")
         return ModelConfig.from_fields(family.normalize_config(raw), generation)

@@ -192,6 +192,57 @@ def test_what_a_family_cannot_do_is_refused(name: str, changes: dict[str, Any], 
         LLM(str(tmp_path), dtype="float32")
 
 
+@pytest.mark.parametrize(
+    ("architecture", "model_type", "nearest"),
+    [
+        ("OlmoForCausalLM", "olmo", r"OLMo 2 \(Olmo2ForCausalLM\)"),
+        ("PhiForCausalLM", "phi", "Phi-3"),
+        ("LlamaForSequenceClassification", "llama", r"\(LlamaForCausalLM\)"),
+        ("Qwen3NextForCausalLM", "", "Qwen3"),
+        ("GPTJForCausalLM", "gptj", "GPT"),
+        ("MistralForCausalLLM", None, r"\(MistralForCausalLM\)"),
+    ],
+)
+def test_a_refused_architecture_is_told_the_nearest(
+    architecture: str, model_type: str | None, nearest: str, tmp_path: Path
+) -> None:
+    save_model("llama-mha", tmp_path)
+    write_config(tmp_path, architectures=[architecture], model_type=model_type)
+    with pytest.raises(ConfigError, match=rf"{architecture}.*nearest by name: [^;]*{nearest}[^;]*; known: Falcon"):
+        LLM(str(tmp_path))
+
+
+def test_an_architecture_like_none_is_told_all() -> None:
+    with pytest.raises(ConfigError, match="'Zzz' is not known; known: Falcon"):
+        parse_model_config({"architectures": ["Zzz"], "model_type": "zzz"}, generation={})
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"adapter_config.json": b'{"base_model_name_or_path": "a/b"}'}, "an adapter .* for a/b, not a model"),
+        ({"adapter_config.json": b"{}", "tokenizer.json": b"{}"}, "an adapter .* for its base model"),
+        ({"m.Q4_K_M.gguf": b"GGUF", "tokenizer.json": b"{}"}, r"GGUF \(m\.Q4_K_M\.gguf\)"),
+        ({"tokenizer.json": b"{}", "special_tokens_map.json": b"{}"}, r"a tokenizer \(tokenizer\.json\) and no model"),
+        ({"notes.txt": b""}, r"config\.json is missing"),
+    ],
+)
+def test_a_folder_without_a_model_is_called_what_it_is(files: dict[str, bytes], words: str, tmp_path: Path) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=words):
+        LLM(str(tmp_path))
+
+
+@pytest.mark.parametrize(("name", "words"), [("adapter_config.json", "an adapter"), ("m.gguf", "GGUF")])
+def test_beside_a_config_as_well(name: str, words: str, tmp_path: Path) -> None:
+    save_model("llama-mha", tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(ConfigError, match=words):
+        LLM(str(tmp_path))
+
+
 def test_weights_that_nothing_would_read_are_refused(tmp_path: Path) -> None:
     save_model("qwen2", tmp_path)
     write_config(tmp_path, architectures=["LlamaForCausalLM"], model_type="llama")
