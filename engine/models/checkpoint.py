@@ -38,6 +38,27 @@ def _download(hub_id: str, *, with_weights: bool) -> Path:
         raise ConfigError(f"model {hub_id!r} is no local folder and the hub does not give it: {first_line}") from exc
 
 
+def other_format(folder: Path) -> str | None:
+    """What a folder without safetensors of a model holds instead, and what to do; None if it is nothing known."""
+    if (folder / "adapter_config.json").exists():
+        base = read_json(folder / "adapter_config.json").get("base_model_name_or_path") or "its base model"
+        return (
+            f"{folder} is an adapter (LoRA or alike) for {base}, not a model, and adapters are not served yet; serve "
+            f"{base}, or merge the two first: peft's merge_and_unload(), then save_pretrained()"
+        )
+    if gguf := sorted(path.name for path in folder.glob("*.gguf")):
+        return f"{folder} holds GGUF ({gguf[0]}) and no safetensors; give the folder that the GGUF was made from"
+    return None
+
+
+def tokenizer_only(folder: Path) -> str | None:
+    """The same of a folder without config.json that holds a tokenizer."""
+    names = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
+    if found := next((name for name in names if (folder / name).exists()), None):
+        return f"{folder} holds a tokenizer ({found}) and no model; give the folder of the model"
+    return None
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file of the model folder. Raises ConfigError naming the file."""
     try:

@@ -102,9 +102,12 @@ class Decoder:
         self._norm = self._load_norm(f"{self._prefix}{self.names.norm}")
         head = self._embed_tokens
         if not config.tie_word_embeddings:
-            head = self._take("lm_head.weight", *table)
+            head = self._take(f"{self._head_name()}.weight", *table)
         # The head decides between near ties, so it keeps 8 bits where the layers have 4.
         self._lm_head = ops.pack_linear(head, bits=max(8, self._weight_bits))
+
+    def _head_name(self) -> str:
+        return "lm_head"
 
     def _embedding_size(self) -> int:
         return self.config.hidden_size
@@ -181,8 +184,10 @@ class Decoder:
 
     def _load_mlp(self, index: int) -> Callable[[Tensor], Tensor]:
         """What follows a layer's attention."""
-        hidden, inner, bias = self.config.hidden_size, self.config.intermediate_size, self.config.mlp_bias
-        mlp = f"{self._layer_name(index)}.{self.names.mlp}"
+        return self._load_gated_mlp(f"{self._layer_name(index)}.{self.names.mlp}", self.config.intermediate_size)
+
+    def _load_gated_mlp(self, mlp: str, inner: int) -> MLP:
+        hidden, bias = self.config.hidden_size, self.config.mlp_bias
         return MLP(
             self._linear([(f"{mlp}.gate_proj", inner), (f"{mlp}.up_proj", inner)], hidden, bias=bias),
             activation(self.config.hidden_act, GATED_ACTIVATIONS),

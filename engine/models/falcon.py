@@ -6,14 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...kernels import ops
 from ..errors import ConfigError
-from .decoder import Layer, Names
-from .forward_inputs import Inputs
-from .layer_norm_decoder import LayerNormDecoder
+from .decoder import Names
+from .parallel_decoder import ParallelDecoder
 
 
-class FalconForCausalLM(LayerNormDecoder):
+class FalconForCausalLM(ParallelDecoder):
     """In the checkpoint each KV head's rows follow those of its query heads."""
 
     names = Names(
@@ -43,13 +41,14 @@ class FalconForCausalLM(LayerNormDecoder):
             "hidden_act": raw.get("activation", "gelu"),
             "attention_bias": raw.get("bias", False),
             "mlp_bias": raw.get("bias", False),
+            "use_parallel_residual": raw.get("new_decoder_architecture") or raw.get("parallel_attn", True),
         }
 
-    def _load(self) -> None:
+    def _norm_names(self) -> tuple[str, str]:
         fields = self.config.hf_config
-        self._is_new = bool(fields.get("new_decoder_architecture"))
-        self._is_parallel = self._is_new or bool(fields.get("parallel_attn", True))
-        super()._load()
+        if fields.get("new_decoder_architecture") and fields.get("num_ln_in_parallel_attn") in (None, 2):
+            return "ln_attn", "ln_mlp"
+        return ("input_layernorm", "input_layernorm") if self._is_parallel else super()._norm_names()
 
     def _load_qkv(self, name: str) -> Any:
         config = self.config
@@ -59,25 +58,6 @@ class FalconForCausalLM(LayerNormDecoder):
         if config.attention_bias:
             tensors.append(self._take(f"{name}.query_key_value.bias", rows))
         return self._pack(*(_ungroup(tensor, groups, width, head_dim) for tensor in tensors))
-
-    def _load_layer(self, index: int) -> Layer:
-        layer = self._layer_name(index)
-        if not self._is_parallel:
-            return super()._load_layer(index)
-        if self._is_new and self.config.hf_config.get("num_ln_in_parallel_attn") in (None, 2):
-            norms = self._load_norm(f"{layer}.ln_attn"), self._load_norm(f"{layer}.ln_mlp")
-        else:
-            norms = (self._load_norm(f"{layer}.input_layernorm"),) * 2
-        return Layer(norms[0], self._load_attention(index), norms[1], self._load_mlp(index))
-
-    def _run_layer(
-        self, layer: Layer, x: Tensor, residual: Tensor | None, inputs: Inputs, cache: ops.CacheView
-    ) -> tuple[Tensor, Tensor | None]:
-        if not self._is_parallel:
-            return super()._run_layer(layer, x, residual, inputs, cache)
-        x, residual = layer.attention_norm.add(x, residual)
-        mlp_x = x if layer.mlp_norm is layer.attention_norm else layer.mlp_norm(residual)
-        return layer.mlp(mlp_x) + layer.attention(x, inputs, cache), residual
 
 
 def _ungroup(tensor: Tensor, groups: int, width: int, head_dim: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the families before Llama share: LayerNorm, and an MLP without a gate."""
+"""What the families before Llama, and some after it, share: LayerNorm, and mostly an MLP without a gate."""
 
 from collections.abc import Callable
 from typing import ClassVar
@@ -12,13 +12,15 @@ from .layers import ACTIVATIONS, MLP, LayerNorm, Norm, activation
 class LayerNormDecoder(Decoder):
     """Mean and bias in the norms, one matrix up, one down."""
 
-    mlp_names: ClassVar[tuple[str, str]]  # up and down, within a layer
+    mlp_names: ClassVar[tuple[str, str] | None]  # up and down, within a layer; None: an MLP with a gate, as Llama's
 
     def _load_norm(self, name: str) -> Norm:
         size = self.config.hidden_size
         return LayerNorm(self._take(f"{name}.weight", size), self._take(f"{name}.bias", size), self.config.norm_eps)
 
     def _load_mlp(self, index: int) -> Callable[[Tensor], Tensor]:
+        if self.mlp_names is None:
+            return super()._load_mlp(index)
         hidden, inner, bias = self.config.hidden_size, self.config.intermediate_size, self.config.mlp_bias
         up, down = (f"{self._layer_name(index)}.{name}" for name in self.mlp_names)
         return MLP(

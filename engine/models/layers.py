@@ -77,6 +77,40 @@ class Normed:
         return self.norm(self.part(x, *more))
 
 
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """A part whose output is multiplied by a number before it goes on."""
+
+    part: Callable[..., Tensor]
+    factor: float
+
+    def __call__(self, x: Tensor, *more: Any) -> Tensor:
+        return self.part(x, *more).mul_(self.factor)
+
+
+@dataclass(frozen=True, slots=True)
+class AllHeadsNorm:
+    """All heads of a token normalised together, [T, heads, D]."""
+
+    norm: Norm  # of heads · D elements
+
+    def __call__(self, heads: Tensor) -> Tensor:
+        return self.norm(heads.flatten(1)).view_as(heads)
+
+
+@dataclass(frozen=True, slots=True)
+class EachHeadNorm:
+    """LayerNorm of each head [T, heads, D] with a weight of its own, [heads, D] float32."""
+
+    weight: Tensor
+    ones: Tensor  # [D] float32
+    eps: float
+
+    def __call__(self, heads: Tensor) -> Tensor:
+        normed = ops.layer_norm(heads.float().flatten(0, 1), self.ones, None, eps=self.eps)
+        return (normed.view_as(heads) * self.weight).to(heads.dtype)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
     """Projections, rotation and cache write, paged attention."""
@@ -88,10 +122,14 @@ class Attention:
     head_dim: int
     rope: ops.RopeArgs  # its table is of `rope_table`; layers that rotate alike share it
     args: ops.AttentionArgs
+    # Of q and of k, before the rotation, where the norm of RopeArgs (one weight for each head alike) will not do.
+    qk_norms: tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]] | None = None
 
     def __call__(self, x: Tensor, inputs: Inputs, cache: ops.CacheView) -> Tensor:
         heads = ops.linear(x, self.qkv_proj).view(len(x), -1, self.head_dim)
         q, k, v = heads.split_with_sizes([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)
+        if self.qk_norms is not None:
+            q, k = self.qk_norms[0](q), self.qk_norms[1](k)
         q = ops.rope_and_cache(q, k, v, inputs.positions, inputs.slot_mapping, self.rope, cache)
         out = ops.paged_attention(q, cache, inputs.ragged, self.args)
         return ops.linear(out.reshape(len(x), -1), self.o_proj)
@@ -118,6 +156,7 @@ GATED_ACTIVATIONS: dict[str, Activation] = {
 }
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": ops.gelu,
+    "gelu_fast": ops.gelu_tanh,
     "gelu_new": ops.gelu_tanh,
     "gelu_pytorch_tanh": ops.gelu_tanh,
     "relu": ops.relu,

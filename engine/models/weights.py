@@ -18,7 +18,7 @@ from torch import Tensor
 from ...kernels.ops import QuantizedWeight
 from ..device import stream_of
 from ..errors import ConfigError
-from .checkpoint import read_json
+from .checkpoint import other_format, read_json
 from .quantization.checkpoint_format import CheckpointFormat, LinearTensors
 from .weight_reader import TensorEntry, WeightReader, read_tensor, tensor_entries
 
@@ -190,11 +190,13 @@ def _missing_weights(folder: Path) -> str:
             f"{folder / pickled[0]} is a pickle, which can run code when it is read; convert it where you trust it: "
             f"AutoModelForCausalLM.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
         )
+    if what := other_format(folder):
+        return what
     return f"{folder} has neither {SINGLE_FILE} nor {INDEX_FILE}; for random weights use --load-format dummy"
 
 
-# The modules that families call norms: input_layernorm, q_norm, ln_1, ln_f, self_attn_layer_norm.
-_NORM = re.compile(r"(norm|\bln_\w+)\.weight$")
+# The modules that families call norms: input_layernorm, q_norm, ln_1, ln_f, self_attn_layer_norm, q_layernorm.norms.3.
+_NORM = re.compile(r"(norm|\bln_\w+|\bnorms\.\d+)\.weight$")
 
 
 class DummySource:

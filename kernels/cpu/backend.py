@@ -122,8 +122,9 @@ def _norm(
 ) -> tuple[Tensor, Tensor] | None:
     """(normed, x + residual, or x where there is no residual); None where the library cannot."""
     run = _op(name, dtype)
-    if run is None or not (x.is_contiguous() and (residual is None or residual.is_contiguous())):
+    if run is None or not (residual is None or residual.is_contiguous()):
         return None
+    x = x.contiguous()  # q alone, for one, is a slice of the rows of q, k and v
     out, new_residual = torch.empty_like(x), x if residual is None else torch.empty_like(x)
     hidden = x.shape[-1]
     num_tokens = x.numel() // hidden

@@ -75,9 +75,52 @@ def _falcon(**fields: Any) -> dict[str, Any]:
     return _config("FalconForCausalLM", "falcon", **common, **fields)
 
 
+def _gemma(**fields: Any) -> dict[str, Any]:
+    common = {"attention_bias": False, "head_dim": 256, "max_position_embeddings": 8192, "rms_norm_eps": 1e-6}
+    return _config("GemmaForCausalLM", "gemma", **common, rope_theta=10000.0, vocab_size=256000, **fields)
+
+
+def _gpt_neox(**fields: Any) -> dict[str, Any]:
+    common = {"layer_norm_eps": 1e-5, "max_position_embeddings": 2048, "rotary_emb_base": 10000, "rotary_pct": 0.25}
+    common |= {"tie_word_embeddings": False, "use_parallel_residual": True}
+    return _config("GPTNeoXForCausalLM", "gpt_neox", **common, torch_dtype="float16", **fields)
+
+
+def _granite(**fields: Any) -> dict[str, Any]:
+    common = {"attention_bias": False, "mlp_bias": False, "hidden_act": "silu", "rms_norm_eps": 1e-5}
+    common |= {"residual_multiplier": 0.22, "rope_scaling": None, "tie_word_embeddings": True}
+    return _config("GraniteForCausalLM", "granite", **{"attention_multiplier": 0.0078125, **common, **fields})
+
+
+def _olmo2(**fields: Any) -> dict[str, Any]:
+    common = {"attention_bias": False, "hidden_act": "silu", "max_position_embeddings": 4096, "rms_norm_eps": 1e-6}
+    common |= {"rope_scaling": None, "rope_theta": 500000, "tie_word_embeddings": False, "vocab_size": 100352}
+    return _config("Olmo2ForCausalLM", "olmo2", **common, **fields)
+
+
+def _stablelm(**fields: Any) -> dict[str, Any]:
+    common = {"hidden_act": "silu", "layer_norm_eps": 1e-5, "max_position_embeddings": 4096, "rope_theta": 10000}
+    return _config(
+        "StableLmForCausalLM", "stablelm", **common, partial_rotary_factor=0.25, tie_word_embeddings=False, **fields
+    )
+
+
+def _starcoder2(**fields: Any) -> dict[str, Any]:
+    common = {"hidden_act": "gelu_pytorch_tanh", "max_position_embeddings": 16384, "norm_epsilon": 1e-5}
+    common |= {"norm_type": "layer_norm", "mlp_type": "default", "sliding_window": 4096, "use_bias": True}
+    return _config("Starcoder2ForCausalLM", "starcoder2", **common, vocab_size=49152, **fields)
+
+
 def _shape(layers: int, hidden: int, inner: int, heads: int, kv_heads: int) -> dict[str, int]:
     names = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
     return dict(zip(names, (layers, hidden, inner, heads, kv_heads), strict=True))
+
+
+def _plain_shape(layers: int, hidden: int, inner: int, heads: int) -> dict[str, int]:
+    """Without heads of its own for keys and values."""
+    shape = _shape(layers, hidden, inner, heads, heads)
+    del shape["num_key_value_heads"]
+    return shape
 
 
 REAL_CONFIGS: dict[str, dict[str, Any]] = {
@@ -262,4 +305,93 @@ REAL_CONFIGS: dict[str, dict[str, Any]] = {
         rope_theta=500042.0,
         tie_word_embeddings=False,
     ),
+    "google/gemma-2b": _gemma(**_shape(18, 2048, 16384, 8, 1), hidden_act="gelu"),
+    "google/gemma-1.1-7b-it": _gemma(
+        **_shape(28, 3072, 24576, 16, 16), hidden_act="gelu_pytorch_tanh", hidden_activation=None
+    ),
+    "EleutherAI/pythia-160m": _gpt_neox(**_plain_shape(12, 768, 3072, 12), hidden_act="gelu", vocab_size=50304),
+    "EleutherAI/gpt-neox-20b": _gpt_neox(**_plain_shape(44, 6144, 24576, 64), hidden_act="gelu_fast", vocab_size=50432),
+    "ibm-granite/granite-3.0-8b-base": _granite(
+        **_shape(40, 4096, 12800, 32, 8),
+        embedding_multiplier=12.0,
+        logits_scaling=16.0,
+        max_position_embeddings=4096,
+        rope_theta=10000,
+        vocab_size=49152,
+    ),
+    "ibm-granite/granite-3.3-2b-instruct": _granite(
+        **_shape(40, 2048, 8192, 32, 8),
+        attention_multiplier=0.015625,
+        embedding_multiplier=12.0,
+        logits_scaling=8.0,
+        max_position_embeddings=131072,
+        rope_theta=10000000.0,
+        vocab_size=49159,
+    ),
+    "mistralai/Ministral-8B-Instruct-2410": _config(
+        "MinistralForCausalLM",
+        "ministral",
+        **_shape(36, 4096, 12288, 32, 8),
+        head_dim=128,
+        hidden_act="silu",
+        layer_types=["sliding_attention" if i % 4 else "full_attention" for i in range(36)],
+        max_position_embeddings=32768,
+        rms_norm_eps=1e-5,
+        rope_theta=100000000.0,
+        sliding_window=32768,
+        tie_word_embeddings=False,
+        vocab_size=131072,
+    ),
+    "allenai/OLMo-2-1124-7B": _olmo2(**_shape(32, 4096, 11008, 32, 32)),
+    "allenai/OLMo-2-0325-32B": _olmo2(**_shape(64, 5120, 27648, 40, 8)),
+    "Qwen/Qwen1.5-MoE-A2.7B": _config(
+        "Qwen2MoeForCausalLM",
+        "qwen2_moe",
+        **_shape(24, 2048, 5632, 16, 16),
+        decoder_sparse_step=1,
+        hidden_act="silu",
+        max_position_embeddings=8192,
+        max_window_layers=21,
+        moe_intermediate_size=1408,
+        norm_topk_prob=False,
+        num_experts=60,
+        num_experts_per_tok=4,
+        rms_norm_eps=1e-6,
+        rope_theta=1000000.0,
+        shared_expert_intermediate_size=5632,
+        sliding_window=32768,
+        use_sliding_window=False,
+        tie_word_embeddings=False,
+        vocab_size=151936,
+    ),
+    "HuggingFaceTB/SmolLM3-3B": _config(
+        "SmolLM3ForCausalLM",
+        "smollm3",
+        **_shape(36, 2048, 11008, 16, 4),
+        attention_bias=False,
+        hidden_act="silu",
+        layer_types=["full_attention"] * 36,
+        max_position_embeddings=65536,
+        max_window_layers=28,
+        mlp_bias=False,
+        no_rope_layer_interval=4,
+        no_rope_layers=[int(i % 4 != 3) for i in range(36)],
+        rms_norm_eps=1e-6,
+        rope_scaling=None,
+        rope_theta=5000000.0,
+        sliding_window=None,
+        use_sliding_window=False,
+        vocab_size=128256,
+    ),
+    "stabilityai/stablelm-2-1_6b": _stablelm(**_shape(24, 2048, 5632, 32, 32), use_qkv_bias=True, vocab_size=100352),
+    "stabilityai/stablelm-3b-4e1t": _stablelm(**_shape(32, 2560, 6912, 32, 32), use_qkv_bias=False, vocab_size=50304),
+    "stabilityai/stablelm-2-12b": _stablelm(
+        **_shape(40, 5120, 13824, 32, 8),
+        qk_layernorm=True,
+        use_parallel_residual=True,
+        use_qkv_bias=False,
+        vocab_size=100352,
+    ),
+    "bigcode/starcoder2-3b": _starcoder2(**_shape(30, 3072, 12288, 24, 2), rope_theta=999999.4420358813),
+    "bigcode/starcoder2-15b": _starcoder2(**_shape(40, 6144, 24576, 48, 4), rope_theta=100000),
 }

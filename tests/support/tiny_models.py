@@ -11,17 +11,26 @@ from transformers import (
     FalconConfig,
     Gemma2Config,
     Gemma3TextConfig,
+    GemmaConfig,
     GPT2Config,
+    GPTNeoXConfig,
+    GraniteConfig,
     LlamaConfig,
+    MinistralConfig,
     MistralConfig,
     MixtralConfig,
+    Olmo2Config,
     OPTConfig,
     Phi3Config,
     PretrainedConfig,
     PreTrainedModel,
     Qwen2Config,
+    Qwen2MoeConfig,
     Qwen3Config,
     Qwen3MoeConfig,
+    SmolLM3Config,
+    StableLmConfig,
+    Starcoder2Config,
 )
 
 VOCAB_SIZE = 271  # not a multiple of 64: real vocabularies are not either
@@ -171,10 +180,89 @@ CONFIGS: dict[str, PretrainedConfig] = {
         norm_topk_prob=True,
         mlp_only_layers=[1],
     ),
+    "gemma": GemmaConfig(**{**_SHAPE, "hidden_size": 80}, num_key_value_heads=1, head_dim=24),
+    "gpt-neox": GPTNeoXConfig(**_SHAPE),
+    "gpt-neox-sequential": GPTNeoXConfig(
+        **_SHAPE,
+        use_parallel_residual=False,
+        attention_bias=False,
+        hidden_act="gelu_fast",
+        tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 1.0},
+    ),
+    "granite": GraniteConfig(
+        **_SHAPE,
+        num_key_value_heads=2,
+        embedding_multiplier=7.0,
+        attention_multiplier=0.15,
+        residual_multiplier=0.4,
+        logits_scaling=3.0,
+        tie_word_embeddings=True,
+    ),
+    "granite-bias": GraniteConfig(
+        **_SHAPE, num_key_value_heads=4, attention_bias=True, mlp_bias=True, attention_multiplier=0.25
+    ),
+    "ministral-window": MinistralConfig(
+        **{**_SHAPE, "num_hidden_layers": 3},
+        num_key_value_heads=2,
+        head_dim=24,
+        sliding_window=37,
+        layer_types=["full_attention", "sliding_attention", "sliding_attention"],
+    ),
+    "olmo2": Olmo2Config(**_SHAPE, num_key_value_heads=2),
+    "olmo2-bias-tied": Olmo2Config(**_SHAPE, num_key_value_heads=4, attention_bias=True, tie_word_embeddings=True),
+    "qwen2-moe": Qwen2MoeConfig(
+        **{**_SHAPE, "num_hidden_layers": 4},
+        num_key_value_heads=2,
+        num_experts=7,
+        num_experts_per_tok=3,
+        moe_intermediate_size=40,
+        shared_expert_intermediate_size=56,
+        decoder_sparse_step=2,
+        use_sliding_window=True,
+        sliding_window=37,
+        max_window_layers=3,
+    ),
+    "qwen2-moe-no-bias": Qwen2MoeConfig(
+        **_SHAPE,
+        num_key_value_heads=4,
+        num_experts=5,
+        num_experts_per_tok=2,
+        moe_intermediate_size=40,
+        shared_expert_intermediate_size=24,
+        norm_topk_prob=True,
+        qkv_bias=False,
+        mlp_only_layers=[0],
+        tie_word_embeddings=True,
+    ),
+    "smollm3": SmolLM3Config(**{**_SHAPE, "num_hidden_layers": 4}, num_key_value_heads=2, no_rope_layer_interval=2),
+    "smollm3-window": SmolLM3Config(
+        **{**_SHAPE, "num_hidden_layers": 3},
+        num_key_value_heads=1,
+        no_rope_layers=[0, 1, 0],
+        use_sliding_window=True,
+        sliding_window=37,
+        attention_bias=True,
+        mlp_bias=True,
+        tie_word_embeddings=False,
+    ),
+    "stablelm": StableLmConfig(**_SHAPE, num_key_value_heads=4, use_qkv_bias=True),
+    "stablelm-parallel": StableLmConfig(
+        **_SHAPE,
+        num_key_value_heads=2,
+        qk_layernorm=True,
+        use_parallel_residual=True,
+        tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5},
+    ),
+    "starcoder2-window": Starcoder2Config(**_SHAPE, num_key_value_heads=2, sliding_window=37),
+    "starcoder2-no-bias": Starcoder2Config(
+        **_SHAPE, num_key_value_heads=1, use_bias=False, tie_word_embeddings=False, hidden_act="gelu"
+    ),
 }
 
 
-# Models of a family of which another is tested at full length.
+# Models of a family of which another, or of which the nearest family, is tested at full length.
 VARIANTS = {
     "llama-yarn",
     "phi3-longrope",
@@ -183,6 +271,22 @@ VARIANTS = {
     "falcon-40b",
     "falcon-11b",
     "falcon-sequential",
+    "gemma",
+    "gpt-neox",
+    "gpt-neox-sequential",
+    "granite",
+    "granite-bias",
+    "ministral-window",
+    "olmo2",
+    "olmo2-bias-tied",
+    "qwen2-moe",
+    "qwen2-moe-no-bias",
+    "smollm3",
+    "smollm3-window",
+    "stablelm",
+    "stablelm-parallel",
+    "starcoder2-window",
+    "starcoder2-no-bias",
 }
 
 
@@ -199,7 +303,7 @@ def make_model(name: str) -> PreTrainedModel:
             elif is_norm:
                 parameter.uniform_(0.5, 1.5)
                 if name.startswith("gemma"):  # which stores weights less 1, and begins with large embeddings
-                    parameter.add_(2.0 if "post_" in key else -1.0)
+                    parameter.add_(2.0 if "post_" in key and name != "gemma" else -1.0)
     return model
 
 

@@ -92,6 +92,20 @@ OURS_LIKE_THEIRS: list[tuple[str, dict[str, Any]]] = [
     ("mixtral-window", {"num_experts_per_tok": 5}),
     ("qwen3-moe", {"norm_topk_prob": False}),
     ("qwen3-moe", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 2}),
+    ("gemma", {"hidden_act": "gelu", "query_pre_attn_scalar": 7}),
+    ("gpt-neox", {"rope_parameters": None, "rotary_pct": 0.5, "rotary_emb_base": 77}),
+    ("gpt-neox", {"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 2.0}}),
+    ("granite", {"embedding_multiplier": 1, "logits_scaling": 1.5, "residual_multiplier": 0.7}),
+    ("ministral-window", {"layer_types": None, "sliding_window": 16}),
+    ("ministral-window", {"layer_types": ["full_attention"] * 3}),
+    ("olmo2", {"rms_norm_eps": 0.1}),
+    ("qwen2-moe", {"layer_types": None, "max_window_layers": 1, "norm_topk_prob": True}),
+    ("qwen2-moe", {"use_sliding_window": False, "layer_types": None}),
+    ("smollm3", {"no_rope_layers": None, "no_rope_layer_interval": 3, "rope_parameters": None}),
+    ("smollm3-window", {"layer_types": ["sliding_attention", "sliding_attention", "full_attention"]}),
+    ("stablelm", {"rope_parameters": None, "partial_rotary_factor": 0.75, "rope_theta": 77.0}),
+    ("stablelm", {"rope_parameters": None}),
+    ("starcoder2-window", {"sliding_window": None, "norm_epsilon": 0.1}),
 ]
 
 
@@ -155,6 +169,14 @@ REFUSED_BY_FAMILY: list[tuple[str, dict[str, Any], str]] = [
     ("mixtral-window", {"hidden_act": "gelu"}, "gelu"),
     ("qwen3-moe", {"moe_intermediate_size": "40"}, "moe_intermediate_size"),
     ("qwen3-moe", {"mlp_only_layers": []}, r"layers\.1\.mlp\.gate"),
+    ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+    ("gpt-neox", {"attention_bias": False}, "would not read"),
+    ("granite", {"residual_multiplier": 0}, "residual_multiplier"),
+    ("qwen2-moe", {"shared_expert_intermediate_size": 55}, r"shared_expert\.gate_proj"),
+    ("smollm3", {"no_rope_layers": [1, 0]}, "no_rope_layers has fewer"),
+    ("stablelm", {"qk_layernorm": True}, r"q_layernorm\.norms\.0"),
+    ("stablelm-parallel", {"use_parallel_residual": False}, "post_attention_layernorm"),
+    ("starcoder2-no-bias", {"use_bias": True}, r"\.bias"),
 ]
 
 
@@ -168,6 +190,57 @@ def test_what_a_family_cannot_do_is_refused(name: str, changes: dict[str, Any], 
     write_config(tmp_path, **changes)
     with pytest.raises(ConfigError, match=words):
         LLM(str(tmp_path), dtype="float32")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "model_type", "nearest"),
+    [
+        ("OlmoForCausalLM", "olmo", r"OLMo 2 \(Olmo2ForCausalLM\)"),
+        ("PhiForCausalLM", "phi", "Phi-3"),
+        ("LlamaForSequenceClassification", "llama", r"\(LlamaForCausalLM\)"),
+        ("Qwen3NextForCausalLM", "", "Qwen3"),
+        ("GPTJForCausalLM", "gptj", "GPT"),
+        ("MistralForCausalLLM", None, r"\(MistralForCausalLM\)"),
+    ],
+)
+def test_a_refused_architecture_is_told_the_nearest(
+    architecture: str, model_type: str | None, nearest: str, tmp_path: Path
+) -> None:
+    save_model("llama-mha", tmp_path)
+    write_config(tmp_path, architectures=[architecture], model_type=model_type)
+    with pytest.raises(ConfigError, match=rf"{architecture}.*nearest by name: [^;]*{nearest}[^;]*; known: Falcon"):
+        LLM(str(tmp_path))
+
+
+def test_an_architecture_like_none_is_told_all() -> None:
+    with pytest.raises(ConfigError, match="'Zzz' is not known; known: Falcon"):
+        parse_model_config({"architectures": ["Zzz"], "model_type": "zzz"}, generation={})
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"adapter_config.json": b'{"base_model_name_or_path": "a/b"}'}, "an adapter .* for a/b, not a model"),
+        ({"adapter_config.json": b"{}", "tokenizer.json": b"{}"}, "an adapter .* for its base model"),
+        ({"m.Q4_K_M.gguf": b"GGUF", "tokenizer.json": b"{}"}, r"GGUF \(m\.Q4_K_M\.gguf\)"),
+        ({"tokenizer.json": b"{}", "special_tokens_map.json": b"{}"}, r"a tokenizer \(tokenizer\.json\) and no model"),
+        ({"notes.txt": b""}, r"config\.json is missing"),
+    ],
+)
+def test_a_folder_without_a_model_is_called_what_it_is(files: dict[str, bytes], words: str, tmp_path: Path) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=words):
+        LLM(str(tmp_path))
+
+
+@pytest.mark.parametrize(("name", "words"), [("adapter_config.json", "an adapter"), ("m.gguf", "GGUF")])
+def test_beside_a_config_as_well(name: str, words: str, tmp_path: Path) -> None:
+    save_model("llama-mha", tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(ConfigError, match=words):
+        LLM(str(tmp_path))
 
 
 def test_weights_that_nothing_would_read_are_refused(tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ def tokens(folder: Path, **settings: object) -> list[list[int]]:
     return [output.outputs[0].token_ids for output in llm.generate(PROMPTS, GREEDY)]
 
 
-@pytest.mark.parametrize("family", ["llama-mha", "gpt2-untied"])
+@pytest.mark.parametrize(
+    "family", ["llama-mha", "gpt2-untied", "granite-bias", "olmo2", "stablelm", "starcoder2-no-bias"]
+)
 @pytest.mark.parametrize(("name", "bits"), [("int8", 8), ("int4", 4)])
 def test_rounding_at_load_is_rounding_beforehand(tmp_path: Path, family: str, name: str, bits: int) -> None:
     save_model(family, tmp_path)

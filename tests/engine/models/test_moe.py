@@ -16,7 +16,7 @@ from splitfuse.engine.models.moe import ExpertsConfig
 from splitfuse.engine.models.registry import model_class, parse_model_config
 from splitfuse.engine.models.weights import DummySource
 
-SPARSE = ["mixtral-window", "qwen3-moe"]
+SPARSE = ["mixtral-window", "qwen2-moe", "qwen3-moe"]
 # The experts, and the parameters that the model cards round to 46.7 and 30.5 billion.
 PUBLISHED = {
     "mistralai/Mixtral-8x7B-v0.1": (

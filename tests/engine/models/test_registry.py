@@ -16,7 +16,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from splitfuse.engine.models.config import ModelConfig
 from splitfuse.engine.models.decoder import Decoder
-from splitfuse.engine.models.layers import Attention, Normed
+from splitfuse.engine.models.layers import Attention, Normed, Scaled
 from splitfuse.engine.models.registry import MODELS, families_table, model_class, parse_model_config
 from splitfuse.engine.models.rope import rope_table
 from splitfuse.engine.models.weights import DummySource
@@ -77,7 +77,7 @@ def our_model(config: ModelConfig, names: set[str]) -> tuple[Decoder, MetaSource
 
 def attentions(model: Decoder) -> list[Attention]:
     found = (layer.attention for layer in model._layers)
-    parts = [part.part if isinstance(part, Normed) else part for part in found]
+    parts = [part.part if isinstance(part, Normed | Scaled) else part for part in found]
     assert all(isinstance(part, Attention) for part in parts)
     return parts  # type: ignore[return-value]
 

@@ -1,0 +1,35 @@
+"""OLMo 2 (OLMo Team 2025): norms after each part instead of before, and of all query and of all key heads together."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from .decoder import Layer
+from .layers import AllHeadsNorm, Attention, NoNorm, Normed, RMSNorm
+from .llama import LlamaForCausalLM
+
+
+class Olmo2ForCausalLM(LlamaForCausalLM):
+    """The parts read the residual stream as it is."""
+
+    @classmethod
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        return super().normalize_config({"rms_norm_eps": 1e-5, **raw})
+
+    def _load_attention(self, index: int) -> Attention:
+        config, name = self.config, f"{self._layer_name(index)}.self_attn"
+        sizes = {"q_norm": config.num_heads * config.head_dim, "k_norm": config.num_kv_heads * config.head_dim}
+        q_norm, k_norm = (
+            AllHeadsNorm(RMSNorm(self._norm_weight(f"{name}.{norm}", size), config.norm_eps))
+            for norm, size in sizes.items()
+        )
+        return replace(super()._load_attention(index), qk_norms=(q_norm, k_norm))
+
+    def _load_layer(self, index: int) -> Layer:
+        layer = self._layer_name(index)
+        return Layer(
+            attention_norm=NoNorm(),
+            attention=Normed(self._load_attention(index), self._load_norm(f"{layer}.post_attention_layernorm")),
+            mlp_norm=NoNorm(),
+            mlp=Normed(self._load_mlp(index), self._load_norm(f"{layer}.post_feedforward_layernorm")),
+        )

@@ -1,0 +1,47 @@
+"""StableLM (Bellagente et al. 2024): a Llama with LayerNorm whose heads turn partly; the 12B runs its parts abreast."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+
+from .layers import Attention, EachHeadNorm
+from .parallel_decoder import ParallelDecoder
+
+
+class StableLmForCausalLM(ParallelDecoder):
+    """Biases on q, k and v perhaps; perhaps a norm of each query and key head."""
+
+    partial_rotary = True
+    o_bias: ClassVar[bool | None] = False
+    mlp_names = None
+
+    @classmethod
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "max_position_embeddings": 4096,
+            "partial_rotary_factor": 0.25,
+            "use_parallel_residual": False,
+            **raw,
+            "rms_norm_eps": raw.get("layer_norm_eps", 1e-5),
+            "attention_bias": raw.get("use_qkv_bias", False),
+            "mlp_bias": False,
+        }
+
+    def _norm_names(self) -> tuple[str, str]:
+        return ("input_layernorm", "input_layernorm") if self._is_parallel else super()._norm_names()
+
+    def _load_attention(self, index: int) -> Attention:
+        config, attention = self.config, super()._load_attention(index)
+        if not config.hf_config.get("qk_layernorm"):
+            return attention
+        name = f"{self._layer_name(index)}.self_attn"
+        q_norm = self._load_heads_norm(f"{name}.q_layernorm", config.num_heads)
+        return replace(attention, qk_norms=(q_norm, self._load_heads_norm(f"{name}.k_layernorm", config.num_kv_heads)))
+
+    def _load_heads_norm(self, name: str, num_heads: int) -> EachHeadNorm:
+        config = self.config
+        weights = [self._norm_weight(f"{name}.norms.{head}", config.head_dim) for head in range(num_heads)]
+        weight = torch.stack(weights).float()
+        return EachHeadNorm(weight, torch.ones_like(weight[0]), config.norm_eps)
