@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..errors import ConfigError
 from .checkpoint import read_json
 from .config import ModelConfig
+from .gguf.architectures import config_fields
+from .gguf.file import read_gguf
 
 if TYPE_CHECKING:
     from .decoder import Decoder
@@ -60,8 +62,10 @@ def model_class(architecture: str) -> "type[Decoder]":
 def read_model_config(folder: Path) -> ModelConfig:
     """The shape of the model in this folder: config.json and, for the end tokens, generation_config.json.
 
-    Raises ConfigError.
+    Or in this GGUF file. Raises ConfigError.
     """
+    if folder.is_file():
+        return parse_model_config(config_fields(read_gguf(folder)), generation={}, source=str(folder))
     path = folder / "generation_config.json"
     generation = read_json(path) if path.exists() else {}
     return parse_model_config(
