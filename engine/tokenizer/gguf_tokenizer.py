@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as FastTokenizer
 
 from ..errors import ConfigError
-from ..models.gguf.architectures import CONTROL
+from ..models.gguf.config_fields import CONTROL
 from ..models.gguf.file import GgufFile, Strings, read_gguf
 from .tokenizer_parts import TokenizerParts
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from ....kernels.ops import QuantizedWeight
 from ...errors import ConfigError
 from ..checkpoint import version_of
-from .architectures import Place, places
 from .blocks import floats, quantized
 from .file import read_gguf
+from .places import Place, places
 
 
 class GgufSource:
