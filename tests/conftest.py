@@ -11,6 +11,8 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Nothing here comes from the hub.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# A command without a model would serve a real one where its wheel is installed.
+os.environ.setdefault("SPLITFUSE_MODEL", "demo")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

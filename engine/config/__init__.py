@@ -1,5 +1,6 @@
 """What a user can set: EngineConfig, with each setting declared once. Imports no torch."""
 
-from .engine_config import DEMO_DRAFT, DEMO_FOLDER, DEMO_MODEL, EngineConfig
+from .engine_config import EngineConfig
+from .named_models import DEMO_DRAFT, DEMO_FOLDER, DEMO_MODEL
 
 __all__ = ["DEMO_DRAFT", "DEMO_FOLDER", "DEMO_MODEL", "EngineConfig"]

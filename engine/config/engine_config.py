@@ -3,16 +3,12 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
+from .named_models import DEMO, DEMO_DRAFT, DEMO_MODEL, SMOLLM2
 from .setting import check, setting
 from .speculative_config import SpeculativeConfig
-
-DEMO_MODEL = "splitfuse-demo-5m"
-DEMO_FOLDER = Path(__file__).parents[1] / "demo_model"
-DEMO_DRAFT = "demo-draft"  # the demo model's smaller sibling, for --speculative-model
 
 # 221 M model, two cores, eight streams beside 1500-token prompts: P99 gap 327 -> 186 ms, the prompts' first tokens
 # after 1.02 s instead of 0.93, the rate of short prompts the same. With 192: 140 ms and 1.02 s.
@@ -26,7 +22,9 @@ class EngineConfig:
     None means "decide from the model and the machine".
     """
 
-    model: str | None = setting(None, help="Hugging Face id or local folder; nothing = the bundled demo model")
+    model: str | None = setting(
+        None, help=f"Hugging Face id, folder, .gguf file, {SMOLLM2}, or {DEMO}; nothing = the bundled {DEMO} model"
+    )
     served_model_name: str | None = setting(None, help="name under which the model is served")
     device: str = setting("auto", choices=("auto", "cpu", "cuda"), help="where the model runs")
     dtype: str = setting("auto", choices=("auto", "float32", "bfloat16", "float16"), help="of weights and activations")
@@ -126,12 +124,12 @@ class EngineConfig:
     @property
     def model_name(self) -> str:
         """The name under which the model is served."""
-        return self.served_model_name or (DEMO_MODEL if self.model is None else self.model)
+        return self.served_model_name or (DEMO_MODEL if self.model in (None, DEMO) else str(self.model))
 
     @property
     def is_demo(self) -> bool:
         """Whether the bundled demo model is served."""
-        return self.model is None
+        return self.model in (None, DEMO)
 
 
 # Combinations that cannot work or are not built. The message of the first that holds is the refusal.

@@ -1,41 +1,95 @@
-"""A model's folder: where it is, its JSON files, and the numbers in them. Imports no torch."""
+"""A model's folder or GGUF file: where it is, its JSON files, and the numbers in them. Imports no torch."""
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..config import DEMO_DRAFT, DEMO_FOLDER, EngineConfig
+from ..config import EngineConfig
+from ..config.named_models import named_model
 from ..errors import ConfigError
 
+JOIN = "join its parts: llama-gguf-split --merge FIRST-PART WHOLE.gguf"
+_HUB_ID = re.compile(r"[^/.~:][^/:]*/[^/:]+(:[^:]+\.gguf)?")
+_SPLIT = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 
-def local_folder(model: str | None) -> Path | None:
-    """The folder of a model: the demo's for None; None for one of the hub. Raises ConfigError if there is neither."""
-    if model is None or model == DEMO_DRAFT:
-        return DEMO_FOLDER if model is None else DEMO_FOLDER / "draft"
-    folder = Path(model).expanduser()
-    if folder.is_dir():
-        return folder
-    if model.count("/") != 1 or model.startswith((".", "/", "~")):  # no id of the hub either
-        raise ConfigError(f"model folder {model!r} does not exist; give a folder or a hub id like owner/name")
+
+def local_model(model: str | None) -> Path | None:
+    """A model's folder or GGUF file; None for one of the hub. Raises ConfigError if it is no model, or not there."""
+    if (named := named_model(model)) is not None:
+        return named
+    assert model is not None
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return _model_in(path)
+    if path.is_file():
+        if not is_gguf(path):
+            raise ConfigError(f"{path} is a file, and no GGUF file; give a .gguf file, or the folder of a model")
+        return path
+    if not _HUB_ID.fullmatch(model):
+        raise ConfigError(
+            f"model folder {model!r} does not exist; give a folder, a .gguf file, or a hub id like owner/name or "
+            "owner/name:FILE.gguf"
+        )
     return None
 
 
+def is_gguf(path: Path) -> bool:
+    """Whether a file begins as GGUF does, or at least is called so."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"GGUF" or path.suffix == ".gguf"
+    except OSError:
+        return path.suffix == ".gguf"
+
+
 def model_folder(config: EngineConfig, model: str | None) -> Path:
-    """The folder of a model, fetched from the hub if it is not local. Raises ConfigError."""
-    return local_folder(model) or _download(str(model), with_weights=config.load_format != "dummy")
+    """The folder or GGUF file of a model, fetched from the hub if it is not local. Raises ConfigError."""
+    local = local_model(model)
+    if local is not None:
+        return local
+    hub_id, _, file = str(model).partition(":")
+    return _download(hub_id, file, with_weights=config.load_format != "dummy")
 
 
-def _download(hub_id: str, *, with_weights: bool) -> Path:
-    from huggingface_hub import snapshot_download
+def _model_in(folder: Path) -> Path:
+    """What to read of a folder: all of it, or its only GGUF file. Raises ConfigError if it holds several."""
+    ggufs = [path for path in sorted(folder.glob("*.gguf")) if path.is_file()]
+    if ggufs and not any(folder.glob("*.safetensors")):
+        if len(ggufs) == 1:
+            return ggufs[0]
+        if _SPLIT.search(ggufs[0].name):
+            raise ConfigError(f"{ggufs[0]} is one part of a split GGUF; {JOIN}")
+        raise ConfigError(f"{folder} holds several GGUF files, so name one: {', '.join(path.name for path in ggufs)}")
+    return folder
+
+
+def _download(hub_id: str, file: str, *, with_weights: bool) -> Path:
+    from huggingface_hub import hf_hub_download, snapshot_download
 
     patterns = ["*.json", "*.jinja", "tokenizer.model"] + (["*.safetensors"] if with_weights else [])
     try:
-        return Path(snapshot_download(hub_id, allow_patterns=patterns))
+        if file:
+            return Path(hf_hub_download(hub_id, file))
+        folder = Path(snapshot_download(hub_id, allow_patterns=patterns))
     except Exception as exc:  # the hub's client raises many kinds, all of which mean: not available
         first_line = str(exc).strip().splitlines()[0] if str(exc).strip() else type(exc).__name__
-        raise ConfigError(f"model {hub_id!r} is no local folder and the hub does not give it: {first_line}") from exc
+        name = f"{hub_id}:{file}" if file else hub_id
+        raise ConfigError(f"model {name!r} is no local folder and the hub does not give it: {first_line}") from exc
+    if not (folder / "config.json").exists():
+        raise ConfigError(f"{hub_id} has no config.json; for one of its GGUF files name it: {hub_id}:FILE.gguf")
+    return folder
+
+
+def version_of(path: Path) -> tuple[int, ...]:
+    """What tells a file from what is written over it or put in its place; empty if there is none any more."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def other_format(folder: Path) -> str | None:
@@ -46,8 +100,6 @@ def other_format(folder: Path) -> str | None:
             f"{folder} is an adapter (LoRA or alike) for {base}, not a model, and adapters are not served yet; serve "
             f"{base}, or merge the two first: peft's merge_and_unload(), then save_pretrained()"
         )
-    if gguf := sorted(path.name for path in folder.glob("*.gguf")):
-        return f"{folder} holds GGUF ({gguf[0]}) and no safetensors; give the folder that the GGUF was made from"
     return None
 
 

@@ -34,6 +34,7 @@ class ModelConfig:
     sliding_windows: tuple[int, ...]  # per layer, 0 = none
     dtype: str
     eos_token_ids: tuple[int, ...]
+    description: str  # what the files say they are, for people; may be empty
     hf_config: Mapping[str, Any] = field(repr=False)  # all of config.json, as its family normalized it
 
     @classmethod
@@ -71,6 +72,7 @@ class ModelConfig:
             sliding_windows=tuple(window if kind == "sliding_attention" else 0 for kind in layer_types),
             dtype=str(fields.get("dtype") or fields.get("torch_dtype") or "float32"),
             eos_token_ids=tuple(eos) if isinstance(eos, list) else () if eos is None else (int(eos),),
+            description=str(fields.get("description", "")),
             hf_config=fields,
         )
 

@@ -9,11 +9,12 @@ from ..config import EngineConfig
 _WHOLE = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 # Of weights, which can be hundreds of GB: the beginning, where a file lists its tensors, and so many places behind it.
 _HEAD_BYTES = 2**20
+_GGUF_HEAD_BYTES = 16 * 2**20  # which hold the vocabulary and the chat template, too
 _NUM_PLACES, _PLACE_BYTES = 64, 4096
 
 
 def fingerprint(folder: Path, config: EngineConfig, *, dtype: str) -> str:
-    """Of the model in this folder, served so."""
+    """Of the model in this folder or GGUF file, served so."""
     hashed = hashlib.sha256()
     for part in (dtype, config.quantization, config.kv_cache_dtype, config.chat_template):
         hashed.update(repr(part).encode())
@@ -23,15 +24,17 @@ def fingerprint(folder: Path, config: EngineConfig, *, dtype: str) -> str:
         if (path := folder / name).exists():
             hashed.update(name.encode() + path.read_bytes())
     for path in sorted(folder.glob("*.safetensors")) if config.load_format != "dummy" else ():
-        _add_weights(hashed, path)
+        _add_weights(hashed, path, head_bytes=_HEAD_BYTES)
+    if folder.is_file():
+        _add_weights(hashed, folder, head_bytes=_GGUF_HEAD_BYTES)
     return hashed.hexdigest()[:32]
 
 
-def _add_weights(hashed: "hashlib._Hash", path: Path) -> None:
+def _add_weights(hashed: "hashlib._Hash", path: Path, *, head_bytes: int) -> None:
     num_bytes = path.stat().st_size
     hashed.update(f"{path.name} {num_bytes}".encode())
     with path.open("rb") as file:
-        hashed.update(file.read(_HEAD_BYTES))
+        hashed.update(file.read(head_bytes))
         for place in range(_NUM_PLACES):
             file.seek(num_bytes * place // _NUM_PLACES)
             hashed.update(file.read(_PLACE_BYTES))

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ...kernels import ops
 from ..errors import ConfigError
 from .decoder import Names
 from .forward_inputs import Inputs
@@ -64,7 +65,7 @@ class GPT2LMHeadModel(LayerNormDecoder):
             scale /= index + 1
         return replace(attention, args=attention.args._replace(scale=scale))
 
-    def _linear(self, parts: list[tuple[str, int]], in_features: int, *, bias: bool) -> Any:
-        [(name, rows)] = parts
-        weight = self._take(f"{name}.weight", in_features, rows).T
-        return self._pack(weight.contiguous(), self._take(f"{name}.bias", rows))
+    def _take_weight(self, name: str, *shape: int) -> Tensor | ops.QuantizedWeight:
+        num_outputs, num_inputs = shape
+        quantized = self._source.take_quantized(name, shape)
+        return self._take(name, num_inputs, num_outputs).T if quantized is None else quantized.to(self._device)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..errors import ConfigError
 from .checkpoint import other_format, read_json, tokenizer_only
 from .config import ModelConfig
+from .gguf.config_fields import config_fields
+from .gguf.file import read_gguf
 
 if TYPE_CHECKING:
     from .decoder import Decoder
@@ -86,8 +88,10 @@ def _nearest(architecture: str, model_type: str) -> str | None:
 def read_model_config(folder: Path) -> ModelConfig:
     """The shape of the model in this folder: config.json and, for the end tokens, generation_config.json.
 
-    Raises ConfigError.
+    Or in this GGUF file. Raises ConfigError.
     """
+    if folder.is_file():
+        return parse_model_config(config_fields(read_gguf(folder)), generation={}, source=str(folder))
     if not (folder / "config.json").exists() and (what := other_format(folder) or tokenizer_only(folder)):
         raise ConfigError(what)
     path = folder / "generation_config.json"

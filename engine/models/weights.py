@@ -18,7 +18,8 @@ from torch import Tensor
 from ...kernels.ops import QuantizedWeight
 from ..device import stream_of
 from ..errors import ConfigError
-from .checkpoint import other_format, read_json
+from .checkpoint import other_format, read_json, version_of
+from .gguf.source import GgufSource
 from .quantization.checkpoint_format import CheckpointFormat, LinearTensors
 from .weight_reader import TensorEntry, WeightReader, read_tensor, tensor_entries
 
@@ -80,7 +81,7 @@ class SafetensorsSource:
     def check_unchanged(self) -> None:
         """Raise ConfigError if a file is another one than when it was opened: what was read may be of both."""
         for path, version in self._versions.items():
-            if _version_of(path) != version:
+            if version_of(path) != version:
                 raise ConfigError(f"{path} was changed while it was read; start again when it is whole")
 
     def check_quantized(self) -> None:
@@ -149,21 +150,12 @@ class SafetensorsSource:
             if not path.exists():
                 raise ConfigError(f"{path} is missing, but {INDEX_FILE} names it; fetch the file again")
             try:
-                self._versions[path] = _version_of(path)
+                self._versions[path] = version_of(path)
                 self._files[path] = safe_open(str(path), framework="pt", device="cpu")  # checks more than we do
             except (SafetensorError, OSError, ValueError) as exc:
                 raise ConfigError(f"{path} is not a whole safetensors file ({exc}); fetch the file again") from exc
             self._entries |= {(path, entry.name): entry for entry in tensor_entries(path)}
         return self._files[path]
-
-
-def _version_of(path: Path) -> tuple[int, ...]:
-    """What tells a file from what is written over it or put in its place; empty if there is none any more."""
-    try:
-        found = path.stat()
-    except OSError:
-        return ()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _files_and_names(folder: Path) -> Iterator[tuple[Path, list[str] | None]]:
@@ -245,11 +237,16 @@ def weight_source(
     if load_format == "dummy":
         yield DummySource(dtype=dtype, seed=seed, device=device)
         return
-    ahead = device if device.type == "cuda" else None
-    source = SafetensorsSource(folder, dtype=dtype, quantization=quantization, reads_ahead_to=ahead)
+    source: SafetensorsSource | GgufSource
+    if folder.is_file():
+        source = GgufSource(folder, dtype=dtype)
+    else:
+        ahead = device if device.type == "cuda" else None
+        source = SafetensorsSource(folder, dtype=dtype, quantization=quantization, reads_ahead_to=ahead)
     try:
         yield source
-        source.check_quantized()
+        if isinstance(source, SafetensorsSource):
+            source.check_quantized()
         source.check_unchanged()
     finally:
         source.close()

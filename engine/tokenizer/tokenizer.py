@@ -1,4 +1,4 @@
-"""Text to ids and back. Reads tokenizer.json with `tokenizers`; never imports transformers for that (2 s)."""
+"""Text to ids and back. Works with `tokenizers`; never imports transformers for that (2 s)."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -6,19 +6,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer as FastTokenizer
-
 from ..chat.template import ChatTemplate, read_template
 from ..checks import check_text
 from ..errors import ConfigError, InvalidRequestError
-from ..models.checkpoint import read_json
+from .folder_tokenizer import read_folder_tokenizer
+from .gguf_tokenizer import read_gguf_tokenizer
 from .length_bound import LengthBound
 
 # One text is a batch of its own here, which no more threads make faster; a fork beside such threads gives a warning.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 _MANY_IDS = 1024
-_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 class Tokenizer:
@@ -27,25 +25,15 @@ class Tokenizer:
     `chat_template`: a file or a template, instead of the model's own.
     """
 
-    def __init__(self, folder: Path, *, chat_template: str | None = None) -> None:
-        self._folder = folder
-        path = folder / "tokenizer.json"
-        if not path.exists():
-            raise ConfigError(
-                f"{path} is missing; make it with transformers: "
-                f"AutoTokenizer.from_pretrained(...).save_pretrained({str(folder)!r})"
-            )
-        try:
-            self._fast = FastTokenizer.from_file(str(path))
-        except Exception as exc:  # tokenizers raises plain Exception
-            raise ConfigError(f"{path} cannot be read as a tokenizer ({exc}); fetch the file again") from exc
+    def __init__(self, model: Path, *, chat_template: str | None = None) -> None:
+        """`model`: a folder, or a GGUF file. What is read is read now, so that a broken file stops the start."""
+        self._model = model
+        self._parts = read_gguf_tokenizer(model) if model.is_file() else read_folder_tokenizer(model)
+        self._fast = self._parts.fast
         # A file may carry the padding or truncation of its training; a server must not cut or fill prompts in silence.
         self._fast.no_padding()
         self._fast.no_truncation()
         self.length_bound = LengthBound.of(self._fast)
-        # Read now, so that a broken file stops the start and not a request.
-        path = folder / "tokenizer_config.json"
-        self._config = read_json(path) if path.exists() else {}
         self._chat_template = self._read_template(chat_template)
 
     @property
@@ -116,42 +104,14 @@ class Tokenizer:
         return text
 
     def _read_template(self, setting: str | None) -> ChatTemplate | None:
-        """--chat-template, or chat_template.jinja, or the entry in tokenizer_config.json, in this order."""
-        sources = self._template_sources() if setting is None else {"default": read_template(setting)}
+        """--chat-template, or the model's own."""
+        sources = self._parts.chat_templates if setting is None else {"default": read_template(setting)}
         if "default" not in sources:
             return None
         try:
             return self._made(sources["default"], tool_source=sources.get("tool_use"))
         except ConfigError as exc:
-            raise ConfigError(f"{self._folder if setting is None else '--chat-template'}: {exc}") from exc
+            raise ConfigError(f"{self._model if setting is None else '--chat-template'}: {exc}") from exc
 
     def _made(self, source: str, *, tool_source: str | None = None) -> ChatTemplate:
-        special = {name: text for name in _SPECIAL_TOKENS if (text := _content(self._config.get(name)))}
-        return ChatTemplate(source, special_tokens=special, tool_source=tool_source)
-
-    def _template_sources(self) -> dict[str, str]:
-        """The model's templates by name; one that has no name is the default."""
-        path = self._folder / "chat_template.jinja"
-        if path.exists():
-            others = (self._folder / "additional_chat_templates").glob("*.jinja")
-            return {"default": _text_of(path), **{other.stem: _text_of(other) for other in others}}
-        templates = self._config.get("chat_template")
-        if isinstance(templates, str):
-            return {"default": templates}
-        items = [item for item in templates or () if isinstance(item, dict)] if isinstance(templates, list) else []
-        named = {item.get("name"): item.get("template") for item in items}
-        return {name: text for name, text in named.items() if isinstance(name, str) and isinstance(text, str)}
-
-
-def _text_of(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"{path} cannot be read as text ({exc}); fetch the file again") from exc
-
-
-def _content(token: object) -> str:
-    """The text of a special token, a string or an object in tokenizer_config.json."""
-    if isinstance(token, dict):
-        token = token.get("content")
-    return token if isinstance(token, str) else ""
+        return ChatTemplate(source, special_tokens=self._parts.special_tokens, tool_source=tool_source)

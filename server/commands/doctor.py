@@ -14,8 +14,9 @@ from pathlib import Path
 
 from ...engine.config import EngineConfig
 from ...engine.config.cores import num_usable_cores
+from ...engine.config.named_models import default_model
 from ...engine.errors import ConfigError
-from ...engine.models.checkpoint import local_folder
+from ...engine.models.checkpoint import local_model
 from ...engine.models.registry import read_model_config
 
 SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
@@ -159,15 +160,17 @@ def _cores() -> Finding:
 def _model(model: str | None) -> Finding:
     try:
         EngineConfig(model=model)  # refuses an empty name
-        folder = local_folder(model)
+        folder = local_model(default_model() if model is None else model)
         if folder is None:  # a report must not download a model
             return _remark("model", f"{model} is no local folder; `serve` would ask the Hugging Face hub")
         config = read_model_config(folder)
     except (ConfigError, ImportError) as exc:
         return Finding("model", str(exc), False, "give a folder that is there and whole, of a supported model")
-    missing = [" or ".join(names) for names in (SAFETENSORS, ("tokenizer.json",)) if not _has_any(folder, names)]
     quantized = f" ({config.quantization.name})" if config.quantization else ""
     text = f"{config.architecture}{quantized} in {folder}"
+    if folder.is_file():  # it holds all
+        return Finding("model", f"{text}: {config.description}")
+    missing = [" or ".join(names) for names in (SAFETENSORS, ("tokenizer.json",)) if not _has_any(folder, names)]
     return Finding("model", f"{text}: no {', no '.join(missing)}" if missing else text, not missing, "fetch it again")
 
 

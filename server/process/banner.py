@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from ...engine.config.named_models import GET_SMOLLM2, SMOLLM2
 from ..settings import Settings
 from ..version import package_version
 
@@ -16,7 +17,7 @@ def banner(settings: Settings, engine: "AsyncEngine", *, port: int) -> str:
     num_tokens = loaded.cache.num_blocks * settings.block_size
     num_requests = num_tokens / loaded.max_model_len
     rows = {
-        "model": settings.model_name + (" (the bundled demo; name a model to serve your own)" * settings.is_demo),
+        "model": settings.model_name + _description(settings, loaded.model_config.description),
         "device": f"{loaded.device}, {str(loaded.dtype).removeprefix('torch.')}",
         "KV cache": f"{loaded.cache.num_blocks} blocks = {num_tokens} tokens = "
         f"{num_requests:.3g} requests of {loaded.max_model_len}",
@@ -29,6 +30,12 @@ def banner(settings: Settings, engine: "AsyncEngine", *, port: int) -> str:
         rows["device"] += f", weights {loaded.model_config.quantization.name}"
     lines = [f"splitfuse {package_version()} is ready; Ctrl-C stops it"]
     return "\n".join(lines + [f"  {name:<9} {text}" for name, text in rows.items()])
+
+
+def _description(settings: Settings, of_files: str) -> str:
+    if settings.is_demo:
+        return f" (the bundled demo, a toy; name a model to serve your own, or get {SMOLLM2}: {GET_SMOLLM2})"
+    return f" ({of_files})" if of_files else ""
 
 
 def curl(settings: Settings, url: str) -> str:

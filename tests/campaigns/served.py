@@ -52,7 +52,7 @@ class Served:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=log if stderr is None else stderr,
-                env={**os.environ, **(env or {})},
+                env={**os.environ, "SPLITFUSE_MODEL": "demo", **(env or {})},
                 preexec_fn=prepare,
             )
 

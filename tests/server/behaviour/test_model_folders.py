@@ -98,9 +98,46 @@ def no_tokenizer(folder):
     return "tokenizer.json"
 
 
+def adapter(folder):
+    (folder / "config.json").unlink()
+    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "some/base"}')
+    return "an adapter (LoRA) of some/base"
+
+
+def only_a_tokenizer(folder):
+    (folder / "config.json").unlink()
+    return "a tokenizer and no model"
+
+
+def several_ggufs(folder):
+    for name in ("b.gguf", "a.gguf"):
+        (folder / name).write_bytes(b"GGUF")
+    return "name one: a.gguf, b.gguf"
+
+
+def split_gguf(folder):
+    for part in (1, 2):
+        (folder / f"m-0000{part}-of-00002.gguf").write_bytes(b"GGUF")
+    return "one part of a split GGUF; join its parts"
+
+
+def cut_gguf(folder):
+    (folder / "model.gguf").write_bytes(b"GGUF\x03\x00\x00\x00")
+    return "model.gguf is not a GGUF file that can be read"
+
+
+def gguf_of_another_architecture(folder):
+    key, value = b"general.architecture", b"mamba"
+    lengths = [len(text).to_bytes(8, "little") for text in (key, value)]
+    header = b"GGUF" + (3).to_bytes(4, "little") + bytes(8) + (1).to_bytes(8, "little")
+    (folder / "model.gguf").write_bytes(header + lengths[0] + key + (8).to_bytes(4, "little") + lengths[1] + value)
+    return "GGUF architecture 'mamba' is not known; known: gemma, "
+
+
 FAULTS = [
     *(without_config, broken_config, config_with_holes, unknown_architecture, no_weights, pickled_weights),
     *(truncated_weights, garbage_weights, foreign_weights, missing_shard, broken_index, broken_tokenizer, no_tokenizer),
+    *(adapter, only_a_tokenizer, several_ggufs, split_gguf, cut_gguf, gguf_of_another_architecture),
 ]
 
 
@@ -113,3 +150,9 @@ def test_model_folder(folder, fault, one_line_here):
 def test_model_folder_in_a_process_of_its_own(folder):
     named = truncated_weights(folder)
     one_line(run_cli("serve", str(folder), "--port", "0"), named)
+
+
+def test_a_file_that_is_no_model(folder, one_line_here):
+    path = str(folder / "config.json")
+    one_line_here(["serve", path, "--port", "0"], path, "no GGUF file")
+    one_line_here(["serve", "name:tag", "--port", "0"], "owner/name:FILE.gguf")

@@ -1,0 +1,137 @@
+"""What the blocks of a tensor stand for: exactly, as values with scales (kernels/quantize.py), or as floats.
+
+scale · u + offset in float32 is bit for bit what the `gguf` package gives: scales are products of a half and at most 8
+bits, so that nothing but the last addition rounds. Layouts: ggml-common.h and ggml-quants.c of
+https://github.com/ggml-org/ggml.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ....kernels.ops import QuantizedWeight
+
+_FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+# Of a tensor that becomes floats, so many values at a time pass through float32 and the processor's cache.
+_CHUNK_VALUES = 2**18
+
+
+class _Unpacked(NamedTuple):
+    """n blocks of b values, whose scales are shared by groups of equal size."""
+
+    values: Tensor  # [n, b] uint8, or int8 where there are no offsets
+    scales: Tensor  # [n, g] float32
+    offsets: Tensor | None
+
+
+def quantized(rows: Tensor, type_name: str) -> QuantizedWeight:
+    """The weight [N, K] whose rows have these bytes, uint8 [N, bytes]; of a quantized type."""
+    unpack, bits, block_bytes = _TYPES[type_name]
+    num_rows = len(rows)
+    unpacked = unpack(rows.reshape(-1, block_bytes))
+    # A row's blocks follow each other, and so do the groups of a block.
+    scales, offsets = (
+        None if part is None else part.reshape(num_rows, -1).T.contiguous()
+        for part in (unpacked.scales, unpacked.offsets)
+    )
+    assert scales is not None
+    return QuantizedWeight(unpacked.values.reshape(num_rows, -1), scales, offsets, bits)
+
+
+def floats(rows: Tensor, type_name: str, dtype: torch.dtype) -> Tensor:
+    """The tensor [N, K] in `dtype` whose rows have these bytes, uint8 [N, bytes]; of any type."""
+    if type_name in _FLOATS:
+        return rows.view(_FLOATS[type_name]).to(dtype)
+    first = quantized(rows[:1], type_name)
+    whole = torch.empty((len(rows), first.values.shape[1]), dtype=dtype)
+    step = max(1, _CHUNK_VALUES // max(1, whole.shape[1]))
+    for begin in range(0, len(rows), step):
+        whole[begin : begin + step] = quantized(rows[begin : begin + step], type_name).dequantized()
+    return whole
+
+
+def _half(blocks: Tensor, at: int) -> Tensor:
+    """[n, 1] float32."""
+    return blocks[:, at : at + 2].contiguous().view(torch.float16).float()
+
+
+def _nibbles(blocks: Tensor, *, num_bytes: int = 16) -> Tensor:
+    """[n, 2 · bytes] of each run of so many bytes the low halves, then the high ones."""
+    runs = blocks.reshape(len(blocks), -1, num_bytes)
+    return torch.stack((runs & 15, runs >> 4), dim=2).view(len(blocks), -1)
+
+
+def _fifth_bits(blocks: Tensor) -> Tensor:
+    """[n, 32]: 16 for each bit that is set in four bytes, the lowest first."""
+    bits = blocks[:, :, None] >> torch.arange(8, dtype=torch.uint8)
+    return (bits & 1).view(len(blocks), 32) << 4
+
+
+def _q4_0(blocks: Tensor) -> _Unpacked:
+    scale = _half(blocks, 0)
+    return _Unpacked(_nibbles(blocks[:, 2:]), scale, -8 * scale)
+
+
+def _q4_1(blocks: Tensor) -> _Unpacked:
+    return _Unpacked(_nibbles(blocks[:, 4:]), _half(blocks, 0), _half(blocks, 2))
+
+
+def _q5_0(blocks: Tensor) -> _Unpacked:
+    scale = _half(blocks, 0)
+    return _Unpacked(_nibbles(blocks[:, 6:]) | _fifth_bits(blocks[:, 2:6]), scale, -16 * scale)
+
+
+def _q5_1(blocks: Tensor) -> _Unpacked:
+    return _Unpacked(_nibbles(blocks[:, 8:]) | _fifth_bits(blocks[:, 4:8]), _half(blocks, 0), _half(blocks, 2))
+
+
+def _q8_0(blocks: Tensor) -> _Unpacked:
+    return _Unpacked(blocks[:, 2:].contiguous().view(torch.int8), _half(blocks, 0), None)
+
+
+def _iq4_nl(blocks: Tensor) -> _Unpacked:
+    values = torch.tensor(_IQ4_NL, dtype=torch.int8)[_nibbles(blocks[:, 2:]).int()]
+    return _Unpacked(values, _half(blocks, 0), None)
+
+
+def _k_scales(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """Scales and offsets [n, 8] of Q4_K and Q5_K: two halves times 6 bits each, which lie in 12 bytes."""
+    low, middle, high = blocks[:, 4:16].view(len(blocks), 3, 4).unbind(1)
+    scales = torch.cat((low & 63, (high & 15) | ((low >> 2) & 48)), dim=1)
+    minima = torch.cat((middle & 63, (high >> 4) | ((middle >> 2) & 48)), dim=1)
+    return _half(blocks, 0) * scales, -_half(blocks, 2) * minima
+
+
+def _q4_k(blocks: Tensor) -> _Unpacked:
+    return _Unpacked(_nibbles(blocks[:, 16:], num_bytes=32), *_k_scales(blocks))
+
+
+def _q5_k(blocks: Tensor) -> _Unpacked:
+    # Bit i of byte j belongs to value j of group i.
+    fifth = ((blocks[:, 16:48, None] >> torch.arange(8, dtype=torch.uint8)) & 1).transpose(1, 2).reshape(-1, 256) << 4
+    return _Unpacked(_nibbles(blocks[:, 48:], num_bytes=32) | fifth, *_k_scales(blocks))
+
+
+def _q6_k(blocks: Tensor) -> _Unpacked:
+    # Of each half of the block, 64 bytes hold low nibbles as elsewhere, 32 bytes the high pairs of four runs.
+    pairs = blocks[:, 128:192].reshape(-1, 2, 1, 32) >> torch.arange(0, 8, 2, dtype=torch.uint8)[:, None]
+    values = _nibbles(blocks[:, :128], num_bytes=64) | ((pairs & 3) << 4).view(-1, 256)
+    scales = _half(blocks, 208) * blocks[:, 192:208].contiguous().view(torch.int8)
+    return _Unpacked(values, scales, -32 * scales)
+
+
+# How blocks are unpacked, bits of a value, bytes of a block.
+_TYPES: dict[str, tuple[Callable[[Tensor], _Unpacked], int, int]] = {
+    "Q4_0": (_q4_0, 4, 18),
+    "Q4_1": (_q4_1, 4, 20),
+    "Q5_0": (_q5_0, 5, 22),
+    "Q5_1": (_q5_1, 5, 24),
+    "Q8_0": (_q8_0, 8, 34),
+    "Q4_K": (_q4_k, 4, 144),
+    "Q5_K": (_q5_k, 5, 176),
+    "Q6_K": (_q6_k, 6, 210),
+    "IQ4_NL": (_iq4_nl, 8, 18),
+}

@@ -1,0 +1,53 @@
+"""Place: where in a GGUF file the tensor of a checkpoint name is. Imports no torch."""
+
+import re
+from typing import NamedTuple
+
+from .architectures import NAMES, ROPE_FACTORS, Architecture, architecture_of
+from .file import GgufFile, TensorInfo
+from .keys import Keys
+
+_MAX_EXPERTS = 4096
+
+
+class Place(NamedTuple):
+    """Where the tensor of a checkpoint name is, and what the converter did to it."""
+
+    info: TensorInfo
+    expert: int | None = None  # one of the matrices that the tensor holds
+    num_rotated_heads: int = 0  # the two halves of each head's rows were interleaved
+    adds_one: bool = False
+    is_transposed: bool = False  # against the checkpoint's
+
+
+def places(file: GgufFile) -> dict[str, Place]:
+    """Where the tensor of each checkpoint name is. What is known under no name keeps its own. Raises ConfigError."""
+    architecture, keys = architecture_of(file), Keys(file)
+    found: dict[str, Place] = {}
+    for info in file.tensors.values():
+        if info.name not in ROPE_FACTORS:
+            found.update(_places_of(info, architecture, keys))
+    return found
+
+
+def _places_of(info: TensorInfo, architecture: Architecture, keys: Keys) -> list[tuple[str, Place]]:
+    match = re.fullmatch(r"(?:blk\.(\d{1,5})\.)?(\w+)\.(weight|bias)", info.name)
+    names = NAMES | dict(architecture.names)
+    if match is None or match[2] not in names:
+        return [(info.name, Place(info))]
+    layer, leaf, ending = match.groups()
+    name = f"{names[leaf]}.{ending}" if layer is None else f"{names['blk']}.{layer}.{names[leaf]}.{ending}"
+    if "{}" in name and info.shape[0] == keys("expert_count") <= _MAX_EXPERTS:
+        return [(name.format(expert), Place(info, expert=expert)) for expert in range(info.shape[0])]
+    place = Place(
+        info,
+        num_rotated_heads=_num_heads(leaf, keys) if architecture.interleaves_heads else 0,
+        adds_one=architecture.norms_add_one and leaf.endswith("norm"),
+        is_transposed=leaf in architecture.transposed and ending == "weight",
+    )
+    return [(name, place)]
+
+
+def _num_heads(leaf: str, keys: Keys) -> int:
+    num_heads: int = keys("attention.head_count")
+    return {"attn_q": num_heads, "attn_k": keys("attention.head_count_kv") or num_heads}.get(leaf, 0)

@@ -1,0 +1,72 @@
+"""A GGUF file answers as the model does that it was made from: in float32, token by token, as transformers."""
+
+import random
+from pathlib import Path
+
+import pytest
+from gguf import GGMLQuantizationType as Type
+from gguf_files import GGUF_MODELS, write_gguf
+from tiny_models import VOCAB_SIZE, greedy
+from transformers import PreTrainedModel
+
+from splitfuse.engine import LLM, SamplingParams
+from splitfuse.engine.errors import ConfigError
+
+NUM_NEW = 24
+PARAMS = SamplingParams(temperature=0, max_tokens=NUM_NEW, ignore_eos=True)
+
+
+def prompts_for(name: str) -> list[list[int]]:
+    rng = random.Random(name)
+    return [[rng.randrange(VOCAB_SIZE) for _ in range(length)] for length in (1, 2, 17, 40, 100)]
+
+
+def assert_equal_answers(path: Path, model: PreTrainedModel) -> None:
+    prompts = prompts_for(path.name)
+    outputs = LLM(str(path), dtype="float32", device="cpu").generate(prompts, PARAMS)
+    expected = [greedy(model, prompt, NUM_NEW) for prompt in prompts]
+    assert [output.outputs[0].token_ids for output in outputs] == expected
+
+
+@pytest.mark.parametrize("name", GGUF_MODELS)
+def test_greedy_tokens_equal_transformers(name: str, tmp_path: Path) -> None:
+    path = tmp_path / f"{name}.gguf"
+    assert_equal_answers(path, write_gguf(path, name))
+
+
+# q and k have their rows in another order, gpt2's matrices are transposed, and some biases are permuted too.
+@pytest.mark.parametrize("kind", [Type.Q4_1, Type.Q8_0, Type.BF16], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("name", ["llama-yarn", "gpt2", "qwen3-moe"])
+def test_quantized_ones_equal_what_their_values_are(name: str, kind: Type, tmp_path: Path) -> None:
+    path = tmp_path / f"{name}.gguf"
+    assert_equal_answers(path, write_gguf(path, name, kind=kind, alignment=64))
+
+
+def test_text_goes_in_and_out_by_the_files_own_tokenizer(tmp_path: Path) -> None:
+    path = tmp_path / "llama.gguf"
+    write_gguf(path, "llama-mha")
+    output = LLM(str(tmp_path), dtype="float32").generate("the end", PARAMS)[0]  # a folder with one file is the file
+    assert len(output.prompt_token_ids) == 6  # "th" is one token
+    assert output.outputs[0].text
+
+
+def test_a_draft_model_may_be_a_gguf_file(tmp_path: Path) -> None:
+    path = tmp_path / "llama.gguf"
+    write_gguf(path, "llama-mha")
+    [prompt] = prompts_for("one")[-1:]
+    alone = LLM(str(path), dtype="float32").generate(prompt, PARAMS)[0].outputs[0].token_ids
+    drafted = (
+        LLM(str(path), dtype="float32", speculative_model=str(path)).generate(prompt, PARAMS)[0].outputs[0].token_ids
+    )
+    assert drafted == alone
+
+
+def test_a_file_of_another_shape_than_its_metadata_says_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "llama.gguf"
+    write_gguf(path, "llama-mha")
+    bytes_ = path.read_bytes()
+    key = b"llama.feed_forward_length\x04\x00\x00\x00"
+    at = bytes_.index(key) + len(key)
+    path.write_bytes(bytes_[:at] + (95).to_bytes(4, "little") + bytes_[at + 4 :])
+    with pytest.raises(ConfigError, match=r"blk\.0\.ffn_gate\.weight has shape \[96, 64\].*\[95, 64\]"):
+        LLM(str(path))

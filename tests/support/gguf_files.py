@@ -1,0 +1,190 @@
+"""GGUF files of the tiny models, written with the `gguf` package as llama.cpp's converter writes them.
+
+The package knows what tensors are called; what the converter does to their values (convert_hf_to_gguf.py) stands here.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType as Type
+from tiny_models import CONFIGS, byte_tokenizer, make_model
+from transformers import PretrainedConfig, PreTrainedModel
+
+ARCHITECTURES = {"gemma3_text": "gemma3", "qwen3_moe": "qwen3moe"}  # by model_type, where that is another word
+_ADDING_ONE = ("gemma", "gemma2", "gemma3")
+_INTERLEAVING = ("llama", "granite")
+
+
+def write_gguf(path: Path, name: str, *, kind: Type = Type.F32, alignment: int | None = None) -> PreTrainedModel:
+    """Write a model of CONFIGS and the tests' tokenizer; its matrices as `kind` where their rows have whole blocks.
+
+    The model that comes back has the values that the file has.
+    """
+    model = make_model(name)
+    architecture = ARCHITECTURES.get(model.config.model_type, model.config.model_type)
+    writer = gguf.GGUFWriter(path, architecture)
+    if alignment is not None:
+        writer.add_custom_alignment(alignment)
+    _add_shape(writer, model.config, architecture)
+    _add_rope(writer, model.config, architecture)
+    add_vocabulary(writer)
+    arch = next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == architecture)
+    names = gguf.get_tensor_name_map(arch, model.config.num_hidden_layers)
+    dense = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, model.config.num_hidden_layers)  # of layers without experts
+    for key, parameter in model.named_parameters():
+        for part, values in _parts(key, parameter.data):
+            suffixes = (".weight", ".bias")
+            written = names.get_name(part, try_suffixes=suffixes) or dense.get_name(part, try_suffixes=suffixes)
+            assert written is not None, part
+            _add_tensor(writer, written, _converted(part, values, model.config, architecture), kind)
+    _round(model, kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return model
+
+
+def _add_tensor(writer: gguf.GGUFWriter, name: str, values: torch.Tensor, kind: Type) -> None:
+    array = values.contiguous().numpy()
+    if array.ndim < 2 or array.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0]:
+        kind = Type.F32
+    writer.add_tensor(name, gguf.quantize(array, kind), raw_dtype=kind)
+
+
+def _round(model: PreTrainedModel, kind: Type) -> None:
+    """Give the model what quantizing leaves of its values. (Rows are permuted, never mixed, before it.)"""
+    for key, parameter in model.named_parameters():
+        values = parameter.data.T if _is_transposed(key) else parameter.data
+        if values.ndim > 1 and values.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0] == 0:
+            quantized = gguf.quantize(values.contiguous().numpy(), kind)
+            rounded = torch.from_numpy(np.array(gguf.dequantize(quantized, kind))).view(values.shape)
+            parameter.data.copy_(rounded.T if _is_transposed(key) else rounded)
+
+
+def _is_transposed(key: str) -> bool:
+    return key.endswith((".c_attn.weight", ".c_proj.weight", ".c_fc.weight"))
+
+
+def _parts(key: str, values: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of the file that one of the model's becomes."""
+    if not key.endswith(("experts.gate_up_proj", "experts.down_proj")):
+        yield key, values
+    elif key.endswith("down_proj"):
+        yield f"{key}.weight", values
+    else:
+        halves = (key.replace("gate_up_", half) + ".weight" for half in ("gate_", "up_"))
+        yield from zip(halves, values.chunk(2, dim=1), strict=True)
+
+
+def _converted(key: str, values: torch.Tensor, config: PretrainedConfig, architecture: str) -> torch.Tensor:
+    if architecture in _ADDING_ONE and key.endswith("norm.weight"):
+        return values + 1
+    if architecture == "gpt2" and _is_transposed(key):
+        return values.T
+    for part, num_heads in (("q_proj", config.num_attention_heads), ("k_proj", _num_kv_heads(config))):
+        if architecture in _INTERLEAVING and part in key:
+            halves = values.reshape(num_heads, 2, values.shape[0] // num_heads // 2, *values.shape[1:])
+            return halves.swapaxes(1, 2).reshape(values.shape)
+    return values
+
+
+def _num_kv_heads(config: PretrainedConfig) -> int:
+    return int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
+
+
+def _add_shape(writer: gguf.GGUFWriter, config: PretrainedConfig, architecture: str) -> None:
+    writer.add_name("A tiny one")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_vocab_size(config.vocab_size)
+    if architecture == "gpt2":
+        writer.add_feed_forward_length(config.n_inner)
+        writer.add_layer_norm_eps(config.layer_norm_epsilon)
+        return
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count_kv(_num_kv_heads(config))
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if head_dim := getattr(config, "head_dim", None):
+        writer.add_key_length(head_dim)
+        writer.add_value_length(head_dim)
+    if window := getattr(config, "sliding_window", None):
+        writer.add_sliding_window(window)
+    if architecture == "qwen3moe":
+        writer.add_expert_count(config.num_experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    if architecture in ("gemma2", "gemma3"):
+        writer.add_attention_scale(config.query_pre_attn_scalar**-0.5)
+    if architecture == "gemma2":
+        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    if architecture == "gemma3":
+        writer.add_sliding_window_pattern(config.layer_types.index("full_attention") + 1)
+
+
+def _add_rope(writer: gguf.GGUFWriter, config: PretrainedConfig, architecture: str) -> None:
+    rope: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
+    rope = rope.get("full_attention", rope)
+    if not rope:
+        return
+    writer.add_rope_freq_base(rope["rope_theta"])
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1)))
+    kind = rope.get("rope_type", "default")
+    if kind == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(rope["factor"])
+    elif kind == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    elif kind == "longrope":
+        writer.add_rope_scaling_orig_ctx_len(config.original_max_position_embeddings)
+        original, factor = config.original_max_position_embeddings, rope["factor"]
+        writer.add_rope_scaling_attn_factors((1 + np.log(factor) / np.log(original)) ** 0.5)
+        for length in ("long", "short"):
+            writer.add_tensor(f"rope_factors_{length}.weight", np.array(rope[f"{length}_factor"], dtype=np.float32))
+    elif kind == "llama3":
+        writer.add_tensor("rope_freqs.weight", _llama3_divisors(rope, head_dim))
+
+
+def _llama3_divisors(rope: dict[str, Any], head_dim: int) -> np.ndarray:
+    divisors = []
+    longest = rope["original_max_position_embeddings"] / rope["low_freq_factor"]
+    shortest = rope["original_max_position_embeddings"] / rope["high_freq_factor"]
+    for index in range(0, head_dim, 2):
+        wavelength = 2 * np.pi * rope["rope_theta"] ** (index / head_dim)
+        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+        smooth = (rope["original_max_position_embeddings"] / wavelength - low) / (high - low)
+        between = 1 / ((1 - smooth) / rope["factor"] + smooth)
+        divisors.append(1.0 if wavelength < shortest else rope["factor"] if wavelength > longest else between)
+    return np.array(divisors, dtype=np.float32)
+
+
+def add_vocabulary(writer: gguf.GGUFWriter) -> None:
+    """The tests' tokenizer, with one merge, for a byte-level vocabulary without any is none."""
+    vocab = sorted(byte_tokenizer().get_vocab().items(), key=lambda item: item[1])
+    tokens = [token if token != "<s12>" else "th" for token, _ in vocab]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([gguf.TokenType.CONTROL if len(token) > 2 else gguf.TokenType.NORMAL for token in tokens])
+    writer.add_token_merges(["t h"])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(1)
+
+
+# Those that a GGUF can express.
+GGUF_MODELS = sorted(
+    name
+    for name in CONFIGS
+    if not name.startswith(("falcon", "opt", "mistral", "mixtral"))  # no architecture of theirs is read
+    and name != "gpt2-untied"  # its scales are not in a file
+)
