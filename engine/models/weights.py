@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...kernels.ops import QuantizedWeight
 from ..device import stream_of
-from ..errors import ConfigError
+from ..errors import ConfigError, is_out_of_memory
 from .checkpoint import read_json
 from .weight_reader import TensorEntry, WeightReader, read_tensor, tensor_entries
 
@@ -65,6 +65,7 @@ class SafetensorsSource:
         for path in dict.fromkeys(self._file_of_name.values()):
             self._open(path)
         entries = [entry for (path, name), entry in self._entries.items() if self._file_of_name.get(name) == path]
+        entries.sort(key=lambda entry: _load_order(entry.name))
         return WeightReader(entries, device=device, stream=stream_of(device))
 
     def check_unchanged(self) -> None:
@@ -88,6 +89,8 @@ class SafetensorsSource:
             is_ahead = reader is not None and reader.has(name)
             tensor: Tensor = reader.take(name) if reader and is_ahead else self._read(path, name)
         except (SafetensorError, OSError, ValueError, RuntimeError) as exc:
+            if is_out_of_memory(exc):
+                raise  # the file is not at fault
             raise ConfigError(f"{path}: tensor {name!r} cannot be read ({exc}); fetch the file again") from exc
         if tuple(tensor.shape) != shape:
             raise ConfigError(
@@ -125,6 +128,12 @@ class SafetensorsSource:
                 raise ConfigError(f"{path} is not a whole safetensors file ({exc}); fetch the file again") from exc
             self._entries |= {(path, entry.name): entry for entry in tensor_entries(path)}
         return self._files[path]
+
+
+def _load_order(name: str) -> tuple[bool, list[str | int]]:
+    """Layers by their numbers, the head last: nearly as a model takes them. In a file layer 10 stands before 2."""
+    parts = re.split(r"(\d+)", name)  # text and number in turn
+    return name.startswith("lm_head"), [int(part) if part.isdigit() else part for part in parts]
 
 
 def _version_of(path: Path) -> tuple[int, ...]:
