@@ -18,6 +18,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..arguments import AttentionArgs, CacheView, RaggedBatch
 from .attention_common import (
@@ -30,7 +31,7 @@ from .attention_common import (
     scales_of_head,
     score_scales,
 )
-from .device_info import DeviceInfo, device_info
+from .device_info import DeviceInfo, dependent_launch, device_info
 from .tile_configs import measured, min_tokens_per_split
 
 # Programs per multiprocessor that keep its memory queue full; below that, rows are split. Untuned.
@@ -97,12 +98,15 @@ def _decode(
     min_tokens, scale_log2, inner_scale, q_token_stride, q_head_stride, block_stride, kv_head_stride, slot_stride,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, GROUP: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr, CAPPED: tl.constexpr, IS_SPLIT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    FP8: tl.constexpr, RAGGED: tl.constexpr,
+    FP8: tl.constexpr, RAGGED: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """out [rows, Hq, splits, D], each span's own softmax; lse [rows, Hq, splits], its log2 Σ exp2.
 
     RAGGED: rows whose query length is not 1 are left alone. Not split, out is [tokens, Hq, D].
     """
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
     # The number of splits is no constexpr: it changes with the batch, and no step should wait for the compiler.
     row, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     num_splits = tl.num_programs(2)
@@ -157,12 +161,15 @@ def _decode(
 def _merge_splits(
     partial_ptr, lse_ptr, out_ptr, query_start_loc_ptr, seq_lens_ptr, num_splits, min_tokens, HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr, WINDOW: tl.constexpr, BLOCK_SPLITS: tl.constexpr, BLOCK_N: tl.constexpr,
-    RAGGED: tl.constexpr,
+    RAGGED: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """out [tokens, Hq, D] = Σ partial · 2^lse / Σ 2^lse over the splits that are not empty (those wrote nothing).
 
     The maximum is kept finite and the sum above 0, so that a row without tokens gets zeros, not NaN.
     """
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     token = row
     if RAGGED:
@@ -222,7 +229,7 @@ def decode_attention(
         lse = torch.empty(partial.shape[:3], dtype=torch.float32, device=q.device)
     shape = {
         "HEAD_DIM": head_dim, "BLOCK_D": max(triton.next_power_of_2(head_dim), 16), "WINDOW": args.sliding_window,
-        "RAGGED": is_ragged,
+        "RAGGED": is_ragged, **dependent_launch(gpu),
     }  # fmt: skip
     _decode[(num_rows, num_kv_heads, num_splits)](
         q, as_loaded(k_cache), as_loaded(v_cache), kv_scales, partial, lse, ragged.query_start_loc, ragged.seq_lens,
