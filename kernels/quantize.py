@@ -12,6 +12,8 @@ from torch import Tensor
 
 GROUPS = (128, 64, 32)  # inputs that share a scale in int4: the first that divides their number
 _SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8)
+# Of a weight of billions of values the float32 ones alone, some five of each, would fill a GPU.
+_VALUES_AT_ONCE = 2**25
 
 
 class QuantizedWeight(NamedTuple):
@@ -54,7 +56,16 @@ def can_quantize(weight: Tensor, bits: int) -> bool:
 
 
 def quantize(weight: Tensor, bits: int) -> QuantizedWeight:
-    """weight [N, K] in any float dtype; bits 8 or 4. A bit more than the weight's float32 size is used meanwhile."""
+    """weight [N, K] in any float dtype; bits 8 or 4. At most some 700 MB are used meanwhile."""
+    parts = [_quantize(rows, bits) for rows in weight.split(max(1, _VALUES_AT_ONCE // weight.shape[1]))]
+    if len(parts) == 1:
+        return parts[0]
+    offsets = [part.offsets for part in parts if part.offsets is not None]
+    values, scales = torch.cat([part.values for part in parts]), torch.cat([part.scales for part in parts], dim=1)
+    return QuantizedWeight(values, scales, torch.cat(offsets, dim=1) if offsets else None, bits)
+
+
+def _quantize(weight: Tensor, bits: int) -> QuantizedWeight:
     if bits == 8:
         scales = (weight.float().abs().amax(dim=1) / 127).clamp_min(1e-30)
         values = (weight.float() / scales[:, None]).round_().to(torch.int8)
