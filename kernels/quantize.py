@@ -57,7 +57,7 @@ def can_quantize(weight: Tensor, bits: int) -> bool:
 
 def quantize(weight: Tensor, bits: int) -> QuantizedWeight:
     """weight [N, K] in any float dtype; bits 8 or 4. At most some 700 MB are used meanwhile."""
-    parts = [_quantize(rows, bits) for rows in weight.split(max(1, _VALUES_AT_ONCE // weight.shape[1]))]
+    parts = [_quantize(rows, bits) for rows in torch.split(weight, max(1, _VALUES_AT_ONCE // weight.shape[1]))]
     if len(parts) == 1:
         return parts[0]
     offsets = [part.offsets for part in parts if part.offsets is not None]
