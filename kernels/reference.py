@@ -171,9 +171,23 @@ def pack_quantized(
     return pack_linear(dequantized(parts, dtype), bias)
 
 
+def pack_fp8(weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    return pack_linear(rounded_to_e4m3(weight), bias)
+
+
+def rounded_to_e4m3(x: Tensor) -> Tensor:
+    """x [T, K] as e4m3 holds it, with a scale for each row."""
+    scales = (x.to(_compute_dtype(x)).abs().amax(dim=1, keepdim=True) / _E4M3_MAX).clamp_min(1e-30)
+    return ((x / scales).to(torch.float8_e4m3fn).to(scales.dtype) * scales).to(x.dtype)
+
+
 def linear(x: Tensor, packed: tuple[Tensor, Tensor | None]) -> Tensor:
     weight, bias = packed
     return F.linear(x, weight, bias)
+
+
+def linear_silu_mul(x: Tensor, packed: tuple[Tensor, Tensor | None]) -> Tensor:
+    return silu_mul(linear(x, packed))
 
 
 def route(router_logits: Tensor, *, top_k: int, renormalize: bool) -> tuple[Tensor, Tensor]:

@@ -43,7 +43,9 @@ class EngineConfig:
     device: str = setting("auto", choices=("auto", "cpu", "cuda"), help="where the model runs")
     dtype: str = setting("auto", choices=("auto", "float32", "bfloat16", "float16"), help="of weights and activations")
     load_format: str = setting("auto", choices=("auto", "safetensors", "dummy"), help="dummy: random weights")
-    quantization: str | None = setting(None, choices=("int8", "int4"), help="round weights to it as they load")
+    quantization: str | None = setting(
+        None, choices=("int8", "int4", "fp8"), help="round weights to it as they load; fp8: e4m3, for GPUs from 8.9 on"
+    )
     kv_cache_dtype: str = setting(
         "auto", choices=("auto", "fp8"), help="auto: the model's; fp8: e4m3, half the memory and traffic (CUDA)"
     )

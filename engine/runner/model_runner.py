@@ -29,8 +29,8 @@ from .batch_arrays import build_inputs
 from .cuda_graphs import CudaGraphCapturer, graph_sizes
 from .step_memory import measure_step_bytes
 
-_WEIGHT_BITS = {None: 16, "int8": 8, "int4": 4}
-_TOO_LARGE = "the weights do not fit; try --quantization int8 or int4, or a smaller model"
+_WEIGHT_BITS = {"int8": 8, "int4": 4}
+_TOO_LARGE = "the weights do not fit; try --quantization fp8, int8 or int4, or a smaller model"
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -169,7 +169,8 @@ def _load_model(
             weights,
             device=device,
             max_model_len=max_model_len,
-            weight_bits=_WEIGHT_BITS[config.quantization],
+            weight_bits=_WEIGHT_BITS.get(config.quantization or "", 16),
+            has_fp8_weights=config.quantization == "fp8",
         )
     preparing.join()
     return model

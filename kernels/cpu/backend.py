@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..arguments import AttentionArgs, CacheView, RaggedBatch, RopeArgs
 from ..quantize import QuantizedWeight, can_quantize, dequantized, quantize
+from ..reference import rounded_to_e4m3
 from . import build, torch_fallback
 from .filter_logits import filter_logits as filter_logits
 from .linear import Linear, pack
@@ -45,8 +46,16 @@ def pack_quantized(parts: Sequence[QuantizedWeight], bias: Tensor | None = None,
     return pack_linear(dequantized(parts, dtype), bias)
 
 
+def pack_fp8(weight: Tensor, bias: Tensor | None = None) -> Linear:
+    return pack(rounded_to_e4m3(weight), bias)
+
+
 def linear(x: Tensor, packed: Linear) -> Tensor:
     return packed.multiply(x)
+
+
+def linear_silu_mul(x: Tensor, packed: Linear) -> Tensor:
+    return silu_mul(linear(x, packed))
 
 
 def route(router_logits: Tensor, *, top_k: int, renormalize: bool) -> tuple[Tensor, Tensor]:

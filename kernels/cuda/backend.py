@@ -25,6 +25,8 @@ from .attention_prefill import prefill_attention
 from .copy_blocks import copy_blocks as copy_blocks
 from .filter_logits import filter_logits as filter_logits
 from .gumbel_sample import gumbel_argmax as gumbel_argmax
+from .linear import few_rows, fp8_linear
+from .linear.fp8_linear import Fp8Linear
 from .moe import experts as experts
 from .moe import pack_experts as pack_experts
 from .moe_route import route as route
@@ -66,7 +68,23 @@ def pack_quantized(
     return pack_linear(dequantized(parts, dtype), bias)
 
 
-def linear(x: Tensor, packed: PackedLinear | QuantizedLinear) -> Tensor:
+def pack_fp8(weight: Tensor, bias: Tensor | None = None) -> PackedLinear | Fp8Linear:
+    return fp8_linear.pack(weight, bias) if fp8_linear.can_round(weight) else PackedLinear(weight, bias)
+
+
+def linear(x: Tensor, packed: PackedLinear | QuantizedLinear | Fp8Linear) -> Tensor:
     if isinstance(packed, QuantizedLinear):
         return quantized_linear.multiply(x, packed)
+    if isinstance(packed, Fp8Linear):
+        return fp8_linear.multiply(x, packed)
+    if few_rows.serves(x):
+        return few_rows.multiply(x, few_rows.Weight(packed.weight, None, packed.bias), dtype=x.dtype)
     return F.linear(x, packed.weight, packed.bias)
+
+
+def linear_silu_mul(x: Tensor, packed: PackedLinear | QuantizedLinear | Fp8Linear) -> Tensor:
+    if isinstance(packed, QuantizedLinear) or not few_rows.serves(x):
+        return silu_mul(linear(x, packed))
+    if isinstance(packed, Fp8Linear):
+        return fp8_linear.multiply(x, packed, is_gated=True)
+    return few_rows.multiply(x, few_rows.Weight(packed.weight, None, packed.bias), dtype=x.dtype, is_gated=True)
