@@ -60,3 +60,12 @@ def test_a_shape_that_cublas_does_not_take_stays_as_it_is() -> None:
     packed = cuda.pack_fp8(weight)
     assert isinstance(packed, cuda.PackedLinear)
     assert packed.weight is weight
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_products_in_e4m3_of_torch(dtype: torch.dtype) -> None:
+    """Which GPUs take for many rows; a CPU has them, too."""
+    packed = fp8_linear.pack(random_tensor(96, 272, seed=1, dtype=dtype) * 272**-0.5, None)
+    values, scales = fp8_linear.round_rows(random_tensor(40, 272, seed=3, dtype=dtype))
+    wide, weights = (each.double() * s.double()[:, None] for each, s in ((values, scales), packed[:2]))
+    assert_near(fp8_linear._scaled_matmul(values, scales, packed, dtype), wide @ weights.T, tolerance=4e-3)
