@@ -42,6 +42,7 @@ class EngineParts:
         Raises ConfigError if these did not come, or a recording cannot be written.
         """
         loaded = self.runner.loaded
+        config = config.for_device(loaded.device.type)
         is_async = loaded.device.type == "cuda" if config.async_scheduling is None else config.async_scheduling
         max_steps_in_flight = 2 if is_async else 1
         launcher = self.runner.launcher(config) if is_async else None

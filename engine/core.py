@@ -63,8 +63,8 @@ class EngineCore:
         self._outputs = output_processor
         self._clock = clock
         self._target_itl_s = None if config.target_itl_ms is None else config.target_itl_ms / 1000
-        self._max_num_batched_tokens = config.max_num_batched_tokens
-        self._max_num_seqs = config.max_num_seqs
+        self._max_num_batched_tokens = config.step_limits.num_batched_tokens
+        self._max_num_seqs = config.step_limits.num_seqs
         self._requests: dict[str, list[Request]] = {}
         self._num_preemptions_seen = dict(self.scheduler.num_preemptions_by_mode)
 

@@ -73,6 +73,11 @@ class ConstraintError(RequestFailedError):
         self.param = param
 
 
+def is_out_of_memory(exc: BaseException) -> bool:
+    """Whether a tensor did not fit. Of a GPU torch has a type of its own, known by name: here is no torch."""
+    return type(exc).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(exc)
+
+
 def new_error_id() -> str:
     """The id that a client's error message and the log share."""
     return uuid.uuid4().hex[:12]

@@ -201,8 +201,17 @@ def pack_quantized(
     return _backend(parts[0].values).pack_quantized(parts, bias, dtype=dtype, input_bits=input_bits)
 
 
+def pack_fp8(weight: Tensor, bias: Tensor | None = None) -> Any:
+    """Round a weight [out, in] to e4m3, with a scale for each output, and lay it out for `linear`.
+
+    On a GPU; `linear` then rounds x, too, with a scale for each token. Elsewhere the rounded weight is taken as it is.
+    A shape that has no layout in e4m3 stays as it is.
+    """
+    return _backend(weight).pack_fp8(weight, bias)
+
+
 def linear(x: Tensor, packed: Any) -> Tensor:
-    """x [T, in] times a weight from `pack_linear`, `pack_quantized` or `pack_embedding` → [T, out]."""
+    """x [T, in] times a weight from `pack_linear`, `pack_quantized`, `pack_fp8` or `pack_embedding` → [T, out]."""
     return _backend(x).linear(x, packed)
 
 
@@ -214,6 +223,11 @@ def pack_embedding(weight: QuantizedWeight, *, dtype: torch.dtype, input_bits: i
 def embedding(token_ids: Tensor, packed: Any) -> Tensor:
     """Rows token_ids [T] int64, each below V, of a table from `pack_embedding` → [T, H] in its dtype."""
     return _backend(token_ids).embedding(token_ids, packed)
+
+
+def linear_silu_mul(x: Tensor, packed: Any) -> Tensor:
+    """silu_mul(linear(x, packed)), of which a backend may round less: x [T, in], a weight [2·I, in] → [T, I]."""
+    return _backend(x).linear_silu_mul(x, packed)
 
 
 def route(router_logits: Tensor, *, top_k: int, renormalize: bool) -> tuple[Tensor, Tensor]:

@@ -7,13 +7,15 @@ search, Lin et al. 2023).
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 GROUPS = (128, 64, 32)  # inputs that share a scale in int4: the first that divides their number
 _SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8)
+# Of a weight of billions of values the float32 ones alone, some five of each, would fill a GPU.
+_VALUES_AT_ONCE = 2**25
 
 
 class QuantizedWeight(NamedTuple):
@@ -41,9 +43,8 @@ class QuantizedWeight(NamedTuple):
 
     def to(self, device: torch.device) -> "QuantizedWeight":
         """The same on another device."""
-        return self._replace(**{
-            name: part.to(device) for name, part in self._asdict().items() if isinstance(part, Tensor)
-        })  # fmt: skip
+        parts: dict[str, Any] = self._asdict()
+        return self._replace(**{name: part.to(device) for name, part in parts.items() if isinstance(part, Tensor)})
 
     def dequantized(self) -> Tensor:
         """[N, K] float32, columns in the order of the inputs."""
@@ -83,7 +84,7 @@ def _stacked(parts: list[QuantizedWeight]) -> QuantizedWeight:
     if len(parts) == 1:
         return parts[0]
     dims = {"values": 0, "scales": 1, "offsets": 1, "super_scales": 1, "super_offsets": 1}
-    stacked = {
+    stacked: dict[str, Any] = {
         name: torch.cat([getattr(part, name) for part in parts], dim=dim)
         for name, dim in dims.items()
         if getattr(parts[0], name) is not None
@@ -104,7 +105,16 @@ def can_quantize(weight: Tensor, bits: int) -> bool:
 
 
 def quantize(weight: Tensor, bits: int) -> QuantizedWeight:
-    """weight [N, K] in any float dtype; bits 8 or 4. A bit more than the weight's float32 size is used meanwhile."""
+    """weight [N, K] in any float dtype; bits 8 or 4. At most some 700 MB are used meanwhile."""
+    parts = [_quantize(rows, bits) for rows in torch.split(weight, max(1, _VALUES_AT_ONCE // weight.shape[1]))]
+    if len(parts) == 1:
+        return parts[0]
+    offsets = [part.offsets for part in parts if part.offsets is not None]
+    values, scales = torch.cat([part.values for part in parts]), torch.cat([part.scales for part in parts], dim=1)
+    return QuantizedWeight(values, scales, torch.cat(offsets, dim=1) if offsets else None, bits)
+
+
+def _quantize(weight: Tensor, bits: int) -> QuantizedWeight:
     if bits == 8:
         scales = (weight.float().abs().amax(dim=1) / 127).clamp_min(1e-30)
         values = (weight.float() / scales[:, None]).round_().to(torch.int8)

@@ -180,6 +180,16 @@ def pack_quantized(
     return PackedLinear(dequantized(parts, dtype), bias, parts[0].rounds_inputs)
 
 
+def pack_fp8(weight: Tensor, bias: Tensor | None = None) -> PackedLinear:
+    return pack_linear(rounded_to_e4m3(weight), bias)
+
+
+def rounded_to_e4m3(x: Tensor) -> Tensor:
+    """x [T, K] as e4m3 holds it, with a scale for each row."""
+    scales = (x.to(_compute_dtype(x)).abs().amax(dim=1, keepdim=True) / _E4M3_MAX).clamp_min(1e-30)
+    return ((x / scales).to(torch.float8_e4m3fn).to(scales.dtype) * scales).to(x.dtype)
+
+
 def linear(x: Tensor, packed: PackedLinear) -> Tensor:
     if packed.rounds_inputs:
         values, scales = round_rows(x)
@@ -193,6 +203,10 @@ def pack_embedding(weight: QuantizedWeight, *, dtype: torch.dtype, input_bits: i
 
 def embedding(token_ids: Tensor, packed: PackedLinear) -> Tensor:
     return packed.weight.index_select(0, token_ids)
+
+
+def linear_silu_mul(x: Tensor, packed: PackedLinear) -> Tensor:
+    return silu_mul(linear(x, packed))
 
 
 def route(router_logits: Tensor, *, top_k: int, renormalize: bool) -> tuple[Tensor, Tensor]:

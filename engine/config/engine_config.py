@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import ConfigError
 from .named_models import DEMO, DEMO_DRAFT, DEMO_MODEL, SMOLLM2
@@ -13,6 +13,18 @@ from .speculative_config import SpeculativeConfig
 # 221 M model, two cores, eight streams beside 1500-token prompts: P99 gap 327 -> 186 ms, the prompts' first tokens
 # after 1.02 s instead of 0.93, the rate of short prompts the same. With 192: 140 ms and 1.02 s.
 _CPU_CHUNK = 256
+
+
+class StepLimits(NamedTuple):
+    """The most that one step may have."""
+
+    num_seqs: int
+    num_batched_tokens: int
+
+
+# On an H200 64 sequences of an 8B model come to some 10,000 tokens/s and 256 to 16,000; chunks of 512 tokens cost a
+# fifth of the prefill rate (both estimated).
+_CPU_LIMITS, _GPU_LIMITS = StepLimits(64, 512), StepLimits(256, 2048)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,15 +41,21 @@ class EngineConfig:
     device: str = setting("auto", choices=("auto", "cpu", "cuda"), help="where the model runs")
     dtype: str = setting("auto", choices=("auto", "float32", "bfloat16", "float16"), help="of weights and activations")
     load_format: str = setting("auto", choices=("auto", "safetensors", "dummy"), help="dummy: random weights")
-    quantization: str | None = setting(None, choices=("int8", "int4"), help="round weights to it as they load")
+    quantization: str | None = setting(
+        None, choices=("int8", "int4", "fp8"), help="round weights to it as they load; fp8: e4m3, for GPUs from 8.9 on"
+    )
     kv_cache_dtype: str = setting(
         "auto", choices=("auto", "fp8"), help="auto: the model's; fp8: e4m3, half the memory and traffic (CUDA)"
     )
     max_model_len: int | None = setting(  # a prompt and an output have a token each at least
         None, at_least=2, help="longest prompt plus output, in tokens; less needs less memory"
     )
-    max_num_seqs: int = setting(64, at_least=1, decides=True, help="most sequences in one step")
-    max_num_batched_tokens: int = setting(512, at_least=1, decides=True, help="token budget of one step")
+    max_num_seqs: int | None = setting(
+        None, at_least=1, decides=True, help="most sequences in one step; nothing = 64, on a GPU 256"
+    )
+    max_num_batched_tokens: int | None = setting(
+        None, at_least=1, decides=True, help="token budget of one step; nothing = 512, on a GPU 2048"
+    )
     long_prefill_token_threshold: int | None = setting(  # see `for_streams`
         None, at_least=0, decides=True, help=f"most tokens of a prompt in a step; 0 = all; none = {_CPU_CHUNK} on a CPU"
     )
@@ -110,6 +128,23 @@ class EngineConfig:
         if self.long_prefill_token_threshold is not None or self.target_itl_ms is not None or device != "cpu":
             return self
         return replace(self, long_prefill_token_threshold=_CPU_CHUNK)
+
+    def limits_on(self, device: str) -> StepLimits:
+        """The limits of a step as set, or the device's own; "auto" counts as a GPU, which it may turn out to be."""
+        default = _CPU_LIMITS if device == "cpu" else _GPU_LIMITS
+        return StepLimits(
+            self.max_num_seqs or default.num_seqs, self.max_num_batched_tokens or default.num_batched_tokens
+        )
+
+    def for_device(self, device: str) -> "EngineConfig":
+        """With those limits filled in."""
+        limits = self.limits_on(device)
+        return replace(self, max_num_seqs=limits.num_seqs, max_num_batched_tokens=limits.num_batched_tokens)
+
+    @property
+    def step_limits(self) -> StepLimits:
+        """Once `for_device` has filled them in; else a CPU's."""
+        return self.limits_on("cpu")
 
     @property
     def speculation(self) -> SpeculativeConfig | None:

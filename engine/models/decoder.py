@@ -74,6 +74,7 @@ class Decoder:
         device: torch.device,
         max_model_len: int,
         weight_bits: int = 16,
+        has_fp8_weights: bool = False,
     ) -> None:
         if not self.partial_rotary and any(rope.rotary_dim != config.head_dim for rope in config.ropes):
             raise ConfigError(f"partial_rotary_factor other than 1 is not known for {config.architecture}")
@@ -81,6 +82,7 @@ class Decoder:
         self._source = source
         self._device = device
         self._weight_bits = weight_bits
+        self._has_fp8_weights = has_fp8_weights
         with_prefix, without = (f"{prefix}{self.names.embed}.weight" for prefix in (self.names.prefix, ""))
         self._prefix = "" if source.has(without) and not source.has(with_prefix) else self.names.prefix
         self._cos_sin = {
@@ -103,7 +105,7 @@ class Decoder:
         head = self._embed_tokens
         if not config.tie_word_embeddings:
             head = self._take(f"{self._head_name()}.weight", *table)
-        # The head decides between near ties, so it keeps 8 bits where the layers have 4.
+        # The head decides between near ties, so it keeps 8 bits where the layers have 4, and 16 where they are e4m3.
         self._lm_head = ops.pack_linear(head, bits=max(8, self._weight_bits))
 
     def _head_name(self) -> str:
@@ -215,4 +217,6 @@ class Decoder:
         return weight if isinstance(weight, Tensor) else weight.dequantized().to(self._embed_tokens.dtype)
 
     def _pack(self, weight: Tensor, bias: Tensor | None = None) -> Any:
+        if self._has_fp8_weights:
+            return ops.pack_fp8(weight, bias)
         return ops.pack_linear(weight, bias, bits=self._weight_bits)

@@ -1,8 +1,6 @@
 """KVCache: the memory of keys and values, cut into blocks, and how many blocks there can be."""
 
-import os
 import time
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -11,6 +9,7 @@ from ...kernels import ops
 from ..config import EngineConfig
 from ..errors import ConfigError
 from .config import ModelConfig
+from .device_memory import DeviceMemory, available_memory
 
 # Share of the free memory that a CPU server takes for its cache by default.
 _CPU_MEMORY_SHARE = 0.25
@@ -94,49 +93,32 @@ def _movable(cache: Tensor) -> Tensor:
     return cache.view(torch.uint8) if cache.dtype == torch.float8_e4m3fn else cache
 
 
-def num_cache_blocks(config: EngineConfig, *, bytes_per_token: int, useful: int, device: torch.device) -> int:
+def num_cache_blocks(
+    config: EngineConfig, *, bytes_per_token: int, useful: int, memory: DeviceMemory | None, step_bytes: int
+) -> int:
     """How many blocks the cache gets: as configured, else from free memory, at most `useful`.
 
-    `bytes_per_token`: of keys and values, of all models that share these blocks. Raises ConfigError if not even one
-    block fits.
+    `bytes_per_token`: of keys and values, of all models that share these blocks. `memory`: the GPU's, None for a CPU;
+    `step_bytes`: what its steps take beside weights and cache. Raises ConfigError if not even one block fits.
     """
     if config.num_kv_blocks is not None:
         return config.num_kv_blocks
     block_bytes = config.block_size * bytes_per_token
     budget = config.kv_cache_memory_bytes
     if budget is None:
-        budget = _free_bytes(config, device)
+        budget = _budget(config, memory, step_bytes)
     blocks = min(budget // block_bytes, useful)
     if blocks < 1:
         raise ConfigError(
-            f"KV cache: one block of {config.block_size} tokens needs {block_bytes} bytes, {budget} are there; "
-            "raise --kv-cache-memory-bytes or --gpu-memory-utilization"
+            f"KV cache: one block of {config.block_size} tokens needs {block_bytes} bytes, {max(budget, 0)} are there "
+            f"beside the weights and {step_bytes} for a step; raise --kv-cache-memory-bytes or "
+            "--gpu-memory-utilization, or lower --max-num-batched-tokens or --max-num-seqs"
         )
     return blocks
 
 
-def _free_bytes(config: EngineConfig, device: torch.device) -> int:
-    if device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(device)
-        # What is used now stays used; activations of a step come on top, for which 2 % are left.
-        return int(total * (config.gpu_memory_utilization - 0.02)) - (total - free)
-    return int(available_memory() * _CPU_MEMORY_SHARE)
-
-
-def available_memory() -> int:
-    """Bytes of main memory that this process may still take: of the machine, or of its container if that is less."""
-    available = _meminfo("MemAvailable") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-    except (OSError, ValueError):  # no cgroup v2, or "max"
-        return available
-    return min(available, max(0, limit - used))
-
-
-def _meminfo(name: str) -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), None)
+def _budget(config: EngineConfig, memory: DeviceMemory | None, step_bytes: int) -> int:
+    if memory is None:
+        return int(available_memory() * _CPU_MEMORY_SHARE)
+    free, total = memory.free_and_total()  # what is used now stays used
+    return int(total * config.gpu_memory_utilization) - (total - free) - step_bytes

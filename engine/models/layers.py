@@ -144,6 +144,8 @@ class MLP:
     down_proj: Any
 
     def __call__(self, x: Tensor) -> Tensor:
+        if self.activation is ops.silu_mul:
+            return ops.linear(ops.linear_silu_mul(x, self.up_proj), self.down_proj)
         return ops.linear(self.activation(ops.linear(x, self.up_proj)), self.down_proj)
 
 

@@ -74,7 +74,7 @@ class SparseDecoder(Decoder):
         return {**fields, "experts": ExpertsConfig.from_fields(fields)}
 
     def _load(self) -> None:
-        if self._weight_bits != 16:
+        if self._weight_bits != 16 or self._has_fp8_weights:
             raise ConfigError(
                 f"--quantization is not built for the experts of {self.config.architecture}; leave it out"
             )

@@ -2,7 +2,8 @@
 
 A thread reads a tensor chunk by chunk into one of its two pinned buffers, while the device copies the other one. Copies
 are given to the stream on which the tensors are used, so no thread waits for them, and freed memory
-is not written before it has been read. A tensor is held until it is taken, and no longer.
+is not written before it has been read. A tensor is held until it is taken, and no longer; so many bytes are read ahead
+of what is taken, and no more, so that a model which is quantized as it is taken need not fit as its files have it.
 
 File format: 8 bytes of little-endian header length, a JSON header of {name: dtype, shape, data_offsets}, the bytes
 (https://github.com/huggingface/safetensors#format).
@@ -26,6 +27,7 @@ from ..errors import ConfigError
 # Reads in flight together; a fast disk needs several, and so does the kernel's copy out of its cache (3 GB/s a thread).
 NUM_THREADS = 8
 CHUNK_BYTES = 16 * 2**20
+MAX_BYTES_AHEAD = 2 * 2**30
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 _DTYPES = {
     "F64": torch.float64,
@@ -109,13 +111,19 @@ class WeightReader:
         stream: Stream,
         num_threads: int = NUM_THREADS,
         chunk_bytes: int = CHUNK_BYTES,
+        max_bytes_ahead: int = MAX_BYTES_AHEAD,
     ) -> None:
+        """`entries` in the order in which they will be taken, roughly: one that is taken out of order is read next."""
         self._device = device
         self._stream = stream
         self._chunk_bytes = chunk_bytes
+        self._max_bytes_ahead = max_bytes_ahead
         self._tensors: dict[str, Future[Tensor]] = {entry.name: Future() for entry in entries}
-        self._left = iter([(entry, self._tensors[entry.name]) for entry in entries])
-        self._lock = threading.Lock()
+        # Guards what follows, and tells of its changes.
+        self._changed = threading.Condition()
+        self._waiting = {entry.name: (entry, self._tensors[entry.name]) for entry in entries}  # to be read
+        self._wanted = ""  # the tensor that is being taken
+        self._ahead: dict[str, int] = {}  # bytes of those that are being read, or wait to be taken
         self._is_closed = False
         self._threads = [
             threading.Thread(target=self._read_all, name=f"splitfuse-weights-{index}", daemon=True)
@@ -129,12 +137,25 @@ class WeightReader:
         return name in self._tensors
 
     def take(self, name: str) -> Tensor:
-        """The tensor on the device, whole for work given to the stream from now on. Raises OSError, ValueError."""
-        return self._tensors.pop(name).result()
+        """The tensor on the device, whole for work given to the stream from now on. Raises OSError, ValueError.
+
+        Raises RuntimeError where it does not fit the device.
+        """
+        with self._changed:
+            self._wanted = name
+            self._changed.notify_all()
+        try:
+            return self._tensors.pop(name).result()
+        finally:
+            with self._changed:
+                self._ahead.pop(name, None)
+                self._changed.notify_all()
 
     def close(self) -> None:
         """Stop reading and free everything."""
-        self._is_closed = True
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
         for thread in self._threads:
             thread.join()
         self._tensors.clear()
@@ -144,15 +165,32 @@ class WeightReader:
         if self._device.index is not None:
             torch.cuda.set_device(self._device)
         buffers = [_Buffer(torch.empty(self._chunk_bytes, dtype=torch.uint8, pin_memory=pinned)) for _ in range(2)]
-        while not self._is_closed:
-            with self._lock:
-                entry, future = next(self._left, (None, None))
-            if entry is None or future is None:
-                return
-            try:
-                future.set_result(self._read(entry, buffers))
-            except Exception as exc:  # `take` raises it
-                future.set_exception(exc)
+        while self._read_next(buffers):
+            pass
+
+    def _read_next(self, buffers: list[_Buffer]) -> bool:
+        """False if there is nothing left. Here, so that a thread which waits holds no tensor that it has read."""
+        begun = self._begin()
+        if begun is None:
+            return False
+        entry, future = begun
+        try:
+            future.set_result(self._read(entry, buffers))
+        except Exception as exc:  # `take` raises it
+            future.set_exception(exc)
+        return True
+
+    def _begin(self) -> "tuple[TensorEntry, Future[Tensor]] | None":
+        """The tensor to read now, None in the end. Waits while too much has been read ahead."""
+        with self._changed:
+            while self._waiting and not self._is_closed:
+                name = self._wanted if self._wanted in self._waiting else next(iter(self._waiting))
+                num_bytes = self._waiting[name][0].num_bytes
+                if name == self._wanted or sum(self._ahead.values()) + num_bytes <= self._max_bytes_ahead:
+                    self._ahead[name] = num_bytes
+                    return self._waiting.pop(name)
+                self._changed.wait()
+        return None
 
     def _read(self, entry: TensorEntry, buffers: list[_Buffer]) -> Tensor:
         whole = torch.empty(entry.num_bytes, dtype=torch.uint8, device=self._device)

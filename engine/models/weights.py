@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...kernels.ops import QuantizedWeight
 from ..device import stream_of
-from ..errors import ConfigError
+from ..errors import ConfigError, is_out_of_memory
 from .checkpoint import other_format, read_json, version_of
 from .gguf.source import GgufSource
 from .quantization.checkpoint_format import CheckpointFormat, LinearTensors
@@ -76,6 +76,7 @@ class SafetensorsSource:
         for path in dict.fromkeys(self._file_of_name.values()):
             self._open(path)
         entries = [entry for (path, name), entry in self._entries.items() if self._file_of_name.get(name) == path]
+        entries.sort(key=lambda entry: _load_order(entry.name))
         return WeightReader(entries, device=device, stream=stream_of(device))
 
     def check_unchanged(self) -> None:
@@ -128,6 +129,8 @@ class SafetensorsSource:
             is_ahead = reader is not None and reader.has(name)
             tensor: Tensor = reader.take(name) if reader and is_ahead else self._read(path, name)
         except (SafetensorError, OSError, ValueError, RuntimeError) as exc:
+            if is_out_of_memory(exc):
+                raise  # the file is not at fault
             raise ConfigError(f"{path}: tensor {name!r} cannot be read ({exc}); fetch the file again") from exc
         self._taken.add(name)
         return tensor
@@ -156,6 +159,12 @@ class SafetensorsSource:
                 raise ConfigError(f"{path} is not a whole safetensors file ({exc}); fetch the file again") from exc
             self._entries |= {(path, entry.name): entry for entry in tensor_entries(path)}
         return self._files[path]
+
+
+def _load_order(name: str) -> tuple[bool, list[str | int]]:
+    """Layers by their numbers, the head last: nearly as a model takes them. In a file layer 10 stands before 2."""
+    parts = re.split(r"(\d+)", name)  # text and number in turn
+    return name.startswith("lm_head"), [int(part) if part.isdigit() else part for part in parts]
 
 
 def _files_and_names(folder: Path) -> Iterator[tuple[Path, list[str] | None]]:

@@ -8,6 +8,7 @@ No step may wait for the device on its way: no .item(), no boolean index, no cop
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch import Tensor
 from ...kernels import ops
 from ..batch import NO_OUTPUT, Batch, Moves, RowFailure, RowOutput
 from ..device import Event, Stream
+from ..errors import is_out_of_memory
 from ..models.forward_inputs import Arrays, Inputs
 from ..models.kv_cache import KVCache
 from ..request import Request
@@ -100,11 +102,7 @@ class AsyncRunner:
 
     def compile_kernels(self) -> None:
         """Those of every step to come, side by side: none waits for the compiler later."""
-        try:
-            with ops.compile_ahead(self._tokens.device):
-                self.rehearse()
-        except Exception:
-            _log.exception("not all kernels could be compiled ahead; they are compiled as they are needed")
+        compile_kernels(self.rehearse, self._tokens.device)
 
     @torch.inference_mode()
     def rehearse(self) -> None:
@@ -123,6 +121,13 @@ class AsyncRunner:
         for size in sizes if self._mixed_graphs is not None else ():
             self._rehearse_forward(padding(size, num_rows + 1), Bounds(None, size, longest))
         self._cache.copy_blocks(swap_out=[], swap_in=[], copies=[(0, 0)])
+
+    @torch.inference_mode()
+    def rehearse_largest(self) -> None:
+        """The steps that take the most memory, over padding: all tokens and rows that there may be; then sampling."""
+        longest, num_rows = self._max_model_len, len(self._tokens)
+        self._rehearse_forward(padding(self._max_num_tokens, num_rows + 1), Bounds(None, self._max_num_tokens, longest))
+        self._rehearse_sampling(self._rehearse_forward(padding(num_rows), Bounds(num_rows, 1, longest)))
 
     def _rehearse_forward(self, arrays: Arrays, bounds: Bounds) -> Tensor:
         tables = np.zeros((len(arrays["seq_lens"]), self._table_width), dtype=np.int32)
@@ -253,6 +258,17 @@ class AsyncRunner:
         if due is not None:
             graphs, size = due
             self._capture(size, graphs)
+
+
+def compile_kernels(launch: Callable[[], None], device: torch.device) -> None:
+    """Those that are launched here, side by side."""
+    try:
+        with ops.compile_ahead(device):
+            launch()
+    except Exception as exc:
+        if is_out_of_memory(exc):
+            raise
+        _log.exception("not all kernels could be compiled ahead; they are compiled as they are needed")
 
 
 def _largest_arrays(max_num_tokens: int, max_num_seqs: int, table_width: int) -> Arrays:

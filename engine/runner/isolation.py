@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ..batch import Batch, Moves, RowFailure, RowOutput
-from ..errors import FAILED_ON_REQUEST, new_error_id
+from ..errors import FAILED_ON_REQUEST, is_out_of_memory, new_error_id
 from ..request import Request
 
 _log = logging.getLogger("splitfuse.engine")
@@ -61,7 +61,7 @@ class IsolatingRunner:
             return self._runner.run(batch)
         except Exception as exc:
             _refuse_lost_device(exc)
-            _log.warning("a step with %d rows failed (%s); trying again", len(batch.rows), type(exc).__name__)
+            _log.warning("a step with %d rows failed (%s); trying again", len(batch.rows), _described(exc))
         if len(batch.rows) == 1:
             return [self._run_last_time(batch)]
         middle = len(batch.rows) // 2
@@ -81,6 +81,12 @@ def _refuse_lost_device(exc: Exception) -> None:
     if _LOST_DEVICE.search(str(exc)):
         _log.error("the GPU can no longer be used; the engine stops, restart the server")
         raise exc
+
+
+def _described(exc: Exception) -> str:
+    if is_out_of_memory(exc):
+        return "out of memory: lower --gpu-memory-utilization, --max-num-batched-tokens or --max-num-seqs"
+    return type(exc).__name__
 
 
 def _failure(request: Request, exc: Exception) -> RowFailure:

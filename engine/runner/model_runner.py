@@ -3,6 +3,7 @@
 import threading
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -13,6 +14,7 @@ from ..config.cores import default_num_threads
 from ..device import stream_of
 from ..errors import ConfigError
 from ..models.config import ModelConfig
+from ..models.device_memory import memory_of, refusing_out_of_memory
 from ..models.kv_cache import KVCache, num_cache_blocks
 from ..models.registry import model_class, read_model_config
 from ..models.weights import weight_source
@@ -25,8 +27,10 @@ from ..structured_output.grammar import TokenMasks
 from .async_runner import AsyncRunner
 from .batch_arrays import build_inputs
 from .cuda_graphs import CudaGraphCapturer, graph_sizes
+from .step_memory import measure_step_bytes
 
-_WEIGHT_BITS = {None: 16, "int8": 8, "int4": 4}
+_WEIGHT_BITS = {"int8": 8, "int4": 4}
+_TOO_LARGE = "the weights do not fit; try --quantization fp8, int8 or int4, or a smaller model"
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -53,32 +57,26 @@ class ModelRunner:
         dtype = resolve_dtype(config.dtype, model_config, device)
         cache_dtype = resolve_cache_dtype(config.kv_cache_dtype, dtype, device)
         max_model_len = _max_model_len(config, model_config)
-        # While weights are read: the first start on a machine builds the CPU library, about 7 s.
-        preparing = threading.Thread(target=ops.prepare, args=(device,), name="splitfuse-prepare")
-        preparing.start()
-        with weight_source(
-            folder,
-            load_format=config.load_format,
-            dtype=dtype,
-            seed=config.seed,
+        config, memory = config.for_device(device.type), memory_of(device)
+        self._device = device
+        self._model = _load_model(config, folder, model_config, device=device, dtype=dtype, max_model_len=max_model_len)
+        step_bytes = measure_step_bytes(
+            self._model,
+            memory,
             device=device,
-            quantization=model_config.quantization,
-        ) as source:
-            build = model_class(model_config.architecture)
-            self._model = build(
-                model_config,
-                source,
-                device=device,
-                max_model_len=max_model_len,
-                weight_bits=_WEIGHT_BITS[config.quantization],
-            )
-        preparing.join()
+            cache_dtype=cache_dtype,
+            block_size=config.block_size,
+            enforce_eager=config.enforce_eager,
+            **_step_sizes(config, max_model_len),
+        )
         num_blocks = num_cache_blocks(
             config,
             bytes_per_token=model_config.kv_bytes_per_token(cache_dtype.itemsize)
             + (draft.kv_bytes_per_token(dtype.itemsize) if draft else 0),
-            useful=config.max_num_seqs * num_blocks_for(max_model_len, config.block_size),  # all at full length
-            device=device,
+            # All at full length.
+            useful=config.step_limits.num_seqs * num_blocks_for(max_model_len, config.block_size),
+            memory=memory,
+            step_bytes=step_bytes,
         )
         block_bytes = config.block_size * model_config.kv_bytes_per_token(cache_dtype.itemsize)
         num_host_blocks = int(config.swap_space * 2**30) // block_bytes
@@ -90,7 +88,6 @@ class ModelRunner:
             device=device,
             num_host_blocks=num_host_blocks,
         )
-        self._device = device
         self._masks = TokenMasks(device)
         self._launcher: AsyncRunner | None = None  # whose graphs serve batches that need the host, too
         self.loaded = LoadedModel(
@@ -103,15 +100,13 @@ class ModelRunner:
 
     def launcher(self, config: EngineConfig) -> AsyncRunner:
         """Launches this model's steps without waiting for them, over the same cache."""
-        loaded, whole_prompts = self.loaded, BATCHING_POLICIES[config.batching_policy].whole_prompts
+        loaded = self.loaded
         launcher = AsyncRunner(
             self._model,
             self._cache,
             stream_of(self._device),
             device=self._device,
-            max_num_tokens=max(config.max_num_batched_tokens, loaded.max_model_len if whole_prompts else 0),
-            max_num_seqs=config.max_num_seqs,
-            max_model_len=loaded.max_model_len,
+            **_step_sizes(config, loaded.max_model_len),
         )
         self._launcher = launcher
         if self._device.type != "cuda":
@@ -119,7 +114,7 @@ class ModelRunner:
         if not config.enforce_eager:
             launcher.use_graphs(
                 CudaGraphCapturer(self._device),
-                sizes=graph_sizes(config.max_num_seqs),
+                sizes=graph_sizes(config.step_limits.num_seqs),
                 hidden_size=loaded.model_config.hidden_size,
                 dtype=loaded.dtype,
             )
@@ -152,6 +147,48 @@ class ModelRunner:
         vocab_size = self.loaded.model_config.vocab_size
         made = prompt_logprobs(row, hidden, self._model.logits, vocab_size=vocab_size)
         return RowOutput(failure=RowFailure(NOT_FINITE)) if made is None else output._replace(prompt_logprobs=made)
+
+
+def _load_model(
+    config: EngineConfig,
+    folder: Path,
+    model_config: ModelConfig,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    max_model_len: int,
+) -> Any:
+    """The model with its weights on the device. Raises ConfigError."""
+    # While weights are read: the first start on a machine builds the CPU library, about 7 s.
+    preparing = threading.Thread(target=ops.prepare, args=(device,), name="splitfuse-prepare")
+    preparing.start()
+    build = model_class(model_config.architecture)
+    source = weight_source(
+        folder,
+        load_format=config.load_format,
+        dtype=dtype,
+        seed=config.seed,
+        device=device,
+        quantization=model_config.quantization,
+    )
+    with source as weights, refusing_out_of_memory(_TOO_LARGE):
+        model = build(
+            model_config,
+            weights,
+            device=device,
+            max_model_len=max_model_len,
+            weight_bits=_WEIGHT_BITS.get(config.quantization or "", 16),
+            has_fp8_weights=config.quantization == "fp8",
+        )
+    preparing.join()
+    return model
+
+
+def _step_sizes(config: EngineConfig, max_model_len: int) -> dict[str, int]:
+    """AsyncRunner's: the most that a step may have."""
+    limits, whole_prompts = config.step_limits, BATCHING_POLICIES[config.batching_policy].whole_prompts
+    num_tokens = max(limits.num_batched_tokens, max_model_len if whole_prompts else 0)
+    return {"max_num_tokens": num_tokens, "max_num_seqs": limits.num_seqs, "max_model_len": max_model_len}
 
 
 def resolve_device(name: str) -> torch.device:

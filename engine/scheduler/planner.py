@@ -22,7 +22,7 @@ class Planner:
         self._blocks = blocks
         self._costs = costs
         self._counters = counters
-        self._max_num_seqs = config.max_num_seqs
+        self._max_num_seqs = config.step_limits.num_seqs
         self._policy = BATCHING_POLICIES[config.batching_policy]
         limit = config.long_prefill_token_threshold
         self._max_chunk = limit if limit and not self._policy.whole_prompts else 2**31

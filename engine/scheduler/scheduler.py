@@ -87,8 +87,8 @@ class Scheduler:
     ) -> None:
         self.blocks = blocks
         self.max_steps_in_flight = max_steps_in_flight
-        self._max_num_seqs = config.max_num_seqs
-        self._max_num_batched_tokens = config.max_num_batched_tokens
+        self._max_num_seqs = config.step_limits.num_seqs
+        self._max_num_batched_tokens = config.step_limits.num_batched_tokens
         self._order = QUEUE_ORDERS[config.scheduling_policy]
         self._counters = TokenCounters(config.tenant_weights) if config.scheduling_policy == "fair" else None
         self._costs = PreemptionCosts(config.preemption_mode)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..arguments import AttentionArgs, CacheView, RaggedBatch, RopeArgs
 from ..quantize import QuantizedWeight, can_quantize, quantize
+from ..reference import rounded_to_e4m3
 from . import build, torch_fallback
 from .filter_logits import filter_logits as filter_logits
 from .linear import pack
@@ -43,8 +44,16 @@ def pack_quantized(
     return pack_parts(parts, bias, build.library(), dtype, input_bits=input_bits)
 
 
+def pack_fp8(weight: Tensor, bias: Tensor | None = None) -> AnyLinear:
+    return pack(rounded_to_e4m3(weight), bias)
+
+
 def linear(x: Tensor, packed: AnyLinear) -> Tensor:
     return packed.multiply(x)
+
+
+def linear_silu_mul(x: Tensor, packed: AnyLinear) -> Tensor:
+    return silu_mul(linear(x, packed))
 
 
 def pack_embedding(weight: QuantizedWeight, *, dtype: torch.dtype, input_bits: int = 16) -> QuantizedLinear | Table:

@@ -10,6 +10,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from .device_info import dependent_launch, device_info
 
 # 1024 elements over 4 warps are 8 a thread: one 16-byte load each of gate and up. Untuned.
 BLOCK = 1024
@@ -48,7 +51,13 @@ def _activate(x_ptr, y_ptr, x_stride, y_stride, num_columns, cap, KIND: tl.const
 
 
 @triton.jit
-def _activate_mul(gate_up_ptr, y_ptr, gate_up_stride, y_stride, num_columns, KIND: tl.constexpr, BLOCK: tl.constexpr):
+def _activate_mul(
+    gate_up_ptr, y_ptr, gate_up_stride, y_stride, num_columns, KIND: tl.constexpr, BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < num_columns
@@ -67,8 +76,9 @@ def _gated(gate_up: Tensor, kind: str) -> Tensor:
     y = torch.empty((num_rows, num_columns), dtype=gate_up.dtype, device=gate_up.device)
     grid = (num_rows, triton.cdiv(num_columns, BLOCK))
     _activate_mul[grid](
-        gate_up, y, gate_up.stride(0), y.stride(0), num_columns, KIND=kind, BLOCK=BLOCK, num_warps=NUM_WARPS
-    )
+        gate_up, y, gate_up.stride(0), y.stride(0), num_columns, KIND=kind, BLOCK=BLOCK, num_warps=NUM_WARPS,
+        **dependent_launch(device_info(gate_up.device)),
+    )  # fmt: skip
     return y
 
 

@@ -30,7 +30,7 @@ def fp8_kind(cache: Tensor, gpu: DeviceInfo) -> int:
     """FP8 as the kernels take it: 0 the queries' dtype, 1 e4m3 that the GPU converts, 2 e4m3 by its bits."""
     if cache.dtype != torch.float8_e4m3fn:
         return 0
-    return 1 if gpu.capability >= 89 else 2
+    return gpu.fp8_kind
 
 
 @triton.jit

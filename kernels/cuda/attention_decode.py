@@ -18,6 +18,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..arguments import AttentionArgs, CacheView, RaggedBatch
 from .attention_common import (
@@ -30,14 +31,11 @@ from .attention_common import (
     scales_of_head,
     score_scales,
 )
-from .device_info import DeviceInfo, device_info
-from .tile_configs import measured
+from .device_info import DeviceInfo, dependent_launch, device_info
+from .tile_configs import measured, min_tokens_per_split
 
 # Programs per multiprocessor that keep its memory queue full; below that, rows are split. Untuned.
 PROGRAMS_PER_MULTIPROCESSOR = 4
-# A span shorter than this costs more in the second kernel than it saves in the first; rows too short for all the
-# spans leave the last ones empty. Untuned.
-MIN_TOKENS_PER_SPLIT = 256
 MAX_SPLITS = 64
 # Of a mixed step's graph, whose rows are all that there may be: 4 spans each of 257 rows, 15 of 65. Untuned.
 MAX_RAGGED_PROGRAMS = 8224
@@ -63,16 +61,18 @@ def choose_config(group: int, head_dim: int, element_size: int, gpu: DeviceInfo)
     return Config(block_m, min(max(keys, 16), 64), 4, 4)
 
 
-def choose_num_splits(num_programs: int, num_tokens: int, gpu: DeviceInfo) -> int:
+def choose_num_splits(num_programs: int, num_tokens: int, gpu: DeviceInfo, *, min_tokens: int | None = None) -> int:
     """Spans per row: enough to fill the GPU, no more than a row of `num_tokens`, the most there can be, may need."""
     wanted = PROGRAMS_PER_MULTIPROCESSOR * gpu.num_multiprocessors // num_programs
-    return max(min(wanted, num_tokens // MIN_TOKENS_PER_SPLIT, MAX_SPLITS), 1)
+    return max(min(wanted, num_tokens // (min_tokens or min_tokens_per_split(gpu.capability)), MAX_SPLITS), 1)
 
 
-def choose_num_ragged_splits(num_programs: int, num_tokens: int, gpu: DeviceInfo) -> int:
+def choose_num_ragged_splits(
+    num_programs: int, num_tokens: int, gpu: DeviceInfo, *, min_tokens: int | None = None
+) -> int:
     """Spans per row where most rows may not be there, and a single one may be long: what is not there ends at once."""
     wanted = MAX_RAGGED_PROGRAMS // num_programs
-    return max(min(wanted, num_tokens // MIN_TOKENS_PER_SPLIT, MAX_SPLITS), 1)
+    return max(min(wanted, num_tokens // (min_tokens or min_tokens_per_split(gpu.capability)), MAX_SPLITS), 1)
 
 
 @triton.jit
@@ -98,12 +98,15 @@ def _decode(
     min_tokens, scale_log2, inner_scale, q_token_stride, q_head_stride, block_stride, kv_head_stride, slot_stride,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, GROUP: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr, CAPPED: tl.constexpr, IS_SPLIT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    FP8: tl.constexpr, RAGGED: tl.constexpr,
+    FP8: tl.constexpr, RAGGED: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """out [rows, Hq, splits, D], each span's own softmax; lse [rows, Hq, splits], its log2 Σ exp2.
 
     RAGGED: rows whose query length is not 1 are left alone. Not split, out is [tokens, Hq, D].
     """
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
     # The number of splits is no constexpr: it changes with the batch, and no step should wait for the compiler.
     row, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     num_splits = tl.num_programs(2)
@@ -158,12 +161,15 @@ def _decode(
 def _merge_splits(
     partial_ptr, lse_ptr, out_ptr, query_start_loc_ptr, seq_lens_ptr, num_splits, min_tokens, HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr, WINDOW: tl.constexpr, BLOCK_SPLITS: tl.constexpr, BLOCK_N: tl.constexpr,
-    RAGGED: tl.constexpr,
+    RAGGED: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """out [tokens, Hq, D] = Σ partial · 2^lse / Σ 2^lse over the splits that are not empty (those wrote nothing).
 
     The maximum is kept finite and the sum above 0, so that a row without tokens gets zeros, not NaN.
     """
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     token = row
     if RAGGED:
@@ -195,13 +201,13 @@ def decode_attention(
     out: Tensor,
     *,
     num_splits: int | None = None,
-    min_tokens: int = MIN_TOKENS_PER_SPLIT,
+    min_tokens: int | None = None,
     config: Config | None = None,
 ) -> None:
     """Write out[:num_decodes]: attention of rows [0, num_decodes), whose query tokens are q[:num_decodes].
 
     If num_decodes is None: of every row of one query token, where that token is. q and contiguous out [T, Hq, D].
-    `num_splits` and `config` are chosen if None. A row of 0 tokens, which a graph is padded with, gets zeros.
+    What is None is chosen. A row of 0 tokens, which a graph is padded with, gets zeros.
     """
     check_paged(q, cache, ragged, args)
     k_cache, v_cache, kv_scales = cache
@@ -209,12 +215,13 @@ def decode_attention(
     is_ragged, (num_heads, head_dim) = ragged.num_decodes is None, q.shape[1:]
     num_rows = len(ragged.seq_lens) if ragged.num_decodes is None else ragged.num_decodes
     num_kv_heads, block_size = k_cache.shape[1:3]
-    group = num_heads // num_kv_heads
-    config = config or choose_config(group, head_dim, k_cache.element_size(), device_info(q.device))
+    group, gpu = num_heads // num_kv_heads, device_info(q.device)
+    config = config or choose_config(group, head_dim, k_cache.element_size(), gpu)
+    min_tokens = min_tokens or min_tokens_per_split(gpu.capability)
     if num_splits is None:
         num_tokens = min(ragged.max_seq_len, args.sliding_window or ragged.max_seq_len)
         choose = choose_num_ragged_splits if is_ragged else choose_num_splits
-        num_splits = choose(num_rows * num_kv_heads, num_tokens, device_info(q.device))
+        num_splits = choose(num_rows * num_kv_heads, num_tokens, gpu, min_tokens=min_tokens)
     assert num_splits <= MAX_SPLITS
     partial = lse = out
     if num_splits > 1:
@@ -222,14 +229,14 @@ def decode_attention(
         lse = torch.empty(partial.shape[:3], dtype=torch.float32, device=q.device)
     shape = {
         "HEAD_DIM": head_dim, "BLOCK_D": max(triton.next_power_of_2(head_dim), 16), "WINDOW": args.sliding_window,
-        "RAGGED": is_ragged,
+        "RAGGED": is_ragged, **dependent_launch(gpu),
     }  # fmt: skip
     _decode[(num_rows, num_kv_heads, num_splits)](
         q, as_loaded(k_cache), as_loaded(v_cache), kv_scales, partial, lse, ragged.query_start_loc, ragged.seq_lens,
         ragged.block_tables, ragged.block_tables.stride(0), min_tokens, *score_scales(args),
         *q.stride()[:2], *k_cache.stride()[:3],
         GROUP=group, BLOCK_SIZE=block_size, CAPPED=args.softcap > 0, IS_SPLIT=num_splits > 1,
-        FP8=fp8_kind(k_cache, device_info(q.device)), **shape, **config._asdict(),
+        FP8=fp8_kind(k_cache, gpu), **shape, **config._asdict(),
     )  # fmt: skip
     if num_splits > 1:
         _merge_splits[(num_rows, num_heads)](

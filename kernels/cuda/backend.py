@@ -25,6 +25,8 @@ from .attention_prefill import prefill_attention
 from .copy_blocks import copy_blocks as copy_blocks
 from .filter_logits import filter_logits as filter_logits
 from .gumbel_sample import gumbel_argmax as gumbel_argmax
+from .linear import few_rows, fp8_linear
+from .linear.fp8_linear import Fp8Linear
 from .moe import experts as experts
 from .moe import pack_experts as pack_experts
 from .moe_route import route as route
@@ -76,7 +78,7 @@ class Table(NamedTuple):
     dtype: torch.dtype
 
 
-AnyLinear = PackedLinear | QuantizedLinear | PreparedLinear | StackedLinear | Table
+AnyLinear = PackedLinear | QuantizedLinear | Fp8Linear | PreparedLinear | StackedLinear | Table
 
 
 def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16, input_bits: int = 16) -> AnyLinear:
@@ -95,6 +97,10 @@ def pack_quantized(
     return packed[0] if len(packed) == 1 else StackedLinear(packed)
 
 
+def pack_fp8(weight: Tensor, bias: Tensor | None = None) -> PackedLinear | Fp8Linear:
+    return fp8_linear.pack(weight, bias) if fp8_linear.can_round(weight) else PackedLinear(weight, bias)
+
+
 def _pack_kind(weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> AnyLinear:
     packed = _pack_in_order(weight, bias, dtype)
     if weight.order is None and not weight.rounds_inputs:
@@ -111,9 +117,13 @@ def _pack_in_order(weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dt
 
 def linear(x: Tensor, packed: AnyLinear) -> Tensor:
     if isinstance(packed, PackedLinear):
+        if few_rows.serves(x):
+            return few_rows.multiply(x, few_rows.Weight(packed.weight, None, packed.bias), dtype=x.dtype)
         return F.linear(x, packed.weight, packed.bias)
     if isinstance(packed, QuantizedLinear):
         return quantized_linear.multiply(x, packed)
+    if isinstance(packed, Fp8Linear):
+        return fp8_linear.multiply(x, packed)
     if isinstance(packed, Table):
         return linear(x, packed.linear)
     if isinstance(packed, StackedLinear):
@@ -137,3 +147,12 @@ def embedding(token_ids: Tensor, packed: Table) -> Tensor:
     if isinstance(packed.linear, PackedLinear):
         return packed.linear.weight.index_select(0, token_ids)
     return quantized_linear.rows(token_ids, packed.linear, num_inputs=packed.num_inputs, dtype=packed.dtype)
+
+
+def linear_silu_mul(x: Tensor, packed: AnyLinear) -> Tensor:
+    if few_rows.serves(x):
+        if isinstance(packed, Fp8Linear):
+            return fp8_linear.multiply(x, packed, is_gated=True)
+        if isinstance(packed, PackedLinear):
+            return few_rows.multiply(x, few_rows.Weight(packed.weight, None, packed.bias), dtype=x.dtype, is_gated=True)
+    return silu_mul(linear(x, packed))

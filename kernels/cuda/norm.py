@@ -12,6 +12,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from .device_info import dependent_launch, device_info
 
 
 @triton.jit
@@ -21,7 +24,12 @@ def _normalized(x, weight_ptr, columns, inside, num_columns, eps):
 
 
 @triton.jit
-def _rms_norm(x_ptr, weight_ptr, y_ptr, x_stride, y_stride, num_columns, eps, BLOCK: tl.constexpr):
+def _rms_norm(
+    x_ptr, weight_ptr, y_ptr, x_stride, y_stride, num_columns, eps, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr
+):  # fmt: skip
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < num_columns
@@ -32,8 +40,12 @@ def _rms_norm(x_ptr, weight_ptr, y_ptr, x_stride, y_stride, num_columns, eps, BL
 
 @triton.jit
 def _add_rms_norm(
-    x_ptr, residual_ptr, weight_ptr, y_ptr, x_stride, residual_stride, y_stride, num_columns, eps, BLOCK: tl.constexpr
-):
+    x_ptr, residual_ptr, weight_ptr, y_ptr, x_stride, residual_stride, y_stride, num_columns, eps, BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < num_columns
@@ -111,7 +123,10 @@ def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
     _check(x, weight)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     num_rows, num_columns = x.shape
-    _rms_norm[(num_rows,)](x, weight, y, x.stride(0), y.stride(0), num_columns, eps, **_launch_options(num_columns))
+    _rms_norm[(num_rows,)](
+        x, weight, y, x.stride(0), y.stride(0), num_columns, eps, **_launch_options(num_columns),
+        **dependent_launch(device_info(x.device)),
+    )  # fmt: skip
     return y
 
 
@@ -123,7 +138,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> 
     num_rows, num_columns = x.shape
     _add_rms_norm[(num_rows,)](
         x, residual, weight, y, x.stride(0), residual.stride(0), y.stride(0), num_columns, eps,
-        **_launch_options(num_columns),
+        **_launch_options(num_columns), **dependent_launch(device_info(x.device)),
     )  # fmt: skip
     return y, residual
 

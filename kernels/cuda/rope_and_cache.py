@@ -12,27 +12,34 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..arguments import CacheView, RopeArgs
 from .attention_common import as_loaded, check_cache
+from .device_info import dependent_launch, device_info
+
+
+@triton.jit
+def to_e4m3(x):
+    """The byte in e4m3 of float32 x, to nearest, ties to even, at most ±448.
+
+    By its bits, so that every GPU, and the interpreter, rounds alike: below 2^-6 e4m3 is a multiple of 2^-9, to which
+    adding 2^14 rounds; above, its 3 bits of mantissa are the upper 3 of 23. NaN becomes ±480, which e4m3 reads as NaN.
+    """
+    bits = x.to(tl.uint32, bitcast=True)
+    magnitude = tl.minimum(tl.abs(x), 448.0)
+    small = (magnitude + 16384.0).to(tl.uint32, bitcast=True) - 0x46800000
+    wide = magnitude.to(tl.uint32, bitcast=True)
+    normal = ((wide + 0x7FFFF + ((wide >> 20) & 1)) >> 20) - (120 << 3)
+    byte = (tl.where(magnitude < 0.015625, small, normal) & 0x7F) | ((bits >> 24) & 0x80)
+    return byte.to(tl.uint8)
 
 
 @triton.jit
 def _stored(x, scale, FP8: tl.constexpr):
-    """float32 x as it is stored: with FP8 the byte of x / scale in e4m3, to nearest, ties to even, at most ±448.
-
-    By its bits, so that every GPU, and the interpreter, rounds alike: below 2^-6 e4m3 is a multiple of 2^-9, to which
-    adding 2^14 rounds; above, its 3 bits of mantissa are the upper 3 of 23. NaN becomes ±480.
-    """
+    """float32 x as it is stored: with FP8 the byte of x / scale."""
     if FP8:
-        x = x / scale
-        bits = x.to(tl.uint32, bitcast=True)
-        magnitude = tl.minimum(tl.abs(x), 448.0)
-        small = (magnitude + 16384.0).to(tl.uint32, bitcast=True) - 0x46800000
-        wide = magnitude.to(tl.uint32, bitcast=True)
-        normal = ((wide + 0x7FFFF + ((wide >> 20) & 1)) >> 20) - (120 << 3)
-        x = (tl.where(magnitude < 0.015625, small, normal) & 0x7F) | ((bits >> 24) & 0x80)
-        x = x.to(tl.uint8)
+        x = to_e4m3(x / scale)
     return x
 
 
@@ -76,8 +83,11 @@ def _rope_and_cache(
     y_token_stride, y_head_stride, cos_sin_stride, cache_block_stride, cache_head_stride, cache_slot_stride,
     HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr, GROUP: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     BLOCK_GROUP: tl.constexpr, BLOCK_HALF: tl.constexpr, BLOCK_REST: tl.constexpr, BLOCK_D: tl.constexpr,
-    HAS_Q_NORM: tl.constexpr, HAS_K_NORM: tl.constexpr, FP8: tl.constexpr,
+    HAS_Q_NORM: tl.constexpr, HAS_K_NORM: tl.constexpr, FP8: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
     token, kv_head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     half = tl.arange(0, BLOCK_HALF)[None, :]
     in_half = half < ROTARY_DIM // 2
@@ -145,5 +155,6 @@ def rope_and_cache(
         HAS_K_NORM=k_norm is not None,
         FP8=k_cache.dtype == torch.float8_e4m3fn,
         num_warps=1 if group * head_dim <= 1024 else 4,  # 8 elements of 2 bytes a thread in one or two loads; untuned
+        **dependent_launch(device_info(q.device)),
     )  # fmt: skip
     return y

@@ -125,7 +125,7 @@ def _rows(args: argparse.Namespace, *, seed: int) -> list[TraceRow]:
 
 def _service_level(simulation: Simulation, args: argparse.Namespace) -> ServiceLevel:
     """The stated one, or a quarter of the rates of a request that is alone on the machine."""
-    budget = simulation.config.max_num_batched_tokens
+    budget = simulation.config.step_limits.num_batched_tokens
     cost = simulation.cost
     mean_context = sum(served.prompt_len for served in simulation.served) // len(simulation.served)
     return ServiceLevel(

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def banner(settings: Settings, engine: "AsyncEngine", *, port: int) -> str:
     """The start banner as plain text."""
-    loaded = engine.loaded
+    loaded, limits = engine.loaded, settings.limits_on(str(engine.loaded.device))
     url = f"http://{_reachable(settings.host)}:{port}"
     num_tokens = loaded.cache.num_blocks * settings.block_size
     num_requests = num_tokens / loaded.max_model_len
@@ -21,7 +21,7 @@ def banner(settings: Settings, engine: "AsyncEngine", *, port: int) -> str:
         "device": f"{loaded.device}, {str(loaded.dtype).removeprefix('torch.')}",
         "KV cache": f"{loaded.cache.num_blocks} blocks = {num_tokens} tokens = "
         f"{num_requests:.3g} requests of {loaded.max_model_len}",
-        "policy": f"{settings.batching_policy}, {settings.max_num_batched_tokens} tokens per step",
+        "policy": f"{settings.batching_policy}, {limits.num_batched_tokens} tokens per step",
         "API": f"{url}/generate  {url}/v1",
         "more": f"{url}/docs  {url}/metrics  {url}/stats",
         "try": curl(settings, url),

@@ -17,7 +17,7 @@ class FairnessAudit:
     """
 
     def __init__(self, config: EngineConfig, *, longest: int) -> None:
-        running = OUTPUT_WEIGHT * longest * config.max_num_seqs
+        running = OUTPUT_WEIGHT * longest * config.step_limits.num_seqs
         self._bound = 2 * max(PROMPT_WEIGHT * longest, running) + 2 * longest
         self._weights = config.tenant_weights or {}
         self._served: dict[str, float] = {}  # divided by the weight

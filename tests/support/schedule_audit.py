@@ -21,7 +21,7 @@ class ScheduleAudit:
 
     def before(self, budget: int | None) -> None:
         """Look at what is there to decide on."""
-        most = self._config.max_num_batched_tokens
+        most = self._config.step_limits.num_batched_tokens
         self._budget = min(budget or most, most)
         self._running = list(self._scheduler._continuing())
         self._ending = [request for request in self._scheduler.running if request not in self._running]
@@ -80,7 +80,7 @@ class ScheduleAudit:
         total, largest = batch.num_tokens, max((row.num_tokens - row.num_drafts for row in batch.rows), default=0)
         alone = self._whole_prompts and len(batch.rows) == 1
         assert alone or total <= self._budget, f"{total} tokens, the budget is {self._budget}"
-        assert self._num_running <= self._config.max_num_seqs, f"{self._num_running} run"
+        assert self._num_running <= self._config.step_limits.num_seqs, f"{self._num_running} run"
         if self._whole_prompts:
             assert all(row.needs_sampling for row in batch.rows), "a prompt was cut"
         elif self._config.long_prefill_token_threshold:
@@ -111,7 +111,7 @@ class ScheduleAudit:
         waiting = [request for request in self._scheduler.waiting if not self._waits_for_its_parent(request)]
         # A request whose parent has just been readmitted is best forked in the next step; those after it wait as long.
         parent_readmitted = any(request.parent in self.admitted for request in self._scheduler.waiting)
-        if waiting and not parent_readmitted and self._num_running < self._config.max_num_seqs:
+        if waiting and not parent_readmitted and self._num_running < self._config.step_limits.num_seqs:
             largest = max(self._pool.num_blocks_for(request.num_tokens) for request in waiting)
             assert self._spare_blocks() < largest + self._pool.num_blocks // 100, f"none of {waiting} was admitted"
 

@@ -9,6 +9,7 @@ from tiny_models import save_model
 from splitfuse.engine import LLM, EngineConfig, SamplingParams
 from splitfuse.engine.errors import ConfigError
 from splitfuse.kernels.quantize import quantize
+from splitfuse.kernels.reference import rounded_to_e4m3
 
 PROMPTS = [{"prompt_token_ids": list(range(start, start + 40))} for start in (3, 50, 130)]
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
@@ -39,6 +40,17 @@ def test_rounding_at_load_is_rounding_beforehand(tmp_path: Path, family: str, na
     assert tokens(tmp_path) == quantized
 
 
+def test_on_a_cpu_fp8_is_rounding_beforehand(tmp_path: Path) -> None:
+    save_model("llama-mha", tmp_path)
+    quantized = tokens(tmp_path, quantization="fp8")
+    assert quantized != tokens(tmp_path)
+    path = tmp_path / "model.safetensors"
+    weights = load_file(path)
+    layers = {key for key, weight in weights.items() if weight.ndim == 2 and "layers" in key}
+    save_file(weights | {key: rounded_to_e4m3(weights[key]) for key in layers}, path, metadata={"format": "pt"})
+    assert tokens(tmp_path) == quantized
+
+
 def test_a_cache_of_e4m3_wants_a_card(tmp_path: Path) -> None:
     save_model("llama-mha", tmp_path)
     with pytest.raises(ConfigError, match="--kv-cache-dtype fp8 is built for --device cuda only so far; leave it out"):
@@ -46,11 +58,12 @@ def test_a_cache_of_e4m3_wants_a_card(tmp_path: Path) -> None:
 
 
 def test_what_is_not_known_is_refused() -> None:
-    with pytest.raises(ConfigError, match="quantization 'fp3' is not one of int8, int4"):
+    with pytest.raises(ConfigError, match="quantization 'fp3' is not one of int8, int4, fp8"):
         EngineConfig(quantization="fp3")
 
 
-def test_experts_are_not_rounded_in_silence(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["int8", "fp8"])
+def test_experts_are_not_rounded_in_silence(tmp_path: Path, name: str) -> None:
     save_model("mixtral-window", tmp_path)
     with pytest.raises(ConfigError, match="not built for the experts of MixtralForCausalLM"):
-        LLM(str(tmp_path), quantization="int8")
+        LLM(str(tmp_path), quantization=name)

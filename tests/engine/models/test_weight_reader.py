@@ -4,6 +4,7 @@ import json
 import os
 import random
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.device import ImmediateStream
 from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.models import weights
-from splitfuse.engine.models.weight_reader import WeightReader, tensor_entries
+from splitfuse.engine.models.weight_reader import TensorEntry, WeightReader, tensor_entries
 from splitfuse.engine.models.weights import SafetensorsSource
 
 CPU = torch.device("cpu")
@@ -142,3 +143,69 @@ def test_a_header_that_lies_is_refused(header: Any, tmp_path: Path) -> None:
     (tmp_path / "bad.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(64))
     with pytest.raises(ConfigError, match="not a whole safetensors file"):
         list(tensor_entries(tmp_path / "bad.safetensors"))
+
+
+def entries_of(path: Path, **sizes: int) -> list[TensorEntry]:
+    """A file with tensors of so many numbers."""
+    save_file({name: torch.full((size,), float(index)) for index, (name, size) in enumerate(sizes.items())}, path)
+    return sorted(tensor_entries(path), key=lambda entry: list(sizes).index(entry.name))
+
+
+def test_no_more_than_the_limit_is_read_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {f"t{index}": 100 * (1 + index % 3) for index in range(40)}
+    entries = entries_of(tmp_path / "model.safetensors", **sizes)
+    read, begun, most = WeightReader._read, set[str](), 0
+    taken: set[str] = set()
+
+    def counted(self: WeightReader, entry: TensorEntry, *args: Any) -> torch.Tensor:
+        nonlocal most
+        begun.add(entry.name)
+        wanted = next(name for name in order if name not in taken)
+        most = max(most, sum(4 * sizes[name] for name in begun - taken - {wanted}))
+        return read(self, entry, *args)
+
+    monkeypatch.setattr(WeightReader, "_read", counted)
+    order = random.Random(3).sample(list(sizes), len(sizes))  # the worst there is
+    reader = WeightReader(entries, device=CPU, stream=ImmediateStream(), num_threads=3, max_bytes_ahead=5000)
+    for name in order:
+        assert reader.take(name).tolist() == [float(list(sizes).index(name))] * sizes[name]
+        taken.add(name)
+    reader.close()
+    assert 2000 < most <= 5000
+
+
+def test_a_tensor_larger_than_the_limit_comes_too(tmp_path: Path) -> None:
+    entries = entries_of(tmp_path / "model.safetensors", small=10, large=10_000)
+    reader = WeightReader(entries, device=CPU, stream=ImmediateStream(), max_bytes_ahead=100)
+    assert len(reader.take("large")) == 10_000
+    assert len(reader.take("small")) == 10
+    reader.close()
+
+
+def test_a_reader_that_waits_for_room_can_be_closed(tmp_path: Path) -> None:
+    entries = entries_of(tmp_path / "model.safetensors", a=10, b=1000)
+    reader = WeightReader(entries, device=CPU, stream=ImmediateStream(), max_bytes_ahead=50)
+    reader.close()
+    assert not any(thread.is_alive() for thread in reader._threads)
+
+
+def test_a_thread_that_waits_for_room_holds_no_tensor(tmp_path: Path) -> None:
+    entries = entries_of(tmp_path / "model.safetensors", a=10, b=10, c=1000)
+    reader = WeightReader(entries, device=CPU, stream=ImmediateStream(), num_threads=1, max_bytes_ahead=100)
+    reader.take("b")
+    taken = weakref.ref(reader.take("a"))
+    assert taken() is None
+    reader.close()
+
+
+def test_layers_are_read_by_their_numbers_and_the_head_last() -> None:
+    names = [
+        "lm_head.weight",
+        "model.layers.10.a",
+        "model.layers.2.b",
+        "model.norm.weight",
+        "model.embed_tokens.weight",
+    ]
+    first, second, *_, norm, head = sorted(names, key=weights._load_order)
+    assert (first, second) == ("model.embed_tokens.weight", "model.layers.2.b")
+    assert (norm, head) == ("model.norm.weight", "lm_head.weight")

@@ -16,6 +16,7 @@ from kernel_cases import (
 from splitfuse.kernels import ops, reference
 from splitfuse.kernels.cuda import attention_decode
 from splitfuse.kernels.cuda.device_info import H100
+from splitfuse.kernels.cuda.tile_configs import min_tokens_per_split
 
 
 def check(case: AttentionCase, *, num_splits: int | None = None, min_tokens: int = 16, tolerance: float = 0.0) -> None:
@@ -114,5 +115,5 @@ def test_number_of_splits(num_programs: int, num_tokens: int) -> None:
     splits = attention_decode.choose_num_splits(num_programs, num_tokens, H100)
     assert 1 <= splits <= attention_decode.MAX_SPLITS
     if splits > 1:
-        assert num_tokens // splits >= attention_decode.MIN_TOKENS_PER_SPLIT
+        assert num_tokens // splits >= min_tokens_per_split(H100.capability)
         assert num_programs * splits <= attention_decode.PROGRAMS_PER_MULTIPROCESSOR * H100.num_multiprocessors

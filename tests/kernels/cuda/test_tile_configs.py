@@ -22,7 +22,9 @@ def test_a_measured_tile_is_taken_where_it_was_measured(monkeypatch: pytest.Monk
     assert attention_prefill.choose_config(10**6, 10**5, 128, 2, H100, cache_size=1) != PREFILL
 
 
-@pytest.mark.parametrize(("capability", "architecture"), [(75, 0), (80, 80), (89, 80), (90, 90), (120, 100)])
+@pytest.mark.parametrize(
+    ("capability", "architecture"), [(75, 0), (80, 80), (86, 80), (89, 89), (90, 90), (103, 100), (120, 120)]
+)
 def test_a_card_goes_by_the_latest_that_it_is_not_older_than(
     monkeypatch: pytest.MonkeyPatch, capability: int, architecture: int
 ) -> None:
@@ -30,3 +32,10 @@ def test_a_card_goes_by_the_latest_that_it_is_not_older_than(
     monkeypatch.setattr(tile_configs, "MEASURED", table)
     tile = tile_configs.measured("decode", capability, 128, 2)
     assert (tile[1] if tile else 0) == architecture
+
+
+def test_the_shortest_span_goes_by_the_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(tile_configs.MIN_TOKENS_PER_SPLIT) == set(tile_configs.ARCHITECTURES)
+    monkeypatch.setitem(tile_configs.MIN_TOKENS_PER_SPLIT, 90, 64)
+    ampere = H100._replace(capability=86)
+    assert [attention_decode.choose_num_splits(8, 1024, gpu) for gpu in (H100, ampere)] == [16, 4]

@@ -1,0 +1,1 @@
+"""Products with weights, by what the weights and the number of rows are."""
