@@ -43,8 +43,9 @@ class QuantizedWeight(NamedTuple):
 
     def to(self, device: torch.device) -> "QuantizedWeight":
         """The same on another device."""
-        parts: dict[str, Any] = self._asdict()
-        return self._replace(**{name: part.to(device) for name, part in parts.items() if isinstance(part, Tensor)})
+        parts = self._asdict().items()
+        moved: dict[str, Any] = {name: part.to(device) for name, part in parts if isinstance(part, Tensor)}
+        return self._replace(**moved)
 
     def dequantized(self) -> Tensor:
         """[N, K] float32, columns in the order of the inputs."""

@@ -3,18 +3,17 @@
 import time
 
 import torch
-from torch import Tensor
 
 from ...kernels import ops
 from ..config import EngineConfig
+from ..device import to_device
 from ..errors import ConfigError
 from .config import ModelConfig
 from .device_memory import DeviceMemory, available_memory
+from .host_blocks import BlockPairs, HostBlocks
 
 # Share of the free memory that a CPU server takes for its cache by default.
 _CPU_MEMORY_SHARE = 0.25
-
-BlockPairs = list[tuple[int, int]]
 
 
 class KVCache:
@@ -33,18 +32,15 @@ class KVCache:
         self.block_size = block_size
         self._device = device
 
+        shape = (num_blocks, model.num_kv_heads, block_size, model.head_dim)
         # Not zeroed: kernels never read a slot that was not written, and untouched pages cost no memory.
-        def layers(count: int, *, on: torch.device) -> list[tuple[Tensor, Tensor]]:
-            shape = (count, model.num_kv_heads, block_size, model.head_dim)
-            pinned = on.type == "cpu" and device.type == "cuda"
-            return [
-                tuple(torch.empty(shape, dtype=dtype, device=on, pin_memory=pinned) for _ in range(2))  # type: ignore[misc]
+        try:
+            self.layers = [
+                (torch.empty(shape, dtype=dtype, device=device), torch.empty(shape, dtype=dtype, device=device))
                 for _ in range(model.num_layers)
             ]
-
-        try:
-            self.layers = layers(num_blocks, on=device)
-            self._host_layers = layers(num_host_blocks, on=torch.device("cpu")) if num_host_blocks else []
+            self._caches = [cache for layer in self.layers for cache in layer]
+            self._host_blocks = HostBlocks(self._caches, num_host_blocks) if num_host_blocks else None
         except RuntimeError as exc:  # torch's out of memory is one
             block_bytes = block_size * model.kv_bytes_per_token(dtype.itemsize)
             raise ConfigError(
@@ -53,44 +49,29 @@ class KVCache:
             ) from exc
 
     def copy_blocks(self, *, swap_out: BlockPairs, swap_in: BlockPairs, copies: BlockPairs) -> None:
-        """Copy blocks (from, to) before a step: out to the host, in from it, then within the device."""
-        if swap_out:
-            _copy(swap_out, self.layers, self._host_layers)
-        if swap_in:
-            _copy(swap_in, self._host_layers, self.layers)
+        """Have blocks (from, to) copied before a step: out to the host, in from it, then within the device.
+
+        Waits for none of it on a GPU.
+        """
+        if self._host_blocks is not None:
+            self._host_blocks.swap_out(swap_out)
+            self._host_blocks.swap_in(swap_in)
         if copies:
-            pairs = torch.tensor(copies, device=self._device)
-            caches = [cache for layer in self.layers for cache in layer]
-            ops.copy_blocks(caches, pairs[:, 0].contiguous(), pairs[:, 1].contiguous())
+            sources, targets = to_device(torch.tensor(copies).T.contiguous(), self._device)
+            ops.copy_blocks(self._caches, sources, targets)
 
     def measure_swap(self) -> float | None:
         """Seconds to copy one block one way, measured; None without room to swap. Leaves rubbish in some blocks."""
-        if not self._host_layers:
+        if self._host_blocks is None:
             return None
-        count = min(32, len(self.layers[0][0]), len(self._host_layers[0][0]))
+        count = min(32, len(self._caches[0]), self._host_blocks.num_blocks)
         pairs = [(block, block) for block in range(count)]
-        _copy(pairs, self.layers, self._host_layers)  # touches the pages for the first time
+        self._host_blocks.swap_out(pairs)  # touches the pages for the first time
+        ops.synchronize(self._device)
         start = time.perf_counter()
-        _copy(pairs, self._host_layers, self.layers)
+        self._host_blocks.swap_in(pairs)
         ops.synchronize(self._device)
         return (time.perf_counter() - start) / count
-
-
-def _copy(
-    pairs: list[tuple[int, int]], source: list[tuple[Tensor, Tensor]], target: list[tuple[Tensor, Tensor]]
-) -> None:
-    """Blocks from[i] of `source` into to[i] of `target`, in every layer, across devices."""
-    indices = torch.tensor(pairs)
-    from_device, to_device = source[0][0].device, target[0][0].device
-    sources, targets = indices[:, 0].to(from_device), indices[:, 1].to(to_device)
-    for from_layer, to_layer in zip(source, target, strict=True):
-        for from_cache, to_cache in zip(map(_movable, from_layer), map(_movable, to_layer), strict=True):
-            to_cache.index_copy_(0, targets, from_cache.index_select(0, sources).to(to_device))
-
-
-def _movable(cache: Tensor) -> Tensor:
-    """A cache of e4m3 as bytes, for torch indexes no such tensors."""
-    return cache.view(torch.uint8) if cache.dtype == torch.float8_e4m3fn else cache
 
 
 def num_cache_blocks(
