@@ -82,6 +82,7 @@ class DurableResults(ResultStore):
         self._kept: dict[str, KeptJob] = {}  # those that run here
         self.failure: StoreError | None = None
         self.to_resume: list[UnfinishedJob] = []
+        self._last_deleted = 0  # the largest number of a job that is gone of which there still are events
 
     async def open(self) -> None:
         """Open the store and take over what an earlier process left. Raises ConfigError."""
@@ -93,7 +94,11 @@ class DurableResults(ResultStore):
             self._insert(unfinished.kept.job)  # whatever --max-results is now
             self._kept[unfinished.row.seq_id] = unfinished.kept
         self._journal = Journal(
-            store, on_failure=self._on_failure, wall_clock=self._wall_clock, is_shared=self.is_shared
+            store,
+            on_failure=self._on_failure,
+            wall_clock=self._wall_clock,
+            is_shared=self.is_shared,
+            last_job=self._last_deleted,
         )
         self.failure = None
         if self.to_resume:
@@ -311,6 +316,8 @@ class DurableResults(ResultStore):
             for num, event in segment.events:
                 if num in begun:
                     begun[num].take(event, time_of, written=time_of(segment.monotonic))
+                else:
+                    self._last_deleted = max(self._last_deleted, num)
         if num_damaged:
             _log.error("results: %d damaged segments; the jobs in them may go on with less than they had", num_damaged)
         return [each.unfinished(now=self._clock()) for each in begun.values()]

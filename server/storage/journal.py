@@ -77,8 +77,11 @@ class Journal:
         on_failure: Callable[[StoreError | None], None],
         wall_clock: Callable[[], float],
         is_shared: bool = False,
+        last_job: int = 0,
     ) -> None:
-        """`on_failure` is called on the loop when commits begin to fail, and with None when they work again."""
+        """`on_failure` is called on the loop when commits begin to fail, and with None when they work again.
+        `last_job`: new jobs get larger numbers.
+        """
         self._store = store
         self._is_shared = is_shared
         self._untold: list[_Entry] = []
@@ -88,7 +91,7 @@ class Journal:
         self._loop = asyncio.get_running_loop()
         self._entries: queue.SimpleQueue[_Entry] = queue.SimpleQueue()
         num_jobs, num_segments = store.last_numbers()
-        self._next_job, self._next_segment = num_jobs + 1, num_segments + 1
+        self._next_job, self._next_segment = max(num_jobs, last_job) + 1, num_segments + 1
         self._unwritten = Changes()
         self._unwritten_events: list[tuple[int, Event]] = []
         self._swept_at = float("-inf")

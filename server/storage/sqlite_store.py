@@ -133,7 +133,9 @@ class SqliteStore:
     def last_numbers(self) -> tuple[int, int]:
         """As Store."""
         job, segment = (self._one(f"SELECT coalesce(max(num), 0) FROM {table}") for table in ("jobs", "segments"))
-        return job, segment
+        # All may have been swept, and a job that has told nothing yet says where those with its events begin.
+        first = self._one("SELECT coalesce(max(first_segment), 1) FROM jobs WHERE status IS NULL")
+        return job, max(segment, first - 1)
 
     def begin_process(self) -> bool:
         """As Store."""

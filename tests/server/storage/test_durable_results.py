@@ -2,22 +2,46 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fake_engine import FakeEngine
 
+from splitfuse.engine.outputs import OutputDelta
 from splitfuse.engine.sampling_params import SamplingParams
 from splitfuse.server.http.errors import NotReadyError, ResultNotFoundError
 from splitfuse.server.jobs.job import Job
 from splitfuse.server.jobs.result_store import ResultLimits
 from splitfuse.server.storage.durable_results import DurableResults, KeptRequest
-from splitfuse.server.storage.records import Changes, JobRow
+from splitfuse.server.storage.records import Changes, JobRow, dump_segment, event_of
 from splitfuse.server.storage.resumption import Resumption
 from splitfuse.server.storage.sqlite_store import SqliteStore
 
 
 def limits(*, max_results: int) -> ResultLimits:
     return ResultLimits(ttl=60, max_results=max_results, max_bytes=10**9)
+
+
+def unfinished_row(num: int, *, first_segment: int = 1, body: dict[str, Any] | None = None) -> JobRow:
+    request = {
+        "kind": "generate",
+        "body": body or {},
+        "user": "",
+        "attachment": None,
+        "prompt_token_ids": [1],
+        "seed": 1,
+    }
+    request |= {"fingerprint": "fake", "model": "m", "num_outputs": 1, "stream_interval": 1, "ttl_s": 60.0}
+    return JobRow(num, f"job{num}", "", 1.0, json.dumps(request), first_segment)
+
+
+def delta(seq_id: str, token_id: int) -> OutputDelta:
+    return OutputDelta(seq_id, 0, "x", (token_id,))
+
+
+def opened(path: Path) -> DurableResults:
+    return DurableResults(limits(max_results=9), open_store=lambda: SqliteStore(path), kinds={})
 
 
 async def test_a_job_of_another_version_fails_alone(tmp_path: Path) -> None:
@@ -63,4 +87,45 @@ async def test_what_the_memory_has_no_room_for_is_found_on_disk(tmp_path: Path) 
     with pytest.raises(ResultNotFoundError):
         await results.find("a", owner="me")
     results.check()
+    await results.close()
+
+
+async def test_a_new_job_has_no_events_of_a_deleted_one(tmp_path: Path) -> None:
+    """Its number is not given again while there are events of it."""
+    path = tmp_path / "results.db"
+    store = SqliteStore(path)
+    body = dump_segment([(num, event_of(delta(f"job{num}", num))) for num in (1, 2)], wall=1.0, monotonic=1.0)
+    store.commit(Changes(accepted=[unfinished_row(1), unfinished_row(2)], segment=(1, body)))
+    store.commit(Changes(deleted=["job2"]))
+    store.close()
+    results = opened(path)
+    await results.open()
+    job = Job("new", model="m")
+    results.add(job)
+    results.sink(job)
+    handle = SimpleNamespace(prompt_token_ids=[1], seed=1)
+    kept = KeptRequest(kind="generate", body={})
+    await results.accept(job, handle, kept, user="", fingerprint="fake")  # type: ignore[arg-type]
+    await results.close()
+    results = opened(path)
+    await results.open()
+    events = {each.row.seq_id: [event.token_ids for event in each.kept.job.events] for each in results.to_resume}
+    assert events == {"job1": [(1,)], "new": []}
+    await results.close()
+
+
+async def test_what_a_job_tells_after_all_segments_were_swept_is_found_again(tmp_path: Path) -> None:
+    path = tmp_path / "results.db"
+    store = SqliteStore(path)
+    store.commit(Changes(accepted=[unfinished_row(1, first_segment=10)]))
+    store.close()
+    for token_id in (5, 6):
+        results = opened(path)
+        await results.open()
+        results.resumed_sink(results.to_resume[0])(delta("job1", token_id))
+        await results.use(lambda store: store.sweep(0.0, max_jobs=1))
+        await results.close()
+    results = opened(path)
+    await results.open()
+    assert [event.token_ids for event in results.to_resume[0].kept.job.events] == [(5,), (6,)]
     await results.close()
