@@ -60,11 +60,15 @@ class _Call:
     run: Callable[[Store], None]
 
 
+class _Probe:
+    """Find out whether the store can be written."""
+
+
 class _Stop:
     """The last entry."""
 
 
-_Entry = tuple[KeptJob, OutputDelta] | _Accept | _Change | _Call | _Stop
+_Entry = tuple[KeptJob, OutputDelta] | _Accept | _Change | _Call | _Probe | _Stop
 
 
 class Journal:
@@ -141,6 +145,7 @@ class Journal:
                 future.set_result(function(store))
             except BaseException as exc:
                 future.set_exception(exc)
+                self._entries.put(_Probe())
 
         self._entries.put(_Call(run))
         return await asyncio.wrap_future(future)
@@ -194,10 +199,13 @@ class Journal:
     def _commit(self, entries: list[_Entry]) -> StoreError | None:
         """Write these entries and what could not be written before them, all or nothing."""
         unwritten, events, accepted = self._unwritten, self._unwritten_events, list[JobRow]()
+        probes = self._failure is not None  # else an idle server would forget that its disk is full
         for entry in entries:
             match entry:
                 case _Accept(row):
                     accepted.append(row)
+                case _Probe():
+                    probes = True
                 case _Change(begun, deleted):
                     unwritten.begun += begun
                     unwritten.deleted += deleted
@@ -210,7 +218,7 @@ class Journal:
             body = dump_segment(events, wall=self._wall_clock(), monotonic=time.monotonic())
             segment = (self._next_segment, body)
         try:
-            self._store.commit(replace(unwritten, accepted=accepted, segment=segment))
+            self._store.commit(replace(unwritten, accepted=accepted, segment=segment, probes=probes))
         except Exception as exc:  # a bug of ours must not end this thread, without which nothing is told
             if not isinstance(exc, StoreError):
                 _log.exception("results: a transaction failed")
