@@ -162,7 +162,7 @@ class Service:
             self._is_ours = True
             await self._engine.start()
         if isinstance(self.results, DurableResults):
-            resumption = Resumption(self.results, self._engine, self._kinds)
+            resumption = Resumption(self.results, self._engine, self._kinds, self.settings)
             await resumption.run()
             if isinstance(self.results, SharedResults):
                 self.results.begin_claiming(resumption, self._engine)

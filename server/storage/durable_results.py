@@ -16,12 +16,14 @@ from ..http.errors import NotReadyError, ResultNotFoundError, StoreUnavailableEr
 from ..jobs.idempotency import IdempotencyKey
 from ..jobs.job import Attachment, Job
 from ..jobs.result_store import ResultLimits, ResultStore, newness
+from ..settings import Settings
 from .journal import Journal, KeptJob
 from .records import Event, JobRow, Segment, delta_of, load_result, load_segment
 from .store import Store, StoreError
 
 if TYPE_CHECKING:
-    from ...engine.async_engine import Handle
+    from ...engine.async_engine import AsyncEngine, Handle
+    from ...engine.input_processor import Prompt
 
 T = TypeVar("T")
 _log = logging.getLogger("splitfuse.results")
@@ -46,6 +48,11 @@ class KeptKind(Protocol):
     def params(self, body: Mapping[str, Any], attachment: Attachment | None) -> SamplingParams:
         """The sampling parameters. Raises InvalidRequestError where this version does not take the body."""
 
+    async def renewed(
+        self, engine: "AsyncEngine", settings: Settings, kept: KeptRequest
+    ) -> "tuple[Prompt, KeptRequest]":
+        """The prompt for another model than the one that it came for, and what to keep of it. Raises as `params`."""
+
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedJob:
@@ -55,6 +62,11 @@ class UnfinishedJob:
     row: JobRow
     request: dict[str, Any]  # as it was stored
     resumed: Resumed
+
+    @property
+    def has_told(self) -> bool:
+        """Whether a reader may have had something of it."""
+        return bool(self.kept.deltas)
 
     @property
     def is_suspect(self) -> bool:
@@ -174,25 +186,12 @@ class DurableResults(ResultStore):
         """Return when the job is on disk: from then on it is kept. Raises StoreUnavailableError."""
         journal = self._opened()
         kept, key = self._kept[job.seq_id], job.idempotency_key
-        stored = {
-            "kind": request.kind,
-            "body": request.body,
-            "user": user,
-            "fingerprint": fingerprint,
-            "attachment": request.attachment,
-            "prompt_token_ids": handle.prompt_token_ids,
-            "seed": handle.seed,
-            "model": job.model,
-            "num_outputs": len(job.outputs),
-            "stream_interval": job.stream_interval,
-            "ttl_s": kept.ttl_s,
-        }
         row = JobRow(
             num=kept.num,
             seq_id=job.seq_id,
             owner=job.owner,
             created=job.created,
-            request=json.dumps(stored, separators=(",", ":")),
+            request=_dumped(request, job, handle, user=user, fingerprint=fingerprint, ttl_s=kept.ttl_s),
             first_segment=journal.next_segment,
             idempotency_key=None if key is None else key.digest,
             body_digest=None if key is None else key.body_digest,
@@ -222,6 +221,12 @@ class DurableResults(ResultStore):
             await self._opened().begin([unfinished.row.num for unfinished in jobs])
         except StoreError as exc:
             raise _unavailable(exc) from exc
+
+    def renew(self, unfinished: UnfinishedJob, handle: "Handle", request: KeptRequest, *, fingerprint: str) -> None:
+        """Keep a job as another model has taken it up; that is on disk before anything of it is told."""
+        user, ttl_s = unfinished.request["user"], unfinished.kept.ttl_s
+        text = _dumped(request, unfinished.kept.job, handle, user=user, fingerprint=fingerprint, ttl_s=ttl_s)
+        self._opened().renew(unfinished.row.num, text)
 
     def fail(self, unfinished: UnfinishedJob, *, reason: str) -> None:
         """End a job that cannot go on, with what it had."""
@@ -369,6 +374,24 @@ class _BegunJob:
         )
         resumed = Resumed(self._request["seed"], known, self._arrival_time)
         return UnfinishedJob(self._kept, self.row, self._request, resumed)
+
+
+def _dumped(request: KeptRequest, job: Job, handle: "Handle", *, user: str, fingerprint: str, ttl_s: float) -> str:
+    """What is needed to go on with a job, as its row has it."""
+    stored = {
+        "kind": request.kind,
+        "body": request.body,
+        "user": user,
+        "fingerprint": fingerprint,
+        "attachment": request.attachment,
+        "prompt_token_ids": handle.prompt_token_ids,
+        "seed": handle.seed,
+        "model": job.model,
+        "num_outputs": len(job.outputs),
+        "stream_interval": job.stream_interval,
+        "ttl_s": ttl_s,
+    }
+    return json.dumps(stored, separators=(",", ":"))
 
 
 def _unavailable(exc: StoreError) -> StoreUnavailableError:

@@ -53,6 +53,7 @@ class _Change:
     begun: list[int]
     deleted: list[str]
     done: Done
+    renewed: list[tuple[int, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,10 @@ class Journal:
     async def begin(self, nums: list[int]) -> None:
         """Note that this process runs these jobs from now on. Raises StoreError."""
         await self._written(lambda done: _Change(nums, [], done))
+
+    def renew(self, num: int, request: str) -> None:
+        """Write this request of a job before anything that comes later."""
+        self._entries.put(_Change([], [], lambda _: None, [(num, request)]))
 
     async def delete(self, seq_id: str) -> None:
         """Return when the job is gone from the disk. Raises StoreError."""
@@ -206,9 +211,10 @@ class Journal:
                     accepted.append(row)
                 case _Probe():
                     probes = True
-                case _Change(begun, deleted):
+                case _Change(begun, deleted, _, renewed):
                     unwritten.begun += begun
                     unwritten.deleted += deleted
+                    unwritten.renewed += renewed
                 case (KeptJob() as kept, OutputDelta() as delta):
                     events.append((kept.num, event_of(delta)))
                     if (ending := self._ending(kept, delta)) is not None:

@@ -149,6 +149,9 @@ class PostgresStore:
             if changes.begun:
                 begin = "UPDATE splitfuse_jobs SET is_running = TRUE WHERE num = ANY(%s) AND holder = %s"
                 cursor.execute(begin, (changes.begun, me))
+            if changes.renewed:
+                renew = "UPDATE splitfuse_jobs SET request = %s WHERE num = %s AND holder = %s"
+                cursor.executemany(renew, [(request, num, me) for num, request in changes.renewed])
             if changes.deleted:
                 delete = "DELETE FROM splitfuse_jobs WHERE seq_id = ANY(%s) AND (holder = %s OR status IS NOT NULL)"
                 cursor.execute(delete, (changes.deleted, me))

@@ -77,6 +77,7 @@ class Changes:
     endings: list[Ending] = field(default_factory=list)
     begun: list[int] = field(default_factory=list)  # jobs of an earlier process that go on
     deleted: list[str] = field(default_factory=list)  # seq_ids
+    renewed: list[tuple[int, str]] = field(default_factory=list)  # jobs and their requests, as another model has them
     probes: bool = False  # write something, to see whether that works
 
     def __bool__(self) -> bool:

@@ -129,6 +129,8 @@ class SqliteStore:
             )
             db.executemany("UPDATE jobs SET is_running = 1 WHERE num = ?", [(num,) for num in changes.begun])
             db.executemany("DELETE FROM jobs WHERE seq_id = ?", [(seq_id,) for seq_id in changes.deleted])
+            renewed = [(request, num) for num, request in changes.renewed]
+            db.executemany("UPDATE jobs SET request = ? WHERE num = ?", renewed)
             if changes.probes:
                 db.execute("INSERT OR REPLACE INTO meta VALUES ('probe', random())")
 

@@ -19,6 +19,7 @@ from ...jobs.idempotency import IdempotencyKey
 from ...jobs.job import Attachment, Job
 from ...jobs.result_store import seq_id_of
 from ...service import Service, service_of
+from ...settings import Settings
 from ...storage.durable_results import KeptRequest
 from ..openapi import IDEMPOTENCY_KEY, KEEPING, KEYED, LOOKUP, events, operation, parameter
 from ..request_model import REPLAYED, idempotency_key, read_fields, read_request
@@ -123,6 +124,10 @@ class KeptGenerate:
     def params(self, body: Mapping[str, Any], attachment: Attachment | None) -> SamplingParams:
         """As it had them."""
         return GenerateRequest.read(body).sampling()
+
+    async def renewed(self, engine: Any, settings: Settings, kept: KeptRequest) -> tuple[Any, KeptRequest]:
+        """The prompt as it came."""
+        return GenerateRequest.read(kept.body).prompt, kept
 
 
 @router.get("/result/{seq_id}", **operation({200: _RESULT}, errors=LOOKUP, parameters=[SEQ_ID, WAIT, PREFER]))

@@ -23,8 +23,9 @@ from ...jobs.idempotency import IdempotencyKey
 from ...jobs.job import Attachment, Job, raise_failure
 from ...jobs.result_store import ID_PREFIX, seq_id_of
 from ...service import Service, service_of
+from ...settings import Settings
 from ...storage.durable_results import KeptRequest
-from ..answer_format import AnswerFormat, chat_prompt, constrained, rendered
+from ..answer_format import AnswerFormat, chat_prompt, constrained, model_prompt, rendered
 from ..openapi import IDEMPOTENCY_KEY, KEEPING, LOOKUP, events, operation, parameter
 from ..request_model import REPLAYED, idempotency_key, read_fields, read_request
 from ..streaming import event_id, stream
@@ -129,6 +130,14 @@ class KeptResponse:
         """As it had them."""
         assert isinstance(attachment, StoredRequest)
         return constrained(ResponsesRequest.read(body).params(), attachment.answer)
+
+    async def renewed(self, engine: Any, settings: Settings, kept: KeptRequest) -> tuple[Any, KeptRequest]:
+        """The conversation in this model's template."""
+        attachment = self.attachment(kept.attachment)
+        chat = ResponsesRequest.read(kept.body).chat(attachment.messages)
+        text, answer = await model_prompt(engine, settings, chat, name="input")
+        stored = dataclasses.asdict(dataclasses.replace(attachment, answer=answer))
+        return rendered(text), dataclasses.replace(kept, attachment=stored)
 
 
 @router.get(

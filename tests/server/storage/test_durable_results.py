@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from fake_engine import FakeEngine
 
-from splitfuse.engine.outputs import OutputDelta
+from splitfuse.engine.outputs import KnownOutput, OutputDelta, Resumed
 from splitfuse.engine.sampling_params import SamplingParams
+from splitfuse.server.api.native.routes import KeptGenerate
 from splitfuse.server.http.errors import NotReadyError, ResultNotFoundError
 from splitfuse.server.jobs.job import Job
 from splitfuse.server.jobs.result_store import ResultLimits
+from splitfuse.server.settings import Settings
 from splitfuse.server.storage.durable_results import DurableResults, KeptRequest
 from splitfuse.server.storage.records import Changes, JobRow, dump_segment, event_of
 from splitfuse.server.storage.resumption import Resumption
@@ -56,7 +58,7 @@ async def test_a_job_of_another_version_fails_alone(tmp_path: Path) -> None:
     results = DurableResults(limits(max_results=1), open_store=lambda: SqliteStore(path), kinds={})
     await results.open()
     assert results.get("old", owner="").status == "queued"
-    await Resumption(results, FakeEngine(), {}).run()  # type: ignore[arg-type]
+    await Resumption(results, FakeEngine(), {}, Settings()).run()  # type: ignore[arg-type]
     job = await results.find("old", owner="")
     await job.wait(5)
     assert (job.status, str(job.failure())) == ("failed", "interrupted: it cannot go on here (KeyError)")
@@ -128,4 +130,43 @@ async def test_what_a_job_tells_after_all_segments_were_swept_is_found_again(tmp
     results = opened(path)
     await results.open()
     assert [event.token_ids for event in results.to_resume[0].kept.job.events] == [(5,), (6,)]
+    await results.close()
+
+
+class ResumingEngine(FakeEngine):
+    """Begins what it is to go on with."""
+
+    async def submit(self, *args: Any, resumed: Resumed, **options: Any) -> Any:
+        assert resumed.outputs == (KnownOutput(),)
+        return await super().submit(*args, **options)
+
+
+async def test_with_another_model_what_has_told_nothing_begins_afresh(tmp_path: Path) -> None:
+    path = tmp_path / "results.db"
+    store = SqliteStore(path)
+    bodies = [{"prompt": "hi", "max_tokens": 3}, {"prompt": "hi", "max_tokens": 3}, {"prompt": "hi", "model": "m"}]
+    rows = [unfinished_row(num, body=body) for num, body in enumerate(bodies, 1)]
+    body = dump_segment([(2, event_of(delta("job2", 7)))], wall=1.0, monotonic=1.0)
+    store.commit(Changes(accepted=rows, segment=(1, body)))
+    store.close()
+    kinds = {"generate": KeptGenerate()}
+    results = DurableResults(limits(max_results=9), open_store=lambda: SqliteStore(path), kinds=kinds)
+    await results.open()
+    engine, settings = ResumingEngine(), Settings()
+    await engine.start()
+    engine.fingerprint = "another"
+    jobs = [each.kept.job for each in results.to_resume]
+    await Resumption(results, engine, kinds, settings).run()  # type: ignore[arg-type]
+    for job in jobs:
+        await job.wait(5)
+    assert [job.status for job in jobs] == ["completed", "failed", "failed"]
+    assert (jobs[0].model, jobs[0].num_prompt_tokens) == (settings.model_name, 2)
+    assert jobs[1].outputs[0].token_ids == [7], "what was told stays"
+    assert "the model, its tokenizer, template or dtype" in str(jobs[1].failure())
+    assert "it asks for another model" in str(jobs[2].failure())
+    row = await results.use(lambda store: store.find("job1"))
+    assert row is not None
+    kept = json.loads(row.request)
+    assert (kept["fingerprint"], kept["prompt_token_ids"], kept["body"]) == ("another", [104, 105], bodies[0])
+    results.check()
     await results.close()
