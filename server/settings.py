@@ -60,6 +60,11 @@ class Settings(EngineConfig):
     max_unfinished_per_key: int | None = setting(
         None, at_least=1, help="unfinished results of one key; one more is answered 429"
     )
+    max_result_bytes_per_key: int | None = setting(
+        None,
+        at_least=1,
+        help="bytes of all results of one key, where they are kept; beyond it 429; takes KiB, MiB, GiB",
+    )
     max_result_bytes: int = setting(256 * 2**20, at_least=1, help="memory for kept results; takes KiB, MiB, GiB")
     max_body_bytes: int = setting(2**20, at_least=1, help="longest request body; takes KiB, MiB, GiB")
     max_file_bytes: int = setting(64 * 2**20, at_least=1, help="longest file for batches; takes KiB, MiB, GiB")

@@ -164,6 +164,10 @@ class DurableResults(ResultStore):
                 jobs[row.seq_id] = job
         return sorted(jobs.values(), key=newness, reverse=True)[:limit]
 
+    async def num_bytes_of(self, owner: str) -> int:
+        """As ResultStore, on disk. Raises as `find`."""
+        return await self.use(lambda store: store.num_bytes_of(owner))
+
     async def delete_all(self, owner: str) -> set[str]:
         """As ResultStore. Raises StoreUnavailableError."""
         seq_ids = await super().delete_all(owner)

@@ -211,6 +211,12 @@ class PostgresStore:
             deleted = db.execute("DELETE FROM splitfuse_jobs WHERE owner = %s RETURNING seq_id", (owner,))
             return [seq_id for (seq_id,) in deleted]
 
+    def num_bytes_of(self, owner: str) -> int:
+        """As Store."""
+        sizes = "coalesce(sum(pg_column_size(request) + coalesce(pg_column_size(result), 0)), 0)"
+        with self._connected():
+            return int(self._value(f"SELECT {sizes} FROM splitfuse_jobs WHERE owner = %s", owner))
+
     def sweep(self, now: float, *, max_jobs: int) -> int:
         """As Store."""
         with self._changing() as db:

@@ -53,11 +53,19 @@ CREATE TABLE begun_lines (
   batch_id TEXT NOT NULL, line INTEGER NOT NULL, num_crashes INTEGER NOT NULL,
   PRIMARY KEY (batch_id, line)) WITHOUT ROWID;
 """,
+    # Of jobs of earlier formats the bytes are not known; they expire.
+    """
+ALTER TABLE jobs ADD COLUMN num_bytes INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX jobs_bytes ON jobs (owner, num_bytes);
+""",
 )
 SCHEMA_VERSION = len(_MIGRATIONS)
 _COLUMNS = ", ".join(JobRow.__slots__)
-_INSERT = f"INSERT INTO jobs ({_COLUMNS}) VALUES ({', '.join('?' * len(JobRow.__slots__))})"
+_INSERT = f"INSERT INTO jobs ({_COLUMNS}, num_bytes) VALUES ({'?, ' * len(JobRow.__slots__)}?)"
 _SELECT = f"SELECT {_COLUMNS} FROM jobs"
+_END = """
+UPDATE jobs SET status = ?, finished = ?, expires = ?, result = ?, num_bytes = num_bytes + ?, is_running = 0
+WHERE num = ?"""
 _SELECT_FILE = f"SELECT {', '.join(FileRow.__slots__)} FROM files"
 _SELECT_BATCH = f"SELECT {', '.join(BatchRow.__slots__)} FROM batches"
 _SWEPT_PARTS = 32  # at once: 4 MiB of an uploaded file
@@ -120,12 +128,15 @@ class SqliteStore:
             return
         self._has_deleted |= bool(changes.deleted)
         with self._changing() as db:
-            db.executemany(_INSERT, [_values(row) for row in changes.accepted])
+            db.executemany(_INSERT, [[*_values(row), len(row.request)] for row in changes.accepted])
             if changes.segment is not None:
                 db.execute("INSERT INTO segments VALUES (?, ?)", changes.segment)
             db.executemany(
-                "UPDATE jobs SET status = ?, finished = ?, expires = ?, result = ?, is_running = 0 WHERE num = ?",
-                [(end.status, end.finished, end.expires, end.result, end.num) for end in changes.endings],
+                _END,
+                [
+                    (end.status, end.finished, end.expires, end.result, len(end.result), end.num)
+                    for end in changes.endings
+                ],
             )
             db.executemany("UPDATE jobs SET is_running = 1 WHERE num = ?", [(num,) for num in changes.begun])
             db.executemany("DELETE FROM jobs WHERE seq_id = ?", [(seq_id,) for seq_id in changes.deleted])
@@ -280,6 +291,10 @@ class SqliteStore:
         """As Store."""
         return self._one("SELECT coalesce(sum(length(body)), 0) FROM file_parts WHERE file_id = ?", file_id)
 
+    def num_bytes_of(self, owner: str) -> int:
+        """As Store."""
+        return self._one("SELECT coalesce(sum(num_bytes), 0) FROM jobs WHERE owner = ?", owner)
+
     def sweep(self, now: float, *, max_jobs: int) -> int:
         """As Store."""
         with self._changing() as db:
@@ -362,6 +377,6 @@ def _batch(found: Sequence[Any]) -> BatchRow:
 
 
 def _why(exc: sqlite3.Error) -> str:
-    if exc.sqlite_errorname == "SQLITE_BUSY":
+    if getattr(exc, "sqlite_errorname", "") == "SQLITE_BUSY":  # misuse, which is ours, has no name
         return "another process uses this file; give each server its own, or share a postgresql:// database"
     return f"SQLite says: {exc}"

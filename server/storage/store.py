@@ -44,6 +44,9 @@ class Store(Protocol):
     def delete_owner(self, owner: str) -> list[str]:
         """Delete all jobs of an owner. Returns their ids."""
 
+    def num_bytes_of(self, owner: str) -> int:
+        """About what the owner's jobs take."""
+
     def sweep(self, now: float, *, max_jobs: int) -> int:
         """Delete segments that are of no more use, at most so many expired jobs, and of files and batches that have
         expired or been deleted as much as is quickly done. Returns how many jobs these were.

@@ -94,6 +94,7 @@ async def _submitted(service: Service, body: GenerateRequest, *, owner: str, key
     """The job of this request, kept from now on."""
     params = body.sampling()
     is_kept = body.durable or not body.stream
+    await service.results.check_quota(owner)
     job = service.new_job(params, owner=owner, key=key, ttl_s=body.ttl_s)
     service.results.add(job)
     try:

@@ -108,6 +108,7 @@ async def _submitted(service: Service, body: ResponsesRequest, *, owner: str, ke
     new = await _new(service, body, owner=owner, key=key)
     job = new.job
     if body.store:
+        await service.results.check_quota(owner)
         service.results.add(job)
     try:
         kept = KeptRequest(kind=KIND, body=body.as_sent, attachment=dataclasses.asdict(new.attachment))
