@@ -37,6 +37,7 @@ class KeptRequest:
     kind: str  # which API
     body: Mapping[str, Any]  # as it came
     attachment: Any = None  # of the job, as JSON
+    webhook: str | None = None  # the name of the target that is told of the end
 
 
 class KeptKind(Protocol):
@@ -205,13 +206,13 @@ class DurableResults(ResultStore):
         except StoreError as exc:
             raise _unavailable(exc) from exc
 
-    def sink(self, job: Job) -> Callable[[OutputDelta], None]:
+    def sink(self, job: Job, *, webhook: str | None = None) -> Callable[[OutputDelta], None]:
         """Where the engine's deltas of a job go that will be accepted. Raises StoreUnavailableError."""
         journal = self._opened()
         if self.failure is not None:
             raise _unavailable(self.failure)
         ttl_s = min(self.limits.ttl, job.ttl_s or self.limits.ttl)
-        kept = KeptJob(journal.new_number(), job, len(job.outputs), ttl_s)
+        kept = KeptJob(journal.new_number(), job, len(job.outputs), ttl_s, webhook)
         self._kept[job.seq_id] = kept
         return journal.sink(kept)
 
@@ -350,7 +351,7 @@ class _BegunJob:
         self.row = row
         self._request = request
         self._arrival_time = arrival_time
-        self._kept = KeptJob(row.num, job, len(job.outputs), request["ttl_s"])
+        self._kept = KeptJob(row.num, job, len(job.outputs), request["ttl_s"], request.get("webhook"))
         self._forced_from: list[int | None] = [None for _ in job.outputs]
         self._first_token_times: list[float | None] = [None for _ in job.outputs]
 
@@ -388,6 +389,7 @@ def _dumped(request: KeptRequest, job: Job, handle: "Handle", *, user: str, fing
         "user": user,
         "fingerprint": fingerprint,
         "attachment": request.attachment,
+        "webhook": request.webhook,
         "prompt_token_ids": handle.prompt_token_ids,
         "seed": handle.seed,
         "model": job.model,

@@ -39,6 +39,7 @@ class KeptJob:
     job: Job
     num_left: int  # outputs that have not ended on disk
     ttl_s: float
+    webhook: str | None = None  # whom its end is told
     deltas: list[OutputDelta] = field(default_factory=list)
 
 
@@ -255,7 +256,7 @@ class Journal:
         reasons = {each.finish_reason for each in kept.deltas}
         status = "failed" if "error" in reasons else "cancelled" if "abort" in reasons else "completed"
         now = self._wall_clock()
-        return Ending(kept.num, status, now, now + kept.ttl_s, dump_result(kept.deltas))
+        return Ending(kept.num, status, now, now + kept.ttl_s, dump_result(kept.deltas), kept.webhook)
 
     def _sweep(self) -> None:
         if time.monotonic() - self._swept_at < self._sweep_interval_s:
@@ -275,7 +276,7 @@ class Journal:
             self._on_failure(failure)
         for entry in entries:
             match entry:
-                case _Accept(_, done) | _Change(_, _, done):
+                case _Accept(_, done) | _Change(_, _, done, _):
                     done(failure)
                 case (KeptJob() as kept, OutputDelta() as delta):
                     kept.job.sink(delta)

@@ -58,6 +58,22 @@ class Ending:
     finished: float
     expires: float
     result: str
+    webhook: str | None = None  # whom to tell
+
+
+class Webhook(NamedTuple):
+    """A message that a job has ended, for a target that the operator named."""
+
+    seq_id: str
+    target: str
+    status: str
+    finished: float
+    num_tries: int = 0
+
+    @property
+    def webhook_id(self) -> str:
+        """The same at every try."""
+        return f"msg_{self.seq_id}"
 
 
 class Segment(NamedTuple):

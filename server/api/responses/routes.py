@@ -75,7 +75,9 @@ async def create(request: Request) -> Response:
 
 async def respond_batched(service: Service, fields: Mapping[str, Any], *, owner: str) -> dict[str, Any]:
     """What POST /v1/responses answers, in the background; it is not kept. Raises as the route."""
-    new = await _new(service, read_fields(service, fields, ResponsesRequest), owner=owner)
+    body = read_fields(service, fields, ResponsesRequest)
+    service.settings.webhooks.check(body.webhook, is_kept=False)
+    new = await _new(service, body, owner=owner)
     await service.complete([new.job], [new.prompt], new.params, user=new.body.user, is_background=True)
     return await response_object(new.job, service.token_text)
 
@@ -105,13 +107,15 @@ async def _new(service: Service, body: ResponsesRequest, *, owner: str, key: Ide
 
 async def _submitted(service: Service, body: ResponsesRequest, *, owner: str, key: IdempotencyKey | None) -> Job:
     """The job of this request, kept from now on if it is to be."""
+    service.settings.webhooks.check(body.webhook, is_kept=body.store)
     new = await _new(service, body, owner=owner, key=key)
     job = new.job
     if body.store:
         await service.results.check_quota(owner)
         service.results.add(job)
     try:
-        kept = KeptRequest(kind=KIND, body=body.as_sent, attachment=dataclasses.asdict(new.attachment))
+        stored = dataclasses.asdict(new.attachment)
+        kept = KeptRequest(kind=KIND, body=body.as_sent, attachment=stored, webhook=body.webhook)
         await service.submit(job, new.prompt, new.params, user=body.user, kept=kept if body.store else None)
     except BaseException:
         service.abort(job)
