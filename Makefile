@@ -65,7 +65,7 @@ soak: $(VENV)/.test  ## mixed traffic for MINUTES=60: equal answers, and nothing
 faults: $(VENV)/.test  ## real faults in real processes: a table of what is promised and what was seen; 10 minutes
 	$(CAMPAIGN) faults $(ARGS)
 
-kills: $(VENV)/.test  ## kill -9 KILLS=1000 times over requests of every kind: nothing lost, repeated or changed
+kills: $(VENV)/.test  ## kill -9 KILLS=1000 times over requests of every kind: nothing lost, repeated or changed; ARGS="--dtype bfloat16"
 	$(CAMPAIGN) kills --kills $(or $(KILLS),1000) $(ARGS)
 
 bench: $(VENV)/.test  ## this engine against transformers on this machine

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import math
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Sequence
 from functools import partial
 from typing import Any, Self, Unpack, cast
 
@@ -15,7 +15,7 @@ from .base import TRANSPORT_ERRORS, BaseClient, BaseStream
 from .errors import APIConnectionError, APIError
 from .events import StreamEvent
 from .messages import Answer, Prompt, Request
-from .results import Result, read_result
+from .results import Result, read_page, read_result
 from .retry import Deadline
 from .sampling import Sampling, mii_fields, prompt_list
 
@@ -39,10 +39,12 @@ class AsyncClient(BaseClient):
         self._streams: weakref.WeakSet[AsyncStream] = weakref.WeakSet()
         self._closing: set[asyncio.Task[None]] = set()  # streams that were dropped, not closed
 
-    async def generate(self, prompt: Prompt, **sampling: Unpack[Sampling]) -> Result:
+    async def generate(
+        self, prompt: Prompt, *, idempotency_key: str | None = None, **sampling: Unpack[Sampling]
+    ) -> Result:
         """Submit, wait, return the finished result; leaving early cancels the request."""
         deadline = self.retry_policy.begin()
-        seq_id = await self._submit(prompt, sampling, deadline)
+        seq_id = await self._submit(prompt, sampling, deadline, idempotency_key)
         try:
             result = await self._poll(seq_id, math.inf, deadline)
         except BaseException as error:
@@ -70,17 +72,36 @@ class AsyncClient(BaseClient):
             raise
         return results
 
-    async def submit(self, prompt: Prompt, **sampling: Unpack[Sampling]) -> "AsyncJob":
+    async def submit(
+        self, prompt: Prompt, *, idempotency_key: str | None = None, **sampling: Unpack[Sampling]
+    ) -> "AsyncJob":
         """Submit and return at once."""
-        return self.job(await self._submit(prompt, sampling, self.retry_policy.begin()))
+        return self.job(await self._submit(prompt, sampling, self.retry_policy.begin(), idempotency_key))
 
-    def stream(self, prompt: Prompt, **sampling: Unpack[Sampling]) -> "AsyncStream":
+    def stream(
+        self, prompt: Prompt, *, idempotency_key: str | None = None, **sampling: Unpack[Sampling]
+    ) -> "AsyncStream":
         """Iterate over the events, submitting first; `await` it to submit now. Leaving early cancels the request."""
-        return AsyncStream(self, submit=partial(self._submit, prompt, sampling))
+        return AsyncStream(self, submit=partial(self._submit, prompt, sampling, idempotency_key=idempotency_key))
 
     def job(self, seq_id: str) -> "AsyncJob":
         """A request that was submitted before, perhaps by another process."""
         return AsyncJob(self, seq_id)
+
+    async def results(self, *, status: str | None = None) -> AsyncIterator[Result]:
+        """As Client.results."""
+        after: str | None = None
+        while True:
+            request = messages.results(status=status, after=after)
+            page, after = read_page((await self._ask(request, self.retry_policy.begin())).json())
+            for result in page:
+                yield result
+            if after is None:
+                return
+
+    async def delete_results(self) -> int:
+        """As Client.delete_results."""
+        return int((await self._ask(messages.delete_results(), self.retry_policy.begin())).json()["deleted"])
 
     async def is_ready(self) -> bool:
         """Whether the server takes requests now."""
@@ -105,8 +126,10 @@ class AsyncClient(BaseClient):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _submit(self, prompt: Prompt, sampling: Any, deadline: Deadline) -> str:
-        return (await self._ask(messages.submit(prompt, sampling), deadline)).seq_id()
+    async def _submit(
+        self, prompt: Prompt, sampling: Any, deadline: Deadline, idempotency_key: str | None = None
+    ) -> str:
+        return (await self._ask(messages.submit(prompt, sampling, idempotency_key), deadline)).seq_id()
 
     async def _poll(self, seq_id: str, seconds: float, deadline: Deadline) -> Result:
         """The result once it is finished, or as it stands after `seconds`."""

@@ -14,7 +14,7 @@ from .base import TRANSPORT_ERRORS, BaseClient, BaseStream
 from .errors import APIConnectionError, APIError
 from .events import StreamEvent
 from .messages import Answer, Prompt, Request
-from .results import Result, read_result
+from .results import Result, read_page, read_result
 from .retry import Deadline
 from .sampling import Sampling, mii_fields, prompt_list
 
@@ -41,10 +41,10 @@ class Client(BaseClient):
         self._http = httpx.Client(transport=transport, **self.http_options())
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
 
-    def generate(self, prompt: Prompt, **sampling: Unpack[Sampling]) -> Result:
+    def generate(self, prompt: Prompt, *, idempotency_key: str | None = None, **sampling: Unpack[Sampling]) -> Result:
         """Submit, wait, return the finished result; leaving early (timeout, Ctrl-C) cancels the request."""
         deadline = self.retry_policy.begin()
-        seq_id = self._submit(prompt, sampling, deadline)
+        seq_id = self._submit(prompt, sampling, deadline, idempotency_key)
         try:
             result = self._poll(seq_id, math.inf, deadline)
         except BaseException as error:
@@ -72,18 +72,32 @@ class Client(BaseClient):
             raise
         return results
 
-    def submit(self, prompt: Prompt, **sampling: Unpack[Sampling]) -> "Job":
+    def submit(self, prompt: Prompt, *, idempotency_key: str | None = None, **sampling: Unpack[Sampling]) -> "Job":
         """Submit and return at once."""
-        return self.job(self._submit(prompt, sampling, self.retry_policy.begin()))
+        return self.job(self._submit(prompt, sampling, self.retry_policy.begin(), idempotency_key))
 
-    def stream(self, prompt: Prompt, **sampling: Unpack[Sampling]) -> "Stream":
+    def stream(self, prompt: Prompt, *, idempotency_key: str | None = None, **sampling: Unpack[Sampling]) -> "Stream":
         """Submit and iterate over the events; leaving the iteration early cancels the request."""
         deadline = self.retry_policy.begin()
-        return Stream(self, self._submit(prompt, sampling, deadline), submitted=deadline)
+        return Stream(self, self._submit(prompt, sampling, deadline, idempotency_key), submitted=deadline)
 
     def job(self, seq_id: str) -> "Job":
         """A request that was submitted before, perhaps by another process."""
         return Job(self, seq_id)
+
+    def results(self, *, status: str | None = None) -> Iterator[Result]:
+        """The results that the server keeps of this key's requests, newest first, without their outputs."""
+        after: str | None = None
+        while True:
+            request = messages.results(status=status, after=after)
+            page, after = read_page(self._ask(request, self.retry_policy.begin()).json())
+            yield from page
+            if after is None:
+                return
+
+    def delete_results(self) -> int:
+        """Stop all of this key's requests and make the server forget them. Returns how many there were."""
+        return int(self._ask(messages.delete_results(), self.retry_policy.begin()).json()["deleted"])
 
     def is_ready(self) -> bool:
         """Whether the server takes requests now."""
@@ -105,8 +119,8 @@ class Client(BaseClient):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _submit(self, prompt: Prompt, sampling: Any, deadline: Deadline) -> str:
-        return self._ask(messages.submit(prompt, sampling), deadline).seq_id()
+    def _submit(self, prompt: Prompt, sampling: Any, deadline: Deadline, idempotency_key: str | None = None) -> str:
+        return self._ask(messages.submit(prompt, sampling, idempotency_key), deadline).seq_id()
 
     def _poll(self, seq_id: str, seconds: float, deadline: Deadline) -> Result:
         """The result once it is finished, or as it stands after `seconds`."""

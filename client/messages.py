@@ -6,13 +6,14 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from .errors import APIError, class_for, from_envelope
 from .retry import read_retry_after
 
 Prompt = str | Sequence[int]
 IDEMPOTENCY_KEY = "Idempotency-Key"  # with it, a server runs a request once however often it comes
+PAGE_SIZE = 100  # the most that a server gives at once
 
 
 @dataclass(frozen=True)
@@ -80,12 +81,12 @@ class Answer:
         return repr(self.content[:120].decode("utf-8", "replace").strip())
 
 
-def submit(prompt: Prompt, sampling: Mapping[str, Any]) -> Request:
+def submit(prompt: Prompt, sampling: Mapping[str, Any], idempotency_key: str | None = None) -> Request:
     """POST /generate, to be sent as often as it takes; a None in `sampling` is left out."""
     body: dict[str, Any] = {"prompt": prompt if isinstance(prompt, str) else [operator.index(i) for i in prompt]}
     body.update((name, value) for name, value in sampling.items() if value is not None)
     # json's default escapes keep lone surrogates and NaN sendable: it is the server that refuses them
-    headers = {"content-type": "application/json", IDEMPOTENCY_KEY: secrets.token_urlsafe(24)}
+    headers = {"content-type": "application/json", IDEMPOTENCY_KEY: idempotency_key or secrets.token_urlsafe(24)}
     return Request("POST", "/generate", headers, json.dumps(body).encode())
 
 
@@ -101,6 +102,17 @@ def attach(seq_id: str, starting_after: int | None) -> Request:
     if starting_after is not None:
         headers["last-event-id"] = str(starting_after)
     return Request("GET", f"/result/{quote(seq_id, safe='')}/stream", headers)
+
+
+def results(*, status: str | None, after: str | None) -> Request:
+    """GET /results: a page behind the result `after`."""
+    query = {"limit": PAGE_SIZE, "status": status, "after": after}
+    return Request("GET", f"/results?{urlencode({name: value for name, value in query.items() if value is not None})}")
+
+
+def delete_results() -> Request:
+    """DELETE /results."""
+    return Request("DELETE", "/results")
 
 
 def cancel(seq_id: str) -> Request:

@@ -73,6 +73,8 @@ class Result:
     timings: Timings = Timings()
     error: ErrorDetail | None = None
     prompt_logprobs: Any = None
+    attempt: int = 1  # of so many server processes that have run it
+    created_at: int | None = None  # in a list
 
     @property
     def generated_text(self) -> str:
@@ -106,6 +108,14 @@ def read_result(data: object) -> Result:
     if known.get("error") is not None:
         known["error"] = ErrorDetail(**_known(ErrorDetail, known["error"]))
     return Result(**known)
+
+
+def read_page(data: object) -> tuple[list[Result], str | None]:
+    """Results from the JSON of a list, and the id to go on after; None at its end. Raises APIError."""
+    if not isinstance(data, Mapping) or not isinstance(data.get("data"), list):
+        raise APIError("the server answered with something that is not a list of results; is this a splitfuse server?")
+    after = data.get("last_id") if data.get("has_more") else None
+    return list(map(read_result, data["data"])), after if isinstance(after, str) else None
 
 
 def _known(cls: type[T], data: object) -> dict[str, Any]:

@@ -38,6 +38,7 @@ class Sampling(TypedDict, total=False):
     priority: int | None
     timeout_ms: int | None
     max_queue_ms: int | None
+    ttl_s: float | None
 
 
 def mii_fields(sampling: Mapping[str, Any], max_new_tokens: int | None) -> dict[str, Any]:

@@ -93,6 +93,7 @@ class Service:
         self._engine = engine
         self._is_loaded = False
         self._is_ours = False
+        self._telling: asyncio.Task[None] | None = None  # of the ends of results
 
     @property
     def state(self) -> str:
@@ -153,6 +154,7 @@ class Service:
     async def _load(self) -> None:
         if isinstance(self.results, DurableResults):
             await self.results.open()
+            self._begin_telling(self.results)
         if self._engine is None:
             module = await asyncio.to_thread(importlib.import_module, "..engine.async_engine", __package__)
             self._engine = module.AsyncEngine(self.settings.engine_config())
@@ -162,13 +164,20 @@ class Service:
             self._is_ours = True
             await self._engine.start()
         if isinstance(self.results, DurableResults):
-            resumption = Resumption(self.results, self._engine, self._kinds)
+            resumption = Resumption(self.results, self._engine, self._kinds, self.settings)
             await resumption.run()
             if isinstance(self.results, SharedResults):
                 self.results.begin_claiming(resumption, self._engine)
         self._is_loaded = True
         if self._batch_store is not self._memory:
             await self.batches.resume()
+
+    def _begin_telling(self, results: DurableResults) -> None:
+        if self.settings.webhooks.urls:
+            from .storage.webhooks import Webhooks  # imports httpx, which the others do not need
+
+            webhooks = Webhooks(self.settings.webhooks, results.use, clock=time.time)
+            self._telling = asyncio.create_task(webhooks.run())
 
     async def drain(self) -> None:
         """Take no new work; return when what runs has ended, by itself or because the drain timeout is over."""
@@ -187,6 +196,8 @@ class Service:
         """Stop the engine if `load` started it; what it has not finished is left to the next process."""
         await self.batches.stop()
         self._memory.close()
+        if self._telling is not None:
+            self._telling.cancel()
         if isinstance(self.results, DurableResults):
             await self.results.close()
         if self._is_ours and self._is_loaded and self._engine is not None:
@@ -255,7 +266,7 @@ class Service:
             raise self.not_ready()
         params = bounded(params, max_bytes=self.settings.max_result_bytes)
         results = self.results if isinstance(self.results, DurableResults) and kept is not None else None
-        sink = job.sink if results is None else results.sink(job)
+        sink = job.sink if results is None else results.sink(job, webhook=kept.webhook if kept else None)
         handle = await self.engine.submit(prompt, params, sink, request_id=job.seq_id, tenant=job.owner or user)
         job.accept(handle)
         if results is not None and kept is not None:

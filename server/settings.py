@@ -15,6 +15,7 @@ from ..engine.config import EngineConfig
 from ..engine.config.setting import setting
 from ..engine.errors import ConfigError
 from .http.keys import digest, read_key_file
+from .webhook_targets import WebhookTargets
 
 # Their items as browsers send them, and an example.
 _FORMS = {
@@ -56,9 +57,18 @@ class Settings(EngineConfig):
         15.0, at_least=0.5, help="seconds without a sign of life after which other servers take a server's jobs over"
     )
     results_url: str = setting("", help="where other servers on the database reach this one, default http://HOST:PORT")
+    webhook_targets: tuple[str, ...] = setting(
+        (), help="where the ends of results may be told, as NAME=https://…; more than once; needs --results on disk"
+    )
+    webhook_secret_file: str | None = setting(None, help="file with the secret that signs webhooks: whsec_ and base64")
     max_results: int = setting(10_000, at_least=1, help="results kept at once")
     max_unfinished_per_key: int | None = setting(
         None, at_least=1, help="unfinished results of one key; one more is answered 429"
+    )
+    max_result_bytes_per_key: int | None = setting(
+        None,
+        at_least=1,
+        help="bytes of all results of one key, where they are kept; beyond it 429; takes KiB, MiB, GiB",
     )
     max_result_bytes: int = setting(256 * 2**20, at_least=1, help="memory for kept results; takes KiB, MiB, GiB")
     max_body_bytes: int = setting(2**20, at_least=1, help="longest request body; takes KiB, MiB, GiB")
@@ -91,6 +101,10 @@ class Settings(EngineConfig):
         _ = self.keys  # reads the file
         for name, form in _FORMS.items():
             vars(self)[name] = _parts(name, getattr(self, name), form)
+        if self.webhooks.urls and self.results == "memory":
+            raise ConfigError(
+                "--webhook-targets needs --results FILE or postgresql://…, where what is to be told is kept"
+            )
         if not re.fullmatch(r"([A-Za-z_:][A-Za-z0-9_:]*)?", self.metrics_prefix):
             raise ConfigError(f"metrics_prefix {self.metrics_prefix!r} takes letters, digits, _ and :, no digit first")
         if self.has_shared_results and not self.results_url and self.host in ("0.0.0.0", "::"):
@@ -108,6 +122,11 @@ class Settings(EngineConfig):
     def keys(self) -> tuple[str, ...]:
         """Those of `api_key` and of `api_key_file`; without any the server asks for none."""
         return self.api_key + (() if self.api_key_file is None else read_key_file(Path(self.api_key_file)))
+
+    @cached_property
+    def webhooks(self) -> WebhookTargets:
+        """Where the ends of results may be told."""
+        return WebhookTargets.read(self.webhook_targets, self.webhook_secret_file)
 
     def engine_config(self) -> EngineConfig:
         """The engine's share of the settings. It knows keys by their digests only."""

@@ -132,7 +132,7 @@ def _from_text(setting: Setting, text: str, *, source: str) -> Any:
 
 
 def _takes_units(setting: Setting) -> bool:
-    return setting.name.endswith("_bytes")
+    return "_bytes" in setting.name
 
 
 def _size(text: str) -> int:

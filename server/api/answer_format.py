@@ -19,6 +19,7 @@ from ..settings import Settings
 from .chat_request import Chat
 
 if TYPE_CHECKING:
+    from ...engine.async_engine import AsyncEngine
     from ...engine.input_processor import Prompt
 
 
@@ -52,14 +53,23 @@ async def chat_prompt(service: Service, chat: Chat, *, name: str = "messages") -
 
     `name` is what the request calls the messages. Raises InvalidRequestError, QueueFullError, UnavailableError.
     """
-    template = service.tokenizer.chat_template
+    _ = service.tokenizer  # there is one
+    return await model_prompt(service.engine, service.settings, chat, name=name)
+
+
+async def model_prompt(
+    engine: "AsyncEngine", settings: Settings, chat: Chat, *, name: str = "messages"
+) -> tuple[str, AnswerFormat]:
+    """The same of an engine that serves no requests yet."""
+    if engine.tokenizer is None:
+        raise InvalidRequestError("this model has no tokenizer")
     try:
-        text = await chat.render(service.engine)
+        text = await chat.render(engine)
     except InvalidRequestError as exc:
         exc.param = name if exc.param == "messages" else exc.param
         raise
     check_text(text, param=name)
-    return text, answer_format(chat, text, template, service.settings)
+    return text, answer_format(chat, text, engine.tokenizer.chat_template, settings)
 
 
 def rendered(text: str) -> "Prompt":

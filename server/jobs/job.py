@@ -120,6 +120,10 @@ class Job:
         self.attachment = attachment
         self.num_bytes += attachment.num_bytes
 
+    def renew(self, model: str, attachment: Attachment | None) -> None:
+        """Another model runs it than the one that it came for."""
+        self.model, self.attachment = model, attachment
+
     def sink(self, delta: OutputDelta) -> None:
         """Take one delta from the engine."""
         self.outputs[delta.index].add(delta)

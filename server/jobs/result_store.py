@@ -19,6 +19,7 @@ from .job import Job
 
 ID_PREFIX = "resp_"  # what /v1/responses writes before an id
 _NUM_ID_CHARS = 32
+_FULL_RETRY_S = 60.0  # of an owner whose results fill the quota
 
 
 def seq_id_of(text: str) -> str:
@@ -33,12 +34,15 @@ def newness(job: Job) -> tuple[float, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class ResultLimits:
-    """`ttl` in seconds after the end of a job; `max_unfinished` jobs of one owner that have not ended."""
+    """`ttl` in seconds after the end of a job; `max_unfinished` jobs of one owner that have not ended, and
+    `max_owner_bytes` of all that are kept for one.
+    """
 
     ttl: float
     max_results: int
     max_bytes: int
     max_unfinished: int | None = None
+    max_owner_bytes: int | None = None
 
 
 class ResultStore:
@@ -76,6 +80,21 @@ class ResultStore:
                 )
             self._drop_oldest()
         self._insert(job)
+
+    async def check_quota(self, owner: str) -> None:
+        """Raise QuotaExceededError where the owner's results take all the bytes that one owner may have."""
+        most = self.limits.max_owner_bytes
+        if most is not None and (num_bytes := await self.num_bytes_of(owner)) >= most:
+            raise QuotaExceededError(
+                f"your results take {num_bytes} bytes, and --max-result-bytes-per-key is {most}; delete some "
+                "(DELETE /result/ID, DELETE /results), or wait until they expire",
+                retry_after_s=_FULL_RETRY_S,
+            )
+
+    async def num_bytes_of(self, owner: str) -> int:
+        """What all of the owner's results take, wherever they are kept."""
+        self._drop_expired()
+        return sum(job.num_bytes for job in self._jobs.values() if job.owner == owner)
 
     def _insert(self, job: Job) -> None:
         self._jobs[job.seq_id] = job

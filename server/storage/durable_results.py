@@ -16,12 +16,14 @@ from ..http.errors import NotReadyError, ResultNotFoundError, StoreUnavailableEr
 from ..jobs.idempotency import IdempotencyKey
 from ..jobs.job import Attachment, Job
 from ..jobs.result_store import ResultLimits, ResultStore, newness
+from ..settings import Settings
 from .journal import Journal, KeptJob
 from .records import Event, JobRow, Segment, delta_of, load_result, load_segment
 from .store import Store, StoreError
 
 if TYPE_CHECKING:
-    from ...engine.async_engine import Handle
+    from ...engine.async_engine import AsyncEngine, Handle
+    from ...engine.input_processor import Prompt
 
 T = TypeVar("T")
 _log = logging.getLogger("splitfuse.results")
@@ -35,6 +37,7 @@ class KeptRequest:
     kind: str  # which API
     body: Mapping[str, Any]  # as it came
     attachment: Any = None  # of the job, as JSON
+    webhook: str | None = None  # the name of the target that is told of the end
 
 
 class KeptKind(Protocol):
@@ -46,6 +49,11 @@ class KeptKind(Protocol):
     def params(self, body: Mapping[str, Any], attachment: Attachment | None) -> SamplingParams:
         """The sampling parameters. Raises InvalidRequestError where this version does not take the body."""
 
+    async def renewed(
+        self, engine: "AsyncEngine", settings: Settings, kept: KeptRequest
+    ) -> "tuple[Prompt, KeptRequest]":
+        """The prompt for another model than the one that it came for, and what to keep of it. Raises as `params`."""
+
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedJob:
@@ -55,6 +63,11 @@ class UnfinishedJob:
     row: JobRow
     request: dict[str, Any]  # as it was stored
     resumed: Resumed
+
+    @property
+    def has_told(self) -> bool:
+        """Whether a reader may have had something of it."""
+        return bool(self.kept.deltas)
 
     @property
     def is_suspect(self) -> bool:
@@ -82,6 +95,7 @@ class DurableResults(ResultStore):
         self._kept: dict[str, KeptJob] = {}  # those that run here
         self.failure: StoreError | None = None
         self.to_resume: list[UnfinishedJob] = []
+        self._last_deleted = 0  # the largest number of a job that is gone of which there still are events
 
     async def open(self) -> None:
         """Open the store and take over what an earlier process left. Raises ConfigError."""
@@ -93,7 +107,11 @@ class DurableResults(ResultStore):
             self._insert(unfinished.kept.job)  # whatever --max-results is now
             self._kept[unfinished.row.seq_id] = unfinished.kept
         self._journal = Journal(
-            store, on_failure=self._on_failure, wall_clock=self._wall_clock, is_shared=self.is_shared
+            store,
+            on_failure=self._on_failure,
+            wall_clock=self._wall_clock,
+            is_shared=self.is_shared,
+            last_job=self._last_deleted,
         )
         self.failure = None
         if self.to_resume:
@@ -147,6 +165,10 @@ class DurableResults(ResultStore):
                 jobs[row.seq_id] = job
         return sorted(jobs.values(), key=newness, reverse=True)[:limit]
 
+    async def num_bytes_of(self, owner: str) -> int:
+        """As ResultStore, on disk. Raises as `find`."""
+        return await self.use(lambda store: store.num_bytes_of(owner))
+
     async def delete_all(self, owner: str) -> set[str]:
         """As ResultStore. Raises StoreUnavailableError."""
         seq_ids = await super().delete_all(owner)
@@ -169,25 +191,12 @@ class DurableResults(ResultStore):
         """Return when the job is on disk: from then on it is kept. Raises StoreUnavailableError."""
         journal = self._opened()
         kept, key = self._kept[job.seq_id], job.idempotency_key
-        stored = {
-            "kind": request.kind,
-            "body": request.body,
-            "user": user,
-            "fingerprint": fingerprint,
-            "attachment": request.attachment,
-            "prompt_token_ids": handle.prompt_token_ids,
-            "seed": handle.seed,
-            "model": job.model,
-            "num_outputs": len(job.outputs),
-            "stream_interval": job.stream_interval,
-            "ttl_s": kept.ttl_s,
-        }
         row = JobRow(
             num=kept.num,
             seq_id=job.seq_id,
             owner=job.owner,
             created=job.created,
-            request=json.dumps(stored, separators=(",", ":")),
+            request=_dumped(request, job, handle, user=user, fingerprint=fingerprint, ttl_s=kept.ttl_s),
             first_segment=journal.next_segment,
             idempotency_key=None if key is None else key.digest,
             body_digest=None if key is None else key.body_digest,
@@ -197,13 +206,13 @@ class DurableResults(ResultStore):
         except StoreError as exc:
             raise _unavailable(exc) from exc
 
-    def sink(self, job: Job) -> Callable[[OutputDelta], None]:
+    def sink(self, job: Job, *, webhook: str | None = None) -> Callable[[OutputDelta], None]:
         """Where the engine's deltas of a job go that will be accepted. Raises StoreUnavailableError."""
         journal = self._opened()
         if self.failure is not None:
             raise _unavailable(self.failure)
         ttl_s = min(self.limits.ttl, job.ttl_s or self.limits.ttl)
-        kept = KeptJob(journal.new_number(), job, len(job.outputs), ttl_s)
+        kept = KeptJob(journal.new_number(), job, len(job.outputs), ttl_s, webhook)
         self._kept[job.seq_id] = kept
         return journal.sink(kept)
 
@@ -217,6 +226,12 @@ class DurableResults(ResultStore):
             await self._opened().begin([unfinished.row.num for unfinished in jobs])
         except StoreError as exc:
             raise _unavailable(exc) from exc
+
+    def renew(self, unfinished: UnfinishedJob, handle: "Handle", request: KeptRequest, *, fingerprint: str) -> None:
+        """Keep a job as another model has taken it up; that is on disk before anything of it is told."""
+        user, ttl_s = unfinished.request["user"], unfinished.kept.ttl_s
+        text = _dumped(request, unfinished.kept.job, handle, user=user, fingerprint=fingerprint, ttl_s=ttl_s)
+        self._opened().renew(unfinished.row.num, text)
 
     def fail(self, unfinished: UnfinishedJob, *, reason: str) -> None:
         """End a job that cannot go on, with what it had."""
@@ -311,6 +326,8 @@ class DurableResults(ResultStore):
             for num, event in segment.events:
                 if num in begun:
                     begun[num].take(event, time_of, written=time_of(segment.monotonic))
+                else:
+                    self._last_deleted = max(self._last_deleted, num)
         if num_damaged:
             _log.error("results: %d damaged segments; the jobs in them may go on with less than they had", num_damaged)
         return [each.unfinished(now=self._clock()) for each in begun.values()]
@@ -334,7 +351,7 @@ class _BegunJob:
         self.row = row
         self._request = request
         self._arrival_time = arrival_time
-        self._kept = KeptJob(row.num, job, len(job.outputs), request["ttl_s"])
+        self._kept = KeptJob(row.num, job, len(job.outputs), request["ttl_s"], request.get("webhook"))
         self._forced_from: list[int | None] = [None for _ in job.outputs]
         self._first_token_times: list[float | None] = [None for _ in job.outputs]
 
@@ -362,6 +379,25 @@ class _BegunJob:
         )
         resumed = Resumed(self._request["seed"], known, self._arrival_time)
         return UnfinishedJob(self._kept, self.row, self._request, resumed)
+
+
+def _dumped(request: KeptRequest, job: Job, handle: "Handle", *, user: str, fingerprint: str, ttl_s: float) -> str:
+    """What is needed to go on with a job, as its row has it."""
+    stored = {
+        "kind": request.kind,
+        "body": request.body,
+        "user": user,
+        "fingerprint": fingerprint,
+        "attachment": request.attachment,
+        "webhook": request.webhook,
+        "prompt_token_ids": handle.prompt_token_ids,
+        "seed": handle.seed,
+        "model": job.model,
+        "num_outputs": len(job.outputs),
+        "stream_interval": job.stream_interval,
+        "ttl_s": ttl_s,
+    }
+    return json.dumps(stored, separators=(",", ":"))
 
 
 def _unavailable(exc: StoreError) -> StoreUnavailableError:

@@ -39,6 +39,7 @@ class KeptJob:
     job: Job
     num_left: int  # outputs that have not ended on disk
     ttl_s: float
+    webhook: str | None = None  # whom its end is told
     deltas: list[OutputDelta] = field(default_factory=list)
 
 
@@ -53,6 +54,7 @@ class _Change:
     begun: list[int]
     deleted: list[str]
     done: Done
+    renewed: list[tuple[int, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +62,15 @@ class _Call:
     run: Callable[[Store], None]
 
 
+class _Probe:
+    """Find out whether the store can be written."""
+
+
 class _Stop:
     """The last entry."""
 
 
-_Entry = tuple[KeptJob, OutputDelta] | _Accept | _Change | _Call | _Stop
+_Entry = tuple[KeptJob, OutputDelta] | _Accept | _Change | _Call | _Probe | _Stop
 
 
 class Journal:
@@ -77,8 +83,11 @@ class Journal:
         on_failure: Callable[[StoreError | None], None],
         wall_clock: Callable[[], float],
         is_shared: bool = False,
+        last_job: int = 0,
     ) -> None:
-        """`on_failure` is called on the loop when commits begin to fail, and with None when they work again."""
+        """`on_failure` is called on the loop when commits begin to fail, and with None when they work again.
+        `last_job`: new jobs get larger numbers.
+        """
         self._store = store
         self._is_shared = is_shared
         self._untold: list[_Entry] = []
@@ -88,7 +97,7 @@ class Journal:
         self._loop = asyncio.get_running_loop()
         self._entries: queue.SimpleQueue[_Entry] = queue.SimpleQueue()
         num_jobs, num_segments = store.last_numbers()
-        self._next_job, self._next_segment = num_jobs + 1, num_segments + 1
+        self._next_job, self._next_segment = max(num_jobs, last_job) + 1, num_segments + 1
         self._unwritten = Changes()
         self._unwritten_events: list[tuple[int, Event]] = []
         self._swept_at = float("-inf")
@@ -116,6 +125,10 @@ class Journal:
         """Note that this process runs these jobs from now on. Raises StoreError."""
         await self._written(lambda done: _Change(nums, [], done))
 
+    def renew(self, num: int, request: str) -> None:
+        """Write this request of a job before anything that comes later."""
+        self._entries.put(_Change([], [], lambda _: None, [(num, request)]))
+
     async def delete(self, seq_id: str) -> None:
         """Return when the job is gone from the disk. Raises StoreError."""
         await self._written(lambda done: _Change([], [seq_id], done))
@@ -138,6 +151,7 @@ class Journal:
                 future.set_result(function(store))
             except BaseException as exc:
                 future.set_exception(exc)
+                self._entries.put(_Probe())
 
         self._entries.put(_Call(run))
         return await asyncio.wrap_future(future)
@@ -191,13 +205,17 @@ class Journal:
     def _commit(self, entries: list[_Entry]) -> StoreError | None:
         """Write these entries and what could not be written before them, all or nothing."""
         unwritten, events, accepted = self._unwritten, self._unwritten_events, list[JobRow]()
+        probes = self._failure is not None  # else an idle server would forget that its disk is full
         for entry in entries:
             match entry:
                 case _Accept(row):
                     accepted.append(row)
-                case _Change(begun, deleted):
+                case _Probe():
+                    probes = True
+                case _Change(begun, deleted, _, renewed):
                     unwritten.begun += begun
                     unwritten.deleted += deleted
+                    unwritten.renewed += renewed
                 case (KeptJob() as kept, OutputDelta() as delta):
                     events.append((kept.num, event_of(delta)))
                     if (ending := self._ending(kept, delta)) is not None:
@@ -207,7 +225,7 @@ class Journal:
             body = dump_segment(events, wall=self._wall_clock(), monotonic=time.monotonic())
             segment = (self._next_segment, body)
         try:
-            self._store.commit(replace(unwritten, accepted=accepted, segment=segment))
+            self._store.commit(replace(unwritten, accepted=accepted, segment=segment, probes=probes))
         except Exception as exc:  # a bug of ours must not end this thread, without which nothing is told
             if not isinstance(exc, StoreError):
                 _log.exception("results: a transaction failed")
@@ -238,7 +256,7 @@ class Journal:
         reasons = {each.finish_reason for each in kept.deltas}
         status = "failed" if "error" in reasons else "cancelled" if "abort" in reasons else "completed"
         now = self._wall_clock()
-        return Ending(kept.num, status, now, now + kept.ttl_s, dump_result(kept.deltas))
+        return Ending(kept.num, status, now, now + kept.ttl_s, dump_result(kept.deltas), kept.webhook)
 
     def _sweep(self) -> None:
         if time.monotonic() - self._swept_at < self._sweep_interval_s:
@@ -258,7 +276,7 @@ class Journal:
             self._on_failure(failure)
         for entry in entries:
             match entry:
-                case _Accept(_, done) | _Change(_, _, done):
+                case _Accept(_, done) | _Change(_, _, done, _):
                     done(failure)
                 case (KeptJob() as kept, OutputDelta() as delta):
                     kept.job.sink(delta)

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 
 from ...engine.errors import ConfigError
-from .records import Changes, JobRow
+from .records import Changes, JobRow, Webhook
 from .store import StoreError
 
 SCHEMA_VERSION = 1
@@ -37,6 +37,11 @@ CREATE UNIQUE INDEX splitfuse_jobs_by_key ON splitfuse_jobs (owner, idempotency_
 CREATE TABLE splitfuse_segments (
   num BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, holder BIGINT NOT NULL, part BIGINT NOT NULL,
   body BYTEA NOT NULL, UNIQUE (holder, part));
+"""
+_MORE_SCHEMA = """
+CREATE TABLE IF NOT EXISTS splitfuse_webhooks (
+  seq_id TEXT PRIMARY KEY, target TEXT NOT NULL, status TEXT NOT NULL, finished DOUBLE PRECISION NOT NULL,
+  num_tries INTEGER NOT NULL, next_try DOUBLE PRECISION NOT NULL);
 """
 _COLUMNS = ", ".join(JobRow.__slots__)
 _SELECT = f"SELECT {_COLUMNS} FROM splitfuse_jobs"
@@ -69,6 +74,9 @@ RETURNING {_COLUMNS}"""
 _FORGET_HOLDERS = """
 DELETE FROM splitfuse_holders AS dead WHERE is_dead AND
   NOT EXISTS (SELECT FROM splitfuse_jobs WHERE holder = dead.num AND status IS NULL)"""
+_TELL = """
+INSERT INTO splitfuse_webhooks SELECT seq_id, %s, %s, %s, 0, 0.0 FROM splitfuse_jobs WHERE num = %s AND holder = %s
+ON CONFLICT DO NOTHING"""
 _NUMBER_BITS = 32  # of a job's number, below the holder's
 _SCHEMA_LOCK = 0x73706C6974  # servers that start at once make the tables once
 _CONNECT_S = 5
@@ -122,6 +130,7 @@ class PostgresStore:
             if self._value("SELECT to_regclass('splitfuse_meta') IS NULL"):
                 self._db.execute(_SCHEMA)
                 self._db.execute("INSERT INTO splitfuse_meta VALUES (%s)", (SCHEMA_VERSION,))
+            self._db.execute(_MORE_SCHEMA)
             version = self._value("SELECT version FROM splitfuse_meta")
         if version > SCHEMA_VERSION:
             raise ConfigError(
@@ -146,12 +155,18 @@ class PostgresStore:
             if changes.endings:
                 ends = [(end.status, end.finished, end.expires, end.result, end.num, me) for end in changes.endings]
                 cursor.executemany(_END, ends)
+                told = [(end.webhook, end.status, end.finished, end.num, me) for end in changes.endings if end.webhook]
+                cursor.executemany(_TELL, told)
             if changes.begun:
                 begin = "UPDATE splitfuse_jobs SET is_running = TRUE WHERE num = ANY(%s) AND holder = %s"
                 cursor.execute(begin, (changes.begun, me))
+            if changes.renewed:
+                renew = "UPDATE splitfuse_jobs SET request = %s WHERE num = %s AND holder = %s"
+                cursor.executemany(renew, [(request, num, me) for num, request in changes.renewed])
             if changes.deleted:
                 delete = "DELETE FROM splitfuse_jobs WHERE seq_id = ANY(%s) AND (holder = %s OR status IS NOT NULL)"
                 cursor.execute(delete, (changes.deleted, me))
+                cursor.execute("DELETE FROM splitfuse_webhooks WHERE seq_id = ANY(%s)", (changes.deleted,))
 
     def last_numbers(self) -> tuple[int, int]:
         """As Store: jobs above the first number are this server's alone."""
@@ -205,8 +220,35 @@ class PostgresStore:
     def delete_owner(self, owner: str) -> list[str]:
         """As Store."""
         with self._changing() as db:
+            mine = "SELECT seq_id FROM splitfuse_jobs WHERE owner = %s"
+            db.execute(f"DELETE FROM splitfuse_webhooks WHERE seq_id IN ({mine})", (owner,))
             deleted = db.execute("DELETE FROM splitfuse_jobs WHERE owner = %s RETURNING seq_id", (owner,))
             return [seq_id for (seq_id,) in deleted]
+
+    def due_webhooks(self, now: float, *, limit: int) -> list[Webhook]:
+        """As Store."""
+        where = "WHERE next_try <= %s ORDER BY next_try LIMIT %s"
+        query = f"SELECT {', '.join(Webhook._fields)} FROM splitfuse_webhooks {where}"
+        with self._connected() as db:
+            return [Webhook(*found) for found in db.execute(query, (now, limit))]
+
+    def begin_webhook(self, webhook: Webhook, *, next_try: float) -> bool:
+        """As Store."""
+        begin = "UPDATE splitfuse_webhooks SET num_tries = num_tries + 1, next_try = %s"
+        with self._changing() as db:
+            values = (next_try, webhook.seq_id, webhook.num_tries)
+            return bool(db.execute(f"{begin} WHERE seq_id = %s AND num_tries = %s", values).rowcount)
+
+    def forget_webhook(self, seq_id: str) -> None:
+        """As Store."""
+        with self._changing() as db:
+            db.execute("DELETE FROM splitfuse_webhooks WHERE seq_id = %s", (seq_id,))
+
+    def num_bytes_of(self, owner: str) -> int:
+        """As Store."""
+        sizes = "coalesce(sum(pg_column_size(request) + coalesce(pg_column_size(result), 0)), 0)"
+        with self._connected():
+            return int(self._value(f"SELECT {sizes} FROM splitfuse_jobs WHERE owner = %s", owner))
 
     def sweep(self, now: float, *, max_jobs: int) -> int:
         """As Store."""

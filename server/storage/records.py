@@ -11,7 +11,7 @@ of a segment translate; in a result only their differences mean something.
 import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from ...engine.errors import ConstraintError, RequestFailedError
@@ -58,6 +58,22 @@ class Ending:
     finished: float
     expires: float
     result: str
+    webhook: str | None = None  # whom to tell
+
+
+class Webhook(NamedTuple):
+    """A message that a job has ended, for a target that the operator named."""
+
+    seq_id: str
+    target: str
+    status: str
+    finished: float
+    num_tries: int = 0
+
+    @property
+    def webhook_id(self) -> str:
+        """The same at every try."""
+        return f"msg_{self.seq_id}"
 
 
 class Segment(NamedTuple):
@@ -77,9 +93,11 @@ class Changes:
     endings: list[Ending] = field(default_factory=list)
     begun: list[int] = field(default_factory=list)  # jobs of an earlier process that go on
     deleted: list[str] = field(default_factory=list)  # seq_ids
+    renewed: list[tuple[int, str]] = field(default_factory=list)  # jobs and their requests, as another model has them
+    probes: bool = False  # write something, to see whether that works
 
     def __bool__(self) -> bool:
-        return bool(self.accepted or self.segment or self.endings or self.begun or self.deleted)
+        return any(getattr(self, each.name) for each in fields(self))
 
 
 def event_of(delta: OutputDelta) -> Event:

@@ -24,6 +24,7 @@ def results_of(settings: Settings, kinds: Mapping[str, KeptKind]) -> ResultStore
         max_results=settings.max_results,
         max_bytes=settings.max_result_bytes,
         max_unfinished=settings.max_unfinished_per_key,
+        max_owner_bytes=settings.max_result_bytes_per_key,
     )
     if settings.results == "memory":
         return ResultStore(limits)

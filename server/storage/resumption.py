@@ -1,23 +1,29 @@
 """Resumption: the jobs that an earlier process left unfinished go on in the order in which they came."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from ...engine.errors import SplitfuseError, UnavailableError
+from ...engine.errors import ModelNotFoundError, SplitfuseError, UnavailableError
 from ..jobs.result_size import bounded
-from .durable_results import MAX_CRASHES, DurableResults, KeptKind, UnfinishedJob
+from ..settings import Settings
+from .durable_results import MAX_CRASHES, DurableResults, KeptKind, KeptRequest, UnfinishedJob
 
 if TYPE_CHECKING:
-    from ...engine.async_engine import AsyncEngine
+    from ...engine.async_engine import AsyncEngine, Handle
+    from ...engine.input_processor import Prompt
 
 
 class Resumption:
     """Submits unfinished jobs to an engine that has nothing else to do yet."""
 
-    def __init__(self, results: DurableResults, engine: "AsyncEngine", kinds: Mapping[str, KeptKind]) -> None:
+    def __init__(
+        self, results: DurableResults, engine: "AsyncEngine", kinds: Mapping[str, KeptKind], settings: Settings
+    ) -> None:
         self._results = results
         self._engine = engine
         self._kinds = kinds
+        self._settings = settings
 
     async def run(self) -> None:
         """Return when all go on. A job that was running when two processes died is tried alone first, so that a third
@@ -43,26 +49,43 @@ class Resumption:
             await self._submit(each)
 
     async def _submit(self, each: UnfinishedJob) -> None:
-        job, request = each.kept.job, each.request
-        if request["fingerprint"] != self._engine.fingerprint:
+        is_renewed = each.request["fingerprint"] != self._engine.fingerprint
+        if is_renewed and each.has_told:
             reason = "interrupted: the model, its tokenizer, template or dtype is not the one that it began with"
             self._results.fail(each, reason=reason)
             return
         try:
-            params = self._kinds[request["kind"]].params(request["body"], job.attachment)
-            params = bounded(params, max_bytes=self._results.limits.max_bytes)
-            handle = await self._engine.submit(
-                request["prompt_token_ids"],
-                params,
-                self._results.resumed_sink(each),
-                request_id=job.seq_id,
-                tenant=job.owner or request["user"],
-                resumed=each.resumed,
-            )
+            if is_renewed:
+                await self._begin_afresh(each)
+            else:
+                each.kept.job.accept(await self._submitted(each, each.request["prompt_token_ids"]))
         except UnavailableError:  # this process ends: another one goes on with it
-            job.suspend()
+            each.kept.job.suspend()
         except Exception as exc:  # it concerns this job alone, perhaps because another version wrote it
             reason = str(exc) if isinstance(exc, SplitfuseError) else type(exc).__name__
             self._results.fail(each, reason=f"interrupted: it cannot go on here ({reason})")
-        else:
-            job.accept(handle)
+
+    async def _begin_afresh(self, each: UnfinishedJob) -> None:
+        """Nothing of it was told: it is this model's, with this model's tokens and template."""
+        job, request = each.kept.job, each.request
+        kind, served = self._kinds[request["kind"]], self._settings.model_name
+        if request["body"].get("model") not in (None, served):
+            raise ModelNotFoundError(f"it asks for another model than {served}")
+        kept = KeptRequest(**{field.name: request.get(field.name) for field in fields(KeptRequest)})
+        prompt, kept = await kind.renewed(self._engine, self._settings, kept)
+        job.renew(served, kind.attachment(kept.attachment))
+        handle = await self._submitted(each, prompt)
+        self._results.renew(each, handle, kept, fingerprint=self._engine.fingerprint)
+        job.accept(handle)
+
+    async def _submitted(self, each: UnfinishedJob, prompt: "Prompt") -> "Handle":
+        job, request = each.kept.job, each.request
+        params = self._kinds[request["kind"]].params(request["body"], job.attachment)
+        return await self._engine.submit(
+            prompt,
+            bounded(params, max_bytes=self._results.limits.max_bytes),
+            self._results.resumed_sink(each),
+            request_id=job.seq_id,
+            tenant=job.owner or request["user"],
+            resumed=each.resumed,
+        )

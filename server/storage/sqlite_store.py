@@ -14,7 +14,7 @@ from typing import Any
 
 from ...engine.errors import ConfigError
 from .batch_rows import BatchChanges, BatchRow, FileRow, LinesDone, Page
-from .records import Changes, JobRow
+from .records import Changes, JobRow, Webhook
 from .store import StoreError
 
 # The statements that make each version of the format of the one before it; the first makes version 1 of nothing.
@@ -53,11 +53,25 @@ CREATE TABLE begun_lines (
   batch_id TEXT NOT NULL, line INTEGER NOT NULL, num_crashes INTEGER NOT NULL,
   PRIMARY KEY (batch_id, line)) WITHOUT ROWID;
 """,
+    # Of jobs of earlier formats the bytes are not known; they expire.
+    """
+ALTER TABLE jobs ADD COLUMN num_bytes INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX jobs_bytes ON jobs (owner, num_bytes);
+CREATE TABLE webhooks (
+  seq_id TEXT PRIMARY KEY, target TEXT NOT NULL, status TEXT NOT NULL, finished REAL NOT NULL,
+  num_tries INTEGER NOT NULL, next_try REAL NOT NULL) WITHOUT ROWID;
+CREATE INDEX webhooks_due ON webhooks (next_try);
+""",
 )
 SCHEMA_VERSION = len(_MIGRATIONS)
 _COLUMNS = ", ".join(JobRow.__slots__)
-_INSERT = f"INSERT INTO jobs ({_COLUMNS}) VALUES ({', '.join('?' * len(JobRow.__slots__))})"
+_INSERT = f"INSERT INTO jobs ({_COLUMNS}, num_bytes) VALUES ({'?, ' * len(JobRow.__slots__)}?)"
 _SELECT = f"SELECT {_COLUMNS} FROM jobs"
+_END = """
+UPDATE jobs SET status = ?, finished = ?, expires = ?, result = ?, num_bytes = num_bytes + ?, is_running = 0
+WHERE num = ?"""
+_TELL = "INSERT INTO webhooks SELECT seq_id, ?, ?, ?, 0, 0.0 FROM jobs WHERE num = ?"
+_WEBHOOK = ", ".join(Webhook._fields)
 _SELECT_FILE = f"SELECT {', '.join(FileRow.__slots__)} FROM files"
 _SELECT_BATCH = f"SELECT {', '.join(BatchRow.__slots__)} FROM batches"
 _SWEPT_PARTS = 32  # at once: 4 MiB of an uploaded file
@@ -120,20 +134,32 @@ class SqliteStore:
             return
         self._has_deleted |= bool(changes.deleted)
         with self._changing() as db:
-            db.executemany(_INSERT, [_values(row) for row in changes.accepted])
+            db.executemany(_INSERT, [[*_values(row), len(row.request)] for row in changes.accepted])
             if changes.segment is not None:
                 db.execute("INSERT INTO segments VALUES (?, ?)", changes.segment)
             db.executemany(
-                "UPDATE jobs SET status = ?, finished = ?, expires = ?, result = ?, is_running = 0 WHERE num = ?",
-                [(end.status, end.finished, end.expires, end.result, end.num) for end in changes.endings],
+                _END,
+                [
+                    (end.status, end.finished, end.expires, end.result, len(end.result), end.num)
+                    for end in changes.endings
+                ],
             )
+            told = [(end.webhook, end.status, end.finished, end.num) for end in changes.endings if end.webhook]
+            db.executemany(_TELL, told)
             db.executemany("UPDATE jobs SET is_running = 1 WHERE num = ?", [(num,) for num in changes.begun])
-            db.executemany("DELETE FROM jobs WHERE seq_id = ?", [(seq_id,) for seq_id in changes.deleted])
+            for table in ("jobs", "webhooks"):
+                db.executemany(f"DELETE FROM {table} WHERE seq_id = ?", [(seq_id,) for seq_id in changes.deleted])
+            renewed = [(request, num) for num, request in changes.renewed]
+            db.executemany("UPDATE jobs SET request = ? WHERE num = ?", renewed)
+            if changes.probes:
+                db.execute("INSERT OR REPLACE INTO meta VALUES ('probe', random())")
 
     def last_numbers(self) -> tuple[int, int]:
         """As Store."""
         job, segment = (self._one(f"SELECT coalesce(max(num), 0) FROM {table}") for table in ("jobs", "segments"))
-        return job, segment
+        # All may have been swept, and a job that has told nothing yet says where those with its events begin.
+        first = self._one("SELECT coalesce(max(first_segment), 1) FROM jobs WHERE status IS NULL")
+        return job, max(segment, first - 1)
 
     def begin_process(self) -> bool:
         """As Store."""
@@ -189,6 +215,7 @@ class SqliteStore:
         """As Store."""
         self._has_deleted = True
         with self._changing() as db:
+            db.execute("DELETE FROM webhooks WHERE seq_id IN (SELECT seq_id FROM jobs WHERE owner = ?)", (owner,))
             return [seq_id for (seq_id,) in db.execute("DELETE FROM jobs WHERE owner = ? RETURNING seq_id", (owner,))]
 
     def write_batches(self, changes: BatchChanges) -> None:
@@ -274,6 +301,26 @@ class SqliteStore:
         """As Store."""
         return self._one("SELECT coalesce(sum(length(body)), 0) FROM file_parts WHERE file_id = ?", file_id)
 
+    def due_webhooks(self, now: float, *, limit: int) -> list[Webhook]:
+        """As Store."""
+        query = f"SELECT {_WEBHOOK} FROM webhooks WHERE next_try <= ? ORDER BY next_try LIMIT ?"
+        return [Webhook(*found) for found in self._read(query, now, limit)]
+
+    def begin_webhook(self, webhook: Webhook, *, next_try: float) -> bool:
+        """As Store."""
+        begin = "UPDATE webhooks SET num_tries = num_tries + 1, next_try = ? WHERE seq_id = ? AND num_tries = ?"
+        with self._changing() as db:
+            return bool(db.execute(begin, (next_try, webhook.seq_id, webhook.num_tries)).rowcount)
+
+    def forget_webhook(self, seq_id: str) -> None:
+        """As Store."""
+        with self._changing() as db:
+            db.execute("DELETE FROM webhooks WHERE seq_id = ?", (seq_id,))
+
+    def num_bytes_of(self, owner: str) -> int:
+        """As Store."""
+        return self._one("SELECT coalesce(sum(num_bytes), 0) FROM jobs WHERE owner = ?", owner)
+
     def sweep(self, now: float, *, max_jobs: int) -> int:
         """As Store."""
         with self._changing() as db:
@@ -356,6 +403,6 @@ def _batch(found: Sequence[Any]) -> BatchRow:
 
 
 def _why(exc: sqlite3.Error) -> str:
-    if exc.sqlite_errorname == "SQLITE_BUSY":
+    if getattr(exc, "sqlite_errorname", "") == "SQLITE_BUSY":  # misuse, which is ours, has no name
         return "another process uses this file; give each server its own, or share a postgresql:// database"
     return f"SQLite says: {exc}"

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from .batch_rows import BatchChanges, BatchRow, FileRow, LinesDone, Page
-from .records import Changes, JobRow
+from .records import Changes, JobRow, Webhook
 
 
 class Store(Protocol):
@@ -43,6 +43,18 @@ class Store(Protocol):
 
     def delete_owner(self, owner: str) -> list[str]:
         """Delete all jobs of an owner. Returns their ids."""
+
+    def due_webhooks(self, now: float, *, limit: int) -> list[Webhook]:
+        """At most so many messages whose time has come."""
+
+    def begin_webhook(self, webhook: Webhook, *, next_try: float) -> bool:
+        """Count a try, and say when the next one is due. False if another server has counted it, or it is forgotten."""
+
+    def forget_webhook(self, seq_id: str) -> None:
+        """It is not sent again."""
+
+    def num_bytes_of(self, owner: str) -> int:
+        """About what the owner's jobs take."""
 
     def sweep(self, now: float, *, max_jobs: int) -> int:
         """Delete segments that are of no more use, at most so many expired jobs, and of files and batches that have

@@ -32,6 +32,9 @@ class Caller(Protocol):
     def run(self, outcome: Any) -> Any:
         """The value of a call that the face does not name."""
 
+    def collect(self, items: Any) -> list[Any]:
+        """All that a call gives."""
+
     def close(self) -> None:
         """client.close"""
 
@@ -64,6 +67,9 @@ class PlainCaller:
     def run(self, outcome: Any) -> Any:
         return outcome
 
+    def collect(self, items: Any) -> list[Any]:
+        return list(items)
+
     def close(self) -> None:
         self.client.close()
 
@@ -94,12 +100,18 @@ class AsyncCaller:
     def run(self, outcome: Coroutine[Any, Any, Any]) -> Any:
         return self._runner.run(outcome)
 
+    def collect(self, items: Any) -> list[Any]:
+        return self._runner.run(self._all(items))
+
     def close(self) -> None:
         self._runner.run(self.client.close())
         self._runner.close()
 
     async def _started(self, stream: AsyncStream) -> AsyncStream:
         return await stream
+
+    async def _all(self, items: Any) -> list[Any]:
+        return [item async for item in items]
 
     async def _collect(self, stream: AsyncStream, at_most: int | None) -> list[StreamEvent]:
         events: list[StreamEvent] = []

@@ -119,6 +119,21 @@ def test_one_bad_prompt_among_many_stops_the_others(server: Server) -> None:
     assert server.client.generate(PROMPT, **GREEDY).text
 
 
+def test_results_are_listed_and_deleted(make_caller: MakeCaller, server: Server) -> None:
+    caller = make_caller(server.base_url, api_key=KEY)
+    caller.run(caller.client.delete_results())
+    jobs = [caller.submit(PROMPT, max_tokens=2, ttl_s=600, idempotency_key=f"list {each}") for each in range(101)]
+    assert caller.submit(PROMPT, max_tokens=2, ttl_s=600, idempotency_key="list 7").seq_id == jobs[7].seq_id
+    for job in jobs:
+        caller.result(job)
+    listed = caller.collect(caller.client.results())
+    assert [result.seq_id for result in listed] == [job.seq_id for job in reversed(jobs)], "over two pages"
+    assert all(result.created_at for result in listed)
+    assert caller.collect(caller.client.results(status="failed")) == []
+    assert caller.run(caller.client.delete_results()) == len(jobs)
+    assert caller.collect(caller.client.results()) == []
+
+
 async def test_many_at_once(server: Server, answer: Result) -> None:
     async with AsyncClient(server.base_url, api_key=KEY) as client:
         results = await asyncio.gather(*(client.generate(PROMPT, **GREEDY) for _ in range(16)))
@@ -134,5 +149,5 @@ def test_bench_serve_runs(server: Server, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_every_sampling_field_of_the_engine_has_a_keyword() -> None:
-    of_the_endpoint = {"model", "response_format"}  # the latter becomes structured_outputs
+    of_the_endpoint = {"model", "response_format", "ttl_s"}  # the latter becomes structured_outputs
     assert set(Sampling.__annotations__) - of_the_endpoint == FIELD_NAMES

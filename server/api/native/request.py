@@ -14,4 +14,7 @@ class GenerateRequest(SamplingRequest):
     default_max_tokens = 64
     prompt: Prompt
     ttl_s: Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="Keep the result so long.")] = None
+    webhook: Annotated[
+        str | None, Field(description="The target, of those of the server, that is told of the end.")
+    ] = None
     durable: Annotated[bool, Field(description="Keep a stream like a job, where results are kept on disk.")] = False

@@ -19,6 +19,7 @@ from ...jobs.idempotency import IdempotencyKey
 from ...jobs.job import Attachment, Job
 from ...jobs.result_store import seq_id_of
 from ...service import Service, service_of
+from ...settings import Settings
 from ...storage.durable_results import KeptRequest
 from ..openapi import IDEMPOTENCY_KEY, KEEPING, KEYED, LOOKUP, events, operation, parameter
 from ..request_model import REPLAYED, idempotency_key, read_fields, read_request
@@ -93,10 +94,12 @@ async def _submitted(service: Service, body: GenerateRequest, *, owner: str, key
     """The job of this request, kept from now on."""
     params = body.sampling()
     is_kept = body.durable or not body.stream
+    service.settings.webhooks.check(body.webhook, is_kept=is_kept)
+    await service.results.check_quota(owner)
     job = service.new_job(params, owner=owner, key=key, ttl_s=body.ttl_s)
     service.results.add(job)
     try:
-        kept = KeptRequest(kind=KIND, body=body.as_sent) if is_kept else None
+        kept = KeptRequest(kind=KIND, body=body.as_sent, webhook=body.webhook) if is_kept else None
         await service.submit(job, body.prompt, params, user=body.user, kept=kept)
     except BaseException:
         service.abort(job)
@@ -108,6 +111,7 @@ async def _submitted(service: Service, body: GenerateRequest, *, owner: str, key
 async def generate_batched(service: Service, fields: Mapping[str, Any], *, owner: str) -> dict[str, Any]:
     """The result of POST /generate, in the background; it is not kept. Raises as the route."""
     body = read_fields(service, fields, GenerateRequest)
+    service.settings.webhooks.check(body.webhook, is_kept=False)
     params = body.sampling()
     job = service.new_job(params, owner=owner)
     await service.complete([job], [body.prompt], params, user=body.user, is_background=True)
@@ -123,6 +127,10 @@ class KeptGenerate:
     def params(self, body: Mapping[str, Any], attachment: Attachment | None) -> SamplingParams:
         """As it had them."""
         return GenerateRequest.read(body).sampling()
+
+    async def renewed(self, engine: Any, settings: Settings, kept: KeptRequest) -> tuple[Any, KeptRequest]:
+        """The prompt as it came."""
+        return GenerateRequest.read(kept.body).prompt, kept
 
 
 @router.get("/result/{seq_id}", **operation({200: _RESULT}, errors=LOOKUP, parameters=[SEQ_ID, WAIT, PREFER]))

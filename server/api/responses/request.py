@@ -87,6 +87,7 @@ class ResponsesRequest(SamplingRequest, ToolFields):
     previous_response_id: str | None = None
     background: bool = False
     store: bool = True
+    webhook: str | None = None
     include: list[str] = Field([])
     text: TextOptions = TextOptions()
     reasoning: Reasoning = Reasoning()

@@ -23,8 +23,9 @@ from ...jobs.idempotency import IdempotencyKey
 from ...jobs.job import Attachment, Job, raise_failure
 from ...jobs.result_store import ID_PREFIX, seq_id_of
 from ...service import Service, service_of
+from ...settings import Settings
 from ...storage.durable_results import KeptRequest
-from ..answer_format import AnswerFormat, chat_prompt, constrained, rendered
+from ..answer_format import AnswerFormat, chat_prompt, constrained, model_prompt, rendered
 from ..openapi import IDEMPOTENCY_KEY, KEEPING, LOOKUP, events, operation, parameter
 from ..request_model import REPLAYED, idempotency_key, read_fields, read_request
 from ..streaming import event_id, stream
@@ -74,7 +75,9 @@ async def create(request: Request) -> Response:
 
 async def respond_batched(service: Service, fields: Mapping[str, Any], *, owner: str) -> dict[str, Any]:
     """What POST /v1/responses answers, in the background; it is not kept. Raises as the route."""
-    new = await _new(service, read_fields(service, fields, ResponsesRequest), owner=owner)
+    body = read_fields(service, fields, ResponsesRequest)
+    service.settings.webhooks.check(body.webhook, is_kept=False)
+    new = await _new(service, body, owner=owner)
     await service.complete([new.job], [new.prompt], new.params, user=new.body.user, is_background=True)
     return await response_object(new.job, service.token_text)
 
@@ -104,12 +107,15 @@ async def _new(service: Service, body: ResponsesRequest, *, owner: str, key: Ide
 
 async def _submitted(service: Service, body: ResponsesRequest, *, owner: str, key: IdempotencyKey | None) -> Job:
     """The job of this request, kept from now on if it is to be."""
+    service.settings.webhooks.check(body.webhook, is_kept=body.store)
     new = await _new(service, body, owner=owner, key=key)
     job = new.job
     if body.store:
+        await service.results.check_quota(owner)
         service.results.add(job)
     try:
-        kept = KeptRequest(kind=KIND, body=body.as_sent, attachment=dataclasses.asdict(new.attachment))
+        stored = dataclasses.asdict(new.attachment)
+        kept = KeptRequest(kind=KIND, body=body.as_sent, attachment=stored, webhook=body.webhook)
         await service.submit(job, new.prompt, new.params, user=body.user, kept=kept if body.store else None)
     except BaseException:
         service.abort(job)
@@ -129,6 +135,14 @@ class KeptResponse:
         """As it had them."""
         assert isinstance(attachment, StoredRequest)
         return constrained(ResponsesRequest.read(body).params(), attachment.answer)
+
+    async def renewed(self, engine: Any, settings: Settings, kept: KeptRequest) -> tuple[Any, KeptRequest]:
+        """The conversation in this model's template."""
+        attachment = self.attachment(kept.attachment)
+        chat = ResponsesRequest.read(kept.body).chat(attachment.messages)
+        text, answer = await model_prompt(engine, settings, chat, name="input")
+        stored = dataclasses.asdict(dataclasses.replace(attachment, answer=answer))
+        return rendered(text), dataclasses.replace(kept, attachment=stored)
 
 
 @router.get(

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -128,15 +129,51 @@ def test_with_another_dtype_unfinished_jobs_fail_and_say_why(tmp_path: Path) -> 
     results = ("--results", str(tmp_path / "results.db"))
     with ServerProcess("--dtype", "float32", *results) as server:
         seq_ids = submit_all(server.url)
+        reader = Reader(f"{server.url}/result/{seq_ids[0]}/stream")
+        while not reader.text:
+            time.sleep(0.01)
         server.process.kill()
     with ServerProcess("--dtype", "bfloat16", *results) as server:
         given = results_of(server.url, seq_ids)
         statuses = {result["status"] for result in given}
         assert statuses <= {"completed", "failed"}
         assert "failed" in statuses
+        assert given[0]["status"] == "failed", "it had told something"
         for result in given:
             error = result["error"]
             assert error is None or (error["code"] == "interrupted" and "dtype" in error["message"])
+
+
+def test_with_another_template_what_has_told_nothing_begins_afresh(tmp_path: Path) -> None:
+    template = tmp_path / "template.jinja"
+    template.write_text("{% for m in messages %}An altogether different template: {{ m.content }}{% endfor %}")
+    results = (*ARGS, "--results", str(tmp_path / "results.db"), "--max-num-seqs", "1")
+    body = {"prompt": "The old man", "max_tokens": 20, "temperature": 0}
+    asked = {"input": "Hello", "background": True, "max_output_tokens": 20, "temperature": 0}
+    with ServerProcess(*results) as server, httpx.Client(base_url=server.url, timeout=60) as client:
+        running = client.post("/generate", json={**BODIES[0], "max_tokens": 400}).json()["seq_id"]
+        reader = Reader(f"{server.url}/result/{running}/stream")
+        waiting = client.post("/generate", json=body).json()["seq_id"]
+        response = client.post("/v1/responses", json=asked).json()["id"]
+        while not reader.text:
+            time.sleep(0.01)
+        server.process.kill()
+    with (
+        ServerProcess(*results, "--chat-template", str(template)) as server,
+        httpx.Client(base_url=server.url, timeout=60) as client,
+    ):
+        failed, done, _ = results_of(server.url, [running, waiting, response])
+        assert (failed["status"], failed["error"]["code"]) == ("failed", "interrupted")
+        assert "template" in failed["error"]["message"]
+        told = [token for event in reader.events() for token in event["data"]["token_ids"]]
+        assert failed["token_ids"][: len(told)] == told
+        fresh = results_of(server.url, [client.post("/generate", json=body).json()["seq_id"]])[0]
+        assert (comparable(done), done["attempt"]) == (comparable(fresh), 2)
+        again = client.post("/v1/responses", json={**asked, "background": False}).json()
+        answered = client.get(f"/v1/responses/{response}").json()
+        assert answered["status"] in ("completed", "incomplete")
+        assert answered["usage"]["input_tokens"] == again["usage"]["input_tokens"] > 20, "in the new template"
+        assert answered["output"][0]["content"] == again["output"][0]["content"]
 
 
 def test_a_job_that_kills_its_process_is_tried_alone_and_then_no_more(tmp_path: Path) -> None:

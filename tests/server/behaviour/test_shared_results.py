@@ -1,5 +1,6 @@
 """Several servers on one database: any answers for any job, and what one leaves another goes on with."""
 
+import os
 import signal
 import threading
 import time
@@ -14,7 +15,7 @@ from postgres_server import PostgresServer
 from serving import ServerProcess
 
 LEASE_S = 3.0
-NUM_STREAMS = 16
+NUM_STREAMS = int(os.environ.get("SPLITFUSE_TEST_STREAMS", "16"))
 MINE = {"Authorization": "Bearer mine"}
 LONG = {"prompt": PROMPT, "max_tokens": 300, "temperature": 0, "ignore_eos": True}
 

@@ -84,6 +84,24 @@ def test_one_owner_has_so_many_unfinished_ones_and_no_more():
         store.add(make_job("e", owner="me"))
 
 
+async def test_one_owner_has_so_many_bytes_and_no_more():
+    store, clock = make_store(ttl=100, max_owner_bytes=2 * EVENT_BYTES)
+    jobs = {name: make_job(name, owner="me") for name in "ab"}
+    for job in jobs.values():
+        await store.check_quota("me")
+        store.add(job)
+        finish(job)
+    num_bytes = sum(job.num_bytes for job in jobs.values())
+    with pytest.raises(QuotaExceededError, match=f"your results take {num_bytes} bytes.*is {2 * EVENT_BYTES}"):
+        await store.check_quota("me")
+    await store.check_quota("you")
+    store.forget(jobs["a"])
+    await store.check_quota("me")
+    store.add(make_job("c", owner="me"))
+    clock.now = 100
+    await store.check_quota("me")
+
+
 def test_oldest_finished_goes_first_and_running_never():
     store, _ = make_store(max_results=3)
     jobs = {name: make_job(name) for name in "abcd"}

@@ -28,7 +28,7 @@ class GatedStore(SqliteStore):
 
     def commit(self, changes: Changes) -> None:
         self.gate.wait(10)
-        if self.failure is not None:
+        if changes and self.failure is not None:  # to write nothing works on a full disk too
             raise self.failure
         if changes:
             self.commits.append(dataclasses.replace(changes))
@@ -153,6 +153,29 @@ async def test_in_a_shared_store_nothing_is_told_while_it_cannot_be_written(tmp_
     await job.job.wait(5)
     assert [event.token_ids for event in job.job.events] == [(0,), (1,), (2,), (3,)]
     await kept.journal.close()
+
+
+async def test_a_full_disk_stays_known_while_there_is_nothing_to_write(kept: Kept) -> None:
+    kept.store.failure = StoreError("the disk is full")
+    with pytest.raises(StoreError):
+        await kept.accept(kept.job())
+    for _ in range(3):
+        await kept.journal.read(lambda store: None)
+    assert [type(failure) for failure in kept.failures] == [StoreError]
+    kept.store.failure = None
+    await kept.journal.read(lambda store: None)
+    assert [type(failure) for failure in kept.failures] == [StoreError, type(None)]
+
+
+async def test_a_disk_that_fails_under_a_batch_is_known_too(kept: Kept) -> None:
+    def write(store: object) -> None:
+        raise StoreError("the disk is full")
+
+    kept.store.failure = StoreError("the disk is full")
+    with pytest.raises(StoreError):
+        await kept.journal.read(write)
+    await asyncio.wait_for(kept.changed.wait(), 10)
+    assert kept.failures == [kept.store.failure]
 
 
 async def test_what_is_deleted_is_gone_when_it_returns(kept: Kept) -> None:

@@ -143,6 +143,19 @@ def test_what_nobody_can_ask_for_is_swept(reopened: Reopen) -> None:
     assert list(store.segments(0)) == []
 
 
+def test_the_bytes_of_an_owner_are_those_of_requests_and_results(reopened: Reopen) -> None:
+    store = reopened()
+    request, result = "q" * 1000, "r" * 500
+    done = dataclasses.replace(ending(1), result=result)
+    store.commit(Changes(accepted=[row(num, request=request) for num in (1, 2)], endings=[done]))
+    store.commit(Changes(accepted=[row(3, owner="you")]))
+    assert 2500 <= store.num_bytes_of("me") <= 2520
+    assert store.num_bytes_of("you") < 20
+    assert store.num_bytes_of("he") == 0
+    store.commit(Changes(deleted=["job1"]))
+    assert 1000 <= store.num_bytes_of("me") <= 1020
+
+
 def test_a_process_numbers_on_from_what_is_there(sqlite_reopened: Reopen) -> None:
     store = sqlite_reopened()
     assert store.last_numbers() == (0, 0)

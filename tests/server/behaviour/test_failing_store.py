@@ -1,0 +1,70 @@
+"""A disk that takes no more writes under a server that keeps its results there."""
+
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+from kept_results import ARGS, PROMPT, Reader, comparable
+from serving import ServerProcess
+
+LONG = {"prompt": PROMPT, "max_tokens": 300, "temperature": 0, "ignore_eos": True}
+SHORT = {"prompt": PROMPT, "max_tokens": 5, "temperature": 0}
+REFUSED: list[tuple[str, dict[str, Any]]] = [
+    ("/generate", {"json": SHORT}),
+    ("/generate", {"json": {**SHORT, "stream": True, "durable": True}}),
+    ("/v1/responses", {"json": {"input": "a", "background": True}}),
+    ("/v1/files", {"data": {"purpose": "batch"}, "files": {"file": b"{}"}}),
+]
+TAKEN: list[tuple[str, dict[str, Any]]] = [
+    ("/generate", {**SHORT, "stream": True}),
+    ("/v1/completions", SHORT),
+    ("/v1/responses", {"input": "a", "store": False, "max_output_tokens": 5}),
+]
+
+
+def limit_files(server: ServerProcess, size: int) -> None:
+    """No file of the server can be written behind so many bytes."""
+    resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+def until_health(client: httpx.Client, status: int) -> httpx.Response:
+    deadline = time.monotonic() + 20
+    while (answer := client.get("/health")).status_code != status:
+        assert time.monotonic() < deadline, answer.text
+        time.sleep(0.02)
+    return answer
+
+
+def test_while_nothing_can_be_written_what_need_not_be_goes_on(tmp_path: Path) -> None:
+    args = (*ARGS, "--results", str(tmp_path / "results.db"))
+    with ServerProcess(*args) as server, httpx.Client(base_url=server.url, timeout=60) as client:
+        seq_ids = [client.post("/generate", json=LONG).json()["seq_id"]]
+        reader = Reader(f"{server.url}/result/{seq_ids[0]}/stream")
+        while not reader.text:
+            time.sleep(0.01)
+        limit_files(server, 1)
+        for path, request in REFUSED:
+            answer = client.post(path, **request)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_unavailable"), answer.text
+            assert int(answer.headers["retry-after"]) > 0
+        for path, body in TAKEN:
+            assert client.post(path, json=body).status_code == 200
+        told = reader.events()
+        assert told[-1]["event"] == "done", "what ran went on"
+        assert client.get(f"/result/{seq_ids[0]}").json() == told[-1]["data"]
+        assert client.delete(f"/result/{seq_ids[0]}").status_code == 503
+        for _ in range(25):  # longer than the journal waits before it tries again
+            assert client.get("/health").json()["code"] == "store"
+            time.sleep(0.1)
+        limit_files(server, resource.RLIM_INFINITY)
+        until_health(client, 200)
+        seq_ids.append(client.post("/generate", json=LONG).json()["seq_id"])
+        given = client.get(f"/result/{seq_ids[1]}?wait=60").json()
+        assert comparable(given) == comparable(told[-1]["data"])
+        server.process.kill()
+    with ServerProcess(*args) as server, httpx.Client(base_url=server.url, timeout=60) as client:
+        listed = client.get("/results").json()["data"]
+        assert [each["seq_id"] for each in listed] == [seq_ids[1]], "the other was deleted, if late"
+        assert client.get(f"/result/{seq_ids[1]}").json() == given
