@@ -79,14 +79,14 @@ class SafetensorsSource:
         entries.sort(key=lambda entry: _load_order(entry.name))
         return WeightReader(entries, device=device, stream=stream_of(device))
 
-    def check_unchanged(self) -> None:
-        """Raise ConfigError if a file is another one than when it was opened: what was read may be of both."""
+    def check(self) -> None:
+        """Raise ConfigError if a file is another one than when it was opened: what was read may be of both.
+
+        And if no weight was found as config.json says that they are quantized.
+        """
         for path, version in self._versions.items():
             if version_of(path) != version:
                 raise ConfigError(f"{path} was changed while it was read; start again when it is whole")
-
-    def check_quantized(self) -> None:
-        """Raise ConfigError if no weight was found as config.json says that they are quantized."""
         if self._quantization is not None and not self._num_quantized:
             said = self._quantization.name
             raise ConfigError(f"{self._where}: no weight is quantized as config.json says ({said}); fetch it again")
@@ -254,8 +254,6 @@ def weight_source(
         source = SafetensorsSource(folder, dtype=dtype, quantization=quantization, reads_ahead_to=ahead)
     try:
         yield source
-        if isinstance(source, SafetensorsSource):
-            source.check_quantized()
-        source.check_unchanged()
+        source.check()
     finally:
         source.close()

@@ -26,7 +26,7 @@ class GgufSource:
         self._file = path.open("rb")
         self._taken: set[str] = set()
 
-    def check_unchanged(self) -> None:
+    def check(self) -> None:
         """Raise ConfigError if the file is another one than when its header was read."""
         path = self._header.path
         if version_of(path) != self._header.version:
