@@ -263,6 +263,21 @@ def test_gpt2_as_it_was_published(tmp_path: Path) -> None:
     assert ours.outputs[0].token_ids == greedy(model, PROMPT, 12)
 
 
+@pytest.mark.parametrize("head", ["embed_out", "lm_head"])
+def test_gpt_neox_as_it_was_published_and_as_it_is_named_now(head: str, tmp_path: Path) -> None:
+    """The first files have causal masks and angles among the weights."""
+    model = save_model("gpt-neox", tmp_path)
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    tensors[f"{head}.weight"] = tensors.pop("embed_out.weight")
+    layer = "gpt_neox.layers.0.attention"
+    old = {f"{layer}.{name}": torch.ones(9) for name in ("bias", "masked_bias", "rotary_emb.inv_freq")}
+    save_file({**tensors, **old}, path)
+    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+    ours = LLM(str(tmp_path), dtype="float32").generate({"prompt_token_ids": PROMPT}, params)[0]
+    assert ours.outputs[0].token_ids == greedy(model, PROMPT, 12)
+
+
 def test_yarn_serves_what_it_stretches_to(tmp_path: Path) -> None:
     save_model("llama-yarn", tmp_path)
     yarn = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 512}
