@@ -6,6 +6,7 @@ search, Lin et al. 2023).
 """
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 import torch
@@ -48,14 +49,14 @@ class QuantizedWeight(NamedTuple):
         """[N, K] float32, columns in the order of the inputs."""
         num_outputs, num_inputs = self.values.shape
         grouped = self.values.float().view(num_outputs, -1, self.group)
-        grouped = grouped * _multiplied(self.scales, self.super_scales).T[:, :, None]
+        grouped = grouped * multiplied(self.scales, self.super_scales).T[:, :, None]
         if self.offsets is not None:
-            grouped = grouped + _multiplied(self.offsets, self.super_offsets).T[:, :, None]
+            grouped = grouped + multiplied(self.offsets, self.super_offsets).T[:, :, None]
         flat = grouped.view(num_outputs, num_inputs)
         return flat if self.order is None else torch.empty_like(flat).index_copy_(1, self.order, flat)
 
 
-def _multiplied(lower: Tensor, upper: Tensor | None) -> Tensor:
+def multiplied(lower: Tensor, upper: Tensor | None) -> Tensor:
     """[G, N] float32, each of `upper` [S, N] over G / S neighbours of `lower` [G, N]."""
     wide = lower.float()
     return wide if upper is None else wide * upper.float().repeat_interleave(len(lower) // len(upper), dim=0)
@@ -64,6 +65,36 @@ def _multiplied(lower: Tensor, upper: Tensor | None) -> Tensor:
 def dequantized(parts: Sequence[QuantizedWeight], dtype: torch.dtype) -> Tensor:
     """Matrices of one input, [N1, K], [N2, K], …, one above the other: [N1 + N2 + …, K] in `dtype`."""
     return torch.cat([part.dequantized().to(dtype) for part in parts])
+
+
+def merged(parts: Sequence[QuantizedWeight]) -> list[QuantizedWeight]:
+    """Matrices of one input, neighbours that differ in nothing but their values as one."""
+    return [_stacked(list(alike)) for _, alike in groupby(parts, key=_kind)]
+
+
+def _kind(part: QuantizedWeight) -> tuple[object, ...]:
+    tensors = (part.scales, part.offsets, part.super_scales, part.super_offsets)
+    shapes = tuple(None if each is None else (each.dtype, len(each)) for each in tensors)
+    order = None if part.order is None else tuple(part.order.tolist())
+    return part.values.dtype, part.bits, part.rounds_inputs, shapes, order
+
+
+def _stacked(parts: list[QuantizedWeight]) -> QuantizedWeight:
+    if len(parts) == 1:
+        return parts[0]
+    dims = {"values": 0, "scales": 1, "offsets": 1, "super_scales": 1, "super_offsets": 1}
+    stacked = {
+        name: torch.cat([getattr(part, name) for part in parts], dim=dim)
+        for name, dim in dims.items()
+        if getattr(parts[0], name) is not None
+    }
+    return parts[0]._replace(**stacked)
+
+
+def round_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows rounded as `rounds_inputs` says: x [T, K] ≈ values [T, K] · scales [T, 1], whole numbers in float32."""
+    scales = (x.float().abs().amax(dim=1, keepdim=True) / 127).clamp_min(1e-30)
+    return (x.float() / scales).round_(), scales
 
 
 def can_quantize(weight: Tensor, bits: int) -> bool:
