@@ -1,4 +1,4 @@
-"""Damaged and hostile quantized checkpoints load, or are refused in one line, in less than 2 s."""
+"""Damaged and hostile quantized checkpoints load, or are refused in one line, in less than 2 s of CPU time."""
 
 import json
 import os
@@ -26,7 +26,7 @@ CASES = {
     ),
 }
 # More by hand: SPLITFUSE_TEST_MUTATIONS=2500 pytest tests/engine/behaviour/test_hostile_checkpoints.py
-NUM_MUTATIONS = int(os.environ.get("SPLITFUSE_TEST_MUTATIONS", "30"))
+NUM_MUTATIONS = int(os.environ.get("SPLITFUSE_TEST_MUTATIONS", "20"))
 _ODD: list[Any] = [
     *(None, 0, -1, 1, 3, 5, 2**31, 2**62, 2**63, 2**70, 1e308, 0.5, True, False, "", "4", "x" * 300, [], [[]], {}),
     *({"a": 1}, "re:(.+)+x", "re:[", ["re:.*"], "int", "float", "group", "tensor", "block", "channel", "gptq", "fp8"),
@@ -120,12 +120,12 @@ def test_a_mutated_checkpoint_loads_or_is_refused_in_one_line(mutate: Any, folde
         shutil.copytree(folder, mutated)
         for _ in range(rng.choice([1, 1, 2])):
             mutate(rng, mutated)
-        begin = time.monotonic()
+        begin = time.process_time()
         try:
             load(mutated)
         except ConfigError as exc:
             refused.append(str(exc))
-        assert time.monotonic() - begin < 2, index
+        assert time.process_time() - begin < 2, index
         shutil.rmtree(mutated)
     assert len(refused) > NUM_MUTATIONS // 5
     assert [text for text in refused if "\n" in text or len(text) > 1000] == []
