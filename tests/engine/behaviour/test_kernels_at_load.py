@@ -30,11 +30,11 @@ JITFunction.__getitem__ = lambda self, grid: lambda *args, **options: self.run(
     *args, grid=grid, warmup=True, **options)
 driver.set_active(OfflineDriver(90))
 ops._BACKEND_OF_DEVICE["cpu"] = "cuda"
-llm = LLM(sys.argv[2], dtype="float32", device="cpu", async_scheduling=True, max_num_seqs=40,
+llm = LLM(sys.argv[2], dtype=sys.argv[4], device="cpu", async_scheduling=True, max_num_seqs=40,
           max_num_batched_tokens=256, load_format="dummy")
 launcher = llm.pipeline._launcher
 if sys.argv[3] == "graphs":
-    launcher.use_graphs(Repeater(), sizes=cuda_graphs.graph_sizes(40), hidden_size=64, dtype=torch.float32)
+    launcher.use_graphs(Repeater(), sizes=cuda_graphs.graph_sizes(40), hidden_size=64, dtype=getattr(torch, sys.argv[4]))
 launcher.rehearse()
 ahead = set(kernels)
 launcher.capture_graphs()
@@ -53,10 +53,10 @@ print(len(ahead), *sorted({name.partition("[")[0] for name, _ in kernels - ahead
 pytest.importorskip("triton")
 
 
-@pytest.mark.parametrize("path", ["graphs", "eager"])
-def test_every_kernel_of_a_step_has_been_launched_ahead(tiny_folder: str, path: str) -> None:
+@pytest.mark.parametrize(("path", "dtype"), [("graphs", "float32"), ("eager", "float32"), ("eager", "bfloat16")])
+def test_every_kernel_of_a_step_has_been_launched_ahead(tiny_folder: str, path: str, dtype: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parents[2] / "gpu"), tiny_folder, path]
+    command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parents[2] / "gpu"), tiny_folder, path, dtype]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     num_ahead, *later = done.stdout.split()
