@@ -1,13 +1,17 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Top-k, top-p and min-p without a sort and without asking the GPU: every row finds its own threshold by bisection.
 
-One program takes one row. Seen from the row's best, a token lies at a distance d = best - logit >= 0; as integers, the
-bits of such floats are in the order of the floats. Searched is the largest distance t with tally(d < t) < target: the
-tally counts tokens for top-k and sums exp(-d) for top-p, so all that is no farther than t stays, equal ones together.
-A pass over the row tries PIVOTS distances at once, so the interval shrinks to a ninth; it ends when one token is left
-in it. Per row 4·V bytes for the best, 4·V for the whole mass, 4·V per pass (5 to 8 of 32-bit distances; they come from
-L2 up to 96 rows of 128k) and 8·V for the result; about 3·PIVOTS operations per token and pass. A row that asks for
-nothing costs nothing. A sort moves 8 bytes per token at least 4 times each way.
+Seen from the row's best, a token lies at a distance d = best - logit >= 0; as integers, the bits of such floats are in
+the order of the floats. Searched is the largest distance t with tally(d < t) < target: the tally counts tokens for
+top-k and sums exp(-d) for top-p, so all that is no farther than t stays, equal ones together. A pass tries PIVOTS
+distances at once, so the interval shrinks to a ninth; it ends when one token is left in it.
+
+A row of 128k tokens would keep one program busy for some 14 passes of 63 tiles, so it is dealt out first: one program
+takes CHUNK tokens and hands on its CAPACITY nearest, with its best, its mass and the best that it left out. A program
+for each row searches among these, and searches the whole row where the threshold lies beyond one that was left out.
+Then each chunk is masked. So a row's threshold does not depend on other rows. A chunk is read in some 8 passes, from L1
+but for the first, and written once; a row that is searched whole is read once more per pass. A row that asks for
+nothing costs nothing.
 """
 
 import torch
@@ -19,6 +23,8 @@ from torch import Tensor
 BLOCK = 2048
 NUM_WARPS = 16
 PIVOTS = 8
+CHUNK = 4096
+CAPACITY = 256  # 0: every row is searched whole
 _BEYOND = tl.constexpr(0x7F800001)  # bits of a distance greater than infinity
 
 
@@ -26,17 +32,17 @@ _BEYOND = tl.constexpr(0x7F800001)  # bits of a distance greater than infinity
 def _distances(row_ptr, best, start, num_tokens, BLOCK: tl.constexpr):
     ids = start + tl.arange(0, BLOCK)
     logits = tl.load(row_ptr + ids, mask=ids < num_tokens, other=float("-inf"))
-    return tl.maximum(best - logits, 0.0), ids  # never -0.0, whose bits are negative
+    return tl.where(best > logits, best - logits, 0.0), ids  # 0 for NaN; never -0.0, whose bits are negative
 
 
 @triton.jit
 def _search(
     row_ptr, best, num_tokens, target, BY_MASS: tl.constexpr, low, high, low_count, high_count, low_mass, high_mass,
-    BLOCK: tl.constexpr, PIVOTS: tl.constexpr,
+    BLOCK: tl.constexpr, PIVOTS: tl.constexpr, COUNTS_ONLY: tl.constexpr = False,
 ):  # fmt: skip
     """Tighten low <= t < high, bits of distances, until one token lies between; with the tallies of d < low, d < high.
 
-    All that is nearer than the `high` returned stays.
+    All that is nearer than the `high` returned stays. COUNTS_ONLY: the masses returned mean nothing.
     """
     steps = tl.arange(0, PIVOTS) + 1
     while (high - low > 1) & (high_count - low_count > 1):
@@ -49,7 +55,8 @@ def _search(
             bits = distances.to(tl.int32, bitcast=True)
             is_near = (bits[:, None] < pivots[None, :]) & (ids < num_tokens)[:, None]
             counts += is_near.to(tl.int32)
-            masses += tl.where(is_near, tl.exp(-distances)[:, None], 0.0)
+            if not COUNTS_ONLY:
+                masses += tl.where(is_near, tl.exp(-distances)[:, None], 0.0)
         count, mass = tl.sum(counts, axis=0), tl.sum(masses, axis=0)
         if BY_MASS:
             is_low = mass < target
@@ -65,50 +72,130 @@ def _search(
     return low, high, low_count, high_count, low_mass, high_mass
 
 
+@triton.jit
+def _asks(top_k_ptr, top_p_ptr, row, num_tokens):
+    """(top_k, top_p, whether either leaves something out)."""
+    top_k, top_p = tl.load(top_k_ptr + row), tl.load(top_p_ptr + row)
+    return top_k, top_p, ((top_k > 0) & (top_k < num_tokens)) | (top_p < 1.0)
+
+
 @triton.jit(do_not_specialize_on_alignment=["top_k_ptr", "top_p_ptr", "min_p_ptr"])
-def _filter_logits(
-    logits_ptr, top_k_ptr, top_p_ptr, min_p_ptr, logits_stride, num_tokens, BLOCK: tl.constexpr, PIVOTS: tl.constexpr
-):
-    row = tl.program_id(0).to(tl.int64)
-    row_ptr = logits_ptr + row * logits_stride
-    top_k, top_p, min_p = tl.load(top_k_ptr + row), tl.load(top_p_ptr + row), tl.load(min_p_ptr + row)
-    has_top_k = (top_k > 0) & (top_k < num_tokens)
-    if (not has_top_k) & (top_p >= 1.0) & (min_p <= 0.0):
+def _collect_nearest(
+    logits_ptr, top_k_ptr, top_p_ptr, min_p_ptr, chunks_ptr, nearest_ptr, logits_stride, num_tokens,
+    CHUNK: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr, PIVOTS: tl.constexpr,
+):  # fmt: skip
+    """chunks [rows, 3, chunks]: best, mass and the best left out; nearest [rows, chunks, CAPACITY], or -inf."""
+    row, chunk, num_chunks = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
+    _, _, is_asking = _asks(top_k_ptr, top_p_ptr, row, num_tokens)
+    if (not is_asking) & (tl.load(min_p_ptr + row) <= 0.0):
         return
+    row_ptr = logits_ptr + row * logits_stride + chunk * CHUNK
+    size = tl.minimum(num_tokens - chunk * CHUNK, CHUNK)
     bests = tl.full([BLOCK], float("-inf"), tl.float32)
-    for start in range(0, num_tokens, BLOCK):
+    for start in range(0, size, BLOCK):
         ids = start + tl.arange(0, BLOCK)
-        bests = tl.maximum(bests, tl.load(row_ptr + ids, mask=ids < num_tokens, other=float("-inf")))
-    best = tl.max(bests, axis=0)
+        bests = tl.maximum(bests, tl.load(row_ptr + ids, mask=ids < size, other=float("-inf")))
+    best = tl.maximum(tl.max(bests, axis=0), -3e38)  # finite, so that nothing lies at inf - inf
+    masses = tl.full([BLOCK], 0.0, tl.float32)
+    for start in range(0, size, BLOCK):
+        distances, ids = _distances(row_ptr, best, start, size, BLOCK)
+        masses += tl.where(ids < size, tl.exp(-distances), 0.0)
+    mass, zero = tl.sum(masses, axis=0), tl.full([], 0, tl.int32)
+    low, _, _, _, _, _ = _search(
+        row_ptr, best, size, CAPACITY + 1, False, zero, zero + _BEYOND, zero, zero + size, mass * 0.0, mass,
+        BLOCK, PIVOTS, COUNTS_ONLY=True,
+    )  # fmt: skip
+    nearest_ptr += (row * num_chunks + chunk) * CAPACITY
+    left_out, count = tl.full([BLOCK], float("-inf"), tl.float32), zero
+    for start in range(0, size, BLOCK):
+        distances, ids = _distances(row_ptr, best, start, size, BLOCK)
+        is_near = (distances.to(tl.int32, bitcast=True) < low) & (ids < size)
+        logits = tl.load(row_ptr + ids, mask=ids < size, other=float("-inf"))
+        places = count + tl.cumsum(is_near.to(tl.int32), axis=0) - 1
+        tl.store(nearest_ptr + places, logits, mask=is_near & (places < CAPACITY))
+        left_out = tl.maximum(left_out, tl.where(is_near, float("-inf"), logits))
+        count += tl.sum(is_near.to(tl.int32), axis=0)
+    for start in range(0, CAPACITY, BLOCK):
+        places = start + tl.arange(0, BLOCK)
+        tl.store(nearest_ptr + places, float("-inf"), mask=(places >= count) & (places < CAPACITY))
+    chunk_ptr = chunks_ptr + row * 3 * num_chunks + chunk
+    tl.store(chunk_ptr, best)
+    tl.store(chunk_ptr + num_chunks, mass)
+    tl.store(chunk_ptr + 2 * num_chunks, tl.max(left_out, axis=0))
+
+
+@triton.jit
+def _farthest_kept(
+    row_ptr, best, num_found, mass, top_k, top_p, num_tokens, BLOCK: tl.constexpr, PIVOTS: tl.constexpr
+):  # fmt: skip
+    """Bits of the distance from which on tokens go, by top-k and top-p, of `num_found` tokens."""
+    zero = tl.full([], 0, tl.int32)
+    low, low_count, low_mass = zero, zero, mass * 0.0
+    high, high_count, high_mass = zero + _BEYOND, zero + num_found, mass
+    total = mass
+    if (top_k > 0) & (top_k < num_tokens):
+        low, high, low_count, high_count, low_mass, high_mass = _search(
+            row_ptr, best, num_found, top_k, False, low, high, low_count, high_count, low_mass, high_mass,
+            BLOCK, PIVOTS,
+        )  # fmt: skip
+        # Between low and high lie equals, of which the k-th may be any: top-p counts k tokens, not all of them.
+        share = (top_k - low_count) / tl.maximum(high_count - low_count, 1)
+        total = low_mass + (high_mass - low_mass) * share
+    if top_p < 1.0:
+        target = tl.maximum(top_p * total, 1e-30)  # top_p 0 keeps the best
+        low, high, low_count, high_count, low_mass, high_mass = _search(
+            row_ptr, best, num_found, target, True, zero, high, zero, high_count, low_mass * 0.0, high_mass,
+            BLOCK, PIVOTS,
+        )  # fmt: skip
+    return high
+
+
+@triton.jit(do_not_specialize_on_alignment=["top_k_ptr", "top_p_ptr"])
+def _find_threshold(
+    logits_ptr, top_k_ptr, top_p_ptr, chunks_ptr, nearest_ptr, bests_ptr, highs_ptr, logits_stride, num_tokens,
+    num_chunks, CAPACITY: tl.constexpr, BLOCK_CHUNKS: tl.constexpr, BLOCK: tl.constexpr, PIVOTS: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    top_k, top_p, is_asking = _asks(top_k_ptr, top_p_ptr, row, num_tokens)
+    chunks = tl.arange(0, BLOCK_CHUNKS)
+    chunk_ptrs, inside = chunks_ptr + row * 3 * num_chunks + chunks, chunks < num_chunks
+    bests = tl.load(chunk_ptrs, mask=inside, other=float("-inf"))
+    best = tl.maximum(tl.max(bests, axis=0), -3e38)
     high = tl.full([], _BEYOND, tl.int32)
-    if has_top_k | (top_p < 1.0):
-        masses = tl.full([BLOCK], 0.0, tl.float32)
-        for start in range(0, num_tokens, BLOCK):
-            distances, ids = _distances(row_ptr, best, start, num_tokens, BLOCK)
-            masses += tl.where(ids < num_tokens, tl.exp(-distances), 0.0)
-        low, low_count, low_mass = tl.full([], 0, tl.int32), tl.full([], 0, tl.int32), tl.full([], 0.0, tl.float32)
-        high_count, high_mass = low_count + num_tokens, tl.sum(masses, axis=0)
-        total = high_mass
-        if has_top_k:
-            low, high, low_count, high_count, low_mass, high_mass = _search(
-                row_ptr, best, num_tokens, top_k, False, low, high, low_count, high_count, low_mass, high_mass,
-                BLOCK, PIVOTS,
-            )  # fmt: skip
-            # Between low and high lie equals, of which the k-th may be any: top-p counts k tokens, not all of them.
-            total = low_mass + (high_mass - low_mass) * (top_k - low_count) / (high_count - low_count)
-        if top_p < 1.0:
-            target = tl.maximum(top_p * total, 1e-30)  # top_p 0 keeps the best
-            low, low_count, low_mass = low * 0, low_count * 0, low_mass * 0.0
-            low, high, low_count, high_count, low_mass, high_mass = _search(
-                row_ptr, best, num_tokens, target, True, low, high, low_count, high_count, low_mass, high_mass,
-                BLOCK, PIVOTS,
-            )  # fmt: skip
+    if is_asking:
+        mass = tl.sum(tl.load(chunk_ptrs + num_chunks, mask=inside, other=0.0) * tl.exp(bests - best), axis=0)
+        left_out = tl.max(tl.load(chunk_ptrs + 2 * num_chunks, mask=inside, other=float("-inf")), axis=0)
+        # As far as the nearest that was left out all tallies are right.
+        limit = tl.maximum(best - left_out, 0.0).to(tl.int32, bitcast=True)
+        ptr, num_found = nearest_ptr + row * num_chunks * CAPACITY, num_chunks * CAPACITY
+        num_searches = 0
+        while (num_searches == 0) | ((num_searches == 1) & (limit < high)):
+            high = _farthest_kept(ptr, best, num_found, mass, top_k, top_p, num_tokens, BLOCK, PIVOTS)
+            ptr, num_found = logits_ptr + row * logits_stride, num_tokens
+            num_searches += 1
+    tl.store(bests_ptr + row, best)
+    tl.store(highs_ptr + row, high)
+
+
+@triton.jit(do_not_specialize_on_alignment=["top_k_ptr", "top_p_ptr", "min_p_ptr"])
+def _mask_far(
+    logits_ptr, top_k_ptr, top_p_ptr, min_p_ptr, bests_ptr, highs_ptr, logits_stride, num_tokens,
+    CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    _, _, is_asking = _asks(top_k_ptr, top_p_ptr, row, num_tokens)
+    min_p = tl.load(min_p_ptr + row)
+    if (not is_asking) & (min_p <= 0.0):
+        return
+    row_ptr = logits_ptr + row * logits_stride + chunk * CHUNK
+    size = tl.minimum(num_tokens - chunk * CHUNK, CHUNK)
+    best, high = tl.load(bests_ptr + row), tl.load(highs_ptr + row)
     # p >= min_p · p_max reads d <= -log(min_p).
     farthest = tl.where(min_p > 0.0, -tl.log(tl.maximum(min_p, 1e-38)), float("inf"))
-    for start in range(0, num_tokens, BLOCK):
-        distances, ids = _distances(row_ptr, best, start, num_tokens, BLOCK)
+    for start in range(0, size, BLOCK):
+        distances, ids = _distances(row_ptr, best, start, size, BLOCK)
         is_far = (distances.to(tl.int32, bitcast=True) >= high) | (distances > farthest)
-        tl.store(row_ptr + ids, float("-inf"), mask=is_far & (ids < num_tokens))
+        tl.store(row_ptr + ids, float("-inf"), mask=is_far & (ids < size))
 
 
 def filter_logits(logits: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
@@ -121,7 +208,22 @@ def filter_logits(logits: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -
     assert top_k.is_contiguous()
     assert top_p.is_contiguous()
     assert min_p.is_contiguous()
-    _filter_logits[(num_rows,)](
-        logits, top_k, top_p, min_p, logits.stride(0), num_tokens, BLOCK=BLOCK, PIVOTS=PIVOTS, num_warps=NUM_WARPS
+    num_chunks = triton.cdiv(num_tokens, CHUNK)
+    chunks = torch.empty((num_rows, 3, num_chunks), dtype=torch.float32, device=logits.device)
+    nearest = torch.empty((num_rows, num_chunks, CAPACITY), dtype=torch.float32, device=logits.device)
+    bests = torch.empty(num_rows, dtype=torch.float32, device=logits.device)
+    highs = torch.empty(num_rows, dtype=torch.int32, device=logits.device)
+    tile = {"BLOCK": BLOCK, "num_warps": NUM_WARPS}
+    _collect_nearest[(num_rows, num_chunks)](
+        logits, top_k, top_p, min_p, chunks, nearest, logits.stride(0), num_tokens, CHUNK=CHUNK, CAPACITY=CAPACITY,
+        PIVOTS=PIVOTS, **tile,
+    )  # fmt: skip
+    _find_threshold[(num_rows,)](
+        logits, top_k, top_p, chunks, nearest, bests, highs, logits.stride(0), num_tokens, num_chunks,
+        CAPACITY=CAPACITY, BLOCK_CHUNKS=triton.next_power_of_2(num_chunks), PIVOTS=PIVOTS, BLOCK=BLOCK,
+        num_warps=NUM_WARPS // 2,  # with all of them it would spill
+    )  # fmt: skip
+    _mask_far[(num_rows, num_chunks)](
+        logits, top_k, top_p, min_p, bests, highs, logits.stride(0), num_tokens, CHUNK=CHUNK, **tile
     )
     return logits

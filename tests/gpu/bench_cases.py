@@ -7,6 +7,7 @@ are shares of what the GPU does at all, or ratios within one run, so they hold f
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torch.nn.attention.bias import causal_lower_right
 from splitfuse.kernels import ops, quantize, reference
 from splitfuse.kernels.cuda import attention_decode, moe, quantized_linear
 from splitfuse.kernels.cuda import backend as cuda
+from splitfuse.kernels.cuda.linear import few_rows, fp8_linear
 
 NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE = (4, 2, 64, 16) if INTERPRETED else (32, 8, 128, 16)  # Llama-3.1-8B
 HIDDEN, MLP = (256, 512) if INTERPRETED else (4096, 14336)
@@ -282,6 +284,42 @@ def time_quantized(bench: Bench, product: QuantizedMatmul) -> None:
     )
 
 
+def time_few_rows(bench: Bench, num_rows: int, num_outputs: int, num_inputs: int, *, is_gated: bool = False) -> None:
+    """Beside cuBLAS, and silu_mul behind it with a gate; each weight is used in turn, so that none stays in L2."""
+    weights = [
+        torch.randn(num_outputs, num_inputs, device=DEVICE, dtype=DTYPE) * num_inputs**-0.5 for _ in range(NUM_COPIES)
+    ]
+    x = torch.randn(num_rows, num_inputs, device=DEVICE, dtype=DTYPE)
+    plain = [partial(F.linear, x, weight) for weight in weights]
+    rivals = [lambda product=each: cuda.silu_mul(product()) for each in plain] if is_gated else plain  # type: ignore[misc]
+    in_turn = cycle(rivals)
+    name = f"{num_rows} x {num_inputs} -> {num_outputs}{' gated' * is_gated}"
+    options: dict[str, Any] = {"goal": Goal(times_rival=1.0), "rival": ("cuBLAS", lambda: next(in_turn)())}
+    runs = [
+        partial(few_rows.multiply, x, few_rows.Weight(weight, None, None), dtype=DTYPE, is_gated=is_gated)
+        for weight in weights
+    ]
+    bench.time(name, *runs, num_bytes=weights[0].nbytes, error=difference(runs[0](), rivals[0]()), **options)
+    packed = [fp8_linear.pack(weight, None) for weight in weights]
+    runs = [partial(fp8_linear.multiply, x, each, is_gated=is_gated) for each in packed]
+    bench.time(f"{name}, e4m3", *runs, num_bytes=weights[0].nbytes / 2, **options)
+
+
+def time_fp8_linear(bench: Bench, num_rows: int) -> None:
+    """Llama-3.1-8B's gate and up in e4m3 beside 16 bits."""
+    weight = torch.randn(2 * MLP, HIDDEN, device=DEVICE, dtype=DTYPE) * HIDDEN**-0.5
+    x, packed = torch.randn(num_rows, HIDDEN, device=DEVICE, dtype=DTYPE), fp8_linear.pack(weight, None)
+    (rounded, scales), run = fp8_linear.round_rows(x), partial(fp8_linear.multiply, x, packed)
+    expected = (rounded.float() * scales[:, None]) @ (packed.values.float() * packed.scales[:, None]).T
+    bench.time(
+        f"e4m3 {num_rows} x {HIDDEN} -> {2 * MLP}",
+        run,
+        num_bytes=packed.values.nbytes,
+        error=difference(run(), expected),
+        rival=("16 bits, cuBLAS", partial(F.linear, x, weight)),
+    )
+
+
 def run(bench: Bench) -> None:
     """Everything that has a goal first."""
     if INTERPRETED:
@@ -292,6 +330,12 @@ def run(bench: Bench) -> None:
     for load in (Load(32, 4096), Load(1, 65536), Load(256, 1024)):
         time_attention(bench, load, of_copy)
         time_fp8(bench, load)
+    for num_rows in (1, 4, 8):
+        time_few_rows(bench, num_rows, 2 * MLP, HIDDEN, is_gated=True)
+        for num_outputs, num_inputs in ((6144, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, MLP)):
+            time_few_rows(bench, num_rows, num_outputs, num_inputs)
+    for num_rows in (32, 256, 2048):
+        time_fp8_linear(bench, num_rows)
     time_splitting(bench, long)
     time_attention(bench, Load(1, 8192, 2048), (Goal(times_rival=0.65),))
     for load in (Load(1, 1024), long, Load(1, 2048, 2048), Load(1, 4096, 256)):
@@ -316,6 +360,9 @@ def _run_tiny(bench: Bench) -> None:
     for load in (Load(2, 64), Load(1, 40, 16)):
         time_attention(bench, load, (Goal(share=1e9),))
         time_fp8(bench, load)
+    time_few_rows(bench, 2, 96, 64)
+    time_few_rows(bench, 2, 96, 64, is_gated=True)
+    time_fp8_linear(bench, 20)
     time_splitting(bench, Load(1, 600))
     time_any_length(bench, Load(2, 64), 4096)
     for bits in (8, 4):

@@ -11,6 +11,7 @@ import argparse
 import json
 import re
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -24,10 +25,11 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from splitfuse.kernels import ops
-from splitfuse.kernels.cuda import attention_decode, attention_prefill, moe, quantized_linear
 from splitfuse.kernels.cuda import backend as cuda
+from splitfuse.kernels.cuda import moe, quantized_linear
 from splitfuse.kernels.cuda.compile_ahead import compile_ahead
 from splitfuse.kernels.cuda.device_info import H100, SMALLEST_SHARED_MEMORY, DeviceInfo
+from splitfuse.kernels.cuda.linear import few_rows, fp8_linear
 
 DEVICES = {
     80: DeviceInfo(80, 108, 166_912),  # A100
@@ -39,6 +41,7 @@ DEVICES = {
 TENSOR_CORE = re.compile(r"wgmma\.mma_async|tcgen05\.mma|mma\.sync")
 LOAD = re.compile(r"ld\.global(?:\.v(\d))?\.[bfsu](\d+)")
 ASYNC_LOAD = re.compile(r"cp\.async\.c[ag]\.shared\.global [^;]*?, 0x([0-9a-f]+)")
+TOUCHES = re.compile(r"\b(ld|st|cp\.async|atom|red)\.[\w.:]*global|\bret;")  # memory of others, or the end
 RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)")
 
 
@@ -78,6 +81,7 @@ class Compiled:
     shared: int  # bytes per program
     widest_load: int  # bytes that one thread takes from global memory at once
     tensor_core: str  # the tensor core instruction in the PTX, or ""
+    waits: str  # for the kernel before it, if it is launched before that has ended: "first" of all it does, or "late"
 
 
 class OfflineDriver:
@@ -191,6 +195,18 @@ def _quantized(shape: Shape) -> None:
             quantized_linear.widen(packed, 14336, dtype)
 
 
+def _few(shape: Shape) -> None:
+    """Llama-3.1-8B's down projection, and one of Qwen3-0.6B's, whose K is split; with a gate, too."""
+    for num_outputs, num_inputs in ((4096, 14336), (1024, 2048)):
+        weight = _empty(num_outputs, num_inputs, dtype=getattr(torch, shape.dtype))
+        x = _empty(shape.num_tokens, num_inputs, dtype=weight.dtype)
+        e4m3 = fp8_linear.Fp8Linear(weight.to(torch.float8_e4m3fn), _empty(num_outputs, dtype=torch.float32), None)
+        for packed in (cuda.PackedLinear(weight, None), e4m3):
+            cuda.linear(x, packed)
+            cuda.linear_silu_mul(x, packed)
+    few_rows.multiply(x, few_rows.Weight(weight, None, weight[:, 0].contiguous()), dtype=x.dtype)
+
+
 def _blocks(shape: Shape) -> None:
     cache = _empty(8, 8, shape.block_size, shape.head_dim, dtype=getattr(torch, shape.dtype))
     indices = torch.zeros(3, dtype=torch.int64)
@@ -213,6 +229,7 @@ LAUNCHES: dict[str, Callable[[Shape], None]] = {
     "activation": _activations,
     "experts": _experts,
     "quantized": _quantized,
+    "few": _few,
     "blocks": _blocks,
     "sampling": _sampling,
 }
@@ -250,6 +267,7 @@ SHAPES = [
     Shape("experts", "float32", experts=QWEN3_30B_A3B, num_tokens=1),
     *(Shape("quantized", num_tokens=tokens) for tokens in (1, 32, 256, 2048)),
     Shape("quantized", "float16", num_tokens=1),
+    Shape("few", num_tokens=8),
     Shape("blocks"),
     Shape("sampling", "float32", num_tokens=32),
 ]
@@ -274,6 +292,11 @@ def _widest_load(ptx: str) -> int:
     return max(direct + [int(size, 16) for size in ASYNC_LOAD.findall(ptx)])
 
 
+def _waits(ptx: str) -> str:
+    before, wait, _ = ptx.partition("griddepcontrol.wait")
+    return ("late" if TOUCHES.search(before) else "first") if wait else ""
+
+
 def _describe(kernel: Any, shape: Shape, arch: int) -> Compiled:
     registers, spilled = _resources(kernel.asm["cubin"])
     ptx, metadata = kernel.asm["ptx"], kernel.metadata
@@ -288,6 +311,7 @@ def _describe(kernel: Any, shape: Shape, arch: int) -> Compiled:
         shared=metadata.shared,
         widest_load=_widest_load(ptx),
         tensor_core=", ".join(sorted(set(TENSOR_CORE.findall(ptx)))),
+        waits=_waits(ptx),
     )
 
 
@@ -295,8 +319,9 @@ def compile_shapes(shapes: Iterable[Shape], arch: int) -> Iterator[Compiled]:
     """Every kernel that the shapes' launchers launch on a GPU of compute capability `arch` / 10."""
     assert not triton.knobs.runtime.interpret
     driver.set_active(OfflineDriver(arch))
-    for module in (attention_decode, moe, attention_prefill):
-        vars(module)["device_info"] = lambda device: DEVICES[arch]
+    for name, module in list(sys.modules.items()):
+        if name.startswith("splitfuse.kernels.cuda.") and "device_info" in vars(module):
+            vars(module)["device_info"] = lambda device: DEVICES[arch]
     launched: list[Shape] = []  # of each kernel
     with compile_ahead() as kernels:
         for shape in shapes:
@@ -308,9 +333,9 @@ def compile_shapes(shapes: Iterable[Shape], arch: int) -> Iterator[Compiled]:
 
 COLUMNS = {
     "kernel": 14, "shape": 38, "arch": 4, "num_warps": 5, "num_stages": 6, "registers": 4, "spilled": 7, "shared": 6,
-    "widest_load": 4, "tensor_core": 15,
+    "widest_load": 4, "waits": 5, "tensor_core": 15,
 }  # fmt: skip
-HEADINGS = ("kernel", "shape", "arch", "warps", "stages", "regs", "spilled", "shared", "load", "tensor cores")
+HEADINGS = ("kernel", "shape", "arch", "warps", "stages", "regs", "spilled", "shared", "load", "waits", "tensor cores")
 
 
 def _line(values: Iterable[object]) -> str:

@@ -22,6 +22,7 @@ from typing import Any
 
 import paths  # noqa: F401
 from captured import Replays
+from switches import SWITCHES, without
 
 from splitfuse.engine import EngineConfig, SamplingParams
 from splitfuse.engine.bench_offline import SHAPES
@@ -134,13 +135,16 @@ class EndToEnd:
         *,
         device: str,
         scale: int,
+        quantization: str | None = None,
         save: Callable[[list[Figure]], object] = lambda figures: None,
     ) -> None:
         self.name, self.model, self.scale, self._save = name, model, scale, save
+        self.quantization = quantization
         self.figures: list[Figure] = []
         self._config = EngineConfig(
             model=str(folder),
             load_format="dummy",
+            quantization=quantization,
             device=device,
             async_scheduling=True,
             max_num_seqs=max(4, 256 // scale),
@@ -165,11 +169,12 @@ class EndToEnd:
     ) -> None:
         is_less_better = unit in ("ms", "s")
         met = (value <= goal if is_less_better else value >= goal) if goal else None
-        self.figures.append(Figure(f"{self.name}: {name}", value, unit, roofline, goal, met, **counts))
+        model = " ".join(filter(None, (self.name, self.quantization)))
+        self.figures.append(Figure(f"{model}: {name}", value, unit, roofline, goal, met, **counts))
         print(self.figures[-1], flush=True)
         self._save(self.figures)  # at once: what comes next may hang
 
-    def decode(self, num_rows: int, *, goal: float = 0.0) -> None:
+    def decode(self, num_rows: int, *, goal: float = 0.0, note: str = "") -> None:
         """Median of the steps in which every row got a token. The goal is tokens/s, at batch 1 milliseconds."""
         context, num_tokens = 1024 // self.scale, 80
         run = self.run()
@@ -180,11 +185,20 @@ class EndToEnd:
         seconds = statistics.median(after - before for before, after in pairwise(ends[4:]))
         roofline = self.model.decode_s(num_rows, context + num_tokens / 2)
         if num_rows == 1:
-            self._note(f"decode 1 x {context}", seconds * 1e3, "ms", roofline=roofline * 1e3, goal=goal, **run.counts)
+            self._note(
+                f"decode 1 x {context}{note}", seconds * 1e3, "ms", roofline=roofline * 1e3, goal=goal, **run.counts
+            )
         else:
-            name = f"decode {num_rows} x {context}"
+            name = f"decode {num_rows} x {context}{note}"
             rate, best = num_rows / seconds, num_rows / roofline
             self._note(name, rate, "tokens/s", roofline=best, goal=goal, **run.counts)
+
+    def switches(self, *numbers_of_rows: int) -> None:
+        """The same decodes with each of SWITCHES off, whose graphs are captured anew."""
+        for name in SWITCHES:
+            with without(name):
+                for num_rows in numbers_of_rows:
+                    self.decode(num_rows, note=f", no {name}")
 
     def prefill(self, num_tokens: int, *, goal: float = 0.0) -> None:
         """The share of the matmul's rate, of the faster of three prompts."""
@@ -250,14 +264,18 @@ def measure(end_to_end: EndToEnd, *, seconds: float) -> None:
     each, deadline = end_to_end, time.monotonic() + seconds
     speed = each.model.copy / H100_COPY
     steps: list[Any]
-    if each.name == "llama-3.1-8b":
+    if each.name == "llama-3.1-8b" and not each.quantization:
         steps = [
             lambda: each.decode(1, goal=5.9 / speed),
             lambda: each.decode(32, goal=4200 * speed),
             lambda: each.prefill(8192, goal=0.62),
             lambda: each.gaps(goal=80.0),
             lambda: each.decode(256, goal=12_100 * speed),
+            lambda: each.switches(1, 32),
         ]
+    elif each.quantization:
+        steps = [lambda: each.decode(1), lambda: each.decode(max(2, 32 // each.scale))]
+        steps += [lambda: each.prefill(8192 // each.scale)]
     else:
         small = 4 if each.name == "tiny" else 256
         steps = [
@@ -266,7 +284,7 @@ def measure(end_to_end: EndToEnd, *, seconds: float) -> None:
             lambda: each.prefill(8192 // each.scale),
             lambda: each.throughput(small, goal_share=0.55),
         ]
-        steps += [each.gaps] if each.name == "tiny" else []
+        steps += [each.gaps, lambda: each.switches(1)] if each.name == "tiny" else []
     for step in steps:
         if time.monotonic() > deadline:
             print(f"{each.name}: no time left for the rest", flush=True)
@@ -281,17 +299,18 @@ def main() -> None:
     parser.add_argument("--matmul", type=float, default=H100_MATMUL / 1e12, help="TFLOP/s of a matmul likewise")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--scale", type=int, default=1, help="divide all lengths: a test of this script")
+    parser.add_argument("--quantization", help="of the weights; the roofline stays that of 16 bits")
     parser.add_argument("--seconds", type=float, default=120.0, help="begin no figure after that")
     options = parser.parse_args()
     shape = ALL_SHAPES[options.shape]
     model = Model(shape, copy=options.copy * 1e9, matmul=options.matmul * 1e12)
-    name = f"{options.shape}.json"
+    name = "-".join(filter(None, (options.shape, options.quantization))) + ".json"
     folder = os.environ.get("OUT")
     path = Path(folder) / name if folder else Path(f"bench-{name}")
     with tempfile.TemporaryDirectory() as model_folder:
         (Path(model_folder) / "config.json").write_text(json.dumps(shape))
         save = lambda figures: path.write_text(json.dumps([asdict(figure) for figure in figures], indent=1))  # noqa: E731
-        sizes = {"device": options.device, "scale": options.scale}
+        sizes = {"device": options.device, "scale": options.scale, "quantization": options.quantization}
         measure(EndToEnd(options.shape, model, Path(model_folder), save=save, **sizes), seconds=options.seconds)
 
 

@@ -34,6 +34,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "int8": {"dtype": "float32", "quantization": "int8"},
     "int4": {"dtype": "float32", "quantization": "int4"},
     "bfloat16": {"dtype": "bfloat16"},
+    "fp8": {"dtype": "bfloat16", "quantization": "fp8"},
     "e4m3 cache": {"dtype": "bfloat16", "kv_cache_dtype": "fp8"},
 }
 PLAIN = {"async_scheduling": False, "enforce_eager": True}

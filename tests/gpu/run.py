@@ -3,10 +3,18 @@
     python tests/gpu/run.py [--out FOLDER] [--seconds 480] [--dry]
 
 What is worth most comes first: kernel tests compiled, parity with the CPU path and of the way that serves with plain
-steps, the kernels beside the GPU's limits, two models end to end from an empty Triton cache, other tiles for what
-misses its goal. Needs torch, Triton, transformers and pytest, no installation. Each part is a process with a limit of
-its own, so that one that fails or hangs costs no more than itself; lines come as they are measured, one table last.
-Files go to FOLDER, $OUT or ./bench-gpu as they come: gpu.json has it all, failures.txt the kernel tests' failures.
+steps, the kernels beside the GPU's limits, two models end to end from an empty Triton cache, one with weights of e4m3,
+other tiles for what misses its goal. Needs torch, Triton, transformers and pytest, no installation. Each part is a
+process with a limit of its own, so that one that fails or hangs costs no more than itself; lines come as they are
+measured, one table last. Files go to FOLDER, $OUT or ./bench-gpu as they come: gpu.json has it all, failures.txt the
+kernel tests' failures.
+
+What to look at first on a GPU that has not run this yet:
+1. failures.txt, and `parity graphs` in the table: with either wrong no time means anything.
+2. The figures `…, no few_rows`, `…, no dependent launch`, `…, no dealt out filter` beside the same decode with all of
+   them: what does not pay is switched off at its constant (switches.py names them).
+3. The kernels that miss their goals, and the tiles that the last part found for them: lines for tile_configs.py.
+4. `step_profile.py` on what is left: the kernels of a step in their order, with the gaps between them.
 """
 
 import argparse
@@ -25,7 +33,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SHAPES = ("llama-3.1-8b", "qwen3-0.6b", "tiny")
-FILES = ("kernels.json", "bench-parity.json", *(f"{shape}.json" for shape in SHAPES))
+MODELS = (*SHAPES, "llama-3.1-8b-fp8", "tiny-fp8")  # as their files are called
+FILES = ("kernels.json", "bench-parity.json", *(f"{model}.json" for model in MODELS))
 
 
 @dataclass
@@ -53,7 +62,8 @@ class Session:
     def run(self, name: str, *command: str, limit: float, environment: Mapping[str, str] | None = None) -> None:
         """A script of this folder in a process of its own; what it prints appears at once."""
         start = time.monotonic()
-        outcome, limit = "out of time", min(limit, self.left)
+        # The limits are a GPU's: interpreted, and beside other tests, a part takes longer.
+        outcome, limit = "out of time", min(limit * 3 if self.is_dry else limit, self.left)
         if limit > 0:
             print(f"\n== {name}, {self.left:.0f} s left", flush=True)
             process = subprocess.Popen(
@@ -86,18 +96,21 @@ class Session:
         (self.folder / "gpu.json").write_text(json.dumps({"parts": parts, **files}, indent=1))
 
 
-def end_to_end(session: Session, shape: str, *, limit: float) -> None:
+def end_to_end(session: Session, shape: str, *, limit: float, quantization: str = "") -> None:
     results = (session.read("kernels.json") or {}).get("results", ())
     limits = {row["name"].split()[1]: row for row in results if row["name"].startswith("limit:")}
     command = ["end_to_end.py", shape, "--seconds", str(limit - 20)]
     if "copy" in limits and "matmul" in limits:
         command += ["--copy", str(limits["copy"]["gigabytes_per_second"])]
         command += ["--matmul", str(limits["matmul"]["teraflops"])]
+    if quantization:
+        command += ["--quantization", quantization]
     if session.is_dry:
         command += ["--device", "cpu", "--scale", "16"]
     # Kernels that an earlier part, or run, has compiled would make a cold start look warm.
     with tempfile.TemporaryDirectory() as cache:
-        session.run(f"end to end, {shape}", *command, limit=limit, environment={"TRITON_CACHE_DIR": cache})
+        name = " ".join(filter(None, ("end to end,", shape, quantization)))
+        session.run(name, *command, limit=limit, environment={"TRITON_CACHE_DIR": cache})
 
 
 def run_all(session: Session) -> None:
@@ -107,8 +120,9 @@ def run_all(session: Session) -> None:
     session.run("kernel tests, compiled", "kernel_tests.py", *some, limit=150)
     session.run("parity", "parity.py", *device, limit=100)
     session.run("kernels", "bench.py", *dry, limit=100)
-    for shape, limit in [("tiny", 80.0)] if session.is_dry else [("llama-3.1-8b", 90.0), ("qwen3-0.6b", 60.0)]:
+    for shape, limit in [("tiny", 80.0)] if session.is_dry else [("llama-3.1-8b", 110.0), ("qwen3-0.6b", 60.0)]:
         end_to_end(session, shape, limit=limit)
+    end_to_end(session, "tiny" if session.is_dry else "llama-3.1-8b", limit=50, quantization="fp8")
     seconds = min(session.left - 4, 90)
     session.run("other tiles", "bench.py", *dry, "--tune", str(max(seconds, 1)), limit=session.left)
 
@@ -123,7 +137,7 @@ def table(session: Session) -> list[str]:
         if row["rival"]:
             figure += f" {row['times_rival']:6.2f}x {row['rival']}"
         rows.append((row["met"], row["name"], figure, row["goal"]))
-    for row in (row for shape in SHAPES for row in session.read(f"{shape}.json") or ()):
+    for row in (row for model in MODELS for row in session.read(f"{model}.json") or ()):
         share = f"roofline {row['roofline']:.5g}" if row["roofline"] else ""
         share += f" {row['replays']}/{row['steps']} replays" if row["steps"] else ""
         rows.append((row["met"], row["name"], f"{row['value']:10.5g} {row['unit']:9} {share}", row["goal"]))

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 WHOLE = [80, 90, 100]
-# Their prefill and experts, which take the compiler longest, are built like those of 8.0; `compile_report.py` has all.
-PARTS = dict.fromkeys((89, 120), ("decode", "quantized", "sampling"))
+# Their prefill and experts, which take the compiler longest, are built like those of 8.0: `compile_report.py` has all,
+# and tests/bench/RESULTS.md says what it found.
+PARTS = dict.fromkeys((89, 120), ("decode", "quantized", "few", "sampling"))
+DOTS = ("prefill", "decode", "grouped_matmul", "quantized_matmul", "few_rows")
 ARCHES = [*WHOLE, *PARTS]
 SHARED_MEMORY = {80: 166_912, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}
 
@@ -44,9 +46,10 @@ def test_every_kernel_builds(arch: int) -> None:
     rows = report(arch)
     assert {row["kernel"] for row in rows} == {
         "prefill", "decode", "merge_splits", "rope_and_cache", "rms_norm", "add_rms_norm", "layer_norm",
-        "add_layer_norm", "activate", "activate_mul", "copy_blocks", "gumbel_argmax", "best_chunk", "filter_logits",
+        "add_layer_norm", "activate", "activate_mul", "copy_blocks", "gumbel_argmax", "best_chunk", "collect_nearest",
+        "find_threshold", "mask_far",
         "route", "group_by_expert", "grouped_matmul", "weigh",
-        "quantized_matmul", "widen_weight",
+        "quantized_matmul", "widen_weight", "few_rows", "add_splits", "round_rows",
     }  # fmt: skip
 
 
@@ -69,14 +72,23 @@ def test_dots_run_on_tensor_cores(arch: int) -> None:
     warpgroup_instruction = {90: "wgmma.mma_async", 100: "tcgen05.mma"}.get(arch, "mma.sync")
     for row in report(arch):
         expected = ""
-        if row["kernel"] in ("prefill", "decode", "grouped_matmul", "quantized_matmul") and not is_rare(row):
+        if row["kernel"] in DOTS and not is_rare(row):
             # Decode, and prefill of a few tokens, have 16 dot rows, experts of few 16 or 32: too few for a warpgroup.
             # Falcon's 71 have 128.
             words = row["shape"].split()
-            is_small = not {"T1", "T3", "T32", "T64"}.isdisjoint(words)
+            is_small = not {"T1", "T3", "T8", "T32", "T64"}.isdisjoint(words)
             is_small |= row["kernel"] == "decode" and "G71" not in words
             expected = "mma.sync" if is_small else warpgroup_instruction
         assert row["tensor_core"] == expected, row
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_kernels_of_a_decode_wait_before_anything_else(arch: int) -> None:
+    """What is launched while the kernel before it runs must touch nothing, and not end, before that has ended."""
+    on_the_way = ("rms_norm", "add_rms_norm", "rope_and_cache", "decode", "merge_splits", "activate_mul", "few_rows")
+    on_the_way += ("add_splits", "round_rows")
+    for row in report(arch):
+        assert row["waits"] == ("first" if arch >= 90 and row["kernel"] in on_the_way else ""), row
 
 
 @pytest.mark.parametrize("arch", ARCHES)

@@ -12,6 +12,7 @@ import run
 import torch
 from bare_machine import without_packages
 from step_profile import timeline
+from switches import SWITCHES
 
 HERE = Path(__file__).parent
 
@@ -52,9 +53,9 @@ def dry_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], s
 
 def test_the_dry_run_goes_through_every_part(dry_run: tuple[dict[str, Any], str, Path]) -> None:
     document, printed, _ = dry_run
-    assert [part["outcome"] for part in document["parts"]] == ["ok"] * 5
+    assert [part["outcome"] for part in document["parts"]] == ["ok"] * 6
     results = document["kernels"]["results"]
-    assert len(results) == 18
+    assert len(results) == 23
     assert all(result["error"] is None or result["error"] < 5e-3 for result in results)
     assert {each["kernel"] for each in document["kernels"]["tuned"]} >= {"decode", "prefill", "min_tokens"}
     assert {figure["unit"] for figure in document["tiny"]} == {"s", "ms", "tokens/s", ""}
@@ -65,7 +66,8 @@ def test_the_dry_run_goes_through_every_part(dry_run: tuple[dict[str, Any], str,
 
 def test_correctness_comes_first(dry_run: tuple[dict[str, Any], str, Path]) -> None:
     names = [part["name"] for part in dry_run[0]["parts"]]
-    assert names == ["kernel tests, compiled", "parity", "kernels", "end to end, tiny", "other tiles"]
+    models = ["end to end, tiny", "end to end, tiny fp8"]
+    assert names == ["kernel tests, compiled", "parity", "kernels", *models, "other tiles"]
 
 
 def test_the_way_that_serves_is_compared_and_timed_from_graphs(dry_run: tuple[dict[str, Any], str, Path]) -> None:
@@ -75,7 +77,7 @@ def test_the_way_that_serves_is_compared_and_timed_from_graphs(dry_run: tuple[di
     assert list(parity) == ["asynchronous", "graphs", "float32"]
     assert parity["graphs"]["replays"] > 50
     decodes = [figure for figure in document["tiny"] if " decode " in figure["name"]]
-    assert len(decodes) == 2
+    assert len(decodes) == 2 + len(SWITCHES)
     # All but the steps of the prompts, of which there are no more than a few.
     assert all(figure["replays"] >= 75 and figure["steps"] <= figure["replays"] + 6 for figure in decodes)
     assert f"{decodes[0]['replays']} of {decodes[0]['steps']} steps replayed" in printed
@@ -84,7 +86,7 @@ def test_the_way_that_serves_is_compared_and_timed_from_graphs(dry_run: tuple[di
 def test_nothing_of_an_earlier_run_is_left(dry_run: tuple[dict[str, Any], str, Path]) -> None:
     document, _, out = dry_run
     assert not (out / "qwen3-0.6b.json").exists()
-    assert set(document) == {"parts", "kernels", "bench-parity", "tiny"}
+    assert set(document) == {"parts", "kernels", "bench-parity", "tiny", "tiny-fp8"}
 
 
 def test_a_cold_start_finds_an_empty_triton_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +110,7 @@ def test_steps_are_profiled_eagerly_and_from_graphs(tmp_path: Path) -> None:
 def test_a_part_that_hangs_costs_its_limit_and_no_more(tmp_path: Path) -> None:
     done = script("run", "--dry", "--seconds", "1", out=tmp_path)
     outcomes = [part["outcome"] for part in json.loads((tmp_path / "gpu.json").read_text())["parts"]]
-    assert outcomes == ["out of time"] * 5
+    assert outcomes == ["out of time"] * 6
     assert done.returncode == 0
 
 

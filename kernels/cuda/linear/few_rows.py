@@ -35,9 +35,11 @@ class Config(NamedTuple):
 
 
 def choose_config(element_size: int, *, is_gated: bool, gpu: DeviceInfo) -> Config:
-    """Untuned on a GPU. A step is 8 KiB of weights, 16 with a gate, and as much of padded rows."""
+    """Untuned on a GPU. A step is 8 KiB of weights, 16 with a gate, and 8 of padded rows."""
     if element_size > 2:
         return Config(16, 64, 4, 1)  # float32 has no tensor cores to fill: what compiles fast
+    if element_size == 1 and gpu.fp8_kind == 2:
+        return Config(16, 256, 4, 4)  # bits in registers, of which 512 would spill
     if gpu.shared_memory < 128 * 1024:
         return Config(16, 512 // element_size, 4, 3)
     return Config(16, 512 // element_size, 4, 4 if is_gated else 5)

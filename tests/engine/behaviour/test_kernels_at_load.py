@@ -16,6 +16,7 @@ import torch, triton
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 from splitfuse.engine import LLM, SamplingParams
+from splitfuse.engine.models.decoder import Decoder
 from splitfuse.engine.runner import cuda_graphs
 from splitfuse.kernels import ops
 
@@ -30,16 +31,17 @@ JITFunction.__getitem__ = lambda self, grid: lambda *args, **options: self.run(
     *args, grid=grid, warmup=True, **options)
 driver.set_active(OfflineDriver(90))
 ops._BACKEND_OF_DEVICE["cpu"] = "cuda"
-llm = LLM(sys.argv[2], dtype="float32", device="cpu", async_scheduling=True, max_num_seqs=40,
+compute = Decoder.logits
+Decoder.logits = lambda self, hidden: torch.zeros_like(compute(self, hidden))  # of what no kernel has written
+llm = LLM(sys.argv[2], dtype=sys.argv[4], device="cpu", async_scheduling=True, max_num_seqs=40,
           max_num_batched_tokens=256, load_format="dummy")
 launcher = llm.pipeline._launcher
 if sys.argv[3] == "graphs":
-    launcher.use_graphs(Repeater(), sizes=cuda_graphs.graph_sizes(40), hidden_size=64, dtype=torch.float32)
+    dtype = getattr(torch, sys.argv[4])
+    launcher.use_graphs(Repeater(), sizes=cuda_graphs.graph_sizes(40), hidden_size=64, dtype=dtype)
 launcher.rehearse()
 ahead = set(kernels)
 launcher.capture_graphs()
-vocab_size = launcher._model.config.vocab_size
-launcher._model.logits = lambda hidden: torch.zeros(len(hidden), vocab_size)
 sample = ops.gumbel_argmax
 ops.gumbel_argmax = lambda logits, keys: sample(logits, keys) * 0
 fields = [{}, {"temperature": 0}, {"top_k": 5}, {"top_p": 0.5}, {"n": 2}, {"presence_penalty": 0.5}, {"logprobs": 1}]
@@ -53,10 +55,10 @@ print(len(ahead), *sorted({name.partition("[")[0] for name, _ in kernels - ahead
 pytest.importorskip("triton")
 
 
-@pytest.mark.parametrize("path", ["graphs", "eager"])
-def test_every_kernel_of_a_step_has_been_launched_ahead(tiny_folder: str, path: str) -> None:
+@pytest.mark.parametrize(("path", "dtype"), [("graphs", "float32"), ("eager", "float32"), ("eager", "bfloat16")])
+def test_every_kernel_of_a_step_has_been_launched_ahead(tiny_folder: str, path: str, dtype: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parents[2] / "gpu"), tiny_folder, path]
+    command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parents[2] / "gpu"), tiny_folder, path, dtype]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     num_ahead, *later = done.stdout.split()

@@ -45,11 +45,19 @@ EVERY_SORT = [
 @pytest.mark.parametrize("num_values", [0, 1, 5, 300])
 @pytest.mark.parametrize("size", [3, 2500])  # less than a tile, and two
 def test_keeps_what_the_reference_keeps(filter_logits: Filter, size: int, num_values: int) -> None:
-    logits = logits_of(len(EVERY_SORT), size, seed=size + num_values, num_values=num_values)
-    expected = reference.filter_logits(logits.double(), *filters_of(*EVERY_SORT))
-    got = filter_logits(logits.clone(), *filters_of(*EVERY_SORT))
+    check(filter_logits, EVERY_SORT, logits_of(len(EVERY_SORT), size, seed=size + num_values, num_values=num_values))
+
+
+def test_rows_of_several_chunks() -> None:
+    filters = [(50, 1.0, 0.0), (0, 0.95, 0.0), (50, 0.9, 0.2)]
+    check(filter_logits.filter_logits, filters, logits_of(3, 2 * filter_logits.CHUNK + 500, seed=1))
+
+
+def check(filter_logits: Filter, filters: list[tuple[int, float, float]], logits: Tensor) -> None:
+    expected = reference.filter_logits(logits.double(), *filters_of(*filters))
+    got = filter_logits(logits.clone(), *filters_of(*filters))
     differ = got.isinf() != expected.isinf()
-    sums = torch.tensor([0.0 < top_p < 1.0 for _, top_p, _ in EVERY_SORT], device=DEVICE)
+    sums = torch.tensor([0.0 < top_p < 1.0 for _, top_p, _ in filters], device=DEVICE)
     assert not differ[~sums].any()
     assert (logits.softmax(dim=1) * differ).sum(dim=1).max() < 1e-5  # sums in float32 decide between neighbours
     assert torch.equal(got[~got.isinf()], logits[~got.isinf()])
@@ -75,3 +83,16 @@ def test_what_is_not_finite_ends_too(filter_logits: Filter) -> None:
 def test_a_row_that_asks_for_nothing_is_not_read() -> None:
     logits = torch.full((1, 300), torch.nan, device=DEVICE)
     assert filter_logits.filter_logits(logits, *filters_of((0, 1.0, 0.0))).isnan().all()
+
+
+@pytest.mark.parametrize("capacity", [0, 256])
+def test_what_a_chunk_left_out_is_found_in_the_row(capacity: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most of what is kept stands in one chunk, more of it than that hands on."""
+    monkeypatch.setattr(filter_logits, "CAPACITY", capacity)
+    logits = logits_of(3, 5000, seed=5) * 0.2
+    logits[:, :4096] += 9
+    filters = filters_of((700, 1.0, 0.0), (2000, 0.9, 0.0), (100, 1.0, 0.0))
+    expected = reference.filter_logits(logits.double(), *filters)
+    assert (expected.isfinite()[:, :4096].sum(dim=1) > 256).tolist() == [True, True, False]
+    got = filter_logits.filter_logits(logits.clone(), *filters)
+    assert (got.isinf() != expected.isinf()).sum(dim=1).max() <= 1  # sums in float32 decide between neighbours
