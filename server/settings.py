@@ -60,7 +60,9 @@ class Settings(EngineConfig):
     webhook_targets: tuple[str, ...] = setting(
         (), help="where the ends of results may be told, as NAME=https://…; more than once; needs --results on disk"
     )
-    webhook_secret_file: str | None = setting(None, help="file with the secret that signs webhooks: whsec_ and base64")
+    webhook_secret_file: str | None = setting(
+        None, repr=False, help="file with the secret that signs webhooks: whsec_ and base64"
+    )
     max_results: int = setting(10_000, at_least=1, help="results kept at once")
     max_unfinished_per_key: int | None = setting(
         None, at_least=1, help="unfinished results of one key; one more is answered 429"

@@ -1,7 +1,6 @@
 """Resumption: the jobs that an earlier process left unfinished go on in the order in which they came."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from ...engine.errors import ModelNotFoundError, SplitfuseError, UnavailableError
@@ -71,7 +70,12 @@ class Resumption:
         kind, served = self._kinds[request["kind"]], self._settings.model_name
         if request["body"].get("model") not in (None, served):
             raise ModelNotFoundError(f"it asks for another model than {served}")
-        kept = KeptRequest(**{field.name: request.get(field.name) for field in fields(KeptRequest)})
+        kept = KeptRequest(
+            kind=request["kind"],
+            body=request["body"],
+            attachment=request["attachment"],
+            webhook=request.get("webhook"),
+        )
         prompt, kept = await kind.renewed(self._engine, self._settings, kept)
         job.renew(served, kind.attachment(kept.attachment))
         handle = await self._submitted(each, prompt)

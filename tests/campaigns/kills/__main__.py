@@ -22,6 +22,7 @@ from served import Served
 SETTINGS = ("--num-threads", "1", "--seed", "5", "--tool-call-parser", "hermes")
 DRAFTS = ("--speculative-model", "ngram", "--num-speculative-tokens", "3")
 NUM_JOBS = 6  # at once
+DELETED_SHARE = 0.3  # of the servers' lives end right after a deletion
 LOGPROB_TOLERANCE = 1e-3
 MAX_CRASHES = 3  # after so many a job that was running may fail as interrupted
 
@@ -89,6 +90,8 @@ class Campaign:
             self._resume_times.append(time.monotonic() - start)
             self._submit(served, num_jobs=NUM_JOBS - len(self._jobs))
             time.sleep(self._rng.expovariate(1 / 0.7))
+            if self._rng.random() < DELETED_SHARE:
+                self._delete_youngest(served)
             served.process.kill()
             served.process.wait()
             for job in self._jobs:
@@ -104,6 +107,14 @@ class Campaign:
             job = submit(served, kind)
             job.read_from(served.url)
             self._jobs.append(job)
+
+    def _delete_youngest(self, served: Served) -> None:
+        """What comes after it must have nothing of it."""
+        job = self._jobs.pop()
+        with served.client() as client:
+            status = client.delete(f"/result/{job.seq_id}").status_code
+        self.faults += [] if status == 200 else [f"{job.kind.name}: {status} for its deletion"]
+        self._counts["deleted"] += 1
 
     def _judge(self) -> None:
         for job in [job for job in self._jobs if job.has_ended or job.faults]:

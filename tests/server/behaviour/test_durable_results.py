@@ -146,7 +146,7 @@ def test_with_another_dtype_unfinished_jobs_fail_and_say_why(tmp_path: Path) -> 
 
 def test_with_another_template_what_has_told_nothing_begins_afresh(tmp_path: Path) -> None:
     template = tmp_path / "template.jinja"
-    template.write_text("{% for m in messages %}An altogether different template: {{ m.content }}{% endfor %}")
+    template.write_text("An altogether different template. " * 5 + "{% for m in messages %}{{ m.content }}{% endfor %}")
     results = (*ARGS, "--results", str(tmp_path / "results.db"), "--max-num-seqs", "1")
     body = {"prompt": "The old man", "max_tokens": 20, "temperature": 0}
     asked = {"input": "Hello", "background": True, "max_output_tokens": 20, "temperature": 0}

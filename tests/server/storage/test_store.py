@@ -11,7 +11,7 @@ from postgres_server import PostgresServer
 
 from splitfuse.engine.errors import ConfigError
 from splitfuse.server.storage.batch_rows import BatchChanges, BatchRow, FileRow, LinesDone, Page
-from splitfuse.server.storage.records import Changes, Ending, JobRow
+from splitfuse.server.storage.records import Changes, Ending, JobRow, Webhook
 from splitfuse.server.storage.sqlite_store import SCHEMA_VERSION, SqliteStore
 from splitfuse.server.storage.store import BatchStore, Store, StoreError
 
@@ -154,6 +154,32 @@ def test_the_bytes_of_an_owner_are_those_of_requests_and_results(reopened: Reope
     assert store.num_bytes_of("he") == 0
     store.commit(Changes(deleted=["job1"]))
     assert 1000 <= store.num_bytes_of("me") <= 1020
+
+
+def test_a_job_is_kept_as_another_model_has_it(reopened: Reopen) -> None:
+    store = reopened()
+    store.commit(Changes(accepted=[row(1), row(2)]))
+    store.commit(Changes(renewed=[(1, '{"new":1}')], segment=(1, b"x")))
+    assert [job.request for job in reopened().unfinished()] == ['{"new":1}', "{}"]
+
+
+def test_a_message_is_due_until_it_is_forgotten(reopened: Reopen) -> None:
+    store = reopened()
+    told = [dataclasses.replace(ending(num), webhook="ops") for num in (1, 2, 3)]
+    store.commit(Changes(accepted=[row(num) for num in range(1, 5)], endings=[*told, ending(4)]))
+    store = reopened()
+    due = store.due_webhooks(300.0, limit=9)
+    assert sorted(due) == [Webhook(f"job{num}", "ops", "completed", 200.0) for num in (1, 2, 3)]
+    assert len(store.due_webhooks(300.0, limit=2)) == 2
+    assert store.begin_webhook(due[0], next_try=310.0)
+    assert not store.begin_webhook(due[0], next_try=320.0), "another server was first"
+    assert due[0] not in store.due_webhooks(309.0, limit=9)
+    assert due[0]._replace(num_tries=1) in store.due_webhooks(310.0, limit=9)
+    store.forget_webhook(due[0].seq_id)
+    store.commit(Changes(deleted=[due[1].seq_id]))
+    assert store.due_webhooks(999.0, limit=9) == [due[2]]
+    store.delete_owner("me")
+    assert store.due_webhooks(999.0, limit=9) == []
 
 
 def test_a_process_numbers_on_from_what_is_there(sqlite_reopened: Reopen) -> None:
