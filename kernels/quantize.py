@@ -1,10 +1,12 @@
-"""Weight-only quantization: w = scale · u + offset, rounded to nearest, no calibration. Knows no device's layout.
+"""Quantized weights, w = scale · u + offset, as files have them or as `quantize` rounds them. Knows no device's layout.
 
-int8: u in -127..127 and a scale per output. int4: u in 0..15, scale and offset per output and group of inputs, the
-range of each group shrunk a little where that lowers its squared error (as in AWQ's search, Lin et al. 2023).
+`quantize` needs no calibration. int8: u in -127..127 and a scale per output. int4: u in 0..15, scale and offset per
+output and group of inputs, the range of each group shrunk a little where that lowers its squared error (as in AWQ's
+search, Lin et al. 2023).
 """
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 import torch
@@ -15,12 +17,22 @@ _SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8)
 
 
 class QuantizedWeight(NamedTuple):
-    """A weight [N, K] in `bits` per value."""
+    """A weight [N, K] in `bits` per value: w = scale · u + offset, its K inputs in G groups of one size.
 
-    values: Tensor  # [N, K] int8 (8 bits) or uint8 (4 bits)
-    scales: Tensor  # [G, N] float32
-    offsets: Tensor | None  # [G, N] float32, None with 8 bits
-    bits: int
+    Two levels (K-quants): with `super_scales` a scale is super_scale · scale, and with `super_offsets` an offset is
+    super_offset · offset. The lower level is integers then, and S divides G.
+    """
+
+    # [N, K] int8 (-2^(bits-1) to 2^(bits-1) - 1), uint8 (0 to 2^bits - 1) or float8_e4m3fn
+    values: Tensor
+    scales: Tensor  # [G, N] float32 or float16; below super_scales int8 or uint8
+    offsets: Tensor | None  # [G, N] of the dtypes of scales; None: 0
+    bits: int  # 4, 5, 6 or 8
+    super_scales: Tensor | None = None  # [S, N] float32 or float16
+    super_offsets: Tensor | None = None  # [S, N] float32 or float16; there with both super_scales and offsets
+    order: Tensor | None = None  # [K] int64: values[:, j] is of input order[j] (GPTQ's act-order); None: of input j
+    # Inputs are rounded too (W8A8): a row to int8, its largest to ±127. The values are int8 then, without offsets
+    rounds_inputs: bool = False
 
     @property
     def group(self) -> int:
@@ -29,22 +41,60 @@ class QuantizedWeight(NamedTuple):
 
     def to(self, device: torch.device) -> "QuantizedWeight":
         """The same on another device."""
-        offsets = None if self.offsets is None else self.offsets.to(device)
-        return QuantizedWeight(self.values.to(device), self.scales.to(device), offsets, self.bits)
+        return self._replace(**{
+            name: part.to(device) for name, part in self._asdict().items() if isinstance(part, Tensor)
+        })  # fmt: skip
 
     def dequantized(self) -> Tensor:
-        """[N, K] float32."""
+        """[N, K] float32, columns in the order of the inputs."""
         num_outputs, num_inputs = self.values.shape
         grouped = self.values.float().view(num_outputs, -1, self.group)
-        grouped = grouped * self.scales.T[:, :, None]
+        grouped = grouped * multiplied(self.scales, self.super_scales).T[:, :, None]
         if self.offsets is not None:
-            grouped = grouped + self.offsets.T[:, :, None]
-        return grouped.view(num_outputs, num_inputs)
+            grouped = grouped + multiplied(self.offsets, self.super_offsets).T[:, :, None]
+        flat = grouped.view(num_outputs, num_inputs)
+        return flat if self.order is None else torch.empty_like(flat).index_copy_(1, self.order, flat)
+
+
+def multiplied(lower: Tensor, upper: Tensor | None) -> Tensor:
+    """[G, N] float32, each of `upper` [S, N] over G / S neighbours of `lower` [G, N]."""
+    wide = lower.float()
+    return wide if upper is None else wide * upper.float().repeat_interleave(len(lower) // len(upper), dim=0)
 
 
 def dequantized(parts: Sequence[QuantizedWeight], dtype: torch.dtype) -> Tensor:
     """Matrices of one input, [N1, K], [N2, K], …, one above the other: [N1 + N2 + …, K] in `dtype`."""
     return torch.cat([part.dequantized().to(dtype) for part in parts])
+
+
+def merged(parts: Sequence[QuantizedWeight]) -> list[QuantizedWeight]:
+    """Matrices of one input, neighbours that differ in nothing but their values as one."""
+    return [_stacked(list(alike)) for _, alike in groupby(parts, key=_kind)]
+
+
+def _kind(part: QuantizedWeight) -> tuple[object, ...]:
+    tensors = (part.scales, part.offsets, part.super_scales, part.super_offsets)
+    shapes = tuple(None if each is None else (each.dtype, len(each)) for each in tensors)
+    order = None if part.order is None else tuple(part.order.tolist())
+    return part.values.dtype, part.bits, part.rounds_inputs, shapes, order
+
+
+def _stacked(parts: list[QuantizedWeight]) -> QuantizedWeight:
+    if len(parts) == 1:
+        return parts[0]
+    dims = {"values": 0, "scales": 1, "offsets": 1, "super_scales": 1, "super_offsets": 1}
+    stacked = {
+        name: torch.cat([getattr(part, name) for part in parts], dim=dim)
+        for name, dim in dims.items()
+        if getattr(parts[0], name) is not None
+    }
+    return parts[0]._replace(**stacked)
+
+
+def round_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows rounded as `rounds_inputs` says: x [T, K] ≈ values [T, K] · scales [T, 1], whole numbers in float32."""
+    scales = (x.float().abs().amax(dim=1, keepdim=True) / 127).clamp_min(1e-30)
+    return (x.float() / scales).round_(), scales
 
 
 def can_quantize(weight: Tensor, bits: int) -> bool:

@@ -108,7 +108,9 @@ def _strings(keys: Mapping[str, Any], name: str) -> Strings:
 def _byte_level(vocabulary: _Vocabulary) -> FastTokenizer:
     pre = vocabulary.keys.get("pre", "default")
     splits = _word_splits(pre)
-    merges = [tuple(merge.split(" ")) for merge in _strings(vocabulary.keys, "merges")]
+    merges = [
+        (left, right) for left, _, right in (merge.partition(" ") for merge in _strings(vocabulary.keys, "merges"))
+    ]
     vocab = {token: token_id for token_id, token in enumerate(vocabulary.tokens)}
     fast = FastTokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=pre in _WHOLE_WORDS))
     if pre == "qwen2":
