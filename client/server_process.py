@@ -34,7 +34,7 @@ def serve(
     env: Mapping[str, str] | None = None,
     **flags: Any,
 ) -> "Server":
-    """Start `splitfuse serve` and return once it is ready; without a model it is the bundled demo model.
+    """Start `splitfuse serve` and return once it is ready; without a model it is smollm2 if installed, else the demo.
 
     `flags` are the command's own: max_num_seqs=8, enable_prefix_caching=False, api_key="…". `env` is added to this
     process's environment. Raises ServerStartError with the server's last line when it ends or takes too long.

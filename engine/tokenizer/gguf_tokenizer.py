@@ -108,7 +108,9 @@ def _strings(keys: Mapping[str, Any], name: str) -> Strings:
 def _byte_level(vocabulary: _Vocabulary) -> FastTokenizer:
     pre = vocabulary.keys.get("pre", "default")
     splits = _word_splits(pre)
-    merges = [_pair(merge) for merge in _strings(vocabulary.keys, "merges")]
+    merges = [
+        (left, right) for left, _, right in (merge.partition(" ") for merge in _strings(vocabulary.keys, "merges"))
+    ]
     vocab = {token: token_id for token_id, token in enumerate(vocabulary.tokens)}
     fast = FastTokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=pre in _WHOLE_WORDS))
     if pre == "qwen2":
@@ -116,11 +118,6 @@ def _byte_level(vocabulary: _Vocabulary) -> FastTokenizer:
     fast.pre_tokenizer = pre_tokenizers.Sequence(splits)
     fast.decoder = decoders.ByteLevel()
     return fast
-
-
-def _pair(merge: str) -> tuple[str, str]:
-    left, right = merge.split(" ")
-    return left, right
 
 
 def _word_splits(pre: object) -> list[Any]:

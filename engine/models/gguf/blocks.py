@@ -20,25 +20,32 @@ _CHUNK_VALUES = 2**18
 
 
 class _Unpacked(NamedTuple):
-    """n blocks of b values, whose scales are shared by groups of equal size."""
+    """n blocks of b values: fields as in QuantizedWeight, [n, groups of a block] where those are [G, N]."""
 
-    values: Tensor  # [n, b] uint8, or int8 where there are no offsets
-    scales: Tensor  # [n, g] float32
-    offsets: Tensor | None
+    values: Tensor  # [n, b]
+    scales: Tensor
+    offsets: Tensor | None = None
+    super_scales: Tensor | None = None
+    super_offsets: Tensor | None = None
 
 
 def quantized(rows: Tensor, type_name: str) -> QuantizedWeight:
     """The weight [N, K] whose rows have these bytes, uint8 [N, bytes]; of a quantized type."""
     unpack, bits, block_bytes = _TYPES[type_name]
-    num_rows = len(rows)
     unpacked = unpack(rows.reshape(-1, block_bytes))
-    # A row's blocks follow each other, and so do the groups of a block.
-    scales, offsets = (
-        None if part is None else part.reshape(num_rows, -1).T.contiguous()
-        for part in (unpacked.scales, unpacked.offsets)
+
+    def laid_out(part: Tensor) -> Tensor:
+        # A row's blocks follow each other, and so do the groups of a block.
+        return part.reshape(len(rows), -1).T.contiguous()
+
+    return QuantizedWeight(
+        unpacked.values.reshape(len(rows), -1),
+        laid_out(unpacked.scales),
+        None if unpacked.offsets is None else laid_out(unpacked.offsets),
+        bits,
+        None if unpacked.super_scales is None else laid_out(unpacked.super_scales),
+        None if unpacked.super_offsets is None else laid_out(unpacked.super_offsets),
     )
-    assert scales is not None
-    return QuantizedWeight(unpacked.values.reshape(num_rows, -1), scales, offsets, bits)
 
 
 def floats(rows: Tensor, type_name: str, dtype: torch.dtype) -> Tensor:
@@ -54,8 +61,13 @@ def floats(rows: Tensor, type_name: str, dtype: torch.dtype) -> Tensor:
 
 
 def _half(blocks: Tensor, at: int) -> Tensor:
-    """[n, 1] float32."""
-    return blocks[:, at : at + 2].contiguous().view(torch.float16).float()
+    """[n, 1] float16."""
+    return blocks[:, at : at + 2].contiguous().view(torch.float16)
+
+
+def _signed(values: Tensor, middle: int) -> Tensor:
+    """uint8 as int8, less `middle`."""
+    return values.view(torch.int8) - middle
 
 
 def _nibbles(blocks: Tensor, *, num_bytes: int = 16) -> Tensor:
@@ -71,8 +83,7 @@ def _fifth_bits(blocks: Tensor) -> Tensor:
 
 
 def _q4_0(blocks: Tensor) -> _Unpacked:
-    scale = _half(blocks, 0)
-    return _Unpacked(_nibbles(blocks[:, 2:]), scale, -8 * scale)
+    return _Unpacked(_signed(_nibbles(blocks[:, 2:]), 8), _half(blocks, 0))
 
 
 def _q4_1(blocks: Tensor) -> _Unpacked:
@@ -80,8 +91,7 @@ def _q4_1(blocks: Tensor) -> _Unpacked:
 
 
 def _q5_0(blocks: Tensor) -> _Unpacked:
-    scale = _half(blocks, 0)
-    return _Unpacked(_nibbles(blocks[:, 6:]) | _fifth_bits(blocks[:, 2:6]), scale, -16 * scale)
+    return _Unpacked(_signed(_nibbles(blocks[:, 6:]) | _fifth_bits(blocks[:, 2:6]), 16), _half(blocks, 0))
 
 
 def _q5_1(blocks: Tensor) -> _Unpacked:
@@ -89,38 +99,38 @@ def _q5_1(blocks: Tensor) -> _Unpacked:
 
 
 def _q8_0(blocks: Tensor) -> _Unpacked:
-    return _Unpacked(blocks[:, 2:].contiguous().view(torch.int8), _half(blocks, 0), None)
+    return _Unpacked(blocks[:, 2:].contiguous().view(torch.int8), _half(blocks, 0))
 
 
 def _iq4_nl(blocks: Tensor) -> _Unpacked:
     values = torch.tensor(_IQ4_NL, dtype=torch.int8)[_nibbles(blocks[:, 2:]).int()]
-    return _Unpacked(values, _half(blocks, 0), None)
+    return _Unpacked(values, _half(blocks, 0))
 
 
-def _k_scales(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Scales and offsets [n, 8] of Q4_K and Q5_K: two halves times 6 bits each, which lie in 12 bytes."""
-    low, middle, high = blocks[:, 4:16].view(len(blocks), 3, 4).unbind(1)
+def _with_minima(values: Tensor, blocks: Tensor) -> _Unpacked:
+    """Q4_K and Q5_K: eight scales and minima of 6 bits each, in 12 bytes, and a half for either."""
+    low, middle, high = blocks[:, 4:16].reshape(len(blocks), 3, 4).unbind(1)
     scales = torch.cat((low & 63, (high & 15) | ((low >> 2) & 48)), dim=1)
     minima = torch.cat((middle & 63, (high >> 4) | ((middle >> 2) & 48)), dim=1)
-    return _half(blocks, 0) * scales, -_half(blocks, 2) * minima
+    return _Unpacked(values, scales, minima, _half(blocks, 0), -_half(blocks, 2))
 
 
 def _q4_k(blocks: Tensor) -> _Unpacked:
-    return _Unpacked(_nibbles(blocks[:, 16:], num_bytes=32), *_k_scales(blocks))
+    return _with_minima(_nibbles(blocks[:, 16:], num_bytes=32), blocks)
 
 
 def _q5_k(blocks: Tensor) -> _Unpacked:
     # Bit i of byte j belongs to value j of group i.
     fifth = ((blocks[:, 16:48, None] >> torch.arange(8, dtype=torch.uint8)) & 1).transpose(1, 2).reshape(-1, 256) << 4
-    return _Unpacked(_nibbles(blocks[:, 48:], num_bytes=32) | fifth, *_k_scales(blocks))
+    return _with_minima(_nibbles(blocks[:, 48:], num_bytes=32) | fifth, blocks)
 
 
 def _q6_k(blocks: Tensor) -> _Unpacked:
     # Of each half of the block, 64 bytes hold low nibbles as elsewhere, 32 bytes the high pairs of four runs.
     pairs = blocks[:, 128:192].reshape(-1, 2, 1, 32) >> torch.arange(0, 8, 2, dtype=torch.uint8)[:, None]
     values = _nibbles(blocks[:, :128], num_bytes=64) | ((pairs & 3) << 4).view(-1, 256)
-    scales = _half(blocks, 208) * blocks[:, 192:208].contiguous().view(torch.int8)
-    return _Unpacked(values, scales, -32 * scales)
+    scales = blocks[:, 192:208].contiguous().view(torch.int8)
+    return _Unpacked(_signed(values, 32), scales, super_scales=_half(blocks, 208))
 
 
 # How blocks are unpacked, bits of a value, bytes of a block.

