@@ -32,6 +32,9 @@ class EngineConfig:
     dtype: str = setting("auto", choices=("auto", "float32", "bfloat16", "float16"), help="of weights and activations")
     load_format: str = setting("auto", choices=("auto", "safetensors", "dummy"), help="dummy: random weights")
     quantization: str | None = setting(None, choices=("int8", "int4"), help="round weights to it as they load")
+    quantization_activations: str = setting(
+        "none", choices=("none", "int8"), help="int8: round what meets quantized weights, token by token (CPU)"
+    )
     kv_cache_dtype: str = setting(
         "auto", choices=("auto", "fp8"), help="auto: the model's; fp8: e4m3, half the memory and traffic (CUDA)"
     )

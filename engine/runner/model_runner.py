@@ -27,6 +27,7 @@ from .batch_arrays import build_inputs
 from .cuda_graphs import CudaGraphCapturer, graph_sizes
 
 _WEIGHT_BITS = {None: 16, "int8": 8, "int4": 4}
+_INPUT_BITS = {"none": 16, "int8": 8}
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -64,7 +65,9 @@ class ModelRunner:
                 source,
                 device=device,
                 max_model_len=max_model_len,
+                dtype=dtype,
                 weight_bits=_WEIGHT_BITS[config.quantization],
+                input_bits=_INPUT_BITS[config.quantization_activations],
             )
         preparing.join()
         num_blocks = num_cache_blocks(
