@@ -44,6 +44,9 @@ class EngineConfig:
     quantization: str | None = setting(
         None, choices=("int8", "int4", "fp8"), help="round weights to it as they load; fp8: e4m3, for GPUs from 8.9 on"
     )
+    quantization_activations: str = setting(
+        "none", choices=("none", "int8"), help="int8: round what meets quantized weights, token by token (CPU)"
+    )
     kv_cache_dtype: str = setting(
         "auto", choices=("auto", "fp8"), help="auto: the model's; fp8: e4m3, half the memory and traffic (CUDA)"
     )

@@ -73,16 +73,20 @@ class Decoder:
         *,
         device: torch.device,
         max_model_len: int,
+        dtype: torch.dtype,
         weight_bits: int = 16,
         has_fp8_weights: bool = False,
+        input_bits: int = 16,
     ) -> None:
         if not self.partial_rotary and any(rope.rotary_dim != config.head_dim for rope in config.ropes):
             raise ConfigError(f"partial_rotary_factor other than 1 is not known for {config.architecture}")
         self.config = config
         self._source = source
         self._device = device
+        self._dtype = dtype
         self._weight_bits = weight_bits
         self._has_fp8_weights = has_fp8_weights
+        self._input_bits = input_bits  # of what meets quantized weights
         with_prefix, without = (f"{prefix}{self.names.embed}.weight" for prefix in (self.names.prefix, ""))
         self._prefix = "" if source.has(without) and not source.has(with_prefix) else self.names.prefix
         self._cos_sin = {
@@ -99,14 +103,25 @@ class Decoder:
     def _load(self) -> None:
         config = self.config
         table = (config.vocab_size, self._embedding_size())
-        self._embed_tokens = self._take(f"{self._prefix}{self.names.embed}.weight", *table)
+        self._embed_tokens = self._load_embedding(f"{self._prefix}{self.names.embed}.weight", *table)
         self._layers = [self._load_layer(index) for index in range(config.num_layers)]
         self._norm = self._load_norm(f"{self._prefix}{self.names.norm}")
-        head = self._embed_tokens
-        if not config.tie_word_embeddings:
-            head = self._take(f"{self._head_name()}.weight", *table)
-        # The head decides between near ties, so it keeps 8 bits where the layers have 4, and 16 where they are e4m3.
-        self._lm_head = ops.pack_linear(head, bits=max(8, self._weight_bits))
+        tied = config.tie_word_embeddings
+        head = self._embed_tokens if tied else self._take_weight(f"{self._head_name()}.weight", *table)
+        self._lm_head = self._pack_head(head)
+
+    def _load_embedding(self, name: str, *shape: int) -> Any:
+        """A tensor, or packed if it comes quantized: then a tied head is the same memory."""
+        weight = self._take_weight(name, *shape)
+        if isinstance(weight, Tensor):
+            return weight
+        return ops.pack_embedding(weight, dtype=self._dtype, input_bits=self._input_bits)
+
+    def _pack_head(self, weight: Any) -> Any:
+        if isinstance(weight, Tensor):
+            # It decides between near ties, so it keeps 8 bits where the layers have 4, and 16 where they are e4m3.
+            return ops.pack_linear(weight, bits=max(8, self._weight_bits), input_bits=self._input_bits)
+        return self._pack_quantized([weight]) if isinstance(weight, ops.QuantizedWeight) else weight
 
     def _head_name(self) -> str:
         return "lm_head"
@@ -124,7 +139,9 @@ class Decoder:
         return self._norm.add(x.index_select(0, kept), None if residual is None else residual.index_select(0, kept))[0]
 
     def _embed(self, inputs: Inputs) -> Tensor:
-        return self._embed_tokens.index_select(0, inputs.token_ids)
+        if isinstance(self._embed_tokens, Tensor):
+            return self._embed_tokens.index_select(0, inputs.token_ids)
+        return ops.embedding(inputs.token_ids, self._embed_tokens)
 
     def _run_layer(
         self, layer: Layer, x: Tensor, residual: Tensor | None, inputs: Inputs, cache: ops.CacheView
@@ -205,7 +222,7 @@ class Decoder:
         weights = [self._take_weight(f"{name}.weight", size, in_features) for name, size in parts]
         quantized = [weight for weight in weights if isinstance(weight, ops.QuantizedWeight)]
         if len(quantized) == len(weights):
-            return ops.pack_quantized(quantized, stacked_bias, dtype=self._embed_tokens.dtype)
+            return self._pack_quantized(quantized, stacked_bias)
         return self._pack(torch.cat([self._plain(weight) for weight in weights]), stacked_bias)
 
     def _take_weight(self, name: str, *shape: int) -> Tensor | ops.QuantizedWeight:
@@ -214,9 +231,12 @@ class Decoder:
         return self._take(name, *shape) if quantized is None else quantized.to(self._device)
 
     def _plain(self, weight: Tensor | ops.QuantizedWeight) -> Tensor:
-        return weight if isinstance(weight, Tensor) else weight.dequantized().to(self._embed_tokens.dtype)
+        return weight if isinstance(weight, Tensor) else weight.dequantized().to(self._dtype)
 
     def _pack(self, weight: Tensor, bias: Tensor | None = None) -> Any:
         if self._has_fp8_weights:
             return ops.pack_fp8(weight, bias)
-        return ops.pack_linear(weight, bias, bits=self._weight_bits)
+        return ops.pack_linear(weight, bias, bits=self._weight_bits, input_bits=self._input_bits)
+
+    def _pack_quantized(self, parts: list[ops.QuantizedWeight], bias: Tensor | None = None) -> Any:
+        return ops.pack_quantized(parts, bias, dtype=self._dtype, input_bits=self._input_bits)

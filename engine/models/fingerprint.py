@@ -16,7 +16,8 @@ _NUM_PLACES, _PLACE_BYTES = 64, 4096
 def fingerprint(folder: Path, config: EngineConfig, *, dtype: str) -> str:
     """Of the model in this folder or GGUF file, served so."""
     hashed = hashlib.sha256()
-    for part in (dtype, config.quantization, config.kv_cache_dtype, config.chat_template):
+    numerics = (dtype, config.quantization, config.quantization_activations, config.kv_cache_dtype)
+    for part in (*numerics, config.chat_template):
         hashed.update(repr(part).encode())
     if config.load_format == "dummy":
         hashed.update(str(config.seed).encode())

@@ -33,7 +33,7 @@ class GemmaForCausalLM(Decoder):
     def _load(self) -> None:
         super()._load()
         # The factor is rounded to the model's dtype, as in training: 33.94 is 34 in bfloat16.
-        factor = torch.tensor(self.config.hidden_size**0.5, dtype=self._embed_tokens.dtype)
+        factor = torch.tensor(self.config.hidden_size**0.5, dtype=self._dtype)
         self._embed_factor = float(factor)
 
     def _embed(self, inputs: Inputs) -> Tensor:

@@ -64,7 +64,7 @@ class OPTForCausalLM(LayerNormDecoder):
         if is_last and (not self._is_pre_norm or fields.get("_remove_final_layer_norm")):
             return NoNorm()
         if not fields["layer_norm_elementwise_affine"]:
-            ones = torch.ones(config.hidden_size, dtype=self._embed_tokens.dtype, device=self._device)
+            ones = torch.ones(config.hidden_size, dtype=self._dtype, device=self._device)
             return LayerNorm(ones, None, config.norm_eps)
         return super()._load_norm(name)
 

@@ -30,6 +30,7 @@ from .cuda_graphs import CudaGraphCapturer, graph_sizes
 from .step_memory import measure_step_bytes
 
 _WEIGHT_BITS = {"int8": 8, "int4": 4}
+_INPUT_BITS = {"none": 16, "int8": 8}
 _TOO_LARGE = "the weights do not fit; try --quantization fp8, int8 or int4, or a smaller model"
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -177,7 +178,9 @@ def _load_model(
             weights,
             device=device,
             max_model_len=max_model_len,
+            dtype=dtype,
             weight_bits=_WEIGHT_BITS.get(config.quantization or "", 16),
+            input_bits=_INPUT_BITS[config.quantization_activations],
             has_fp8_weights=config.quantization == "fp8",
         )
     preparing.join()

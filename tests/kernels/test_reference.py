@@ -4,8 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from kernel_cases import AttentionCase
+from quantized_cases import FORMS, random_weight
 
 from splitfuse.kernels import ops, reference
+from splitfuse.kernels.quantize import round_rows
 
 
 def _random(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -133,6 +135,17 @@ def test_linear() -> None:
     x, weight, bias = _random(3, 8), _random(5, 8), _random(5)
     torch.testing.assert_close(reference.linear(x, reference.pack_linear(weight, bias)), x @ weight.T + bias)
     torch.testing.assert_close(reference.linear(x, reference.pack_linear(weight)), x @ weight.T)
+
+
+def test_quantized_weights_are_multiplied_out() -> None:
+    weight = random_weight(FORMS["int8 per channel"], 5, 8)
+    x, wide, ids = _random(3, 8), weight.dequantized().double(), torch.tensor([4, 0])
+    torch.testing.assert_close(reference.linear(x, reference.pack_quantized([weight], dtype=torch.float64)), x @ wide.T)
+    rounding = reference.pack_quantized([weight._replace(rounds_inputs=True)], dtype=torch.float64)
+    values, scales = round_rows(x)
+    torch.testing.assert_close(reference.linear(x, rounding), (values * scales).double() @ wide.T)
+    table = reference.pack_embedding(weight, dtype=torch.float64)
+    torch.testing.assert_close(reference.embedding(ids, table), wide[ids])
 
 
 @pytest.mark.parametrize("renormalize", [False, True])

@@ -47,7 +47,7 @@ struct DensePanels {
         auto step = [&](int64_t k) __attribute__((always_inline)) {
             lanes_t lanes[P * V];
             for (int v = 0; v < P * V; v++)
-                std::memcpy(lanes + v, w + (v / V * num_steps + k) * PANEL + v % V * WIDTH, sizeof(lanes_t));
+                lanes[v] = load_vector<lanes_t>(w + (v / V * num_steps + k) * PANEL + v % V * WIDTH);
             for (int m = 0; m < M; m++)
                 for (int v = 0; v < P * V; v++) sums[m][v] = multiply_add(sums[m][v], lanes[v], rows[m * num_steps + k]);
         };

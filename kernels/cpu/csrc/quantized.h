@@ -25,13 +25,6 @@ constexpr int QUADS = HALF / 4;
 typedef uint32_t quads_t __attribute__((vector_size(sizeof(sums_t)), aligned(4)));
 typedef int32_t ints_t __attribute__((vector_size(sizeof(sums_t)), aligned(4)));
 
-template <typename Vector, typename From>
-inline Vector load_vector(const From* from) {
-    Vector out;
-    std::memcpy(&out, from, sizeof out);
-    return out;
-}
-
 inline sums_t floats_of_halves(const uint16_t* from) {
 #if defined(__AVX512F__)
     return (sums_t)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)from));

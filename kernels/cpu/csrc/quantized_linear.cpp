@@ -83,30 +83,34 @@ void multiply_dense(const QuantizedLinear<T>& a, const QuantizedPanels& w, int n
 }
 
 #ifdef SPLITFUSE_AMX
-constexpr int64_t CHUNK = 64;  // inputs that are taken apart while the tiles work on those before
+// Inputs that are taken apart at a time: with few rows while the tiles work on those before, with many 16 KB, which stay
+// in the first-level cache while all rows meet them.
+constexpr int64_t FEW_INPUTS = 64, MANY_INPUTS = 256;
 
 void multiply_tiles(const QuantizedLinear<bf16>& a, const QuantizedPanels& w, int num_threads) {
     const PaddedRows<bf16, bf16> rows(a, w.num_inputs, num_threads);
     walk(a.num_outputs, a.num_rows, 1, num_threads, [&](int64_t number, int64_t, int64_t begin, int64_t end) {
-        const int64_t num_inputs = w.num_inputs, chunk = end - begin <= amx::MOST ? CHUNK : num_inputs;
-        uint32_t* panel = (uint32_t*)scratch(num_inputs / 2 * PANEL * 4);
-        alignas(64) float sums[amx::MOST][PANEL];
-        for (int64_t row = begin; row < end; row += amx::MOST) {
-            const int num_rows = int(end - row < amx::MOST ? end - row : amx::MOST);
-            amx::configure(num_rows);
-            for (int64_t k = 0; k < num_inputs; k += chunk) {
-                const int64_t stop = k + chunk < num_inputs ? k + chunk : num_inputs;
-                uint32_t* part = panel + k / 2 * PANEL;
-                const bf16* x = rows.data + row * num_inputs + k;
-                if (row == begin) w.take(number, k, stop, part);
-                if (num_rows > amx::TILE) amx::add<true>(x, num_inputs, part, stop - k);
-                else amx::add<false>(x, num_inputs, part, stop - k);
+        const bool is_many = end - begin > amx::MOST;  // else the sums stay in their tiles
+        const int64_t num_inputs = w.num_inputs, chunk = is_many ? MANY_INPUTS : FEW_INPUTS;
+        uint32_t* panel = (uint32_t*)scratch((chunk / 2 + end - begin) * PANEL * 4);
+        float* sums = (float*)panel + chunk / 2 * PANEL;
+        int configured = 0;
+        for (int64_t k = 0; k < num_inputs; k += chunk) {
+            const int64_t stop = k + chunk < num_inputs ? k + chunk : num_inputs;
+            w.take(number, k, stop, panel);
+            for (int64_t row = begin; row < end; row += amx::MOST) {
+                const int num_rows = int(end - row < amx::MOST ? end - row : amx::MOST);
+                float* here = sums + (row - begin) * PANEL;
+                if (num_rows != configured) amx::configure(configured = num_rows);
+                if (k == 0) amx::zero();
+                else if (is_many) amx::load(here);
+                amx::add(rows.data + row * num_inputs + k, num_inputs, panel, stop - k);
+                if (is_many || stop == num_inputs) amx::store(here);
             }
-            amx::store(sums, num_rows > amx::TILE);
-            for (int i = 0; i < num_rows; i++)
-                write(a.out + (row + i) * a.num_outputs, a.bias, a.num_outputs, number * PANEL, sums[i]);
         }
         _tile_release();
+        for (int64_t row = begin; row < end; row++)
+            write(a.out + row * a.num_outputs, a.bias, a.num_outputs, number * PANEL, sums + (row - begin) * PANEL);
     });
 }
 #endif

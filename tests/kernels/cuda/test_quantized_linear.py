@@ -3,6 +3,7 @@
 import pytest
 import torch
 from kernel_cases import DEVICE, DOT_DTYPES, assert_near, random_tensor
+from quantized_cases import FORMS, Form, random_weight
 
 from splitfuse.kernels import quantize
 from splitfuse.kernels.cuda import backend as cuda
@@ -62,3 +63,47 @@ def test_a_shape_without_a_layout_stays_as_it_is() -> None:
     assert isinstance(packed, QuantizedLinear)
     x = random_tensor(3, 48, seed=2, dtype=torch.float32)
     torch.testing.assert_close(cuda.linear(x, packed), x @ quantize.quantize(weight, 8).dequantized().T)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_exactly_or_widened(name: str) -> None:
+    form = FORMS[name]
+    num_inputs = form.super_group or form.group or 44
+    weight = random_weight(form, 40, num_inputs).to(torch.device(DEVICE))
+    x = random_tensor(5, num_inputs, seed=3, dtype=torch.float16)
+    packed = cuda.pack_quantized([weight], dtype=torch.float16)
+    assert isinstance(packed, cuda.PackedLinear if form.is_float8 else QuantizedLinear)
+    exact = weight.dequantized().double()
+    exact = exact.half().double() if form.is_float8 else exact
+    assert_near(cuda.linear(x, packed), x.double() @ exact.T, tolerance=1e-4)
+    if isinstance(packed, QuantizedLinear):
+        torch.testing.assert_close(quantized_linear.widen(packed, num_inputs, torch.float32), weight.dequantized())
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_K", "Q8_0", "float8 of 128"])
+def test_rows_of_a_table_are_those_of_the_weight(name: str) -> None:
+    weight, ids = random_weight(FORMS[name], 40, 256).to(torch.device(DEVICE)), torch.tensor([39, 0, 7], device=DEVICE)
+    table, x = cuda.pack_embedding(weight, dtype=torch.float32), random_tensor(3, 256, seed=3, dtype=torch.float32)
+    torch.testing.assert_close(cuda.embedding(ids, table), weight.dequantized()[ids])
+    torch.testing.assert_close(cuda.linear(x, table), x @ weight.dequantized().T, rtol=1e-4, atol=1e-4)
+
+
+def test_parts_of_different_forms_orders_and_rounded_rows() -> None:
+    device, order = torch.device(DEVICE), torch.randperm(128, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    parts = [random_weight(FORMS[name], rows, 128).to(device) for name, rows in (("AWQ", 20), ("Q8_0", 13))]
+    parts.append(parts[0]._replace(order=order))
+    bias, x = random_tensor(53, seed=2, dtype=torch.float32), random_tensor(4, 128, seed=3, dtype=torch.float32)
+    exact = torch.cat([part.dequantized() for part in parts])
+    got = cuda.linear(x, cuda.pack_quantized(parts, bias, dtype=torch.float32))
+    torch.testing.assert_close(got, x @ exact.T + bias, rtol=1e-4, atol=1e-4)
+    rounded = random_weight(FORMS["int8 per channel"], 40, 128).to(device)._replace(rounds_inputs=True)
+    values, scales = quantize.round_rows(x)
+    got = cuda.linear(x, cuda.pack_quantized([rounded], dtype=torch.float32))
+    torch.testing.assert_close(got, (values * scales) @ rounded.dequantized().T, rtol=1e-4, atol=1e-4)
+
+
+def test_groups_that_no_dot_takes_are_widened() -> None:
+    weight = random_weight(Form(4, 24), 8, 48).to(torch.device(DEVICE))
+    packed, x = cuda.pack_quantized([weight], dtype=torch.float32), random_tensor(3, 48, seed=2, dtype=torch.float32)
+    assert isinstance(packed, cuda.PackedLinear)
+    torch.testing.assert_close(cuda.linear(x, packed), x @ weight.dequantized().T)
