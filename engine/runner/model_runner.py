@@ -16,12 +16,12 @@ from ..models.config import ModelConfig
 from ..models.kv_cache import KVCache, num_cache_blocks
 from ..models.registry import model_class, read_model_config
 from ..models.weights import weight_source
+from ..sampling.acceptance import NOT_FINITE
 from ..sampling.prompt_logprobs import prompt_logprobs
-from ..sampling.sampler import NOT_FINITE, sample_rows
+from ..sampling.sampler import Sampler, sample_rows
 from ..scheduler.block_allocator import num_blocks_for
 from ..scheduler.block_manager import CacheSpec
 from ..scheduler.policies import BATCHING_POLICIES
-from ..structured_output.grammar import TokenMasks
 from .async_runner import AsyncRunner
 from .batch_arrays import build_inputs
 from .cuda_graphs import CudaGraphCapturer, graph_sizes
@@ -85,7 +85,7 @@ class ModelRunner:
             num_host_blocks=num_host_blocks,
         )
         self._device = device
-        self._masks = TokenMasks(device)
+        self._sampler = Sampler(device)
         self._launcher: AsyncRunner | None = None  # whose graphs serve batches that need the host, too
         self.loaded = LoadedModel(
             model_config=model_config,
@@ -106,6 +106,7 @@ class ModelRunner:
             max_num_tokens=max(config.max_num_batched_tokens, loaded.max_model_len if whole_prompts else 0),
             max_num_seqs=config.max_num_seqs,
             max_model_len=loaded.max_model_len,
+            sampler=self._sampler,
         )
         self._launcher = launcher
         if self._device.type != "cuda":
@@ -134,7 +135,7 @@ class ModelRunner:
             inputs = build_inputs(batch, block_size=self._cache.block_size, device=self._device)
             hidden = self._model.forward(inputs, self._cache)
         num_samples = sum(row.num_drafts + 1 for row in batch.rows if row.needs_sampling)
-        outputs = sample_rows(self._model.logits(hidden[:num_samples]), batch.rows, self._masks)
+        outputs = sample_rows(self._model.logits(hidden[:num_samples]), batch.rows, self._sampler)
         if len(hidden) == num_samples:
             return outputs
         states = torch.split(hidden[num_samples:], [len(row.prompt_logprob_positions) for row in batch.rows])
