@@ -146,8 +146,9 @@ class Request:
         prompt logprobs, as long as there are some to compute. All else runs on the device, and the host follows: stop
         strings are found one step late; a grammar's mask is made while the step that it is for computes.
         """
-        num_read = max(self.num_read_tokens, self.num_computed_tokens)
-        return self.needs_prompt_logprobs and num_read < self.num_prompt_tokens - 1
+        if not self.needs_prompt_logprobs:
+            return False
+        return max(self.num_read_tokens, self.num_computed_tokens) < self.num_prompt_tokens - 1
 
     @property
     def is_finished(self) -> bool:

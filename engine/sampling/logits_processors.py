@@ -42,13 +42,20 @@ class _RequestArrays:
         self._seen[: len(distinct)] = distinct
         self._num_seen = request.num_prompt_tokens  # of the request's tokens
 
-    def seen(self, request: Request) -> Array:
-        """Ids that are penalized: of the prompt, then each token of the output."""
-        new = request.token_ids[self._num_seen :]
-        end = self.num_prompt_ids + request.num_output_tokens
-        if new:
+    def seen(self, at: SampleIndex) -> Array:
+        """Ids that are penalized: of the prompt, then each token of the output, then LAST or drafts.
+
+        Good until another one is asked for, unless the drafts there begin with these.
+        """
+        tokens = at.request.token_ids
+        if new := tokens[self._num_seen :]:
+            end = self.num_prompt_ids + at.request.num_output_tokens
             self._seen[end - len(new) : end] = new
-            self._num_seen += len(new)
+            self._num_seen = len(tokens)
+        end = self.num_prompt_ids + at.num_output_tokens
+        self._seen[end - len(at.draft_token_ids) - at.num_unknown : end] = (
+            LAST if at.num_unknown else at.draft_token_ids
+        )
         return self._seen[:end]
 
 
@@ -89,13 +96,16 @@ class LogitsProcessors:
 def _additions(changes: Sequence[_Change]) -> Arrays:
     """Entries to which something is added: biases, and minus infinity, always or after one token only."""
     parts: list[tuple[int, Array, Array, Array]] = []
-    for row, index, arrays in changes:
-        forbidden = np.array(_forbidden(index), dtype=np.int64).reshape(-1, 2)
+    for row, at, arrays in changes:
+        pairs = _forbidden(at)
+        if not pairs and not len(arrays.bias):
+            continue
+        forbidden = np.array(pairs, dtype=np.int64).reshape(-1, 2)
         ids = np.concatenate([arrays.bias_ids, forbidden[:, 0]])
         values = np.concatenate([arrays.bias, np.full(len(forbidden), _MINUS_INFINITY, dtype=np.float32)])
         after = np.concatenate([np.full(len(arrays.bias), _ALWAYS), forbidden[:, 1]])
         parts.append((row, ids, values, after))
-    if not any(len(ids) for _, ids, _, _ in parts):
+    if not parts:
         return {}
     made = {
         "add_rows": np.repeat([row for row, *_ in parts], [len(ids) for _, ids, _, _ in parts]),
@@ -127,25 +137,22 @@ def _penalties(changes: Sequence[_Change]) -> Arrays:
     if not changes:
         return {}
     params = [change.at.request.params for change in changes]
-    ids = [_seen_ids(change) for change in changes]
+    seen = [change.arrays.seen(change.at) for change in changes]
+    lengths = np.array(list(map(len, seen)))
     made = {
         "penalty_rows": np.array([change.row for change in changes]),
         "penalties": np.array(
             [[each.repetition_penalty, each.presence_penalty, each.frequency_penalty] for each in params],
             dtype=np.float32,
         ),
-        "seen_owners": np.repeat(np.arange(len(ids)), list(map(len, ids))),
-        "seen_ids": np.concatenate(ids),
+        "seen_owners": np.repeat(np.arange(len(seen)), lengths),
+        "seen_ids": np.concatenate(seen),
     }
     if not any(each.presence_penalty or each.frequency_penalty for each in params):
         return made
-    counts = [np.arange(len(each)) >= change.arrays.num_prompt_ids for each, change in zip(ids, changes, strict=True)]
-    return {**made, "seen_counts": np.concatenate(counts).astype(np.float32)}
-
-
-def _seen_ids(change: _Change) -> Array:
-    after = [*change.at.draft_token_ids, *[LAST] * change.at.num_unknown]
-    return np.concatenate([change.arrays.seen(change.at.request), np.array(after, dtype=np.int64)])
+    places = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    is_output = places >= np.repeat([change.arrays.num_prompt_ids for change in changes], lengths)
+    return {**made, "seen_counts": is_output.astype(np.float32)}
 
 
 def _allowed(changes: Sequence[_Change]) -> Arrays:

@@ -265,6 +265,25 @@ def test_steps_that_need_the_host_replay_too(tiny_folder: str, fields: dict[str,
     assert capturer.num_replayed >= 8, "all but the step that gives prompt logprobs"
 
 
+def test_drafts_are_verified_by_graphs(tiny_folder: str) -> None:
+    def answers(capturer: FakeCapturer | None) -> tuple[list[Any], int]:
+        speculation = {"method": "ngram", "prompt_lookup_min": 1, "adaptive": False}
+        llm = LLM(tiny_folder, dtype="float32", device="cpu", async_scheduling=True, speculative_config=speculation)
+        if capturer is not None:
+            launcher_of(llm).use_graphs(capturer, sizes=graph_sizes(4), hidden_size=64, dtype=torch.float32)
+            launcher_of(llm).capture_graphs()
+            capturer.num_replayed = 0
+        params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
+        outputs = llm.generate([[30] * 9, [40, 50] * 6, [60, 61, 62] * 5], params)
+        assert llm.core.speculation is not None
+        return [output.outputs[0].token_ids for output in outputs], llm.core.speculation.num_draft_tokens
+
+    capturer = FakeCapturer()
+    assert answers(capturer) == answers(None)
+    assert answers(None)[1] > 20
+    assert capturer.num_replayed >= 8
+
+
 @pytest.mark.parametrize("size", [1, 4])
 def test_rows_that_pad_read_and_write_nothing(tiny_folder: str, size: int) -> None:
     llm = LLM(tiny_folder, dtype="float32", device="cpu", async_scheduling=True, num_kv_blocks=8)
