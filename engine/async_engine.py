@@ -296,6 +296,7 @@ class AsyncEngine:
             "speculation": None if core.speculation is None else core.speculation.to_dict(),
             "cost_model": core.cost_model.to_dict(),
             **self._input_processor.stats(),
+            **self._pipeline.stats(),
             "steps": [asdict(step) for step in self._steps],
         }
 

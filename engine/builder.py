@@ -48,6 +48,8 @@ class EngineParts:
         launcher = self.runner.launcher(config) if is_async else None
         test_core = EngineCore(config, loaded.cache, OutputProcessor(None), max_steps_in_flight=max_steps_in_flight)
         self._test(StepPipeline(test_core, self.runner, launcher))
+        if launcher is not None:
+            launcher.count_late_work()
         core = EngineCore(
             config,
             loaded.cache,

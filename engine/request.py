@@ -7,7 +7,6 @@ a number, not an entry of token_ids. There is no prefill and no decode here, onl
 and no HTTP.
 """
 
-import sys
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -34,9 +33,9 @@ class Request:
     """One sequence. After construction only the scheduler writes to it."""
 
     __slots__ = (
-        "always_needs_host_sampling", "arrival_order", "arrival_time", "bad_words", "block_hashes", "block_table",
+        "arrival_order", "arrival_time", "bad_words", "block_hashes", "block_table",
         "finish_reason", "finished_time", "first_scheduled_time", "first_token_time", "grammar",
-        "host_block_table", "index", "is_background", "last_token_time",
+        "host_block_table", "index", "is_background", "is_plainly_sampled", "last_token_time",
         "max_num_tokens", "needs_prompt_logprobs", "num_accepted_tokens", "num_cached_tokens", "num_computed_tokens",
         "num_draft_tokens", "num_output_placeholders", "num_preemptions", "num_prompt_tokens", "num_read_tokens",
         "params", "parent", "request_id", "seed", "status", "stop_reason", "stop_token_ids", "tenant", "token_ids",
@@ -78,13 +77,8 @@ class Request:
 
         # The n outputs of a prompt share its logprobs: they are computed with the first one, before its first token.
         self.needs_prompt_logprobs = params.prompt_logprobs is not None and index == 0 and not known.token_ids
-        # Asked twice for every row of an asynchronous step.
-        self.always_needs_host_sampling = (
-            self.needs_prompt_logprobs
-            or grammar is not None
-            or params.logprobs is not None
-            or self.changes_logits(sys.maxsize)
-        )
+        # From temperature, filters and noise alone; asked for every row of every step.
+        self.is_plainly_sampled = grammar is None and params.logprobs is None and not self.changes_logits(0)
         self.num_prompt_tokens = len(prompt_token_ids)
         self.token_ids = [*prompt_token_ids, *known.token_ids]
         self.num_computed_tokens = 0
@@ -131,7 +125,7 @@ class Request:
     def changes_logits(self, num_output_tokens: int) -> bool:
         """Whether logits processors have to change its logits before the token after so many output tokens is sampled.
 
-        The one list of the parameters that do, beside the grammar; `sampling.logits_processors` has each.
+        The one list of the parameters that do, beside the grammar's mask; `sampling.logits_processors` has each.
         """
         params = self.params
         return bool(
@@ -142,15 +136,19 @@ class Request:
             or params.repetition_penalty != 1.0
             or params.presence_penalty
             or params.frequency_penalty
+            or (self.grammar is not None and params.ignore_eos)
         )
 
     @property
     def needs_host_sampling(self) -> bool:
-        """Whether its next token cannot be sampled on the device alone: the tokens before it, or its logits, have to be
-        on the host. Stop strings do not need that: they are found one step late.
+        """Whether its next row needs the host before another step can be decided. The one list of what does:
+
+        prompt logprobs, as long as there are some to compute. All else runs on the device, and the host follows: stop
+        strings are found one step late; a grammar's mask is made while the step that it is for computes.
         """
-        num_output_tokens = self.num_output_tokens + self.num_output_placeholders
-        return self.always_needs_host_sampling or self.params.min_tokens > num_output_tokens
+        if not self.needs_prompt_logprobs:
+            return False
+        return max(self.num_read_tokens, self.num_computed_tokens) < self.num_prompt_tokens - 1
 
     @property
     def is_finished(self) -> bool:

@@ -33,8 +33,14 @@ class Launcher(Protocol):
     def move(self, moves: Moves) -> None:
         """Have blocks copied."""
 
-    def launch(self, batch: Batch) -> PendingOutputs:
-        """Have a step computed. A row may go one token beyond what its request knows: the one that was sampled last."""
+    def launch(self, batch: Batch) -> PendingOutputs | None:
+        """Have a step computed. A row may go one token beyond what its request knows: the one that was sampled last.
+
+        None if that turns out to be another one than was sampled: the step has to run synchronously.
+        """
+
+    def stats(self) -> dict[str, int]:
+        """Counters of its own."""
 
     @property
     def has_idle_work(self) -> bool:
@@ -49,7 +55,7 @@ class StepState(Enum):
 
     SCHEDULED = "to run synchronously when the steps before it have been updated"
     LAUNCHED = "on the device"
-    LOST = "it failed to launch, or a step before it failed: it runs again, synchronously"
+    LOST = "it was given a token that is another one now, or it or a step before it failed: it runs synchronously"
 
 
 @dataclass(eq=False, slots=True)
@@ -132,7 +138,7 @@ class StepPipeline:
             step.to_run = batch.subset(batch.rows)
         try:
             step.pending = self._launcher.launch(batch)
-            step.state = StepState.LAUNCHED
+            step.state = StepState.LOST if step.pending is None else StepState.LAUNCHED
         except Exception as exc:
             step.state = StepState.LOST
             _log.warning("a step with %d rows failed to start (%s)", len(batch.rows), type(exc).__name__)
@@ -167,6 +173,10 @@ class StepPipeline:
         assert output.stats is not None
         self._last_end = output.stats.time
         return output
+
+    def stats(self) -> dict[str, int]:
+        """The launcher's counters."""
+        return {} if self._launcher is None else self._launcher.stats()
 
     @property
     def has_idle_work(self) -> bool:

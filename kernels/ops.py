@@ -8,7 +8,7 @@ Letters: T tokens of the whole ragged batch, B rows (sequences), H hidden, Hq qu
 N blocks, S block size, I MLP size, E experts, K experts per token.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
@@ -58,6 +58,14 @@ def compile_ahead(device: torch.device) -> AbstractContextManager[object]:
     from .cuda.compile_ahead import compile_ahead as compiling
 
     return compiling()
+
+
+def when_compiled(device: torch.device, call: Callable[[], object]) -> None:
+    """From now on this is called whenever one of a GPU's kernels has been compiled, in any thread."""
+    if device.type == "cuda":
+        from .cuda.compile_ahead import when_compiled as calling
+
+        calling(call)
 
 
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:

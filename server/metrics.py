@@ -68,6 +68,8 @@ _KEPT_COUNTERS = {
     "grammar_cache_queries": "Grammars asked for by requests with structured output or tools that must be called.",
     "grammar_cache_hits": "Grammars asked for that had been compiled already.",
     "grammar_refusals": "Grammars that could not be used.",
+    "kernels_compiled": "GPU kernels compiled while serving; steps wait for each.",
+    "cuda_graphs_captured": "CUDA graphs captured while serving, where steps missed them.",
 }
 _DROPPED_LINES = "log_lines_dropped", "Lines that standard output or standard error did not take in time."
 

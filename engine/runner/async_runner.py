@@ -9,7 +9,6 @@ No step may wait for the device on its way: no .item(), no boolean index, no cop
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,38 +16,23 @@ import torch
 from torch import Tensor
 
 from ...kernels import ops
-from ..batch import NO_OUTPUT, Batch, Moves, RowFailure, RowOutput
-from ..device import Event, Stream
+from ..batch import Batch, BatchRow, Moves
+from ..device import Stream
 from ..errors import is_out_of_memory
 from ..models.forward_inputs import Arrays, Inputs
 from ..models.kv_cache import KVCache
 from ..request import Request
-from ..sampling.sampler import NOT_FINITE, NOT_FINITE_TOKEN, sample_token_ids, sampling_arrays
+from ..sampling.sample_index import SampleIndex
+from ..sampling.sampled import Sampled, SampledLogprobs
+from ..sampling.sampler import Sampler, caught_up, num_top_logprobs, sample, sample_token_ids, sampling_arrays
 from ..scheduler.block_allocator import num_blocks_for
+from ..structured_output.grammar import Grammar
 from .batch_arrays import Bounds, as_inputs, input_arrays, unknown_sources
 from .cuda_graphs import GraphCapturer, StepGraphs, graph_sizes, mixed_graph_sizes, padding
-from .transfer import HostBuffer, TransferBuffers, layout_of, num_bytes
+from .launched_step import LaunchedStep, PendingTokens
+from .transfer import TransferBuffers, layout_of, num_bytes
 
 _log = logging.getLogger("splitfuse.engine")
-
-
-@dataclass(frozen=True, slots=True)
-class PendingTokens:
-    """A step's tokens on their way to the host."""
-
-    host: HostBuffer
-    event: Event
-    needs_sampling: list[bool]  # of each row
-
-    def wait(self) -> list[RowOutput]:
-        """One output per row. Raises what went wrong on the device."""
-        self.event.wait()
-        token_ids = iter(self.host.tokens[: sum(self.needs_sampling)].tolist())
-        return [_output(next(token_ids)) if needs_sampling else NO_OUTPUT for needs_sampling in self.needs_sampling]
-
-
-def _output(token_id: int) -> RowOutput:
-    return RowOutput(failure=RowFailure(NOT_FINITE)) if token_id == NOT_FINITE_TOKEN else RowOutput((token_id,))
 
 
 class AsyncRunner:
@@ -64,6 +48,7 @@ class AsyncRunner:
         max_num_tokens: int,
         max_num_seqs: int,
         max_model_len: int,
+        sampler: Sampler | None = None,
     ) -> None:
         """Room for steps of `max_num_tokens` in `max_num_seqs` rows. `model` is a Decoder."""
         self._model = model
@@ -71,6 +56,9 @@ class AsyncRunner:
         self._stream = stream
         self._tokens = torch.zeros(max_num_seqs, dtype=torch.int64, device=device)  # the last step's, by sample index
         self._sample_indices: dict[Request, int] = {}
+        self._sampler = sampler or Sampler(device)
+        self._pending: PendingTokens | None = None  # of the last step
+        self._num_compiled = self._num_captured = 0
         self._table_width = num_blocks_for(max_model_len, cache.block_size)
         largest = _largest_arrays(max_num_tokens, max_num_seqs, self._table_width)
         self.buffers = TransferBuffers(num_bytes(layout_of(largest)), max_num_seqs, device=device, stream=stream)
@@ -83,22 +71,22 @@ class AsyncRunner:
     ) -> None:
         """From now on batches are captured with this and replayed: decodes of up to sizes[0] rows, and mixed ones."""
 
-        def graphs(sizes: tuple[int, ...], most_rows: int, num_rows: int | None = None) -> StepGraphs:
-            device = self._tokens.device
+        def graphs(sizes: tuple[int, ...], num_rows: int | None = None) -> StepGraphs:
+            device, most_rows = self._tokens.device, num_rows or sizes[0]
             return StepGraphs(
                 self._forward,
                 capturer,
                 sizes=sizes,
                 buffer=self.buffers.device_buffer,
-                hidden=torch.zeros((most_rows, hidden_size), dtype=dtype, device=device),
+                hidden=torch.zeros((sizes[0], hidden_size), dtype=dtype, device=device),
                 tables=torch.zeros((most_rows, self._table_width), dtype=torch.int32, device=device),
                 max_model_len=self._max_model_len,
                 num_rows=num_rows,
             )
 
         num_rows = len(self._tokens) + 1  # the last is never a batch's own
-        self._graphs = graphs(sizes, sizes[0])
-        self._mixed_graphs = graphs(mixed_graph_sizes(self._max_num_tokens), num_rows, num_rows)
+        self._graphs = graphs(sizes)
+        self._mixed_graphs = graphs(mixed_graph_sizes(self._max_num_tokens), num_rows)
 
     def compile_kernels(self) -> None:
         """Those of every step to come, side by side: none waits for the compiler later."""
@@ -141,6 +129,18 @@ class AsyncRunner:
         sample_token_ids(logits, fields)
         sample_token_ids(logits, {**fields, "top_k": ones.int(), "top_p": ones, "min_p": ones})
 
+    def count_late_work(self) -> None:
+        """The engine is ready to serve: from now on `stats` counts what should have been done before."""
+        self._num_captured = self._num_compiled = 0
+        ops.when_compiled(self._tokens.device, self._count_compiled)
+
+    def _count_compiled(self) -> None:
+        self._num_compiled += 1
+
+    def stats(self) -> dict[str, int]:
+        """Kernels compiled and graphs captured while serving."""
+        return {"kernels_compiled": self._num_compiled, "cuda_graphs_captured": self._num_captured}
+
     def capture_graphs(self) -> None:
         """Capture those that are wanted from the first request on; the others follow as they are missed."""
         for graphs in reversed(self._all_graphs):  # the largest first: the others' memory fits into what it takes
@@ -149,15 +149,19 @@ class AsyncRunner:
                     self._capture(size, graphs)
 
     def move(self, moves: Moves) -> None:
-        """Have blocks copied. Waits for the device where one end is memory of the host."""
+        """Have blocks copied."""
         self._stream.run(lambda: self._move(moves))
 
     @torch.inference_mode()
     def _move(self, moves: Moves) -> None:
         self._cache.copy_blocks(**moves._asdict())
 
-    def launch(self, batch: Batch) -> PendingTokens:
-        """Have the step computed. Its tokens come with the returned event."""
+    def launch(self, batch: Batch) -> PendingTokens | None:
+        """Have the step computed. Its tokens come with the returned event.
+
+        None if a grammar took another token than the one that was sampled in the step before: then this step computes
+        what is wrong.
+        """
         host = self.buffers.acquire()
         rows = [row for row in batch.rows if row.needs_sampling]
         arrays, bounds = input_arrays(batch, block_size=self._cache.block_size)
@@ -167,12 +171,67 @@ class AsyncRunner:
         if graphs is not None and size is not None:
             arrays = graphs.pad(arrays, size)
         fields = self.buffers.send(host, {**arrays, **sampling_arrays([(row.request, row.end) for row in rows])})
-        tokens = self._tokens[: len(rows)]
-        self._stream.run(lambda: self._compute(fields, bounds, tokens, graphs, size))
-        self.buffers.receive(host, tokens)
+        step = LaunchedStep(fields, bounds, self._tokens[: len(rows)], graphs, size)
+        self._stream.run(lambda: self._compute(step))
+        self._send_more(step, rows)
+        is_right = self._send_masks(step, rows)
+        results = self._run_sampling(step, rows) if is_right else None
+        self.buffers.receive(host, step.tokens)
         self._sample_indices = {row.request: index for index, row in enumerate(rows)}
         assert host.event is not None
-        return PendingTokens(host, host.event, [row.needs_sampling for row in batch.rows])
+        self._pending = PendingTokens(host, host.event, batch.rows, step, results) if is_right else None
+        return self._pending
+
+    def _send_more(self, step: LaunchedStep, rows: list[BatchRow]) -> None:
+        """What is read of rows that need more than filters."""
+        step.has_more = not all(row.request.is_plainly_sampled for row in rows)
+        indices = [SampleIndex(row.request, (), row.end - row.request.num_tokens) for row in rows if step.has_more]
+        vocab_size = self._model.config.vocab_size if step.has_more else 0
+        if arrays := self._sampler.arrays(indices, vocab_size=vocab_size):
+            step.fields |= self.buffers.send_more(arrays)
+
+    def _send_masks(self, step: LaunchedStep, rows: list[BatchRow]) -> bool:
+        """Make the grammars' masks while the device computes. Whether it computes the right tokens.
+
+        A grammar needs the token of the step before, which comes when that has ended: this one's forward pass is
+        behind it in the queue.
+        """
+        constrained = [(at, row) for at, row in enumerate(rows) if step.has_more and row.request.grammar is not None]
+        if any(row.end > row.request.num_tokens for _, row in constrained):
+            assert self._pending is not None, "the token comes from the step before"
+            self._pending.wait()
+            if any(row.request in self._pending.replaced for _, row in constrained):
+                return False
+        grammars = {at: _grammar_before(row) for at, row in constrained}
+        going_on = {at: grammar for at, grammar in grammars.items() if grammar.finish_reason is None}
+        if going_on:
+            step.fields["grammar_rows"] = torch.tensor(list(going_on))
+            step.fields["grammar_masks"] = self._sampler.masks.allowed(list(going_on.values()))
+        return True
+
+    def _run_sampling(self, step: LaunchedStep, rows: list[BatchRow]) -> Sampled | None:
+        """Have the step's tokens sampled; what else comes of it, as it will be on the host."""
+        if not rows:
+            return None
+        if not step.has_more:
+            self._stream.run(lambda: self._sample(step))
+            return None
+        step.num_top = num_top_logprobs(row.request for row in rows)
+        num_logprobs = sum(row.request.params.logprobs is not None for row in rows)
+        results = self._host_results(len(rows), num_logprobs, min(step.num_top, self._model.config.vocab_size))
+        self._stream.run(lambda: self._sample(step))
+        self._stream.run(lambda: _copy_results(step, results))
+        return results
+
+    def _host_results(self, num_rows: int, num_logprobs: int, num_top: int) -> Sampled:
+        tensor, floats = self.buffers.host_tensor, torch.float32
+        logprobs = SampledLogprobs(
+            tensor(num_logprobs, dtype=floats),
+            tensor(num_logprobs, dtype=torch.int64),
+            tensor(num_logprobs, num_top, dtype=torch.int64),
+            tensor(num_logprobs, num_top, dtype=floats),
+        )
+        return Sampled(self._tokens, tensor(num_rows, dtype=floats), logprobs if num_logprobs else None)
 
     @torch.inference_mode()
     def hidden_states(self, batch: Batch) -> Tensor | None:
@@ -182,9 +241,8 @@ class AsyncRunner:
         """
         counts = ((row.num_drafts + 1) * row.needs_sampling + len(row.prompt_logprob_positions) for row in batch.rows)
         num_logits = sum(counts)
-        graphs, size = self._graphs_for(batch, num_sampling=num_logits), None
-        if graphs is not None and num_logits <= len(batch.rows):
-            size = self._graph_size(graphs, batch.num_tokens)
+        graphs = self._graphs_for(batch, num_sampling=num_logits)
+        size = None if graphs is None else self._graph_size(graphs, batch.num_tokens)
         if graphs is None or size is None:
             return None
         arrays, _ = input_arrays(batch, block_size=self._cache.block_size)
@@ -198,15 +256,22 @@ class AsyncRunner:
         return hidden[0]
 
     @torch.inference_mode()
-    def _compute(
-        self, fields: dict[str, Tensor], bounds: Bounds, tokens: Tensor, graphs: StepGraphs | None, size: int | None
-    ) -> None:
-        if graphs is None or size is None:
-            hidden = self._forward(fields["sources"], as_inputs(fields, bounds))
+    def _compute(self, step: LaunchedStep) -> None:
+        fields = step.fields
+        if step.graphs is None or step.graph_size is None:
+            step.hidden = self._forward(fields["sources"], as_inputs(fields, step.bounds))
         else:
-            hidden = graphs.replay(size, fields["block_tables"])[: len(tokens)]
-        if len(tokens):
-            tokens.copy_(sample_token_ids(self._model.logits(hidden), fields)[0])
+            step.hidden = step.graphs.replay(step.graph_size, fields["block_tables"])[: len(step.tokens)]
+
+    @torch.inference_mode()
+    def _sample(self, step: LaunchedStep) -> None:
+        assert step.hidden is not None
+        fields, last_token_ids = step.fields, None
+        if step.has_more:
+            last_token_ids = fields["token_ids"].index_select(0, fields["logits_indices"][: len(step.tokens)])
+        logits = self._model.logits(step.hidden)
+        step.sampled = sample(logits, fields, self._sampler.masks, num_top=step.num_top, last_token_ids=last_token_ids)
+        step.tokens.copy_(step.sampled.token_ids)
 
     def _forward(self, sources: Tensor, inputs: Inputs) -> Tensor:
         self._fill_in(inputs.token_ids, sources)
@@ -241,6 +306,7 @@ class AsyncRunner:
     def _capture(self, size: int, graphs: StepGraphs | None = None) -> None:
         graphs = graphs or self._graphs
         assert graphs is not None
+        self._num_captured += 1
         self._stream.run(torch.inference_mode()(lambda: graphs.capture(size)))
 
     def _next_idle(self) -> tuple[StepGraphs, int] | None:
@@ -271,12 +337,30 @@ def compile_kernels(launch: Callable[[], None], device: torch.device) -> None:
         _log.exception("not all kernels could be compiled ahead; they are compiled as they are needed")
 
 
+def _grammar_before(row: BatchRow) -> Grammar:
+    """The row's grammar after the tokens before the one to sample; one that is in flight it has taken already."""
+    request = row.request
+    if row.end == request.num_tokens:
+        return caught_up(request)
+    assert request.grammar is not None
+    return request.grammar
+
+
+def _copy_results(step: LaunchedStep, results: Sampled) -> None:
+    """To the host, but for tokens and raw logits."""
+    made = step.sampled
+    assert made is not None
+    results.largest.copy_(made.largest, non_blocking=True)
+    for target, source in zip(results.logprobs or (), made.logprobs or (), strict=True):
+        target.copy_(source, non_blocking=True)
+
+
 def _largest_arrays(max_num_tokens: int, max_num_seqs: int, table_width: int) -> Arrays:
     """Every field that a step can have, at its largest; no page of it is touched."""
     rows = max_num_seqs + 8  # a graph may pad a few
     tokens = max(max_num_tokens, rows)
-    of_tokens = ("sources", "token_ids", "positions", "slot_mapping")
-    of_rows = ("query_start_loc", "seq_lens", "logits_indices", "keys", "temperature", "top_k", "top_p", "min_p")
+    of_tokens = ("sources", "token_ids", "positions", "slot_mapping", "logits_indices")
+    of_rows = ("query_start_loc", "seq_lens", "keys", "temperature", "top_k", "top_p", "min_p")
     arrays: Arrays = {name: np.empty(tokens, dtype=np.int64) for name in of_tokens}
     arrays |= {name: np.empty(rows + 1, dtype=np.int64) for name in of_rows}
     return {**arrays, "block_tables": np.empty((rows, table_width), dtype=np.int32)}

@@ -73,10 +73,10 @@ class StepGraphs:
         max_model_len: int,
         num_rows: int | None = None,
     ) -> None:
-        """`forward` takes `inputs.unknown_sources` and the Inputs, gives hidden states [rows, H]. `sizes` are falling.
+        """`forward` takes `unknown_sources` and the Inputs, gives hidden states [tokens, H]. `sizes` are falling.
 
         `num_rows` of each graph: more than any mixed batch has; None: of decodes, as many as tokens. buffer [bytes]
-        uint8 is the device's; hidden [most rows, H] and tables [most rows, blocks of the longest sequence] int32 are
+        uint8 is the device's; hidden [most tokens, H] and tables [most rows, blocks of the longest sequence] int32 are
         the graphs' own.
         """
         self._forward = forward
@@ -125,7 +125,7 @@ class StepGraphs:
         """Capture a graph. If that fails, there are no further ones, and those steps go on without."""
         num_rows, fields = self._num_rows or size, self._fill_with_padding(size)
         inputs = as_inputs({**fields, "block_tables": self._tables[:num_rows]}, self._bounds(size))
-        hidden = self._hidden[:num_rows]
+        hidden = self._hidden[:size]
         try:
             self._replays[size] = self._capturer.capture(lambda: _put(hidden, self._forward(fields["sources"], inputs)))
         except Exception:
@@ -151,11 +151,11 @@ class StepGraphs:
         return pad(arrays, size, self._num_rows)
 
     def replay(self, size: int, block_tables: Tensor) -> Tensor:
-        """Hidden states [rows, H] of the step whose inputs are in the buffer; block_tables [its own rows, blocks]."""
+        """Hidden states [size, H] of the step whose inputs are in the buffer; block_tables [its own rows, blocks]."""
         num_own, width = block_tables.shape
         self._tables[:num_own, :width].copy_(block_tables)
         self._replays[size]()
-        return self._hidden[: self._num_rows or size]
+        return self._hidden[:size]
 
 
 def padding(num_tokens: int, num_rows: int | None = None) -> Arrays:
@@ -169,7 +169,7 @@ def padding(num_tokens: int, num_rows: int | None = None) -> Arrays:
         "slot_mapping": np.full(num_tokens, -1, dtype=np.int64),
         "query_start_loc": starts.astype(np.int32),
         "seq_lens": np.zeros(rows, dtype=np.int32),
-        "logits_indices": np.minimum(np.arange(rows), num_tokens - 1),
+        "logits_indices": np.arange(num_tokens),  # as many as there can be, if all but the first of a row are drafts
     }
 
 

@@ -18,12 +18,12 @@ from ..models.device_memory import memory_of, refusing_out_of_memory
 from ..models.kv_cache import KVCache, num_cache_blocks
 from ..models.registry import model_class, read_model_config
 from ..models.weights import weight_source
+from ..sampling.acceptance import NOT_FINITE
 from ..sampling.prompt_logprobs import prompt_logprobs
-from ..sampling.sampler import NOT_FINITE, sample_rows
+from ..sampling.sampler import Sampler, sample_rows
 from ..scheduler.block_allocator import num_blocks_for
 from ..scheduler.block_manager import CacheSpec
 from ..scheduler.policies import BATCHING_POLICIES
-from ..structured_output.grammar import TokenMasks
 from .async_runner import AsyncRunner
 from .batch_arrays import build_inputs
 from .cuda_graphs import CudaGraphCapturer, graph_sizes
@@ -89,7 +89,7 @@ class ModelRunner:
             device=device,
             num_host_blocks=num_host_blocks,
         )
-        self._masks = TokenMasks(device)
+        self._sampler = Sampler(device)
         self._launcher: AsyncRunner | None = None  # whose graphs serve batches that need the host, too
         self.loaded = LoadedModel(
             model_config=model_config,
@@ -108,6 +108,7 @@ class ModelRunner:
             stream_of(self._device),
             device=self._device,
             **_step_sizes(config, loaded.max_model_len),
+            sampler=self._sampler,
         )
         self._launcher = launcher
         if self._device.type != "cuda":
@@ -136,7 +137,7 @@ class ModelRunner:
             inputs = build_inputs(batch, block_size=self._cache.block_size, device=self._device)
             hidden = self._model.forward(inputs, self._cache)
         num_samples = sum(row.num_drafts + 1 for row in batch.rows if row.needs_sampling)
-        outputs = sample_rows(self._model.logits(hidden[:num_samples]), batch.rows, self._masks)
+        outputs = sample_rows(self._model.logits(hidden[:num_samples]), batch.rows, self._sampler)
         if len(hidden) == num_samples:
             return outputs
         states = torch.split(hidden[num_samples:], [len(row.prompt_logprob_positions) for row in batch.rows])

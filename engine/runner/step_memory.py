@@ -18,7 +18,7 @@ def measure_step_bytes(
     cache_dtype: torch.dtype,
     block_size: int,
     enforce_eager: bool,
-    **sizes: int,
+    **sizes: Any,
 ) -> int:
     """The bytes that steps take: of the largest, which is run over padding with a cache of one block.
 

@@ -55,6 +55,14 @@ def views(buffer: Tensor, layout: Layout) -> dict[str, Tensor]:
     }
 
 
+def write(buffer: Tensor, arrays: Arrays, layout: Layout) -> None:
+    """Fill in the fields of a buffer [bytes] uint8 on the host."""
+    target = buffer.numpy()
+    for name, array in arrays.items():
+        field = layout[name]
+        target[field.offset : field.offset + field.num_bytes] = array.reshape(-1).view(np.uint8)
+
+
 class HostBuffer:
     """Host memory of one step in flight."""
 
@@ -63,13 +71,6 @@ class HostBuffer:
         self.tokens = torch.empty(num_tokens, dtype=torch.int64, pin_memory=pinned)
         self.event: Event | None = None  # after all work over it
 
-    def write(self, arrays: Arrays, layout: Layout) -> None:
-        """Fill in the fields."""
-        buffer = self.fields.numpy()
-        for name, array in arrays.items():
-            field = layout[name]
-            buffer[field.offset : field.offset + field.num_bytes] = array.reshape(-1).view(np.uint8)
-
 
 class TransferBuffers:
     """The host's buffers, used in turn, and the device's."""
@@ -77,6 +78,7 @@ class TransferBuffers:
     def __init__(self, num_bytes: int, num_tokens: int, *, device: torch.device, stream: Stream) -> None:
         """Room for `num_bytes` of fields and `num_tokens` tokens in a step."""
         self._stream = stream
+        self._device = device
         self.device_buffer = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
         self._host_buffers = [
             HostBuffer(num_bytes, num_tokens, pinned=device.type == "cuda") for _ in range(NUM_HOST_BUFFERS)
@@ -96,9 +98,24 @@ class TransferBuffers:
         layout = layout_of(arrays)
         size = num_bytes(layout)
         assert size <= len(self.device_buffer), f"{size} bytes in a step, there is room for {len(self.device_buffer)}"
-        host.write(arrays, layout)
+        write(host.fields, arrays, layout)
         self._stream.run(lambda: _copy(self.device_buffer[:size], host.fields[:size]))
         return views(self.device_buffer, layout)
+
+    def send_more(self, arrays: Arrays) -> dict[str, Tensor]:
+        """The same for what only some steps have, of any size: through memory of its own, which torch keeps from being
+        used again before it has been read.
+        """
+        layout = layout_of(arrays)
+        source = self.host_tensor(num_bytes(layout), dtype=torch.uint8)
+        write(source, arrays, layout)
+        target = torch.empty_like(source, device=self._device)
+        self._stream.run(lambda: _copy(target, source))
+        return views(target, layout)
+
+    def host_tensor(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        """Memory of the host that the device can copy from or to."""
+        return torch.empty(shape, dtype=dtype, pin_memory=self._device.type == "cuda")
 
     def receive(self, host: HostBuffer, tokens: Tensor) -> None:
         """Have tokens [n] int64 of the device copied to host.tokens[:n]; the host buffer is free after that."""

@@ -1,10 +1,18 @@
 """Randomness keyed by (seed, position): a sample depends on these alone, never on batch-mates or devices."""
 
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
 _MASK = 2**64 - 1
 
 
-def mix(value: int) -> int:
-    """A 64-bit integer scrambled so that neighbours share no pattern (SplitMix64's finaliser, Steele et al. 2014)."""
+def mix(value: Any) -> Any:
+    """A 64-bit integer scrambled so that neighbours share no pattern (SplitMix64's finaliser, Steele et al. 2014).
+
+    Or an array of such, uint64.
+    """
     value = (value + 0x9E3779B97F4A7C15) & _MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -13,10 +21,14 @@ def mix(value: int) -> int:
 
 def derive_seed(seed: int, index: int) -> int:
     """The seed of the index-th child of a seed."""
-    return mix(mix(seed & _MASK) ^ index)
+    return int(mix(mix(seed & _MASK) ^ index))
 
 
-def sample_key(seed: int, position: int) -> int:
-    """The key with which the token at this position is sampled, as a signed 64-bit integer for `ops.gumbel_argmax`."""
-    key = mix(derive_seed(seed, position))
-    return key - 2**64 if key >= 2**63 else key
+def sample_keys(seeds: Sequence[int], positions: Sequence[int]) -> "np.ndarray[Any, np.dtype[np.int64]]":
+    """The keys with which tokens at these positions are sampled, for `ops.gumbel_argmax`: mix(derive_seed(…)) of each.
+
+    Together, as one alone takes 2 us.
+    """
+    scrambled = mix(np.array([seed & _MASK for seed in seeds], dtype=np.uint64))
+    keys = mix(mix(scrambled ^ np.array(positions, dtype=np.uint64)))
+    return keys.view(np.int64)  # type: ignore[no-any-return]

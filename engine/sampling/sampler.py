@@ -3,49 +3,44 @@
 Order of work on a row: logits processors, grammar, temperature, top-k, top-p, min-p, Gumbel noise. The grammar comes
 last of what changes logits, so no bias and no penalty brings back what it rules out; filters see only what it leaves.
 
-`sampling_arrays` and `sample_token_ids` work on the device without waiting for it. Requests that need more
-(`Request.needs_host_sampling`) go through `sample_rows`, which does the same and what has to be done on the host.
+A `Sampler` lists on the host what `sample` reads on the device. That waits for nothing, so it also serves steps whose
+tokens are not known yet. `Acceptance` makes outputs of what came back.
 """
 
-import math
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ...kernels import ops
-from ..batch import NO_OUTPUT, BatchRow, RowFailure, RowOutput
+from ..batch import NO_OUTPUT, BatchRow, RowOutput
 from ..models.forward_inputs import Arrays
-from ..outputs import TokenLogprobs
 from ..request import Request
 from ..structured_output.grammar import Grammar, TokenMasks
-from .logits_processors import process_logits
-from .rng import sample_key
+from .acceptance import Acceptance
+from .logits_processors import LogitsProcessors, process_logits
+from .rng import sample_keys
+from .sample_index import SampleIndex
+from .sampled import NOT_FINITE_TOKEN, Sampled, SampledLogprobs
 
-NOT_FINITE = "the model's output for this request is not finite"
-NOT_FINITE_TOKEN = -1
-_MINUS_INFINITY = float("-inf")
-_ALL_FORBIDDEN = "allowed_token_ids holds no token that bad_words and min_tokens allow here; allow another one"
-_NOTHING_LEFT = "no token is left that it and allowed_token_ids, bad_words and min_tokens all allow; drop one of them"
+# Always so many, whatever is asked for: which of equally likely tokens come first depends on the number.
+_NUM_TOP_LOGPROBS = 20
 
 
-class SampleIndex(NamedTuple):
-    """Where one token is to be sampled: after a request's tokens and these drafts."""
+class Sampler:
+    """What sampling on one device keeps from step to step. For one thread."""
 
-    request: Request
-    draft_token_ids: tuple[int, ...] = ()
+    def __init__(self, device: torch.device) -> None:
+        self.masks = TokenMasks(device)
+        self._processors = LogitsProcessors()
 
-    @property
-    def position(self) -> int:
-        """Of the token to sample, in the sequence."""
-        return self.request.num_tokens + len(self.draft_token_ids)
-
-    @property
-    def token_ids(self) -> list[int]:
-        """The tokens before it."""
-        return [*self.request.token_ids, *self.draft_token_ids]
+    def arrays(self, indices: Sequence[SampleIndex], *, vocab_size: int) -> Arrays:
+        """What `sample` reads beside `sampling_arrays`; empty if all requests are sampled plainly."""
+        marked = [(row, index) for row, index in enumerate(indices) if not index.request.is_plainly_sampled]
+        arrays = self._processors.arrays(marked, vocab_size=vocab_size)
+        rows = [row for row, index in marked if index.request.params.logprobs is not None]
+        return {**arrays, "logprob_rows": np.array(rows)} if rows else arrays
 
 
 def sampling_arrays(indices: Sequence[tuple[Request, int]]) -> Arrays:
@@ -54,17 +49,53 @@ def sampling_arrays(indices: Sequence[tuple[Request, int]]) -> Arrays:
     The request itself may not have reached the position yet. Empty if all are greedy.
     """
     params = [request.params for request, _ in indices]
-    if all(each.is_greedy for each in params):
+    temperatures = [each.temperature for each in params]
+    if not any(temperatures):
         return {}
     arrays: Arrays = {
-        "keys": np.array([sample_key(request.seed, position) for request, position in indices], dtype=np.int64),
-        "temperature": np.array([each.temperature for each in params], dtype=np.float32),
+        "keys": sample_keys([request.seed for request, _ in indices], [position for _, position in indices]),
+        "temperature": np.array(temperatures, dtype=np.float32),
     }
     if any(each.top_k or each.top_p < 1.0 or each.min_p > 0.0 for each in params):
         arrays["top_k"] = np.array([each.top_k for each in params], dtype=np.int32)
         arrays["top_p"] = np.array([each.top_p for each in params], dtype=np.float32)
         arrays["min_p"] = np.array([each.min_p for each in params], dtype=np.float32)
     return arrays
+
+
+def num_top_logprobs(requests: Iterable[Request]) -> int:
+    """How many of the likeliest tokens `sample` has to find for these requests."""
+    return _NUM_TOP_LOGPROBS if any(request.params.logprobs for request in requests) else 0
+
+
+def sample(
+    logits: Tensor,
+    fields: Mapping[str, Tensor],
+    masks: TokenMasks,
+    *,
+    num_top: int,
+    last_token_ids: Tensor | None = None,
+) -> Sampled:
+    """Sample from logits [S, V] float32, which may be overwritten, without waiting for the device.
+
+    `fields`: the arrays of `sampling_arrays` and `Sampler.arrays` on the device. last_token_ids [S] int64: the tokens
+    before those to sample, where the host does not know them.
+    """
+    rows = fields.get("logprob_rows")
+    raw = None if rows is None else logits.index_select(0, rows)
+    process_logits(logits, fields, masks, last_token_ids)
+    token_ids, largest = sample_token_ids(logits, fields)
+    if raw is None or rows is None:
+        return Sampled(token_ids, largest)
+    return Sampled(token_ids, largest, _logprobs(raw, token_ids.index_select(0, rows), num_top), raw)
+
+
+def _logprobs(raw: Tensor, token_ids: Tensor, num_top: int) -> SampledLogprobs:
+    logprobs = raw.log_softmax(dim=-1)
+    own = token_ids.clamp_min(0)[:, None]
+    ranks = (raw > raw.gather(1, own)).sum(dim=-1) + 1
+    top = logprobs.topk(min(num_top, raw.shape[1]))
+    return SampledLogprobs(logprobs.gather(1, own)[:, 0], ranks, top.indices, top.values)
 
 
 def sample_token_ids(logits: Tensor, arrays: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -84,27 +115,27 @@ def sample_token_ids(logits: Tensor, arrays: Mapping[str, Tensor]) -> tuple[Tens
     return torch.where(torch.isfinite(largest), token_ids, NOT_FINITE_TOKEN), largest
 
 
-def sample_indices(logits: Tensor, indices: Sequence[SampleIndex]) -> list[int]:
+def sample_indices(logits: Tensor, indices: Sequence[SampleIndex], sampler: Sampler) -> list[int]:
     """A token id for each index, NOT_FINITE_TOKEN where there is none; without grammars. logits [S, V] float32."""
-    for row, index in enumerate(indices):
-        if index.request.changes_logits(index.position - index.request.num_prompt_tokens):
-            process_logits(logits[row], index.request, index.token_ids, grammar=None)
-    return _sampled(logits, indices)[0]
+    fields = _on_device(_all_arrays(indices, sampler, vocab_size=logits.shape[1]), logits.device)
+    return sample(logits, fields, sampler.masks, num_top=0).token_ids.tolist()
 
 
-def _sampled(logits: Tensor, indices: Sequence[SampleIndex]) -> tuple[list[int], list[float]]:
+def _all_arrays(indices: Sequence[SampleIndex], sampler: Sampler, *, vocab_size: int) -> Arrays:
     arrays = sampling_arrays([(index.request, index.position) for index in indices])
-    on_device = {name: torch.from_numpy(array).to(logits.device) for name, array in arrays.items()}
-    token_ids, largest = sample_token_ids(logits, on_device)
-    return token_ids.tolist(), largest.tolist()
+    return {**arrays, **sampler.arrays(indices, vocab_size=vocab_size)}
 
 
-def sample_rows(logits: Tensor, rows: Sequence[BatchRow], masks: TokenMasks | None = None) -> list[RowOutput]:
+def _on_device(arrays: Arrays, device: torch.device) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+
+
+def sample_rows(logits: Tensor, rows: Sequence[BatchRow], sampler: Sampler | None = None) -> list[RowOutput]:
     """Sample for the rows of a batch that need it, and verify their drafts.
 
     logits [S, V] float32, of each row that samples as many as it has drafts and one more; overwritten. A row that is
-    not finite fails, and so does one whose grammar leaves no token. `masks` is needed if a request has a grammar, which
-    then has followed the row's tokens.
+    not finite fails, and so does one whose grammar leaves no token. Grammars then have
+    followed their rows' tokens.
 
     After each draft the token is sampled that plain decoding would sample there: from the logits and the tokens up to
     there, with that position's own noise. Drafts are right as long as they are that token, so speculation changes no
@@ -115,13 +146,15 @@ def sample_rows(logits: Tensor, rows: Sequence[BatchRow], masks: TokenMasks | No
     and drafter-invariant speculative decoding"), where rejection sampling accepts 1 - d. Measured on the demo model and
     its draft model at temperature 1: 0.95 beside 0.96 on stories, 0.48 beside 0.57 on book prose.
     """
+    sampler = sampler or Sampler(logits.device)
     sampling = [row for row in rows if row.needs_sampling]
     indices = [
         SampleIndex(row.request, row.draft_token_ids[:count]) for row in sampling for count in range(row.num_drafts + 1)
     ]
-    raw = logits.clone() if any(row.request.params.logprobs is not None for row in sampling) else logits
-    _process(logits, sampling, indices, masks)
-    accept = _Acceptance(*_sampled(logits, indices), raw)
+    arrays = _all_arrays(indices, sampler, vocab_size=logits.shape[1])
+    fields = {**_on_device(arrays, logits.device), **_grammar_fields(sampling, indices, sampler.masks)}
+    sampled = sample(logits, fields, sampler.masks, num_top=num_top_logprobs(row.request for row in sampling))
+    accept = Acceptance(sampled, indices)
     outputs: list[RowOutput] = []
     first = 0
     for row in rows:
@@ -130,93 +163,19 @@ def sample_rows(logits: Tensor, rows: Sequence[BatchRow], masks: TokenMasks | No
     return outputs
 
 
-def _process(
-    logits: Tensor, rows: Sequence[BatchRow], indices: Sequence[SampleIndex], masks: TokenMasks | None
-) -> None:
-    """Logits processors, then the masks of grammars, which catch up with their requests."""
-    for row, (request, drafts) in enumerate(indices):
-        grammar = request.grammar
-        if request.changes_logits(request.num_output_tokens + len(drafts)) or (grammar and request.params.ignore_eos):
-            process_logits(logits[row], request, [*request.token_ids, *drafts], grammar=grammar)
+def _grammar_fields(rows: Sequence[BatchRow], indices: Sequence[SampleIndex], masks: TokenMasks) -> dict[str, Tensor]:
+    """The masks of grammars, which catch up with their requests."""
     constrained = [row for row in rows if row.request.grammar is not None]
-    if constrained:
-        assert masks is not None
-        grammars = [_caught_up(row.request) for row in constrained]
-        at = [row for row, index in enumerate(indices) if index.request.grammar is not None]
-        masks.add_to(logits, at, masks.allowed(grammars, [row.draft_token_ids for row in constrained]))
+    if not constrained:
+        return {}
+    grammars = [caught_up(row.request) for row in constrained]
+    at = [row for row, index in enumerate(indices) if index.request.grammar is not None]
+    allowed = masks.allowed(grammars, [row.draft_token_ids for row in constrained])
+    return {"grammar_rows": torch.tensor(at), "grammar_masks": allowed}
 
 
-def _caught_up(request: Request) -> Grammar:
+def caught_up(request: Request) -> Grammar:
+    """A request's grammar, after all of its tokens that are known."""
     assert request.grammar is not None
     request.grammar.follow(request.token_ids, num_prompt_tokens=request.num_prompt_tokens)
     return request.grammar
-
-
-class _Acceptance:
-    """From sampled ids to outputs: which drafts were right, which tokens grammars take, logprobs."""
-
-    def __init__(self, token_ids: list[int], largest: list[float], raw: Tensor) -> None:
-        """Of each index: the id, the largest processed logit, and the raw logits, [S, V]."""
-        self._token_ids = token_ids
-        self._largest = largest
-        self._raw = raw
-
-    def output(self, row: BatchRow, first: int) -> RowOutput:
-        """The output of a row whose indices begin at `first`.
-
-        Nothing is read after a draft that is wrong: a grammar advances with each.
-        """
-        request = row.request
-        token_ids: list[int] = []
-        finish_reason = None
-        for draft in (*row.draft_token_ids, None):
-            index = first + len(token_ids)
-            token_id, failure = self._token_ids[index], None
-            if request.grammar is not None:
-                token_id, finish_reason, failure = self._constrained(request, request.grammar, index)
-            elif token_id == NOT_FINITE_TOKEN:
-                failure = _failure(request, self._largest[index])
-            if failure is not None:
-                if not token_ids:
-                    return RowOutput(failure=failure)
-                break  # the next step will find out whether that is so without drafts too
-            token_ids.append(token_id)
-            if token_id != draft or finish_reason is not None:
-                break
-        count = request.params.logprobs
-        logprobs = None
-        if count is not None:
-            logprobs = tuple(_logprobs(self._raw[first + i], token_id, count) for i, token_id in enumerate(token_ids))
-        forced_from = None if request.grammar is None else request.grammar.forced_from
-        return RowOutput(tuple(token_ids), logprobs, finish_reason, row.num_drafts, forced_from=forced_from)
-
-    def _constrained(self, request: Request, grammar: Grammar, index: int) -> tuple[int, str | None, RowFailure | None]:
-        """The token that the grammar takes, why the output ends with it, or why there is none."""
-        largest = self._largest[index]
-        if largest != _MINUS_INFINITY and grammar.error is None:
-            if not math.isfinite(largest):
-                return NOT_FINITE_TOKEN, None, RowFailure(NOT_FINITE)
-            token_id = grammar.take(self._token_ids[index])
-            if grammar.error is None:
-                return token_id, grammar.finish_reason, None
-        if grammar.error is None and grammar.is_accepting:  # no token is left, and the output may end here
-            return min(grammar.compiled.eos_token_ids), "stop", None
-        outputs = request.params.structured_outputs
-        assert outputs is not None
-        message = f"{outputs.name} cannot be met any further: {grammar.error or _NOTHING_LEFT}"
-        return NOT_FINITE_TOKEN, None, RowFailure(message, param=outputs.name)
-
-
-def _failure(request: Request, largest: float) -> RowFailure:
-    """Why a row without a grammar has no token; `largest` is its largest processed logit."""
-    if largest == _MINUS_INFINITY and request.params.allowed_token_ids is not None:
-        return RowFailure(_ALL_FORBIDDEN, param="allowed_token_ids")
-    return RowFailure(NOT_FINITE)
-
-
-def _logprobs(row: Tensor, token: int, count: int) -> TokenLogprobs:
-    """Of the sampled token and the `count` most likely ones, from raw logits [V]."""
-    logprobs = row.log_softmax(dim=-1)
-    values, ids = logprobs.topk(count)
-    top = tuple(zip(ids.tolist(), values.tolist(), strict=True))
-    return TokenLogprobs(token, float(logprobs[token]), top, int((row > row[token]).sum()) + 1)

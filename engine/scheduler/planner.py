@@ -79,8 +79,8 @@ class Planner:
     def _depends_on_results(self, room: Room) -> bool:
         """Whether this cannot be decided before the steps in flight have results.
 
-        The blocks of a preempted request are in use and what it has computed is not known; nor are the tokens that
-        sampling on the host reads.
+        The blocks of a preempted request are in use and what it has computed is not known; nor is what a request gives
+        that needs the host.
         """
         return bool(room.preempted) or any(request.needs_host_sampling for request in room.num_tokens)
 

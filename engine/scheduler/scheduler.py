@@ -71,7 +71,7 @@ class Scheduler:
 
     Up to `max_steps_in_flight` steps may be decided before `update` gets the results of the first of them. While a
     step is in flight `schedule` gives None also where the decision depends on results: a request would have to be
-    preempted, or has to be sampled on the host.
+    preempted, or needs the host.
 
     Progress: the first request in queue order is never preempted for another, and only requests that fit the pool alone
     are admitted, so it always ends; then the next is first.

@@ -9,8 +9,8 @@
 
 Keys that are empty are left out; readers ignore keys and lines that they do not know. With prefix caching the token ids
 decide what is shared, so then they are recorded: such a file holds what users wrote. Of sampling parameters only those
-are recorded that decide: "host" for a request that is sampled on the host, "min" for its min_tokens. "known": so many
-of the last prompt tokens are output, of a request that another process began.
+are recorded that decide: "min" for min_tokens. "known": so many of the last prompt tokens are output, of a request that
+another process began.
 """
 
 import contextlib
@@ -125,7 +125,6 @@ class Recorder:
             "background": request.is_background,
             "tenant": self._tenants.setdefault(request.tenant, len(self._tenants)),
             "prompt_logprobs": request.needs_prompt_logprobs,
-            "host": request.always_needs_host_sampling,
             "min": request.params.min_tokens,
             "known": request.num_output_tokens,
         }

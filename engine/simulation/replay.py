@@ -132,7 +132,6 @@ class _Replay:
                 priority=line.get("priority", 0),
                 is_background=line.get("background", False),
                 prompt_logprobs=0 if line.get("prompt_logprobs") else None,
-                logprobs=0 if line.get("host") else None,
                 min_tokens=line.get("min", 0),
             ),
             max_num_tokens=line["max"],

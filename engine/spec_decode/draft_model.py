@@ -23,7 +23,9 @@ from ..models.weights import weight_source
 from ..request import Request
 from ..runner.batch_arrays import build_inputs
 from ..runner.model_runner import LoadedModel
-from ..sampling.sampler import NOT_FINITE_TOKEN, SampleIndex, sample_indices
+from ..sampling.sample_index import SampleIndex
+from ..sampling.sampled import NOT_FINITE_TOKEN
+from ..sampling.sampler import Sampler, sample_indices
 
 # Tokens read in one step, over all requests: reading delays the step's own tokens.
 _MAX_READ = 256
@@ -56,11 +58,12 @@ class DraftModel:
             device=device,
             quantization=model_config.quantization,
         ) as source:
-            self._model = build(model_config, source, device=device, max_model_len=self._max_len)
+            self._model = build(model_config, source, device=device, max_model_len=self._max_len, dtype=dtype)
         self._cache = KVCache(
             model_config, num_blocks=target.cache.num_blocks, block_size=config.block_size, dtype=dtype, device=device
         )
         self._device = device
+        self._sampler = Sampler(device)
         self._vocab_size = target.model_config.vocab_size
         self._own_vocab_size = model_config.vocab_size
         self._reads: dict[Request, _Read] = {}
@@ -111,7 +114,7 @@ class DraftModel:
         hidden = self._model.forward(inputs, self._cache)[: len(sampling)]
         logits = self._fit_to_target_vocab(self._model.logits(hidden))
         indices = [SampleIndex(request, tuple(drafts[request])) for request in sampling]
-        for request, token_id in zip(sampling, sample_indices(logits, indices), strict=True):
+        for request, token_id in zip(sampling, sample_indices(logits, indices, self._sampler), strict=True):
             if token_id != NOT_FINITE_TOKEN:
                 drafts[request].append(token_id)
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ..device import to_device
 from .forced_completion import CompletionFinder, ForcedCompletion
 from .sandbox_worker import SLOW_MASK_S
 
@@ -165,14 +166,18 @@ class TokenMasks:
         self._was_slow = time.perf_counter() - start > SLOW_MASK_S
         return masks
 
-    def add_to(self, logits: Tensor, rows: Sequence[int], masks: Tensor) -> None:
-        """Make what is not allowed minus infinity, in place: masks[i] is for logits[rows[i]], [S, V] float32."""
-        biases = functional.embedding(masks.to(self._device, non_blocking=True).view(torch.uint8).int(), self._biases)
+    def add_to(self, logits: Tensor, rows: Sequence[int] | Tensor, masks: Tensor) -> None:
+        """Make what is not allowed minus infinity, in place: masks[i] is for logits[rows[i]], [S, V] float32.
+
+        No row comes twice, and they ascend.
+        """
+        words = to_device(masks, self._device).view(torch.uint8)
+        biases = functional.embedding(torch.empty_like(words, dtype=torch.int32).copy_(words), self._biases)
         biases = biases.flatten(1)[:, : logits.shape[1]]
         if len(rows) == len(logits):
             logits.add_(biases)
         else:
-            logits.index_add_(0, torch.tensor(rows, device=logits.device), biases)
+            logits.index_add_(0, to_device(torch.as_tensor(rows), self._device), biases)
 
     def _fill(self, work: list[tuple[Any, int, list[int]]], masks: Tensor) -> None:
         row_bytes = masks.shape[1] * masks.element_size()

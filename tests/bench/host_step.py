@@ -1,12 +1,16 @@
 """Host work of a step that is decided while another one runs: what has to fit into the time of a step on the device.
 
-    python tests/bench/host_step.py
+    python tests/bench/host_step.py [256]
 
-The model is none: what a GPU would do is left out, what is given to it is not.
+The model is none: what a GPU would do is left out, what is given to it is not. Steps replay graphs that do nothing, and
+the time is the thread's own, so a busy machine counts little.
 """
 
+import random
 import statistics
+import sys
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,14 +22,25 @@ from splitfuse.engine.device import ImmediateStream
 from splitfuse.engine.output_processor import OutputProcessor
 from splitfuse.engine.request import Request
 from splitfuse.engine.runner.async_runner import AsyncRunner
+from splitfuse.engine.runner.cuda_graphs import graph_sizes
 from splitfuse.engine.sampling_params import SamplingParams
 from splitfuse.engine.scheduler.block_manager import CacheSpec
 from splitfuse.engine.step_pipeline import StepPipeline
 
 CONTEXT, NUM_STEPS, VOCAB_SIZE = 1024, 200, 8
+BUDGET = 2048
+PARTS = ("schedule", "stage, launch, collect", "update")
+PARAMS = {
+    "greedy": {"temperature": 0},
+    "top-p": {"top_p": 0.9},
+    "penalty": {"top_p": 0.9, "presence_penalty": 0.5},
+    "logprobs": {"top_p": 0.9, "logprobs": 5},
+}
 
 
 class NoModel:
+    config = SimpleNamespace(vocab_size=VOCAB_SIZE)
+
     def forward(self, inputs: Any, cache: Any) -> torch.Tensor:
         return torch.zeros(len(inputs.logits_indices), 1)
 
@@ -33,49 +48,84 @@ class NoModel:
         return hidden.expand(-1, VOCAB_SIZE).clone()
 
 
-def measure(num_seqs: int, params: SamplingParams) -> dict[str, float]:
-    """Milliseconds per decode step of so many rows at a context of 1,024: medians of each part."""
-    config = EngineConfig(max_num_seqs=num_seqs, max_num_batched_tokens=8192, enable_prefix_caching=False)
-    num_blocks = num_seqs * (CONTEXT // config.block_size + 32)
+class NoGraph:
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
+
+
+def make_pipeline(num_seqs: int) -> StepPipeline:
+    config = EngineConfig(max_num_seqs=num_seqs, max_num_batched_tokens=BUDGET, enable_prefix_caching=False)
+    num_blocks = num_seqs * (CONTEXT // config.block_size + 40)
     core = EngineCore(config, CacheSpec(num_blocks, config.block_size), OutputProcessor(None), max_steps_in_flight=2)
     launcher = AsyncRunner(
         NoModel(),
         SimpleNamespace(block_size=config.block_size),  # type: ignore[arg-type]
         ImmediateStream(),
         device=torch.device("cpu"),
-        max_num_tokens=8192,
+        max_num_tokens=BUDGET,
         max_num_seqs=num_seqs,
         max_model_len=8192,
     )
-    pipeline = StepPipeline(core, SimpleNamespace(), launcher)  # type: ignore[arg-type]
-    for index in range(num_seqs):
-        prompt, length = list(range(CONTEXT)), CONTEXT + 500
-        core.add(
-            [Request(request_id=str(index), prompt_token_ids=prompt, params=params, max_num_tokens=length, seed=index)]
-        )
-    parts: dict[str, list[float]] = {"schedule": [], "stage, launch, collect": [], "update": []}
+    launcher.use_graphs(NoGraph(), sizes=graph_sizes(num_seqs), hidden_size=1, dtype=torch.float32)
+    launcher.capture_graphs()
+    return StepPipeline(core, SimpleNamespace(), launcher)  # type: ignore[arg-type]
+
+
+class Arrivals:
+    """Keeps so many requests unfinished, at a context of 1,024; outputs end at different times if steps are mixed."""
+
+    def __init__(self, core: EngineCore, num_seqs: int, fields: dict[str, Any], *, is_mixed: bool) -> None:
+        self._core, self._num_seqs, self._fields, self._is_mixed = core, num_seqs, fields, is_mixed
+        self._choose, self._count = random.Random(1), 0
+
+    def refill(self) -> None:
+        while self._core.num_unfinished < self._num_seqs:
+            self._count += 1
+            length = self._choose.randint(50, 500) if self._is_mixed else 500
+            params = SamplingParams(max_tokens=length, ignore_eos=True, **self._fields)
+            request = Request(
+                request_id=str(self._count),
+                prompt_token_ids=list(range(CONTEXT)),
+                params=params,
+                max_num_tokens=CONTEXT + length,
+                seed=self._count,
+            )
+            self._core.add([request])
+
+
+def measure(num_seqs: int, fields: dict[str, Any], *, is_mixed: bool) -> dict[str, float]:
+    """Milliseconds of the thread per step of about so many rows: medians of each part.
+
+    A step is of decodes alone, or has parts of prompts up to the token budget beside them.
+    """
+    pipeline = make_pipeline(num_seqs)
+    arrivals = Arrivals(pipeline.core, num_seqs, fields, is_mixed=is_mixed)
+    parts: dict[str, list[float]] = {name: [] for name in PARTS}
     while len(parts["update"]) < NUM_STEPS:
-        times = [time.perf_counter()]
+        arrivals.refill()
+        times = [time.thread_time()]
         work = pipeline.schedule()
-        times.append(time.perf_counter())
+        times.append(time.thread_time())
         assert work is not None
         outputs = pipeline.run(work)
-        times.append(time.perf_counter())
+        times.append(time.thread_time())
         pipeline.update(work, outputs)
-        times.append(time.perf_counter())
-        if work.launch is not None and work.launch.scheduled.batch.num_decode_tokens == num_seqs:
-            for part, begin, end in zip(parts.values(), times, times[1:], strict=False):
-                part.append((end - begin) * 1e3)
+        times.append(time.thread_time())
+        batch = None if work.launch is None else work.launch.scheduled.batch
+        if batch is None or len(batch.rows) < 0.95 * num_seqs or is_mixed != (batch.num_tokens > len(batch.rows)):
+            continue
+        for part, begin, end in zip(parts.values(), times, times[1:], strict=False):
+            part.append((end - begin) * 1e3)
     return {name: statistics.median(times) for name, times in parts.items()}
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)  # as if on a GPU, where tensors are none of the host's
     with torch.inference_mode():
-        for num_seqs in (1, 32, 64, 256):
-            for name, params in {
-                "greedy": SamplingParams(temperature=0, max_tokens=500, ignore_eos=True),
-                "top-p": SamplingParams(top_p=0.9, max_tokens=500, ignore_eos=True),
-            }.items():
-                found = measure(num_seqs, params)
-                shown = ", ".join(f"{part} {milliseconds:.2f}" for part, milliseconds in found.items())
-                print(f"{num_seqs:4} rows, {name:6}: {sum(found.values()):.2f} ms ({shown})", flush=True)
+        for num_seqs in map(int, sys.argv[1:] or (1, 32, 64, 256)):
+            for is_mixed in (False, True)[: 1 + (num_seqs > 1)]:
+                for name, fields in PARAMS.items():
+                    found = measure(num_seqs, fields, is_mixed=is_mixed)
+                    shown = ", ".join(f"{part} {milliseconds:.2f}" for part, milliseconds in found.items())
+                    kind = "mixed" if is_mixed else "decode"
+                    print(f"{num_seqs:4} rows, {kind:6} {name:8}: {sum(found.values()):.2f} ms ({shown})", flush=True)

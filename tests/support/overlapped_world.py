@@ -75,6 +75,9 @@ class FakeLauncher:
 
     def do_idle_work(self) -> None: ...
 
+    def stats(self) -> dict[str, int]:
+        return {}
+
     def launch(self, batch: Batch) -> FakePending:
         faults, self._model.faults = self._model.faults, Faults()
         rows: list[Any] = [row._replace(request=RequestSnapshot(row)) for row in batch.rows]  # type: ignore[arg-type]

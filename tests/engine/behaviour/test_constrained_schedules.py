@@ -1,11 +1,14 @@
 """Structured output under any schedule: preemption, steps tried again and a broken neighbour change no token."""
 
 import random
+from typing import Any
 
 import pytest
 from faulty_drafters import Prophet, speculate
+from overlapped_llm import launcher_of, overlapped_llm
 from random_schedule import Arrival, random_llm, run_schedule
 from random_schemas import random_schema
+from simulated_stream import SimulatedStream
 from tiny_models import VOCAB_SIZE
 
 from splitfuse.engine import LLM, SamplingParams, StructuredOutputs
@@ -75,6 +78,19 @@ def test_a_pool_for_one_preempts_and_changes_nothing(tiny_folder: str, swap_spac
     )
     assert run_schedule(llm, arrivals) > 0, "the test is meant to preempt"
     assert texts(arrivals) == expected
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_masks_that_are_made_while_the_device_computes_change_no_token(tiny_folder: str, seed: int) -> None:
+    rng = random.Random(f"overlapped{seed}")
+    arrivals = constrained_arrivals(rng, 30)
+    expected = alone(tiny_folder, arrivals)
+    stream = SimulatedStream(rng, laziness=rng.choice([0.1, 0.9, 1.0]))
+    settings: dict[str, Any] = {"num_kv_blocks": 60, "preemption_mode": "swap", "swap_space": 1e-2} if seed % 2 else {}
+    llm = overlapped_llm(tiny_folder, stream, dtype="float32", block_size=4, max_num_seqs=9, **settings)
+    run_schedule(llm, arrivals)
+    assert texts(arrivals) == expected
+    assert launcher_of(llm).buffers._num_acquired > 50
 
 
 class Stumbling:

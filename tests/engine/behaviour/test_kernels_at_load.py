@@ -51,16 +51,46 @@ assert all(output.outputs[0].finish_reason == "length" for output in outputs)
 print(len(ahead), *sorted({name.partition("[")[0] for name, _ in kernels - ahead}))
 """
 
+# Compiled for a GPU that need not be there, and not run.
+LATE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from compile_report import OfflineDriver
+import torch
+from triton.runtime import driver
+from splitfuse.kernels.cuda import norm
+from splitfuse.kernels.cuda.compile_ahead import compile_ahead, when_compiled
+
+def launch(size):
+    with compile_ahead():
+        norm.rms_norm(torch.zeros(2, size), torch.ones(size), eps=1e-6)
+    return len(late)
+
+late = []
+driver.set_active(OfflineDriver(90))
+launch(64)
+when_compiled(lambda: late.append(1))
+print(launch(64), launch(4096), launch(4096))
+"""
+
 
 pytest.importorskip("triton")
 
 
-@pytest.mark.parametrize(("path", "dtype"), [("graphs", "float32"), ("eager", "float32"), ("eager", "bfloat16")])
-def test_every_kernel_of_a_step_has_been_launched_ahead(tiny_folder: str, path: str, dtype: str) -> None:
+def run(program: str, *arguments: str) -> list[str]:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parents[2] / "gpu"), tiny_folder, path, dtype]
+    command = [sys.executable, "-c", program, str(Path(__file__).parents[2] / "gpu"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    num_ahead, *later = done.stdout.split()
+    return done.stdout.split()
+
+
+def test_a_kernel_that_is_compiled_late_is_counted() -> None:
+    assert run(LATE) == ["0", "1", "1"]
+
+
+@pytest.mark.parametrize(("path", "dtype"), [("graphs", "float32"), ("eager", "float32"), ("eager", "bfloat16")])
+def test_every_kernel_of_a_step_has_been_launched_ahead(tiny_folder: str, path: str, dtype: str) -> None:
+    num_ahead, *later = run(PROGRAM, tiny_folder, path, dtype)
     assert later == []
     assert int(num_ahead) >= 12

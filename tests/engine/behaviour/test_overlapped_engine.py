@@ -2,22 +2,29 @@
 
 import asyncio
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from engines import Collector, collect, running_engine
+from overlapped_llm import SPECIAL_FIELDS, launcher_of, same_logprobs
 from random_schedule import Arrival, run_schedule
 from tiny_models import VOCAB_SIZE
 
 from splitfuse.engine import LLM, SamplingParams
+from splitfuse.engine.batch import Batch
+from splitfuse.engine.core import StepOutput
 from splitfuse.engine.runner.async_runner import AsyncRunner
-from splitfuse.engine.sampling.sampler import sample_token_ids
+from splitfuse.engine.runner.cuda_graphs import graph_sizes
+from splitfuse.engine.runner.launched_step import PendingTokens
+from splitfuse.engine.sampling.sampler import sample
+from splitfuse.engine.sampling_params import FIELD_NAMES
 from splitfuse.engine.simulation.replay import replay
 
 PROMPTS = [[random.Random(i).randrange(20, VOCAB_SIZE) for _ in range(3 + 11 * i % 60)] for i in range(14)]
-SAMPLED_ON_DEVICE: list[dict[str, Any]] = [
+PLAIN_FIELDS: list[dict[str, Any]] = [
     {"temperature": 0},
     {},
     {"top_k": 5},
@@ -27,13 +34,11 @@ SAMPLED_ON_DEVICE: list[dict[str, Any]] = [
     {"stop": ["a"]},
     {"n": 3},
 ]
-SAMPLED_ON_HOST: list[dict[str, Any]] = [{"repetition_penalty": 1.3}, {"logprobs": 2}, {"min_tokens": 5}]
-SAMPLED_ON_HOST += [{"structured_outputs": {"regex": "[a-f]{2,9}"}}, {"prompt_logprobs": 1}, {"logit_bias": {30: 9.0}}]
 
 
 def params_of(prompts: list[list[int]], seed: int) -> list[SamplingParams]:
     rng = random.Random(seed)
-    fields = [rng.choice(SAMPLED_ON_DEVICE + SAMPLED_ON_HOST * (seed % 3 == 1)) for _ in prompts]
+    fields = [rng.choice(PLAIN_FIELDS + SPECIAL_FIELDS * (seed % 3 == 1)) for _ in prompts]
     return [SamplingParams(seed=i, max_tokens=rng.randint(5, 18), **each) for i, each in enumerate(fields)]
 
 
@@ -50,6 +55,85 @@ def test_llm(tiny_folder: str, settings: dict[str, Any], seed: int) -> None:
     assert results(llm.generate(PROMPTS, params)) == expected
     assert llm.core.blocks.device.num_used_blocks == 0
     assert not llm.pipeline.is_busy
+
+
+class Repeater:
+    """In the place of CUDA graphs: what was captured is done again."""
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        work()
+        return work
+
+
+class Launches:
+    """Counts the steps of an LLM, and those of them that were launched."""
+
+    def __init__(self, llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.num_launched = self.num_steps = 0
+        launch, update = launcher_of(llm).launch, llm.core.update
+
+        def launched(batch: Batch) -> PendingTokens | None:
+            pending = launch(batch)
+            self.num_launched += pending is not None
+            return pending
+
+        def updated(*args: Any) -> StepOutput:
+            self.num_steps += 1
+            return update(*args)
+
+        monkeypatch.setattr(launcher_of(llm), "launch", launched)
+        monkeypatch.setattr(llm.core, "update", updated)
+
+
+def overlapped(folder: str, *, graphs: bool = False, **settings: Any) -> LLM:
+    llm = LLM(folder, dtype="float32", device="cpu", async_scheduling=True, **settings)
+    if graphs:
+        sizes = graph_sizes(llm.config.max_num_seqs)
+        launcher_of(llm).use_graphs(Repeater(), sizes=sizes, hidden_size=64, dtype=torch.float32)
+        launcher_of(llm).capture_graphs()
+    return llm
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_no_sampling_field_changes_between_the_paths(
+    tiny_folder: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields = random.Random(seed).sample([*PLAIN_FIELDS, *SPECIAL_FIELDS], len(PLAIN_FIELDS) + len(SPECIAL_FIELDS))
+    prompts = [PROMPTS[(seed + i) % len(PROMPTS)] for i in range(len(fields))]
+    params = [SamplingParams(seed=i, max_tokens=12, **each) for i, each in enumerate(fields)]
+    plain = LLM(tiny_folder, dtype="float32", device="cpu").generate(prompts, params)
+    for graphs in (False, True):
+        llm = overlapped(tiny_folder, graphs=graphs)
+        launches = Launches(llm, monkeypatch)
+        outputs = llm.generate(prompts, params)
+        assert results(outputs) == results(plain)
+        for ours, theirs in zip(outputs, plain, strict=True):
+            assert all(map(same_logprobs, ours.outputs, theirs.outputs))
+        assert [output.prompt_logprobs is None for output in outputs] == [p.prompt_logprobs is None for p in params]
+        assert launches.num_launched > 5
+
+
+def test_the_fields_above_are_all_that_there_are() -> None:
+    named = {name for fields in (*PLAIN_FIELDS, *SPECIAL_FIELDS) for name in fields}
+    elsewhere = {"max_tokens", "seed"}  # of each request here
+    around = {"max_length", "include_stop_str_in_output", "skip_special_tokens", "truncate_prompt_tokens"}
+    scheduling = {"priority", "timeout_ms", "max_queue_ms"}
+    assert named | elsewhere | around | scheduling == FIELD_NAMES
+
+
+@pytest.mark.parametrize("kind", ["presence_penalty", "logprobs", "min_tokens", "structured_outputs", "any"])
+def test_one_request_of_ten_takes_no_steps_off_the_overlapped_path(
+    tiny_folder: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields = [each for each in SPECIAL_FIELDS if kind in each or kind == "any"]
+    special = {10 * i + 3: fields[(5 * i) % len(fields)] for i in range(3)}
+    params = [SamplingParams(seed=i, max_tokens=30, **special.get(i, {})) for i in range(30)]
+    llm = overlapped(tiny_folder, graphs=True, max_num_seqs=16)
+    launches = Launches(llm, monkeypatch)
+    llm.generate([[30 + i] * (1 + i % 7) for i in range(30)], params)
+    print(kind, launches.num_launched, "of", launches.num_steps, "steps overlapped")
+    assert launches.num_steps > 40
+    assert launches.num_launched >= 0.9 * launches.num_steps
 
 
 async def test_async_engine(tiny_folder: str) -> None:
@@ -86,11 +170,11 @@ def test_a_pass_that_fails_costs_only_its_culprit(tiny_folder: str, monkeypatch:
 
 
 def test_what_is_not_finite_fails_alone(tiny_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def spoilt(logits: torch.Tensor, fields: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    def spoilt(logits: torch.Tensor, *args: Any, **more: Any) -> Any:
         logits[1:] = float("nan")
-        return sample_token_ids(logits, fields)
+        return sample(logits, *args, **more)
 
-    monkeypatch.setattr("splitfuse.engine.runner.async_runner.sample_token_ids", spoilt)
+    monkeypatch.setattr("splitfuse.engine.runner.async_runner.sample", spoilt)
     llm = LLM(model=tiny_folder, dtype="float32", device="cpu", async_scheduling=True)
     arrivals = [Arrival(prompt, SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)) for prompt in PROMPTS[:2]]
     run_schedule(llm, arrivals)

@@ -143,33 +143,40 @@ def test_no_request_is_preempted_while_a_step_runs() -> None:
         {"presence_penalty": 0.1},
         {"frequency_penalty": 0.1},
         {"logprobs": 0},
-        {"prompt_logprobs": 0},
         {"logit_bias": {3: 1.0}},
         {"allowed_token_ids": [3]},
         {"min_tokens": 4},
     ],
 )
-def test_what_is_sampled_on_the_host_waits_for_its_tokens(params: dict[str, Any]) -> None:
+def test_no_sampling_field_waits_for_the_tokens_before(params: dict[str, Any]) -> None:
     bench = Bench()
     plain = bench.add([1, 2])
     first = bench.schedule()
-    reads = bench.add([3, 4], **params)
-    assert bench.scheduler.schedule(0.0) is None
+    other = bench.add([3, 4], **params)
+    second = bench.schedule()
+    assert [row.request for row in second.rows] == [plain, other]
     bench.update(first, 5)
-    assert [row.request for row in bench.schedule().rows] == [plain, reads]
+    third = bench.schedule()
+    assert rows(third) == [(plain, 3, 1, True), (other, 2, 1, True)], "their tokens are in flight"
+    assert not any(batch.needs_host for batch in (first, second, third))
 
 
-def test_who_has_its_least_tokens_reads_none() -> None:
+def test_prompt_logprobs_wait_as_long_as_there_are_some_to_compute() -> None:
     bench = Bench()
-    request = bench.add([1, 2], min_tokens=1)
+    plain = bench.add([1, 2])
     first = bench.schedule()
-    assert first.needs_host
+    reads = bench.add([3, 4], prompt_logprobs=0)
     assert bench.scheduler.schedule(0.0) is None
     bench.update(first, 5)
     second = bench.schedule()
-    assert not second.needs_host
-    assert rows(bench.schedule()) == [(request, 3, 1, True)], "the second token is in flight"
-    bench.update(second, 5)
+    assert [row.request for row in second.rows] == [plain, reads]
+    assert second.needs_host
+    assert bench.scheduler.schedule(0.0) is None
+    bench.update(second, 5, 5)
+    third = bench.schedule()
+    assert not third.needs_host
+    assert rows(bench.schedule())[1] == (reads, 3, 1, True), "its second token is in flight"
+    bench.update(third, 5, 5)
 
 
 def test_a_prompt_is_shared_when_it_is_known_to_be_good() -> None:

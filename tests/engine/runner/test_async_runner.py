@@ -2,20 +2,22 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from overlapped_llm import compare, launcher_of
+from overlapped_llm import SPECIAL_FIELDS, compare, launcher_of, within
 from simulated_stream import SimulatedStream
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.batch import RowOutput
-from splitfuse.engine.runner.async_runner import AsyncRunner, PendingTokens
+from splitfuse.engine.runner.async_runner import AsyncRunner
+from splitfuse.engine.runner.launched_step import PendingTokens
 from splitfuse.engine.runner.transfer import TransferBuffers, layout_of, num_bytes, views
-from splitfuse.engine.sampling.sampler import sample_token_ids
+from splitfuse.engine.sampling.sampler import sample
 from splitfuse.engine.scheduler.planner import Planner
 from splitfuse.engine.scheduler.scheduler import Scheduler
 from splitfuse.kernels import ops
@@ -35,15 +37,32 @@ def host_buffer_is_written_while_the_device_reads_it(self: TransferBuffers) -> A
 
 
 def results_are_read_before_their_event(self: PendingTokens) -> list[RowOutput]:
-    return right_wait(PendingTokens(self.host, SimulatedStream(random.Random(0)).record(), self.needs_sampling))
+    return right_wait(replace(self, event=SimulatedStream(random.Random(0)).record()))
 
 
 def tokens_are_not_filled_in(self: AsyncRunner, token_ids: Any, sources: Any) -> None:
     pass
 
 
-def one_key_for_all_positions(logits: Any, fields: dict[str, Any]) -> Any:
-    return sample_token_ids(logits, {**fields, "keys": fields["keys"] * 0} if "keys" in fields else fields)
+def one_key_for_all_positions(logits: Any, fields: dict[str, Any], *args: Any, **more: Any) -> Any:
+    fields = {**fields, "keys": fields["keys"] * 0} if "keys" in fields else fields
+    return sample(logits, fields, *args, **more)
+
+
+def the_last_token_is_not_known(logits: Any, *args: Any, last_token_ids: Any, **more: Any) -> Any:
+    return sample(logits, *args, last_token_ids=None if last_token_ids is None else last_token_ids * 0, **more)
+
+
+def masks_are_made_before_the_token_is_known(self: AsyncRunner, step: Any, rows: list[Any]) -> bool:
+    pending = self._pending
+    self._pending = replace(pending, event=SimulatedStream(random.Random(0)).record()) if pending else None
+    return right_masks(self, step, rows)
+
+
+def a_forced_token_is_overlooked(self: PendingTokens) -> list[RowOutput]:
+    outputs = right_wait(self)
+    self.replaced.clear()
+    return outputs
 
 
 def the_copy_out_is_behind_the_event(self: TransferBuffers, host: Any, tokens: Any) -> None:
@@ -52,6 +71,7 @@ def the_copy_out_is_behind_the_event(self: TransferBuffers, host: Any, tokens: A
 
 
 right_wait: Callable[[PendingTokens], list[RowOutput]] = PendingTokens.wait
+right_masks: Callable[..., bool] = AsyncRunner._send_masks
 
 
 @pytest.mark.parametrize(
@@ -61,7 +81,10 @@ right_wait: Callable[[PendingTokens], list[RowOutput]] = PendingTokens.wait
         (TransferBuffers, "receive", the_copy_out_is_behind_the_event),
         (PendingTokens, "wait", results_are_read_before_their_event),
         (AsyncRunner, "_fill_in", tokens_are_not_filled_in),
-        ("splitfuse.engine.runner.async_runner", "sample_token_ids", one_key_for_all_positions),
+        ("splitfuse.engine.runner.async_runner", "sample", one_key_for_all_positions),
+        ("splitfuse.engine.runner.async_runner", "sample", the_last_token_is_not_known),
+        (AsyncRunner, "_send_masks", masks_are_made_before_the_token_is_known),
+        (PendingTokens, "wait", a_forced_token_is_overlooked),
         (Scheduler, "_is_in_flight", lambda self, request: False),
         (Planner, "_depends_on_results", lambda self, room: False),
     ],
@@ -126,6 +149,17 @@ class NothingWaits(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+class Watched:
+    def __init__(self, right: Callable[..., None]) -> None:
+        self.num_calls = 0
+        self._right = right
+
+    def __call__(self, *args: Any) -> None:
+        self.num_calls += 1
+        with NothingWaits():
+            self._right(*args)
+
+
 def test_nothing_on_the_way_waits_for_the_device(tiny_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The model and the ops are tested elsewhere: `kernels.cuda` promises the same of its own."""
     llm = LLM(tiny_folder, dtype="float32", device="cpu", async_scheduling=True)
@@ -138,16 +172,11 @@ def test_nothing_on_the_way_waits_for_the_device(tiny_folder: str, monkeypatch: 
     monkeypatch.setattr(launcher._model, "logits", lambda hidden: hidden.repeat(1, 2))
     monkeypatch.setattr("splitfuse.kernels.ops.filter_logits", lambda logits, *filters: logits)
     monkeypatch.setattr("splitfuse.kernels.ops.gumbel_argmax", lambda logits, keys: logits.argmax(-1))
-    right, num_watched = AsyncRunner._compute, 0
-
-    def watched(self: AsyncRunner, *args: Any) -> None:
-        nonlocal num_watched
-        num_watched += 1
-        with NothingWaits():
-            right(self, *args)
-
-    monkeypatch.setattr(AsyncRunner, "_compute", watched)
-    params = SamplingParams(top_p=0.5, top_k=3, max_tokens=5, ignore_eos=True)
-    outputs = llm.generate([[30], [40, 50]], params)
-    assert [len(output.outputs[0].token_ids) for output in outputs] == [5, 5]
-    assert num_watched >= 5
+    watched = {name: Watched(getattr(AsyncRunner, name)) for name in ("_compute", "_sample")}
+    for name, function in watched.items():
+        monkeypatch.setattr(AsyncRunner, name, lambda *args, function=function: function(*args))
+    filters = SamplingParams(top_p=0.5, top_k=3, max_tokens=5, ignore_eos=True)
+    special = [SamplingParams(max_tokens=9, **within(fields, 9)) for fields in SPECIAL_FIELDS]
+    outputs = llm.generate([[30], [40, 50], *[[60]] * len(special)], [filters, filters, *special])
+    assert [len(output.outputs[0].token_ids) for output in outputs[:2]] == [5, 5]
+    assert all(function.num_calls >= 5 for function in watched.values())

@@ -226,6 +226,7 @@ def test_nearly_all_steps_of_a_workload_replay(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(launcher._model, "logits", lambda hidden: hidden[:, :2])
     launcher.use_graphs(capturer, sizes=graph_sizes(256), hidden_size=64, dtype=torch.float32)
     launcher.capture_graphs()
+    launcher.count_late_work()
     assert capturer.num_captured == 9 + 6
     replayed: dict[bool, list[bool]] = {True: [], False: []}  # of decodes and mixed steps
     launch = launcher.launch
@@ -245,6 +246,7 @@ def test_nearly_all_steps_of_a_workload_replay(tmp_path: Path, monkeypatch: pyte
     assert min(map(len, replayed.values())) > 50
     assert sum(replayed[True]) >= 0.95 * len(replayed[True])
     assert sum(replayed[False]) >= 0.9 * len(replayed[False])
+    assert launcher.stats() == {"kernels_compiled": 0, "cuda_graphs_captured": 0}
 
 
 @pytest.mark.parametrize("fields", [{"presence_penalty": 0.5}, {"logprobs": 2}, {"prompt_logprobs": 1}])
@@ -261,6 +263,25 @@ def test_steps_that_need_the_host_replay_too(tiny_folder: str, fields: dict[str,
     capturer = FakeCapturer()
     assert answers(capturer) == answers(None)
     assert capturer.num_replayed >= 8, "all but the step that gives prompt logprobs"
+
+
+def test_drafts_are_verified_by_graphs(tiny_folder: str) -> None:
+    def answers(capturer: FakeCapturer | None) -> tuple[list[Any], int]:
+        speculation = {"method": "ngram", "prompt_lookup_min": 1, "adaptive": False}
+        llm = LLM(tiny_folder, dtype="float32", device="cpu", async_scheduling=True, speculative_config=speculation)
+        if capturer is not None:
+            launcher_of(llm).use_graphs(capturer, sizes=graph_sizes(4), hidden_size=64, dtype=torch.float32)
+            launcher_of(llm).capture_graphs()
+            capturer.num_replayed = 0
+        params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
+        outputs = llm.generate([[30] * 9, [40, 50] * 6, [60, 61, 62] * 5], params)
+        assert llm.core.speculation is not None
+        return [output.outputs[0].token_ids for output in outputs], llm.core.speculation.num_draft_tokens
+
+    capturer = FakeCapturer()
+    assert answers(capturer) == answers(None)
+    assert answers(None)[1] > 20
+    assert capturer.num_replayed >= 8
 
 
 @pytest.mark.parametrize("size", [1, 4])

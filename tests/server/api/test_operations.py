@@ -31,6 +31,8 @@ COUNTERS = {
     "grammar_cache_queries": {},
     "grammar_cache_hits": {},
     "grammar_refusals": {},
+    "kernels_compiled": {},
+    "cuda_graphs_captured": {},
     "connections_refused": {},
     "request_success": {"finished_reason"},
     "log_lines_dropped": {},
