@@ -58,7 +58,9 @@ class Settings(EngineConfig):
     )
     results_url: str = setting("", help="where other servers on the database reach this one, default http://HOST:PORT")
     webhook_targets: tuple[str, ...] = setting(
-        (), help="where the ends of results may be told, as NAME=https://…; more than once; needs --results on disk"
+        (),
+        repr=False,
+        help="where the ends of results may be told, as NAME=https://…; more than once; needs --results on disk",
     )
     webhook_secret_file: str | None = setting(
         None, repr=False, help="file with the secret that signs webhooks: whsec_ and base64"
