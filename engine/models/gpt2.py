@@ -66,6 +66,8 @@ class GPT2LMHeadModel(LayerNormDecoder):
         return replace(attention, args=attention.args._replace(scale=scale))
 
     def _take_weight(self, name: str, *shape: int) -> Tensor | ops.QuantizedWeight:
+        if not name.startswith(f"{self._prefix}{self.names.layers}."):  # the embedding and the head stand as elsewhere
+            return super()._take_weight(name, *shape)
         num_outputs, num_inputs = shape
         quantized = self._source.take_quantized(name, shape)
         return self._take(name, num_inputs, num_outputs).T if quantized is None else quantized.to(self._device)

@@ -84,7 +84,7 @@ def read_gguf_tokenizer(path: Path) -> TokenizerParts:
     """Raises ConfigError if the file has none that can be built."""
     file = read_gguf(path)
     kind = file.metadata.get(f"{_PREFIX}model")
-    if kind not in _BUILDERS:
+    if not isinstance(kind, str) or kind not in _BUILDERS:
         raise ConfigError(f"{path}: a tokenizer of kind {kind!r} is not known; known: {', '.join(_BUILDERS)}")
     try:
         vocabulary = _Vocabulary.of(file)
@@ -168,7 +168,7 @@ def _merges(tokens: Sequence[str], vocabulary: _Vocabulary) -> list[tuple[str, s
     ]
 
 
-_BUILDERS: dict[Any, Callable[[_Vocabulary], FastTokenizer]] = {"gpt2": _byte_level, "llama": _sentencepiece}
+_BUILDERS: dict[str, Callable[[_Vocabulary], FastTokenizer]] = {"gpt2": _byte_level, "llama": _sentencepiece}
 
 
 def _add_tokens(fast: FastTokenizer, vocabulary: _Vocabulary) -> None:

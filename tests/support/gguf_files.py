@@ -14,6 +14,8 @@ from gguf import GGMLQuantizationType as Type
 from tiny_models import CONFIGS, byte_tokenizer, make_model
 from transformers import PretrainedConfig, PreTrainedModel
 
+from splitfuse.engine.models.gguf import architectures as known
+
 ARCHITECTURES = {"gemma3_text": "gemma3", "qwen3_moe": "qwen3moe"}  # by model_type, where that is another word
 _ADDING_ONE = ("gemma", "gemma2", "gemma3")
 _INTERLEAVING = ("llama", "granite")
@@ -116,6 +118,11 @@ def _add_shape(writer: gguf.GGUFWriter, config: PretrainedConfig, architecture: 
         writer.add_value_length(head_dim)
     if window := getattr(config, "sliding_window", None):
         writer.add_sliding_window(window)
+    if architecture == "granite":
+        writer.add_embedding_scale(config.embedding_multiplier)
+        writer.add_attention_scale(config.attention_multiplier)
+        writer.add_residual_scale(config.residual_multiplier)
+        writer.add_logit_scale(config.logits_scaling)
     if architecture == "qwen3moe":
         writer.add_expert_count(config.num_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
@@ -181,10 +188,9 @@ def add_vocabulary(writer: gguf.GGUFWriter) -> None:
     writer.add_eos_token_id(1)
 
 
-# Those that a GGUF can express.
+# Those that a GGUF can express: gpt2-untied has scales that are not in a file.
 GGUF_MODELS = sorted(
     name
-    for name in CONFIGS
-    if not name.startswith(("falcon", "opt", "mistral", "mixtral"))  # no architecture of theirs is read
-    and name != "gpt2-untied"  # its scales are not in a file
+    for name, config in CONFIGS.items()
+    if ARCHITECTURES.get(config.model_type, config.model_type) in known.ARCHITECTURES and name != "gpt2-untied"
 )

@@ -118,7 +118,7 @@ def _end_ids(file: GgufFile) -> list[int]:
 
 def _description(file: GgufFile) -> str:
     """What the file says it is: its name, how most of it is stored, its size."""
-    name, infos = file.metadata.get("general.name"), file.tensors.values()
+    name, infos = str(file.metadata.get("general.name", "no name")), file.tensors.values()
     bytes_of = {info.type: 0 for info in infos}
     for info in infos:
         bytes_of[info.type] += info.num_bytes
@@ -126,4 +126,5 @@ def _description(file: GgufFile) -> str:
     millions = sum(prod(info.shape) for info in infos) / 1e6
     size = f"{millions / 1000:.3g} B" if millions >= 1000 else f"{millions:.3g} M"
     bits = re.search(r"\d+", main.name)
-    return f"{name or 'no name'}, {bits[0] if bits else ''}-bit GGUF ({main.name}), {size} parameters"
+    shown = "".join(char for char in name[:80] if char.isprintable())  # on a terminal
+    return f"{shown}, {bits[0] if bits else ''}-bit GGUF ({main.name}), {size} parameters"
