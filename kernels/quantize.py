@@ -7,7 +7,7 @@ search, Lin et al. 2023).
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,9 +41,9 @@ class QuantizedWeight(NamedTuple):
 
     def to(self, device: torch.device) -> "QuantizedWeight":
         """The same on another device."""
-        return self._replace(**{
-            name: part.to(device) for name, part in self._asdict().items() if isinstance(part, Tensor)
-        })  # fmt: skip
+        parts = self._asdict().items()
+        moved: dict[str, Any] = {name: part.to(device) for name, part in parts if isinstance(part, Tensor)}
+        return self._replace(**moved)
 
     def dequantized(self) -> Tensor:
         """[N, K] float32, columns in the order of the inputs."""
@@ -83,7 +83,7 @@ def _stacked(parts: list[QuantizedWeight]) -> QuantizedWeight:
     if len(parts) == 1:
         return parts[0]
     dims = {"values": 0, "scales": 1, "offsets": 1, "super_scales": 1, "super_offsets": 1}
-    stacked = {
+    stacked: dict[str, Any] = {
         name: torch.cat([getattr(part, name) for part in parts], dim=dim)
         for name, dim in dims.items()
         if getattr(parts[0], name) is not None

@@ -51,7 +51,7 @@ class DraftModel:
         with weight_source(
             folder, load_format=config.load_format, dtype=dtype, seed=config.seed, device=device
         ) as source:
-            self._model = build(model_config, source, device=device, max_model_len=self._max_len)
+            self._model = build(model_config, source, device=device, max_model_len=self._max_len, dtype=dtype)
         self._cache = KVCache(
             model_config, num_blocks=target.cache.num_blocks, block_size=config.block_size, dtype=dtype, device=device
         )
