@@ -69,7 +69,7 @@ class Int8Rows {
 };
 
 // What `dot` takes off each value, because of what its multiplication can hold.
-#if defined(__AVX2__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
+#if defined(__AVX2__) && !defined(__AVX512F__) && !defined(__AVXVNNI__)
 constexpr int DOT_ZERO = 128;
 #else
 constexpr int DOT_ZERO = 0;
@@ -79,9 +79,9 @@ constexpr int DOT_ZERO = 0;
 inline ints_t dot(ints_t sum, quads_t values, int32_t x) {
 #if defined(__AVX512VNNI__)
     return (ints_t)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)values, _mm512_set1_epi32(x));
-#elif defined(__AVXVNNI__)
+#elif defined(__AVXVNNI__) && !defined(__AVX512F__)
     return (ints_t)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)values, _mm256_set1_epi32(x));
-#elif defined(__AVX2__)
+#elif defined(__AVX2__) && !defined(__AVX512F__)
     // Pairs are added up in 16 bits: 2 · 128 · 127 fits, 2 · 255 · 127 would not.
     const __m256i w = (__m256i)(values ^ 0x80808080);
     const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(_mm256_set1_epi32(x), w));

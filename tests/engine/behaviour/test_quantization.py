@@ -3,12 +3,16 @@
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
-from tiny_models import save_model
+from tiny_models import VOCAB_SIZE, save_model
 
 from splitfuse.engine import LLM, EngineConfig, SamplingParams
 from splitfuse.engine.errors import ConfigError
-from splitfuse.kernels.quantize import quantize
+from splitfuse.engine.models.weights import SafetensorsSource
+from splitfuse.engine.outputs import RequestOutput
+from splitfuse.kernels import ops
+from splitfuse.kernels.quantize import QuantizedWeight, quantize
 from splitfuse.kernels.reference import rounded_to_e4m3
 
 PROMPTS = [{"prompt_token_ids": list(range(start, start + 40))} for start in (3, 50, 130)]
@@ -67,3 +71,58 @@ def test_experts_are_not_rounded_in_silence(tmp_path: Path, name: str) -> None:
     save_model("mixtral-window", tmp_path)
     with pytest.raises(ConfigError, match="not built for the experts of MixtralForCausalLM"):
         LLM(str(tmp_path), quantization=name)
+
+
+def _take_int8(source: SafetensorsSource, name: str, shape: tuple[int, ...]) -> QuantizedWeight | None:
+    """As files of 8 bits in groups of 16 would: matrices and the table, not norms."""
+    return _int8(source.take(name, shape)) if len(shape) == 2 else None
+
+
+def _int8(weight: torch.Tensor) -> QuantizedWeight:
+    grouped = weight.float().view(len(weight), -1, 16)
+    scales = (grouped.abs().amax(dim=2) / 127).half()
+    values = (grouped / scales.float()[:, :, None]).round().clamp(-127, 127).to(torch.int8)
+    return QuantizedWeight(values.view(weight.shape), scales.T.contiguous(), None, 8)
+
+
+@pytest.mark.parametrize("family", ["llama-gqa-tied", "llama-mha", "gemma2"])
+def test_weights_that_come_quantized_are_served_packed(
+    tmp_path: Path, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Token by token those of the same weights multiplied out; a table is laid out once, and a tied head is it."""
+    save_model(family, tmp_path)
+    laid_out: list[QuantizedWeight] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(SafetensorsSource, "take_quantized", _take_int8)
+        pack = ops.pack_embedding
+        patched.setattr(ops, "pack_embedding", lambda weight, **how: laid_out.append(weight) or pack(weight, **how))
+        patched.setattr(ops, "pack_linear", None)  # of plain weights: there are none
+        quantized = tokens(tmp_path)
+    assert [len(weight.values) for weight in laid_out] == [VOCAB_SIZE]
+    path = tmp_path / "model.safetensors"
+    weights = load_file(path)
+    wide = {name: _int8(weight).dequantized() if weight.ndim == 2 else weight for name, weight in weights.items()}
+    save_file(wide, path, metadata={"format": "pt"})
+    assert quantized == tokens(tmp_path)
+
+
+def test_rounded_activations_are_near_and_the_same_in_any_company(tmp_path: Path) -> None:
+    save_model("llama-mha", tmp_path)
+    settings = {"dtype": "bfloat16", "quantization": "int8", "num_kv_blocks": 40}
+    wide, rounded = (
+        LLM(str(tmp_path), **settings, quantization_activations=kind).generate(
+            PROMPTS, SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0, ignore_eos=True)
+        )
+        for kind in ("none", "int8")
+    )
+    found = [_logprobs(each) for each in (wide, rounded)]
+    assert found[0] != found[1]
+    assert torch.tensor(found[0]).sub(torch.tensor(found[1])).abs().mean() < 0.1
+    alone = LLM(str(tmp_path), **settings, quantization_activations="int8").generate(
+        PROMPTS[:1], SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0, ignore_eos=True)
+    )
+    assert _logprobs(alone) == _logprobs(rounded[:1])
+
+
+def _logprobs(outputs: list[RequestOutput]) -> list[float]:
+    return [scored.logprob for output in outputs for scored in output.prompt_logprobs or [] if scored is not None]

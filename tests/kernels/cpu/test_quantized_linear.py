@@ -1,5 +1,10 @@
 """The CPU multiplies by exactly what quantized weights say."""
 
+import ctypes
+import functools
+import subprocess
+from pathlib import Path
+
 import pytest
 import torch
 from quantized_cases import FORMS, Form, random_weight
@@ -238,3 +243,44 @@ def test_what_has_no_layout_is_widened(library: build.Library) -> None:
     out = cpu.linear(randn(3, 128), cpu.pack_quantized([weight], dtype=torch.float32))
     assert out[:, 3].isnan().all()
     assert out[:, :3].isfinite().all()
+
+
+# What the compiler may use, and what the processor must have for that.
+BUILDS = {
+    "AVX2": ("x86-64-v3", "avx2"),
+    "AVX-512": ("skylake-avx512", "avx512bw"),
+    "AVX-512 with bfloat16": ("cooperlake", "avx512_bf16"),
+}
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_builds_for_other_processors(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same products and the same bits in any company, where another processor would go another way."""
+    arch, needed = BUILDS[name]
+    compiler = build.find_compiler()
+    if compiler is None or needed not in build._cpu_features().split():
+        pytest.skip(f"needs a C++ compiler and a processor with {needed}")
+    monkeypatch.setattr(build, "library", lambda: _built(compiler, arch, tmp_path))
+    for form in ("Q8_0", "Q4_K", "Q5_0", "Q6_K", "GPTQ 8 bits"):
+        weight, x = random_weight(FORMS[form], 70, 512), randn(70, 512, seed=1)
+        for dtype in (torch.float32, torch.bfloat16):
+            packed = cpu.pack_quantized([weight], dtype=dtype)
+            together = cpu.linear(x.to(dtype), packed)
+            assert_close(together, x.to(dtype), weight.dequantized(), bound=BOUNDS[dtype])
+            rounded = cpu.pack_quantized([weight], dtype=dtype, input_bits=8)
+            assert_close(cpu.linear(x.to(dtype), rounded), x.to(dtype), weight.dequantized(), bound=0.05)
+            for each in (packed, rounded):
+                parts = [cpu.linear(part, each) for size in (1, 2, 5, 62) for part in [x.to(dtype)[:size]]]
+                assert all(torch.equal(part, cpu.linear(x.to(dtype), each)[: len(part)]) for part in parts)
+
+
+@functools.cache
+def _built(compiler: str, arch: str, folder: Path) -> build.Library:
+    """quantized_linear.cpp alone, hardly optimised: what counts is which instructions it uses."""
+    flags = [flag for flag in build._FLAGS if not flag.startswith(("-march", "-O"))]
+    built, source = folder / "native.so", build._FOLDER / "quantized_linear.cpp"
+    command = [compiler, *flags, "-O1", f"-march={arch}", "-shared", str(source), "-o", str(built)]
+    subprocess.run([part for part in command if part != "-fopenmp"], check=True)
+    loaded, header = ctypes.CDLL(str(built)), (build._FOLDER / "arguments.h").read_text()
+    ops = {name: fields for name, _, fields in build._ops(header) if name.startswith("quantized")}
+    return {name: build._bound(loaded[name], fields) for name, fields in ops.items()}
