@@ -205,8 +205,13 @@ class AsyncRunner:
         grammars = {at: _grammar_before(row) for at, row in constrained}
         going_on = {at: grammar for at, grammar in grammars.items() if grammar.finish_reason is None}
         if going_on:
-            step.fields["grammar_rows"] = torch.tensor(list(going_on))
-            step.fields["grammar_masks"] = self._sampler.masks.allowed(list(going_on.values()))
+            masks = self._sampler.masks.allowed(list(going_on.values()))
+            for mask, (at, grammar) in zip(masks, going_on.items(), strict=True):
+                token_id = grammar.forced_token_id
+                # So that no other one is sampled, which would cost the next step. min_tokens may rule it out there.
+                if token_id is not None and token_id not in rows[at].request.stop_token_ids:
+                    self._sampler.masks.force(mask, token_id)
+            step.fields |= {"grammar_rows": torch.tensor(list(going_on)), "grammar_masks": masks}
         return True
 
     def _run_sampling(self, step: LaunchedStep, rows: list[BatchRow]) -> Sampled | None:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 _MASK = 2**64 - 1
+_MANY = 8  # keys that are made faster all at once: one takes 2 us
 
 
 def mix(value: Any) -> Any:
@@ -25,10 +26,9 @@ def derive_seed(seed: int, index: int) -> int:
 
 
 def sample_keys(seeds: Sequence[int], positions: Sequence[int]) -> "np.ndarray[Any, np.dtype[np.int64]]":
-    """The keys with which tokens at these positions are sampled, for `ops.gumbel_argmax`: mix(derive_seed(…)) of each.
-
-    Together, as one alone takes 2 us.
-    """
+    """The keys with which tokens at these positions are sampled, for `ops.gumbel_argmax`."""
+    if len(seeds) < _MANY:
+        keys = [mix(derive_seed(*each)) for each in zip(seeds, positions, strict=True)]
+        return np.array(keys, dtype=np.uint64).view(np.int64)
     scrambled = mix(np.array([seed & _MASK for seed in seeds], dtype=np.uint64))
-    keys = mix(mix(scrambled ^ np.array(positions, dtype=np.uint64)))
-    return keys.view(np.int64)  # type: ignore[no-any-return]
+    return mix(mix(scrambled ^ np.array(positions, dtype=np.uint64))).view(np.int64)  # type: ignore[no-any-return]

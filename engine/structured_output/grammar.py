@@ -78,6 +78,13 @@ class Grammar:
         """The number of output tokens before its forced completion; None if none has begun."""
         return self._completion.start_position
 
+    @property
+    def forced_token_id(self) -> int | None:
+        """The next token, whatever is sampled, if its forced completion has begun."""
+        if self.forced_from is None or self.finish_reason is not None:
+            return None
+        return self._completion.token_or(-1, num_tokens=len(self._tokens))
+
     def follow(self, token_ids: Sequence[int], *, num_prompt_tokens: int) -> None:
         """Catch up with these tokens of the request, or roll back to them."""
         if self.matcher is None:
@@ -165,6 +172,11 @@ class TokenMasks:
         self._fill(work, masks)
         self._was_slow = time.perf_counter() - start > SLOW_MASK_S
         return masks
+
+    def force(self, mask: Tensor, token_id: int) -> None:
+        """Allow one token alone; mask [W] int32 on the host."""
+        mask.zero_()
+        mask.view(torch.uint8)[token_id // 8] = 1 << token_id % 8
 
     def add_to(self, logits: Tensor, rows: Sequence[int] | Tensor, masks: Tensor) -> None:
         """Make what is not allowed minus infinity, in place: masks[i] is for logits[rows[i]], [S, V] float32.

@@ -1,6 +1,7 @@
 """Engines that decide a step while the one before runs give the same outputs as the others."""
 
 import asyncio
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -134,6 +135,18 @@ def test_one_request_of_ten_takes_no_steps_off_the_overlapped_path(
     print(kind, launches.num_launched, "of", launches.num_steps, "steps overlapped")
     assert launches.num_steps > 40
     assert launches.num_launched >= 0.9 * launches.num_steps
+
+
+def test_a_forced_completion_takes_one_step_off_the_overlapped_path(
+    tiny_folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = overlapped(tiny_folder)
+    launches = Launches(llm, monkeypatch)
+    params = SamplingParams(structured_outputs={"json": {"type": "string", "minLength": 30}}, max_tokens=35, seed=1)
+    (output,) = llm.generate([[30, 40]], params)
+    assert output.outputs[0].finish_reason == "length"
+    assert len(json.loads(output.outputs[0].text)) >= 30, "it is complete"
+    assert launches.num_steps - launches.num_launched == 1
 
 
 async def test_async_engine(tiny_folder: str) -> None:
