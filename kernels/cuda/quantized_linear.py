@@ -122,19 +122,22 @@ def _multiply_groups(
         x = tl.load(x_ptrs + group * GROUP + ks[None, :], mask=inside[:, None], other=0.0)
         u = tl.load(w_ptrs + group * PART + ks[None, :], mask=columns[:, None], other=0)
         scale = tl.load(scale_ptrs + group * NUM_N, mask=columns, other=0.0).to(tl.float32)
+        if HAS_OFFSETS:
+            offset = tl.load(offset_ptrs + group * NUM_N, mask=columns, other=0.0).to(tl.float32)
         if BITS == 8:
             dots = tl.dot(x, tl.trans(u.to(x.dtype)), input_precision="ieee")
         else:
             x_high = tl.load(x_ptrs + group * GROUP + PART + ks[None, :], mask=inside[:, None], other=0.0)
-            low, high = (u & 15).to(x.dtype) - ZERO, (u >> 4).to(x.dtype) - ZERO
-            dots = tl.dot(x, tl.trans(low.to(x.dtype)), input_precision="ieee")
-            dots = tl.dot(x_high, tl.trans(high.to(x.dtype)), dots, input_precision="ieee")
+            low, high = (u & 15).to(x.dtype), (u >> 4).to(x.dtype)
+            if ZERO:
+                low, high = (low - ZERO).to(x.dtype), (high - ZERO).to(x.dtype)
+            dots = tl.dot(x, tl.trans(low), input_precision="ieee")
+            dots = tl.dot(x_high, tl.trans(high), dots, input_precision="ieee")
         out += dots * scale[None, :]
         if HAS_OFFSETS:
             sums = tl.sum(x.to(tl.float32), axis=1)
             if BITS == 4:
                 sums += tl.sum(x_high.to(tl.float32), axis=1)
-            offset = tl.load(offset_ptrs + group * NUM_N, mask=columns, other=0.0).to(tl.float32)
             out += sums[:, None] * offset[None, :]
     return out
 

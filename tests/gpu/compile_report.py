@@ -188,7 +188,9 @@ def _quantized(shape: Shape) -> None:
     scales = _empty(14336 // 128, 4096, dtype=torch.float32)
     eight = quantized_linear.QuantizedLinear(_empty(4096, 14336, dtype=torch.int8), scales[:1], None, bias)
     four = quantized_linear.QuantizedLinear(_empty(4096, 7168, dtype=torch.uint8), scales, scales, None)
-    for packed in (eight, four):
+    groups = eight._replace(scales=scales.repeat_interleave(4, dim=0).half())  # Q8_0
+    signed = four._replace(scales=groups.scales, offsets=None, zero=8)  # Q4_0
+    for packed in (eight, four, groups, signed):
         if shape.num_tokens < quantized_linear.MIN_ROWS_TO_WIDEN:
             quantized_linear.multiply(x, packed)
         else:
