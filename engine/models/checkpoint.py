@@ -107,7 +107,7 @@ def tokenizer_only(folder: Path) -> str | None:
     """The same of a folder without config.json that holds a tokenizer."""
     names = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
     if found := next((name for name in names if (folder / name).exists()), None):
-        return f"{folder} holds a tokenizer ({found}) and no model; give the folder of the model"
+        return f"{folder} holds a tokenizer ({found}) and no model: config.json is missing; give the model's folder"
     return None
 
 

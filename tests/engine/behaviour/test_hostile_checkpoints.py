@@ -45,9 +45,9 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def load(folder: Path) -> None:
     config = read_model_config(folder)
-    settings: dict[str, Any] = {"dtype": torch.float32, "seed": 0, "device": torch.device("cpu")}
-    with weight_source(folder, load_format="auto", quantization=config.quantization, **settings) as source:
-        model_class(config.architecture)(config, source, device=settings["device"], max_model_len=16)
+    on_cpu: dict[str, Any] = {"dtype": torch.float32, "device": torch.device("cpu")}
+    with weight_source(folder, load_format="auto", seed=0, quantization=config.quantization, **on_cpu) as source:
+        model_class(config.architecture)(config, source, max_model_len=16, **on_cpu)
 
 
 def mutate_config(rng: random.Random, folder: Path) -> None:

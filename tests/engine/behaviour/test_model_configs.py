@@ -222,7 +222,6 @@ def test_an_architecture_like_none_is_told_all() -> None:
     [
         ({"adapter_config.json": b'{"base_model_name_or_path": "a/b"}'}, "an adapter .* for a/b, not a model"),
         ({"adapter_config.json": b"{}", "tokenizer.json": b"{}"}, "an adapter .* for its base model"),
-        ({"m.Q4_K_M.gguf": b"GGUF", "tokenizer.json": b"{}"}, r"GGUF \(m\.Q4_K_M\.gguf\)"),
         ({"tokenizer.json": b"{}", "special_tokens_map.json": b"{}"}, r"a tokenizer \(tokenizer\.json\) and no model"),
         ({"notes.txt": b""}, r"config\.json is missing"),
     ],

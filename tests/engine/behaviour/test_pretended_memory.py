@@ -49,7 +49,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_model("llama-mha", folder)
     write_config(folder, **SIZES)
     config, source = read_model_config(folder), _Saving()
-    model_class(config.architecture)(config, source, device=torch.device("cpu"), max_model_len=128)
+    build = model_class(config.architecture)
+    build(config, source, device=torch.device("cpu"), max_model_len=128, dtype=torch.bfloat16)
     save_file(source.taken, folder / "model.safetensors")
     return folder
 

@@ -75,7 +75,7 @@ def test_experts_are_not_rounded_in_silence(tmp_path: Path, name: str) -> None:
 
 def _take_int8(source: SafetensorsSource, name: str, shape: tuple[int, ...]) -> QuantizedWeight | None:
     """As files of 8 bits in groups of 16 would: matrices and the table, not norms."""
-    return _int8(source.take(name, shape)) if len(shape) == 2 else None
+    return _int8(source._take(name)) if len(shape) == 2 else None
 
 
 def _int8(weight: torch.Tensor) -> QuantizedWeight:

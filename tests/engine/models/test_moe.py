@@ -58,7 +58,8 @@ class CountingSource(DummySource):
 def test_published_mixtures_have_the_experts_and_the_size_they_state(name: str) -> None:
     config = parse_model_config(REAL_CONFIGS[name], generation={})
     source = CountingSource()
-    model_class(config.architecture)(config, source, device=torch.device("meta"), max_model_len=16)
+    build = model_class(config.architecture)
+    build(config, source, device=torch.device("meta"), max_model_len=16, dtype=torch.float32)
     assert (config.hf_config["experts"], source.num_parameters) == PUBLISHED[name]
 
 

@@ -71,7 +71,8 @@ def our_config(name: str) -> ModelConfig:
 
 def our_model(config: ModelConfig, names: set[str]) -> tuple[Decoder, MetaSource]:
     source = MetaSource(names)
-    model = model_class(config.architecture)(config, source, device=torch.device("meta"), max_model_len=16)
+    build = model_class(config.architecture)
+    model = build(config, source, device=torch.device("meta"), max_model_len=16, dtype=torch.float32)
     return model, source
 
 

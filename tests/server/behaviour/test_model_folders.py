@@ -101,12 +101,12 @@ def no_tokenizer(folder):
 def adapter(folder):
     (folder / "config.json").unlink()
     (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "some/base"}')
-    return "an adapter (LoRA) of some/base"
+    return "an adapter (LoRA or alike) for some/base"
 
 
 def only_a_tokenizer(folder):
     (folder / "config.json").unlink()
-    return "a tokenizer and no model"
+    return "(tokenizer.json) and no model"
 
 
 def several_ggufs(folder):
