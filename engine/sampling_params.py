@@ -103,11 +103,6 @@ class SamplingParams:
         """What the user calls this field, or the prompt."""
         return self.names.get(field_name, field_name)
 
-    @property
-    def is_greedy(self) -> bool:
-        """Whether the most likely token is always taken."""
-        return self.temperature == 0.0
-
     def check_against(self, *, vocab_size: int) -> None:
         """Check every token id against the width of the logits (not the tokenizer's size: they can differ)."""
         named = {
