@@ -1,6 +1,7 @@
 """Settings that must stand before torch is imported, and what `make fast` asks for: `--no-torch`, `--max-seeds`."""
 
 import os
+import signal
 import sys
 from importlib.machinery import ModuleSpec
 
@@ -13,6 +14,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # A command without a model would serve a real one where its wheel is installed.
 os.environ.setdefault("SPLITFUSE_MODEL", "demo")
+
+
+# A shell starts what runs in its background with SIGINT ignored, and every server of a test would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

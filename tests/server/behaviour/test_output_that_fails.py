@@ -27,7 +27,7 @@ def serving_process(*args, wrapper=(), **streams):
     process = subprocess.Popen([*wrapper, *command], **streams)
     url = f"http://127.0.0.1:{port}"
     try:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 120
         while not is_ready(url):
             assert process.poll() is None, "it ended"
             assert time.monotonic() < until
