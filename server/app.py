@@ -87,7 +87,7 @@ def _middleware(service: Service) -> list[Middleware]:
         expose_headers=_EXPOSED_HEADERS,
     )
     key = Middleware(RequireKey, keys=service.keys)
-    return [Middleware(EveryAnswer), *[guard] * (not service.keys), *[cors] * bool(origins), key]
+    return [Middleware(EveryAnswer, error_forms={}), *[guard] * (not service.keys), *[cors] * bool(origins), key]
 
 
 @contextlib.asynccontextmanager
