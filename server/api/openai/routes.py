@@ -29,10 +29,12 @@ from .stream import OpenAIStreamWriter
 router = APIRouter(prefix="/v1", tags=["OpenAI"])
 
 
-@router.get("/models", **operation({200: "A list of one."}, errors=(*KEYED, 503)))
+@router.get("/models", **operation({200: "A list, of one unless it has several names."}, errors=(*KEYED, 503)))
 async def models(request: Request) -> Response:
-    """The one model that is served."""
-    return JsonResponse({"object": "list", "data": [_model(service_of(request))]})
+    """The one model that is served, under each of its names."""
+    service = service_of(request)
+    names = [name for name in service.settings.model_names if not name.endswith("*")]
+    return JsonResponse({"object": "list", "data": [_model(service, name) for name in names]})
 
 
 @router.get(
@@ -47,7 +49,7 @@ async def model(request: Request) -> Response:
     """The same by name; 404 for any other name."""
     service = service_of(request)
     service.check_model(request.path_params["name"])
-    return JsonResponse(_model(service))
+    return JsonResponse(_model(service, request.path_params["name"]))
 
 
 _CHUNKS = """data: {"id": "…", "object": "…", "created": 1, "model": "…", "choices": [{"index": 0, …}]}
@@ -150,9 +152,9 @@ def _head(service: Service, prefix: str) -> Head:
     return Head(id=prefix + secrets.token_hex(16), model=service.settings.model_name, created=int(time.time()))
 
 
-def _model(service: Service) -> dict[str, Any]:
+def _model(service: Service, name: str) -> dict[str, Any]:
     return {
-        "id": service.settings.model_name,
+        "id": name,
         "object": "model",
         "created": int(service.start_time),
         "owned_by": "splitfuse-demo" if service.settings.is_demo else "splitfuse",
