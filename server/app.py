@@ -16,13 +16,15 @@ from starlette.routing import Match, Route
 
 from ..engine.errors import SplitfuseError
 from .api import docs, operations
+from .api.anthropic import errors as anthropic_errors
+from .api.anthropic import routes as anthropic
 from .api.batches import routes as batches
 from .api.native import routes as native
 from .api.openai import routes as openai
 from .api.openapi import openapi_of
 from .api.responses import routes as responses
 from .http.auth import RequireKey
-from .http.errors import HeldElsewhereError, ResultNotFoundError, describe
+from .http.errors import ErrorForm, HeldElsewhereError, ResultNotFoundError, describe
 from .http.every_answer import EveryAnswer
 from .http.foreign_pages import RefuseForeignPages
 from .service import Endpoint, Service
@@ -39,7 +41,11 @@ _ENDPOINTS: dict[str, Endpoint] = {
     "/v1/chat/completions": openai.chat_batched,
     "/v1/responses": responses.respond_batched,
 }
-_ROUTERS = (native.router, openai.router, responses.router, batches.router, operations.router, docs.router)
+_ROUTERS = (
+    *(native.router, openai.router, responses.router, anthropic.router),
+    *(batches.router, operations.router, docs.router),
+)
+_ERROR_FORMS: dict[str, ErrorForm] = {"/v1/messages": anthropic_errors.error_answer}
 
 if TYPE_CHECKING:
     from ..engine.async_engine import AsyncEngine
@@ -87,7 +93,12 @@ def _middleware(service: Service) -> list[Middleware]:
         expose_headers=_EXPOSED_HEADERS,
     )
     key = Middleware(RequireKey, keys=service.keys)
-    return [Middleware(EveryAnswer, error_forms={}), *[guard] * (not service.keys), *[cors] * bool(origins), key]
+    return [
+        Middleware(EveryAnswer, error_forms=_ERROR_FORMS),
+        *[guard] * (not service.keys),
+        *[cors] * bool(origins),
+        key,
+    ]
 
 
 @contextlib.asynccontextmanager

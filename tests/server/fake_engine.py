@@ -102,6 +102,7 @@ class FakeEngine:
         self.script: list[str] | None = None  # the answer to every prompt, a token each, instead of letters
         self.leave_out_last_token = False  # the end comes as a delta of its own, without a token
         self.handles: dict[str, FakeHandle] = {}
+        self.tenants: list[str] = []  # of all requests, in order
         self.aborted: list[str] = []
         self.abort_seen = asyncio.Event()
         self.submitted = asyncio.Event()
@@ -172,6 +173,7 @@ class FakeEngine:
             request_id, prompt if isinstance(prompt, str) else None, token_ids, params, time.monotonic()
         )
         self.handles[request_id] = handle
+        self.tenants.append(tenant)
         self.submitted.set()
         self._idle.clear()
         task = asyncio.create_task(self._run(handle, sink))
