@@ -24,17 +24,17 @@ def read_conversation(messages: object, *, system: object = None) -> list[Messag
     """
     if not isinstance(messages, list) or not messages:
         raise InvalidRequestError("messages must be a list of at least one message", param="messages")
-    read: list[Message] = []
+    text = _system(system)
+    read: list[Message] = [{"role": "system", "content": text}] if text else []
     for number, message in enumerate(messages):
         for part in _turn(message, at=f"messages[{number}]"):
             if read and part["role"] == read[-1]["role"] != "tool":
                 read[-1] = _merged(read[-1], part)
             else:
                 read.append(part)
-    if not read:
-        raise InvalidRequestError("messages hold no content", param="messages")
-    text = _system(system)
-    return [{"role": "system", "content": text}, *read] if text else read
+    if all(message["role"] == "system" for message in read):
+        raise InvalidRequestError("messages hold nothing to answer", param="messages")
+    return read
 
 
 def read_custom_tools(tools: object) -> list[Tool]:
@@ -77,36 +77,32 @@ def _turn(message: object, *, at: str) -> Iterator[Message]:
     if not isinstance(message, Mapping):
         raise InvalidRequestError(f"{at} must be an object with a role and a content", param=at)
     role, content, at_content = message.get("role"), message.get("content"), f"{at}.content"
-    if role not in ("user", "assistant") or not isinstance(role, str):
-        raise InvalidRequestError(f"{at}.role must be user or assistant", param=f"{at}.role")
+    if role not in ("user", "assistant", "system") or not isinstance(role, str):
+        raise InvalidRequestError(f"{at}.role must be user, assistant or system", param=f"{at}.role")
     if isinstance(content, str):
         yield {"role": role, "content": content}
     elif isinstance(content, list):
-        of_block = _of_the_user if role == "user" else _of_the_assistant
         for number, block in enumerate(content):
-            yield from of_block(block, at=f"{at_content}[{number}]")
+            yield from _of_block(block, role=role, at=f"{at_content}[{number}]")
     else:
         raise InvalidRequestError(f"{at_content} must be a string or a list of blocks", param=at_content)
 
 
-def _of_the_user(block: object, *, at: str) -> Iterator[Message]:
-    if _kind(block, at=at) == "tool_result":
-        assert isinstance(block, Mapping)
-        call_id = _string(block, "tool_use_id", at=at)
-        yield {"role": "tool", "tool_call_id": call_id, "content": _result(block.get("content"), at=f"{at}.content")}
-    else:
-        yield {"role": "user", "content": _text(block, at=at)}
-
-
-def _of_the_assistant(block: object, *, at: str) -> Iterator[Message]:
+def _of_block(block: object, *, role: str, at: str) -> Iterator[Message]:
     kind = _kind(block, at=at)
     assert isinstance(block, Mapping)
-    if kind == "thinking":
-        yield {"role": "assistant", "content": "", "reasoning_content": _string(block, "thinking", at=at)}
-    elif kind == "tool_use":
-        yield {"role": "assistant", "tool_calls": [_call(block, at=at)]}
-    elif kind != "redacted_thinking":
-        yield {"role": "assistant", "content": _text(block, at=at)}
+    match role, kind:
+        case "user", "tool_result":
+            call_id, result = _string(block, "tool_use_id", at=at), _result(block.get("content"), at=f"{at}.content")
+            yield {"role": "tool", "tool_call_id": call_id, "content": result}
+        case "assistant", "thinking":
+            yield {"role": role, "content": "", "reasoning_content": _string(block, "thinking", at=at)}
+        case "assistant", "tool_use":
+            yield {"role": role, "tool_calls": [_call(block, at=at)]}
+        case "assistant", "redacted_thinking":
+            pass
+        case _:
+            yield {"role": role, "content": _text(block, at=at)}
 
 
 def _call(block: Mapping[str, Any], *, at: str) -> Message:

@@ -12,13 +12,14 @@ from ..tool_input import tool_input
 Block = dict[str, Any]
 
 
-def message(job: Job, answer: AnswerFormat) -> dict[str, Any]:
-    """The whole answer of a job that has ended."""
+def message(job: Job, answer: AnswerFormat, *, max_tokens: int) -> dict[str, Any]:
+    """The whole answer of a job that has ended, to a request for so many tokens at most."""
     output = job.outputs[0]
     parts = [AnswerPart("content", output.text)] if answer.is_plain else read_whole(answer.reader(), output.text)
     blocks = _blocks(parts)
     has_called = any(block["type"] == "tool_use" for block in blocks)
-    return head(job) | {"content": blocks, **ending(job, has_called=has_called), "usage": usage(job)}
+    end = ending(job, has_called=has_called, max_tokens=max_tokens)
+    return head(job) | {"content": blocks, **end, "usage": usage(job)}
 
 
 def head(job: Job) -> dict[str, Any]:
@@ -46,15 +47,18 @@ def usage(job: Job) -> dict[str, int]:
     }
 
 
-def ending(job: Job, *, has_called: bool) -> dict[str, str | None]:
+def ending(job: Job, *, has_called: bool, max_tokens: int) -> dict[str, str | None]:
     """Why it ended; a deadline is a length that ran out, as on the other routes."""
-    output = job.outputs[0]
-    sequence = output.stop_reason if isinstance(output.stop_reason, str) else None
-    if output.finish_reason in ("length", "timeout"):
-        return {"stop_reason": "max_tokens", "stop_sequence": None}
-    if sequence is not None:
-        return {"stop_reason": "stop_sequence", "stop_sequence": sequence}
-    return {"stop_reason": "tool_use" if has_called else "end_turn", "stop_sequence": None}
+    output, sequence = job.outputs[0], None
+    if output.finish_reason == "length" and len(output.token_ids) < max_tokens:
+        reason = "model_context_window_exceeded"
+    elif output.finish_reason in ("length", "timeout"):
+        reason = "max_tokens"
+    elif isinstance(output.stop_reason, str):
+        reason, sequence = "stop_sequence", output.stop_reason
+    else:
+        reason = "tool_use" if has_called else "end_turn"
+    return {"stop_reason": reason, "stop_sequence": sequence}
 
 
 def opening(part: AnswerPart) -> Block:

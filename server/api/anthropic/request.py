@@ -18,7 +18,8 @@ from .conversation import read_conversation, read_custom_tools
 # What changes nothing in an answer here: caching is automatic, and nothing is kept of a conversation.
 IGNORED = (
     *("betas", "cache_control", "container", "context_management", "diagnostics", "inference_geo"),
-    *("service_tier", "speed", "user_profile_id"),
+    *("service_tier", "speed", "user_profile_id", "workspace_id"),
+    *("billing_policy", "compaction", "fallback_credit_token", "fallbacks"),
 )
 _TOKENS = Integer(1, 2**31 - 1)
 

@@ -46,11 +46,12 @@ async def messages(request: Request) -> Response:
     response: Response
     if body.stream:
         jobs = await generation.begin(request)
-        writer = MessagesStreamWriter(jobs[0], answer, request_id=request.scope[REQUEST_ID])
+        request_id, max_tokens = request.scope[REQUEST_ID], body.max_tokens
+        writer = MessagesStreamWriter(jobs[0], answer, max_tokens=max_tokens, request_id=request_id)
         response = streamed(request, jobs, writer)
     else:
         jobs = await generation.answered(request)
-        response = SlicedResponse.of(await service.json.write(message(jobs[0], answer)))
+        response = SlicedResponse.of(await service.json.write(message(jobs[0], answer, max_tokens=body.max_tokens)))
     response.headers["request-id"] = request.scope[REQUEST_ID]
     return response
 

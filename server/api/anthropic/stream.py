@@ -23,14 +23,15 @@ _DELTAS = {
 
 
 class MessagesStreamWriter(StreamWriter):
-    """The events of one job. `request_id` stands in errors."""
+    """The events of one job, for a request for so many tokens at most. `request_id` stands in errors."""
 
     ping = frame('{"type": "ping"}', event="ping").encode("ascii")
 
-    def __init__(self, job: Job, answer: AnswerFormat, *, request_id: str) -> None:
+    def __init__(self, job: Job, answer: AnswerFormat, *, max_tokens: int, request_id: str) -> None:
         self._job = job
         self._reader = None if answer.is_plain else answer.reader()
         self._blocks = _Blocks()
+        self._max_tokens = max_tokens
         self._request_id = request_id
 
     def begin(self) -> bytes:
@@ -44,7 +45,7 @@ class MessagesStreamWriter(StreamWriter):
         raise_failure([self._job])
         rest = self._blocks.push(self._reader.finish()) if self._reader is not None else ""
         rest += self._blocks.close()
-        delta = ending(self._job, has_called=self._blocks.has_called)
+        delta = ending(self._job, has_called=self._blocks.has_called, max_tokens=self._max_tokens)
         rest += _event("message_delta", delta=delta, usage=usage(self._job)) + _event("message_stop")
         return [rest.encode("ascii")]
 

@@ -73,6 +73,17 @@ def test_consecutive_turns_of_one_role_are_one():
     ]
 
 
+def test_a_system_message_may_come_later():
+    turns = [{"role": "user", "content": "a"}, {"role": "system", "content": [text("b", **CACHED)]}]
+    assert read_conversation(turns, system="c") == [
+        {"role": "system", "content": "c"},
+        {"role": "user", "content": "a"},
+        {"role": "system", "content": "b"},
+    ]
+    first = [{"role": "system", "content": "b"}, {"role": "user", "content": "a"}]
+    assert read_conversation(first, system="c")[0] == {"role": "system", "content": "c\n\nb"}
+
+
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "x"}}
 
 
@@ -122,7 +133,8 @@ def test_what_an_assistant_cannot_have_said_is_named(block, param):
         ("Hi", None, "messages"),
         ([{"role": "user", "content": []}], None, "messages"),
         (["Hi"], None, "messages[0]"),
-        ([{"role": "system", "content": "x"}], None, "messages[0].role"),
+        ([{"role": "system", "content": "x"}], "y", "messages"),
+        ([{"role": "tool", "content": "x"}], None, "messages[0].role"),
         ([{"role": ["user"], "content": "x"}], None, "messages[0].role"),
         ([{"role": "user", "content": "x"}], 5, "system"),
         ([{"role": "user", "content": "x"}], [IMAGE], "system[0].type"),

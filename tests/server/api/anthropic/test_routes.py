@@ -265,7 +265,9 @@ async def test_sampling_and_the_user(served):
     assert (params.max_tokens, params.default_max_tokens) == (None, 10_000), "a limit, cut to what fits"
     assert served.engine.tenants == ["team"]
     await served.engine.allow()
-    assert (await task).json()["usage"]["output_tokens"] == 512 - 26
+    message = (await task).json()
+    assert message["usage"]["output_tokens"] == 512 - 26
+    assert message["stop_reason"] == "model_context_window_exceeded"
 
 
 async def test_an_output_format(served):
