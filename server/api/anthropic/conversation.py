@@ -28,6 +28,8 @@ def read_conversation(messages: object, *, system: object = None) -> list[Messag
     read: list[Message] = [{"role": "system", "content": text}] if text else []
     for number, message in enumerate(messages):
         for part in _turn(message, at=f"messages[{number}]"):
+            if part["role"] == "system" and read and read[-1]["role"] != "system":
+                part["role"] = "user"  # most templates take a system message at the beginning only
             if read and part["role"] == read[-1]["role"] != "tool":
                 read[-1] = _merged(read[-1], part)
             else:

@@ -73,13 +73,10 @@ def test_consecutive_turns_of_one_role_are_one():
     ]
 
 
-def test_a_system_message_may_come_later():
+def test_a_later_system_message_is_the_users():
     turns = [{"role": "user", "content": "a"}, {"role": "system", "content": [text("b", **CACHED)]}]
-    assert read_conversation(turns, system="c") == [
-        {"role": "system", "content": "c"},
-        {"role": "user", "content": "a"},
-        {"role": "system", "content": "b"},
-    ]
+    expected = [{"role": "system", "content": "c"}, {"role": "user", "content": "a\n\nb"}]
+    assert read_conversation(turns, system="c") == expected
     first = [{"role": "system", "content": "b"}, {"role": "user", "content": "a"}]
     assert read_conversation(first, system="c")[0] == {"role": "system", "content": "c\n\nb"}
 
