@@ -174,6 +174,11 @@ class EngineConfig:
         names = tuple(name.strip() for name in (self.served_model_name or "").split(",") if name.strip())
         return names or (DEMO_MODEL if self.model in (None, DEMO) else str(self.model),)
 
+    @property
+    def listed_model_names(self) -> tuple[str, ...]:
+        """Those that are whole names."""
+        return tuple(name for name in self.model_names if not name.endswith("*"))
+
     def serves(self, name: str) -> bool:
         """Whether the model is served under this name."""
         return any(name.startswith(known[:-1]) if known.endswith("*") else name == known for known in self.model_names)

@@ -35,6 +35,8 @@ TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<a
 
 
 class FakeTokenizer:
+    has_chat_template = True
+
     def __init__(self) -> None:
         self.chat_template = ChatTemplate(TEMPLATE, special_tokens={})
 
@@ -84,7 +86,7 @@ class FakeEngine:
         self.config = config or EngineConfig()
         self.tokenizer = FakeTokenizer()
         self.max_model_len = MAX_MODEL_LEN
-        self.model_config = SimpleNamespace(vocab_size=VOCAB_SIZE)
+        self.model_config = SimpleNamespace(vocab_size=VOCAB_SIZE, hf_config={"model_type": "fake"}, quantization=None)
         self.observers: list[Any] = []
         self.loaded = SimpleNamespace(num_blocks=NUM_BLOCKS, max_model_len=MAX_MODEL_LEN, device="cpu", dtype="float32")
         self.is_healthy = True

@@ -33,7 +33,7 @@ router = APIRouter(prefix="/v1", tags=["OpenAI"])
 async def models(request: Request) -> Response:
     """The one model that is served, under each of its names."""
     service = service_of(request)
-    names = [name for name in service.settings.model_names if not name.endswith("*")]
+    names = service.settings.listed_model_names
     return JsonResponse({"object": "list", "data": [_model(service, name) for name in names]})
 
 
