@@ -1,6 +1,7 @@
 """The bodies of /v1/messages and /v1/messages/count_tokens, and how they become chats and SamplingParams."""
 
 import dataclasses
+import re
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SkipValidation
@@ -22,6 +23,8 @@ IGNORED = (
     *("billing_policy", "compaction", "fallback_credit_token", "fallbacks"),
 )
 _TOKENS = Integer(1, 2**31 - 1)
+# Claude Code's user ids name a session too, in one of two forms.
+_SESSION = re.compile(r'"session_id": ?"[^"]*"|_session_[0-9a-f-]+$')
 
 
 class Metadata(RequestModel):
@@ -127,8 +130,8 @@ class MessagesRequest(SamplingRequest, ConversationFields):
 
     @property
     def tenant(self) -> str:
-        """On a server without keys."""
-        return self.metadata.user_id or self.user
+        """On a server without keys. A user's sessions are one tenant, so that they share the cache of prefixes."""
+        return _SESSION.sub("", self.metadata.user_id) or self.user
 
     def params(self) -> SamplingParams:
         """The parameters; `max_tokens` is a limit that is cut to what fits. Raises InvalidRequestError."""

@@ -270,6 +270,16 @@ async def test_sampling_and_the_user(served):
     assert message["stop_reason"] == "model_context_window_exceeded"
 
 
+async def test_the_sessions_of_claude_codes_user_are_one_tenant(served):
+    for form in ('{{"device_id":"{}","account_uuid":"","session_id":"{}"}}', "user_{}_account__session_{}"):
+        served.engine.tenants.clear()
+        for user, session in (("a1", "b-2"), ("a1", "c-3"), ("d4", "b-2")):
+            await answered(served, metadata={"user_id": form.format(user, session)}, max_tokens=1)
+        first, second, other = served.engine.tenants
+        assert first == second != other
+        assert "a1" in first
+
+
 async def test_an_output_format(served):
     served.engine.hold()
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
