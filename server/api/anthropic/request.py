@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SkipValidation
@@ -64,6 +65,8 @@ class Choice(RequestModel):
 
     def among(self, tools: list[dict[str, Any]]) -> ToolChoice:
         """The same as the engine has it. Raises InvalidRequestError."""
+        if self.type == "tool" and self.name is None:
+            raise InvalidRequestError("tool_choice.name is missing", param="tool_choice.name")
         if self.type == "tool":
             return read_tool_choice({"type": "function", "name": self.name}, tools)
         if self.type == "any" and not tools:
@@ -120,9 +123,10 @@ class MessagesRequest(SamplingRequest, ConversationFields):
     """A conversation to answer."""
 
     ignored = IGNORED
-    unsupported: ClassVar = {"mcp_servers": ([],)} | dict.fromkeys(
-        ("n", "logprobs", "prompt_logprobs", "stop", "response_format"), ()
-    )
+    unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "mcp_servers": ([],),
+        **dict.fromkeys(("n", "logprobs", "prompt_logprobs", "stop", "response_format"), ()),
+    }
     way_out: ClassVar = {"stop": "send stop_sequences", "response_format": "send output_config.format"}
     max_tokens: Annotated[Any, like("max_tokens")]
     stop_sequences: Annotated[Any, like("stop")] = None

@@ -347,6 +347,7 @@ def error_of(response, status, kind):
         ({"n": 2}, "n is not supported"),
         ({"tool_choice": {"type": "any"}}, "tool_choice any needs tools"),
         ({"tool_choice": {"type": "tool", "name": "f"}, "tools": TOOLS}, "not among tools"),
+        ({"tool_choice": {"type": "tool"}, "tools": TOOLS}, "tool_choice.name is missing"),
         ({"tool_choice": "auto"}, "tool_choice must be an object"),
         ({"thinking": {"type": "maybe"}}, "thinking.type must be"),
         ({"metadata": {"user_id": "x" * 257}}, "metadata.user_id"),
