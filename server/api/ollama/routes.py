@@ -50,9 +50,10 @@ def _answered(description: str) -> dict[str, Any]:
 async def chat(request: Request) -> Response:
     """Answer in a conversation."""
     service, body = service_of(request), await _read(request, OllamaChatRequest)
-    if not body.messages:
+    params = body.params(prompt="messages")
+    if body.messages == []:
         return _loaded(service, chat_content)
-    generation, answer = await chat_generation(service, body.chat(), body.params(prompt="messages"), user="")
+    generation, answer = await chat_generation(service, body.chat(), params, user="")
     return await _answer(request, generation, Form(answer=answer, content=chat_content), is_stream=body.stream)
 
 
@@ -69,9 +70,9 @@ async def chat(request: Request) -> Response:
 async def generate(request: Request) -> Response:
     """Answer a prompt in the model's template, if it has one, or continue it with `raw`."""
     service, body = service_of(request), await _read(request, OllamaGenerateRequest)
+    params = body.params(prompt="prompt")
     if not body.prompt:
         return _loaded(service, generate_content)
-    params = body.params(prompt="prompt")
     if body.raw or not service.tokenizer.has_chat_template:
         generation, answer = Generation(prompts=[body.prompt], params=params), AnswerFormat()
     else:

@@ -233,6 +233,8 @@ async def test_what_tells_of_the_model(served):
         ("chat", {"messages": MESSAGES, "options": {"temperatur": 1}}, 400, "did you mean options.temperature?"),
         ("chat", {"messages": MESSAGES, "options": {"n": 2}}, 400, "options.n is not supported"),
         ("generate", {"prompt": "x", "images": ["aGk="]}, 400, "images is not supported"),
+        ("generate", {"options": {"top_k": "x"}}, 400, "options.top_k must be"),
+        ("chat", {"messages": "", "stream": False}, 400, "messages must be a list"),
         ("generate", {"prompt": "x", "suffix": "y"}, 400, "suffix is not supported"),
         ("generate", {"prompt": "x" * 600, "raw": True}, 400, "600 tokens are too many"),
         ("pull", {"model": "llama"}, 400, "pull is not supported"),
