@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from ..errors import ConfigError
@@ -168,7 +169,7 @@ class EngineConfig:
         """The name under which the model is served, the first of several."""
         return self.model_names[0]
 
-    @property
+    @cached_property
     def model_names(self) -> tuple[str, ...]:
         """All of them; one that ends in * stands for all that begin so."""
         names = tuple(name.strip() for name in (self.served_model_name or "").split(",") if name.strip())

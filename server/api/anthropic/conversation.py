@@ -3,7 +3,7 @@
 Turns are lists of blocks there; here a turn of the user becomes messages of the user and of tools.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ....engine.chat.messages import Message
@@ -25,18 +25,19 @@ def read_conversation(messages: object, *, system: object = None) -> list[Messag
     if not isinstance(messages, list) or not messages:
         raise InvalidRequestError("messages must be a list of at least one message", param="messages")
     text = _system(system)
-    read: list[Message] = [{"role": "system", "content": text}] if text else []
+    runs: list[list[Message]] = [[{"role": "system", "content": text}]] if text else []
     for number, message in enumerate(messages):
         for part in _turn(message, at=f"messages[{number}]"):
-            if part["role"] == "system" and read and read[-1]["role"] != "system":
+            before = runs[-1][0]["role"] if runs else "system"
+            if part["role"] == "system" and before != "system":
                 part["role"] = "user"  # most templates take a system message at the beginning only
-            if read and part["role"] == read[-1]["role"] != "tool":
-                read[-1] = _merged(read[-1], part)
+            if runs and part["role"] == before != "tool":
+                runs[-1].append(part)
             else:
-                read.append(part)
-    if all(message["role"] == "system" for message in read):
+                runs.append([part])
+    if all(run[0]["role"] == "system" for run in runs):
         raise InvalidRequestError("messages hold nothing to answer", param="messages")
-    return read
+    return [_joined(run) for run in runs]
 
 
 def read_custom_tools(tools: object) -> list[Tool]:
@@ -148,12 +149,13 @@ def _string(block: Mapping[str, Any], name: str, *, at: str) -> str:
     return value
 
 
-def _merged(earlier: Message, later: Message) -> Message:
-    """Two messages of one role as one."""
-    merged = {**earlier, **later}
+def _joined(run: Sequence[Message]) -> Message:
+    """Messages of one role as one."""
+    if len(run) == 1:
+        return run[0]
+    joined: Message = {"role": run[0]["role"]}
     for name in _TEXTS:
-        if name in earlier or name in later:
-            texts = [message[name] for message in (earlier, later) if message.get(name)]
-            merged[name] = _BETWEEN_BLOCKS.join(texts)
-    calls = [*earlier.get("tool_calls", ()), *later.get("tool_calls", ())]
-    return {**merged, "tool_calls": calls} if calls else merged
+        if any(name in part for part in run):
+            joined[name] = _BETWEEN_BLOCKS.join(part[name] for part in run if part.get(name))
+    calls = [call for part in run for call in part.get("tool_calls", ())]
+    return {**joined, "tool_calls": calls} if calls else joined

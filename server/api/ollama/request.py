@@ -117,7 +117,7 @@ class OllamaGenerateRequest(OllamaRequest):
 class OllamaShowRequest(RequestModel):
     """A model to tell of."""
 
-    ignored = ("verbose", "system", "template", "options")
+    ignored = ("name", "verbose", "system", "template", "options")
     model: ModelName = None
 
 
