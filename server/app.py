@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -16,13 +16,15 @@ from starlette.routing import Match, Route
 
 from ..engine.errors import SplitfuseError
 from .api import docs, operations
+from .api.anthropic import errors as anthropic_errors
+from .api.anthropic import routes as anthropic
 from .api.batches import routes as batches
 from .api.native import routes as native
 from .api.openai import routes as openai
 from .api.openapi import openapi_of
 from .api.responses import routes as responses
 from .http.auth import RequireKey
-from .http.errors import HeldElsewhereError, ResultNotFoundError, describe
+from .http.errors import ErrorForm, HeldElsewhereError, ResultNotFoundError, describe
 from .http.every_answer import EveryAnswer
 from .http.foreign_pages import RefuseForeignPages
 from .service import Endpoint, Service
@@ -39,7 +41,11 @@ _ENDPOINTS: dict[str, Endpoint] = {
     "/v1/chat/completions": openai.chat_batched,
     "/v1/responses": responses.respond_batched,
 }
-_ROUTERS = (native.router, openai.router, responses.router, batches.router, operations.router, docs.router)
+_ROUTERS = (
+    *(native.router, openai.router, responses.router, anthropic.router),
+    *(batches.router, operations.router, docs.router),
+)
+_ERROR_FORMS: dict[str, ErrorForm] = {"/v1/messages": anthropic_errors.error_answer}
 
 if TYPE_CHECKING:
     from ..engine.async_engine import AsyncEngine
@@ -59,7 +65,7 @@ def build_app(settings: Settings, engine: "AsyncEngine | None" = None) -> FastAP
     )
     app.state.service = service
     app.openapi = lambda: openapi_of(app)  # type: ignore[method-assign]  # FastAPI's own way to say it
-    for router in _ROUTERS:
+    for router in _routers(settings):
         app.include_router(router)
     for exception in (SplitfuseError, HTTPException, RequestValidationError):
         app.add_exception_handler(exception, _answer_failure)
@@ -69,6 +75,23 @@ def build_app(settings: Settings, engine: "AsyncEngine | None" = None) -> FastAP
         app.state.forwarder = Forwarder()
         app.add_exception_handler(HeldElsewhereError, app.state.forwarder.answer)
     return app
+
+
+def _routers(settings: Settings) -> list[APIRouter]:
+    if not settings.ollama_api:
+        return list(_ROUTERS)
+    from .api.ollama import routes as ollama
+
+    return [*_ROUTERS, ollama.router]
+
+
+def _error_forms(settings: Settings) -> dict[str, ErrorForm]:
+    """How errors look below these paths, where not as everywhere."""
+    if not settings.ollama_api:
+        return _ERROR_FORMS
+    from .api.ollama.errors import error_answer
+
+    return {**_ERROR_FORMS, "/api": error_answer}
 
 
 def _middleware(service: Service) -> list[Middleware]:
@@ -87,7 +110,12 @@ def _middleware(service: Service) -> list[Middleware]:
         expose_headers=_EXPOSED_HEADERS,
     )
     key = Middleware(RequireKey, keys=service.keys)
-    return [Middleware(EveryAnswer), *[guard] * (not service.keys), *[cors] * bool(origins), key]
+    return [
+        Middleware(EveryAnswer, error_forms=_error_forms(settings)),
+        *[guard] * (not service.keys),
+        *[cors] * bool(origins),
+        key,
+    ]
 
 
 @contextlib.asynccontextmanager
@@ -114,7 +142,8 @@ async def _answer_failure(request: Request, exc: Exception) -> Response:
 
 def _methods(request: Request) -> list[str]:
     """What this path takes, over all of its routes; the router knows only the first one's."""
-    routes = [*request.app.routes, *(route for router in _ROUTERS for route in router.routes)]
+    routers = _routers(request.app.state.service.settings)
+    routes = [*request.app.routes, *(route for router in routers for route in router.routes)]
     paths = [route for route in routes if isinstance(route, Route)]
     matching = [route for route in paths if route.matches(request.scope)[0] is not Match.NONE]
     return sorted({method for route in matching for method in route.methods or ()})

@@ -205,11 +205,12 @@ class Service:
             await self._engine.stop()
 
     def check_model(self, name: object) -> None:
-        """Raise unless `name` is None or the served model."""
+        """Raise unless `name` is None or one of the served model's."""
         if name is not None and not isinstance(name, str):
             raise InvalidRequestError("model must be a string", param="model")
-        if name is not None and name != self.settings.model_name:
-            raise ModelNotFoundError(f"model {name[:100]!r} is not served here; served: {self.settings.model_name}")
+        if name is not None and not self.settings.serves(name):
+            served = ", ".join(self.settings.model_names)
+            raise ModelNotFoundError(f"model {name[:100]!r} is not served here; served: {served}")
 
     def token_text(self, token_id: int) -> str:
         """The text of one token alone, special tokens too."""

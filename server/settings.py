@@ -96,6 +96,7 @@ class Settings(EngineConfig):
         choices=("auto", "think", "none"),
         help="how reasoning looks; think: <think>…</think>; auto: as in the chat template",
     )
+    ollama_api: bool = setting(False, help="serve Ollama's API too, under /api")
     metrics_prefix: str = setting("splitfuse:", help="beginning of every metric's name; vllm: suits stock dashboards")
 
     def __post_init__(self) -> None:

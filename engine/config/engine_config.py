@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from ..errors import ConfigError
@@ -37,7 +38,9 @@ class EngineConfig:
     model: str | None = setting(
         None, help=f"Hugging Face id, folder, .gguf file, {SMOLLM2}, or {DEMO}; nothing = the bundled {DEMO} model"
     )
-    served_model_name: str | None = setting(None, help="name under which the model is served")
+    served_model_name: str | None = setting(
+        None, help="names under which the model is served, with commas; claude-* stands for all that begin so"
+    )
     device: str = setting("auto", choices=("auto", "cpu", "cuda"), help="where the model runs")
     dtype: str = setting("auto", choices=("auto", "float32", "bfloat16", "float16"), help="of weights and activations")
     load_format: str = setting("auto", choices=("auto", "safetensors", "dummy"), help="dummy: random weights")
@@ -124,6 +127,8 @@ class EngineConfig:
         for is_refused, message in _REFUSED:
             if is_refused(self):
                 raise ConfigError(message)
+        if self.model_name.endswith("*"):
+            raise ConfigError(f"served_model_name: the first name cannot end in *, as {self.model_name!r} does")
         _ = self.speculation  # checks it
 
     def for_streams(self, device: str) -> "EngineConfig":
@@ -161,8 +166,23 @@ class EngineConfig:
 
     @property
     def model_name(self) -> str:
-        """The name under which the model is served."""
-        return self.served_model_name or (DEMO_MODEL if self.model in (None, DEMO) else str(self.model))
+        """The name under which the model is served, the first of several."""
+        return self.model_names[0]
+
+    @cached_property
+    def model_names(self) -> tuple[str, ...]:
+        """All of them; one that ends in * stands for all that begin so."""
+        names = tuple(name.strip() for name in (self.served_model_name or "").split(",") if name.strip())
+        return names or (DEMO_MODEL if self.model in (None, DEMO) else str(self.model),)
+
+    @property
+    def listed_model_names(self) -> tuple[str, ...]:
+        """Those that are whole names."""
+        return tuple(name for name in self.model_names if not name.endswith("*"))
+
+    def serves(self, name: str) -> bool:
+        """Whether the model is served under this name."""
+        return any(name.startswith(known[:-1]) if known.endswith("*") else name == known for known in self.model_names)
 
     @property
     def is_demo(self) -> bool:

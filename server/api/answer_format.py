@@ -79,8 +79,8 @@ def rendered(text: str) -> "Prompt":
 
 def answer_format(chat: Chat, prompt: str, template: ChatTemplate, settings: Settings) -> AnswerFormat:
     """What to expect of a model that has this template and reads this prompt. Raises InvalidRequestError."""
-    thinks = OPENING in template.source if settings.reasoning_parser == "auto" else settings.reasoning_parser == "think"
-    is_open = thinks and _ends_in_reasoning(chat, prompt)
+    does_think = thinks(template, settings)
+    is_open = does_think and _ends_in_reasoning(chat, prompt)
     style = _style(chat, template, settings)
     is_parallel = chat.is_parallel and chat.choice.mode != "named"
     return AnswerFormat(
@@ -88,9 +88,14 @@ def answer_format(chat: Chat, prompt: str, template: ChatTemplate, settings: Set
         tools=chat.choice.among(chat.tools),
         is_forced=chat.choice.is_forced,
         max_calls=None if is_parallel else 1,
-        thinks=thinks,
+        thinks=does_think,
         is_open=is_open,
     )
+
+
+def thinks(template: ChatTemplate, settings: Settings) -> bool:
+    """Whether reasoning is looked for in the answers of a model that has this template."""
+    return OPENING in template.source if settings.reasoning_parser == "auto" else settings.reasoning_parser == "think"
 
 
 def constrained(params: SamplingParams, answer: AnswerFormat) -> SamplingParams:

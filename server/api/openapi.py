@@ -85,13 +85,16 @@ def operation(
     answers: Mapping[int, str | Schema],
     *,
     errors: Sequence[int] = KEYED,
+    error_schema: Schema | None = None,
     body: type[RequestModel] | None = None,
     example: Mapping[str, Any] | None = None,
     parameters: Sequence[Schema] = (),
 ) -> dict[str, Any]:
-    """Arguments of a route's decorator. `answers` are descriptions by status, the usual one first."""
+    """Arguments of a route's decorator. `answers` are descriptions by status, the usual one first; `error_schema` is
+    that of errors where it is not everyone's.
+    """
     responses = {str(code): {"description": what} if isinstance(what, str) else what for code, what in answers.items()}
-    content = {"application/json": {"schema": {"$ref": _REF.format(model="Error")}}}
+    content = {"application/json": {"schema": error_schema or {"$ref": _REF.format(model="Error")}}}
     responses |= {str(status): _ERRORS[status] | {"content": content} for status in sorted(errors)}
     extra: dict[str, Any] = {"responses": responses}
     if body is not None:

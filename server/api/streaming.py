@@ -21,6 +21,9 @@ MAX_BATCH = 512
 class StreamWriter:
     """Writes the events of a stream's jobs as an API wants them. Any of its bytes may be empty."""
 
+    response: type[EventStream] = EventStream
+    ping = PING  # when there has been nothing to write for PING_S
+
     def begin(self) -> bytes:
         """What comes before all events."""
         return b""
@@ -48,7 +51,7 @@ def stream(
 ) -> EventStream:
     """The events of jobs that share one `changed` signal, from this id on."""
     source = chunks(jobs, writer, first_id=first_id)
-    return EventStream(source, error_frame=writer.error, on_disconnect=on_disconnect, headers=headers)
+    return writer.response(source, error_frame=writer.error, on_disconnect=on_disconnect, headers=headers)
 
 
 def event_id(text: str, *, name: str) -> int:
@@ -59,7 +62,7 @@ def event_id(text: str, *, name: str) -> int:
 
 
 async def chunks(jobs: Sequence[Job], writer: StreamWriter, *, first_id: int = 0) -> AsyncGenerator[bytes, None]:
-    """What the stream writes, a chunk at a time; a comment when there has been nothing to write for PING_S."""
+    """What the stream writes, a chunk at a time."""
     if beginning := writer.begin():
         yield beginning
     positions = [first_id] * len(jobs)
@@ -80,7 +83,7 @@ async def chunks(jobs: Sequence[Job], writer: StreamWriter, *, first_id: int = 0
         elif jobs[-1].finished and all(job.finished for job in jobs):
             break
         elif not await jobs[0].changed.wait(PING_S):
-            yield PING
+            yield writer.ping
     for job in jobs:
         job.was_read.set()
     for chunk in await writer.end():

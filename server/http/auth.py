@@ -1,7 +1,7 @@
 """Authentication. Everything needs a key unless it is listed as open; keys are kept as SHA-256 digests only."""
 
 import hmac
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -12,6 +12,7 @@ from .keys import digest
 # What a load balancer asks. Compared with the path that the router sees, so an odd spelling can only lose access.
 OPEN_PATHS = frozenset({"/health", "/ready", "/version"})
 NO_OWNER = ""  # the owner of everything on a server without keys
+KEY_HEADERS = ("x-api-key", "api-key")  # Anthropic's clients and Azure's, where there is no Authorization: Bearer
 
 
 class KeyRing:
@@ -26,18 +27,28 @@ class KeyRing:
     def __repr__(self) -> str:
         return f"KeyRing({len(self._digests)} keys)"
 
-    def owner(self, authorization: str | None) -> str:
-        """The owner that this `Authorization` header proves: the key's digest, or NO_OWNER without keys. Raises."""
+    def owner(self, headers: Mapping[str, str]) -> str:
+        """The owner that these headers prove: the key's digest, or NO_OWNER without keys. Raises."""
         if not self._digests:
             return NO_OWNER
-        scheme, _, key = (authorization or "").partition(" ")
-        if scheme.lower() != "bearer" or not key.strip():
-            raise AuthenticationError("this server needs an API key: send `Authorization: Bearer KEY`")
-        owner = digest(key.strip())
+        key = _key_in(headers)
+        if not key:
+            raise AuthenticationError(
+                "this server needs an API key: send `Authorization: Bearer KEY` or `x-api-key: KEY`"
+            )
+        owner = digest(key)
         matches = [hmac.compare_digest(owner, known) for known in self._digests]  # all: in constant time
         if not any(matches):
             raise AuthenticationError("this API key is not known here")
         return owner
+
+
+def _key_in(headers: Mapping[str, str]) -> str:
+    """The key that a request brings; empty if there is none."""
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and key.strip():
+        return key.strip()
+    return next((headers[name].strip() for name in KEY_HEADERS if name in headers), "")
 
 
 def owner_of(connection: HTTPConnection) -> str:
@@ -57,7 +68,7 @@ class RequireKey:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
             try:
-                scope["splitfuse.owner"] = self._keys.owner(HTTPConnection(scope).headers.get("authorization"))
+                scope["splitfuse.owner"] = self._keys.owner(HTTPConnection(scope).headers)
             except AuthenticationError as exc:
                 await describe(exc).response()(scope, receive, send)
                 return

@@ -12,6 +12,7 @@ from typing import Any
 
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
 from ...engine.errors import (
     ConstraintError,
@@ -27,6 +28,9 @@ from .json_response import JsonResponse
 logger = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 2
+# Where a request's scope holds its id, and how its API writes errors, if not in the common envelope.
+REQUEST_ID = "splitfuse.request_id"
+ERROR_FORM = "splitfuse.error_form"
 IsHeld = Callable[[], Coroutine[Any, Any, bool]]
 
 
@@ -125,9 +129,29 @@ class Problem:
         """The body of an error answer, and the data of an error event."""
         return {"error": self.error()}
 
-    def response(self) -> JsonResponse:
+    def response(self) -> "ErrorResponse":
         """The answer."""
-        return JsonResponse(self.envelope(), status_code=self.status, headers=dict(self.headers))
+        return ErrorResponse(self)
+
+
+# The answer to a request with this id.
+ErrorForm = Callable[[Problem, str], JsonResponse]
+
+
+class ErrorResponse(JsonResponse):
+    """An error in the form that the request's API has."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.envelope(), status_code=problem.status, headers=dict(problem.headers))
+        self._problem = problem
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        form: ErrorForm | None = scope.get(ERROR_FORM)
+        if form is None:
+            await super().__call__(scope, receive, send)
+        else:
+            await form(self._problem, scope[REQUEST_ID])(scope, receive, send)
 
 
 def describe(exc: BaseException) -> Problem:

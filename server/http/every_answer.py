@@ -1,24 +1,29 @@
-"""What holds for every answer: it has an X-Request-Id, and an unexpected exception becomes a 500 in the envelope.
+"""What holds for every answer: it has an X-Request-Id, an unexpected exception becomes a 500, errors have one form.
 
 The id is a label that the client may choose and always gets back. Never a key to anything.
 """
 
 import secrets
+from collections.abc import Mapping
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .errors import describe
+from .errors import ERROR_FORM, REQUEST_ID, ErrorForm, describe
 
 MAX_CHARS = 128
 
 
 class EveryAnswer:
-    """ASGI middleware: labels answers, and answers where the app fails; the log gets the traceback."""
+    """ASGI middleware: labels answers, and answers where the app fails; the log gets the traceback.
 
-    def __init__(self, app: ASGIApp) -> None:
+    `error_forms`: how errors look at a path and those below it, where not as everywhere.
+    """
+
+    def __init__(self, app: ASGIApp, error_forms: Mapping[str, ErrorForm]) -> None:
         self._app = app
+        self._error_forms = error_forms
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -26,6 +31,10 @@ class EveryAnswer:
             return
         given = HTTPConnection(scope).headers.get("x-request-id", "")
         request_id = given if _is_label(given) else secrets.token_hex(16)
+        scope[REQUEST_ID] = request_id
+        for path, form in self._error_forms.items():
+            if f"{scope['path']}/".startswith(f"{path}/"):
+                scope[ERROR_FORM] = form
         started = False
 
         async def labelled_send(message: Message) -> None:

@@ -12,6 +12,7 @@ import httpx
 from starlette.requests import Request
 from starlette.responses import Response
 
+from .auth import KEY_HEADERS
 from .disconnect import unless_disconnected
 from .errors import HeldElsewhereError, IsHeld, MovedError, Problem
 from .json_body import FIELDS
@@ -19,7 +20,7 @@ from .json_response import dumps
 from .sse import EventStream
 
 FORWARDED = "X-Splitfuse-Forwarded"
-_PASSED_ON = ("authorization", "last-event-id", "idempotency-key", "x-request-id")
+_PASSED_ON = ("authorization", *KEY_HEADERS, "last-event-id", "idempotency-key", "x-request-id")
 _LEFT_OUT = (
     *("cache-control", "connection", "content-length", "date", "server", "transfer-encoding"),
     *("x-accel-buffering", "x-request-id"),

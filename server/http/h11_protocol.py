@@ -19,10 +19,12 @@ PROBE_S = 0.1  # from the end of what a client sends to the first probe of wheth
 _SLICE_BYTES = 16 * 1024  # parsed at once: most of a head that is far too long is never looked at
 # Longer than the clients' own, so that the clients close idle connections and no request meets a closing one.
 KEEP_ALIVE_S = 75
-# Where a request's scope holds Connection.write_chunk, if its answer's body can be written so.
+# Where a request's scope holds Connection.write_chunk, if its answer's body can be written so, and what clients ignore
+# between two events of that body, if it is no comment.
 WRITE_CHUNK = "splitfuse.write_chunk"
+FILLER = "splitfuse.filler"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_COMMENT = b"3\r\n:\n\n\r\n"  # of an event stream, as a chunk
+_COMMENT = b":\n\n"  # of an event stream
 
 
 class Connection(H11Protocol):
@@ -90,11 +92,12 @@ class Connection(H11Protocol):
     async def write_chunk(self, data: bytes) -> None:
         """Write a slice of a body of unknown length that has begun; nothing after a disconnect.
 
-        A slice is some whole events or a part of one. Waits while the reader has fallen behind. Writes what h11 would,
-        past the wrappers of ASGI's `send` and h11's state machine, which take as long as all else that a token costs.
+        A slice is some whole events or lines, or a part of one. Waits while the reader has fallen behind. Writes what
+        h11 would, past the wrappers of ASGI's `send` and h11's state machine, which take as long as all else that a
+        token costs.
         """
         await self._has_room.wait()
-        self._is_between_events = not data or data.endswith(b"\n\n")
+        self._is_between_events = not data or data.endswith(b"\n")
         if data and not self._is_lost:  # an empty chunk would be the last one
             self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
@@ -151,7 +154,8 @@ class Connection(H11Protocol):
     def _probe(self, delay_s: float) -> None:
         """Write what clients ignore. If the client is gone its system refuses that, and the next write fails."""
         if self._is_between_events:
-            self.transport.write(_COMMENT)
+            filler = self._open_scope().get(FILLER, _COMMENT)
+            self.transport.write(b"%x\r\n%b\r\n" % (len(filler), filler))
         elif not self.cycle.response_started:
             if self.scope["http_version"] == "1.0":  # has no such answer
                 self.transport.close()

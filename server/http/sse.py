@@ -1,6 +1,7 @@
 """Server-sent events: the frame of an event, and the response that writes frames until the end or a disconnect.
 
-Follows the HTML standard's event stream format. What the frames mean is the routes' business.
+Follows the HTML standard's event stream format; LineStream has lines of JSON instead. What they mean is the routes'
+business.
 """
 
 import contextlib
@@ -12,7 +13,9 @@ from starlette.types import Receive, Scope, Send
 
 from .disconnect import unless_disconnected
 from .errors import Problem, describe
-from .h11_protocol import WRITE_CHUNK
+from .h11_protocol import FILLER, WRITE_CHUNK
+
+SPACE = b" "  # before a line of JSON it means nothing
 
 
 def frame(data: str, *, event: str | None = None, event_id: int | None = None) -> str:
@@ -69,6 +72,16 @@ class EventStream(Response):
                 await write(self._error_frame(describe(exc)))
                 self._on_disconnect()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class LineStream(EventStream):
+    """The same of JSON objects, one a line."""
+
+    media_type = "application/x-ndjson"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[FILLER] = SPACE
+        await super().__call__(scope, receive, send)
 
 
 def _writer(send: Send) -> Callable[[bytes], Awaitable[None]]:

@@ -68,7 +68,8 @@ class Resumption:
         """Nothing of it was told: it is this model's, with this model's tokens and template."""
         job, request = each.kept.job, each.request
         kind, served = self._kinds[request["kind"]], self._settings.model_name
-        if request["body"].get("model") not in (None, served):
+        asked = request["body"].get("model")
+        if asked is not None and not self._settings.serves(asked):
             raise ModelNotFoundError(f"it asks for another model than {served}")
         kept = KeptRequest(
             kind=request["kind"],

@@ -35,6 +35,8 @@ TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<a
 
 
 class FakeTokenizer:
+    has_chat_template = True
+
     def __init__(self) -> None:
         self.chat_template = ChatTemplate(TEMPLATE, special_tokens={})
 
@@ -84,7 +86,7 @@ class FakeEngine:
         self.config = config or EngineConfig()
         self.tokenizer = FakeTokenizer()
         self.max_model_len = MAX_MODEL_LEN
-        self.model_config = SimpleNamespace(vocab_size=VOCAB_SIZE)
+        self.model_config = SimpleNamespace(vocab_size=VOCAB_SIZE, hf_config={"model_type": "fake"}, quantization=None)
         self.observers: list[Any] = []
         self.loaded = SimpleNamespace(num_blocks=NUM_BLOCKS, max_model_len=MAX_MODEL_LEN, device="cpu", dtype="float32")
         self.is_healthy = True
@@ -102,6 +104,7 @@ class FakeEngine:
         self.script: list[str] | None = None  # the answer to every prompt, a token each, instead of letters
         self.leave_out_last_token = False  # the end comes as a delta of its own, without a token
         self.handles: dict[str, FakeHandle] = {}
+        self.tenants: list[str] = []  # of all requests, in order
         self.aborted: list[str] = []
         self.abort_seen = asyncio.Event()
         self.submitted = asyncio.Event()
@@ -172,6 +175,7 @@ class FakeEngine:
             request_id, prompt if isinstance(prompt, str) else None, token_ids, params, time.monotonic()
         )
         self.handles[request_id] = handle
+        self.tenants.append(tenant)
         self.submitted.set()
         self._idle.clear()
         task = asyncio.create_task(self._run(handle, sink))

@@ -5,7 +5,7 @@ A disconnect ends the request, streamed or not; these jobs are not kept for late
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,17 +14,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ....engine.errors import InvalidRequestError
-from ....engine.sampling_params import SamplingParams
-from ...http.auth import owner_of
-from ...http.disconnect import unless_disconnected
 from ...http.json_response import JsonResponse
 from ...http.json_writer import SlicedResponse
-from ...jobs.job import Job, Signal
 from ...service import Service, service_of
-from ..answer_format import chat_prompt, constrained, rendered
+from ..generation import Generation, chat_generation, streamed
 from ..openapi import GENERATION, KEYED, LOOKUP, events, operation, parameter
 from ..request_model import read_fields, read_request
-from ..streaming import stream
 from .chat_response import ChatResponseBuilder
 from .completion_response import CompletionResponseBuilder
 from .request import ChatCompletionRequest, CompletionRequest, OpenAIRequest
@@ -34,10 +29,12 @@ from .stream import OpenAIStreamWriter
 router = APIRouter(prefix="/v1", tags=["OpenAI"])
 
 
-@router.get("/models", **operation({200: "A list of one."}, errors=(*KEYED, 503)))
+@router.get("/models", **operation({200: "A list, of one unless it has several names."}, errors=(*KEYED, 503)))
 async def models(request: Request) -> Response:
-    """The one model that is served."""
-    return JsonResponse({"object": "list", "data": [_model(service_of(request))]})
+    """The one model that is served, under each of its names."""
+    service = service_of(request)
+    names = service.settings.listed_model_names
+    return JsonResponse({"object": "list", "data": [_model(service, name) for name in names]})
 
 
 @router.get(
@@ -52,7 +49,7 @@ async def model(request: Request) -> Response:
     """The same by name; 404 for any other name."""
     service = service_of(request)
     service.check_model(request.path_params["name"])
-    return JsonResponse(_model(service))
+    return JsonResponse(_model(service, request.path_params["name"]))
 
 
 _CHUNKS = """data: {"id": "…", "object": "…", "created": 1, "model": "…", "choices": [{"index": 0, …}]}
@@ -74,7 +71,7 @@ _STREAMED = events("The answer, or with `stream` its chunks as events.", _CHUNKS
 async def completions(request: Request) -> Response:
     """Continue one or more prompts."""
     body = await read_request(request, CompletionRequest)
-    return await _answer(request, _completion(service_of(request), body))
+    return await _completion(service_of(request), body).response(request)
 
 
 @router.post(
@@ -89,41 +86,47 @@ async def completions(request: Request) -> Response:
 async def chat_completions(request: Request) -> Response:
     """Answer in a conversation."""
     body = await read_request(request, ChatCompletionRequest)
-    return await _answer(request, await _chat_completion(service_of(request), body))
+    answer = await _chat_completion(service_of(request), body)
+    return await answer.response(request)
 
 
 async def complete_batched(service: Service, fields: Mapping[str, Any], *, owner: str) -> dict[str, Any]:
     """What POST /v1/completions answers, in the background. Raises as the route."""
-    generation = _completion(service, read_fields(service, fields, CompletionRequest))
-    return await _whole(service, generation, owner=owner, is_background=True)
+    answer = _completion(service, read_fields(service, fields, CompletionRequest))
+    return await answer.whole(service, owner=owner)
 
 
 async def chat_batched(service: Service, fields: Mapping[str, Any], *, owner: str) -> dict[str, Any]:
     """What POST /v1/chat/completions answers, in the background. Raises as the route."""
-    generation = await _chat_completion(service, read_fields(service, fields, ChatCompletionRequest))
-    return await _whole(service, generation, owner=owner, is_background=True)
+    answer = await _chat_completion(service, read_fields(service, fields, ChatCompletionRequest))
+    return await answer.whole(service, owner=owner)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Generation:
+class _Answer:
     """What is to be generated for a request, and the builder of its answer."""
 
     body: OpenAIRequest
     builder: ResponseBuilder
-    prompts: Sequence[Any]
-    params: SamplingParams
-    keeps_prompt: bool = False
+    generation: Generation
 
-    def jobs(self, service: Service, owner: str) -> list[Job]:
-        """A job for each prompt, not submitted yet."""
-        changed = Signal()
-        return [
-            service.new_job(self.params, owner=owner, changed=changed, keeps_prompt=self.keeps_prompt)
-            for _ in self.prompts
-        ]
+    async def whole(self, service: Service, *, owner: str) -> dict[str, Any]:
+        """The answer to a line of a batch, once it is complete. For `json_slices`."""
+        return self.builder.answer(await self.generation.complete(service, owner=owner, is_background=True))
+
+    async def response(self, request: Request) -> Response:
+        """The answer, whole or streamed."""
+        if not self.body.stream:
+            jobs = await self.generation.answered(request)
+            return SlicedResponse.of(await service_of(request).json.write(self.builder.answer(jobs)))
+        if self.generation.params.prompt_logprobs is not None and not self.generation.keeps_prompt:
+            raise InvalidRequestError("prompt_logprobs goes with stream false only", param="prompt_logprobs")
+        jobs = await self.generation.begin(request)
+        writer = OpenAIStreamWriter(self.builder, jobs, include_usage=self.body.include_usage)
+        return streamed(request, jobs, writer)
 
 
-def _completion(service: Service, body: CompletionRequest) -> _Generation:
+def _completion(service: Service, body: CompletionRequest) -> _Answer:
     params, echo = body.params(), body.echoed()
     builder = CompletionResponseBuilder(
         _head(service, "cmpl-"),
@@ -132,53 +135,26 @@ def _completion(service: Service, body: CompletionRequest) -> _Generation:
         echo=echo,
         prompt_text=service.prompt_text,
     )
-    return _Generation(body=body, builder=builder, prompts=body.prompt, params=params, keeps_prompt=echo.is_wanted)
+    generation = Generation(prompts=body.prompt, params=params, user=body.user, keeps_prompt=echo.is_wanted)
+    return _Answer(body=body, builder=builder, generation=generation)
 
 
-async def _chat_completion(service: Service, body: ChatCompletionRequest) -> _Generation:
+async def _chat_completion(service: Service, body: ChatCompletionRequest) -> _Answer:
     chat, params = body.chat(), body.params()
-    text, answer = await chat_prompt(service, chat)
+    generation, answer = await chat_generation(service, chat, params, user=body.user)
     builder = ChatResponseBuilder(
         _head(service, "chatcmpl-"), service.token_text, include_usage=body.include_usage, answer=answer
     )
-    return _Generation(body=body, builder=builder, prompts=[rendered(text)], params=constrained(params, answer))
-
-
-async def _answer(request: Request, generation: _Generation) -> Response:
-    service, owner = service_of(request), owner_of(request)
-    if not generation.body.stream:
-        whole = _whole(service, generation, owner=owner)
-        return SlicedResponse.of(await service.json.write(await unless_disconnected(request.receive, whole)))
-    params = generation.params
-    if params.prompt_logprobs is not None and not generation.keeps_prompt:
-        raise InvalidRequestError("prompt_logprobs goes with stream false only", param="prompt_logprobs")
-    jobs = generation.jobs(service, owner)
-    try:
-        for job, prompt in zip(jobs, generation.prompts, strict=True):
-            await service.submit(job, prompt, params, user=generation.body.user)
-    except BaseException:  # refused half-way
-        service.abort(*jobs)
-        raise
-    writer = OpenAIStreamWriter(generation.builder, jobs, include_usage=generation.body.include_usage)
-    return stream(jobs, writer, on_disconnect=lambda: service.abort(*jobs))
-
-
-async def _whole(
-    service: Service, generation: _Generation, *, owner: str, is_background: bool = False
-) -> dict[str, Any]:
-    """The answer, once it is complete. For `JsonWriter`."""
-    jobs, user = generation.jobs(service, owner), generation.body.user
-    await service.complete(jobs, generation.prompts, generation.params, user=user, is_background=is_background)
-    return generation.builder.answer(jobs)
+    return _Answer(body=body, builder=builder, generation=generation)
 
 
 def _head(service: Service, prefix: str) -> Head:
     return Head(id=prefix + secrets.token_hex(16), model=service.settings.model_name, created=int(time.time()))
 
 
-def _model(service: Service) -> dict[str, Any]:
+def _model(service: Service, name: str) -> dict[str, Any]:
     return {
-        "id": service.settings.model_name,
+        "id": name,
         "object": "model",
         "created": int(service.start_time),
         "owned_by": "splitfuse-demo" if service.settings.is_demo else "splitfuse",

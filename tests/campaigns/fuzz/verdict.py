@@ -36,7 +36,7 @@ def verdict(served: Served, case: Case, *, limit_s: float = LIMIT_S) -> Verdict:
             return Verdict(case, None, f"no whole answer: {type(exc).__name__}: {str(exc)[:200]}")
     if answer.status >= 500 and answer.status != 503:
         return Verdict(case, answer.status, f"{answer.status}: {body[:300]!r}")
-    if b'"server_error"' in body:
+    if b'"server_error"' in body or b'"api_error"' in body:
         return Verdict(case, answer.status, f"a failure in a stream: {body[-300:]!r}")
     seconds = time.monotonic() - start
     return Verdict(case, answer.status, f"took {seconds:.1f} s" if seconds > limit_s else None)

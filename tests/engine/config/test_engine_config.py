@@ -62,3 +62,13 @@ def test_a_step_is_as_large_as_its_device_takes(device: str, limits: tuple[int, 
 
 def test_until_the_device_is_known_limits_are_a_cpus() -> None:
     assert EngineConfig().step_limits == EngineConfig().limits_on("cpu")
+
+
+def test_a_model_may_have_several_names() -> None:
+    config = EngineConfig(served_model_name="mine, other,claude-*")
+    assert (config.model_name, config.model_names) == ("mine", ("mine", "other", "claude-*"))
+    asked = ("mine", "other", "claude-opus-4-5", "claude-", "min", "mine2", "claude", "*")
+    assert [name for name in asked if config.serves(name)] == list(asked[:4])
+    assert EngineConfig(served_model_name="mine,*").serves("anything")
+    with pytest.raises(ConfigError, match="first name cannot end in"):
+        EngineConfig(served_model_name="claude-*")

@@ -131,17 +131,29 @@ async def test_keys_and_prompts_stay_out_of_the_log(served, caplog, capfd):
 
 def test_key_ring_owner():
     ring = KeyRing([ALICE, BOB])
-    owners = {ring.owner(f"Bearer {ALICE}"), ring.owner(f"bearer {BOB}")}
+    owners = {ring.owner({"authorization": f"Bearer {ALICE}"}), ring.owner({"authorization": f"bearer {BOB}"})}
     assert len(owners) == 2
     assert ALICE not in "".join(owners)
     for header in (None, "", "Bearer", "Bearer ", f"Basic {ALICE}", ALICE, "Bearer \udcff"):
         with pytest.raises(AuthenticationError):
-            ring.owner(header)
-    assert KeyRing([]).owner(None) == ""
+            ring.owner({} if header is None else {"authorization": header})
+    assert KeyRing([]).owner({}) == ""
+
+
+@pytest.mark.parametrize("name", ["x-api-key", "api-key"])
+async def test_a_key_may_come_in_a_header_of_its_own(served, name):
+    ring = KeyRing([ALICE, BOB])
+    assert ring.owner({name: f" {ALICE} "}) == ring.owner({"authorization": f"Bearer {ALICE}"})
+    assert ring.owner({"authorization": "Basic eDp5", name: ALICE}) == ring.owner({name: ALICE})
+    for headers in ({name: "wrong"}, {name: ""}, {name: f"Bearer {ALICE}"}, {**bearer("wrong"), name: ALICE}):
+        assert (await served.client.get("/v1/models", headers=headers)).status_code == 401, headers
+    submitted = await served.client.post("/generate", json={"prompt": "x"}, headers={name: ALICE})
+    result = await served.client.get(submitted.json()["result_url"], headers=bearer(ALICE))
+    assert result.status_code == 200, "the same key is the same owner, wherever it stands"
 
 
 def test_weights_may_name_keys_or_users():
     settings = Settings(api_key=(ALICE,), scheduling_policy="fair", tenant_weights={ALICE: 2.0, "team": 3.0})
     weights = settings.engine_config().tenant_weights
-    owner = KeyRing([ALICE]).owner(f"Bearer {ALICE}")
+    owner = KeyRing([ALICE]).owner({"x-api-key": ALICE})
     assert weights == {owner: 2.0, "team": 3.0}

@@ -325,6 +325,16 @@ async def test_a_half_closed_client_can_wait_long_for_its_answer(served):
     assert raw.endswith(b"\n\n\r\n0\r\n\r\n")
 
 
+@pytest.mark.parametrize("settings", [Settings(ollama_api=True)])
+async def test_between_lines_of_json_a_space_is_written_meanwhile(served):
+    served.engine.hold()
+    body = json.dumps({"prompt": "hello", "raw": True, "options": {"num_predict": 3}}).encode()
+    head = b"POST /api/generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+    raw = await half_closed(served, head, body, until=b"\r\n1\r\n \r\n")
+    chunks = raw.partition(b"\r\n\r\n")[2].split(b"\r\n")[1::2]
+    assert [json.loads(line)["done"] for line in b"".join(chunks).splitlines()][-1]
+
+
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
 @pytest.mark.parametrize("fields", [{}, {"stream": True}], ids=str)
 async def test_a_client_that_is_gone_is_not_taken_for_a_half_closed_one(served, version, fields):

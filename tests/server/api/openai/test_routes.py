@@ -8,6 +8,8 @@ import pytest
 from fake_engine import FakeTokenizer, answer_text
 from serving import parse_events
 
+from splitfuse.server.settings import Settings
+
 MODEL = "splitfuse-demo-5m"
 MESSAGES = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello"}]
 CHAT_PROMPT = FakeTokenizer().render_chat(MESSAGES)
@@ -36,6 +38,16 @@ async def test_models(client):
     assert (await client.models.retrieve(MODEL)).id == MODEL
     with pytest.raises(openai.NotFoundError, match=MODEL):
         await client.models.retrieve("some/other")
+
+
+@pytest.mark.parametrize("settings", [Settings(served_model_name="mine,other,claude-*")])
+async def test_a_model_with_several_names(client):
+    assert [model.id for model in (await client.models.list()).data] == ["mine", "other"]
+    for name in ("mine", "other", "claude-opus"):
+        assert (await client.models.retrieve(name)).id == name
+        assert (await client.completions.create(model=name, prompt="x", max_tokens=1)).model == "mine"
+    with pytest.raises(openai.NotFoundError, match=r"served: mine, other, claude-\*"):
+        await client.completions.create(model="gpt", prompt="x")
 
 
 async def test_completion(client):

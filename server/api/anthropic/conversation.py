@@ -1,0 +1,161 @@
+"""A conversation as Anthropic's clients write it, checked and brought into the form that chat templates read.
+
+Turns are lists of blocks there; here a turn of the user becomes messages of the user and of tools.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ....engine.chat.messages import Message
+from ....engine.chat.tools import Tool, read_tools
+from ....engine.errors import InvalidRequestError
+
+_BETWEEN_BLOCKS = "\n\n"
+# The first system block of Claude Code is for Anthropic's accounting and differs in each request: with it in front no
+# two prompts would share a prefix.
+_ACCOUNTING = "x-anthropic-billing-header:"
+_TEXTS = ("content", "reasoning_content")
+
+
+def read_conversation(messages: object, *, system: object = None) -> list[Message]:
+    """The messages, each with a role and, optionally, content, tool_calls, tool_call_id, reasoning_content.
+
+    Consecutive turns of one role are one turn. Raises InvalidRequestError that names the field.
+    """
+    if not isinstance(messages, list) or not messages:
+        raise InvalidRequestError("messages must be a list of at least one message", param="messages")
+    text = _system(system)
+    runs: list[list[Message]] = [[{"role": "system", "content": text}]] if text else []
+    for number, message in enumerate(messages):
+        for part in _turn(message, at=f"messages[{number}]"):
+            before = runs[-1][0]["role"] if runs else "system"
+            if part["role"] == "system" and before != "system":
+                part["role"] = "user"  # most templates take a system message at the beginning only
+            if runs and part["role"] == before != "tool":
+                runs[-1].append(part)
+            else:
+                runs.append([part])
+    if all(run[0]["role"] == "system" for run in runs):
+        raise InvalidRequestError("messages hold nothing to answer", param="messages")
+    return [_joined(run) for run in runs]
+
+
+def read_custom_tools(tools: object) -> list[Tool]:
+    """The tools as chat templates read them. Tools of Anthropic's own are refused by name (InvalidRequestError)."""
+    if tools is None:
+        return []
+    if not isinstance(tools, list):
+        raise InvalidRequestError("tools must be a list", param="tools")
+    return read_tools([_flat(tool, at=f"tools[{number}]") for number, tool in enumerate(tools)], are_flat=True)
+
+
+def _flat(tool: object, *, at: str) -> dict[str, Any]:
+    """A tool as /v1/responses has it."""
+    kind = tool.get("type") or "custom" if isinstance(tool, Mapping) else None
+    if not isinstance(tool, Mapping) or not isinstance(kind, str):
+        raise InvalidRequestError(f"{at} must be an object with a name and an input_schema", param=at)
+    if kind != "custom":
+        raise InvalidRequestError(
+            f"{at}.type {kind[:40]!r} is not supported: this server has no tools of its own; "
+            "define one with a name and an input_schema",
+            param=f"{at}.type",
+        )
+    if not isinstance(tool.get("input_schema"), Mapping):
+        raise InvalidRequestError(f"{at}.input_schema must be a JSON schema, an object", param=f"{at}.input_schema")
+    kept = {name: tool[name] for name in ("name", "description", "strict") if name in tool}
+    return {"type": "function", **kept, "parameters": tool["input_schema"]}
+
+
+def _system(system: object) -> str:
+    if system is None or isinstance(system, str):
+        return system or ""
+    if not isinstance(system, list):
+        raise InvalidRequestError("system must be a string or a list of text blocks", param="system")
+    texts = [_text(block, at=f"system[{number}]") for number, block in enumerate(system)]
+    return _BETWEEN_BLOCKS.join(text for text in texts if not text.startswith(_ACCOUNTING))
+
+
+def _turn(message: object, *, at: str) -> Iterator[Message]:
+    """A turn as messages, one for each block."""
+    if not isinstance(message, Mapping):
+        raise InvalidRequestError(f"{at} must be an object with a role and a content", param=at)
+    role, content, at_content = message.get("role"), message.get("content"), f"{at}.content"
+    if role not in ("user", "assistant", "system") or not isinstance(role, str):
+        raise InvalidRequestError(f"{at}.role must be user, assistant or system", param=f"{at}.role")
+    if isinstance(content, str):
+        yield {"role": role, "content": content}
+    elif isinstance(content, list):
+        for number, block in enumerate(content):
+            yield from _of_block(block, role=role, at=f"{at_content}[{number}]")
+    else:
+        raise InvalidRequestError(f"{at_content} must be a string or a list of blocks", param=at_content)
+
+
+def _of_block(block: object, *, role: str, at: str) -> Iterator[Message]:
+    kind = _kind(block, at=at)
+    assert isinstance(block, Mapping)
+    match role, kind:
+        case "user", "tool_result":
+            call_id, result = _string(block, "tool_use_id", at=at), _result(block.get("content"), at=f"{at}.content")
+            yield {"role": "tool", "tool_call_id": call_id, "content": result}
+        case "assistant", "thinking":
+            yield {"role": role, "content": "", "reasoning_content": _string(block, "thinking", at=at)}
+        case "assistant", "tool_use":
+            yield {"role": role, "tool_calls": [_call(block, at=at)]}
+        case "assistant", "redacted_thinking":
+            pass
+        case _:
+            yield {"role": role, "content": _text(block, at=at)}
+
+
+def _call(block: Mapping[str, Any], *, at: str) -> Message:
+    if not isinstance(block.get("input"), dict):
+        raise InvalidRequestError(f"{at}.input must be an object", param=f"{at}.input")
+    function = {"name": _string(block, "name", at=at), "arguments": block["input"]}
+    return {"type": "function", "id": _string(block, "id", at=at), "function": function}
+
+
+def _result(content: object, *, at: str) -> str:
+    """What a tool gave, as text."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, list):
+        raise InvalidRequestError(f"{at} must be a string or a list of text blocks", param=at)
+    return _BETWEEN_BLOCKS.join(_text(block, at=f"{at}[{number}]") for number, block in enumerate(content))
+
+
+def _text(block: object, *, at: str) -> str:
+    """Of a text block, whose other keys change nothing."""
+    kind = _kind(block, at=at)
+    if kind != "text":
+        raise InvalidRequestError(
+            f"{at}: {kind[:40]!r} blocks are not supported here; this model reads text only", param=f"{at}.type"
+        )
+    assert isinstance(block, Mapping)
+    return _string(block, "text", at=at)
+
+
+def _kind(block: object, *, at: str) -> str:
+    kind = block.get("type") if isinstance(block, Mapping) else None
+    if not isinstance(kind, str):
+        raise InvalidRequestError(f"{at} must be an object with a type", param=at)
+    return kind
+
+
+def _string(block: Mapping[str, Any], name: str, *, at: str) -> str:
+    value = block.get(name)
+    if not isinstance(value, str):
+        raise InvalidRequestError(f"{at}.{name} must be a string", param=f"{at}.{name}")
+    return value
+
+
+def _joined(run: Sequence[Message]) -> Message:
+    """Messages of one role as one."""
+    if len(run) == 1:
+        return run[0]
+    joined: Message = {"role": run[0]["role"]}
+    for name in _TEXTS:
+        if any(name in part for part in run):
+            joined[name] = _BETWEEN_BLOCKS.join(part[name] for part in run if part.get(name))
+    calls = [call for part in run for call in part.get("tool_calls", ())]
+    return {**joined, "tool_calls": calls} if calls else joined

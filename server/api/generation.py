@@ -1,0 +1,78 @@
+"""What the routes that keep no result share: from a request's prompts and parameters to jobs, streamed or awaited.
+
+A disconnect ends the jobs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ...engine.sampling_params import SamplingParams
+from ..http.auth import owner_of
+from ..http.disconnect import unless_disconnected
+from ..jobs.job import Job, Signal
+from ..service import Service, service_of
+from .answer_format import AnswerFormat, chat_prompt, constrained, rendered
+from .chat_request import Chat
+from .streaming import StreamWriter, stream
+
+if TYPE_CHECKING:
+    from ...engine.input_processor import Prompt
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """What is to be generated for a request: a job for each prompt."""
+
+    prompts: "Sequence[Prompt]"
+    params: SamplingParams
+    user: str = ""
+    keeps_prompt: bool = False
+
+    def jobs(self, service: Service, *, owner: str) -> list[Job]:
+        """The jobs, not submitted yet."""
+        changed = Signal()
+        return [
+            service.new_job(self.params, owner=owner, changed=changed, keeps_prompt=self.keeps_prompt)
+            for _ in self.prompts
+        ]
+
+    async def complete(self, service: Service, *, owner: str, is_background: bool = False) -> list[Job]:
+        """The jobs once all have ended. Raises as `Service.complete`."""
+        jobs = self.jobs(service, owner=owner)
+        await service.complete(jobs, self.prompts, self.params, user=self.user, is_background=is_background)
+        return jobs
+
+    async def answered(self, request: Request) -> list[Job]:
+        """The same for a client that waits. Raises ClientDisconnect too."""
+        work = self.complete(service_of(request), owner=owner_of(request))
+        return await unless_disconnected(request.receive, work)
+
+    async def begin(self, request: Request) -> list[Job]:
+        """The jobs once all are submitted. Raises as `Service.submit`; then none of them goes on."""
+        service = service_of(request)
+        jobs = self.jobs(service, owner=owner_of(request))
+        try:
+            for job, prompt in zip(jobs, self.prompts, strict=True):
+                await service.submit(job, prompt, self.params, user=self.user)
+        except BaseException:  # refused half-way
+            service.abort(*jobs)
+            raise
+        return jobs
+
+
+def streamed(request: Request, jobs: Sequence[Job], writer: StreamWriter) -> Response:
+    """The events of jobs that `begin` gave."""
+    service = service_of(request)
+    return stream(jobs, writer, on_disconnect=lambda: service.abort(*jobs))
+
+
+async def chat_generation(
+    service: Service, chat: Chat, params: SamplingParams, *, user: str
+) -> tuple[Generation, AnswerFormat]:
+    """An answer in a conversation, and how it is taken apart. Raises as `chat_prompt` and `constrained`."""
+    text, answer = await chat_prompt(service, chat)
+    return Generation(prompts=[rendered(text)], params=constrained(params, answer), user=user), answer

@@ -1,0 +1,1 @@
+"""/api as Ollama has it; served with --ollama-api only."""
