@@ -24,18 +24,22 @@ from .http.json_writer import JsonWriter
 from .jobs.idempotency import IdempotencyKey
 from .jobs.job import Job, Signal, raise_failure
 from .jobs.result_size import bounded
-from .metrics import Metrics
+from .metrics import CACHE_SETTINGS, Metrics
 from .settings import Settings
 from .storage.durable_results import DurableResults, KeptKind, KeptRequest
 from .storage.memory_store import MemoryStore, StoreUser
 from .storage.results import results_of
 from .storage.resumption import Resumption
 from .storage.shared_results import SharedResults
+from .telemetry.request_ends import RequestEnds
+from .telemetry.request_log import RequestLog
+from .version import package_version
 
 if TYPE_CHECKING:
     from ..engine.async_engine import AsyncEngine
     from ..engine.input_processor import Prompt
     from ..engine.tokenizer.tokenizer import Tokenizer
+    from .telemetry.tracing import RequestTracer
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +89,11 @@ class Service:
             model_name=settings.model_name,
             stats=lambda: {"connections_refused": self.connection_limit.num_refused} | self.engine_stats(),
             num_speculative_tokens=speculation.num_speculative_tokens if speculation else 0,
+            cache_config={name: str(getattr(settings, name)) for name in CACHE_SETTINGS},
         )
+        self.tracer = _tracer(settings)
+        listeners = [*[RequestLog()] * settings.request_log, *[self.tracer] * (self.tracer is not None)]
+        self.requests = RequestEnds([each for each in listeners if each is not None])
         self.start_time = time.time()
         self.is_draining = False
         self.logs_load_failure = True  # False where a caller awaits `loading`
@@ -203,6 +211,8 @@ class Service:
         if self._is_ours and self._is_loaded and self._engine is not None:
             self._is_ours = False
             await self._engine.stop()
+        if self.tracer is not None:
+            await asyncio.to_thread(self.tracer.close)
 
     def check_model(self, name: object) -> None:
         """Raise unless `name` is None or the served model."""
@@ -242,7 +252,7 @@ class Service:
         ttl_s: float | None = None,
     ) -> Job:
         """A job under a new, unguessable id; not submitted yet."""
-        return Job(
+        job = Job(
             secrets.token_urlsafe(24),
             model=self.settings.model_name,
             num_outputs=params.n,
@@ -252,7 +262,14 @@ class Service:
             keeps_prompt=keeps_prompt,
             idempotency_key=key,
             ttl_s=ttl_s,
+            on_end=self._on_job_end,
         )
+        self.requests.add_job(job)
+        return job
+
+    def _on_job_end(self, job: Job) -> None:
+        self.metrics.on_job_end([len(output.token_ids) for output in job.outputs])
+        self.requests.job_ended(job)
 
     async def submit(
         self, job: Job, prompt: "Prompt", params: SamplingParams, *, user: str = "", kept: KeptRequest | None = None
@@ -304,6 +321,15 @@ class Service:
         for job in jobs:
             if not job.finished and self._engine is not None:
                 self._engine.abort(job.seq_id)
+
+
+def _tracer(settings: Settings) -> "RequestTracer | None":
+    """What sends spans, where that is asked for. Raises ConfigError."""
+    if settings.otlp_traces_endpoint is None:
+        return None
+    from .telemetry.tracing import otlp_tracer  # imports OpenTelemetry, which is an extra
+
+    return otlp_tracer(settings.otlp_traces_endpoint, model_name=settings.model_name, version=package_version())
 
 
 def service_of(connection: HTTPConnection) -> Service:

@@ -12,6 +12,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .errors import describe
 
 MAX_CHARS = 128
+_REQUEST_ID = "splitfuse.request_id"  # of a scope
+
+
+def request_id_of(scope: Scope) -> str:
+    """The X-Request-Id of this request's answer."""
+    return str(scope[_REQUEST_ID])
 
 
 class EveryAnswer:
@@ -26,6 +32,7 @@ class EveryAnswer:
             return
         given = HTTPConnection(scope).headers.get("x-request-id", "")
         request_id = given if _is_label(given) else secrets.token_hex(16)
+        scope[_REQUEST_ID] = request_id
         started = False
 
         async def labelled_send(message: Message) -> None:
