@@ -83,10 +83,8 @@ def test_an_exporter_is_made_for_the_endpoint():
 
 def test_nothing_of_it_is_imported_without_the_flag():
     program = (
-        "import sys; from splitfuse.server.app import build_app; from splitfuse.server.settings import Settings
-"
-        "build_app(Settings()); names = ('opentelemetry.sdk', 'splitfuse.server.telemetry.tracing')
-"
+        "import sys; from splitfuse.server.app import build_app; from splitfuse.server.settings import Settings\n"
+        "build_app(Settings()); names = ('opentelemetry.sdk', 'splitfuse.server.telemetry.tracing')\n"
         "print([name for name in names if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
