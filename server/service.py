@@ -31,15 +31,13 @@ from .storage.memory_store import MemoryStore, StoreUser
 from .storage.results import results_of
 from .storage.resumption import Resumption
 from .storage.shared_results import SharedResults
+from .telemetry.listeners import listeners_of
 from .telemetry.request_ends import RequestEnds
-from .telemetry.request_log import RequestLog
-from .version import package_version
 
 if TYPE_CHECKING:
     from ..engine.async_engine import AsyncEngine
     from ..engine.input_processor import Prompt
     from ..engine.tokenizer.tokenizer import Tokenizer
-    from .telemetry.tracing import RequestTracer
 
 logger = logging.getLogger(__name__)
 
@@ -91,9 +89,7 @@ class Service:
             num_speculative_tokens=speculation.num_speculative_tokens if speculation else 0,
             cache_config={name: str(getattr(settings, name)) for name in CACHE_SETTINGS},
         )
-        self.tracer = _tracer(settings)
-        listeners = [*[RequestLog()] * settings.request_log, *[self.tracer] * (self.tracer is not None)]
-        self.requests = RequestEnds([each for each in listeners if each is not None])
+        self.requests = RequestEnds(listeners_of(settings))
         self.start_time = time.time()
         self.is_draining = False
         self.logs_load_failure = True  # False where a caller awaits `loading`
@@ -211,8 +207,7 @@ class Service:
         if self._is_ours and self._is_loaded and self._engine is not None:
             self._is_ours = False
             await self._engine.stop()
-        if self.tracer is not None:
-            await asyncio.to_thread(self.tracer.close)
+        await asyncio.to_thread(self.requests.close)
 
     def check_model(self, name: object) -> None:
         """Raise unless `name` is None or the served model."""
@@ -321,15 +316,6 @@ class Service:
         for job in jobs:
             if not job.finished and self._engine is not None:
                 self._engine.abort(job.seq_id)
-
-
-def _tracer(settings: Settings) -> "RequestTracer | None":
-    """What sends spans, where that is asked for. Raises ConfigError."""
-    if settings.otlp_traces_endpoint is None:
-        return None
-    from .telemetry.tracing import otlp_tracer  # imports OpenTelemetry, which is an extra
-
-    return otlp_tracer(settings.otlp_traces_endpoint, model_name=settings.model_name, version=package_version())
 
 
 def service_of(connection: HTTPConnection) -> Service:

@@ -38,6 +38,9 @@ class RequestListener(Protocol):
 
     def on_request_end(self, record: RequestRecord) -> None: ...
 
+    def close(self) -> None:
+        """No more will come. May take a while."""
+
 
 class RequestEnds:
     """Brings requests and their jobs together. Jobs are made deep inside routes, so a context variable tells whose they
@@ -70,6 +73,11 @@ class RequestEnds:
             for job in record.jobs:
                 self._running.pop(job, None)
         self._tell_if_over(record)
+
+    def close(self) -> None:
+        """No more requests come. May take a while, so not for an event loop."""
+        for listener in self.listeners:
+            listener.close()
 
     def _tell_if_over(self, record: RequestRecord) -> None:
         if any(job in self._running for job in record.jobs):

@@ -22,6 +22,9 @@ class RequestLog:
             fields = fields_of(record)
             self._logger.info("%s", _line(fields), extra={"fields": fields})
 
+    def close(self) -> None:
+        """Nothing is left to do."""
+
 
 def fields_of(record: RequestRecord) -> dict[str, Any]:
     """What is logged, by name; what is not known is left out. Seconds, to the millisecond."""

@@ -24,7 +24,7 @@ def spans(monkeypatch):
     export = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter", reason=REASON)
     exporter = export.InMemorySpanExporter()
     tracer = RequestTracer(exporter, model_name="m", version="1", clock=lambda: 100.0, wall_clock=lambda: 1100.0)
-    monkeypatch.setattr("splitfuse.server.service._tracer", lambda settings: tracer)
+    monkeypatch.setattr("splitfuse.server.service.listeners_of", lambda settings: [tracer])
     return exporter.get_finished_spans
 
 
