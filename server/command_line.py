@@ -21,7 +21,7 @@ from ..engine.errors import ConfigError, InvalidRequestError, SplitfuseError
 from .commands.completion import SHELLS
 from .process.stop_signals import StopSignals
 from .settings import Settings
-from .settings_sources import ALL_FIELDS, ENGINE_FIELDS, add_flags, choices_of, resolve
+from .settings_sources import ALL_FIELDS, ENGINE_FIELDS, add_flags, resolve
 from .telemetry.log_format import as_line
 from .version import package_version
 
@@ -231,26 +231,20 @@ def _plot(args: argparse.Namespace) -> int:
 
 
 def _completion(commands: Mapping[str, argparse.ArgumentParser], args: argparse.Namespace) -> int:
-    from .commands.completion import script
+    from .commands.completion import flags_of, script
 
-    flags = {
-        name: {flag: choices_of(action.dest) for action in command._actions for flag in action.option_strings}
-        for name, command in commands.items()
-    }
-    print(script(args.shell, {**flags, "bench": dict.fromkeys(("serve", "offline", *_bench_flags()), ())}), end="")
+    print(script(args.shell, flags_of(commands)), end="")
     return 0
-
-
-def _bench_flags() -> list[str]:
-    from ..client.bench.options import options_parser
-
-    return [flag for action in options_parser()._actions for flag in action.option_strings]
 
 
 def _bench(argv: list[str]) -> int:
     homes = {"serve": "..client.bench.cli", "offline": "..engine.bench_offline"}
+    takes = "bench takes `serve` (a running server) or `offline` (the engine in this process)"
+    if argv[:1] in (["-h"], ["--help"]):
+        print(takes)
+        return 0
     if not argv or argv[0] not in homes:
-        raise ConfigError("bench takes `serve` (a running server) or `offline` (the engine in this process)")
+        raise ConfigError(takes)
     try:
         module = importlib.import_module(homes[argv[0]], __package__)
     except ModuleNotFoundError as exc:

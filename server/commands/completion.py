@@ -1,6 +1,9 @@
 """`splitfuse completion SHELL`: a script that completes commands, flags and the words that a flag takes."""
 
+import argparse
 from collections.abc import Mapping, Sequence
+
+from ..settings_sources import choices_of
 
 # Of each command its flags, and of each flag the words that it takes, if these are few.
 Flags = Mapping[str, Mapping[str, Sequence[str]]]
@@ -25,6 +28,18 @@ _BASH = """_splitfuse() {{
 }}
 complete -o filenames -F _splitfuse splitfuse
 """
+
+
+def flags_of(commands: Mapping[str, argparse.ArgumentParser]) -> Flags:
+    """What the parsers of the commands take; those of `bench` have parsers of their own."""
+    from ...client.bench.options import options_parser
+
+    found: dict[str, Mapping[str, Sequence[str]]] = {name: _flags(parser) for name, parser in commands.items()}
+    return found | {"bench": {"serve": (), "offline": ()} | _flags(options_parser())}
+
+
+def _flags(parser: argparse.ArgumentParser) -> dict[str, Sequence[str]]:
+    return {flag: choices_of(action.dest) for action in parser._actions for flag in action.option_strings}
 
 
 def script(shell: str, flags: Flags) -> str:

@@ -105,6 +105,15 @@ def test_what_vllms_scripts_ask_for(tiny_folder: str) -> None:
         llm.generate("hello")
 
 
+def test_the_tokenizer_renders_as_transformers_do(tiny_folder: str) -> None:
+    template = "{% for m in messages %}{{ m.content }};{% endfor %}{{ mood }}{{ 'go:' if add_generation_prompt }}"
+    tokenizer = LLM(tiny_folder, dtype="float32", chat_template=template).get_tokenizer()
+    asked = [{"role": "user", "content": "hello"}]
+    assert tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True) == "hello;go:"
+    assert tokenizer.apply_chat_template(asked, tokenize=False, mood="gay") == "hello;gay"
+    assert tokenizer.apply_chat_template(asked) == tokenizer.encode("hello;", add_special_tokens=False)
+
+
 def test_keywords_that_would_change_something_are_refused(tiny_folder: str) -> None:
     with pytest.raises(ConfigError, match="tensor_parallel_size=2 is not taken"):
         LLM(tiny_folder, tensor_parallel_size=2)
