@@ -31,7 +31,7 @@ _LORA = "adapters are not served yet; merge them into their model: peft's merge_
 _HTTPS = "the server speaks HTTP on --host and --port; put a proxy such as nginx or Caddy before it"
 _GENERATION = "only text generation is served, no embeddings and no scores"
 _CONFIG = "a model is what its config.json says; edit that in a copy of its folder"
-_HUB = "fetch it with `hf download OWNER/NAME`, and give the folder as MODEL"
+_REVISION = "fetch it with `hf download OWNER/NAME --revision NAME`, and give the folder as MODEL"
 _REQUEST = "requests ask for it themselves, in their body"
 _CLASSES = "classes of other servers cannot be loaded"
 _NOT_BUILT = "there is nothing like it here yet"
@@ -104,9 +104,7 @@ _REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "--task": (("auto", "generate"), _GENERATION),
     "--tokenizer": ((SAME_AS_MODEL,), "the tokenizer is the model's own; put its files into the model's folder"),
     "--tokenizer-mode": (("auto", "fast", "hf"), "the tokenizer is the tokenizer.json in the model's folder"),
-    **dict.fromkeys(
-        ("--revision", "--code-revision", "--tokenizer-revision"), (("main",), f"{_HUB} (--revision there)")
-    ),
+    **dict.fromkeys(("--revision", "--code-revision", "--tokenizer-revision"), (("main",), _REVISION)),
     **dict.fromkeys(
         ("--api-server-count", "-asc", "--data-parallel-size", "-dp", "--data-parallel-size-local", "-dpl"),
         (("1",), _ONE_DEVICE),

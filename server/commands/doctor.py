@@ -20,11 +20,12 @@ from ...engine.errors import ConfigError
 from ...engine.models.checkpoint import local_model
 from ...engine.models.registry import read_model_config
 
-# Module, package and what needs it.
+# Name, module, packages and what needs them.
 _EXTRAS = (
-    ("matplotlib", "matplotlib", "splitfuse plot"),
-    ("psycopg", "'psycopg[binary]'", "--results postgresql://…"),
+    ("matplotlib", "matplotlib", "matplotlib", "splitfuse plot"),
+    ("psycopg", "psycopg", "'psycopg[binary]'", "--results postgresql://…"),
     (
+        "OTLP",
         "opentelemetry.exporter.otlp.proto.http",
         "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http",
         "--otlp-traces-endpoint",
@@ -139,9 +140,8 @@ def _sqlite() -> Finding:
     return _remark("SQLite", f"{text}: open the file with no other program while it is served (fault fixed in 3.51.3)")
 
 
-def _extra(extra: tuple[str, str, str]) -> Finding:
-    module, packages, use = extra
-    name = module.partition(".")[0]
+def _extra(extra: tuple[str, str, str, str]) -> Finding:
+    name, module, packages, use = extra
     try:
         is_there = importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # a parent package is missing

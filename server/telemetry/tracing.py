@@ -7,6 +7,7 @@ conventions, and latencies as vLLM calls them.
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from ...engine.errors import ConfigError
 from .request_ends import RequestRecord
@@ -15,6 +16,7 @@ from .request_figures import RequestFigures, first_metrics
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
+_PATH = "/v1/traces"
 _OPERATIONS = {"/v1/chat/completions": "chat", "/v1/messages": "chat", "/v1/responses": "chat", "/api/chat": "chat"}
 
 
@@ -79,11 +81,12 @@ class RequestTracer:
 
 
 def otlp_tracer(endpoint: str, *, model_name: str, version: str) -> RequestTracer:
-    """A tracer that sends to this URL. Raises ConfigError without the extra."""
+    """A tracer that sends to this URL, with OTLP's own path if it has none. Raises ConfigError without the extra."""
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-        return RequestTracer(OTLPSpanExporter(endpoint=endpoint), model_name=model_name, version=version)
+        url = endpoint if urlsplit(endpoint).path.strip("/") else endpoint.rstrip("/") + _PATH
+        return RequestTracer(OTLPSpanExporter(endpoint=url), model_name=model_name, version=version)
     except ImportError as exc:
         raise ConfigError(
             f"--otlp-traces-endpoint ({exc}): pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"

@@ -2,16 +2,20 @@
 
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import httpx
 import pytest
 from fake_engine import FakeEngine
 from serving import serving
+from starlette.datastructures import Headers
 
 from splitfuse.engine.errors import ConfigError
 from splitfuse.server.app import build_app
 from splitfuse.server.service import Service
 from splitfuse.server.settings import Settings
+from splitfuse.server.telemetry.request_ends import RequestRecord
 from splitfuse.server.telemetry.tracing import RequestTracer, otlp_tracer
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -76,9 +80,30 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch):
         Service(Settings(otlp_traces_endpoint="http://127.0.0.1:4318/v1/traces"))
 
 
-def test_an_exporter_is_made_for_the_endpoint():
+def test_spans_reach_the_endpoint():
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http.trace_exporter", reason=REASON)
-    otlp_tracer("http://127.0.0.1:9/v1/traces", model_name="m", version="1").close()
+    received = []
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self):
+            received.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *args):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Receiver) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        tracer = otlp_tracer(f"http://127.0.0.1:{server.server_port}", model_name="a-model", version="1")
+        tracer.on_request_end(RequestRecord("id", Headers({}), 1.0, route="/generate", status=200, end=2.0))
+        tracer.close()
+        server.shutdown()
+        thread.join()
+    ((path, body),) = received
+    assert path == "/v1/traces"
+    assert b"text_completion a-model" in body
 
 
 def test_nothing_of_it_is_imported_without_the_flag():
