@@ -173,7 +173,7 @@ def _command(
         description=text,
         allow_abbrev=False,
         formatter_class=_HelpFormatter,
-        usage=f"splitfuse {name} [MODEL] [flags]",
+        usage=f"splitfuse {name} [MODEL]" + " [flags]" * bool(fields),
     )
     parser.add_argument("model", nargs="?", metavar="MODEL", help=_MODEL_HELP)
     if fields == ALL_FIELDS:
