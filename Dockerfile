@@ -20,7 +20,7 @@ FROM build AS build-cpu
 ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip install --no-deps --index-url ${TORCH_INDEX_URL} -c constraints.txt torch
-COPY pyproject.toml README.md LICENSE ./
+COPY __init__.py pyproject.toml README.md LICENSE ./
 COPY client/ client/
 COPY engine/ engine/
 COPY kernels/ kernels/
@@ -31,7 +31,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 FROM build AS build-cuda
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip install -c constraints.txt torch triton
-COPY pyproject.toml README.md LICENSE ./
+COPY __init__.py pyproject.toml README.md LICENSE ./
 COPY client/ client/
 COPY engine/ engine/
 COPY kernels/ kernels/

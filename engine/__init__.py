@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from .llm import LLM, pipeline
     from .outputs import CompletionOutput, OutputDelta, RequestOutput
     from .sampling_params import SamplingParams
-    from .structured_output.params import StructuredOutputs
+    from .structured_output.params import StructuredOutputs, StructuredOutputsParams
 
 # Read by the OpenMP runtime when torch loads it. By default its threads spin for long at every barrier, and beside
 # other busy processes each barrier then costs a time slice: 58 tok/s instead of 2,634 for the demo model (16
@@ -28,6 +28,7 @@ __all__ = [
     "RequestOutput",
     "SamplingParams",
     "StructuredOutputs",
+    "StructuredOutputsParams",
     "pipeline",
 ]
 
@@ -40,6 +41,7 @@ _HOME = {
     "RequestOutput": ".outputs",
     "SamplingParams": ".sampling_params",
     "StructuredOutputs": ".structured_output.params",
+    "StructuredOutputsParams": ".structured_output.params",
     "pipeline": ".llm",
 }
 

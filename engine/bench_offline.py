@@ -188,21 +188,29 @@ def _folder(model: str, scratch: Path) -> Path:
     return scratch
 
 
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="splitfuse bench offline", usage="%(prog)s [flags]", description=__doc__.splitlines()[0]
+    )
+    add, points = parser.add_argument, [Point(1, 32), Point(8, 128), Point(32, 256)]
+    add("--model", default="llama-221m", help=f"a folder, or a shape: {', '.join(SHAPES)}; default llama-221m")
+    add("--peer", choices=("transformers", "none"), default="transformers", help="what runs beside it")
+    text = f"prompts x tokens; default {', '.join(map(str, points))}"
+    add("--points", nargs="+", type=Point.parse, default=points, metavar="NxL", help=text)
+    add("--output-len", type=int, default=64, metavar="N", help="tokens to generate, default 64")
+    add("--pairs", type=int, default=3, metavar="N", help="runs of each, in turn, default 3")
+    add("--device", default="auto", help="auto, cpu or cuda")
+    add("--dtype", default="auto", help="of weights and activations, as serve's")
+    add("--max-num-batched-tokens", type=int, default=512, metavar="N", help="token budget of a step, default 512")
+    add("--num-threads", type=int, default=default_num_threads(), metavar="N", help="default: one per core")
+    add("--seed", type=int, default=0, metavar="N", help="of weights and prompts, default 0")
+    add("--save-result", type=Path, metavar="FILE", help="write the figures as JSON")
+    return parser
+
+
 def main(argv: list[str]) -> int:
     """Entry point of `splitfuse bench offline`."""
-    parser = argparse.ArgumentParser(prog="splitfuse bench offline", description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="llama-221m", help=f"a folder, or a shape: {', '.join(SHAPES)}")
-    parser.add_argument("--peer", choices=("transformers", "none"), default="transformers")
-    parser.add_argument("--points", nargs="+", type=Point.parse, default=[Point(1, 32), Point(8, 128), Point(32, 256)])
-    parser.add_argument("--output-len", type=int, default=64)
-    parser.add_argument("--pairs", type=int, default=3)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--max-num-batched-tokens", type=int, default=512)
-    parser.add_argument("--num-threads", type=int, default=default_num_threads())
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--save-result", type=Path, help="write the figures as JSON")
-    args = parser.parse_args(argv)
+    args = _parser().parse_args(argv)
     results = run(args)
     if args.save_result:
         args.save_result.write_text(json.dumps(results, indent=2))

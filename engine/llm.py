@@ -1,27 +1,37 @@
 """LLM, with vLLM's interface: prompts in, finished outputs out, in this thread; `pipeline` with DeepSpeed-MII's."""
 
+import dataclasses
 import itertools
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 from .builder import load
 from .chat.messages import read_messages
 from .chat.tools import read_tools
 from .config import EngineConfig
+from .config.foreign_options import taken_keywords
 from .errors import InvalidRequestError
 from .input_processor import Prompt
-from .outputs import CompletionOutput, RequestOutput
+from .outputs import CompletionOutput, OutputDelta, RequestOutput
 from .sampling_params import SamplingParams
+from .tokenizer.tokenizer import Tokenizer
+
+_SETTINGS = frozenset(field.name for field in dataclasses.fields(EngineConfig))
+OnDelta = Callable[[OutputDelta], None]
 
 
 class LLM:
-    """An engine for scripts. Keyword arguments are those of EngineConfig. Raises ConfigError."""
+    """An engine for scripts; a context manager, too.
+
+    Keyword arguments are those of EngineConfig, and vLLM's where they change nothing here. Raises ConfigError.
+    """
 
     def __init__(self, model: str | None = None, **settings: Any) -> None:
-        self.config = EngineConfig(model=model, **settings)
+        self.config = EngineConfig(**taken_keywords({"model": model, **settings}, _SETTINGS))
         parts = load(self.config)
         self._input_processor = parts.input_processor
         self._ids = itertools.count()
@@ -29,21 +39,47 @@ class LLM:
         self.tokenizer = parts.tokenizer
         self.pipeline = parts.pipeline(self.config)
         self.core = self.pipeline.core
+        self._is_closed = False
+
+    def __enter__(self) -> "LLM":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the model's memory and the cache's. No further prompt is taken."""
+        with self._lock:
+            self._is_closed = True
+            for name in ("pipeline", "core", "_input_processor"):
+                self.__dict__.pop(name, None)
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer. Raises InvalidRequestError if it has none."""
+        if self.tokenizer is None:
+            raise InvalidRequestError("this model has no tokenizer; give token ids")
+        return self.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """Those of a prompt that is given none."""
+        return SamplingParams()
 
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = False,
+        *,
+        on_delta: OnDelta | None = None,
     ) -> list[RequestOutput]:
         """One RequestOutput per prompt, in their order.
 
         A prompt is a string, a list of ids, {"prompt": str} or {"prompt_token_ids": ids}; give one, or a list of them,
-        and one SamplingParams for all or one each. `use_tqdm` is vLLM's; no bar is shown. Raises InvalidRequestError
-        before anything runs, RequestFailedError if one failed.
+        and one SamplingParams for all or one each. `use_tqdm` is vLLM's; no bar is shown. `on_delta` is called with
+        what comes, as it comes. Raises InvalidRequestError before anything runs, RequestFailedError if one failed.
         """
         with self._lock:
-            return self._generate(_as_list(prompts), sampling_params)
+            return self._generate(_as_list(prompts), sampling_params, on_delta)
 
     def chat(
         self,
@@ -80,8 +116,13 @@ class LLM:
             return self._generate(list(prompts), sampling_params)
 
     def _generate(
-        self, many: list[Prompt], sampling_params: SamplingParams | Sequence[SamplingParams] | None
+        self,
+        many: list[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        on_delta: OnDelta | None = None,
     ) -> list[RequestOutput]:
+        if self._is_closed:
+            raise InvalidRequestError("this LLM is closed; make another one")
         params = _params_for(many, sampling_params)
         outputs = [self._add(prompt, each) for prompt, each in zip(many, params, strict=True)]
         by_id = {output.request_id: output for output in outputs}
@@ -91,6 +132,8 @@ class LLM:
                     by_id[delta.request_id].add(delta)
                     if delta.error is not None:
                         raise delta.error
+                    if on_delta is not None:
+                        on_delta(delta)
         finally:
             self.core.abort_all()  # nothing to do unless we leave early
             while self.pipeline.is_busy:
@@ -152,16 +195,43 @@ class Pipeline:
         self.llm = llm
 
     def __call__(
-        self, prompts: str | Sequence[str], *, max_new_tokens: int | None = None, **fields: Any
+        self,
+        prompts: str | Sequence[str],
+        *,
+        max_new_tokens: int | None = None,
+        min_new_tokens: int | None = None,
+        do_sample: bool = True,
+        return_full_text: bool = False,
+        streaming_fn: Callable[[list[Response]], None] | None = None,
+        **fields: Any,
     ) -> list[Response]:
-        """`fields` are SamplingParams' own. Raises InvalidRequestError."""
-        params = SamplingParams.from_fields({"max_tokens": max_new_tokens, **fields})
-        outputs = self.llm.generate([prompts] if isinstance(prompts, str) else list(prompts), params)
+        """`fields` are SamplingParams' own. `do_sample` False is greedy; `return_full_text` puts the prompt before the
+        answer; `streaming_fn` is called with what is new of an output, in a list. Raises InvalidRequestError.
+        """
+        fields = {"max_tokens": max_new_tokens, "min_tokens": min_new_tokens, **fields}
+        params = SamplingParams.from_fields(fields if do_sample else {**fields, "temperature": 0.0})
+        on_delta = None if streaming_fn is None else partial(_stream, streaming_fn)
+        texts = [prompts] if isinstance(prompts, str) else list(prompts)
+        outputs = self.llm.generate(texts, params, on_delta=on_delta)
         return [
-            Response(done.text, len(output.prompt_token_ids), len(done.token_ids), done.finish_reason)
-            for output in outputs
+            Response(
+                text + done.text if return_full_text else done.text,
+                len(output.prompt_token_ids),
+                len(done.token_ids),
+                done.finish_reason,
+            )
+            for text, output in zip(texts, outputs, strict=True)
             for done in output.outputs
         ]
+
+    def destroy(self) -> None:
+        """Free what the model takes."""
+        self.llm.close()
+
+
+def _stream(streaming_fn: Callable[[list[Response]], None], delta: OutputDelta) -> None:
+    num_prompt_tokens = delta.metrics.num_prompt_tokens if delta.metrics else 0
+    streaming_fn([Response(delta.text, num_prompt_tokens, len(delta.token_ids), delta.finish_reason)])
 
 
 def pipeline(model: str | None = None, **settings: Any) -> Pipeline:

@@ -129,6 +129,11 @@ class RequestMetrics:
     num_draft_tokens: int = 0  # verified
     num_accepted_tokens: int = 0  # of these, those that were right
 
+    @property
+    def time_in_queue(self) -> float | None:
+        """Seconds from arrival to the first step."""
+        return None if self.first_scheduled_time is None else self.first_scheduled_time - self.arrival_time
+
 
 @dataclass(frozen=True, slots=True)
 class OutputDelta:
@@ -196,6 +201,11 @@ class CompletionOutput:
             self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
             self.metrics, self.error = delta.metrics, delta.error
 
+    @property
+    def cumulative_logprob(self) -> float | None:
+        """The log-probability of all tokens together; None without `logprobs`."""
+        return None if self.logprobs is None else sum(item.logprob for item in self.logprobs)
+
 
 @dataclass(slots=True)
 class RequestOutput:
@@ -218,6 +228,11 @@ class RequestOutput:
     def finished(self) -> bool:
         """Whether every output has ended."""
         return all(output.finish_reason is not None for output in self.outputs)
+
+    @property
+    def metrics(self) -> RequestMetrics | None:
+        """Those of the first output, once it has ended."""
+        return self.outputs[0].metrics
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ model (vocabulary, context length) are `check_against`, called once per request.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 from .checks import (
@@ -76,9 +76,21 @@ class SamplingParams:
     is_background: bool = False
     # What the user calls a field where it is not its name here ("max_completion_tokens"), for refusals; `prompt` too.
     names: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    # vLLM's own, for scripts written for it. Text is always made, and of a list of outputs the last one is whole.
+    detokenize: InitVar[bool] = True
+    spaces_between_special_tokens: InitVar[bool] = True
+    output_kind: InitVar[Any] = None
+    best_of: InitVar[int | None] = None
+    logits_processors: InitVar[Any] = None
+    guided_decoding: InitVar[Any] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(
+        self, _detokenize: bool, _spaces: bool, _kind: Any, best_of: int | None, processors: Any, guided: Any
+    ) -> None:
         fields, names = vars(self), self.names
+        if guided is not None and self.structured_outputs is None:
+            fields["structured_outputs"] = guided
+        _check_of_vllm(best_of, processors, n=self.n)
         for name, default, rule in _RULES:
             if (value := fields[name]) is not default:
                 fields[name] = rule.checked(names.get(name, name), value)  # in its normal form from here on
@@ -112,6 +124,19 @@ class SamplingParams:
         }
         for name, ids in named.items():
             check_token_ids(ids, vocab_size=vocab_size, param=name)
+
+
+def _check_of_vllm(best_of: int | None, processors: Any, *, n: int) -> None:
+    """Raise for what would change the answer."""
+    if best_of not in (None, n):
+        raise InvalidRequestError(
+            f"best_of {best_of} is not taken: it may equal n, {n}; ask for more with n", param="best_of"
+        )
+    if processors:
+        raise InvalidRequestError(
+            "logits_processors are not taken; see logit_bias, bad_words and allowed_token_ids",
+            param="logits_processors",
+        )
 
 
 _RULES = rules_of(SamplingParams)

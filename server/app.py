@@ -30,6 +30,7 @@ from .http.foreign_pages import RefuseForeignPages
 from .service import Endpoint, Service
 from .settings import Settings
 from .storage.durable_results import KeptKind
+from .telemetry.request_ends import WatchRequests
 from .version import package_version
 
 _KINDS: dict[str, KeptKind] = {native.KIND: native.KeptGenerate(), responses.KIND: responses.KeptResponse()}
@@ -110,12 +111,10 @@ def _middleware(service: Service) -> list[Middleware]:
         expose_headers=_EXPOSED_HEADERS,
     )
     key = Middleware(RequireKey, keys=service.keys)
-    return [
-        Middleware(EveryAnswer, error_forms=_error_forms(settings)),
-        *[guard] * (not service.keys),
-        *[cors] * bool(origins),
-        key,
-    ]
+    watch = Middleware(WatchRequests, ends=service.requests)
+    every = Middleware(EveryAnswer, error_forms=_error_forms(settings))
+    before = [every, *[guard] * (not service.keys), *[cors] * bool(origins), key]
+    return [*before, *[watch] * bool(service.requests.listeners)]
 
 
 @contextlib.asynccontextmanager

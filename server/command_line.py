@@ -3,26 +3,41 @@
 import argparse
 import dataclasses
 import difflib
+import functools
 import importlib
 import logging
 import os
+import shlex
+import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ..engine.config.foreign_options import FOREIGN_OPTIONS, translated
 from ..engine.config.named_models import DEMO, SMOLLM2, default_model
 from ..engine.config.setting import KIND_NAMES
 from ..engine.errors import ConfigError, InvalidRequestError, SplitfuseError
+from .commands.completion import SHELLS
 from .process.stop_signals import StopSignals
 from .settings import Settings
 from .settings_sources import ALL_FIELDS, ENGINE_FIELDS, add_flags, resolve
+from .telemetry.log_format import as_line
 from .version import package_version
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
 _MODEL_HELP = f"Hugging Face id, folder, .gguf file, {SMOLLM2}, or {DEMO}; none = {SMOLLM2} if installed, else {DEMO}"
 BROKEN_PIPE = 141  # as a shell reports a program that SIGPIPE ended
+_HELP_WIDTH = 120
+_OF_OTHERS = {  # commands of ollama, vLLM and llama.cpp
+    **dict.fromkeys(("start", "launch", "server"), "serve"),
+    **dict.fromkeys(("run", "cli"), "chat"),
+    **dict.fromkeys(("complete", "completions"), "generate"),
+    **dict.fromkeys(("collect-env", "info"), "doctor"),
+    **dict.fromkeys(("pull", "download"), "serve` (it fetches what is not there yet) or `splitfuse generate"),
+    "run-batch": "serve`, then POST /v1/batches, with `splitfuse serve --results FILE",
+}
 
 
 def run(argv: list[str], *, is_debug: bool, signals: StopSignals | None = None) -> int:
@@ -50,6 +65,14 @@ def run(argv: list[str], *, is_debug: bool, signals: StopSignals | None = None) 
         return USAGE_ERROR if isinstance(exc, (ConfigError, InvalidRequestError)) else 1
 
 
+class _HelpFormatter(argparse.HelpFormatter):
+    """Wider than argparse's, so that most texts are one line."""
+
+    def __init__(self, prog: str) -> None:
+        width = min(_HELP_WIDTH, shutil.get_terminal_size((_HELP_WIDTH, 24)).columns)
+        super().__init__(prog, max_help_position=34, width=width)
+
+
 class _Parser(argparse.ArgumentParser):
     """argparse whose complaints are ConfigErrors, so that all end as one line."""
 
@@ -59,13 +82,30 @@ class _Parser(argparse.ArgumentParser):
 
 def _parse(argv: list[str]) -> argparse.Namespace:
     parser, commands = _build_parser(argv[:1])
+    _check_command(argv, commands)
+    if argv[:1] and argv[0] in ("serve", "generate", "chat"):
+        argv = [argv[0], *translated(argv[1:])]
     args, unknown = parser.parse_known_args(argv)
     if unknown:
         known = [flag for action in commands[args.command]._actions for flag in action.option_strings]
         near = difflib.get_close_matches(unknown[0].partition("=")[0], known, n=1)
         hint = f"; did you mean {near[0]}?" if near else f" (see `splitfuse {args.command} --help`)"
+        if args.command == "generate" and args.prompt is None and not unknown[0].startswith("-"):
+            hint = f"; to continue a text: splitfuse generate -p {shlex.quote(' '.join([args.model, *unknown]))}"
         raise ConfigError(f"{unknown[0]} is not known to `splitfuse {args.command}`{hint}")
     return args
+
+
+def _check_command(argv: Sequence[str], commands: Mapping[str, argparse.ArgumentParser]) -> None:
+    """Raise ConfigError that names the command that was probably meant, where there is one."""
+    word = argv[0] if argv else ""
+    flag = word.partition("=")[0]
+    of_serve = {flag for action in commands["serve"]._actions[1:] for flag in action.option_strings}
+    if flag in of_serve or flag in FOREIGN_OPTIONS:
+        raise ConfigError(f"{flag} goes with a command: splitfuse serve {' '.join(argv)}")
+    near = difflib.get_close_matches(word, [*commands, "bench"], n=1, cutoff=0.7) or [_OF_OTHERS.get(word, "")]
+    if word not in (*commands, "bench") and near[0]:
+        raise ConfigError(f"{word} is not a command; did you mean `splitfuse {near[0]}`?")
 
 
 def _build_parser(command: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
@@ -87,7 +127,10 @@ def _build_parser(command: Sequence[str]) -> tuple[argparse.ArgumentParser, dict
     }
     commands.add_parser("bench", help="measure: `bench serve` a running server, `bench offline` the engine")
     made |= _add_rehearsals(commands, command)
-    made["generate"].add_argument("-p", "--prompt", required=True, help="text to continue")
+    made["completion"] = commands.add_parser("completion", help="print what has a shell complete commands and flags")
+    made["completion"].add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
+    made["completion"].set_defaults(run=functools.partial(_completion, made))
+    made["generate"].add_argument("-p", "--prompt", help="text to continue; - or nothing: standard input")
     for name in ("generate", "chat"):
         made[name].add_argument(
             "-n", "--max-tokens", type=_read_as(int), metavar="INT", help="most tokens of an answer"
@@ -112,7 +155,7 @@ def _add_rehearsals(commands: Any, command: Sequence[str]) -> dict[str, argparse
     made["plot"].add_argument("files", nargs="+", type=Path, metavar="FILE", help="a recording or a step log")
     picture: dict[str, Any] = {"type": Path, "default": Path("splitfuse.png"), "metavar": "PNG"}
     made["plot"].add_argument("-o", "--output", help="picture to write, default splitfuse.png", **picture)
-    if "simulate" in command:  # its flags stand with the code that reads them
+    if {"simulate", "completion"} & {*command}:  # its flags stand with the code that reads them
         from ..engine.simulation.recording import DECIDING_FIELDS
         from .commands.simulate import add_arguments
 
@@ -124,10 +167,21 @@ def _add_rehearsals(commands: Any, command: Sequence[str]) -> dict[str, argparse
 def _command(
     commands: Any, name: str, run: Callable[..., int], text: str, fields: Sequence[str]
 ) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=text,
+        description=text,
+        allow_abbrev=False,
+        formatter_class=_HelpFormatter,
+        usage=f"splitfuse {name} [MODEL]" + " [flags]" * bool(fields),
+    )
     parser.add_argument("model", nargs="?", metavar="MODEL", help=_MODEL_HELP)
-    if fields:
+    if fields == ALL_FIELDS:
+        parser.epilog = "A flag is a variable, in [], and a key of the --config file too. vLLM's other flags are taken."
         add_flags(parser, fields)
+    elif fields:
+        parser.epilog = "All other flags of the engine are taken too: `splitfuse serve --help`."
+        add_flags(parser, fields, shown=("model", "memory"))
     parser.set_defaults(run=run)
     return parser
 
@@ -140,13 +194,14 @@ def _serve(args: argparse.Namespace, *, signals: StopSignals) -> int:
 
 
 def _generate(args: argparse.Namespace) -> int:
-    from .commands.generate import generate
+    from .commands.generate import generate, read_prompt
 
-    return generate(_settings_with_model(args), prompt=args.prompt, params=_params(args))
+    prompt = read_prompt(args.prompt, model=args.model)
+    return generate(_settings_with_model(args), prompt=prompt, params=_params(args))
 
 
 def _chat(args: argparse.Namespace) -> int:
-    from .commands.generate import chat
+    from .commands.chat import chat
 
     return chat(_settings_with_model(args), params=_params(args))
 
@@ -175,10 +230,21 @@ def _plot(args: argparse.Namespace) -> int:
     return run(args.files, args.output)
 
 
+def _completion(commands: Mapping[str, argparse.ArgumentParser], args: argparse.Namespace) -> int:
+    from .commands.completion import flags_of, script
+
+    print(script(args.shell, flags_of(commands)), end="")
+    return 0
+
+
 def _bench(argv: list[str]) -> int:
     homes = {"serve": "..client.bench.cli", "offline": "..engine.bench_offline"}
+    takes = "bench takes `serve` (a running server) or `offline` (the engine in this process)"
+    if argv[:1] in (["-h"], ["--help"]):
+        print(takes)
+        return 0
     if not argv or argv[0] not in homes:
-        raise ConfigError("bench takes `serve` (a running server) or `offline` (the engine in this process)")
+        raise ConfigError(takes)
     try:
         module = importlib.import_module(homes[argv[0]], __package__)
     except ModuleNotFoundError as exc:
@@ -223,4 +289,4 @@ def _print_error(exc: Exception) -> None:
     text = " ".join(str(exc).split())
     if not isinstance(exc, SplitfuseError):
         text = f"unexpected {type(exc).__name__}: {text}; --debug shows where"
-    print(f"splitfuse: error: {text}", file=sys.stderr)
+    print(as_line(f"splitfuse: error: {text}", level=logging.ERROR), file=sys.stderr)

@@ -5,7 +5,7 @@ itself, are read from it at scrape.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 
 import prometheus_client
@@ -40,7 +40,16 @@ _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
     "iteration_tokens_total": ("Tokens in one step.", _STEP_TOKENS),
     "request_prompt_tokens": ("Prompt tokens of a request.", _REQUEST_TOKENS),
     "request_generation_tokens": ("Generated tokens of a request.", _REQUEST_TOKENS),
+    "request_prefill_time_seconds": ("Seconds from the first step to the first token.", _REQUEST_SECONDS),
+    "request_decode_time_seconds": ("Seconds from the first token to the last.", _REQUEST_SECONDS),
+    "request_inference_time_seconds": ("Seconds from the first step to the last token.", _REQUEST_SECONDS),
+    "request_max_num_generation_tokens": ("Tokens of a request's longest output.", _REQUEST_TOKENS),
+    "request_params_n": ("Outputs asked for per request.", (1, 2, 5, 10, 20, 50)),
 }
+# Names that older boards of vLLM ask for.
+_OLD_NAMES = {"inter_token_latency_seconds": "time_per_output_token_seconds"}
+# Settings that are labels of cache_config_info.
+CACHE_SETTINGS = ("block_size", "kv_cache_dtype", "gpu_memory_utilization", "enable_prefix_caching", "swap_space")
 _FINISH_REASONS = ("stop", "length", "abort", "timeout", "error")
 _COUNTERS: dict[str, tuple[str, str | None, tuple[str, ...]]] = {
     "prompt_tokens": ("Prompt tokens computed.", None, ()),
@@ -78,13 +87,24 @@ class Metrics:
     """An EngineObserver that counts."""
 
     def __init__(
-        self, *, prefix: str, model_name: str, stats: Callable[[], dict[str, object]], num_speculative_tokens: int = 0
+        self,
+        *,
+        prefix: str,
+        model_name: str,
+        stats: Callable[[], dict[str, object]],
+        num_speculative_tokens: int = 0,
+        cache_config: Mapping[str, str] | None = None,
     ) -> None:
-        """`num_speculative_tokens`: most of one draft; 0 = no speculation, and no metrics of it."""
+        """`num_speculative_tokens`: most of one draft; 0 = no speculation, and no metrics of it. `cache_config`: labels
+        of cache_config_info.
+        """
         self._registry = prometheus_client.CollectorRegistry()
-        self._registry.register(_Snapshot(prefix, model_name, stats))
+        self._registry.register(_Snapshot(prefix, model_name, stats, cache_config or {}))
         self._counters: dict[tuple[str, str], prometheus_client.Counter] = {}
-        self._histograms = {name: _Histogram(prefix + name, model_name, *what) for name, what in _HISTOGRAMS.items()}
+        self._histograms = {
+            name: _Histogram([prefix + each for each in (name, _OLD_NAMES.get(name)) if each], model_name, *what)
+            for name, what in _HISTOGRAMS.items()
+        }
         for histogram in self._histograms.values():
             self._registry.register(histogram)
         counters = dict(_COUNTERS)
@@ -124,12 +144,23 @@ class Metrics:
         self._observe("request_generation_tokens", metrics.num_output_tokens)
         if metrics.first_scheduled_time is not None:
             self._observe("request_queue_time_seconds", metrics.first_scheduled_time - metrics.arrival_time)
+            if metrics.first_token_time is not None:
+                self._observe("request_prefill_time_seconds", metrics.first_token_time - metrics.first_scheduled_time)
         if metrics.finished_time is None:
             return
+        if metrics.first_scheduled_time is not None:
+            self._observe("request_inference_time_seconds", metrics.finished_time - metrics.first_scheduled_time)
+        if metrics.first_token_time is not None:
+            self._observe("request_decode_time_seconds", metrics.finished_time - metrics.first_token_time)
         self._observe("e2e_request_latency_seconds", metrics.finished_time - metrics.arrival_time)
         if metrics.first_token_time is not None and metrics.num_output_tokens > 1:
             decode_s = metrics.finished_time - metrics.first_token_time
             self._observe("request_time_per_output_token_seconds", decode_s / (metrics.num_output_tokens - 1))
+
+    def on_job_end(self, num_output_tokens: Sequence[int]) -> None:
+        """Count one request whose outputs, of so many tokens each, have all ended."""
+        self._observe("request_params_n", len(num_output_tokens))
+        self._observe("request_max_num_generation_tokens", max(num_output_tokens))
 
     def render(self) -> bytes:
         """The text that Prometheus scrapes."""
@@ -145,8 +176,9 @@ class Metrics:
 class _Histogram(Collector):
     """Prometheus's histogram without the client's locks and its walk through the buckets: 1.2 us for each token."""
 
-    def __init__(self, name: str, model_name: str, text: str, bounds: tuple[float, ...]) -> None:
-        self._family = (name, text)
+    def __init__(self, names: Sequence[str], model_name: str, text: str, bounds: tuple[float, ...]) -> None:
+        self._names = names
+        self._text = text
         self._model_name = model_name
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
@@ -159,22 +191,26 @@ class _Histogram(Collector):
         self._sum += sum(values)
 
     def collect(self) -> Iterable[Metric]:
-        """One sample per bucket, count and sum."""
+        """One sample per bucket, count and sum, under each of the names."""
         bounds = [*map(floatToGoString, self._bounds), "+Inf"]
-        family = HistogramMetricFamily(*self._family, labels=["model_name"])
-        family.add_metric(
-            [self._model_name], list(zip(bounds, accumulate(self._counts), strict=True)), sum_value=self._sum
-        )
-        yield family
+        for name in self._names:
+            family = HistogramMetricFamily(name, self._text, labels=["model_name"])
+            family.add_metric(
+                [self._model_name], list(zip(bounds, accumulate(self._counts), strict=True)), sum_value=self._sum
+            )
+            yield family
 
 
 class _Snapshot(Collector):
     """Reads the engine's snapshot when asked."""
 
-    def __init__(self, prefix: str, model_name: str, stats: Callable[[], dict[str, object]]) -> None:
+    def __init__(
+        self, prefix: str, model_name: str, stats: Callable[[], dict[str, object]], cache_config: Mapping[str, str]
+    ) -> None:
         self._prefix = prefix
         self._model_name = model_name
         self._stats = stats
+        self._cache_config = cache_config
 
     def collect(self) -> Iterable[Metric]:
         """One sample per gauge, and per counter that is kept elsewhere."""
@@ -195,6 +231,12 @@ class _Snapshot(Collector):
             counter = CounterMetricFamily(self._prefix + name, text, labels=["model_name"])
             counter.add_metric([self._model_name], _number(stats, name))
             yield counter
+        labels = {"model_name": self._model_name, "num_gpu_blocks": f"{num_blocks:g}", **self._cache_config}
+        info = GaugeMetricFamily(
+            self._prefix + "cache_config_info", "How the KV cache is laid out.", labels=list(labels)
+        )
+        info.add_metric(list(labels.values()), 1.0)
+        yield info
         name, text = _DROPPED_LINES
         dropped = CounterMetricFamily(self._prefix + name, text, labels=["model_name"])
         dropped.add_metric([self._model_name], num_dropped_lines())

@@ -24,13 +24,15 @@ from .http.json_writer import JsonWriter
 from .jobs.idempotency import IdempotencyKey
 from .jobs.job import Job, Signal, raise_failure
 from .jobs.result_size import bounded
-from .metrics import Metrics
+from .metrics import CACHE_SETTINGS, Metrics
 from .settings import Settings
 from .storage.durable_results import DurableResults, KeptKind, KeptRequest
 from .storage.memory_store import MemoryStore, StoreUser
 from .storage.results import results_of
 from .storage.resumption import Resumption
 from .storage.shared_results import SharedResults
+from .telemetry.listeners import listeners_of
+from .telemetry.request_ends import RequestEnds
 
 if TYPE_CHECKING:
     from ..engine.async_engine import AsyncEngine
@@ -85,7 +87,9 @@ class Service:
             model_name=settings.model_name,
             stats=lambda: {"connections_refused": self.connection_limit.num_refused} | self.engine_stats(),
             num_speculative_tokens=speculation.num_speculative_tokens if speculation else 0,
+            cache_config={name: str(getattr(settings, name)) for name in CACHE_SETTINGS},
         )
+        self.requests = RequestEnds(listeners_of(settings))
         self.start_time = time.time()
         self.is_draining = False
         self.logs_load_failure = True  # False where a caller awaits `loading`
@@ -203,6 +207,7 @@ class Service:
         if self._is_ours and self._is_loaded and self._engine is not None:
             self._is_ours = False
             await self._engine.stop()
+        await asyncio.to_thread(self.requests.close)
 
     def check_model(self, name: object) -> None:
         """Raise unless `name` is None or one of the served model's."""
@@ -243,7 +248,7 @@ class Service:
         ttl_s: float | None = None,
     ) -> Job:
         """A job under a new, unguessable id; not submitted yet."""
-        return Job(
+        job = Job(
             secrets.token_urlsafe(24),
             model=self.settings.model_name,
             num_outputs=params.n,
@@ -253,7 +258,14 @@ class Service:
             keeps_prompt=keeps_prompt,
             idempotency_key=key,
             ttl_s=ttl_s,
+            on_end=self._on_job_end,
         )
+        self.requests.add_job(job)
+        return job
+
+    def _on_job_end(self, job: Job) -> None:
+        self.metrics.on_job_end([len(output.token_ids) for output in job.outputs])
+        self.requests.job_ended(job)
 
     async def submit(
         self, job: Job, prompt: "Prompt", params: SamplingParams, *, user: str = "", kept: KeptRequest | None = None

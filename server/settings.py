@@ -98,6 +98,11 @@ class Settings(EngineConfig):
     )
     ollama_api: bool = setting(False, help="serve Ollama's API too, under /api")
     metrics_prefix: str = setting("splitfuse:", help="beginning of every metric's name; vllm: suits stock dashboards")
+    request_log: bool = setting(True, help="log one line per request when it ends, without its texts")
+    log_format: str = setting("text", choices=("text", "json"), help="of what is logged; json: an object per line")
+    otlp_traces_endpoint: str | None = setting(
+        None, help="where a span per request is sent by OTLP over HTTP, as http://localhost:4318/v1/traces"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         run = asyncio.run(_run(options))
     except (LoadError, TraceError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"splitfuse: error: {error}", file=sys.stderr)
         return 2
     _report(options, run)
     errors = [outcome.error for outcome in run.outcomes if outcome.error]
@@ -123,6 +123,9 @@ async def _served_model(http: httpx.AsyncClient, wanted: str | None) -> ServedMo
     except httpx.TransportError as exc:
         raise LoadError(f"no answer from {http.base_url} ({exc}); is the server running? splitfuse serve") from exc
     except (httpx.HTTPError, ValueError, KeyError, TypeError) as exc:
+        if isinstance(exc, httpx.HTTPStatusError) and exc.response.status_code == 401:
+            text = "wants a key, or another one: --api-key KEY, or SPLITFUSE_API_KEY in the environment"
+            raise LoadError(f"{http.base_url} {text}") from exc
         if wanted is None:
             raise LoadError(f"{http.base_url} does not list its models ({exc}); name one with --model") from exc
         return ServedModel(wanted)

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from .latency import KINDS
 from .workload import FIRST_TOKEN_ID
@@ -12,6 +12,12 @@ from .workload import FIRST_TOKEN_ID
 FALLBACK_VOCAB_SIZE = 1000  # where neither the user nor the server names one
 N = TypeVar("N", int, float)
 ENDPOINTS = ("/v1/completions", "/v1/chat/completions")
+_BACKENDS = {  # vLLM's names of the APIs, and where they are
+    **dict.fromkeys(("openai", "vllm", "sglang", "tgi-openai", "openai-completions"), ENDPOINTS[0]),
+    "openai-chat": ENDPOINTS[1],
+}
+_DEFAULT_PORT = 8000
+_SAVED = Path("splitfuse-bench.json")  # where --save-result names no file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,37 +56,62 @@ class LoadOptions:
 
 def parse_options(argv: Sequence[str] | None) -> LoadOptions:
     """The options of a command line. Ends the process with status 2 and a line on standard error where it is wrong."""
-    values = vars(_parser().parse_args(argv))
+    values = vars(options_parser().parse_args(argv))
+    host, port, backend = (values.pop(name) for name in ("host", "port", "backend"))
+    folder, file = values.pop("result_dir"), values.pop("result_filename")
+    for name in ("dataset_name", "ignored"):
+        values.pop(name)
+    if values["base_url"] is None and (host or port):
+        values["base_url"] = f"http://{host or '127.0.0.1'}:{port or _DEFAULT_PORT}"
+    values["endpoint"] = values["endpoint"] or _BACKENDS[backend]
+    if folder or file:
+        values["save_result"] = (folder or Path()) / (file or values["save_result"] or _SAVED)
     return LoadOptions(**values | {"goodput": dict(values["goodput"])})
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+class _Parser(argparse.ArgumentParser):
+    """argparse whose complaints are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"splitfuse: error: {message} (see `{self.prog} --help`)\n")
+
+
+def options_parser() -> argparse.ArgumentParser:
+    """What reads the flags."""
+    parser = _Parser(
         prog="splitfuse bench serve",
+        usage="%(prog)s [flags]",
         description="Put an OpenAI-compatible server under load; names and formulas are vllm bench serve's.",
+        allow_abbrev=False,
     )
-    for group in (_target_flags, _load_flags, _pace_flags, _report_flags):
-        group(parser.add_argument)
+    sections = {"server": _target_flags, "load": _load_flags, "pace": _pace_flags, "report": _report_flags}
+    for title, flags in sections.items():
+        flags(parser.add_argument_group(title).add_argument)
     return parser
 
 
 def _target_flags(add: Callable[..., Any]) -> None:
     add("--base-url", metavar="URL", help="default: SPLITFUSE_BASE_URL, or http://127.0.0.1:8000")
-    add("--endpoint", choices=ENDPOINTS, default=ENDPOINTS[0])
-    add("--model", help="default: the one that the server has")
+    add("--host", metavar="HOST", help="with --port instead of a URL; default 127.0.0.1")
+    add("--port", type=_count, metavar="PORT", help=f"default {_DEFAULT_PORT}")
+    add("--backend", choices=_BACKENDS, default="openai", metavar="API", help=f"{', '.join(_BACKENDS)}; default openai")
+    add("--endpoint", choices=ENDPOINTS, metavar="PATH", help=f"{' or '.join(ENDPOINTS)}; default: the backend's")
+    add("--model", metavar="NAME", help="default: the one that the server has")
     add("--api-key", metavar="KEY", help="default: SPLITFUSE_API_KEY")
-    add("--temperature", type=float, default=0.0)
+    add("--temperature", type=float, default=0.0, metavar="T", help="default 0, greedy")
     add("--ignore-eos", action="store_true", help="generate the whole output length")
 
 
 def _load_flags(add: Callable[..., Any]) -> None:
+    add("--dataset-name", type=_dataset, default="random", metavar="NAME", help="random, or give --trace FILE")
     add("--num-prompts", type=_count, metavar="N", help="default 100; with --trace its first N rows, default all")
     add("--random-input-len", type=_count, default=1024, metavar="N", help="tokens of a prompt, default 1024")
     add("--random-output-len", type=_count, default=128, metavar="N", help="tokens to generate, default 128")
     add("--random-range-ratio", type=_ratio, default=0.0, metavar="R", help="lengths vary by this share, default 0")
     add("--trace", type=Path, metavar="FILE", help="recorded lengths and arrivals, CSV or JSON lines")
     add("--scale", type=_positive, default=1.0, metavar="S", help="multiply all lengths of a trace, default 1")
-    add("--seed", type=int, default=0, help="a seed used before may meet its own prompts in the server's prefix cache")
+    seed = "a seed used before may meet its own prompts in the server's prefix cache; default 0"
+    add("--seed", type=int, default=0, metavar="N", help=seed)
     add("--text", action="store_true", help="prompts are words, not token ids; lengths are then roughly right only")
     vocab = f"token ids stay below it; default: what /v1/models says, else {FALLBACK_VOCAB_SIZE}"
     add("--vocab-size", type=_vocab_size, metavar="N", help=vocab)
@@ -104,7 +135,21 @@ def _report_flags(add: Callable[..., Any]) -> None:
     add("--goodput", type=_limit, nargs="+", default=(), metavar="ttft:MS", help="limits in ms for ttft, tpot, e2el")
     add("--percentile-metrics", type=_kinds, default=KINDS, metavar="K,K", help="default ttft,tpot,itl,e2el")
     add("--metric-percentiles", type=_percentiles, default=(99.0,), metavar="P,P", help="default 99")
-    add("--save-result", type=Path, metavar="FILE", help="write everything there as JSON")
+    text = f"write everything there as JSON; without FILE {_SAVED}"
+    add("--save-result", type=Path, nargs="?", const=_SAVED, metavar="FILE", help=text)
+    add("--result-filename", type=Path, metavar="FILE", help="the same")
+    add("--result-dir", type=Path, metavar="FOLDER", help="where that file is")
+    for flag in ("--disable-tqdm", "--save-detailed", "--trust-remote-code"):  # vLLM's
+        add(flag, action="store_true", dest="ignored", help=argparse.SUPPRESS)
+    add("--tokenizer", dest="ignored", help=argparse.SUPPRESS)
+
+
+def _dataset(text: str) -> str:
+    if text != "random":
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not built in; random is, and --trace FILE replays recorded lengths and times"
+        )
+    return text
 
 
 def _count(text: str) -> int:

@@ -20,6 +20,7 @@ from ..device import stream_of
 from ..errors import ConfigError, is_out_of_memory
 from .checkpoint import other_format, read_json, version_of
 from .gguf.source import GgufSource
+from .load_progress import with_progress
 from .quantization.checkpoint_format import CheckpointFormat, LinearTensors
 from .weight_reader import TensorEntry, WeightReader, read_tensor, tensor_entries
 
@@ -253,7 +254,8 @@ def weight_source(
         ahead = device if device.type == "cuda" else None
         source = SafetensorsSource(folder, dtype=dtype, quantization=quantization, reads_ahead_to=ahead)
     try:
-        yield source
+        with with_progress(source, total=None if quantization else len(source.unread())) as counted:
+            yield counted
         source.check()
     finally:
         source.close()

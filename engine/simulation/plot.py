@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MAX_SPANS = 500  # more cannot be distinguished in a column
+_COMPARABLE = 8  # runs of which one takes so many times as long as another have no common time axis: it would be empty
 # Paul Tol's bright scheme: safe for the colour-blind, and the same in every picture.
 _PREFILL, _DECODE, _BLOCKS, _RUNNING, _WAITING, _GAP = "#4477aa", "#ee6677", "#228833", "#66ccee", "#ccbb44", "#aa3377"
 
@@ -34,19 +35,22 @@ def run(paths: Sequence[Path], output: Path) -> int:
 
 
 def draw(timelines: Sequence[Timeline]) -> "Figure":
-    """One column per run, all on the same scales. Raises ConfigError if matplotlib is missing."""
+    """One column per run, all on the same scales but for times too different. Raises ConfigError without matplotlib."""
     try:
         from matplotlib.figure import Figure  # without pyplot: no window, no state
     except ImportError as exc:
-        raise ConfigError("plot needs matplotlib: pip install 'splitfuse[plot]'") from exc
+        raise ConfigError("plot needs matplotlib: pip install matplotlib") from exc
     figure = Figure(figsize=(3.4 + 4.6 * len(timelines), 9.5), dpi=110, layout="constrained")
-    grid = figure.subplots(4, len(timelines), squeeze=False, sharex="all", sharey="row")
+    ends = [timeline.end for timeline in timelines]
+    is_common = max(ends) <= _COMPARABLE * min(ends)
+    grid = figure.subplots(4, len(timelines), squeeze=False, sharex="all" if is_common else "col", sharey="row")
+    shows_pool = any(_most_blocks(timeline) > timeline.num_blocks / 3 for timeline in timelines)
     for column, timeline in enumerate(timelines):
         shown = timeline.joined(_MAX_SPANS)
         axes: list[Axes] = list(grid[:, column])
         axes[0].set_title(f"{timeline.name}\n{len(timeline.spans):,} steps in {timeline.end:,.4g} s", fontsize=11)
         _draw_tokens(axes[0], shown)
-        _draw_blocks(axes[1], shown)
+        _draw_blocks(axes[1], shown, shows_pool=shows_pool)
         _draw_queue(axes[2], shown)
         _draw_gaps(axes[3], shown)
         axes[3].set_xlabel("time (s)")
@@ -78,10 +82,14 @@ def _draw_tokens(axes: "Axes", timeline: Timeline) -> None:
     axes.stairs(decode, edges, fill=True, color=_DECODE, label="decode")
 
 
-def _draw_blocks(axes: "Axes", timeline: Timeline) -> None:
+def _most_blocks(timeline: Timeline) -> float:
+    return max(span.used_blocks for span in timeline.spans)
+
+
+def _draw_blocks(axes: "Axes", timeline: Timeline, *, shows_pool: bool) -> None:
     edges, (used,) = _stairs(timeline, [lambda span: span.used_blocks])
     axes.stairs(used, edges, fill=True, color=_BLOCKS, alpha=0.85, label="in use")
-    if timeline.num_blocks and max(used) > timeline.num_blocks / 3:  # else it would flatten the curve
+    if timeline.num_blocks and shows_pool:  # else it would flatten the curves
         axes.axhline(timeline.num_blocks, color="0.4", linestyle="--", linewidth=1, label="pool")
 
 

@@ -114,6 +114,7 @@ class StructuredOutputs:
             )
 
 
+StructuredOutputsParams = StructuredOutputs  # as vLLM's scripts import it
 _RULES = rules_of(StructuredOutputs)
 FIELD_NAMES = frozenset(name for name, _, _ in _RULES)
 

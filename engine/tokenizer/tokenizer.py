@@ -103,6 +103,21 @@ class Tokenizer:
         check_text(text, param="messages")
         return text
 
+    def apply_chat_template(
+        self,
+        conversation: Sequence[Mapping[str, Any]],
+        *,
+        tokenize: bool = True,
+        add_generation_prompt: bool = False,
+        chat_template: str | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **variables: Any,
+    ) -> str | list[int]:
+        """`render_chat` as transformers' tokenizers have it: the text, or its ids."""
+        options = {"tools": tools, "add_generation_prompt": add_generation_prompt, "variables": variables}
+        text = self.render_chat(conversation, template=chat_template, **options)
+        return self.encode(text, add_special_tokens=False) if tokenize else text
+
     def _read_template(self, setting: str | None) -> ChatTemplate | None:
         """--chat-template, or the model's own."""
         sources = self._parts.chat_templates if setting is None else {"default": read_template(setting)}

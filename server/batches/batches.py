@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncIterator, Callable
+from contextvars import Context
 from dataclasses import replace
 
 from ...engine.errors import InvalidRequestError, QueueFullError
@@ -122,7 +123,8 @@ class Batches:
 
     def _start(self, batch: Batch) -> None:
         run = self._runs[batch.batch_id] = BatchRun(batch, self._context)
-        task = asyncio.create_task(run.run())
+        # In a context of its own: what it runs is no part of the request that made it.
+        task = asyncio.create_task(run.run(), context=Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _: self._runs.pop(batch.batch_id))

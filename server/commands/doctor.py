@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import importlib.util
 import logging
 import os
 import platform
@@ -19,6 +20,17 @@ from ...engine.errors import ConfigError
 from ...engine.models.checkpoint import local_model
 from ...engine.models.registry import read_model_config
 
+# Name, module, packages and what needs them.
+_EXTRAS = (
+    ("matplotlib", "matplotlib", "matplotlib", "splitfuse plot"),
+    ("psycopg", "psycopg", "'psycopg[binary]'", "--results postgresql://…"),
+    (
+        "OTLP",
+        "opentelemetry.exporter.otlp.proto.http",
+        "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http",
+        "--otlp-traces-endpoint",
+    ),
+)
 SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
 
 
@@ -45,7 +57,7 @@ def _remark(name: str, text: str, *, fix: str = "") -> Finding:
 def doctor(model: str | None) -> int:
     """Print the report. 0 if everything needed is there, else 1."""
     machine: list[Callable[[], Finding]] = [_python, _torch, _cuda, _triton, _c_compiler, _cpu_library, _memory, _cores]
-    findings = [*(check() for check in machine), _sqlite(), _model(model)]
+    findings = [*(check() for check in machine), _sqlite(), *map(_extra, _EXTRAS), _model(model)]
     print("\n".join(map(str, findings)))
     return 0 if all(finding.ok or not finding.is_needed for finding in findings) else 1
 
@@ -85,7 +97,7 @@ def _triton() -> Finding:
     try:
         return Finding("triton", importlib.import_module("triton").__version__)
     except Exception:
-        return _remark("triton", "not installed; only CUDA needs it", fix="pip install 'splitfuse[gpu]'")
+        return _remark("triton", "not installed; only CUDA needs it", fix="pip install triton")
 
 
 def _c_compiler() -> Finding:
@@ -126,6 +138,17 @@ def _sqlite() -> Finding:
     if is_sound:
         return Finding("SQLite", text)
     return _remark("SQLite", f"{text}: open the file with no other program while it is served (fault fixed in 3.51.3)")
+
+
+def _extra(extra: tuple[str, str, str, str]) -> Finding:
+    name, module, packages, use = extra
+    try:
+        is_there = importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # a parent package is missing
+        is_there = False
+    if is_there:
+        return Finding(name, f"for {use}")
+    return _remark(name, f"not installed; only {use} needs it", fix=f"pip install {packages}")
 
 
 @contextlib.contextmanager

@@ -79,6 +79,7 @@ class Job:
         attempt: int = 1,
         idempotency_key: IdempotencyKey | None = None,
         ttl_s: float | None = None,
+        on_end: "Callable[[Job], None] | None" = None,
     ) -> None:
         self.seq_id = seq_id
         self.created = time.time() if created is None else created  # wall clock
@@ -101,6 +102,7 @@ class Job:
         self.is_suspended = False  # another process goes on with it
         self.was_read = asyncio.Event()  # a reader has had the end
         self.on_grow: Callable[[Job, int], None] | None = None
+        self._on_end = on_end
         self._handle: Handle | None = None
         self.stream_interval = stream_interval
         self._pending: dict[int, OutputDelta] = {}
@@ -139,6 +141,8 @@ class Job:
                 self.ended.set()
         self.changed.fire()
         self._grew(delta)
+        if is_last and self.finished and self._on_end is not None:
+            self._on_end(self)
 
     def suspend(self) -> None:
         """Let all readers go: nothing more comes in this process."""

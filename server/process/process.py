@@ -9,6 +9,7 @@ import dataclasses
 import faulthandler
 import functools
 import ipaddress
+import logging
 import socket
 import sys
 import time
@@ -25,6 +26,7 @@ from ..http.h11_protocol import KEEP_ALIVE_S, Connection
 from ..http.keys import is_open_to_others
 from ..service import Service
 from ..settings import Settings
+from ..telemetry.log_format import as_line, set_up_logging
 from .banner import banner
 from .exit import HUNG_EXIT, end_hung
 from .file_limits import raise_file_limit, rate_limit_emfile_log
@@ -51,6 +53,7 @@ def serve(settings: Settings, signals: StopSignals) -> None:
     raise_file_limit()
     rate_limit_emfile_log()
     limit_request_log()
+    set_up_logging(settings.log_format)
     listener = listen(settings.host, settings.port)
     if not settings.keys and not _is_loopback(settings.host):
         _warn(
@@ -139,7 +142,7 @@ class _Process:
                 asyncio.create_task(collect_when_idle(lambda: engine.num_unfinished)),
                 asyncio.create_task(self._watch()),
             ]
-            print(banner(self._settings, engine, port=port), flush=True)
+            print(as_line(banner(self._settings, engine, port=port)), flush=True)
             await self._wait_for_stop()
             await self._drain()
         finally:
@@ -163,7 +166,7 @@ class _Process:
     async def _drain(self) -> None:
         if num := self._service.engine.num_unfinished:
             text = f"finishing {num} requests, at most {self._settings.drain_timeout:g} s; a second signal ends at once"
-            print(f"splitfuse: {text}", file=sys.stderr, flush=True)
+            print(as_line(f"splitfuse: {text}"), file=sys.stderr, flush=True)
         end = time.monotonic() + self._settings.drain_timeout + END_S - _EXIT_S
         await self._service.drain()
         self._server.config.timeout_graceful_shutdown = max(1, min(LAST_BYTES_S, int(end - time.monotonic())))
@@ -183,7 +186,7 @@ class _Process:
 
 
 def _warn(text: str) -> None:
-    print(f"splitfuse: warning: {text}", file=sys.stderr)
+    print(as_line(f"splitfuse: warning: {text}", level=logging.WARNING), file=sys.stderr)
 
 
 def _free_port(host: str, port: int) -> int | None:

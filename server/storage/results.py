@@ -39,7 +39,7 @@ def _postgres(settings: Settings) -> "Callable[[], PostgresStore]":
     try:
         module = importlib.import_module(".postgres_store", __package__)
     except ImportError as exc:
-        raise ConfigError(f"--results postgresql://… ({exc}): pip install 'splitfuse[postgres]'") from exc
+        raise ConfigError(f"--results postgresql://… ({exc}): pip install 'psycopg[binary]'") from exc
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     return partial(
         module.PostgresStore,

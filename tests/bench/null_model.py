@@ -75,6 +75,7 @@ def serve(args: argparse.Namespace) -> None:
     from splitfuse.engine.input_processor import InputProcessor
     from splitfuse.server.process.process import serve as serve_with
     from splitfuse.server.process.stop_signals import StopSignals
+    from splitfuse.server.queued_output import queued_output
     from splitfuse.server.settings import Settings
 
     runner = NullRunner(pace_s=args.pace_ms / 1000, num_blocks=64 * args.streams, max_model_len=1024)
@@ -97,9 +98,10 @@ def serve(args: argparse.Namespace) -> None:
         max_num_seqs=args.streams,
         max_num_batched_tokens=4096,
         stream_interval=args.stream_interval,
+        request_log=not args.no_request_log,
         seed=0,
     )
-    with StopSignals() as signals:
+    with queued_output(), StopSignals() as signals:
         if args.profile:
             _profiled(lambda: serve_with(settings, signals), args.profile)
         else:
@@ -199,6 +201,7 @@ class ServerProcess:
     def __init__(self, args: argparse.Namespace, step_times: Path) -> None:
         names = ("port", "streams", "stream_interval", "pace_ms", "profile")
         given = [f"--{name.replace('_', '-')}={getattr(args, name)}" for name in names]
+        given += ["--no-request-log"] * args.no_request_log
         self._process = subprocess.Popen(
             [sys.executable, __file__, "--serve", f"--step-times={step_times}", *given],
             stdout=subprocess.PIPE,
@@ -269,6 +272,7 @@ def parse() -> argparse.Namespace:
     add("--stream-interval", type=int, default=1, help="tokens per event after the first")
     add("--endpoint", choices=ENDPOINTS, nargs="+", default=ENDPOINTS)
     add("--port", type=int, default=8765)
+    add("--no-request-log", action="store_true")
     add("--profile", default="", help="cProfile of the server's loop into this file")
     add("--serve", action="store_true", help=argparse.SUPPRESS)
     add("--step-times", default=os.devnull, help=argparse.SUPPRESS)

@@ -122,7 +122,7 @@ def is_ignored(path: str, patterns: list[str]) -> bool:
 
 def test_every_package_is_copied_where_it_is_installed() -> None:
     setup = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    folders = {folder.split("/")[0] for folder in setup["package-dir"].values()}
+    folders = {"__init__.py" if folder == "." else folder.split("/")[0] for folder in setup["package-dir"].values()}
     for stage in STAGES:
         if any("pip install" in run.text and " ." in run.text.replace('"', " ") for run in stage.all("RUN")):
             copied = {word.rstrip("/") for found in stage.all("COPY") for word in found.words[:-1]}

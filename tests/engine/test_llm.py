@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from splitfuse.engine import LLM, SamplingParams, pipeline
-from splitfuse.engine.errors import InvalidRequestError
+from splitfuse.engine.errors import ConfigError, InvalidRequestError
 
 
 def test_prompts_come_as_text_ids_or_objects_and_alone_or_in_lists(tiny_folder: str) -> None:
@@ -70,6 +70,60 @@ def test_pipeline_has_the_shape_of_mii(tiny_folder: str) -> None:
     assert [r.generated_length for r in pipe(["a", "b"], max_length=4, ignore_eos=True)] == [3, 3]
     with pytest.raises(InvalidRequestError, match="max_tokens"):
         pipe("hello", max_new_tokens=-1)
+
+
+def test_pipeline_takes_miis_arguments(tiny_folder: str) -> None:
+    pipe = pipeline(tiny_folder, dtype="float32")
+    streamed: list[str] = []
+    greedy = {"max_new_tokens": 6, "do_sample": False, "ignore_eos": True}
+    (response,) = pipe("hello", **greedy, streaming_fn=lambda new: streamed.append(new[0].generated_text))
+    assert len(streamed) == 6
+    assert "".join(streamed) == response.generated_text
+    assert pipe("hello", **greedy)[0].generated_text == response.generated_text, "greedy"
+    (full,) = pipe("hello", **greedy, return_full_text=True)
+    assert full.generated_text == "hello" + response.generated_text
+    assert pipe("hello", max_new_tokens=6, min_new_tokens=6)[0].generated_length == 6
+    pipe.destroy()
+    with pytest.raises(InvalidRequestError, match="closed"):
+        pipe("hello")
+
+
+def test_what_vllms_scripts_ask_for(tiny_folder: str) -> None:
+    harmless = {"tensor_parallel_size": 1, "trust_remote_code": False, "tokenizer": tiny_folder, "revision": None}
+    with LLM(tiny_folder, dtype="float", disable_log_stats=True, **harmless) as llm:  # type: ignore[arg-type]
+        assert llm.get_tokenizer() is llm.tokenizer
+        assert llm.get_default_sampling_params() == SamplingParams()
+        params = SamplingParams(max_tokens=3, logprobs=0, ignore_eos=True, detokenize=True, best_of=1, output_kind=2)
+        (output,) = llm.generate("hello", params)
+    (completion,) = output.outputs
+    assert output.metrics is completion.metrics is not None
+    assert (output.metrics.time_in_queue or 0) > 0
+    logprobs = [item.logprob for item in completion.logprobs or ()]
+    assert completion.cumulative_logprob == pytest.approx(sum(logprobs))
+    assert len(logprobs) == 3
+    with pytest.raises(InvalidRequestError, match="this LLM is closed"):
+        llm.generate("hello")
+
+
+def test_the_tokenizer_renders_as_transformers_do(tiny_folder: str) -> None:
+    template = "{% for m in messages %}{{ m.content }};{% endfor %}{{ mood }}{{ 'go:' if add_generation_prompt }}"
+    tokenizer = LLM(tiny_folder, dtype="float32", chat_template=template).get_tokenizer()
+    asked = [{"role": "user", "content": "hello"}]
+    assert tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True) == "hello;go:"
+    assert tokenizer.apply_chat_template(asked, tokenize=False, mood="gay") == "hello;gay"
+    assert tokenizer.apply_chat_template(asked) == tokenizer.encode("hello;", add_special_tokens=False)
+
+
+def test_keywords_that_would_change_something_are_refused(tiny_folder: str) -> None:
+    with pytest.raises(ConfigError, match="tensor_parallel_size=2 is not taken"):
+        LLM(tiny_folder, tensor_parallel_size=2)
+    with pytest.raises(ConfigError, match="did you mean max_num_seqs"):
+        LLM(tiny_folder, max_num_seq=2)
+    with pytest.raises(InvalidRequestError, match="best_of 3 is not taken"):
+        SamplingParams(best_of=3)
+    with pytest.raises(InvalidRequestError, match="logits_processors are not taken"):
+        SamplingParams(logits_processors=[lambda ids, logits: logits])
+    assert SamplingParams(guided_decoding={"regex": "a+"}) == SamplingParams(structured_outputs={"regex": "a+"})  # type: ignore[arg-type]
 
 
 def test_chat_answers_one_conversation_or_many(tiny_folder: str) -> None:

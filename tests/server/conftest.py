@@ -49,7 +49,7 @@ async def served(settings: Settings) -> AsyncIterator[Served]:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """A PostgreSQL server that runs."""
-    pytest.importorskip("psycopg", reason="needs psycopg: pip install 'splitfuse[postgres]'")
+    pytest.importorskip("psycopg", reason="needs psycopg: pip install 'psycopg[binary]'")
     server = PostgresServer()
     server.start()
     yield server

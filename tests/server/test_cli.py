@@ -1,7 +1,11 @@
 """The `splitfuse` command: a mistake is one line on stderr and exit code 2."""
 
+import re
+
 import pytest
 from serving import one_line, run_cli
+
+from splitfuse.server.cli import main
 
 
 @pytest.mark.parametrize(
@@ -22,7 +26,18 @@ from serving import one_line, run_cli
         (["generate", "-p", "x", "-n", "0"], ["max_tokens"]),
         (["generate", "-p", "x", "-n", "five"], ["'five' is not an integer"]),
         (["generate", "-p", "x", "--port", "5"], ["--port is not known to `splitfuse generate`"]),
+        (["generate", "once", "upon"], ["splitfuse generate -p 'once upon'"]),
+        (["generate", "once upon"], ["stands where MODEL does", "splitfuse generate -p 'once upon'"]),
         (["swim"], ["invalid choice: 'swim'"]),
+        (["serv"], ["serv is not a command; did you mean `splitfuse serve`?"]),
+        (["run", "demo"], ["did you mean `splitfuse chat`?"]),
+        (["pull", "demo"], ["`splitfuse serve` (it fetches what is not there yet)"]),
+        (["--port", "1"], ["--port goes with a command: splitfuse serve --port 1"]),
+        (["--model=x"], ["--model goes with a command: splitfuse serve --model=x"]),
+        (["serve", "-tp", "2"], ["-tp 2 is not taken: one process"]),
+        (["chat", "--trust-remote-code"], ["--trust-remote-code is not taken: code"]),
+        (["serve", "--model", "/no/such/folder", "--tensor-parallel-size=1"], ["/no/such/folder", "does not exist"]),
+        (["completion", "tcsh"], ["invalid choice: 'tcsh'"]),
         (["bench"], ["serve", "offline"]),
         (["bench", "swim"], ["serve", "offline"]),
     ],
@@ -51,8 +66,30 @@ def test_help_shows_the_variables():
     assert run_cli("--version").stdout.startswith("splitfuse ")
 
 
+def test_help_has_sections_and_short_commands_do_not_repeat_them_all(capfd):
+    shown = {name: help_of(capfd, name) for name in ("serve", "generate")}
+    sections = [line[:-1] for line in shown["serve"].splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert sections[2:] == [
+        *("model", "memory", "scheduling", "server", "results", "security", "logging", "compatibility")
+    ]
+    assert "--max-queue-size" in shown["serve"]
+    assert "--max-queue-size" not in shown["generate"]
+    assert "--dtype" in shown["generate"]
+    assert "`splitfuse serve --help`" in shown["generate"]
+    assert len(shown["generate"].splitlines()) < len(shown["serve"].splitlines()) / 2
+
+
+def help_of(capfd, command):
+    with pytest.raises(SystemExit) as info:
+        main([command, "--help"])
+    assert info.value.code == 0
+    return capfd.readouterr().out
+
+
 @pytest.mark.parametrize("which", ["serve", "offline"])
 def test_bench_hands_over(which):
     result = run_cli("bench", which, "--help")
     assert (result.returncode, result.stderr) == (0, "")
     assert f"splitfuse bench {which}" in result.stdout
+    without = re.findall(r"^  (--?[a-z-]+)(?: [A-Z]\S*)*\n(?=  -|\n|$)", result.stdout, re.MULTILINE)
+    assert without == [], "each flag has a text"

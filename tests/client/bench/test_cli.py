@@ -117,6 +117,7 @@ class Model:
     card: dict[str, Any] = field(default_factory=lambda: {"id": "tiny", "max_model_len": 64, "vocab_size": 120})
     bodies: list[dict[str, Any]] = field(default_factory=list)
     refused: int = 0  # so many requests after the warm-up are refused
+    key: str = ""  # which requests must bring
     url: str = ""
 
     def app(self) -> Starlette:
@@ -126,6 +127,8 @@ class Model:
         return Starlette(routes=[Route("/v1/models", self._models), *routes])
 
     async def _models(self, request: Request) -> Response:
+        if self.key and request.headers.get("authorization") != f"Bearer {self.key}":
+            return JSONResponse({"error": {"message": "no"}}, 401)
         return JSONResponse({"data": [self.card]} if self.card else {"detail": "?"})
 
     async def _complete(self, request: Request) -> Response:
@@ -251,6 +254,23 @@ def test_a_server_that_lists_no_models_needs_a_name(model: Model) -> None:
     assert max(model.bodies[-1]["prompt"]) < 1000
 
 
+def test_the_flags_of_vllms_bench(model: Model, tmp_path: Path) -> None:
+    port = model.url.rpartition(":")[2]
+    argv = ["--backend", "openai-chat", "--host", "127.0.0.1", "--port", port, "--dataset-name", "random", *SMALL]
+    saved = ["--result-dir", str(tmp_path), "--result-filename", "r.json", "--save-result", "--disable-tqdm"]
+    assert cli.main([*argv, "--request-rate", "inf", *saved]) == 0
+    assert model.bodies[0]["messages"]
+    assert json.loads((tmp_path / "r.json").read_text())["request_rate"] == "inf"
+
+
+def test_a_server_with_keys_is_told_of(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
+    model.key = "secret"
+    for given in ([], ["--model", "tiny"], ["--api-key", "another"]):
+        assert cli.main(["--base-url", model.url, *SMALL, *given]) == 2
+        assert "--api-key KEY" in capsys.readouterr().err
+    assert cli.main(["--base-url", model.url, *SMALL, "--api-key", "secret"]) == 0
+
+
 def test_a_refused_warm_up_ends_the_run(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--base-url", model.url + "/nowhere", "--model", "tiny"]) == 2
     assert "the warm-up request" in capsys.readouterr().err
@@ -275,10 +295,13 @@ def test_no_server_names_the_way_out(closed_port: int, capsys: pytest.CaptureFix
         ["--metric-percentiles", "101"],
         ["--percentile-metrics", "ttft,speed"],
         ["--endpoint", "/generate"],
+        ["--dataset-name", "sharegpt"],
     ],
 )
 def test_wrong_options_end_with_status_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(argv)
     assert caught.value.code == 2
-    assert f"argument {argv[0]}" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert f"argument {argv[0]}" in err
+    assert len(err.splitlines()) == 1

@@ -20,7 +20,7 @@ from splitfuse.server.settings import Settings
 API = Path(__file__).parents[3] / "server/API.md"
 GAUGES = [
     *("num_requests_running", "num_requests_waiting", "num_requests_swapped", "kv_cache_usage_perc"),
-    "grammar_cache_bytes",
+    *("grammar_cache_bytes", "cache_config_info"),
 ]
 COUNTERS = {
     "prompt_tokens": {},
@@ -46,6 +46,8 @@ HISTOGRAMS = [
     "iteration_tokens_total",
     "request_prompt_tokens",
     "request_generation_tokens",
+    *(f"request_{name}_time_seconds" for name in ("prefill", "decode", "inference")),
+    *("request_max_num_generation_tokens", "request_params_n", "time_per_output_token_seconds"),
 ]
 
 
@@ -319,3 +321,40 @@ async def test_odd_requests_make_no_new_series(served):
         await served.client.request(f"BREW{number}", f"/path{number}")
         await served.client.post("/v1/completions", json={"prompt": "x", "model": f"model{number}"})
     assert len((await served.client.get("/metrics")).text.splitlines()) == before
+
+
+# The metrics in the panels of vLLM's boards: examples/online_serving/prometheus_grafana of 0.11, and those of its
+# older versions.
+VLLM_PANELS = """
+e2e_request_latency_seconds_bucket e2e_request_latency_seconds_count e2e_request_latency_seconds_sum
+prompt_tokens_total generation_tokens_total inter_token_latency_seconds_bucket inter_token_latency_seconds_count
+inter_token_latency_seconds_sum time_per_output_token_seconds_bucket time_per_output_token_seconds_count
+time_per_output_token_seconds_sum num_requests_running num_requests_swapped num_requests_waiting
+time_to_first_token_seconds_bucket time_to_first_token_seconds_count time_to_first_token_seconds_sum
+kv_cache_usage_perc request_prompt_tokens_bucket request_prompt_tokens_sum request_prompt_tokens_count
+request_generation_tokens_bucket request_generation_tokens_sum request_generation_tokens_count request_success_total
+request_queue_time_seconds_sum request_queue_time_seconds_count request_prefill_time_seconds_sum
+request_prefill_time_seconds_bucket request_decode_time_seconds_sum request_decode_time_seconds_bucket
+request_max_num_generation_tokens_sum request_max_num_generation_tokens_bucket
+request_max_num_generation_tokens_count request_inference_time_seconds_sum request_params_n_bucket cache_config_info
+iteration_tokens_total_bucket prefix_cache_hits_total prefix_cache_queries_total num_preemptions_total
+"""
+
+
+@pytest.mark.parametrize("settings", [Settings(metrics_prefix="vllm:")])
+async def test_every_panel_of_vllms_boards_has_data(served):
+    url = (await served.client.post("/generate", json={"prompt": "hello", "max_tokens": 3, "n": 2})).json()[
+        "result_url"
+    ]
+    await served.client.get(url + "?wait=10")
+    samples = {sample.name: sample for family in (await scrape(served)).values() for sample in family.samples}
+    assert {f"vllm:{name}" for name in VLLM_PANELS.split()} - samples.keys() == set()
+    values = {name: sample.value for name, sample in samples.items()}
+    assert (values["vllm:request_params_n_sum"], values["vllm:request_params_n_count"]) == (2, 1)
+    assert values["vllm:request_max_num_generation_tokens_sum"] == 3
+    for name in ("prefill", "decode", "inference"):
+        assert values[f"vllm:request_{name}_time_seconds_count"] == 2
+    old, new = ("vllm:time_per_output_token_seconds", "vllm:inter_token_latency_seconds")
+    assert values[f"{old}_count"] == values[f"{new}_count"]
+    labels = samples["vllm:cache_config_info"].labels
+    assert (labels["block_size"], labels["num_gpu_blocks"], labels["enable_prefix_caching"]) == ("16", "100", "True")

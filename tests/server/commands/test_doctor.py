@@ -9,7 +9,8 @@ from splitfuse.server.cli import main
 def test_doctor(capfd):
     result = run_cli("doctor")
     assert (result.returncode, result.stderr) == (0, "")
-    for name in ("python", "torch", "CUDA", "triton", "C compiler", "CPU library", "memory", "cores", "model"):
+    names = ("python", "torch", "CUDA", "triton", "C compiler", "CPU library", "memory", "cores", "model")
+    for name in (*names, "matplotlib"):
         assert name in result.stdout
     assert main(["doctor", "/"]) == 1
     broken = capfd.readouterr().out
@@ -17,10 +18,12 @@ def test_doctor(capfd):
     assert "fix:" in broken
 
 
-def test_doctor_says_what_serve_would_say_of_the_model(capfd):
+def test_doctor_says_what_serve_would_say_of_the_model(capfd, tmp_path):
     assert main(["doctor", "/no/such/folder"]) == 1
     assert "model folder '/no/such/folder' does not exist" in capfd.readouterr().out
     assert main(["doctor", ""]) == 1
+    (tmp_path / "config.json").write_text('{"architectures": ["BloomForCausalLM"]}')
+    assert main(["doctor", str(tmp_path)]) == 1, "an architecture that is not supported"
     assert main(["doctor", "some/name"]) == 0
     assert "would ask the Hugging Face hub" in capfd.readouterr().out
 
@@ -42,3 +45,12 @@ def test_doctor_tries_the_cpu_library(tmp_path):
     assert f"no      the native CPU library cannot be used ({broken}: it is broken)" in line
     assert "switched off" in doctors_line("CPU library", SPLITFUSE_NATIVE="0")
     assert "none; Triton" in doctors_line("C compiler", PATH="/nowhere", CC="")
+
+
+def test_what_doctor_advises_can_be_installed(capfd, monkeypatch):
+    """No index has splitfuse, so its extras cannot be asked for by name."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    main(["doctor", "some/name"])
+    shown = capfd.readouterr().out
+    assert "pip install matplotlib" in shown
+    assert "splitfuse[" not in shown

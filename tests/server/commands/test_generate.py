@@ -1,5 +1,6 @@
 """`splitfuse generate` and `chat` in a process of their own, as a terminal sees them."""
 
+import io
 import json
 import os
 import shutil
@@ -12,12 +13,23 @@ from gguf_files import write_gguf
 from serving import run_cli
 
 from splitfuse.engine.config import DEMO_FOLDER
+from splitfuse.server.cli import main
 
 
 def test_generate():
     result = run_cli("generate", "-p", "Once upon a time", "-n", "8", "--temperature", "0")
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.strip()
+
+
+@pytest.mark.parametrize("args", [[], ["-p", "-"]])
+def test_generate_reads_standard_input(args, capfd, monkeypatch):
+    given = ["generate", "-n", "8", "--temperature", "0"]
+    assert main([*given, "-p", "Once upon a time"]) == 0
+    expected = capfd.readouterr()
+    monkeypatch.setattr("sys.stdin", io.StringIO("Once upon a time\n"))
+    assert main([*given, *args]) == 0
+    assert capfd.readouterr() == expected
 
 
 def test_without_a_model_it_is_smollm2_where_that_is_installed(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-psycopg = pytest.importorskip("psycopg", reason="needs psycopg: pip install 'splitfuse[postgres]'")
+psycopg = pytest.importorskip("psycopg", reason="needs psycopg: pip install 'psycopg[binary]'")
 
 from postgres_server import PostgresServer  # noqa: E402
 

@@ -1,0 +1,44 @@
+"""LLM inference server and engine. Names are imported on first use, so that `import splitfuse` costs nothing."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .client import AsyncClient, Client, serve
+    from .engine import (
+        LLM,
+        AsyncEngine,
+        CompletionOutput,
+        EngineConfig,
+        OutputDelta,
+        RequestOutput,
+        SamplingParams,
+        StructuredOutputs,
+        StructuredOutputsParams,
+        pipeline,
+    )
+
+__all__ = [
+    "LLM",
+    "AsyncClient",
+    "AsyncEngine",
+    "Client",
+    "CompletionOutput",
+    "EngineConfig",
+    "OutputDelta",
+    "RequestOutput",
+    "SamplingParams",
+    "StructuredOutputs",
+    "StructuredOutputsParams",
+    "pipeline",
+    "serve",
+]
+_OF_CLIENT = ("AsyncClient", "Client", "serve")
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module(".server.version", __name__).package_version()
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(".client" if name in _OF_CLIENT else ".engine", __name__), name)

@@ -1,0 +1,245 @@
+"""Options of other servers' command lines and of vLLM's LLM(): taken as ours, without effect, or refused with a reason.
+
+One table for both. Knows names and values as text only; never what a setting does. vLLM's names are those of 0.11.
+"""
+
+import difflib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from ..errors import ConfigError
+
+SAME_AS_MODEL = "MODEL"  # among harmless values: the one that the model has
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ForeignOption:
+    """An option that is none of ours. `words` stand for it here; else `harmless` values have no effect (None: all) and
+    others are refused, with `why`.
+    """
+
+    takes_value: bool = True
+    words: tuple[str, ...] | None = None  # before the value, if there is one
+    harmless: tuple[str, ...] | None = ()
+    why: str = ""
+
+
+_ONE_DEVICE = "one process and one device serve a model; start several servers behind a proxy for more"
+_LORA = "adapters are not served yet; merge them into their model: peft's merge_and_unload()"
+_HTTPS = "the server speaks HTTP on --host and --port; put a proxy such as nginx or Caddy before it"
+_GENERATION = "only text generation is served, no embeddings and no scores"
+_CONFIG = "a model is what its config.json says; edit that in a copy of its folder"
+_REVISION = "fetch it with `hf download OWNER/NAME --revision NAME`, and give the folder as MODEL"
+_REQUEST = "requests ask for it themselves, in their body"
+_CLASSES = "classes of other servers cannot be loaded"
+_NOT_BUILT = "there is nothing like it here yet"
+
+_ALIASES: dict[str, tuple[str, ...]] = {
+    "--model": (),  # the value alone
+    "-q": ("--quantization",),
+    "--num-gpu-blocks-override": ("--num-kv-blocks",),
+}
+_SWITCH_ALIASES = {
+    "--enable-log-requests": "--request-log",
+    "--no-enable-log-requests": "--no-request-log",
+    "--disable-log-requests": "--no-request-log",
+    "--no-disable-log-requests": "--request-log",
+    "--disable-uvicorn-access-log": "--no-request-log",
+}
+_SWITCHES_WITHOUT_EFFECT = """
+--aggregate-engine-logging --calculate-kv-scales --disable-cascade-attn --disable-chunked-mm-input
+--disable-custom-all-reduce --disable-frontend-multiprocessing --disable-hybrid-kv-cache-manager --disable-log-stats
+--enable-auto-tool-choice --enable-prompt-tokens-details --enable-request-id-headers --enable-server-load-tracking
+--interleave-mm-strings --kv-cache-metrics --kv-sharing-fast-prefill --log-error-stack --multi-step-stream-outputs
+--no-enable-log-outputs --no-trust-remote-code --ray-workers-use-nsight --skip-mm-profiling --use-tqdm-on-load
+"""
+_WITHOUT_EFFECT = """
+-O --additional-config --allowed-headers --allowed-local-media-path --allowed-media-domains --allowed-methods
+--chat-template-content-format --collect-detailed-traces --compilation-config --cuda-graph-sizes
+--guided-decoding-backend --ignore-patterns --limit-mm-per-prompt --max-log-len --max-parallel-loading-workers
+--max-seq-len-to-capture --mm-processor-cache-gb --mm-processor-kwargs --num-lookahead-slots --num-scheduler-steps
+--prefix-caching-hash-algo --pt-load-map-location --safetensors-load-strategy --show-hidden-metrics-for-version
+--structured-outputs-config --uvicorn-log-level --video-pruning-rate
+"""
+_SWITCHES_REFUSED = {
+    "--allow-credentials": "keys come in headers, never in cookies",
+    "--data-parallel-hybrid-lb": _ONE_DEVICE,
+    "--disable-fastapi-docs": "/docs tells no secrets; block it in a proxy",
+    "--disable-sliding-window": _CONFIG,
+    "--enable-eplb": _ONE_DEVICE,
+    "--enable-expert-parallel": _ONE_DEVICE,
+    "--enable-force-include-usage": _REQUEST,
+    "--enable-log-outputs": "prompts and outputs are never logged",
+    "--enable-lora": _LORA,
+    "--enable-prompt-embeds": _NOT_BUILT,
+    "--enable-sleep-mode": _NOT_BUILT,
+    "--enable-ssl-refresh": _HTTPS,
+    "--enable-tokenizer-info-endpoint": "POST /tokenize and /detokenize are what there is",
+    "--exclude-tools-when-tool-choice-none": _REQUEST,
+    "--fully-sharded-loras": _LORA,
+    "--headless": _ONE_DEVICE,
+    "--return-tokens-as-token-ids": _REQUEST,
+    "--skip-tokenizer-init": "prompts may be token ids, but text needs the tokenizer; it costs little",
+    "--tokens-only": _REQUEST,
+    "--trust-remote-code": "code out of a model's repository is never run; the README lists what is built in",
+    "--trust-request-chat-template": "a template is given at the start: --chat-template",
+}
+# Values without effect, and why others are refused.
+_REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
+    "--config-format": (("auto", "hf"), _CONFIG),
+    "--convert": (("auto", "none"), _GENERATION),
+    "--cpu-offload-gb": (("0", "0.0"), "weights stay on the device; --quantization int4 makes them smaller"),
+    "--distributed-executor-backend": (("mp", "uni"), _ONE_DEVICE),
+    "--generation-config": (("auto", "vllm"), _REQUEST),
+    "--logprobs-mode": (("raw_logprobs",), "logprobs are those before temperature and filters"),
+    "--max-long-partial-prefills": (("1",), "see --long-prefill-token-threshold"),
+    "--max-num-partial-prefills": (("1",), "see --long-prefill-token-threshold"),
+    "--max-logprobs": (("20",), "requests get at most 20"),
+    "--model-impl": (("auto", "vllm"), "there is one implementation of each model"),
+    "--model-loader-extra-config": (("{}",), _NOT_BUILT),
+    "--response-role": (("assistant",), "answers are the assistant's"),
+    "--runner": (("auto", "generate"), _GENERATION),
+    "--task": (("auto", "generate"), _GENERATION),
+    "--tokenizer": ((SAME_AS_MODEL,), "the tokenizer is the model's own; put its files into the model's folder"),
+    "--tokenizer-mode": (("auto", "fast", "hf"), "the tokenizer is the tokenizer.json in the model's folder"),
+    **dict.fromkeys(("--revision", "--code-revision", "--tokenizer-revision"), (("main",), _REVISION)),
+    **dict.fromkeys(
+        ("--api-server-count", "-asc", "--data-parallel-size", "-dp", "--data-parallel-size-local", "-dpl"),
+        (("1",), _ONE_DEVICE),
+    ),
+    **dict.fromkeys(
+        ("--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--decode-context-parallel-size", "-dcp"),
+        (("1",), f"{_ONE_DEVICE}, or --quantization int8|int4 for a model that does not fit"),
+    ),
+}
+_ALWAYS_REFUSED = {
+    _ONE_DEVICE: "--all2all-backend --data-parallel-address -dpa --data-parallel-backend -dpb --data-parallel-rank "
+    "-dpn --data-parallel-rpc-port -dpp --data-parallel-start-rank -dpr --master-addr --master-port --nnodes "
+    "--node-rank",
+    _LORA: "--lora-dtype --lora-extra-vocab-size --lora-modules --max-cpu-loras --max-lora-rank --max-loras",
+    _HTTPS: "--middleware --root-path --ssl-ca-certs --ssl-cert-reqs --ssl-certfile --ssl-keyfile --uds",
+    _GENERATION: "--io-processor-plugin --override-pooler-config",
+    _CONFIG: "--hf-config-path --hf-overrides --override-attention-dtype --rope-scaling --rope-theta",
+    _CLASSES: "--logits-processor-pattern --logits-processors --scheduler-cls --tool-parser-plugin --worker-cls "
+    "--worker-extension-cls",
+    _NOT_BUILT: "--kv-events-config --kv-transfer-config --tool-server",
+    _REQUEST: "--override-generation-config",
+    "set HF_TOKEN in the environment": "--hf-token",
+    "set HF_HOME in the environment": "--download-dir",
+    "a head has at most 32 KiB and 100 headers": "--h11-max-header-count --h11-max-incomplete-event-size",
+    "see --log-format": "--log-config-file",
+}
+# Of other servers: (SGLang's, TGI's or llama.cpp's), and what it is called here.
+_ELSEWHERE = {
+    "MODEL, without a flag": "--model-path --model-id -m -hf --hf-repo",
+    "--max-model-len": "--context-length --max-total-tokens --max-input-length --max-input-tokens -c --ctx-size",
+    "--max-num-seqs": "--max-running-requests --max-concurrent-requests -np --parallel",
+    "--max-num-batched-tokens": "--chunked-prefill-size --max-batch-prefill-tokens -b --batch-size",
+    "--gpu-memory-utilization": "--mem-fraction-static --cuda-memory-fraction",
+    "--num-threads": "-t --threads",
+    "--device cpu, or nothing: a GPU takes the whole model": "-ngl --n-gpu-layers --gpu-layers",
+    "--served-model-name": "-a --alias",
+    "--host": "--hostname",
+    "not there: one device serves a model": "--tp --tp-size --dp --dp-size --num-shard",
+}
+
+
+def _table() -> Iterator[tuple[str, ForeignOption]]:
+    for flag, words in _ALIASES.items():
+        yield flag, ForeignOption(words=words)
+    for flag, word in _SWITCH_ALIASES.items():
+        yield flag, ForeignOption(takes_value=False, words=(word,))
+    for flag in _SWITCHES_WITHOUT_EFFECT.split():
+        yield flag, ForeignOption(takes_value=False, harmless=None)
+    for flag in _WITHOUT_EFFECT.split():
+        yield flag, ForeignOption(harmless=None)
+    for flag, why in _SWITCHES_REFUSED.items():
+        yield flag, ForeignOption(takes_value=False, why=why)
+    for flag, (harmless, why) in _REFUSED.items():
+        yield flag, ForeignOption(harmless=harmless, why=why)
+    for why, flags in _ALWAYS_REFUSED.items():
+        yield from ((flag, ForeignOption(why=why)) for flag in flags.split())
+    for ours, flags in _ELSEWHERE.items():
+        yield from ((flag, ForeignOption(why=f"here it is {ours}")) for flag in flags.split())
+
+
+FOREIGN_OPTIONS: Mapping[str, ForeignOption] = dict(_table())
+# Values of our own flags under other servers' names; None: the flag is left out, since the model's files say it.
+_VALUES: dict[str, dict[str, str | None]] = {
+    "--dtype": {"half": "float16", "float": "float32"},
+    "--kv-cache-dtype": {"fp8_e4m3": "fp8"},
+    "--load-format": {"gguf": "auto"},
+    "--quantization": dict.fromkeys(
+        ("awq", "awq_marlin", "gptq", "gptq_marlin", "compressed-tensors", "gguf", "none"), None
+    ),
+    "--reasoning-parser": dict.fromkeys(("deepseek_r1", "deepseek-r1", "qwen3"), "think"),
+}
+
+
+def translated(argv: Sequence[str]) -> list[str]:
+    """A command line with other servers' flags, in our flags. `--max_num_seqs` is `--max-num-seqs`, as vLLM has it.
+
+    Raises ConfigError for what is refused.
+    """
+    words = iter(argv)
+    found: list[str] = []
+    for word in words:
+        if word == "--":
+            return [*found, word, *words]
+        flag, equals, value = word.partition("=")
+        flag = flag.replace("_", "-") if flag.startswith("--") else flag
+        option = FOREIGN_OPTIONS.get(flag)
+        if option is None and flag not in _VALUES:
+            found.append(flag + equals + value if flag.startswith("--") else word)
+            continue
+        values = [value] if equals else list(islice(words, option is None or option.takes_value))
+        if option is None:
+            found += _with_our_value(flag, *values)
+        elif option.words:
+            found += _with_our_value(*option.words, *values)
+        elif option.words is not None:
+            found += values
+        elif not _has_no_effect(option, values, argv):
+            raise ConfigError(f"{' '.join([flag, *values])} is not taken: {option.why}")
+    return found
+
+
+def taken_keywords(given: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """The keywords of vLLM's LLM() that are ours (`known`), under our names. Raises ConfigError for the others."""
+    taken: dict[str, Any] = {}
+    for name, value in given.items():
+        flag = _flag(name)
+        option = FOREIGN_OPTIONS.get(flag)
+        if name in known:
+            if not isinstance(value, str):
+                taken[name] = value
+            elif words := _with_our_value(flag, value):
+                taken[name] = words[1]
+        elif option is None:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise ConfigError(f"{name} is not known{f'; did you mean {near[0]}?' if near else ''}")
+        elif option.words:
+            taken |= {ours: value for ours in known if _flag(ours) == option.words[0]}
+        elif value not in (None, False) and not _has_no_effect(
+            option, [str(value)], [str(value), str(given.get("model"))]
+        ):
+            raise ConfigError(f"{name}={value!r} is not taken: {option.why}")
+    return taken
+
+
+def _has_no_effect(option: ForeignOption, values: Sequence[str], argv: Sequence[str]) -> bool:
+    harmless = option.harmless
+    if harmless is None or {*values} & {*harmless}:
+        return True
+    return SAME_AS_MODEL in harmless and any(argv.count(value) > 1 for value in values)  # as MODEL too
+
+
+def _with_our_value(flag: str, value: str = "", /) -> list[str]:
+    ours = _VALUES.get(flag, {}).get(value, value)
+    return [] if ours is None else [flag, *[ours] * bool(value)]
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

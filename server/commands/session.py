@@ -1,0 +1,60 @@
+"""An engine in this process whose answers are streamed to the terminal."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncGenerator
+from typing import cast
+
+from ...engine.outputs import OutputDelta
+from ...engine.sampling_params import SamplingParams
+from ..settings import Settings
+
+
+class Session:
+    """An engine that lives as long as the `with` block. The event loop runs only while an answer is awaited."""
+
+    def __init__(self, settings: Settings) -> None:
+        from ...engine.async_engine import AsyncEngine
+
+        self.answered = ""
+        self.engine: AsyncEngine = AsyncEngine(settings.engine_config())
+        self._runner = asyncio.Runner()
+
+    def __enter__(self) -> "Session":
+        try:
+            self._runner.run(self.engine.start())
+        except BaseException:
+            self._runner.close()
+            raise
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._runner.run(self.engine.stop())
+        self._runner.close()
+
+    def answer(self, prompt: str | list[int], params: SamplingParams) -> str:
+        """Print the answer as it comes, and return it. Ctrl-C raises KeyboardInterrupt; `answered` holds what came."""
+        self.answered = ""
+        try:
+            self._runner.run(self._print_answer(prompt, params))
+        except asyncio.CancelledError as exc:
+            raise KeyboardInterrupt from exc
+        print()
+        return self.answered
+
+    async def _print_answer(self, prompt: str | list[int], params: SamplingParams) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        # Python's own handler could raise KeyboardInterrupt in the engine's task instead of this one. Windows has none.
+        with contextlib.suppress(NotImplementedError):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGINT, task.cancel)
+        try:
+            deltas = cast(AsyncGenerator[OutputDelta, None], self.engine.generate(prompt, params))
+            async with contextlib.aclosing(deltas):
+                async for delta in deltas:
+                    self.answered += delta.text
+                    print(delta.text, end="", flush=True)
+        finally:
+            with contextlib.suppress(NotImplementedError):
+                asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)

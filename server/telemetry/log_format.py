@@ -1,0 +1,55 @@
+"""How what `serve` logs and prints looks: text for people, or with --log-format json objects for programs."""
+
+import json
+import logging
+import sys
+import time
+
+LOGGER = "splitfuse.requests"  # to which a line per request goes
+
+
+class JsonFormatter(logging.Formatter):
+    """An object per line: time (UTC), level, logger, message, and the fields that a message brings."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        fields = {
+            "time": _utc(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        return json.dumps(fields, ensure_ascii=False, default=str)
+
+
+class _RequestFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return f"{_utc(record)} {record.getMessage()}"
+
+
+def set_up_logging(log_format: str) -> None:
+    """Have all loggers write in this form to standard error, and requests to standard output."""
+    requests = logging.getLogger(LOGGER)
+    requests.handlers = [logging.StreamHandler(sys.stdout)]
+    requests.setLevel(logging.INFO)
+    requests.propagate = False
+    requests.handlers[0].setFormatter(JsonFormatter() if log_format == "json" else _RequestFormatter())
+    if log_format == "json":
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(JsonFormatter())
+
+
+def as_line(text: str, *, level: int = logging.INFO) -> str:
+    """What is printed beside the log, in the log's form."""
+    formatters = (handler.formatter for handler in logging.getLogger().handlers)
+    json_formatter = next((each for each in formatters if isinstance(each, JsonFormatter)), None)
+    if json_formatter is None:
+        return text
+    return json_formatter.format(logging.LogRecord("splitfuse", level, "", 0, text, None, None))
+
+
+def _utc(record: logging.LogRecord) -> str:
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z"

@@ -1,0 +1,151 @@
+"""Other servers' options: each one is ours, stands for one of ours, has no effect, or is refused with a reason."""
+
+import argparse
+
+import pytest
+
+from splitfuse.engine.config.foreign_options import FOREIGN_OPTIONS, taken_keywords, translated
+from splitfuse.engine.errors import ConfigError
+from splitfuse.server.settings_sources import ALL_FIELDS, ENGINE_FIELDS, add_flags
+
+# `vllm serve --help` of 0.11.
+VLLM = """
+--additional-config --aggregate-engine-logging --all2all-backend --allow-credentials --allowed-headers
+--allowed-local-media-path --allowed-media-domains --allowed-methods --allowed-origins --api-key --api-server-count
+--async-scheduling --block-size --calculate-kv-scales --chat-template --chat-template-content-format --code-revision
+--collect-detailed-traces --compilation-config --config --config-format --convert --cpu-offload-gb --cuda-graph-sizes
+--data-parallel-address --data-parallel-backend --data-parallel-hybrid-lb --data-parallel-rank --data-parallel-rpc-port
+--data-parallel-size --data-parallel-size-local --data-parallel-start-rank --decode-context-parallel-size
+--disable-cascade-attn --disable-chunked-mm-input --disable-custom-all-reduce --disable-fastapi-docs
+--disable-frontend-multiprocessing --disable-hybrid-kv-cache-manager --disable-log-requests --disable-log-stats
+--disable-sliding-window --disable-uvicorn-access-log --distributed-executor-backend --download-dir --dtype
+--enable-auto-tool-choice --enable-chunked-prefill --enable-eplb --enable-expert-parallel --enable-force-include-usage
+--enable-log-outputs --enable-log-requests --enable-lora --enable-prefix-caching --enable-prompt-embeds
+--enable-prompt-tokens-details --enable-request-id-headers --enable-server-load-tracking --enable-sleep-mode
+--enable-ssl-refresh --enable-tokenizer-info-endpoint --enforce-eager --exclude-tools-when-tool-choice-none
+--fully-sharded-loras --generation-config --gpu-memory-utilization --guided-decoding-backend --h11-max-header-count
+--h11-max-incomplete-event-size --headless --hf-config-path --hf-overrides --hf-token --host --ignore-patterns
+--interleave-mm-strings --io-processor-plugin --kv-cache-dtype --kv-cache-memory-bytes --kv-events-config
+--kv-sharing-fast-prefill --kv-transfer-config --limit-mm-per-prompt --load-format --log-config-file --log-error-stack
+--logits-processor-pattern --logits-processors --logprobs-mode --long-prefill-token-threshold --lora-dtype
+--lora-extra-vocab-size --lora-modules --master-addr --master-port --max-cpu-loras --max-log-len --max-logprobs
+--max-long-partial-prefills --max-lora-rank --max-loras --max-model-len --max-num-batched-tokens
+--max-num-partial-prefills --max-num-seqs --max-parallel-loading-workers --max-seq-len-to-capture --middleware
+--mm-processor-cache-gb --mm-processor-kwargs --model --model-impl --model-loader-extra-config
+--multi-step-stream-outputs --nnodes --no-enable-log-requests --no-enable-prefix-caching --node-rank
+--num-gpu-blocks-override --num-lookahead-slots --num-scheduler-steps --otlp-traces-endpoint
+--override-attention-dtype --override-generation-config --override-pooler-config --pipeline-parallel-size --port
+--preemption-mode --prefix-caching-hash-algo --pt-load-map-location --quantization --ray-workers-use-nsight
+--reasoning-parser --response-role --return-tokens-as-token-ids --revision --root-path --rope-scaling --rope-theta
+--runner --safetensors-load-strategy --scheduler-cls --scheduling-policy --seed --served-model-name
+--show-hidden-metrics-for-version --skip-mm-profiling --skip-tokenizer-init --speculative-config --ssl-ca-certs
+--ssl-cert-reqs --ssl-certfile --ssl-keyfile --stream-interval --structured-outputs-config --swap-space --task
+--tensor-parallel-size --tokenizer --tokenizer-mode --tokenizer-revision --tokens-only --tool-call-parser
+--tool-parser-plugin --tool-server --trust-remote-code --trust-request-chat-template --uds --use-tqdm-on-load
+--uvicorn-log-level --video-pruning-rate --worker-cls --worker-extension-cls
+-O -asc -dcp -dp -dpa -dpb -dpl -dpn -dpp -dpr -pp -q -tp
+"""
+OTHERS = """
+--model-path --tp --dp --mem-fraction-static --context-length --max-running-requests --chunked-prefill-size
+--model-id --num-shard --max-input-tokens --max-total-tokens --max-batch-prefill-tokens --max-concurrent-requests
+-m -c --ctx-size -ngl --n-gpu-layers --gpu-layers -np --parallel -t --threads -b -hf --alias
+"""
+
+
+def ours() -> set[str]:
+    parser = argparse.ArgumentParser()
+    add_flags(parser, ALL_FIELDS)
+    return {flag for action in parser._actions for flag in action.option_strings}
+
+
+def test_every_flag_of_vllm_is_ours_or_in_the_table() -> None:
+    assert {*VLLM.split()} - ours() - FOREIGN_OPTIONS.keys() == set()
+
+
+def test_the_table_holds_none_of_ours_and_says_why_it_refuses() -> None:
+    assert FOREIGN_OPTIONS.keys() & ours() == set()
+    for flag, option in FOREIGN_OPTIONS.items():
+        assert option.words is not None or option.harmless is None or option.why, flag
+
+
+@pytest.mark.parametrize("flag", OTHERS.split())
+def test_common_flags_of_other_servers_are_explained(flag: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{flag} 4 is not taken: here it is .") as info:
+        translated([flag, "4"])
+    named = [word.strip(",;:") for word in str(info.value).split() if word.startswith("--")]
+    assert {*named[flag.startswith("--") :]} <= ours(), "it names a flag that there is"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("--model X --port 1", "X --port 1"),
+        ("--model=X", "X"),
+        ("X --tensor-parallel-size 1 -tp 1 -dp 1 -pp=1", "X"),
+        ("X --enable-auto-tool-choice --tool-call-parser hermes", "X --tool-call-parser hermes"),
+        ("X --tokenizer X --revision main", "X"),
+        ("--dtype half --dtype=float --dtype bfloat16", "--dtype float16 --dtype float32 --dtype bfloat16"),
+        ("--max_num_seqs 4 --seed=a_b", "--max-num-seqs 4 --seed=a_b"),
+        ("--disable-log-requests --disable-log-stats", "--no-request-log"),
+        ("--no-enable-log-requests --enable-log-requests", "--no-request-log --request-log"),
+        ("--num-gpu-blocks-override 9", "--num-kv-blocks 9"),
+        ("-q awq --quantization gptq -q int8 --quantization int4", "--quantization int8 --quantization int4"),
+        ("--reasoning-parser deepseek_r1", "--reasoning-parser think"),
+        ("--kv-cache-dtype auto --gpu-memory-utilization 0.5", "--kv-cache-dtype auto --gpu-memory-utilization 0.5"),
+        ("--uvicorn-log-level info -O 3 --swap-space 0", "--swap-space 0"),
+        ("-- --tokenizer X", "-- --tokenizer X"),
+    ],
+)
+def test_what_is_taken(given: str, expected: str) -> None:
+    assert translated(given.split()) == expected.split()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("--tensor-parallel-size 2", "--tensor-parallel-size 2 is not taken: one process and one device"),
+        ("-tp=4", "-tp 4 is not taken: one process"),
+        ("--trust-remote-code", "code out of a model's repository is never run"),
+        ("X --tokenizer Y", "the tokenizer is the model's own"),
+        ("--tokenizer", "the tokenizer is the model's own"),
+        ("--revision v2", "hf download"),
+        ("--lora-modules a=b", "merge_and_unload"),
+    ],
+)
+def test_what_is_refused(given: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
+        translated(given.split())
+
+
+def test_keywords_of_vllms_llm() -> None:
+    harmless = {
+        "tensor_parallel_size": 1,
+        "trust_remote_code": False,
+        "tokenizer": None,
+        "tokenizer_mode": "auto",
+        "revision": None,
+        "disable_log_stats": True,
+        "task": "generate",
+        "cpu_offload_gb": 0,
+        "max_seq_len_to_capture": 8192,
+        "disable_log_requests": True,
+    }
+    assert taken_keywords({"model": "m", **harmless}, ENGINE_FIELDS) == {"model": "m"}
+    assert taken_keywords({"model": "m", "tokenizer": "m"}, ENGINE_FIELDS) == {"model": "m"}
+    given = {"dtype": "half", "num_gpu_blocks_override": 9, "quantization": "awq", "enforce_eager": True}
+    assert taken_keywords(given, ENGINE_FIELDS) == {"dtype": "float16", "num_kv_blocks": 9, "enforce_eager": True}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size=2 is not taken: one process"),
+        ({"trust_remote_code": True}, "trust_remote_code=True is not taken: code"),
+        ({"model": "m", "tokenizer": "t"}, "tokenizer='t' is not taken"),
+        ({"max_num_seq": 1}, "max_num_seq is not known; did you mean max_num_seqs"),
+        ({"zzz": 1}, "zzz is not known$"),
+    ],
+)
+def test_keywords_that_are_refused(given: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        taken_keywords(given, ENGINE_FIELDS)
