@@ -4,7 +4,7 @@ import json
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..chat.tool_parsers.qwen3_coder import PARAMETER, PARAMETER_END, types_of
+from ..chat.tool_parsers.qwen3_coder import PARAMETER, PARAMETER_END, resolved, types_of
 from ..chat.tool_parsers.tool_format import ToolFormat
 from .lark import json_value, literal, text_up_to
 from .params import JSON_SPACING
@@ -83,8 +83,9 @@ def _xml_arguments(schema: Mapping[str, Any], name: str) -> tuple[str, list[str]
 
 def _xml_value(schema: Mapping[str, Any], name: str) -> str:
     end = f"\n{PARAMETER_END}"
-    if types_of(schema) != {"string"}:
+    if types_of(schema, schema) != {"string"}:
         return f"{name}: {json_value(schema)} {json.dumps(end)}"
+    schema = resolved(schema, schema)
     if "enum" in schema:
         return f"{name}: ({' | '.join(json.dumps(str(each)) for each in schema['enum'])}) {json.dumps(end)}"
     if isinstance(schema.get("maxLength"), int):

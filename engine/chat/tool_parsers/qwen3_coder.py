@@ -16,17 +16,18 @@ PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
 _OPENING, _CLOSING = "<tool_call>", "</tool_call>"
 _FUNCTION, _FUNCTION_END = "<function=", "</function>"
 _HEAD = re.compile(r"\s*[\"']?([\w.-]+)[\"']?\s*")
+_MAX_REFERENCES = 4  # that lead to another
 _PYTHON = {"True": True, "False": False, "None": None}  # models write these too
 _TYPES = {bool: "boolean", int: "integer", float: "number", type(None): "null", list: "array", dict: "object"}
 
 
 class XmlArguments:
-    """The Arguments of a function with these properties."""
+    """The Arguments of a function with this schema."""
 
-    def __init__(self, properties: Mapping[str, Any]) -> None:
+    def __init__(self, schema: Mapping[str, Any]) -> None:
         self.is_over = False
         self.rest = ""
-        self._properties = properties
+        self._schema = schema
         self._text = ""  # not read yet
         self._value: str | None = None  # of the parameter that is read, so far as it is not out
         self._types: frozenset[str] = frozenset()  # that it may have
@@ -61,7 +62,7 @@ class XmlArguments:
             return None
         key = key.strip().strip("\"'")
         self._text, self._value, self._is_first_text = after, "", True
-        self._types = types_of(self._properties.get(key))
+        self._types = types_of((self._schema.get("properties") or {}).get(key), self._schema)
         self._num_parameters += 1
         opening = "{" if self._num_parameters == 1 else ", "
         return f"{opening}{_json(key)}: " + ('"' if self._types == {"string"} else "")
@@ -86,18 +87,27 @@ class XmlArguments:
         return _json(_typed(text, self._types))
 
 
-def types_of(schema: object) -> frozenset[str]:
-    """The JSON types that a schema names; none if it names none in so many words."""
-    if not isinstance(schema, Mapping):
-        return frozenset()
+def resolved(schema: Any, whole: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A part of the `whole` schema, or the part that it refers to."""
+    for _ in range(_MAX_REFERENCES):
+        reference = schema.get("$ref") if isinstance(schema, Mapping) else None
+        if not isinstance(reference, str) or not reference.startswith("#/"):
+            break
+        schema = whole
+        for key in reference[2:].split("/"):
+            schema = schema.get(key) if isinstance(schema, Mapping) else None
+    return schema if isinstance(schema, Mapping) else {}
+
+
+def types_of(schema: Any, whole: Mapping[str, Any]) -> frozenset[str]:
+    """The JSON types that a part of the `whole` schema names; none if it names none in so many words."""
+    schema = resolved(schema, whole)
     named = schema.get("type")
-    if isinstance(named, str):
-        return frozenset({named})
-    if isinstance(named, list):
-        return frozenset(each for each in named if isinstance(each, str))
+    if isinstance(named, (str, list)):
+        return frozenset([named] if isinstance(named, str) else map(str, named))
     if isinstance(schema.get("enum"), list):
         return frozenset(_TYPES.get(type(each), "string") for each in schema["enum"])
-    choices = [types_of(each) for key in ("anyOf", "oneOf") for each in schema.get(key) or ()]
+    choices = [types_of(each, whole) for key in ("anyOf", "oneOf") for each in schema.get(key) or ()]
     return frozenset().union(*choices) if all(choices) else frozenset()
 
 
@@ -109,7 +119,7 @@ def _typed(text: str, types: frozenset[str]) -> Any:
         value = _PYTHON.get(text, text)
     name = _TYPES.get(type(value), "string")
     fits = name in types or (name == "integer" and "number" in types)
-    return text if name == "string" or ("string" in types and not fits) else value
+    return text if "string" in types and (name == "string" or not fits) else value
 
 
 def _refuse(constant: str) -> None:
@@ -120,10 +130,8 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _properties(tools: Tools, name: str) -> Mapping[str, Any]:
-    functions = [tool["function"] for tool in tools if tool["function"]["name"] == name]
-    found = (functions[0].get("parameters") or {}).get("properties") if functions else None
-    return found if isinstance(found, Mapping) else {}
+def _schema(tools: Tools, name: str) -> Mapping[str, Any]:
+    return next((tool["function"].get("parameters") or {} for tool in tools if tool["function"]["name"] == name), {})
 
 
 FORMAT = ToolFormat(
@@ -136,7 +144,7 @@ FORMAT = ToolFormat(
         head=_HEAD,
         begins=">",
         silent=(_OPENING, _CLOSING),
-        arguments=lambda name: XmlArguments(_properties(tools, name)),
+        arguments=lambda name: XmlArguments(_schema(tools, name)),
     ),
     matches=lambda template: _FUNCTION in template,
 )

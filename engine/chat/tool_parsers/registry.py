@@ -6,6 +6,7 @@ from . import deepseek, granite, harmony, hermes, llama3_json, mistral, phi4_min
 TOOL_FORMATS = {
     "openai": harmony.FORMAT,
     "qwen3_coder": qwen3_coder.FORMAT,
+    "qwen3_xml": qwen3_coder.FORMAT,
     "hermes": hermes.FORMAT,
     "mistral_list": mistral.LIST_FORMAT,
     "mistral": mistral.NAMED_FORMAT,
@@ -14,6 +15,7 @@ TOOL_FORMATS = {
     "granite": granite.FORMAT,
     "phi4_mini_json": phi4_mini_json.FORMAT,
     "llama4_pythonic": pythonic.FORMAT,
+    "pythonic": pythonic.FORMAT,
     "llama3_json": llama3_json.FORMAT,
 }
 NEUTRAL_FORMAT = "hermes"  # for models whose template shows none; described_tools.py tells them of it

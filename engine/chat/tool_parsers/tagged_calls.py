@@ -11,10 +11,17 @@ _MAX_HEAD_CHARS = 256
 
 
 class Arguments(Protocol):
-    """Reads the arguments of one call into JSON text. Once it `is_over`, `rest` is what it did not read."""
+    """Reads the arguments of one call into JSON text."""
 
-    is_over: bool
-    rest: str
+    @property
+    def is_over(self) -> bool:
+        """Whether it reads no more."""
+        ...
+
+    @property
+    def rest(self) -> str:
+        """What it did not read."""
+        ...
 
     def push(self, text: str) -> str:
         """The JSON that is certain now."""

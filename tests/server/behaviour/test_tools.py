@@ -351,8 +351,8 @@ async def test_tools_go_into_the_first_message_where_the_template_takes_no_syste
     assert (response.status_code, response.json()["error"]["param"]) == (400, "messages")
 
 
-async def grammar_of(served, **body):
-    """The grammar under which the engine answers."""
+async def params_of(served, **body):
+    """With what the engine answers."""
     served.engine.script = ["x"]
     served.engine.hold()
     body = {"messages": MESSAGES, "tools": TOOLS, **body}
@@ -361,12 +361,12 @@ async def grammar_of(served, **body):
     (handle,) = served.engine.handles.values()
     await served.engine.allow()
     assert (await task).status_code == 200
-    return handle.params.structured_outputs
+    return handle.params
 
 
 async def test_calls_are_checked_where_the_model_was_told_of_them(served):
     served.engine.tokenizer.chat_template = ChatTemplate(PLAIN, special_tokens={})
-    outputs = await grammar_of(served)
+    outputs = (await params_of(served)).structured_outputs
     assert outputs.is_optional
     assert outputs.grammar.startswith("start: (before calls)* TEXT\nbefore[suffix")
     assert outputs.grammar.count('"additionalProperties": false') == 2
@@ -375,7 +375,7 @@ async def test_calls_are_checked_where_the_model_was_told_of_them(served):
 @pytest.mark.parametrize("is_strict", [True, False])
 async def test_calls_of_strict_tools_are_checked_in_the_templates_own_style(served, client, is_strict):
     tools = [{"type": "function", "function": {**TOOLS[0]["function"], "strict": is_strict}}, TOOLS[1]]
-    outputs = await grammar_of(served, tools=tools)
+    outputs = (await params_of(served, tools=tools)).structured_outputs
     if not is_strict:
         assert outputs is None
         return
@@ -397,6 +397,21 @@ async def test_reasoning_has_both_names_and_can_be_left_out(client, served):
     )
     streamed, _ = await joined(await client.chat.completions.create(**asked, stream=True))
     assert (streamed["content"], streamed["reasoning_content"]) == ("It is wet.", "")
+
+
+async def test_mistrals_calls_are_found_in_the_template(client, served):
+    served.engine.tokenizer.chat_template = ChatTemplate("[TOOL_CALLS]f[ARGS] {{ messages }}", special_tokens={})
+    served.engine.script = ["[TOOL_CALLS]", "wea", "ther", "[ARGS]", ROME]
+    answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=TOOLS[1:])
+    assert answer.choices[0].message.tool_calls[0].function.arguments == ROME
+
+
+async def test_special_tokens_are_kept_and_forced_where_they_tell_the_calls(served):
+    served.engine.tokenizer.chat_template = ChatTemplate("[TOOL_CALLS]f[ARGS] {{ messages }}", special_tokens={})
+    served.engine.tokenizer.special_ids = lambda texts: {text: 200 + len(text) for text in texts}
+    params = await params_of(served)
+    assert not params.skip_special_tokens
+    assert "before: TEXT <[212]>" in params.structured_outputs.grammar
 
 
 HARMONY = "{{ messages[0].content }}<|start|>assistant{# <|channel|> <|call|> #}"
@@ -427,17 +442,13 @@ async def test_harmony_is_found_in_the_template(client, served):
 @pytest.mark.parametrize(
     ("template", "script"),
     [
-        (
-            "Here is my thought process: … {{ messages[0].content }}",
-            ["Here is my thought process: Hm. ", "Here is my "],
-        ),
-        ("[THINK]…{{ messages[0].content }}", ["[THI", "NK]Hm.[/TH"]),
+        ("Here is my thought process:", ["Here is my thought", " process: Hm. Here", " is my response: It is wet."]),
+        ("[THINK]", ["[THI", "NK]Hm.[/TH", "INK] It is wet."]),
     ],
 )
 async def test_other_reasoning_is_found_in_the_template(client, served, template, script):
     served.engine.tokenizer.chat_template = ChatTemplate(template, special_tokens={})
-    end = "response:" if "thought" in template else "INK]"
-    served.engine.script = [*script, f"{end} It is wet."]
+    served.engine.script = script
     answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES)
     assert (answer.choices[0].message.reasoning, answer.choices[0].message.content) == ("Hm.", "It is wet.")
 

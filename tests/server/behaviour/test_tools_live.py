@@ -133,35 +133,12 @@ async def test_what_a_model_may_call_whole_and_streamed(client):
     assert final.choices[0].finish_reason == answer.choices[0].finish_reason
 
 
-@pytest.mark.parametrize("is_parallel", [True, False])
-async def test_a_call_that_has_begun_is_held_to_the_grammar(client, is_parallel):
-    """The opening tag, which the demo would not write by itself, is the likeliest continuation of nothing but itself."""
-    opening = {"role": "assistant", "content": "<tool_call>" * 12 + "<tool_call"}
-    answer = await client.chat.completions.create(
-        model=MODEL,
-        messages=[*MESSAGES, opening],
-        tools=TOOLS,
-        seed=1,
-        max_tokens=150,
-        parallel_tool_calls=is_parallel,
-        extra_body={"continue_final_message": True},
-    )
-    assert answer.choices[0].finish_reason in ("stop", "tool_calls", "length")
-
-
 async def test_an_agent_goes_on_after_a_call(client):
     """As agents' frameworks do: a call that is required, its result, then auto."""
+    asked = {"model": MODEL, "tools": TOOLS, "parallel_tool_calls": False, "max_tokens": 80, "seed": 2}
     turns = list(MESSAGES)
     for choice in ("required", "auto", {"type": "function", "function": {"name": "weather"}}, "auto"):
-        answer = await client.chat.completions.create(
-            model=MODEL,
-            messages=turns,
-            tools=TOOLS,
-            tool_choice=choice,
-            parallel_tool_calls=False,
-            max_tokens=80,
-            seed=2,
-        )
+        answer = await client.chat.completions.create(**asked, messages=turns, tool_choice=choice)
         (choice_made,) = answer.choices
         message = choice_made.message
         assert choice_made.finish_reason in ("stop", "length", "tool_calls")
@@ -194,6 +171,19 @@ async def test_calls_as_items_of_a_response(client):
         model=MODEL, previous_response_id=response.id, input=[result], max_output_tokens=8
     )
     assert going_on.output_text
+
+
+async def test_a_response_goes_on_after_a_call(client):
+    asked = {"model": MODEL, "tools": FLAT, "max_output_tokens": 80, "parallel_tool_calls": False}
+    first = await client.responses.create(**asked, input="How is the weather?", tool_choice="required")
+    result = {"type": "function_call_output", "call_id": first.output[0].call_id, "output": "rain"}
+    async with client.responses.stream(**asked, input=[result], previous_response_id=first.id) as stream:
+        async for _ in stream:
+            pass
+        second = await stream.get_final_response()
+    assert second.output
+    for item in second.output:
+        assert item.type == "message" or json.loads(item.arguments) is not None
 
 
 class Town(BaseModel):
