@@ -132,8 +132,10 @@ def _shown(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shown_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = call["function"]
-    return {**call, "function": {**function, "arguments": _Arguments(function["arguments"])}}
+    function = dict(call["function"])
+    if isinstance(function.get("arguments"), dict):
+        function["arguments"] = _Arguments(function["arguments"])
+    return {**call, "function": function}
 
 
 def _final_text(conversation: Sequence[Mapping[str, Any]]) -> str:

@@ -1,8 +1,9 @@
 """How an answer is taken apart into reasoning, calls of tools and content, and what has to be enforced of that."""
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...engine.chat.answer_parser import AnswerParser
 from ...engine.chat.harmony_parser import HarmonyParser
@@ -38,6 +39,14 @@ class AnswerFormat:
     is_open: bool = False  # the prompt ends within the reasoning
     shows_reasoning: bool = True
     special_ids: dict[str, int] = field(default_factory=dict)  # special tokens among the texts of both formats
+
+    @classmethod
+    def read(cls, kept: Mapping[str, Any]) -> "AnswerFormat":
+        """One that was kept as a dict; in older files `thinks` says that there may be reasoning in <think> tags."""
+        fields = dict(kept)
+        if fields.pop("thinks", False):
+            fields["reasoning"] = "think"
+        return cls(**fields)
 
     @property
     def thinks(self) -> bool:

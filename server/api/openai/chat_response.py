@@ -13,7 +13,7 @@ from ..answer_format import AnswerFormat
 from ..native.response import prompt_logprobs
 from .response import Head, ResponseBuilder, TokenText, ending, full_usage, scored_token
 
-# Of reasoning the first is DeepSeek's and most clients', the second vLLM's since 0.12.
+# Of reasoning the first is DeepSeek's and most clients' name, the second vLLM's newer one.
 _NAMES = {"content": ("content",), "reasoning": ("reasoning_content", "reasoning")}
 
 

@@ -51,6 +51,11 @@ def accepts():
     return accepts
 
 
+@pytest.fixture(scope="module")
+def llm() -> LLM:
+    return LLM(dtype="float32", max_model_len=512)
+
+
 def hermes(name: str, arguments: str) -> str:
     return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
 
@@ -219,8 +224,7 @@ def test_special_tokens_are_written_as_such() -> None:
 
 
 @pytest.mark.parametrize("style", {each: name for name, each in TOOL_FORMATS.items()}.values())
-def test_the_demo_model_calls_when_it_must(style: str) -> None:
-    llm = LLM(dtype="float32", max_model_len=512)
+def test_the_demo_model_calls_when_it_must(llm: LLM, style: str) -> None:
     grammar = answer_grammar(style=style, tools=TOOLS[:2], is_parallel=False)
     params = SamplingParams(n=24, seed=1, max_tokens=300, structured_outputs=StructuredOutputs(grammar=grammar))
     (output,) = llm.chat([{"role": "user", "content": "How is the weather?"}], params)

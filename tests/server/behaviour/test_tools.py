@@ -1,6 +1,7 @@
 """Tools and reasoning on /v1/chat/completions, with scripted answers, as the `openai` package sends and reads them."""
 
 import asyncio
+import dataclasses
 import json
 
 import openai
@@ -8,6 +9,7 @@ import pytest
 from serving import parse_events
 
 from splitfuse.engine.chat.template import ChatTemplate
+from splitfuse.server.api.answer_format import AnswerFormat
 from splitfuse.server.settings import Settings
 
 MODEL = "splitfuse-demo-5m"
@@ -481,3 +483,10 @@ async def test_variables_reach_the_template(client, served):
     body = {"messages": MESSAGES, "chat_template_kwargs": {"mood": "gay", "n": None}, "reasoning_effort": "low"}
     tokens = (await served.client.post("/tokenize", json=body)).json()["tokens"]
     assert bytes(tokens) == b"gaylowNone"
+
+
+def test_a_format_that_was_kept_is_the_same_again():
+    answer = AnswerFormat(style="mistral", tools=TOOLS, checked_names=["time"], special_ids={"[ARGS]": 5})
+    assert AnswerFormat.read(json.loads(json.dumps(dataclasses.asdict(answer)))) == answer
+    assert AnswerFormat.read({"style": None, "thinks": True}) == AnswerFormat(reasoning="think")
+    assert AnswerFormat.read({"style": None, "thinks": False}) == AnswerFormat()

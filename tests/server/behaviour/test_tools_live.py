@@ -178,11 +178,10 @@ async def test_a_response_goes_on_after_a_call(client):
     first = await client.responses.create(**asked, input="How is the weather?", tool_choice="required")
     result = {"type": "function_call_output", "call_id": first.output[0].call_id, "output": "rain"}
     async with client.responses.stream(**asked, input=[result], previous_response_id=first.id) as stream:
-        async for _ in stream:
-            pass
-        second = await stream.get_final_response()
-    assert second.output
-    for item in second.output:
+        events = [event async for event in stream]
+    assert events[-1].type in ("response.completed", "response.incomplete")
+    assert events[-1].response.output
+    for item in events[-1].response.output:
         assert item.type == "message" or json.loads(item.arguments) is not None
 
 
