@@ -226,7 +226,7 @@ def test_special_tokens_are_written_as_such() -> None:
 @pytest.mark.parametrize("style", {each: name for name, each in TOOL_FORMATS.items()}.values())
 def test_the_demo_model_calls_when_it_must(llm: LLM, style: str) -> None:
     grammar = answer_grammar(style=style, tools=TOOLS[:2], is_parallel=False)
-    params = SamplingParams(n=24, seed=1, max_tokens=300, structured_outputs=StructuredOutputs(grammar=grammar))
+    params = SamplingParams(n=12, seed=5, max_tokens=300, structured_outputs=StructuredOutputs(grammar=grammar))
     (output,) = llm.chat([{"role": "user", "content": "How is the weather?"}], params)
     schemas = {"weather": SCHEMA, "now": {"properties": {}, "additionalProperties": False}}
     names = set()
