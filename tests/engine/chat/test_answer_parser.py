@@ -5,9 +5,10 @@ import random
 from collections.abc import Callable
 
 import pytest
+from answer_pieces import call, content, read_in_pieces, reasoning
 
 from splitfuse.engine.chat.answer_parser import AnswerParser
-from splitfuse.engine.chat.answer_parts import AnswerPart, Reader, joined, read_whole
+from splitfuse.engine.chat.answer_parts import AnswerPart, Reader, read_whole
 from splitfuse.engine.chat.reasoning_parser import ReasoningParser
 from splitfuse.engine.chat.tool_parsers.hermes import HermesCalls
 from splitfuse.engine.chat.tool_parsers.llama3_json import Llama3Calls
@@ -22,19 +23,6 @@ MAKE: dict[str, Callable[[], Reader]] = {
     "both": lambda: AnswerParser(ReasoningParser(), HermesCalls()),
     "none": lambda: AnswerParser(None, None),
 }
-
-
-def content(text: str) -> AnswerPart:
-    return AnswerPart("content", text)
-
-
-def reasoning(text: str) -> AnswerPart:
-    return AnswerPart("reasoning", text)
-
-
-def call(name: str, arguments: str, number: int = 0) -> list[AnswerPart]:
-    parts = [AnswerPart("call", name, number), AnswerPart("arguments", arguments, number)]
-    return parts if arguments else parts[:1]
 
 
 HERMES: list[tuple[str, list[AnswerPart]]] = [
@@ -144,9 +132,8 @@ CASES = [
 ]
 
 
-def in_pieces(name: str, parts: list[str]) -> list[AnswerPart]:
-    reader = MAKE[name]()
-    return joined([*(part for part in parts for part in reader.push(part)), *reader.finish()])
+def in_pieces(name: str, pieces: list[str]) -> list[AnswerPart]:
+    return read_in_pieces(MAKE[name](), pieces)
 
 
 @pytest.mark.parametrize(("name", "text", "parts"), CASES)

@@ -5,8 +5,9 @@ import random
 from collections.abc import Callable
 
 import pytest
+from answer_pieces import call, content, read_in_pieces, reasoning
 
-from splitfuse.engine.chat.answer_parts import AnswerPart, Reader, joined, read_whole
+from splitfuse.engine.chat.answer_parts import AnswerPart, Reader, read_whole
 from splitfuse.engine.chat.harmony_parser import HarmonyParser
 from splitfuse.engine.chat.tool_parsers.hermes import HermesCalls
 from splitfuse.engine.chat.tool_parsers.llama3_json import Llama3Calls
@@ -40,19 +41,6 @@ CALL, SEP, CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜
 
 def reader(name: str) -> Reader:
     return TOOL_FORMATS[name].reader(TOOLS)
-
-
-def content(text: str) -> AnswerPart:
-    return AnswerPart("content", text)
-
-
-def reasoning(text: str) -> AnswerPart:
-    return AnswerPart("reasoning", text)
-
-
-def call(name: str, arguments: str, number: int = 0) -> list[AnswerPart]:
-    parts = [AnswerPart("call", name, number), AnswerPart("arguments", arguments, number)]
-    return parts if arguments else parts[:1]
 
 
 def xml(name: str, **values: str) -> str:
@@ -195,9 +183,8 @@ CASES = [
 ]
 
 
-def in_pieces(name: str, parts: list[str]) -> list[AnswerPart]:
-    one = reader(name)
-    return joined([*(part for part in parts for part in one.push(part)), *one.finish()])
+def in_pieces(name: str, pieces: list[str]) -> list[AnswerPart]:
+    return read_in_pieces(reader(name), pieces)
 
 
 def test_all_are_tested() -> None:
