@@ -254,6 +254,7 @@ def test_bare_text_comes_as_it_is_written() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_long_arguments_take_time_in_proportion() -> None:
     """Every character is looked at a few times, however small the parts."""
     body = json.dumps({"a": ["x" * 100] * 300})
