@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
@@ -25,6 +26,16 @@ if TYPE_CHECKING:
 # Text, ids, or {"prompt": text} / {"prompt_token_ids": ids} as vLLM takes them. With text, "add_special_tokens": False
 # says that it has them already.
 Prompt = str | Sequence[int] | Mapping[str, Any]
+
+
+@contextmanager
+def _forgiven(params: SamplingParams) -> Iterator[None]:
+    """Leaves out a grammar that cannot be used, if it is optional."""
+    try:
+        yield
+    except InvalidRequestError:
+        if params.structured_outputs is None or not params.structured_outputs.is_optional:
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +92,20 @@ class InputProcessor:
         tokenized = await threads.run(partial(self._tokenize, prompt, params), length=length_of(prompt))
         if compiling is None:
             return tokenized
-        # Other requests may wait for the same grammar: a cancelled one must not cancel it.
-        grammar: CompiledGrammar = await asyncio.shield(asyncio.wrap_future(compiling))
-        return replace(tokenized, grammar=grammar)
+        with _forgiven(params):
+            # Other requests may wait for the same grammar: a cancelled one must not cancel it.
+            grammar: CompiledGrammar = await asyncio.shield(asyncio.wrap_future(compiling))
+            return replace(tokenized, grammar=grammar)
+        return tokenized
 
     def tokenize(self, prompt: Prompt, params: SamplingParams) -> TokenizedPrompt:
         """Tokenize and compile what has to be; can take long, so not for an event loop. Raises InvalidRequestError."""
         self._check_length(prompt, params)
         compiling = self._compile(params)
         tokenized = self._tokenize(prompt, params)
-        return tokenized if compiling is None else replace(tokenized, grammar=compiling.result())
+        with _forgiven(params):
+            return tokenized if compiling is None else replace(tokenized, grammar=compiling.result())
+        return tokenized
 
     def requests(
         self,
@@ -105,7 +120,8 @@ class InputProcessor:
         (ContextLengthError).
         """
         params, grammar = tokenized.params, tokenized.grammar
-        assert (grammar is None) == (params.structured_outputs is None)
+        outputs = params.structured_outputs
+        assert (grammar is None) == (outputs is None) or (outputs is not None and outputs.is_optional)
         token_ids = tokenized.token_ids
         params.check_against(vocab_size=self._vocab_size)
         if params.truncate_prompt_tokens is not None:
@@ -146,12 +162,14 @@ class InputProcessor:
     def _compile(self, params: SamplingParams) -> "Future[CompiledGrammar] | None":
         if params.structured_outputs is None:
             return None
-        if self._grammars is None:
-            raise InvalidRequestError(
-                "structured_outputs needs a tokenizer, and this model's folder has no tokenizer.json",
-                param="structured_outputs",
-            )
-        return self._grammars.compile(params.structured_outputs)
+        with _forgiven(params):
+            if self._grammars is None:
+                raise InvalidRequestError(
+                    "structured_outputs needs a tokenizer, and this model's folder has no tokenizer.json",
+                    param="structured_outputs",
+                )
+            return self._grammars.compile(params.structured_outputs)
+        return None
 
     def _tokenize(self, prompt: Prompt, params: SamplingParams) -> TokenizedPrompt:
         if self._tokenizer is None and (params.stop or params.bad_words):

@@ -95,7 +95,8 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answer a conversation (a list of messages) or many (a list of such lists), one RequestOutput each.
 
-        The prompts are those of /v1/chat/completions, by `chat_template` or the model's own. Raises as `generate`.
+        The prompts are those of /v1/chat/completions, by `chat_template` or the model's own; the template alone says
+        whether they show the tools. Raises as `generate`.
         """
         if self.tokenizer is None:
             raise InvalidRequestError("chat needs a tokenizer, and this model has none", param="messages")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from ..engine.chat.reasoning_parser import REASONING_FORMATS
 from ..engine.chat.tool_parsers.registry import TOOL_FORMATS
 from ..engine.config import EngineConfig
 from ..engine.config.setting import setting
@@ -93,7 +94,7 @@ class Settings(EngineConfig):
     )
     reasoning_parser: str = setting(
         "auto",
-        choices=("auto", "think", "none"),
+        choices=("auto", "none", *REASONING_FORMATS),
         help="how reasoning looks; think: <think>…</think>; auto: as in the chat template",
     )
     ollama_api: bool = setting(False, help="serve Ollama's API too, under /api")

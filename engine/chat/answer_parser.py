@@ -1,16 +1,28 @@
 """AnswerParser: splits a model's answer into reasoning, content and tool calls, in the style of its chat template."""
 
 from .answer_parts import AnswerPart, Reader
+from .harmony_parser import HarmonyParser
 from .reasoning_parser import ReasoningParser
 
 
 class AnswerParser:
-    """A Reader of whole answers: reasoning first, then calls among the content. Either part may be missing."""
+    """A Reader of whole answers: reasoning first, then calls among the content. Either part may be missing.
 
-    def __init__(self, thinking: ReasoningParser | None, calls: Reader | None, *, max_calls: int | None = None) -> None:
+    Harmony's parser reads both. Calls beyond `max_calls` are dropped, and reasoning that is not shown.
+    """
+
+    def __init__(
+        self,
+        thinking: ReasoningParser | HarmonyParser | None,
+        calls: Reader | None,
+        *,
+        max_calls: int | None = None,
+        shows_reasoning: bool = True,
+    ) -> None:
         self._thinking = thinking
         self._calls = calls
-        self._max_calls = max_calls  # calls beyond that are dropped
+        self._max_calls = max_calls
+        self._shows_reasoning = shows_reasoning
 
     @property
     def is_thinking(self) -> bool:
@@ -30,13 +42,13 @@ class AnswerParser:
 
     def _after_thinking(self, parts: list[AnswerPart]) -> list[AnswerPart]:
         if self._calls is None:
-            return parts
+            return self._allowed(parts)
         made: list[AnswerPart] = []
         for part in parts:
             made += self._calls.push(part.text) if part.kind == "content" else [part]
         return self._allowed(made)
 
     def _allowed(self, parts: list[AnswerPart]) -> list[AnswerPart]:
-        if self._max_calls is None:
-            return parts
-        return [part for part in parts if part.number < self._max_calls]
+        if not self._shows_reasoning:
+            parts = [part for part in parts if part.kind != "reasoning"]
+        return parts if self._max_calls is None else [part for part in parts if part.number < self._max_calls]

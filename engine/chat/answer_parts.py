@@ -4,7 +4,7 @@ A reader takes text in chunks of any size, and returns only what no later text c
 the joined parts are the same.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 
@@ -62,6 +62,18 @@ def cut_at(text: str, tag: str, *, is_end: bool) -> tuple[str, bool, str]:
         return before, bool(found), after
     end = len(text) - overlap(text, tag)
     return text[:end], False, text[end:]
+
+
+def cut_at_first(text: str, tags: Sequence[str], *, is_end: bool) -> tuple[str, str | None, str]:
+    """The same with the tag that comes first, or None. No tag may be a part of another, but for its end."""
+    found = [(position, tag) for tag in tags if (position := text.find(tag)) >= 0]
+    if found:
+        position, tag = min(found)
+        return text[:position], tag, text[position + len(tag) :]
+    if is_end:
+        return text, None, ""
+    end = len(text) - max(overlap(text, tag) for tag in tags)
+    return text[:end], None, text[end:]
 
 
 class BufferedReader:

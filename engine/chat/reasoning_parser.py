@@ -1,19 +1,80 @@
-"""ReasoningParser: a model's text between <think> and </think> is reasoning, the rest content."""
+"""ReasoningParser: a model's text between two tags is reasoning, the rest content; and the tags that models use."""
 
-from .answer_parts import AnswerPart, BufferedReader, cut_at
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-OPENING, CLOSING = "<think>", "</think>"
+from . import harmony_parser
+from .answer_parts import AnswerPart, BufferedReader, cut_at_first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasoningFormat:
+    """Reasoning stands between one of `openings` and one of `closings`; a grammar uses the first closing.
+
+    `is_open`: an answer begins within it. `special_texts`: what of the tags may be special tokens.
+    """
+
+    openings: tuple[str, ...]
+    closings: tuple[str, ...]
+    is_open: bool = False
+    before_content: str = ""
+    special_texts: tuple[str, ...] = ()
+
+    def is_open_at_end(self, text: str) -> bool:
+        """Whether reasoning that has begun in this text goes on after it."""
+        return max(map(text.rfind, self.openings)) > max(map(text.rfind, self.closings))
+
+    def ends_open(self, prompt: str) -> bool:
+        """Whether an answer to this prompt begins within reasoning."""
+        end = prompt.rstrip()
+        return end.endswith(self.openings) or (self.is_open and not end.endswith(self.closings))
+
+
+_THINK = ReasoningFormat(openings=("<think>",), closings=("</think>",))
+# Under vLLM's names for its parsers. Of several that a template matches the first is taken.
+REASONING_FORMATS = {
+    "openai_gptoss": ReasoningFormat(
+        openings=(f"{harmony_parser.CHANNEL}analysis{harmony_parser.MESSAGE}",),
+        closings=(f"{harmony_parser.END}{harmony_parser.START}assistant",),
+        before_content=f"{harmony_parser.CHANNEL}final{harmony_parser.MESSAGE}",
+        special_texts=(harmony_parser.CHANNEL, harmony_parser.MESSAGE, harmony_parser.END, harmony_parser.START),
+    ),
+    "think": _THINK,
+    "qwen3": _THINK,
+    "deepseek_r1": ReasoningFormat(openings=_THINK.openings, closings=_THINK.closings, is_open=True),
+    "mistral": ReasoningFormat(openings=("[THINK]",), closings=("[/THINK]",), special_texts=("[THINK]", "[/THINK]")),
+    "granite": ReasoningFormat(
+        openings=("Here is my thought process:", "Here's my thought process:"),
+        closings=("Here is my response:", "Here's my response:"),
+    ),
+}
+
+
+def detected_reasoning(template: str) -> str | None:
+    """The reasoning that the chat template asks for or knows of; None if it knows of none."""
+    if harmony_parser.CHANNEL in template:
+        return "openai_gptoss"
+    formats = (name for name, each in REASONING_FORMATS.items() if any(tag in template for tag in each.openings))
+    return next(formats, None)
 
 
 class ReasoningParser(BufferedReader):
     """A Reader. `is_open`: the prompt ended within the tags, as some templates do, so the answer begins there.
 
-    An answer that does not begin with the opening tag has no reasoning. Whitespace beside the tags is dropped.
+    An answer that does not begin with an opening tag has no reasoning. Whitespace beside the tags is dropped.
     """
 
-    def __init__(self, *, is_open: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        openings: Sequence[str] = _THINK.openings,
+        closings: Sequence[str] = _THINK.closings,
+        is_open: bool = False,
+    ) -> None:
         super().__init__(drops_leading_space=True)
         self.is_thinking = is_open
+        self._openings = openings
+        self._closings = closings
         self._has_begun = False
         self._skips_space = False  # after the closing tag; an answer without reasoning stays as it is
 
@@ -26,17 +87,18 @@ class ReasoningParser(BufferedReader):
         return parts if self.is_thinking else parts + self._content()
 
     def _begin(self, *, is_end: bool) -> None:
-        """Find out whether the answer begins with the tag; an open one may come once more."""
+        """Find out whether the answer begins with a tag; an open one may come once more."""
         stripped = self._text.lstrip()
-        if stripped.startswith(OPENING):
-            self._text = stripped[len(OPENING) :]
+        opening = next((tag for tag in self._openings if stripped.startswith(tag)), None)
+        if opening is not None:
+            self._text = stripped[len(opening) :]
             self._has_begun = self.is_thinking = True
-        elif is_end or not OPENING.startswith(stripped):
+        elif is_end or not any(tag.startswith(stripped) for tag in self._openings):
             self._has_begun = True
 
     def _reasoning(self, *, is_end: bool) -> list[AnswerPart]:
-        text, found, self._text = cut_at(self._text, CLOSING, is_end=is_end)
-        if found:
+        text, tag, self._text = cut_at_first(self._text, self._closings, is_end=is_end)
+        if tag is not None:
             self.is_thinking = False
             self._skips_space = True
         return self._part("reasoning", text)

@@ -20,6 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from ..errors import ConfigError, InvalidRequestError
+from .described_tools import described
 
 # What a request's chat_template_kwargs may not set: the conversation itself and how it is rendered.
 RESERVED_NAMES = frozenset(
@@ -51,14 +52,39 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, Any]],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        describes_tools: bool = False,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
         """The prompt's text. With `continue_final_message` it ends within the last message, which the model goes on
-        with. Raises InvalidRequestError, with the template's own message if it refuses the conversation.
+        with. `describes_tools`: the template knows none, so tools and calls become text of the messages. Raises
+        InvalidRequestError, with the template's own message if it refuses the conversation.
         """
-        conversation = [{key: value for key, value in message.items() if value is not None} for message in messages]
+        options: dict[str, Any] = {
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": continue_final_message,
+            "variables": variables,
+        }
+        if not describes_tools:
+            return self._render(messages, tools=tools, **options)
+        try:
+            return self._render(described(messages, tools or ()), tools=None, **options)
+        except InvalidRequestError:  # some templates take no system message
+            if not tools or messages[0]["role"] == "system":
+                raise
+            return self._render(described(messages, tools, has_system=False), tools=None, **options)
+
+    def _render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None,
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+        variables: Mapping[str, Any] | None,
+    ) -> str:
+        conversation = [_shown(message) for message in messages]
         if continue_final_message:
             conversation[-1]["content"] = _final_text(conversation) + _END_MARK
         template = self._tool_template if tools else self._template
@@ -88,6 +114,28 @@ def read_template(setting: str) -> str:
         return Path(setting).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"--chat-template {setting!r} is neither a template nor a file that can be read") from exc
+
+
+class _Arguments(dict[str, Any]):
+    """A call's arguments, which are JSON where a template adds them to a text, as DeepSeek's does."""
+
+    def __radd__(self, text: str) -> str:
+        return text + _tojson(self)
+
+
+def _shown(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The message as templates read it."""
+    shown = {key: value for key, value in message.items() if value is not None}
+    if "tool_calls" in shown:
+        shown["tool_calls"] = [_shown_call(call) for call in shown["tool_calls"]]
+    return shown
+
+
+def _shown_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = dict(call["function"])
+    if isinstance(function.get("arguments"), dict):
+        function["arguments"] = _Arguments(function["arguments"])
+    return {**call, "function": function}
 
 
 def _final_text(conversation: Sequence[Mapping[str, Any]]) -> str:

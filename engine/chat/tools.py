@@ -52,6 +52,12 @@ def read_tools(tools: object, *, are_flat: bool = False) -> list[Tool]:
     return read
 
 
+def strict_names(tools: Sequence[Mapping[str, Any]] | None, *, are_flat: bool = False) -> frozenset[str]:
+    """The names of those tools that are `strict`, of tools that `read_tools` has read."""
+    functions = [tool if are_flat else tool["function"] for tool in tools or ()]
+    return frozenset(function["name"] for function in functions if function.get("strict"))
+
+
 def read_tool_choice(choice: object, tools: Sequence[Tool]) -> ToolChoice:
     """The choice among these tools; by default auto, none where there are no tools."""
     if choice is None:

@@ -1,20 +1,17 @@
 """The grammar of a whole answer, in llguidance's Lark: reasoning, then calls of tools, or content of a given shape."""
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
-from ..chat import reasoning_parser
-from ..chat.tool_parsers.registry import TOOL_FORMATS, ToolFormat
+from ..chat.reasoning_parser import REASONING_FORMATS, ReasoningFormat
+from ..chat.tool_parsers.registry import TOOL_FORMATS
 from ..errors import InvalidRequestError
-from .params import JSON_SPACING, StructuredOutputs
+from .call_grammar import call_rules
+from .lark import json_value, literal, text_up_to
+from .params import StructuredOutputs
 from .to_llguidance import read_schema, refusal, spacing
-
-_THOUGHT = [
-    # The model's text up to the closing tag, which belongs to it.
-    f"thought[suffix={json.dumps(reasoning_parser.CLOSING)}]: /(?s:.*)/",
-    r"gap: /\s*/",
-]
 
 
 def answer_grammar(
@@ -22,39 +19,78 @@ def answer_grammar(
     style: str | None = None,
     tools: Sequence[Mapping[str, Any]] = (),
     is_parallel: bool = True,
-    thinks: bool = False,
+    reasoning: str | None = None,
     is_open: bool = False,
     content: StructuredOutputs | None = None,
+    special_ids: Mapping[str, int] | None = None,
 ) -> str:
     """Texts that are calls of these tools in this style, or `content`, whichever of them is given.
 
-    At least one call, with `is_parallel` several, their arguments as the tools' schemas say. A model that `thinks` may
-    do so before; if its prompt ends within the reasoning (`is_open`), it does. Raises InvalidRequestError.
+    At least one call, with `is_parallel` several, their arguments as the tools' schemas say. Before that there may be
+    `reasoning` of this format; if the prompt ends within it (`is_open`), there is. `special_ids`: the special tokens
+    among the texts of both formats. Raises InvalidRequestError.
     """
-    rules = [] if style is None else _calls(TOOL_FORMATS[style], tools, is_parallel=is_parallel)
+    special_ids = special_ids or {}
+    rules = []
+    if style is not None:
+        rules += call_rules(TOOL_FORMATS[style], tools, is_parallel=is_parallel, special_ids=special_ids)
     rules += [] if content is None else _content(content)
-    kinds = ["calls"] * (style is not None) + ["content"] * (content is not None)
-    thought = ""
-    if thinks:
-        thought = "thought gap " if is_open else f"({_text(reasoning_parser.OPENING)} thought gap)? "
-        rules += _THOUGHT
-    return "\n".join([f"start: {thought}({' | '.join(kinds)})", *rules])
+    before = "" if reasoning is None else literal(REASONING_FORMATS[reasoning].before_content, special_ids)
+    kinds = ["calls"] * (style is not None) + [f"{before} content".strip()] * (content is not None)
+    thought, their_rules = _reasoning(reasoning, is_open=is_open, special_ids=special_ids)
+    return "\n".join([f"start: {thought}({' | '.join(kinds)})", *rules, *their_rules])
 
 
-def _calls(style: ToolFormat, tools: Sequence[Mapping[str, Any]], *, is_parallel: bool) -> list[str]:
-    more = f" ({_text(style.between)} call)*" if is_parallel else ""
-    rules = [
-        f"calls: call{more}",
-        f"call: {_text(style.before)} body {_text(style.after)}",
-        "body: " + " | ".join(f"tool_{number}" for number in range(len(tools))),
-    ]
-    for number, tool in enumerate(tools):
-        function = tool["function"]
-        parameters = function.get("parameters") or {"properties": {}, "additionalProperties": False}
-        schema = {"type": "object", **parameters, "x-guidance": dict(JSON_SPACING)}
-        opening = f'{{"name": {json.dumps(function["name"])}, "{style.key}": '
-        rules.append(f"tool_{number}: {_text(opening)} {_json(schema)} {_text('}')}")
-    return rules
+def free_answer_grammar(
+    *,
+    style: str,
+    tools: Sequence[Mapping[str, Any]],
+    unchecked: Container[str] = (),
+    is_parallel: bool = True,
+    reasoning: str | None = None,
+    is_open: bool = False,
+    special_ids: Mapping[str, int] | None = None,
+) -> str:
+    """Any text, in which a call that begins is a call of one of these tools, with arguments as their schemas say.
+
+    Those of the `unchecked` functions may be any object. What begins a call is the style's trigger. Without
+    `is_parallel` the answer ends with the first call. The rest as `answer_grammar` has it.
+    """
+    special_ids = special_ids or {}
+    form = TOOL_FORMATS[style]
+    rules = call_rules(
+        form, tools, is_parallel=is_parallel, special_ids=special_ids, unchecked=unchecked, has_begun=True
+    )
+    thought, their_rules = _reasoning(reasoning, is_open=is_open, special_ids=special_ids)
+    answer = "(before calls)* TEXT" if is_parallel else "(before calls | TEXT)"
+    # What begins like reasoning is reasoning, in which a trigger begins nothing.
+    openings = [] if reasoning is None else REASONING_FORMATS[reasoning].openings
+    other = "".join(rf" & ~/\s*{_as_regex(opening)}(?s:.*)/" for opening in openings)
+    return "\n".join(
+        [
+            f"start: {thought}{answer}",
+            text_up_to(form.trigger, "before", of="TEXT", special_ids=special_ids),
+            f"TEXT: /(?s:.*)/{other}",
+            *rules,
+            *their_rules,
+        ]
+    )
+
+
+def _as_regex(text: str) -> str:
+    return re.escape(text).replace("/", r"\/")
+
+
+def _reasoning(name: str | None, *, is_open: bool, special_ids: Mapping[str, int]) -> tuple[str, list[str]]:
+    """What stands at the start of an answer that may begin with reasoning, and its rules."""
+    if name is None:
+        return "", []
+    form: ReasoningFormat = REASONING_FORMATS[name]
+    rules = [text_up_to(form.closings[0], "thought", special_ids=special_ids), r"gap: /\s*/"]
+    if is_open:
+        return "thought gap ", rules
+    opening = " | ".join(literal(each, special_ids) for each in form.openings)
+    return f"({opening if len(form.openings) == 1 else f'({opening})'} thought gap)? ", rules
 
 
 def _content(content: StructuredOutputs) -> list[str]:
@@ -63,7 +99,7 @@ def _content(content: StructuredOutputs) -> list[str]:
             schema = read_schema(content)
             spaced = {"x-guidance": spacing(content), **schema} if isinstance(schema, dict) else schema
             try:
-                return [f"content: {_json(spaced)}"]
+                return [f"content: {json_value(spaced)}"]
             except RecursionError as exc:
                 raise refusal(content, "the schema nests too deeply") from exc
         case "choice":
@@ -77,13 +113,3 @@ def _content(content: StructuredOutputs) -> list[str]:
         f"{content.name} cannot go with tools, nor with a prompt that ends within reasoning: use json, regex or choice",
         param=content.name,
     )
-
-
-def _text(text: str) -> str:
-    """A Lark literal; "" for an empty text."""
-    return json.dumps(text) if text else ""
-
-
-def _json(schema: Any) -> str:
-    # The two colons and the equals sign of GBNF would make the whole grammar look like GBNF.
-    return "%json " + json.dumps(schema).replace("::=", "\\u003a\\u003a=")

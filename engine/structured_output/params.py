@@ -70,6 +70,7 @@ class StructuredOutputs:
         None, _TEXT, "For json and json_object: a regex of what may stand between tokens instead."
     )
     param: str | None = None  # what the request calls the constraint, if not by its name here
+    is_optional: bool = False  # where it cannot be used there is none
 
     def __post_init__(self) -> None:
         for name, default, rule in _RULES:

@@ -75,6 +75,11 @@ class Tokenizer:
             return False
         return self._fast.id_to_token(token_id) is not None
 
+    def special_ids(self, texts: Sequence[str]) -> dict[str, int]:
+        """The ids of those texts that are special tokens, which no other tokens make up."""
+        found = {text: self._fast.token_to_id(text) for text in texts}
+        return {text: token_id for text, token_id in found.items() if token_id in self._special_ids}
+
     @property
     def has_chat_template(self) -> bool:
         """Whether conversations can be rendered."""

@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 
 from ...engine.chat.messages import Message
 from ...engine.chat.template import RESERVED_NAMES
-from ...engine.chat.tools import Tool, ToolChoice, read_tool_choice, read_tools
+from ...engine.chat.tools import Tool, ToolChoice, read_tool_choice, read_tools, strict_names
 from ...engine.errors import InvalidRequestError
 from .request_model import RequestModel
 
@@ -63,15 +63,18 @@ class Chat:
     tools: list[Tool] = field(default_factory=list)
     choice: ToolChoice = field(default_factory=ToolChoice)
     is_parallel: bool = True  # several calls in one answer
+    strict_names: frozenset[str] = frozenset()  # of the tools whose arguments must be as their schemas say
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     variables: Mapping[str, Variable] = field(default_factory=dict)  # for the template
+    shows_reasoning: bool = True
 
-    async def render(self, engine: "AsyncEngine") -> str:
+    async def render(self, engine: "AsyncEngine", *, describes_tools: bool = False) -> str:
         """The text of the prompt. Tools that must not be called are not shown. Raises as AsyncEngine.render_chat."""
         return await engine.render_chat(
             self.messages,
             tools=self.choice.among(self.tools),
+            describes_tools=describes_tools,
             add_generation_prompt=self.add_generation_prompt,
             continue_final_message=self.continue_final_message,
             variables=self.variables,
@@ -100,6 +103,7 @@ class ToolFields(RequestModel):
             tools=tools,
             choice=read_tool_choice(self.tool_choice, tools),
             is_parallel=self.parallel_tool_calls,
+            strict_names=strict_names(self.tools, are_flat=self.has_flat_tools),
             variables=effort | self.chat_template_kwargs,
             **more,
         )
@@ -109,6 +113,7 @@ class ChatFields(ToolFields):
     """The fields of a chat as /v1/chat/completions has them."""
 
     reasoning_effort: str | None = None
+    include_reasoning: bool = True
     continue_final_message: bool = False
     add_generation_prompt: bool | None = None  # unless the final message is continued
 
@@ -122,6 +127,7 @@ class ChatFields(ToolFields):
         return self._chat(
             messages,
             reasoning_effort=self.reasoning_effort,
+            shows_reasoning=self.include_reasoning,
             add_generation_prompt=not self.continue_final_message if generates is None else generates,
             continue_final_message=self.continue_final_message,
         )

@@ -46,6 +46,9 @@ class FakeTokenizer:
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return bytes(i for i in token_ids if i < 256).decode("utf-8", "replace")
 
+    def special_ids(self, texts: Sequence[str]) -> dict[str, int]:
+        return {}
+
     def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
         return self.chat_template.render(messages)
 

@@ -1,17 +1,23 @@
-"""HermesCalls: calls as Hermes and Qwen write them: <tool_call>{"name": …, "arguments": {…}}</tool_call>."""
+"""Calls as Hermes and Qwen write them: <tool_call>{"name": …, "arguments": {…}}</tool_call>."""
 
 from ..answer_parts import AnswerPart, BufferedReader, cut_at
 from .streaming_call import CallReader
+from .tool_format import ToolFormat, in_object
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 _SEPARATORS = " \t\r\n,;[]"  # some models put several calls into one pair of tags
 
 
 class HermesCalls(BufferedReader):
-    """A Reader. Text between the tags that is no call stays in the content; junk after a call is dropped."""
+    """A Reader. Text between the tags that is no call stays in the content; junk after a call is dropped.
 
-    def __init__(self) -> None:
+    Without a closing tag the calls, one or a list of them, go on until other text comes.
+    """
+
+    def __init__(self, *, opening: str = OPENING, closing: str = CLOSING) -> None:
         super().__init__()
+        self._opening = opening
+        self._closing = closing
         self._is_inside = False  # between the tags
         self._is_junk = False  # so is all text up to the closing tag
         self._raw = ""  # read since the opening tag, until a call comes out
@@ -26,19 +32,19 @@ class HermesCalls(BufferedReader):
         parts: list[AnswerPart] = []
         has_more = True
         while has_more:
-            tag = CLOSING if self._is_inside else OPENING
-            text, has_more, self._text = cut_at(self._text, tag, is_end=is_end)
+            tag = self._closing if self._is_inside else self._opening
+            text, has_more, self._text = cut_at(self._text, tag, is_end=is_end) if tag else (self._text, False, "")
             if not self._is_inside:
                 parts += self._part("content", text)
                 if has_more:
-                    self._is_inside, self._is_junk, self._raw, self._call = True, False, OPENING, None
+                    self._is_inside, self._is_junk, self._raw, self._call = True, False, self._opening, None
                 continue
             rest = self._calls(text, parts)
-            if self._is_junk and self._raw:  # no call: it is content, and what follows is read as text
+            if self._is_junk and (self._raw or not self._closing):  # it is content, and what follows is read as text
                 self._text = rest + tag * has_more + self._text
                 has_more = True
             elif has_more:
-                self._raw += CLOSING if self._raw else ""
+                self._raw += tag if self._raw else ""
             else:
                 break
             parts += self._part("content", self._raw)
@@ -67,3 +73,12 @@ class HermesCalls(BufferedReader):
                 self._is_junk = not self._call.is_call
                 self._call = None
         return text
+
+
+FORMAT = ToolFormat(
+    around=lambda name: (f"{OPENING}\n{in_object('arguments')(name)[0]}", f"}}\n{CLOSING}"),
+    between="\n",
+    trigger=OPENING,
+    reader=lambda tools: HermesCalls(),
+    matches=lambda template: OPENING in template and "<function=" not in template,
+)

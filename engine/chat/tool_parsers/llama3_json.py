@@ -1,10 +1,11 @@
-"""Llama3Calls: calls as Llama 3 writes them: bare JSON, {"name": …, "parameters": {…}}, perhaps after a tag."""
+"""Calls as Llama 3 writes them: bare JSON, {"name": …, "parameters": {…}}, perhaps after a tag."""
 
 from collections.abc import Container
 from typing import Literal
 
 from ..answer_parts import AnswerPart, BufferedReader, cut_at
 from .streaming_call import CallReader
+from .tool_format import ToolFormat, in_object, names_of
 
 TAG = "<|python_tag|>"
 _SEPARATORS = " \t\r\n,;"
@@ -81,3 +82,11 @@ class Llama3Calls(BufferedReader):
         block, self._block = self._block, ""
         self._state = "text"
         return self._part("content", block.lstrip(_SEPARATORS) if self._num_calls else block)
+
+
+FORMAT = ToolFormat(
+    around=in_object("parameters"),
+    between="; ",
+    reader=lambda tools: Llama3Calls(names_of(tools)),
+    matches=lambda template: TAG in template or '{"name": function name, "parameters"' in template,
+)

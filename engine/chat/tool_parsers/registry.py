@@ -1,51 +1,24 @@
-"""TOOL_FORMATS: each way in which models write tool calls, and how to know it from a chat template."""
+"""TOOL_FORMATS: each way in which models write tool calls, under vLLM's name for its parser."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from . import deepseek, granite, harmony, hermes, llama3_json, mistral, phi4_mini_json, pythonic, qwen3_coder
 
-from ..answer_parts import Reader
-from .hermes import HermesCalls
-from .llama3_json import Llama3Calls
-
-Tools = Sequence[Mapping[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class ToolFormat:
-    """A call is `before`, a JSON object with the name and, under `key`, the arguments, and `after`.
-
-    `matches`: whether a chat template asks for this format. `reader`: of calls of these tools.
-    """
-
-    before: str
-    after: str
-    between: str  # two calls
-    key: str
-    matches: Callable[[str], bool]
-    reader: Callable[[Tools], Reader]
-
-
+# Of several that a template matches the first is taken.
 TOOL_FORMATS = {
-    "hermes": ToolFormat(
-        before="<tool_call>\n",
-        after="\n</tool_call>",
-        between="\n",
-        key="arguments",
-        # With the latter, Qwen's coder writes XML inside.
-        matches=lambda template: "<tool_call>" in template and "<function=" not in template,
-        reader=lambda tools: HermesCalls(),
-    ),
-    "llama3_json": ToolFormat(
-        before="",
-        after="",
-        between="; ",
-        key="parameters",
-        matches=lambda template: "<|python_tag|>" in template or '{"name": function name, "parameters"' in template,
-        reader=lambda tools: Llama3Calls({tool["function"]["name"] for tool in tools}),
-    ),
+    "openai": harmony.FORMAT,
+    "qwen3_coder": qwen3_coder.FORMAT,
+    "qwen3_xml": qwen3_coder.FORMAT,
+    "hermes": hermes.FORMAT,
+    "mistral_list": mistral.LIST_FORMAT,
+    "mistral": mistral.NAMED_FORMAT,
+    "deepseek_v3": deepseek.V3_FORMAT,
+    "deepseek_v31": deepseek.V31_FORMAT,
+    "granite": granite.FORMAT,
+    "phi4_mini_json": phi4_mini_json.FORMAT,
+    "llama4_pythonic": pythonic.FORMAT,
+    "pythonic": pythonic.FORMAT,
+    "llama3_json": llama3_json.FORMAT,
 }
-DEFAULT_FORMAT = "hermes"  # for calls that a grammar enforces on a model that has no format of its own
+NEUTRAL_FORMAT = "hermes"  # for models whose template shows none; described_tools.py tells them of it
 
 
 def detected_format(template: str) -> str | None:

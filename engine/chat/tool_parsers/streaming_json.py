@@ -1,4 +1,4 @@
-"""ObjectReader: the entries of one JSON object while its text is still coming. Checks no more than where values end."""
+"""JSON while its text is still coming: where a value ends, and the entries of an object. Checks no more than that."""
 
 import json
 from collections.abc import Iterator
@@ -15,6 +15,44 @@ class Entry(NamedTuple):
     is_end: bool
 
 
+class ValueReader:
+    """Finds the end of one value by its brackets and quotes."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self._depth = 0
+        self._in_string = False
+        self._is_escaped = False
+
+    def take(self, text: str, start: int = 0) -> str:
+        """What belongs to the value of the text from `start` on, where it begins or goes on."""
+        for position in range(start, len(text)):
+            end = self._end_at(text[position])
+            if end is not None:
+                self.is_over = True
+                return text[start : position + end]
+        return text[start:]
+
+    def _end_at(self, char: str) -> int | None:
+        """1 if this character ends the value, 0 if the one before it did, else None."""
+        if self._is_escaped:
+            self._is_escaped = False
+        elif self._in_string:
+            self._is_escaped = char == "\\"
+            self._in_string = char != '"'
+            return 1 if not self._in_string and not self._depth else None
+        elif char == '"':
+            self._in_string = True
+        elif char in "[{":
+            self._depth += 1
+        elif self._depth:
+            self._depth -= char in "]}"
+            return None if self._depth else 1
+        elif char in ",]}" + _SPACE:  # after a number or a literal
+            return 0
+        return None
+
+
 class ObjectReader:
     """Feed it text that begins with the object. `state` "done" or "broken" ends it; `rest` is what it did not read."""
 
@@ -23,9 +61,8 @@ class ObjectReader:
         self.rest = ""
         self._key = ""
         self._token = ""  # a key so far, with its quotes
-        self._depth = 0
-        self._in_string = False
-        self._is_escaped = False
+        self._is_escaped = False  # within a key
+        self._value = ValueReader()
 
     @property
     def is_over(self) -> bool:
@@ -38,10 +75,11 @@ class ObjectReader:
         self.rest = ""
         while position < len(text) and not self.is_over:
             if self.state == "value":
-                part, is_end = self._value(text, position)
+                part = self._value.take(text, position)
                 position += len(part)
                 self.rest = text[position:]
-                yield Entry(self._key, part, is_end)
+                self.state = "after value" if self._value.is_over else "value"
+                yield Entry(self._key, part, self._value.is_over)
             else:
                 self._between(text[position])
                 position += self.state != "value"  # whose first character is its own
@@ -80,36 +118,7 @@ class ObjectReader:
 
     def _begin_value(self, char: str) -> None:
         self.state = "broken" if char in ",:}]" else "value"
-        self._depth = 0
-        self._in_string = False
-
-    def _value(self, text: str, start: int) -> tuple[str, bool]:
-        """The value's text from `start` on, and whether it ends there."""
-        for position in range(start, len(text)):
-            end = self._end_at(text[position])
-            if end is not None:
-                self.state = "after value"
-                return text[start : position + end], True
-        return text[start:], False
-
-    def _end_at(self, char: str) -> int | None:
-        """1 if this character ends the value, 0 if the one before it did, else None."""
-        if self._is_escaped:
-            self._is_escaped = False
-        elif self._in_string:
-            self._is_escaped = char == "\\"
-            self._in_string = char != '"'
-            return 1 if not self._in_string and not self._depth else None
-        elif char == '"':
-            self._in_string = True
-        elif char in "[{":
-            self._depth += 1
-        elif self._depth:
-            self._depth -= char in "]}"
-            return None if self._depth else 1
-        elif char in ",]}" + _SPACE:  # after a number or a literal
-            return 0
-        return None
+        self._value = ValueReader()
 
 
 def decoded(text: str) -> str | None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from ...http.keys import digest
 from ...service import Service
-from ..answer_format import thinks
+from ..answer_format import reasoning_format
 from .response import timestamp
 
 _NEVER = "9999-12-31T23:59:59Z"
@@ -37,7 +37,7 @@ def shown(service: Service) -> dict[str, Any]:
     capabilities = {
         "completion": True,
         "tools": template is not None and service.settings.tool_call_parser != "none",
-        "thinking": template is not None and thinks(template, service.settings),
+        "thinking": template is not None and reasoning_format(template, service.settings) is not None,
     }
     return {
         "modelfile": "",

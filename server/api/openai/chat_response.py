@@ -13,6 +13,9 @@ from ..answer_format import AnswerFormat
 from ..native.response import prompt_logprobs
 from .response import Head, ResponseBuilder, TokenText, ending, full_usage, scored_token
 
+# Of reasoning the first is DeepSeek's and most clients' name, the second vLLM's newer one.
+_NAMES = {"content": ("content",), "reasoning": ("reasoning_content", "reasoning")}
+
 
 class ChatResponseBuilder(ResponseBuilder):
     """`answer` says how answers are taken apart."""
@@ -117,8 +120,8 @@ def _delta(parts: Iterable[AnswerPart]) -> dict[str, Any]:
     calls: dict[int, dict[str, Any]] = {}
     for part in parts:
         if part.kind in ("content", "reasoning"):
-            name = "content" if part.kind == "content" else "reasoning_content"
-            delta[name] = delta.get(name, "") + part.text
+            for name in _NAMES[part.kind]:
+                delta[name] = delta.get(name, "") + part.text
         elif part.kind == "call":
             calls[part.number] = _call(part) | {"index": part.number}
         else:

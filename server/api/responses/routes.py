@@ -129,7 +129,7 @@ class KeptResponse:
 
     def attachment(self, stored: Mapping[str, Any]) -> StoredRequest:
         """As it was attached."""
-        return StoredRequest(**{**stored, "answer": AnswerFormat(**stored["answer"])})
+        return StoredRequest(**{**stored, "answer": AnswerFormat.read(stored["answer"])})
 
     def params(self, body: Mapping[str, Any], attachment: Attachment | None) -> SamplingParams:
         """As it had them."""

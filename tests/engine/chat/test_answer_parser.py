@@ -5,15 +5,14 @@ import random
 from collections.abc import Callable
 
 import pytest
+from answer_pieces import call, content, read_in_pieces, reasoning
 
 from splitfuse.engine.chat.answer_parser import AnswerParser
-from splitfuse.engine.chat.answer_parts import AnswerPart, Reader, joined, read_whole
+from splitfuse.engine.chat.answer_parts import AnswerPart, Reader, read_whole
 from splitfuse.engine.chat.reasoning_parser import ReasoningParser
 from splitfuse.engine.chat.tool_parsers.hermes import HermesCalls
 from splitfuse.engine.chat.tool_parsers.llama3_json import Llama3Calls
-from splitfuse.engine.chat.tool_parsers.registry import TOOL_FORMATS, detected_format
 
-TOOLS = [{"type": "function", "function": {"name": name}} for name in ("f", "weather")]
 ARGUMENTS = '{"town": "K\\u00f6ln \\" } ]", "days": [1, {"a": null}], "x": -1.5e3}'
 
 MAKE: dict[str, Callable[[], Reader]] = {
@@ -24,19 +23,6 @@ MAKE: dict[str, Callable[[], Reader]] = {
     "both": lambda: AnswerParser(ReasoningParser(), HermesCalls()),
     "none": lambda: AnswerParser(None, None),
 }
-
-
-def content(text: str) -> AnswerPart:
-    return AnswerPart("content", text)
-
-
-def reasoning(text: str) -> AnswerPart:
-    return AnswerPart("reasoning", text)
-
-
-def call(name: str, arguments: str, number: int = 0) -> list[AnswerPart]:
-    parts = [AnswerPart("call", name, number), AnswerPart("arguments", arguments, number)]
-    return parts if arguments else parts[:1]
 
 
 HERMES: list[tuple[str, list[AnswerPart]]] = [
@@ -146,9 +132,8 @@ CASES = [
 ]
 
 
-def in_pieces(name: str, parts: list[str]) -> list[AnswerPart]:
-    reader = MAKE[name]()
-    return joined([*(part for part in parts for part in reader.push(part)), *reader.finish()])
+def in_pieces(name: str, pieces: list[str]) -> list[AnswerPart]:
+    return read_in_pieces(MAKE[name](), pieces)
 
 
 @pytest.mark.parametrize(("name", "text", "parts"), CASES)
@@ -223,20 +208,3 @@ def test_long_arguments_take_time_in_proportion() -> None:
     body = json.dumps({"a": ["x" * 100] * 500})
     parts = [part for char in f'<tool_call>{{"name": "f", "arguments": {body}' for part in reader.push(char)]
     assert "".join(part.text for part in parts if part.kind == "arguments") == body
-
-
-@pytest.mark.parametrize(
-    ("template", "style"),
-    [
-        ("{{ '<tool_call>' }}", "hermes"),
-        ("<tool_call><function=name>", None),
-        ("...<|python_tag|>...", "llama3_json"),
-        ('Respond in the format {"name": function name, "parameters": dictionary}', "llama3_json"),
-        ("{{ tools }}", None),
-        ("", None),
-    ],
-)
-def test_the_style_shows_in_the_template(template: str, style: str | None) -> None:
-    assert detected_format(template) == style
-    if style is not None:
-        assert isinstance(TOOL_FORMATS[style].reader(TOOLS), HermesCalls if style == "hermes" else Llama3Calls)

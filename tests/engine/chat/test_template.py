@@ -286,3 +286,11 @@ def test_arguments_that_are_no_object_are_named(arguments: object) -> None:
     with pytest.raises(InvalidRequestError) as info:
         read_messages([{"role": "assistant", "tool_calls": [call]}])
     assert info.value.param == "messages[0].tool_calls[0].function.arguments"
+
+
+def test_arguments_are_text_where_a_template_adds_them_to_text() -> None:
+    """As DeepSeek's does; transformers' own rendering raises there."""
+    source = "{% for c in messages[0].tool_calls %}{{ '```json\n' + c.function.arguments + '\n```' }}{% endfor %}"
+    call = {"function": {"name": "f", "arguments": {"town": "Köln", "n": None}}}
+    text = ChatTemplate(source, special_tokens={}).render([{"role": "assistant", "tool_calls": [call]}])
+    assert text == '```json\n{"town": "Köln", "n": null}\n```'

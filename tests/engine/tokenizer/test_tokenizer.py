@@ -1,4 +1,4 @@
-"""Long texts leave other threads running; they are the same tokens as short ones'."""
+"""Long texts leave other threads running; they are the same tokens as short ones'. Special tokens have ids."""
 
 import threading
 
@@ -48,3 +48,9 @@ def test_long_texts_have_the_tokens_of_short_ones(tokenizer: Tokenizer, count: i
     for skip_special_tokens in (True, False):
         plain = tokenizer._fast.decode(token_ids, skip_special_tokens=skip_special_tokens)
         assert tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens) == plain
+
+
+def test_ids_of_special_tokens(tokenizer: Tokenizer) -> None:
+    found = tokenizer.special_ids(["<|end|>", "<tool_call>", "the", ""])
+    assert list(found) == ["<|end|>"]
+    assert tokenizer.encode("<|end|>") == [found["<|end|>"]]

@@ -1,6 +1,7 @@
 """Tools and reasoning on /v1/chat/completions, with scripted answers, as the `openai` package sends and reads them."""
 
 import asyncio
+import dataclasses
 import json
 
 import openai
@@ -8,6 +9,7 @@ import pytest
 from serving import parse_events
 
 from splitfuse.engine.chat.template import ChatTemplate
+from splitfuse.server.api.answer_format import AnswerFormat
 from splitfuse.server.settings import Settings
 
 MODEL = "splitfuse-demo-5m"
@@ -303,11 +305,161 @@ async def test_calls_can_be_left_in_the_text(client, served):
     )
 
 
-async def test_a_template_that_shows_no_calls_is_told_so(client, served):
-    served.engine.tokenizer.chat_template = ChatTemplate("{{ messages[0].content }}", special_tokens={})
-    with pytest.raises(openai.BadRequestError, match="--tool-call-parser") as info:
-        await client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=TOOLS)
-    assert info.value.param == "tools"
+PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "
+ANSWERED = [
+    *MESSAGES,
+    {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "weather", "arguments": ROME}}]},
+    {"role": "tool", "tool_call_id": "call_7", "content": "wet"},
+    {"role": "tool", "tool_call_id": "call_8", "content": "dry"},
+]
+
+
+async def prompt_text(served, **body):
+    tokens = (await served.client.post("/tokenize", json={"messages": MESSAGES, **body})).json()["tokens"]
+    return bytes(tokens).decode()
+
+
+async def test_a_model_whose_template_shows_no_calls_is_told_of_the_tools(client, served):
+    served.engine.tokenizer.chat_template = ChatTemplate(PLAIN, special_tokens={})
+    served.engine.script = TWO_CALLS
+    answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=TOOLS)
+    assert [call.function.arguments for call in answer.choices[0].message.tool_calls] == [ROME, OSLO]
+    text = await prompt_text(served, tools=TOOLS)
+    assert text.startswith("system: You can call these functions:\n")
+    assert json.dumps({key: value for key, value in TOOLS[0]["function"].items() if key != "strict"}) in text
+    with_system = [{"role": "system", "content": "Be brief."}, *MESSAGES]
+    assert (await prompt_text(served, messages=with_system, tools=TOOLS)).startswith("system: Be brief.\n\nYou can")
+    assert await prompt_text(served, tools=TOOLS, tool_choice="none") == await prompt_text(served)
+
+
+@pytest.mark.parametrize("tools", [{"tools": TOOLS}, {}])
+async def test_earlier_calls_are_told_in_the_same_style(served, tools):
+    served.engine.tokenizer.chat_template = ChatTemplate(PLAIN, special_tokens={})
+    text = await prompt_text(served, messages=[*ANSWERED, {"role": "user", "content": "So?"}], **tools)
+    assert text.endswith(
+        'assistant: <tool_call>\n{"name": "weather", "arguments": {"town": "Rome"}}\n</tool_call>\n'
+        "user: <tool_response>\nwet\n</tool_response>\n<tool_response>\ndry\n</tool_response>\nSo?\nassistant: "
+    )
+
+
+async def test_tools_go_into_the_first_message_where_the_template_takes_no_system_message(served):
+    refuses = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    served.engine.tokenizer.chat_template = ChatTemplate(refuses + PLAIN, special_tokens={})
+    text = await prompt_text(served, tools=TOOLS)
+    assert text.startswith("user: You can call these functions:\n")
+    assert text.endswith("</tool_call>\n\nWeather in Rome and Oslo?\nassistant: ")
+    with_system = [{"role": "system", "content": "Be brief."}, *MESSAGES]
+    response = await served.client.post("/tokenize", json={"messages": with_system, "tools": TOOLS})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "messages")
+
+
+async def params_of(served, **body):
+    """With what the engine answers."""
+    served.engine.script = ["x"]
+    served.engine.hold()
+    body = {"messages": MESSAGES, "tools": TOOLS, **body}
+    task = asyncio.create_task(served.client.post("/v1/chat/completions", json=body))
+    await served.engine.submitted.wait()
+    (handle,) = served.engine.handles.values()
+    await served.engine.allow()
+    assert (await task).status_code == 200
+    return handle.params
+
+
+async def test_calls_are_checked_where_the_model_was_told_of_them(served):
+    served.engine.tokenizer.chat_template = ChatTemplate(PLAIN, special_tokens={})
+    outputs = (await params_of(served)).structured_outputs
+    assert outputs.is_optional
+    assert outputs.grammar.startswith("start: (before calls)* TEXT\nbefore[suffix")
+    assert outputs.grammar.count('"additionalProperties": false') == 2
+
+
+@pytest.mark.parametrize("is_strict", [True, False])
+async def test_calls_of_strict_tools_are_checked_in_the_templates_own_style(served, client, is_strict):
+    tools = [{"type": "function", "function": {**TOOLS[0]["function"], "strict": is_strict}}, TOOLS[1]]
+    outputs = (await params_of(served, tools=tools)).structured_outputs
+    if not is_strict:
+        assert outputs is None
+        return
+    assert outputs.is_optional
+    assert outputs.grammar.count('"additionalProperties": false') == 1, "the other tool's arguments are any object"
+
+
+async def test_reasoning_has_both_names_and_can_be_left_out(client, served):
+    served.engine.script = THOUGHT
+    answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES)
+    assert answer.choices[0].message.reasoning == answer.choices[0].message.reasoning_content == "Hm.\n\nYes."
+    asked = {"model": MODEL, "messages": MESSAGES, "extra_body": {"include_reasoning": False}}
+    answer = await client.chat.completions.create(**asked)
+    message = answer.choices[0].message
+    assert (message.content, hasattr(message, "reasoning"), hasattr(message, "reasoning_content")) == (
+        "It is wet.",
+        False,
+        False,
+    )
+    streamed, _ = await joined(await client.chat.completions.create(**asked, stream=True))
+    assert (streamed["content"], streamed["reasoning_content"]) == ("It is wet.", "")
+
+
+async def test_mistrals_calls_are_found_in_the_template(client, served):
+    served.engine.tokenizer.chat_template = ChatTemplate("[TOOL_CALLS]f[ARGS] {{ messages }}", special_tokens={})
+    served.engine.script = ["[TOOL_CALLS]", "wea", "ther", "[ARGS]", ROME]
+    answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=TOOLS[1:])
+    assert answer.choices[0].message.tool_calls[0].function.arguments == ROME
+
+
+async def test_special_tokens_are_kept_and_forced_where_they_tell_the_calls(served):
+    served.engine.tokenizer.chat_template = ChatTemplate("[TOOL_CALLS]f[ARGS] {{ messages }}", special_tokens={})
+    served.engine.tokenizer.special_ids = lambda texts: {text: 200 + len(text) for text in texts}
+    params = await params_of(served)
+    assert not params.skip_special_tokens
+    assert "before: TEXT <[212]>" in params.structured_outputs.grammar
+
+
+HARMONY = "{{ messages[0].content }}<|start|>assistant{# <|channel|> <|call|> #}"
+
+
+async def test_harmony_is_found_in_the_template(client, served):
+    served.engine.tokenizer.chat_template = ChatTemplate(HARMONY, special_tokens={})
+    served.engine.script = [
+        *("<|channel|>", "analysis<|message|>", "Hm.", "<|end|>", "<|start|>assistant<|channel|>commentary"),
+        *(" to=functions.weather <|constrain|>json<|message|>", ROME[:5], ROME[5:], "<|call|>"),
+    ]
+    for asked in ({}, {"stream": True}):
+        answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=TOOLS, **asked)
+        if asked:
+            streamed, reason = await joined(answer)
+            assert (streamed["reasoning_content"], streamed["calls"], reason) == (
+                "Hm.",
+                [["weather", ROME]],
+                "tool_calls",
+            )
+            continue
+        message = answer.choices[0].message
+        assert (message.reasoning_content, message.content) == ("Hm.", None)
+        assert message.tool_calls[0].function.arguments == ROME
+        assert answer.usage.completion_tokens_details.reasoning_tokens == 2
+
+
+@pytest.mark.parametrize(
+    ("template", "script"),
+    [
+        ("Here is my thought process:", ["Here is my thought", " process: Hm. Here", " is my response: It is wet."]),
+        ("[THINK]", ["[THI", "NK]Hm.[/TH", "INK] It is wet."]),
+    ],
+)
+async def test_other_reasoning_is_found_in_the_template(client, served, template, script):
+    served.engine.tokenizer.chat_template = ChatTemplate(template, special_tokens={})
+    served.engine.script = script
+    answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES)
+    assert (answer.choices[0].message.reasoning, answer.choices[0].message.content) == ("Hm.", "It is wet.")
+
+
+@pytest.mark.parametrize("settings", [Settings(reasoning_parser="deepseek_r1")])
+async def test_deepseek_r1_begins_with_reasoning(client, served):
+    served.engine.script = ["Hm.", "</think>", "It is wet."]
+    answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES)
+    assert (answer.choices[0].message.reasoning, answer.choices[0].message.content) == ("Hm.", "It is wet.")
 
 
 async def test_the_templates_refusal_reaches_the_user(client, served):
@@ -331,3 +483,10 @@ async def test_variables_reach_the_template(client, served):
     body = {"messages": MESSAGES, "chat_template_kwargs": {"mood": "gay", "n": None}, "reasoning_effort": "low"}
     tokens = (await served.client.post("/tokenize", json=body)).json()["tokens"]
     assert bytes(tokens) == b"gaylowNone"
+
+
+def test_a_format_that_was_kept_is_the_same_again():
+    answer = AnswerFormat(style="mistral", tools=TOOLS, checked_names=["time"], special_ids={"[ARGS]": 5})
+    assert AnswerFormat.read(json.loads(json.dumps(dataclasses.asdict(answer)))) == answer
+    assert AnswerFormat.read({"style": None, "thinks": True}) == AnswerFormat(reasoning="think")
+    assert AnswerFormat.read({"style": None, "thinks": False}) == AnswerFormat()

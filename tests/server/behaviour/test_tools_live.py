@@ -1,4 +1,4 @@
-"""Calls that must be made, by the demo model under a grammar, as the `openai` package sends and reads them."""
+"""Calls that the demo model must or may make, under a grammar, as the `openai` package sends and reads them."""
 
 import json
 
@@ -119,10 +119,40 @@ async def test_a_result_comes_back(client):
     assert second.choices[0].message.tool_calls is None
 
 
-async def test_auto_is_refused_where_the_template_has_no_tools(client):
-    with pytest.raises(openai.BadRequestError, match="--tool-call-parser") as info:
-        await client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=TOOLS)
-    assert info.value.param == "tools"
+async def test_what_a_model_may_call_whole_and_streamed(client):
+    """The demo hardly ever calls by itself; that it may, and that both answers are the same, shows all the same."""
+    asked = {"model": MODEL, "messages": MESSAGES, "tools": TOOLS, "seed": 3, "max_tokens": 60}
+    answer = await client.chat.completions.create(**asked)
+    for call in answer.choices[0].message.tool_calls or []:
+        check(call.function.name, call.function.arguments)
+    async with client.chat.completions.stream(**asked) as stream:
+        async for _ in stream:
+            pass
+        final = await stream.get_final_completion()
+    assert final.choices[0].message.content == answer.choices[0].message.content
+    assert final.choices[0].finish_reason == answer.choices[0].finish_reason
+
+
+async def test_an_agent_goes_on_after_a_call(client):
+    """As agents' frameworks do: a call that is required, its result, then auto."""
+    asked = {"model": MODEL, "tools": TOOLS, "parallel_tool_calls": False, "max_tokens": 80, "seed": 2}
+    turns = list(MESSAGES)
+    for choice in ("required", "auto", {"type": "function", "function": {"name": "weather"}}, "auto"):
+        answer = await client.chat.completions.create(**asked, messages=turns, tool_choice=choice)
+        (choice_made,) = answer.choices
+        message = choice_made.message
+        assert choice_made.finish_reason in ("stop", "length", "tool_calls")
+        assert bool(message.tool_calls) or choice == "auto"
+        turns.append(message.model_dump(exclude_none=True))
+        for call in message.tool_calls or []:
+            check(call.function.name, call.function.arguments)
+            turns.append({"role": "tool", "tool_call_id": call.id, "content": "rain, 12 C"})
+
+
+async def test_tools_whose_schemas_no_grammar_takes_can_be_offered(client):
+    odd = {"type": "function", "function": {"name": "f", "parameters": {"type": "no such type"}}}
+    answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=[odd], max_tokens=4)
+    assert answer.choices[0].finish_reason
 
 
 async def test_calls_as_items_of_a_response(client):
@@ -141,6 +171,18 @@ async def test_calls_as_items_of_a_response(client):
         model=MODEL, previous_response_id=response.id, input=[result], max_output_tokens=8
     )
     assert going_on.output_text
+
+
+async def test_a_response_goes_on_after_a_call(client):
+    asked = {"model": MODEL, "tools": FLAT, "max_output_tokens": 80, "parallel_tool_calls": False}
+    first = await client.responses.create(**asked, input="How is the weather?", tool_choice="required")
+    result = {"type": "function_call_output", "call_id": first.output[0].call_id, "output": "rain"}
+    async with client.responses.stream(**asked, input=[result], previous_response_id=first.id) as stream:
+        events = [event async for event in stream]
+    assert events[-1].type in ("response.completed", "response.incomplete")
+    assert events[-1].response.output
+    for item in events[-1].response.output:
+        assert item.type == "message" or json.loads(item.arguments) is not None
 
 
 class Town(BaseModel):

@@ -77,8 +77,6 @@ REFUSED = {
     ],
     "chat/completions": [
         ("prompt_logprobs", {"prompt_logprobs": 1, "stream": True}),
-        ("tools", {"tools": [TOOL]}),
-        ("tools", {"tools": [TOOL], "tool_choice": "auto"}),
         ("tools", {"tools": {}}),
         ("tools", {"tools": [TOOL] * 129}),
         ("tools[0].type", {"tools": [{"type": "web_search"}]}),

@@ -1,0 +1,150 @@
+"""Calls as Qwen3-Coder writes them: <tool_call><function=NAME><parameter=KEY>value</parameter>…</function></tool_call>.
+
+Values are bare text where the function's schema says string, else JSON.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ..answer_parts import cut_at, cut_at_first
+from .tagged_calls import TaggedCalls
+from .tool_format import ToolFormat, Tools
+
+PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
+_OPENING, _CLOSING = "<tool_call>", "</tool_call>"
+_FUNCTION, _FUNCTION_END = "<function=", "</function>"
+_HEAD = re.compile(r"\s*[\"']?([\w.-]+)[\"']?\s*")
+_MAX_REFERENCES = 4  # that lead to another
+_PYTHON = {"True": True, "False": False, "None": None}  # models write these too
+_TYPES = {bool: "boolean", int: "integer", float: "number", type(None): "null", list: "array", dict: "object"}
+
+
+class XmlArguments:
+    """The Arguments of a function with this schema."""
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self.is_over = False
+        self.rest = ""
+        self._schema = schema
+        self._text = ""  # not read yet
+        self._value: str | None = None  # of the parameter that is read, so far as it is not out
+        self._types: frozenset[str] = frozenset()  # that it may have
+        self._is_first_text = True  # of that parameter
+        self._num_parameters = 0
+
+    def push(self, text: str) -> str:
+        """The JSON that is certain now."""
+        self._text += text
+        made = ""
+        while not self.is_over and (more := self._next()) is not None:
+            made += more
+        if self.is_over:
+            self.rest, self._text = self._text, ""
+        return made
+
+    def _next(self) -> str | None:
+        """What comes next, None if that takes more text."""
+        if self._value is None:
+            return self._between()
+        return self._bare_text() if self._types == {"string"} else self._whole_value(self._value)
+
+    def _between(self) -> str | None:
+        """Up to the beginning of a value; what stands there beside tags is dropped."""
+        _, tag, rest = cut_at_first(self._text, (PARAMETER, _FUNCTION_END, _CLOSING), is_end=False)
+        if tag in (_FUNCTION_END, _CLOSING):
+            self._text, self.is_over = rest, True
+            return "}" if self._num_parameters else "{}"
+        key, bracket, after = rest.partition(">")
+        if tag is None or not bracket:
+            self._text = (tag or "") + rest
+            return None
+        key = key.strip().strip("\"'")
+        self._text, self._value, self._is_first_text = after, "", True
+        self._types = types_of((self._schema.get("properties") or {}).get(key), self._schema)
+        self._num_parameters += 1
+        opening = "{" if self._num_parameters == 1 else ", "
+        return f"{opening}{_json(key)}: " + ('"' if self._types == {"string"} else "")
+
+    def _bare_text(self) -> str | None:
+        """A string as it comes, without the line break on either side."""
+        text, found, self._text = cut_at(self._text, PARAMETER_END, is_end=False)
+        text = (self._value or "") + text
+        if text and self._is_first_text:
+            self._is_first_text = False
+            text = text.removeprefix("\n")
+        kept = text.removesuffix("\n")
+        self._value = None if found else text[len(kept) :]
+        return _json(kept)[1:-1] + '"' if found else _json(kept)[1:-1] or None
+
+    def _whole_value(self, value: str) -> str | None:
+        text, found, self._text = cut_at(self._text, PARAMETER_END, is_end=False)
+        self._value = None if found else value + text
+        if not found:
+            return None
+        text = (value + text).removeprefix("\n").removesuffix("\n")
+        return _json(_typed(text, self._types))
+
+
+def resolved(schema: Any, whole: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A part of the `whole` schema, or the part that it refers to."""
+    for _ in range(_MAX_REFERENCES):
+        reference = schema.get("$ref") if isinstance(schema, Mapping) else None
+        if not isinstance(reference, str) or not reference.startswith("#/"):
+            break
+        schema = whole
+        for key in reference[2:].split("/"):
+            schema = schema.get(key) if isinstance(schema, Mapping) else None
+    return schema if isinstance(schema, Mapping) else {}
+
+
+def types_of(schema: Any, whole: Mapping[str, Any]) -> frozenset[str]:
+    """The JSON types that a part of the `whole` schema names; none if it names none in so many words."""
+    schema = resolved(schema, whole)
+    named = schema.get("type")
+    if isinstance(named, (str, list)):
+        return frozenset([named] if isinstance(named, str) else map(str, named))
+    if isinstance(schema.get("enum"), list):
+        return frozenset(_TYPES.get(type(each), "string") for each in schema["enum"])
+    choices = [types_of(each, whole) for key in ("anyOf", "oneOf") for each in schema.get(key) or ()]
+    return frozenset().union(*choices) if all(choices) else frozenset()
+
+
+def _typed(text: str, types: frozenset[str]) -> Any:
+    """The value that is meant: JSON of one of these types, or the text itself."""
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        value = _PYTHON.get(text, text)
+    name = _TYPES.get(type(value), "string")
+    fits = name in types or (name == "integer" and "number" in types)
+    return text if "string" in types and (name == "string" or not fits) else value
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _schema(tools: Tools, name: str) -> Mapping[str, Any]:
+    return next((tool["function"].get("parameters") or {} for tool in tools if tool["function"]["name"] == name), {})
+
+
+FORMAT = ToolFormat(
+    around=lambda name: (f"{_OPENING}\n{_FUNCTION}{name}>\n", f"{_FUNCTION_END}\n{_CLOSING}"),
+    arguments="xml",
+    between="\n",
+    trigger=_OPENING,
+    reader=lambda tools: TaggedCalls(
+        opening=_FUNCTION,
+        head=_HEAD,
+        begins=">",
+        silent=(_OPENING, _CLOSING),
+        arguments=lambda name: XmlArguments(_schema(tools, name)),
+    ),
+    matches=lambda template: _FUNCTION in template,
+)

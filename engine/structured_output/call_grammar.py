@@ -1,0 +1,115 @@
+"""The part of a grammar that is calls of tools, in llguidance's Lark."""
+
+import json
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ..chat.tool_parsers.qwen3_coder import PARAMETER, PARAMETER_END, resolved, types_of
+from ..chat.tool_parsers.tool_format import ToolFormat
+from .lark import json_value, literal, text_up_to
+from .params import JSON_SPACING
+from .tool_schema import arguments_schema
+
+_ANY: Mapping[str, Any] = {"type": "object"}
+
+
+def call_rules(
+    style: ToolFormat,
+    tools: Sequence[Mapping[str, Any]],
+    *,
+    is_parallel: bool,
+    special_ids: Mapping[str, int],
+    unchecked: Container[str] = (),
+    has_begun: bool = False,
+) -> list[str]:
+    """Rules, of which `calls` is at least one call of these tools, with `is_parallel` several.
+
+    Arguments are as the tools' schemas say, those of the `unchecked` functions any object. `has_begun`: the style's
+    trigger has been written already; unless it opens a list, the next call has one of its own.
+    """
+    begun = len(style.trigger) if has_begun else 0
+    before, skip = style.before[begun:], 0 if style.before else begun
+    is_list = is_parallel and style.between is not None and not skip
+    more = f" ({literal(style.between or '', special_ids)} call)*" if is_list else ""
+    rules = [
+        f"calls: {literal(before, special_ids)} call{more} {literal(style.after, special_ids)}",
+        "call: " + " | ".join(f"tool_{number}" for number in range(len(tools))),
+    ]
+    for number, tool in enumerate(tools):
+        function = tool["function"]
+        schema = _ANY if function["name"] in unchecked else arguments_schema(function)
+        opening, closing = style.around(function["name"])
+        arguments, their_rules = _ARGUMENTS[style.arguments](schema, f"tool_{number}")
+        opening, closing = literal(opening[skip:], special_ids), literal(closing, special_ids)
+        rules += [f"tool_{number}: {opening} {arguments} {closing}", *their_rules]
+    return rules
+
+
+def _json_arguments(schema: Mapping[str, Any], name: str) -> tuple[str, list[str]]:
+    return json_value({**schema, "x-guidance": dict(JSON_SPACING)}), []
+
+
+class _Property(NamedTuple):
+    name: str
+    schema: Mapping[str, Any]
+    is_required: bool
+
+
+def _properties(schema: Mapping[str, Any]) -> list[_Property]:
+    """The properties, each with all that its schema may refer to."""
+    shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    spaced = {**shared, "x-guidance": dict(JSON_SPACING)}
+    properties = schema.get("properties") or {}
+    required = schema.get("required") or ()
+    return [
+        _Property(name, {**(each if isinstance(each, Mapping) else {}), **spaced}, name in required)
+        for name, each in properties.items()
+    ]
+
+
+def _xml_arguments(schema: Mapping[str, Any], name: str) -> tuple[str, list[str]]:
+    """The properties in their order, each in tags of its own."""
+    expression, rules = [], []
+    for number, each in enumerate(_properties(schema)):
+        rule = f"{name}_{number}"
+        value = f"{rule}_value"
+        expression.append(rule if each.is_required else f"{rule}?")
+        rules += [
+            f"{rule}: {json.dumps(f'{PARAMETER}{each.name}>{chr(10)}')} {value} {json.dumps(chr(10))}",
+            _xml_value(each.schema, value),
+        ]
+    return " ".join(expression), rules
+
+
+def _xml_value(schema: Mapping[str, Any], name: str) -> str:
+    end = f"\n{PARAMETER_END}"
+    if types_of(schema, schema) != {"string"}:
+        return f"{name}: {json_value(schema)} {json.dumps(end)}"
+    schema = resolved(schema, schema)
+    if "enum" in schema:
+        return f"{name}: ({' | '.join(json.dumps(str(each)) for each in schema['enum'])}) {json.dumps(end)}"
+    if isinstance(schema.get("maxLength"), int):
+        return f"{name}: /(?s:.{{0,{schema['maxLength']}}})/ {json.dumps(end)}"
+    return text_up_to(end, name, special_ids={})
+
+
+def _python_arguments(schema: Mapping[str, Any], name: str) -> tuple[str, list[str]]:
+    """The properties in their order as KEY=value, with a comma between any two. JSON's values will do."""
+    properties = _properties(schema)
+    rules = [
+        f"{name}_{number}: {json.dumps(f'{each.name}=')} {json_value(each.schema)}"
+        for number, each in enumerate(properties)
+    ]
+    later = [
+        f'", " {name}_{number}' if each.is_required else f'(", " {name}_{number})?'
+        for number, each in enumerate(properties)
+    ]
+    firsts = []
+    for number, each in enumerate(properties):
+        firsts.append(" ".join([f"{name}_{number}", *later[number + 1 :]]))
+        if each.is_required:
+            return f"({' | '.join(firsts)})", rules
+    return f"({' | '.join(firsts)})?" if firsts else "", rules
+
+
+_ARGUMENTS = {"json": _json_arguments, "xml": _xml_arguments, "python": _python_arguments}

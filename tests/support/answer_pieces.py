@@ -1,0 +1,23 @@
+"""Parts of answers as tests write them, and readers that are fed in pieces."""
+
+from collections.abc import Iterable
+
+from splitfuse.engine.chat.answer_parts import AnswerPart, Reader, joined
+
+
+def content(text: str) -> AnswerPart:
+    return AnswerPart("content", text)
+
+
+def reasoning(text: str) -> AnswerPart:
+    return AnswerPart("reasoning", text)
+
+
+def call(name: str, arguments: str, number: int = 0) -> list[AnswerPart]:
+    parts = [AnswerPart("call", name, number), AnswerPart("arguments", arguments, number)]
+    return parts if arguments else parts[:1]
+
+
+def read_in_pieces(reader: Reader, pieces: Iterable[str]) -> list[AnswerPart]:
+    """What a new reader makes of an answer that comes in these pieces."""
+    return joined([*(part for piece in pieces for part in reader.push(piece)), *reader.finish()])
