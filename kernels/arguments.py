@@ -27,6 +27,15 @@ class RaggedBatch(NamedTuple):
     max_seq_len: int  # no row has more
 
 
+class StepArrays(NamedTuple):
+    """What a forward pass over T tokens, L of which need logits, reads beside the embedded tokens."""
+
+    positions: Tensor  # [T] int64
+    slot_mapping: Tensor  # [T] int64, block · block_size + offset
+    ragged: RaggedBatch
+    logits_indices: Tensor  # [L] int64, T-indices
+
+
 class CacheView(NamedTuple):
     """The paged keys and values of one layer, of equal strides, in the model's dtype or, on a GPU, in e4m3.
 

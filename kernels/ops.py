@@ -20,6 +20,7 @@ from .arguments import AttentionArgs as AttentionArgs
 from .arguments import CacheView as CacheView
 from .arguments import RaggedBatch as RaggedBatch
 from .arguments import RopeArgs as RopeArgs
+from .arguments import StepArrays as StepArrays
 from .backend import Backend
 from .quantize import QuantizedWeight as QuantizedWeight
 
@@ -66,6 +67,20 @@ def when_compiled(device: torch.device, call: Callable[[], object]) -> None:
         from .cuda.compile_ahead import when_compiled as calling
 
         calling(call)
+
+
+def record(forward: Callable[[Any, StepArrays], Any], *, width: int, dtype: torch.dtype, device: torch.device) -> Any:
+    """`forward` as a plan: an object whose run(x, arrays) does what forward(x, arrays) does, to the bit, in one call.
+
+    x [T, width] of `dtype` → [L, …], T and L being any numbers of tokens and of logits_indices. `forward` is called
+    once, with stand-ins for its tensors, and must be made of this module's ops and of views. Otherwise, and on a
+    device that knows no plans, what comes is a string that says why.
+    """
+    if device.type != "cpu":
+        return f"no plans are made for {device.type}"
+    from .cpu.plan import record as recorded
+
+    return recorded(forward, width=width, dtype=dtype)
 
 
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:

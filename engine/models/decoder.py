@@ -15,6 +15,7 @@ from ...kernels import ops
 from ..errors import ConfigError
 from .config import ModelConfig
 from .forward_inputs import Inputs
+from .forward_plan import ForwardPlan
 from .kv_cache import KVCache
 from .layers import GATED_ACTIVATIONS, MLP, Attention, Norm, RMSNorm, activation
 from .rope import rope_table
@@ -99,6 +100,7 @@ class Decoder:
                 f"{len(unread)}; do they belong to this config.json?"
             )
         del self._source
+        self.plan = ForwardPlan(self._run_layers, width=config.hidden_size, dtype=dtype, device=device)
 
     def _load(self) -> None:
         config = self.config
@@ -131,7 +133,10 @@ class Decoder:
 
     def forward(self, inputs: Inputs, kv_cache: KVCache) -> Tensor:
         """Last hidden states of the tokens at `logits_indices`, [L, hidden_size]; `logits` takes them."""
-        x, residual = self._embed(inputs), None
+        return self.plan.run(self._embed(inputs), inputs, kv_cache)
+
+    def _run_layers(self, x: Tensor, inputs: Inputs, kv_cache: KVCache) -> Tensor:
+        residual: Tensor | None = None
         for layer, cache in zip(self._layers, starmap(ops.CacheView, kv_cache.layers), strict=True):
             x, residual = self._run_layer(layer, x, residual, inputs, cache)
         # Not x[...]: for 64 rows of 1024 in bfloat16 that takes 10.9 us, this 3.3.

@@ -16,14 +16,10 @@ from ..reference import rounded_to_e4m3
 from . import build, torch_fallback
 from .filter_logits import filter_logits as filter_logits
 from .linear import pack
+from .plan import num_short
 from .quantized_linear import AnyLinear, QuantizedLinear, Table, pack_parts, pack_table
 from .torch_fallback import copy_blocks as copy_blocks
-from .torch_fallback import gelu as gelu
-from .torch_fallback import gelu_tanh as gelu_tanh
-from .torch_fallback import relu as relu
 
-# Longer rows are attended to in tiles, which pay from here on.
-_MAX_SHORT_QUERY_LEN = 4
 _MAX_HEAD_DIM = 512  # as in elementwise.cpp
 _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None  # glibc's
 
@@ -134,7 +130,7 @@ def _norm(
     if run is None or not (residual is None or residual.is_contiguous()):
         return None
     x = x.contiguous()  # q alone, for one, is a slice of the rows of q, k and v
-    out, new_residual = torch.empty_like(x), x if residual is None else torch.empty_like(x)
+    out, new_residual = x.new_empty(*x.shape), x if residual is None else x.new_empty(*x.shape)
     hidden = x.shape[-1]
     num_tokens = x.numel() // hidden
     run(
@@ -142,6 +138,28 @@ def _norm(
         **weights,
     )  # fmt: skip
     return out, new_residual
+
+
+def gelu(x: Tensor) -> Tensor:
+    return _activation(x, torch_fallback.gelu, kind=0)
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    return _activation(x, torch_fallback.gelu_tanh, kind=1)
+
+
+def relu(x: Tensor) -> Tensor:
+    return _activation(x, torch_fallback.relu, kind=2)
+
+
+def _activation(x: Tensor, fallback: Callable[[Tensor], Tensor], *, kind: int) -> Tensor:
+    """`kind`: as in elementwise.cpp."""
+    run = _op("activation", build.DTYPES.get(x.dtype))
+    if run is None or not x.is_contiguous():
+        return fallback(x)
+    out = x.new_empty(*x.shape)
+    run(x=x, out=out, num_rows=len(x), width=x.shape[1], kind=kind)
+    return out
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
@@ -180,7 +198,7 @@ def rope_and_cache(
     strided = all(x.stride(1) == head_dim and x.stride(2) == 1 for x in (q, k, v))
     if run is None or not strided or head_dim > _MAX_HEAD_DIM:
         return torch_fallback.rope_and_cache(q, k, v, positions, slot_mapping, rope, cache)
-    out = torch.empty(q.shape, dtype=q.dtype)
+    out = q.new_empty(*q.shape)
     run(
         q=q, k=k, v=v, q_norm=rope.q_norm, k_norm=rope.k_norm, out=out, k_cache=cache.keys, v_cache=cache.values,
         cos_sin=rope.cos_sin, positions=positions, slots=slot_mapping, num_tokens=num_tokens, num_heads=num_heads,
@@ -196,22 +214,15 @@ def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: Atte
     if run is None or q.stride(2) != 1 or q.shape[2] > _MAX_HEAD_DIM:
         return torch_fallback.paged_attention(q, cache, ragged, args)
     num_rows = len(ragged.seq_lens)
-    num_short = num_rows if ragged.max_query_len <= _MAX_SHORT_QUERY_LEN else _num_decodes(ragged)
-    out = torch.empty(q.shape, dtype=q.dtype)
+    out = q.new_empty(*q.shape)
     run(
         q=q, k_cache=cache.keys, v_cache=cache.values, out=out, query_start_loc=ragged.query_start_loc,
-        seq_lens=ragged.seq_lens, block_tables=ragged.block_tables, num_short=num_short, num_rows=num_rows,
+        seq_lens=ragged.seq_lens, block_tables=ragged.block_tables, num_short=num_short(ragged), num_rows=num_rows,
         max_blocks=ragged.block_tables.stride(0), num_heads=q.shape[1], num_kv_heads=cache.keys.shape[1],
         head_dim=q.shape[2], block_size=cache.keys.shape[2], q_token=q.stride(0), q_head=q.stride(1),
         window=args.sliding_window, scale=args.scale, softcap=args.softcap,
     )  # fmt: skip
     return out
-
-
-def _num_decodes(ragged: RaggedBatch) -> int:
-    if ragged.num_decodes is not None:
-        return ragged.num_decodes
-    return int((ragged.query_start_loc.diff() == 1).int().cumprod(0).sum())
 
 
 def gumbel_argmax(logits: Tensor, keys: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from .library_cache import LibraryCache
+from .recording import NativeOp, Value
 
 _lock = threading.Lock()
 _log = logging.getLogger("splitfuse.kernels")
@@ -92,18 +93,28 @@ def _ops(header: str) -> Iterator[tuple[str, str, dict[str, str]]]:
 def _bound(function: Any, fields: Mapping[str, str]) -> Callable[..., None]:
     """The C function with its struct's fields as keywords, num_threads apart, which is torch's.
 
-    Compiled, as the __init__ of a dataclass is: add_rms_norm of one row takes 7.7 us so, 8.4 with a ctypes argument for
-    each field, rope_and_cache 15.1 and 16.5.
+    Where its first field is a Value the call is recorded instead. Compiled, as the __init__ of a dataclass is:
+    add_rms_norm of one row takes 7.7 us so, 8.4 with a ctypes argument for each field, rope_and_cache 15.1 and 16.5.
     """
-    function.argtypes, function.restype = [ctypes.c_char_p], None
+    function.argtypes, function.restype = [ctypes.c_char_p, ctypes.c_void_p], None
     values = {
         name: f"0 if {name} is None else {name}.data_ptr()" if kind == "P" else name for name, kind in fields.items()
     }
     values["num_threads"] = "get_num_threads()"
-    names = ", ".join(name for name in fields if name != "num_threads")
-    scope = {"function": function, "pack": struct.Struct("".join(fields.values())).pack}
-    source = f"lambda *, {names}: function(pack({', '.join(values.values())}))"
-    bound: Callable[..., None] = eval(source, {**scope, "get_num_threads": torch.get_num_threads})
+    given = [name for name in fields if name != "num_threads"]
+    packer = struct.Struct("".join(fields.values()))
+    scope = {
+        "function": function,
+        "pack": packer.pack,
+        "op": NativeOp(ctypes.cast(function, ctypes.c_void_p).value or 0, packer, tuple(fields.items())),
+        "Value": Value,
+        "get_num_threads": torch.get_num_threads,
+    }
+    source = (
+        f"lambda *, {', '.join(given)}: function(pack({', '.join(values.values())}), None) "
+        f"if type({given[0]}) is not Value else {given[0]}.record(op, dict({', '.join(f'{n}={n}' for n in given)}))"
+    )
+    bound: Callable[..., None] = eval(source, scope)
     return bound
 
 

@@ -1,4 +1,4 @@
-"""bfloat16 weights on the CPU: laid out once, for linear.cpp where it is the fastest, else for oneDNN or torch."""
+"""Weights on the CPU: laid out once, for linear.cpp, or where there is no library for oneDNN or torch."""
 
 import functools
 from collections.abc import Callable
@@ -9,29 +9,31 @@ from torch import Tensor
 
 from . import build
 
-PANEL = 32  # outputs side by side, as in panels.h
+PANEL, BLOCK = 32, 32  # outputs side by side, and inputs that a weight is padded to a multiple of, as in panels.h
 
 
 class NativeLinear:
     """A weight in panels for the native library, and the op that multiplies by it."""
 
-    __slots__ = ("_bias", "_data", "_num_outputs", "_run")
+    __slots__ = ("_bias", "_data", "_run", "num_outputs")
 
     def __init__(self, run: Callable[..., None], data: Tensor, bias: Tensor | None, *, num_outputs: int) -> None:
-        self._run, self._data, self._num_outputs = run, data, num_outputs
+        self._run, self._data, self.num_outputs = run, data, num_outputs
         self._bias = None if bias is None else bias.contiguous()
 
     def multiply(self, x: Tensor) -> Tensor:
         """x [T, K] → [T, N]."""
-        if x.shape[1] % 2:
-            x = F.pad(x, (0, 1))
-        x = x.contiguous()
-        out = x.new_empty(len(x), self._num_outputs)
-        self._run(
-            x=x, data=self._data, bias=self._bias, out=out, num_rows=len(x), num_outputs=self._num_outputs,
-            num_inputs=x.shape[1],
-        )  # fmt: skip
+        out = x.new_empty(len(x), self.num_outputs)
+        self.multiply_into(x, out)
         return out
+
+    def multiply_into(self, x: Tensor, out: Tensor) -> None:
+        """The same into `out` [T, N], perhaps columns of a wider matrix."""
+        x = x.contiguous()
+        self._run(
+            x=x, data=self._data, bias=self._bias, out=out, num_rows=len(x), num_outputs=self.num_outputs,
+            num_inputs=x.shape[1], out_row=out.stride(0),
+        )  # fmt: skip
 
 
 class OneDnnLinear:
@@ -65,18 +67,13 @@ Linear = NativeLinear | OneDnnLinear | PlainLinear
 
 def pack(weight: Tensor, bias: Tensor | None) -> Linear:
     """The fastest layout of a weight [N, K]. What decides is the processor, so results are the same at every start."""
-    if weight.dtype != torch.bfloat16:
-        return PlainLinear(weight, bias)
     library = build.library()
-    if library is not None and not _has_amx():
-        return NativeLinear(library["linear"], _panels(weight), bias, num_outputs=len(weight))
-    return OneDnnLinear(weight, bias) if _onednn_multiplies_bfloat16() else PlainLinear(weight, bias)
-
-
-@functools.cache
-def _has_amx() -> bool:
-    """AMX multiplies several times what AVX-512 does, and oneDNN uses it."""
-    return torch.cpu._is_amx_tile_supported()
+    if library is not None and weight.dtype in build.DTYPES:
+        run = library[f"linear_{build.DTYPES[weight.dtype]}"]
+        return NativeLinear(run, _panels(weight), bias, num_outputs=len(weight))
+    if weight.dtype == torch.bfloat16 and _onednn_multiplies_bfloat16():
+        return OneDnnLinear(weight, bias)
+    return PlainLinear(weight, bias)
 
 
 @functools.cache
@@ -85,9 +82,9 @@ def _onednn_multiplies_bfloat16() -> bool:
 
 
 def _panels(weight: Tensor) -> Tensor:
-    """[N, K] → [panels, K / 2, 32, 2], zeros where N and K have no more."""
+    """[N, K] → [panels, K, 32], or of bfloat16 [panels, K / 2, 32, 2]; zeros where N and K have no more."""
     num_outputs, num_inputs = weight.shape
-    if num_outputs % PANEL or num_inputs % 2:
-        weight = F.pad(weight, (0, num_inputs % 2, 0, -num_outputs % PANEL))
-    pairs = weight.contiguous().view(torch.int32)
-    return pairs.view(-1, PANEL, pairs.shape[1]).transpose(1, 2).contiguous()
+    if num_outputs % PANEL or num_inputs % BLOCK:
+        weight = F.pad(weight, (0, -num_inputs % BLOCK, 0, -num_outputs % PANEL))
+    words = weight.contiguous().view(torch.int32)
+    return words.view(-1, PANEL, words.shape[1]).transpose(1, 2).contiguous()

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from ..quantize import QuantizedWeight, dequantized, merged, multiplied, round_rows
 from .build import DTYPES, Library
-from .linear import PANEL, Linear, pack
+from .linear import BLOCK, PANEL, Linear, NativeLinear, pack
 
-BLOCK = 32  # as in quantized.h
 _HALF_BLOCK = 16
 _INPUT_GROUPS = (128, 64, 32)
 
@@ -33,15 +32,23 @@ class QuantizedLinear:
         )
         self._embed = partial(library[f"quantized_embedding_{DTYPES[dtype]}"], **layout)
 
+    @property
+    def num_outputs(self) -> int:
+        return self._shape[0]
+
     def multiply(self, x: Tensor) -> Tensor:
         """x [T, K] → [T, N]."""
-        x = x.contiguous() if self._order is None else x.index_select(1, self._order)
-        num_outputs, num_inputs = self._shape
-        out = x.new_empty(len(x), num_outputs)
-        self._multiply(
-            x=x, bias=self._bias, out=out, num_rows=len(x), num_outputs=num_outputs, num_inputs=num_inputs
-        )  # fmt: skip
+        out = x.new_empty(len(x), self.num_outputs)
+        self.multiply_into(x, out)
         return out
+
+    def multiply_into(self, x: Tensor, out: Tensor) -> None:
+        """The same into `out` [T, N], perhaps columns of a wider matrix."""
+        x = x.contiguous() if self._order is None else x.index_select(1, self._order)
+        self._multiply(
+            x=x, bias=self._bias, out=out, num_rows=len(x), num_outputs=self.num_outputs, num_inputs=x.shape[1],
+            out_row=out.stride(0),
+        )  # fmt: skip
 
     def rows(self, ids: Tensor) -> Tensor:
         """ids [T] int64 → [T, K]."""
@@ -73,7 +80,14 @@ class StackedLinear:
         self._parts = parts
 
     def multiply(self, x: Tensor) -> Tensor:
-        return torch.cat([part.multiply(x) for part in self._parts], dim=1)
+        native = [part for part in self._parts if isinstance(part, QuantizedLinear | NativeLinear)]
+        if len(native) < len(self._parts):
+            return torch.cat([part.multiply(x) for part in self._parts], dim=1)
+        sizes = [part.num_outputs for part in native]
+        out = x.new_empty(len(x), sum(sizes))
+        for part, columns in zip(native, out.split_with_sizes(sizes, dim=1), strict=True):
+            part.multiply_into(x, columns)
+        return out
 
 
 class Table:

@@ -59,18 +59,20 @@ struct PagedAttention {
     float scale, softcap;
     int64_t num_threads;
 };
+class Team;
 template <typename T>
-void attend_short_rows(const PagedAttention<T>& a);
+void attend_short_rows(const PagedAttention<T>& a, const Team& team);
 
-// x [rows, inputs] times a weight in panels (linear.py, quantized_linear.py) plus bias [outputs] or null; inputs even.
+// x [rows, inputs] times a weight in panels (linear.cpp) plus bias [outputs] or null, into out, its rows out_row apart.
+template <typename T>
 struct Linear {
-    const bf16 *x, *data, *bias;
-    bf16* out;
-    int64_t num_rows, num_outputs, num_inputs;
+    const T *x, *data, *bias;
+    T* out;
+    int64_t num_rows, num_outputs, num_inputs, out_row;
     int64_t num_threads;
 };
 
-// x [rows, inputs] times a quantized weight (quantized.h) plus bias [outputs] or null, into out.
+// x [rows, inputs] times a quantized weight (quantized.h) plus bias [outputs] or null, into out, its rows out_row apart.
 // input_group: inputs that are rounded to int8 together, or 0: they keep their 16 bits.
 template <typename T>
 struct QuantizedLinear {
@@ -80,7 +82,7 @@ struct QuantizedLinear {
     const uint16_t *super_scales, *super_offsets;
     const T* bias;
     T* out;
-    int64_t num_rows, num_outputs, num_inputs, input_group;
+    int64_t num_rows, num_outputs, num_inputs, out_row, input_group;
     int64_t bits, zero, group, super_group, scale_bytes, is_float8;
     int64_t num_threads;
 };
@@ -112,5 +114,44 @@ struct Softcap {
     float* out;
     int64_t count;
     float cap;
+    int64_t num_threads;
+};
+
+// out[i] = row indices[i] of x, or row i if there are none: [width] each, those of x x_row apart.
+template <typename T>
+struct SelectRows {
+    const T* x;
+    const int64_t* indices;
+    T* out;
+    int64_t num_rows, width, x_row;
+    int64_t num_threads;
+};
+
+// out = activation(x), by its number in elementwise.cpp.
+template <typename T>
+struct Activation {
+    const T* x;
+    T* out;
+    int64_t num_rows, width, kind;
+    int64_t num_threads;
+};
+
+// out = (x + other) · factor, rounded once, or x · factor if there is no other; out may be x.
+template <typename T>
+struct AddScaled {
+    const T *x, *other;
+    T* out;
+    int64_t num_rows, width;
+    float factor;
+    int64_t num_threads;
+};
+
+// A recorded forward pass (plan.py): op after op, by all threads, with a barrier after each.
+struct RunPlan {
+    const int64_t* operations;  // [num_operations][2]: the op's C function, and where its struct is in `arguments`
+    const int64_t* patches;     // [num_patches][4]: the number at a place in `arguments` is variable · factor + addend
+    const int64_t* variables;
+    uint8_t* arguments;
+    int64_t num_operations, num_patches, num_products;
     int64_t num_threads;
 };

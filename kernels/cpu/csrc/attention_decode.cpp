@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <type_traits>
-#include <vector>
 
 #include "arguments.h"
+#include "team.h"
 
 namespace {
 
@@ -195,11 +195,10 @@ inline void add_group(const PagedAttention<T>& a, const T* values, const float* 
 // One query token against some KV heads of its row: all scores first, then the softmax, then all values. The order of
 // sums depends on the position alone, so a token's result is the same to the bit however its prompt was cut in chunks.
 template <typename T>
-void attend(const PagedAttention<T>& a, const Span<T>& span, const T* q, T* out, std::vector<float>& buffer) {
+void attend(const PagedAttention<T>& a, const Span<T>& span, const T* q, T* out) {
     int64_t group = a.num_heads / a.num_kv_heads, heads = group * span.num_kv, dim = a.head_dim;
     int64_t stride = (span.count + LANES - 1) / LANES * LANES;
-    buffer.resize(2 * heads * dim + heads * stride);
-    float *query = buffer.data(), *sums = query + heads * dim, *scores = sums + heads * dim;
+    float *query = (float*)scratch((2 * heads * dim + heads * stride) * sizeof(float)), *sums = query + heads * dim, *scores = sums + heads * dim;
     for (int64_t g = 0; g < heads; g++)
         for (int64_t d = 0; d < dim; d++) query[g * dim + d] = to_float(q[g * a.q_head + d]) * a.scale;
 
@@ -222,25 +221,20 @@ void attend(const PagedAttention<T>& a, const Span<T>& span, const T* q, T* out,
 }  // namespace
 
 template <typename T>
-void attend_short_rows(const PagedAttention<T>& a) {
+void attend_short_rows(const PagedAttention<T>& a, const Team& team) {
     // A work item is a row, of few rows a part of its heads: eight items a thread at least, where there are as many.
     int64_t group = a.num_heads / a.num_kv_heads;
-    int64_t num_kv = std::clamp<int64_t>(a.num_short * a.num_kv_heads / (8 * a.num_threads), 1, a.num_kv_heads);
+    int64_t num_kv = std::clamp<int64_t>(a.num_short * a.num_kv_heads / (8 * team.num_threads), 1, a.num_kv_heads);
     int64_t parts = (a.num_kv_heads + num_kv - 1) / num_kv;
-#pragma omp parallel num_threads(a.num_threads)
-    {
-        std::vector<float> buffer;
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t item = 0; item < a.num_short * parts; item++) {
-            int64_t row = item / parts, kv_head = item % parts * num_kv, head = kv_head * group;
-            for (int64_t token = a.query_start_loc[row]; token < a.query_start_loc[row + 1]; token++) {
-                Span<T> span(a, row, token, kv_head, std::min(num_kv, a.num_kv_heads - kv_head));
-                T* out = a.out + (token * a.num_heads + head) * a.head_dim;
-                attend(a, span, a.q + token * a.q_token + head * a.q_head, out, buffer);
-            }
+    team.take(a.num_short * parts, [&](int64_t item) {
+        int64_t row = item / parts, kv_head = item % parts * num_kv, head = kv_head * group;
+        for (int64_t token = a.query_start_loc[row]; token < a.query_start_loc[row + 1]; token++) {
+            Span<T> span(a, row, token, kv_head, std::min(num_kv, a.num_kv_heads - kv_head));
+            T* out = a.out + (token * a.num_heads + head) * a.head_dim;
+            attend(a, span, a.q + token * a.q_token + head * a.q_head, out);
         }
-    }
+    });
 }
 
-template void attend_short_rows(const PagedAttention<float>& a);
-template void attend_short_rows(const PagedAttention<bf16>& a);
+template void attend_short_rows(const PagedAttention<float>& a, const Team& team);
+template void attend_short_rows(const PagedAttention<bf16>& a, const Team& team);

@@ -10,6 +10,7 @@
 
 #include "arguments.h"
 #include "matmul.h"
+#include "team.h"
 
 namespace {
 
@@ -35,13 +36,12 @@ class Tile {
     static constexpr int M = V <= 2 ? 8 : 6;  // accumulators that fill the registers and hide the latency
 
    public:
-    Tile(const PagedAttention<T>& c, std::vector<char>& memory) : c(c), dim(c.head_dim), num_pairs((dim + PACK - 1) / PACK) {
+    explicit Tile(const PagedAttention<T>& c) : c(c), dim(c.head_dim), num_pairs((dim + PACK - 1) / PACK) {
         size_t sizes[] = {num_pairs * V * sizeof(Vector), TILE * V * sizeof(vec), TILE / PACK * V * sizeof(Vector),
                           dim * V * sizeof(vec), TILE * num_pairs * PACK * sizeof(float), TILE * num_pairs * PACK * sizeof(float)};
-        size_t total = 64;
+        size_t total = 0;
         for (size_t size : sizes) total += (size + 63) / 64 * 64;
-        if (memory.size() < total) memory.resize(total);
-        char* at = (char*)(((uintptr_t)memory.data() + 63) / 64 * 64);
+        char* at = (char*)scratch(total);
         char* parts[6];
         for (int i = 0; i < 6; i++) parts[i] = at, at += (sizes[i] + 63) / 64 * 64;
         query = (Vector*)parts[0], scores = (vec*)parts[1], weights = (Vector*)parts[2], sums = (vec*)parts[3];
@@ -208,7 +208,7 @@ class Tile {
 };
 
 template <typename T>
-void attend_long_rows(const PagedAttention<T>& c) {
+void attend_long_rows(const PagedAttention<T>& c, const Team& team) {
     int64_t group = c.num_heads / c.num_kv_heads, most = group < TILE ? group : TILE, step = TILE / most;
     std::vector<Item> items;
     for (int64_t row = c.num_short; row < c.num_rows; row++)
@@ -221,28 +221,26 @@ void attend_long_rows(const PagedAttention<T>& c) {
                 items.push_back({row, begin, end, head, num_heads});
             }
         }
-#pragma omp parallel num_threads(c.num_threads)
-    {
-        std::vector<char> memory;
-#pragma omp for schedule(dynamic, 1)
-        for (size_t i = 0; i < items.size(); i++) {
-            auto run = [&](auto&& tile) { tile.attend(items[i]); };
-            int64_t count = items[i].num_queries();
-            if (count <= LANES) run(Tile<T, 1>(c, memory));
-            else if (count <= 2 * LANES) run(Tile<T, 2>(c, memory));
-            else if (count <= 3 * LANES) run(Tile<T, 3>(c, memory));
-            else run(Tile<T, 4>(c, memory));
-        }
-    }
+    team.take(int64_t(items.size()), [&](int64_t i) {
+        auto run = [&](auto&& tile) { tile.attend(items[i]); };
+        int64_t count = items[i].num_queries();
+        if (count <= LANES) run(Tile<T, 1>(c));
+        else if (count <= 2 * LANES) run(Tile<T, 2>(c));
+        else if (count <= 3 * LANES) run(Tile<T, 3>(c));
+        else run(Tile<T, 4>(c));
+    });
 }
 
 template <typename T>
-void paged_attention(const PagedAttention<T>& a) {
-    if (a.num_short) attend_short_rows(a);
-    if (a.num_short < a.num_rows) attend_long_rows(a);
+void paged_attention(const PagedAttention<T>& a, const Team* team) {
+    together(team, a.num_threads, [&](const Team& team) {
+        if (a.num_short) attend_short_rows(a, team);
+        if (a.num_short && a.num_short < a.num_rows) team.barrier();
+        if (a.num_short < a.num_rows) attend_long_rows(a, team);
+    });
 }
 
 }  // namespace
 
-extern "C" void paged_attention_float32(const PagedAttention<float>& a) { paged_attention(a); }
-extern "C" void paged_attention_bfloat16(const PagedAttention<bf16>& a) { paged_attention(a); }
+extern "C" void paged_attention_float32(const PagedAttention<float>& a, const Team* team) { paged_attention(a, team); }
+extern "C" void paged_attention_bfloat16(const PagedAttention<bf16>& a, const Team* team) { paged_attention(a, team); }

@@ -34,7 +34,7 @@ struct DensePanels {
     const Scalar* x;     // [T][steps]
     const T* bias;
     T* out;
-    int64_t num_outputs, num_steps, first;
+    int64_t num_outputs, out_row, num_steps, first;
     const Scalar* panel(int64_t number) const { return data + (number - first) * num_steps * PANEL; }
     int64_t num_points() const { return num_steps / STEPS; }
 
@@ -59,6 +59,6 @@ struct DensePanels {
         for (; k < num_steps; k++) step(k);
         for (int m = 0; m < M; m++)
             for (int p = 0; p < P; p++)
-                write(out + (row + m) * num_outputs, bias, num_outputs, (number + p) * PANEL, (const float*)(sums[m] + p * V));
+                write(out + (row + m) * out_row, bias, num_outputs, (number + p) * PANEL, (const float*)(sums[m] + p * V));
     }
 };

@@ -1,12 +1,14 @@
 // The CPU's smaller loops, for float and bfloat16: rope + KV write, norms, SwiGLU, GEGLU, sampling.
 //
 // Built by build.py with the machine's own compiler in about seven seconds; no torch headers, plain C entry points.
-// OpenMP calls resolve to the runtime that torch has loaded already, so torch and we share one pool of threads.
+// OpenMP calls resolve to the runtime that torch has loaded already, so torch and we share one pool of threads. An op
+// is called by all threads of a team (team.h), or makes one: `team` is null then.
 // Prompt chunks are attention_prefill.cpp's.
 
 #include <type_traits>
 
 #include "arguments.h"
+#include "team.h"
 
 namespace {
 
@@ -107,21 +109,24 @@ inline void rope_head(const T* from, T* to, const W* weight, float eps, const fl
 }
 
 template <typename T, typename W>
-void rope_and_cache(const RopeAndCache<T, W>& r) {
+void rope_and_cache_token(const RopeAndCache<T, W>& r, int64_t t) {
     int64_t dim = r.head_dim;
-#pragma omp parallel for num_threads(r.num_threads) schedule(static) if (r.num_tokens >= 8)
-    for (int64_t t = 0; t < r.num_tokens; t++) {
-        const float* cos_sin = r.cos_sin + r.positions[t] * r.rotary;
-        for (int64_t h = 0; h < r.num_heads; h++)
-            rope_head(r.q + t * r.q_token + h * dim, r.out + (t * r.num_heads + h) * dim, r.q_norm, r.eps, cos_sin, r.rotary, dim);
-        if (r.slots[t] < 0) continue;
-        int64_t block = r.slots[t] / r.block_size, offset = r.slots[t] % r.block_size;
-        for (int64_t h = 0; h < r.num_kv_heads; h++) {
-            int64_t at = ((block * r.num_kv_heads + h) * r.block_size + offset) * dim;
-            rope_head(r.k + t * r.k_token + h * dim, r.k_cache + at, r.k_norm, r.eps, cos_sin, r.rotary, dim);
-            std::memcpy(r.v_cache + at, r.v + t * r.v_token + h * dim, dim * sizeof(T));
-        }
+    const float* cos_sin = r.cos_sin + r.positions[t] * r.rotary;
+    for (int64_t h = 0; h < r.num_heads; h++)
+        rope_head(r.q + t * r.q_token + h * dim, r.out + (t * r.num_heads + h) * dim, r.q_norm, r.eps, cos_sin, r.rotary, dim);
+    if (r.slots[t] < 0) return;
+    int64_t block = r.slots[t] / r.block_size, offset = r.slots[t] % r.block_size;
+    for (int64_t h = 0; h < r.num_kv_heads; h++) {
+        int64_t at = ((block * r.num_kv_heads + h) * r.block_size + offset) * dim;
+        rope_head(r.k + t * r.k_token + h * dim, r.k_cache + at, r.k_norm, r.eps, cos_sin, r.rotary, dim);
+        std::memcpy(r.v_cache + at, r.v + t * r.v_token + h * dim, dim * sizeof(T));
     }
+}
+
+template <typename T, typename W>
+void rope_and_cache(const RopeAndCache<T, W>& r, const Team* team) {
+    together(team, r.num_tokens >= 8 ? r.num_threads : 1,
+             [&](const Team& team) { team.each(r.num_tokens, [&](int64_t t) { rope_and_cache_token(r, t); }); });
 }
 
 // Row t of x, or of new_residual = x + residual if there is one.
@@ -139,122 +144,204 @@ inline const T* add_row(const T* x, const T* residual, T* new_residual, int64_t 
 
 // residual' = x + residual (if residual); out = residual' / rms(residual') * weight.
 template <typename T, typename W>
-void add_rms_norm(const AddRmsNorm<T, W>& a) {
+void add_rms_norm_token(const AddRmsNorm<T, W>& a, int64_t t) {
     const int64_t hidden = a.hidden;
     const W* weight = a.weight;
-#pragma omp parallel for num_threads(a.num_threads) schedule(static) if (a.num_tokens * hidden >= 32768)
-    for (int64_t t = 0; t < a.num_tokens; t++) {
-        const T* source = add_row(a.x, a.residual, a.new_residual, t, hidden);
-        vec squares = {};
-        float total = 0;
-        int64_t d = 0;
-        for (; d + LANES <= hidden; d += LANES) squares += load(source + d) * load(source + d);
-        for (; d < hidden; d++) total += to_float(source[d]) * to_float(source[d]);
-        float scale = 1.0f / std::sqrt((sum(squares) + total) / hidden + a.eps);
-        T* to = a.out + t * hidden;
-        for (d = 0; d + LANES <= hidden; d += LANES) {
-            if (std::is_same<T, W>::value) {
-                store(to + d, load(source + d) * scale);  // rounded to T, then weighted, as in the reference models
-                store(to + d, load(to + d) * load(weight + d));
-            } else {
-                store(to + d, load(source + d) * scale * load(weight + d));
-            }
+    const T* source = add_row(a.x, a.residual, a.new_residual, t, hidden);
+    vec squares = {};
+    float total = 0;
+    int64_t d = 0;
+    for (; d + LANES <= hidden; d += LANES) squares += load(source + d) * load(source + d);
+    for (; d < hidden; d++) total += to_float(source[d]) * to_float(source[d]);
+    float scale = 1.0f / std::sqrt((sum(squares) + total) / hidden + a.eps);
+    T* to = a.out + t * hidden;
+    for (d = 0; d + LANES <= hidden; d += LANES) {
+        if (std::is_same<T, W>::value) {
+            store(to + d, load(source + d) * scale);  // rounded to T, then weighted, as in the reference models
+            store(to + d, load(to + d) * load(weight + d));
+        } else {
+            store(to + d, load(source + d) * scale * load(weight + d));
         }
-        for (; d < hidden; d++) store_one(to + d, weighted<T>(to_float(source[d]), scale, weight[d]));
     }
+    for (; d < hidden; d++) store_one(to + d, weighted<T>(to_float(source[d]), scale, weight[d]));
+}
+
+// The threads that a norm is worth, or a product with few numbers.
+template <typename Norm>
+int64_t norm_threads(const Norm& a) {
+    return a.num_tokens * a.hidden >= 32768 ? a.num_threads : 1;
+}
+
+template <typename T, typename W>
+void add_rms_norm(const AddRmsNorm<T, W>& a, const Team* team) {
+    together(team, norm_threads(a),
+             [&](const Team& team) { team.each(a.num_tokens, [&](int64_t t) { add_rms_norm_token(a, t); }); });
 }
 
 // residual' = x + residual (if residual); out = (residual' - mean) / sqrt(variance + eps) * weight + bias (if bias).
 template <typename T>
-void add_layer_norm(const AddLayerNorm<T>& a) {
+void add_layer_norm_token(const AddLayerNorm<T>& a, int64_t t) {
     const int64_t hidden = a.hidden;
     const T *weight = a.weight, *bias = a.bias;
-#pragma omp parallel for num_threads(a.num_threads) schedule(static) if (a.num_tokens * hidden >= 32768)
-    for (int64_t t = 0; t < a.num_tokens; t++) {
-        const T* source = add_row(a.x, a.residual, a.new_residual, t, hidden);
-        vec sums = {}, squares = {};
-        float total = 0;
-        int64_t d = 0, whole = hidden / LANES * LANES;
-        for (; d < whole; d += LANES) sums += load(source + d);
-        for (; d < hidden; d++) total += to_float(source[d]);
-        float mean = (sum(sums) + total) / hidden;
-        // A second pass over a row that is in the nearest cache: the difference of two large sums would cancel.
-        total = 0;
-        for (d = 0; d < whole; d += LANES) squares += (load(source + d) - mean) * (load(source + d) - mean);
-        for (; d < hidden; d++) total += (to_float(source[d]) - mean) * (to_float(source[d]) - mean);
-        float scale = 1.0f / std::sqrt((sum(squares) + total) / hidden + a.eps);
-        T* to = a.out + t * hidden;
-        for (d = 0; d < whole; d += LANES) {
-            vec y = (load(source + d) - mean) * scale * load(weight + d);
-            store(to + d, bias ? y + load(bias + d) : y);
-        }
-        for (; d < hidden; d++) {
-            float y = (to_float(source[d]) - mean) * scale * to_float(weight[d]);
-            store_one(to + d, bias ? y + to_float(bias[d]) : y);
-        }
+    const T* source = add_row(a.x, a.residual, a.new_residual, t, hidden);
+    vec sums = {}, squares = {};
+    float total = 0;
+    int64_t d = 0, whole = hidden / LANES * LANES;
+    for (; d < whole; d += LANES) sums += load(source + d);
+    for (; d < hidden; d++) total += to_float(source[d]);
+    float mean = (sum(sums) + total) / hidden;
+    // A second pass over a row that is in the nearest cache: the difference of two large sums would cancel.
+    total = 0;
+    for (d = 0; d < whole; d += LANES) squares += (load(source + d) - mean) * (load(source + d) - mean);
+    for (; d < hidden; d++) total += (to_float(source[d]) - mean) * (to_float(source[d]) - mean);
+    float scale = 1.0f / std::sqrt((sum(squares) + total) / hidden + a.eps);
+    T* to = a.out + t * hidden;
+    for (d = 0; d < whole; d += LANES) {
+        vec y = (load(source + d) - mean) * scale * load(weight + d);
+        store(to + d, bias ? y + load(bias + d) : y);
     }
-}
-
-// out = activation(gate), rounded to T as in the reference models, times up.
-template <typename T, typename F>
-void gated(const Gated<T>& a, F activation) {
-    const int64_t inner = a.inner;
-#pragma omp parallel for num_threads(a.num_threads) schedule(static) if (a.num_tokens * inner >= 16384)
-    for (int64_t t = 0; t < a.num_tokens; t++) {
-        const T *gate = a.gate_up + 2 * t * inner, *up = gate + inner;
-        T* to = a.out + t * inner;
-        int64_t d = 0;
-        for (; d + LANES <= inner; d += LANES) {
-            store(to + d, activation(load(gate + d)));
-            store(to + d, load(to + d) * load(up + d));
-        }
-        if (d < inner) {
-            T rest[3][LANES] = {};
-            size_t bytes = (inner - d) * sizeof(T);
-            std::memcpy(rest[0], gate + d, bytes);
-            std::memcpy(rest[1], up + d, bytes);
-            store(rest[2], activation(load(rest[0])));
-            store(rest[2], load(rest[2]) * load(rest[1]));
-            std::memcpy(to + d, rest[2], bytes);
-        }
+    for (; d < hidden; d++) {
+        float y = (to_float(source[d]) - mean) * scale * to_float(weight[d]);
+        store_one(to + d, bias ? y + to_float(bias[d]) : y);
     }
 }
 
 template <typename T>
-void gated(const Gated<T>& a) {
-    if (a.is_gelu) gated(a, [](vec x) { return gelu_tanh(x); });
-    else gated(a, [](vec x) { return silu(x); });
+void add_layer_norm(const AddLayerNorm<T>& a, const Team* team) {
+    together(team, norm_threads(a),
+             [&](const Team& team) { team.each(a.num_tokens, [&](int64_t t) { add_layer_norm_token(a, t); }); });
+}
+
+// out = activation(gate), rounded to T as in the reference models, times up.
+template <typename T, typename F>
+void gated_token(const Gated<T>& a, int64_t t, F activation) {
+    const int64_t inner = a.inner;
+    const T *gate = a.gate_up + 2 * t * inner, *up = gate + inner;
+    T* to = a.out + t * inner;
+    int64_t d = 0;
+    for (; d + LANES <= inner; d += LANES) {
+        store(to + d, activation(load(gate + d)));
+        store(to + d, load(to + d) * load(up + d));
+    }
+    if (d < inner) {
+        T rest[3][LANES] = {};
+        size_t bytes = (inner - d) * sizeof(T);
+        std::memcpy(rest[0], gate + d, bytes);
+        std::memcpy(rest[1], up + d, bytes);
+        store(rest[2], activation(load(rest[0])));
+        store(rest[2], load(rest[2]) * load(rest[1]));
+        std::memcpy(to + d, rest[2], bytes);
+    }
+}
+
+template <typename T>
+void gated(const Gated<T>& a, const Team* team) {
+    together(team, a.num_tokens * a.inner >= 16384 ? a.num_threads : 1, [&](const Team& team) {
+        team.each(a.num_tokens, [&](int64_t t) {
+            if (a.is_gelu) gated_token(a, t, [](vec x) { return gelu_tanh(x); });
+            else gated_token(a, t, [](vec x) { return silu(x); });
+        });
+    });
+}
+
+template <typename T>
+void select_rows(const SelectRows<T>& a, const Team* team) {
+    together(team, a.num_rows * a.width >= 32768 ? a.num_threads : 1, [&](const Team& team) {
+        team.each(a.num_rows, [&](int64_t row) {
+            const int64_t from = a.indices ? a.indices[row] : row;
+            std::memcpy(a.out + row * a.width, a.x + from * a.x_row, a.width * sizeof(T));
+        });
+    });
+}
+
+// The next LANES values of a row, zeros where it has only `left`.
+template <typename T>
+inline vec load_part(const T* from, int64_t left) {
+    if (left >= LANES) return load(from);
+    T rest[LANES] = {};
+    std::memcpy(rest, from, left * sizeof(T));
+    return load(rest);
+}
+
+// out = f(x, d) for each vector of a row, d being where it begins.
+template <typename T, typename Function>
+inline void each_vector(T* out, const T* x, int64_t width, Function f) {
+    for (int64_t d = 0; d < width; d += LANES) {
+        T rest[LANES];
+        store_rounded(rest, f(load_part(x + d, width - d), d));
+        std::memcpy(out + d, rest, (width - d < LANES ? width - d : LANES) * sizeof(T));
+    }
+}
+
+template <typename T>
+void activate_row(const Activation<T>& a, int64_t row) {
+    const T* x = a.x + row * a.width;
+    T* out = a.out + row * a.width;
+    if (a.kind == 0) each_vector(out, x, a.width, [](vec v, int64_t) { return gelu(v); });
+    else if (a.kind == 1) each_vector(out, x, a.width, [](vec v, int64_t) { return gelu_tanh(v); });
+    else each_vector(out, x, a.width, [](vec v, int64_t) { return where(v < splat(0.0f), vec{}, v); });
+}
+
+template <typename T>
+void activation(const Activation<T>& a, const Team* team) {
+    together(team, a.num_rows * a.width >= 16384 ? a.num_threads : 1,
+             [&](const Team& team) { team.each(a.num_rows, [&](int64_t row) { activate_row(a, row); }); });
+}
+
+template <typename T>
+void add_scaled_row(const AddScaled<T>& a, int64_t row) {
+    const T* x = a.x + row * a.width;
+    T* out = a.out + row * a.width;
+    if (!a.other) return each_vector(out, x, a.width, [&](vec v, int64_t) { return v * a.factor; });
+    const T* other = a.other + row * a.width;
+    each_vector(out, x, a.width, [&](vec v, int64_t d) { return (v + load_part(other + d, a.width - d)) * a.factor; });
+}
+
+template <typename T>
+void add_scaled(const AddScaled<T>& a, const Team* team) {
+    together(team, a.num_rows * a.width >= 32768 ? a.num_threads : 1,
+             [&](const Team& team) { team.each(a.num_rows, [&](int64_t row) { add_scaled_row(a, row); }); });
 }
 
 }  // namespace
 
 extern "C" {
 
-void gumbel_argmax(const GumbelArgmax& a) {
-#pragma omp parallel for num_threads(a.num_threads) schedule(static) if (a.num_rows * a.vocab >= 16384)
-    for (int64_t row = 0; row < a.num_rows; row++)
-        a.tokens[row] = gumbel_argmax_row(a.logits + row * a.vocab, a.vocab, a.keys[row]);
+void gumbel_argmax(const GumbelArgmax& a, const Team* team) {
+    together(team, a.num_rows * a.vocab >= 16384 ? a.num_threads : 1, [&](const Team& team) {
+        team.each(a.num_rows, [&](int64_t row) {
+            a.tokens[row] = gumbel_argmax_row(a.logits + row * a.vocab, a.vocab, a.keys[row]);
+        });
+    });
 }
 
-void softcap(const Softcap& a) {
-    int64_t whole = a.count / LANES * LANES;
-#pragma omp parallel for num_threads(a.num_threads) schedule(static) if (a.count >= 32768)
-    for (int64_t i = 0; i < whole; i += LANES) store(a.out + i, softcap(load(a.x + i), a.cap));
-    float rest[LANES] = {};
-    std::memcpy(rest, a.x + whole, (a.count - whole) * sizeof(float));
-    store(rest, softcap(load(rest), a.cap));
-    std::memcpy(a.out + whole, rest, (a.count - whole) * sizeof(float));
+void softcap(const Softcap& a, const Team* team) {
+    together(team, a.count >= 32768 ? a.num_threads : 1, [&](const Team& team) {
+        team.each((a.count + LANES - 1) / LANES, [&](int64_t i) {
+            const int64_t at = i * LANES, count = a.count - at < LANES ? a.count - at : LANES;
+            float some[LANES] = {};
+            std::memcpy(some, a.x + at, count * sizeof(float));
+            store(some, softcap(load(some), a.cap));
+            std::memcpy(a.out + at, some, count * sizeof(float));
+        });
+    });
 }
 
-void rope_and_cache_float32(const RopeAndCache<float, float>& a) { rope_and_cache(a); }
-void rope_and_cache_bfloat16(const RopeAndCache<bf16, bf16>& a) { rope_and_cache(a); }
-void rope_and_cache_bfloat16_float32(const RopeAndCache<bf16, float>& a) { rope_and_cache(a); }
-void add_rms_norm_float32(const AddRmsNorm<float, float>& a) { add_rms_norm(a); }
-void add_rms_norm_bfloat16(const AddRmsNorm<bf16, bf16>& a) { add_rms_norm(a); }
-void add_rms_norm_bfloat16_float32(const AddRmsNorm<bf16, float>& a) { add_rms_norm(a); }
-void add_layer_norm_float32(const AddLayerNorm<float>& a) { add_layer_norm(a); }
-void add_layer_norm_bfloat16(const AddLayerNorm<bf16>& a) { add_layer_norm(a); }
-void gated_float32(const Gated<float>& a) { gated(a); }
-void gated_bfloat16(const Gated<bf16>& a) { gated(a); }
+void rope_and_cache_float32(const RopeAndCache<float, float>& a, const Team* team) { rope_and_cache(a, team); }
+void rope_and_cache_bfloat16(const RopeAndCache<bf16, bf16>& a, const Team* team) { rope_and_cache(a, team); }
+void rope_and_cache_bfloat16_float32(const RopeAndCache<bf16, float>& a, const Team* team) { rope_and_cache(a, team); }
+void add_rms_norm_float32(const AddRmsNorm<float, float>& a, const Team* team) { add_rms_norm(a, team); }
+void add_rms_norm_bfloat16(const AddRmsNorm<bf16, bf16>& a, const Team* team) { add_rms_norm(a, team); }
+void add_rms_norm_bfloat16_float32(const AddRmsNorm<bf16, float>& a, const Team* team) { add_rms_norm(a, team); }
+void add_layer_norm_float32(const AddLayerNorm<float>& a, const Team* team) { add_layer_norm(a, team); }
+void add_layer_norm_bfloat16(const AddLayerNorm<bf16>& a, const Team* team) { add_layer_norm(a, team); }
+void gated_float32(const Gated<float>& a, const Team* team) { gated(a, team); }
+void gated_bfloat16(const Gated<bf16>& a, const Team* team) { gated(a, team); }
+void select_rows_float32(const SelectRows<float>& a, const Team* team) { select_rows(a, team); }
+void select_rows_bfloat16(const SelectRows<bf16>& a, const Team* team) { select_rows(a, team); }
+void activation_float32(const Activation<float>& a, const Team* team) { activation(a, team); }
+void activation_bfloat16(const Activation<bf16>& a, const Team* team) { activation(a, team); }
+void add_scaled_float32(const AddScaled<float>& a, const Team* team) { add_scaled(a, team); }
+void add_scaled_bfloat16(const AddScaled<bf16>& a, const Team* team) { add_scaled(a, team); }
 
 }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cmath>
-#include <memory>
 
 #include "quantized.h"
 
@@ -15,20 +14,21 @@
 class Int8Rows {
    public:
     int64_t num_inputs, num_groups, group;
-    std::unique_ptr<int8_t[]> values;   // [T][inputs]
-    std::unique_ptr<float[]> scales;    // [T][groups]
-    std::unique_ptr<int32_t[]> sums;    // [T][groups]
+    int8_t* values;   // [T][inputs]
+    float* scales;    // [T][groups]
+    int32_t* sums;    // [T][groups]
 
     template <typename T>
-    Int8Rows(const T* x, int64_t num_rows, int64_t width, int64_t padded, int64_t group, int num_threads)
-        : num_inputs(padded), num_groups((padded + group - 1) / group), group(group), values(new int8_t[num_rows * padded]),
-          scales(new float[num_rows * num_groups]), sums(new int32_t[num_rows * num_groups]) {
-#pragma omp parallel for num_threads(num_rows < 32 ? 1 : num_threads) schedule(static)
-        for (int64_t row = 0; row < num_rows; row++)
-            for (int64_t i = 0; i < num_groups; i++) {
-                const int64_t k = i * group, end = k + group < padded ? k + group : padded;
-                round(x + row * width, k, end, width, row * num_groups + i, row * padded);
-            }
+    Int8Rows(const T* x, int64_t num_rows, int64_t width, int64_t padded, int64_t group, const Team& team)
+        : num_inputs(padded), num_groups((padded + group - 1) / group), group(group) {
+        scales = (float*)team.share(num_rows * (num_groups * 8 + padded));
+        sums = (int32_t*)(scales + num_rows * num_groups);
+        values = (int8_t*)(sums + num_rows * num_groups);
+        team.each(num_rows * num_groups, [&](int64_t item) {
+            const int64_t row = item / num_groups, k = item % num_groups * group, end = k + group < padded ? k + group : padded;
+            round(x + row * width, k, end, width, item, row * padded);
+        });
+        team.barrier();
     }
 
    private:
@@ -100,7 +100,7 @@ struct Int8Panels {
     const uint32_t* quads[SIDE];  // [K/4][PANEL] of each panel
     const T* bias;
     T* out;
-    int64_t num_outputs, first, zero;
+    int64_t num_outputs, out_row, first, zero;
     bool has_offsets;
 
     // M rows from `row` against P panels from `number`.
@@ -124,14 +124,14 @@ struct Int8Panels {
         }
         for (int m = 0; m < M; m++)
             for (int p = 0; p < P; p++)
-                write(out + (row + m) * num_outputs, bias, num_outputs, (number + p) * PANEL, (const float*)(totals[m] + p * V));
+                write(out + (row + m) * out_row, bias, num_outputs, (number + p) * PANEL, (const float*)(totals[m] + p * V));
     }
 
    private:
     template <int M, int P>
     __attribute__((always_inline)) inline void add(int64_t row, int64_t at, int64_t group, int64_t begin, int64_t end,
                                                    ints_t sums[M][P * V]) const {
-        const int8_t* rows = x.values.get() + row * x.num_inputs;
+        const int8_t* rows = x.values + row * x.num_inputs;
         for (int m = 0; m < M; m++)
             for (int v = 0; v < P * V; v++)
                 sums[m][v] = ints_t{} + int32_t(DOT_ZERO - zero) * x.sums[(row + m) * x.num_groups + group];

@@ -1,13 +1,46 @@
-// Matmuls with bfloat16 weights on the CPU, from one row to a prompt's: one layout, read once, at memory speed.
+// Matmuls with plain weights on the CPU, from one row to a prompt's: one layout, read once, at memory speed.
 //
-// Layout, by the packer in linear.py: panels of PANEL outputs; in a panel, for each pair of neighbouring k, the
-// pairs of its outputs.
+// Layout, by the packer in linear.py: panels of PANEL outputs; in a panel, for each input, or pair of neighbouring ones
+// where they are bfloat16, those of its outputs. Inputs are padded to a multiple of BLOCK.
 
 #include "arguments.h"
 #include "dense_panels.h"
+#include "padded_rows.h"
+#include "tiles.h"
 
-extern "C" void linear(const Linear& a) {
-    DensePanels<pair, bf16> weight{
-        (const pair*)a.data, (const pair*)a.x, a.bias, a.out, a.num_outputs, a.num_inputs / 2, 0};
-    multiply_panels(weight, a.num_rows, threads_for(a.num_rows * a.num_outputs * a.num_inputs, a.num_threads));
+namespace {
+
+#ifdef SPLITFUSE_AMX
+struct Pairs {
+    const uint32_t* data;
+    int64_t num_inputs;
+    const uint32_t* pairs(int64_t number, int64_t begin, int64_t, uint32_t*) const {
+        return data + (number * num_inputs + begin) / 2 * PANEL;
+    }
+};
+#endif
+
+template <typename Scalar, typename T>
+void multiply(const Linear<T>& a, const Team& team) {
+    const int64_t padded = (a.num_inputs + BLOCK - 1) / BLOCK * BLOCK;
+#ifdef SPLITFUSE_AMX
+    if constexpr (std::is_same<T, bf16>::value)
+        if (amx::is_allowed()) return multiply_tiles(Pairs{(const uint32_t*)a.data, padded}, a, team);
+#endif
+    const T* rows = padded_rows<T>(a.x, a.num_rows, a.num_inputs, padded, team);
+    const int64_t num_steps = padded * sizeof(T) / sizeof(Scalar);
+    DensePanels<Scalar, T> weight{
+        (const Scalar*)a.data, (const Scalar*)rows, a.bias, a.out, a.num_outputs, a.out_row, num_steps, 0};
+    multiply_panels(weight, a.num_rows, team);
 }
+
+template <typename Scalar, typename T>
+void linear(const Linear<T>& a, const Team* team) {
+    together(team, threads_for(a.num_rows * a.num_outputs * a.num_inputs, a.num_threads),
+             [&](const Team& team) { multiply<Scalar>(a, team); });
+}
+
+}  // namespace
+
+extern "C" void linear_float32(const Linear<float>& a, const Team* team) { linear<float>(a, team); }
+extern "C" void linear_bfloat16(const Linear<bf16>& a, const Team* team) { linear<pair>(a, team); }

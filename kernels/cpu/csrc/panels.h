@@ -6,8 +6,10 @@
 #pragma once
 
 #include "simd.h"
+#include "team.h"
 
 constexpr int PANEL = 32;
+constexpr int BLOCK = 32;  // inputs: a weight is padded to a multiple of it
 constexpr int ROWS = 96;  // rows of x that stay in the second-level cache beside a panel
 constexpr int FEW = 3;    // up to here SIDE panels at a time, for enough independent sums
 constexpr int64_t FEWEST_PRODUCTS = 1 << 17;  // for which a second thread is woken
@@ -72,22 +74,35 @@ inline int threads_for(int64_t num_products, int64_t num_threads) {
 }
 
 template <typename Weight>
-void multiply_panels(const Weight& w, int64_t num_rows, int num_threads) {
+void multiply_panels(const Weight& w, int64_t num_rows, const Team& team) {
     const int64_t num_panels = (w.num_outputs + PANEL - 1) / PANEL;
-    if (num_rows <= FEW) {
-#pragma omp parallel for num_threads(num_threads) schedule(static)
-        for (int64_t number = 0; number < num_panels; number += SIDE) {
+    if (num_rows <= FEW)
+        return team.each((num_panels + SIDE - 1) / SIDE, [&](int64_t item) {
+            const int64_t number = item * SIDE;
             Prefetch ahead{(const char*)w.panel(number + SIDE), number + 2 * SIDE <= num_panels ? SIDE * Weight::LINES : 0};
             if (number + SIDE <= num_panels) multiply_rows<SIDE, FEW>(int(num_rows), w, 0, number, ahead);
             else multiply_rows<1, FEW>(int(num_rows), w, 0, number, {});
-        }
-        return;
-    }
+        });
     const int64_t parts = (num_rows + ROWS - 1) / ROWS;
-#pragma omp parallel for num_threads(num_threads) schedule(static)
-    for (int64_t item = 0; item < num_panels * parts; item++) {
+    team.each(num_panels * parts, [&](int64_t item) {
         int64_t number = item / parts, begin = item % parts * ROWS;
         int64_t count = num_rows - begin < ROWS ? num_rows - begin : ROWS;
         multiply_panel(w, begin, count, number, begin + count == num_rows && number + 1 < num_panels);
-    }
+    });
+}
+
+// product(number, count, begin, end) for each `side` neighbouring panels, `count` of them, and rows [begin, end): all of
+// them, or parts where the panels are too few for the threads.
+template <typename Product>
+void walk(int64_t num_outputs, int64_t num_rows, int64_t side, const Team& team, Product product) {
+    const int64_t num_panels = (num_outputs + PANEL - 1) / PANEL, groups = (num_panels + side - 1) / side;
+    int64_t parts = (4 * team.num_threads + groups - 1) / groups;
+    if (parts > num_rows / ROWS) parts = num_rows / ROWS;
+    if (parts < 1 || team.num_threads == 1) parts = 1;
+    const int64_t size = ((num_rows + parts - 1) / parts + BLOCK - 1) / BLOCK * BLOCK;
+    team.each(groups * parts, [&](int64_t item) {
+        const int64_t number = item / parts * side, begin = item % parts * size;
+        const int64_t end = begin + size < num_rows ? begin + size : num_rows;
+        if (begin < end) product(number, number + side <= num_panels ? side : num_panels - number, begin, end);
+    });
 }

@@ -18,7 +18,6 @@
 #include <immintrin.h>
 #endif
 
-constexpr int BLOCK = 32;  // of k: K is a multiple of it here
 constexpr int HALF = 16;   // of k: all of them share a scale
 constexpr int QUADS = HALF / 4;
 
@@ -115,6 +114,14 @@ struct QuantizedPanels {
         else if (bits == 5) take<5, false>(number, begin, end, to);
         else take<4, false>(number, begin, end, to);
     }
+
+#ifdef __AVX512BF16__
+    // Inputs [begin, end) of a panel as pairs: at `to`.
+    const uint32_t* pairs(int64_t number, int64_t begin, int64_t end, uint32_t* to) const {
+        take(number, begin, end, to);
+        return to;
+    }
+#endif
 
     // Where the quads of a panel are, [K/4][PANEL]: at `to` then, unless they are stored so.
     const uint32_t* quads(int64_t number, uint32_t* to) const {

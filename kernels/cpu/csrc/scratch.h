@@ -9,7 +9,8 @@ struct AlignedDelete {
     void operator()(std::byte* bytes) const { ::operator delete[](bytes, std::align_val_t(64)); }
 };
 
-// At least `bytes`, aligned to a line of the cache, until this thread's next call.
+// At least `bytes`, aligned to a line of the cache, until this thread's next call for the same use.
+template <typename Use>
 inline void* scratch(size_t bytes) {
     static thread_local std::unique_ptr<std::byte[], AlignedDelete> memory;
     static thread_local size_t size = 0;
@@ -20,3 +21,6 @@ inline void* scratch(size_t bytes) {
     }
     return memory.get();
 }
+
+struct OnePanel;
+inline void* scratch(size_t bytes) { return scratch<OnePanel>(bytes); }

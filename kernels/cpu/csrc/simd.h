@@ -57,17 +57,22 @@ inline vec load(const bf16* from) {
 #endif
 }
 inline void store(float* to, vec x) { std::memcpy(to, &x, sizeof x); }
-inline void store(bf16* to, vec x) {
-#ifdef __AVX512BF16__  // one instruction for eight; what is below 2^-126 becomes 0
-    __m256i half = (__m256i)_mm512_cvtneps_pbh((__m512)x);
-    std::memcpy(to, &half, sizeof half);
-#else
+// As torch rounds, to the bit.
+inline void store_rounded(float* to, vec x) { store(to, x); }
+inline void store_rounded(bf16* to, vec x) {
     uvec bits = (uvec)x;
     uvec rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     ivec is_nan = x != x;
     rounded = (uvec)((is_nan & 0x7fc0) | (~is_nan & (ivec)rounded));
     hvec half = __builtin_convertvector(rounded, hvec);
     std::memcpy(to, &half, sizeof half);
+}
+inline void store(bf16* to, vec x) {
+#ifdef __AVX512BF16__  // one instruction for eight; what is below 2^-126 becomes 0
+    __m256i half = (__m256i)_mm512_cvtneps_pbh((__m512)x);
+    std::memcpy(to, &half, sizeof half);
+#else
+    store_rounded(to, x);
 #endif
 }
 
@@ -115,6 +120,19 @@ inline vec sigmoid(vec x) {
 inline vec silu(vec x) { return x * sigmoid(x); }
 // (1 + tanh(u)) / 2 is sigmoid(2u).
 inline vec gelu_tanh(vec x) { return x * sigmoid(1.5957691216f * (x + 0.044715f * x * x * x)); }
+
+// x · (1 + erf(x / √2)) / 2, absolute error below 2e-7 · |x| (Abramowitz & Stegun 1964, 7.1.26).
+inline vec gelu(vec x) {
+    vec z = -0.70710678119f * minus_abs(x);
+    vec t = 1.0f / (1.0f + 0.3275911f * z);
+    vec p = splat(1.061405429f);
+    p = p * t - 1.453152027f;
+    p = p * t + 1.421413741f;
+    p = p * t - 0.284496736f;
+    p = p * t + 0.254829592f;
+    vec half_erfc = 0.5f * p * t * exp_nonpositive(-z * z);
+    return x * where(x < splat(0.0f), half_erfc, 1.0f - half_erfc);
+}
 
 // tanh x, relative error below 3e-7: a polynomial where 1 - e^-2|x| would cancel, |x| < 0.625.
 inline vec tanh_of(vec x) {

@@ -1,4 +1,4 @@
-"""bfloat16 products of the native library: near the truth at every odd size, the same to the bit in any batch."""
+"""Products of the native library: near the truth at every odd size, the same to the bit in any batch."""
 
 import pytest
 import torch
@@ -12,14 +12,13 @@ NUM_ROWS = [1, 2, 3, 4, 5, 12, 13, 25, 96, 97, 200]
 
 
 @pytest.fixture(autouse=True)
-def library(monkeypatch: pytest.MonkeyPatch) -> None:
+def library() -> None:
     if build.library() is None:
         pytest.skip("needs a C++ compiler for the native CPU library")
-    monkeypatch.setattr(linear, "_has_amx", lambda: False)
 
 
-def randn(*shape: int, seed: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
+def randn(*shape: int, seed: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 @pytest.mark.parametrize("has_bias", [True, False])
@@ -37,8 +36,21 @@ def test_any_size(shape: tuple[int, int], has_bias: bool) -> None:
         torch.testing.assert_close(out.double(), expected, rtol=2**-8, atol=2e-6 * shape[1])
 
 
-def test_a_row_is_the_same_to_the_bit_alone_and_in_a_batch() -> None:
-    packed, x = cpu.pack_linear(randn(700, 300, seed=0), randn(700, seed=1)), randn(200, 300, seed=2)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_float32(shape: tuple[int, int]) -> None:
+    weight, bias = (randn(*size, seed=0, dtype=torch.float32) for size in (shape, shape[:1]))
+    packed = cpu.pack_linear(weight, bias)
+    assert isinstance(packed, linear.NativeLinear)
+    for num_rows in NUM_ROWS:
+        x = randn(num_rows, shape[1], seed=num_rows, dtype=torch.float32)
+        expected = x.double() @ weight.double().T + bias.double()
+        torch.testing.assert_close(cpu.linear(x, packed).double(), expected, rtol=2e-6, atol=2e-6 * shape[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_row_is_the_same_to_the_bit_alone_and_in_a_batch(dtype: torch.dtype) -> None:
+    packed = cpu.pack_linear(randn(700, 300, seed=0, dtype=dtype), randn(700, seed=1, dtype=dtype))
+    x = randn(200, 300, seed=2, dtype=dtype)
     together = cpu.linear(x, packed)
     for size in (1, 2, 3, 4, 7, 12, 13, 40, 97):
         parts = [cpu.linear(part, packed) for part in torch.split(x, size)]
@@ -62,8 +74,8 @@ def test_what_is_not_finite_stays_in_its_row() -> None:
     assert torch.equal(out[[0, 1, 4]], clean[[0, 1, 4]])
 
 
-def test_amx_and_a_missing_compiler_leave_it_to_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear, "_has_amx", lambda: True)
+def test_a_missing_compiler_leaves_it_to_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "library", lambda: None)
     weight, x = randn(40, 64, seed=0), randn(5, 64, seed=1)
     packed = cpu.pack_linear(weight)
     assert not isinstance(packed, linear.NativeLinear)

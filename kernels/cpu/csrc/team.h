@@ -1,0 +1,113 @@
+// The threads that work on an op together, or on all ops of a plan. Every thread calls the op; `each` and `take` say
+// which part of the work is its own.
+//
+// The threads are OpenMP's, of the runtime that torch has loaded. Between the ops of a plan they meet at a barrier of
+// ours: it spins for some 30 us, then it sleeps, so that a thread that waits for one without a core leaves its own to
+// others.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "scratch.h"
+
+#ifdef __linux__
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#else
+#include <thread>
+#endif
+
+extern "C" int omp_get_thread_num();
+extern "C" int omp_get_num_threads();
+
+inline void relax() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
+// What the threads of a team share.
+class Meeting {
+   public:
+    std::atomic<int64_t> next{0};  // the first item that `take` has not given away
+    void* memory = nullptr;
+
+    void wait(uint32_t num_threads) {
+        const uint32_t now = phase.load(std::memory_order_acquire);
+        if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == num_threads) {
+            arrived.store(0, std::memory_order_relaxed);
+            next.store(0, std::memory_order_relaxed);
+            phase.store(now + 1);
+            if (num_asleep.load()) wake();
+            return;
+        }
+        for (int i = 0; i < SPINS; i++) {
+            if (phase.load(std::memory_order_acquire) != now) return;
+            relax();
+        }
+        num_asleep.fetch_add(1);
+        while (phase.load() == now) sleep(now);
+        num_asleep.fetch_sub(1);
+    }
+
+   private:
+    static constexpr int SPINS = 1000;
+    alignas(64) std::atomic<uint32_t> phase{0};
+    std::atomic<uint32_t> num_asleep{0};
+    alignas(64) std::atomic<uint32_t> arrived{0};
+
+#ifdef __linux__
+    void sleep(uint32_t now) { syscall(SYS_futex, &phase, FUTEX_WAIT_PRIVATE, now, nullptr); }
+    void wake() { syscall(SYS_futex, &phase, FUTEX_WAKE_PRIVATE, INT32_MAX); }
+#else
+    void sleep(uint32_t) { std::this_thread::yield(); }
+    void wake() {}
+#endif
+};
+
+class Team {
+   public:
+    const int thread, num_threads;
+
+    Team(Meeting& meeting, int thread, int num_threads) : thread(thread), num_threads(num_threads), meeting(meeting) {}
+
+    void barrier() const { meeting.wait(uint32_t(num_threads)); }
+
+    // f(item) for this thread's share of the items, neighbours, the same ones every time.
+    template <typename Function>
+    void each(int64_t count, Function f) const {
+        const int64_t end = count * (thread + 1) / num_threads;
+        for (int64_t item = count * thread / num_threads; item < end; item++) f(item);
+    }
+
+    // f(item) for items as they come, where some take much longer than others. Once between two barriers.
+    template <typename Function>
+    void take(int64_t count, Function f) const {
+        for (int64_t item; (item = meeting.next.fetch_add(1, std::memory_order_relaxed)) < count;) f(item);
+    }
+
+    // The same `bytes` for all threads, until the op ends. A barrier.
+    void* share(size_t bytes) const {
+        if (thread == 0) meeting.memory = scratch<Shared>(bytes);
+        barrier();
+        return meeting.memory;
+    }
+
+   private:
+    struct Shared;
+    Meeting& meeting;
+};
+
+// f(team) on every thread of the given team, or else of one of num_threads that is made for it.
+template <typename Function>
+void together(const Team* given, int64_t num_threads, Function f) {
+    if (given) return f(*given);
+    Meeting meeting;
+    if (num_threads <= 1) return f(Team(meeting, 0, 1));
+#pragma omp parallel num_threads(int(num_threads))
+    f(Team(meeting, omp_get_thread_num(), omp_get_num_threads()));
+}

@@ -1,0 +1,205 @@
+"""A forward pass as a list of native ops, recorded once and run by one call of the library (plan.cpp).
+
+The ops are those of backend.py with the same arguments, so the result is theirs to the bit. What changes from step to
+step are numbers of rows and where the arrays of the step are; buffers between the ops are kept from step to step.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..arguments import RaggedBatch, StepArrays
+from . import build
+from .recording import Buffer, Call, Recording, Value
+
+# What a step's number stands for while it is recorded: primes beyond any dimension, by which a field that is a multiple
+# of one is known.
+_NUMBERS = {
+    "num_tokens": 2**40 + 15,
+    "num_logits": 2**40 + 27,
+    "num_rows": 2**40 + 31,
+    "num_decodes": 2**40 + 75,
+    "max_blocks": 2**40 + 87,
+}
+_ARRAYS = ("x", "out", "positions", "slot_mapping", "query_start_loc", "seq_lens", "block_tables", "logits_indices")
+_OPS_OF_VALUES = ("select_rows", "add_scaled")
+_LINE = 64  # bytes of the cache that are read together
+_MAX_SHORT_QUERY_LEN = 4
+
+
+Forward = Callable[[Any, StepArrays], Any]
+
+
+class Plan:
+    """A recorded forward pass. For one thread."""
+
+    def __init__(self, recording: Recording, out: Value, run: Callable[..., None]) -> None:
+        self._run, self._width, self._dtype = run, out.shape[1], out.dtype
+        places = _places(recording.calls, out.buffer)
+        self._names = (*_NUMBERS, *_ARRAYS, *(f"memory{slot}" for slot in range(len(places.row_bytes))))
+        self._row_bytes = places.row_bytes
+        self._variables = np.zeros(len(self._names), dtype=np.int64)
+        writer = _Writer({name: index for index, name in enumerate(self._names)}, places.of_buffer)
+        for call in recording.calls:
+            writer.add(call)
+        self._operations = torch.tensor(writer.operations)
+        self._patches = torch.tensor(writer.patches)
+        self._arguments = torch.frombuffer(writer.arguments, dtype=torch.uint8)
+        self._kept = writer.kept  # alive, for their addresses stand in the arguments
+        self._num_products = writer.num_products
+        self._memory, self._capacity = torch.empty(0), 0
+
+    def run(self, x: Tensor, arrays: StepArrays) -> Tensor:
+        """x [T, hidden] → the result, [L, hidden]."""
+        ragged, num_tokens = arrays.ragged, len(x)
+        self._reserve(num_tokens)
+        out = torch.empty(len(arrays.logits_indices), self._width, dtype=self._dtype)
+        tensors = (
+            x.contiguous(), out, arrays.positions, arrays.slot_mapping, ragged.query_start_loc, ragged.seq_lens,
+            ragged.block_tables, arrays.logits_indices,
+        )  # fmt: skip
+        numbers = (num_tokens, len(out), len(ragged.seq_lens), num_short(ragged), ragged.block_tables.stride(0))
+        given = (*numbers, *(tensor.data_ptr() for tensor in tensors))
+        self._variables[: len(given)] = given
+        self._run(
+            operations=self._operations, patches=self._patches, variables=self._addresses, arguments=self._arguments,
+            num_operations=len(self._operations), num_patches=len(self._patches),
+            num_products=num_tokens * self._num_products,
+        )  # fmt: skip
+        return out
+
+    def _reserve(self, num_tokens: int) -> None:
+        """Memory for all buffers of so many tokens, a power of two of them."""
+        if num_tokens <= self._capacity:
+            return
+        self._capacity = 1 << (num_tokens - 1).bit_length()
+        sizes = [self._capacity * row_bytes + -self._capacity * row_bytes % _LINE for row_bytes in self._row_bytes]
+        self._memory = torch.empty(sum(sizes) + _LINE, dtype=torch.uint8)
+        start = self._memory.data_ptr() + -self._memory.data_ptr() % _LINE
+        starts = start + np.cumsum([0, *sizes[:-1]]) if sizes else []
+        self._variables[len(_NUMBERS) + len(_ARRAYS) :] = starts
+        self._addresses = torch.from_numpy(self._variables)
+
+
+def record(forward: Forward, *, width: int, dtype: torch.dtype) -> Plan | str:
+    """What `ops.record` says."""
+    library = build.library()
+    if library is None:
+        return "there is no native library"
+    recording = Recording(
+        {(op, each): library[f"{op}_{name}"] for op in _OPS_OF_VALUES for each, name in build.DTYPES.items()}
+    )
+    try:
+        out = forward(recording.value(_NUMBERS["num_tokens"], width, dtype=dtype, name="x"), _step_values(recording))
+        return Plan(recording, out, library["run_plan"])
+    except (AttributeError, KeyError, TypeError) as exc:
+        return str(exc)
+
+
+def num_short(ragged: RaggedBatch) -> int:
+    """How many of the first rows are attended to a query at a time; longer ones in tiles, which pay beyond four."""
+    if ragged.max_query_len <= _MAX_SHORT_QUERY_LEN:
+        return len(ragged.seq_lens)
+    if ragged.num_decodes is not None:
+        return ragged.num_decodes
+    return int((ragged.query_start_loc.diff() == 1).int().cumprod(0).sum())
+
+
+def _step_values(recording: Recording) -> StepArrays:
+    numbers = _NUMBERS
+
+    def array(name: str, dtype: torch.dtype, *shape: int) -> Any:
+        return recording.value(*shape, dtype=dtype, name=name)
+
+    tokens, rows = numbers["num_tokens"], numbers["num_rows"]
+    return StepArrays(
+        positions=array("positions", torch.int64, tokens),
+        slot_mapping=array("slot_mapping", torch.int64, tokens),
+        ragged=RaggedBatch(
+            query_start_loc=array("query_start_loc", torch.int32, rows + 1),
+            seq_lens=array("seq_lens", torch.int32, rows),
+            block_tables=array("block_tables", torch.int32, rows, numbers["max_blocks"]),
+            num_decodes=numbers["num_decodes"],
+            max_query_len=tokens,
+            max_seq_len=tokens,
+        ),
+        logits_indices=array("logits_indices", torch.int64, numbers["num_logits"]),
+    )
+
+
+class _Places(NamedTuple):
+    """Where buffers are: the name of a variable, their address. Those of which one ends before another begins share."""
+
+    of_buffer: Mapping[Buffer, str]
+    row_bytes: Sequence[int]  # of each place
+
+
+def _places(calls: Sequence[Call], out: Buffer) -> _Places:
+    last_use = {buffer: index for index, call in enumerate(calls) for buffer in call.buffers()}
+    of_buffer: dict[Buffer, str] = {out: "out"}
+    row_bytes: list[int] = []
+    free: dict[int, list[str]] = {}
+    for index, call in enumerate(calls):
+        buffers = call.buffers()
+        for buffer in sorted(buffers - of_buffer.keys(), key=lambda each: each.row_bytes):
+            of_buffer[buffer] = buffer.name or _take(free, buffer.row_bytes, row_bytes)
+        for buffer in buffers:
+            if last_use[buffer] == index and buffer.name is None and buffer is not out:
+                free.setdefault(buffer.row_bytes, []).append(of_buffer[buffer])
+    return _Places(of_buffer, row_bytes)
+
+
+def _take(free: Mapping[int, list[str]], size: int, row_bytes: list[int]) -> str:
+    if free.get(size):
+        return free[size].pop()
+    row_bytes.append(size)
+    return f"memory{len(row_bytes) - 1}"
+
+
+class _Writer:
+    """Calls as run_plan takes them."""
+
+    def __init__(self, variables: Mapping[str, int], places: Mapping[Buffer, str]) -> None:
+        self.operations: list[tuple[int, int]] = []
+        self.patches: list[tuple[int, int, int, int]] = []
+        self.arguments = bytearray()
+        self.kept: list[Tensor] = []
+        self.num_products = 0  # of the largest matrix, for each token
+        self._variables, self._places = variables, places
+
+    def add(self, call: Call) -> None:
+        start = len(self.arguments)
+        self.operations.append((call.op.address, start))
+        fields = {**call.fields, "num_threads": 1}
+        offsets = _offsets(kind for _, kind in call.op.fields)
+        values = [self._number(fields[name], start + at) for (name, _), at in zip(call.op.fields, offsets, strict=True)]
+        self.arguments += call.op.packer.pack(*values)
+        self.arguments += bytes(-len(self.arguments) % _LINE)
+        self.num_products = max(self.num_products, fields.get("num_outputs", 0) * fields.get("num_inputs", 0))
+
+    def _number(self, field: Any, at: int) -> Any:
+        """What stands in the struct; 0 if each step puts it there."""
+        if isinstance(field, Tensor):
+            self.kept.append(field)
+            return field.data_ptr()
+        if isinstance(field, Value):
+            self.patches.append((at, self._variables[self._places[field.buffer]], 1, field.byte_offset))
+            return 0
+        if isinstance(field, int) and field >= min(_NUMBERS.values()):
+            name = next(name for name, number in _NUMBERS.items() if field % number == 0)
+            self.patches.append((at, self._variables[name], field // _NUMBERS[name], 0))
+            return 0
+        return field or 0
+
+
+def _offsets(kinds: Iterable[str]) -> list[int]:
+    """Where a C compiler puts fields of these `struct` formats."""
+    offsets, end = [], 0
+    for kind in kinds:
+        size = 4 if kind == "f" else 8
+        offsets.append(end + -end % size)
+        end = offsets[-1] + size
+    return offsets
