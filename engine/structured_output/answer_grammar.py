@@ -7,8 +7,10 @@ from typing import Any
 from ..chat import reasoning_parser
 from ..chat.tool_parsers.registry import TOOL_FORMATS, ToolFormat
 from ..errors import InvalidRequestError
+from .enforceable import enforceable
 from .params import JSON_SPACING, StructuredOutputs
-from .to_llguidance import read_schema, refusal, spacing
+from .refusal import refusal
+from .to_llguidance import grammar_schema, spacing
 
 _THOUGHT = [
     # The model's text up to the closing tag, which belongs to it.
@@ -51,6 +53,7 @@ def _calls(style: ToolFormat, tools: Sequence[Mapping[str, Any]], *, is_parallel
     for number, tool in enumerate(tools):
         function = tool["function"]
         parameters = function.get("parameters") or {"properties": {}, "additionalProperties": False}
+        parameters = enforceable(parameters).schema
         schema = {"type": "object", **parameters, "x-guidance": dict(JSON_SPACING)}
         opening = f'{{"name": {json.dumps(function["name"])}, "{style.key}": '
         rules.append(f"tool_{number}: {_text(opening)} {_json(schema)} {_text('}')}")
@@ -60,7 +63,7 @@ def _calls(style: ToolFormat, tools: Sequence[Mapping[str, Any]], *, is_parallel
 def _content(content: StructuredOutputs) -> list[str]:
     match content.kind:
         case "json" | "json_object":
-            schema = read_schema(content)
+            schema = grammar_schema(content)
             spaced = {"x-guidance": spacing(content), **schema} if isinstance(schema, dict) else schema
             try:
                 return [f"content: {_json(spaced)}"]
