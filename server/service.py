@@ -22,7 +22,7 @@ from .http.connection_limit import ConnectionLimit
 from .http.errors import NotReadyError
 from .http.json_writer import JsonWriter
 from .jobs.idempotency import IdempotencyKey
-from .jobs.job import Job, Signal, raise_failure
+from .jobs.job import Check, Job, Signal, raise_failure
 from .jobs.result_size import bounded
 from .metrics import Metrics
 from .settings import Settings
@@ -240,9 +240,10 @@ class Service:
         keeps_prompt: bool = False,
         key: IdempotencyKey | None = None,
         ttl_s: float | None = None,
+        check: Check | None = None,
     ) -> Job:
         """A job under a new, unguessable id; not submitted yet."""
-        return Job(
+        job = Job(
             secrets.token_urlsafe(24),
             model=self.settings.model_name,
             num_outputs=params.n,
@@ -253,6 +254,8 @@ class Service:
             idempotency_key=key,
             ttl_s=ttl_s,
         )
+        job.check, job.on_report = check, self.metrics.on_answer_checked
+        return job
 
     async def submit(
         self, job: Job, prompt: "Prompt", params: SamplingParams, *, user: str = "", kept: KeptRequest | None = None

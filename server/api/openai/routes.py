@@ -17,18 +17,20 @@ from ....engine.errors import InvalidRequestError
 from ....engine.sampling_params import SamplingParams
 from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
+from ...http.every_answer import answer_headers
 from ...http.json_response import JsonResponse
 from ...http.json_writer import SlicedResponse
 from ...jobs.job import Job, Signal
 from ...service import Service, service_of
-from ..answer_format import chat_prompt, constrained, rendered
+from ..answer_check import AnswerCheck
+from ..answer_format import AnswerFormat, chat_prompt, constrained, rendered
 from ..openapi import GENERATION, KEYED, LOOKUP, events, operation, parameter
 from ..request_model import read_fields, read_request
 from ..streaming import stream
 from .chat_response import ChatResponseBuilder
 from .completion_response import CompletionResponseBuilder
 from .request import ChatCompletionRequest, CompletionRequest, OpenAIRequest
-from .response import Head, ResponseBuilder
+from .response import Head, ResponseBuilder, TokenText
 from .stream import OpenAIStreamWriter
 
 router = APIRouter(prefix="/v1", tags=["OpenAI"])
@@ -112,13 +114,15 @@ class _Generation:
     builder: ResponseBuilder
     prompts: Sequence[Any]
     params: SamplingParams
-    keeps_prompt: bool = False
+    check: AnswerCheck | None
+    keeps_prompt: bool = False  # for an echo
 
     def jobs(self, service: Service, owner: str) -> list[Job]:
         """A job for each prompt, not submitted yet."""
         changed = Signal()
+        keeps_prompt = self.keeps_prompt or self.body.return_token_ids
         return [
-            service.new_job(self.params, owner=owner, changed=changed, keeps_prompt=self.keeps_prompt)
+            service.new_job(self.params, owner=owner, changed=changed, keeps_prompt=keeps_prompt, check=self.check)
             for _ in self.prompts
         ]
 
@@ -127,25 +131,39 @@ def _completion(service: Service, body: CompletionRequest) -> _Generation:
     params, echo = body.params(), body.echoed()
     builder = CompletionResponseBuilder(
         _head(service, "cmpl-"),
-        service.token_text,
-        include_usage=body.include_usage,
+        _token_text(service, body),
+        shown=body.shown,
         echo=echo,
         prompt_text=service.prompt_text,
     )
-    return _Generation(body=body, builder=builder, prompts=body.prompt, params=params, keeps_prompt=echo.is_wanted)
+    return _Generation(
+        body=body,
+        builder=builder,
+        prompts=body.prompts(),
+        params=params,
+        check=AnswerCheck.of(params, AnswerFormat()),
+        keeps_prompt=echo.is_wanted,
+    )
 
 
 async def _chat_completion(service: Service, body: ChatCompletionRequest) -> _Generation:
     chat, params = body.chat(), body.params()
     text, answer = await chat_prompt(service, chat)
-    builder = ChatResponseBuilder(
-        _head(service, "chatcmpl-"), service.token_text, include_usage=body.include_usage, answer=answer
+    token_text = _token_text(service, body)
+    builder = ChatResponseBuilder(_head(service, "chatcmpl-"), token_text, shown=body.shown, answer=answer)
+    return _Generation(
+        body=body,
+        builder=builder,
+        prompts=[text if body.add_special_tokens else rendered(text)],
+        params=constrained(params, answer),
+        check=AnswerCheck.of(params, answer),
     )
-    return _Generation(body=body, builder=builder, prompts=[rendered(text)], params=constrained(params, answer))
 
 
 async def _answer(request: Request, generation: _Generation) -> Response:
     service, owner = service_of(request), owner_of(request)
+    if generation.check is not None:
+        answer_headers(request)["X-Unenforced"] = generation.check.header
     if not generation.body.stream:
         whole = _whole(service, generation, owner=owner)
         return SlicedResponse.of(await service.json.write(await unless_disconnected(request.receive, whole)))
@@ -159,7 +177,7 @@ async def _answer(request: Request, generation: _Generation) -> Response:
     except BaseException:  # refused half-way
         service.abort(*jobs)
         raise
-    writer = OpenAIStreamWriter(generation.builder, jobs, include_usage=generation.body.include_usage)
+    writer = OpenAIStreamWriter(generation.builder, jobs, shown=generation.body.shown)
     return stream(jobs, writer, on_disconnect=lambda: service.abort(*jobs))
 
 
@@ -170,6 +188,11 @@ async def _whole(
     jobs, user = generation.jobs(service, owner), generation.body.user
     await service.complete(jobs, generation.prompts, generation.params, user=user, is_background=is_background)
     return generation.builder.answer(jobs)
+
+
+def _token_text(service: Service, body: OpenAIRequest) -> TokenText:
+    """How tokens of logprobs are shown."""
+    return "token_id:{}".format if body.return_tokens_as_token_ids else service.token_text
 
 
 def _head(service: Service, prefix: str) -> Head:
