@@ -35,6 +35,7 @@ class Sampling(TypedDict, total=False):
     truncate_prompt_tokens: int | None
     structured_outputs: dict[str, Any] | None
     response_format: dict[str, Any] | None
+    cache_salt: str | None
     priority: int | None
     timeout_ms: int | None
     max_queue_ms: int | None

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from .errors import InvalidRequestError
 
 Schema = dict[str, Any]
+_MAX_LISTED = 8  # names in an error message
 
 
 def check_token_ids(ids: Iterable[int], *, vocab_size: int, param: str) -> None:
@@ -89,14 +90,18 @@ def _about(default: object, description: str) -> Schema:
 
 
 def unknown_field(name: str, known: Iterable[str]) -> InvalidRequestError:
-    """The refusal of a field: what it may have been meant to be, else what there is."""
+    """The refusal of a field: what it may have been meant to be; of few fields, which there are."""
     import difflib  # 3 ms that only a refusal takes
-    import textwrap
 
-    name = name[:100]
+    name, known = name[:100], sorted(known)
     near = difflib.get_close_matches(name, known, n=1)
-    listed = textwrap.shorten(", ".join(sorted(known)), 400, placeholder=" …")
-    way_out = f"did you mean {near[0]}?" if near else f"known are {listed}"
+    if near:
+        way_out = f"did you mean {near[0]}?"
+    elif len(known) <= _MAX_LISTED:
+        way_out = f"known are {', '.join(known)}"
+    else:
+        nearest = "".join(difflib.get_close_matches(name, known, n=1, cutoff=0.0))
+        way_out = f"leave it out; the nearest that is known is {nearest}"
     return InvalidRequestError(f"unknown field {name!r}; {way_out}", param=name)
 
 

@@ -235,6 +235,7 @@ class InputProcessor:
         limit, param = min(asked, key=itemgetter(0), default=LengthLimit(default, ""))
         if limit > largest:
             raise ContextLengthError(
+                f"This model's maximum context length is {largest} tokens: "
                 f"{num_prompt_tokens} prompt tokens and up to {limit - num_prompt_tokens} new ones are more than the "
                 f"{largest} that {holder} holds; set {params.name_of('max_tokens')} to {largest - num_prompt_tokens} "
                 "or less",
@@ -248,9 +249,11 @@ class InputProcessor:
         return limit
 
     def _too_long(self, num_tokens: str, params: SamplingParams) -> ContextLengthError:
+        # The first words are OpenAI's and vLLM's; clients know the error by them (litellm falls back to another model).
         largest, holder = self._capacity
         return ContextLengthError(
-            f"the prompt has {num_tokens} tokens and {holder} holds {largest} with at least one new token; "
+            f"This model's maximum context length is {largest} tokens: the prompt has {num_tokens} tokens and {holder} "
+            f"holds {largest} with at least one new token; "
             f"shorten the prompt or set truncate_prompt_tokens to {largest - 1} or less",
             param=params.name_of("prompt"),
         )

@@ -13,6 +13,7 @@ from .checks import (
     Integer,
     Number,
     Strings,
+    Text,
     TokenIds,
     TokenNumbers,
     check_token_ids,
@@ -67,6 +68,7 @@ class SamplingParams:
     structured_outputs: StructuredOutputs | None = ruled(  # noqa: RUF009
         None, _STRUCTURED, "What the output must be: one constraint."
     )
+    cache_salt: str = ruled("", Text(256), "Share cached prefixes only with requests that have the same salt.")
     priority: int = ruled(0, Integer(-(2**31), 2**31 - 1), "Lower first, with --scheduling-policy priority.")
     timeout_ms: int | None = ruled(None, _DAY_MS, "From arrival; then it ends with what there is.")
     max_queue_ms: int | None = ruled(None, _DAY_MS, "The same if it has not begun by then.")

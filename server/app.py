@@ -13,12 +13,14 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..engine.errors import SplitfuseError
 from .api import docs, operations
 from .api.anthropic import errors as anthropic_errors
 from .api.anthropic import routes as anthropic
 from .api.batches import routes as batches
+from .api.missing_route import missing_route
 from .api.native import routes as native
 from .api.openai import routes as openai
 from .api.openapi import openapi_of
@@ -34,7 +36,8 @@ from .telemetry.request_ends import WatchRequests
 from .version import package_version
 
 _KINDS: dict[str, KeptKind] = {native.KIND: native.KeptGenerate(), responses.KIND: responses.KeptResponse()}
-_EXPOSED_HEADERS = ("Location", "Retry-After", "X-Request-Id", "X-Seq-Id")  # to the pages of --allowed-origins
+# To the pages of --allowed-origins.
+_EXPOSED_HEADERS = ("Location", "Retry-After", "X-Ignored-Fields", "X-Request-Id", "X-Seq-Id", "X-Unenforced")
 _RESULTS = ("/result/", "/v1/responses/")
 _ENDPOINTS: dict[str, Endpoint] = {
     "/generate": native.generate_batched,
@@ -111,10 +114,23 @@ def _middleware(service: Service) -> list[Middleware]:
         expose_headers=_EXPOSED_HEADERS,
     )
     key = Middleware(RequireKey, keys=service.keys)
+    slash = Middleware(_IgnoreTrailingSlash)
     watch = Middleware(WatchRequests, ends=service.requests)
     every = Middleware(EveryAnswer, error_forms=_error_forms(settings))
-    before = [every, *[guard] * (not service.keys), *[cors] * bool(origins), key]
+    before = [every, *[guard] * (not service.keys), *[cors] * bool(origins), key, slash]
     return [*before, *[watch] * bool(service.requests.listeners)]
+
+
+class _IgnoreTrailingSlash:
+    """ASGI middleware: a redirect to the path without it would make a GET of a POST, without its body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].endswith("/"):
+            scope = {**scope, "path": scope["path"].rstrip("/") or "/"}
+        await self._app(scope, receive, send)
 
 
 @contextlib.asynccontextmanager
@@ -133,16 +149,28 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 async def _answer_failure(request: Request, exc: Exception) -> Response:
     if isinstance(exc, HTTPException) and exc.status_code == 405:
-        exc = HTTPException(405, headers={"Allow": ", ".join(_methods(request))})
-    if isinstance(exc, HTTPException) and exc.status_code == 404 and request.url.path.startswith(_RESULTS):
-        exc = ResultNotFoundError()  # a malformed id must look like an unknown one
+        methods = ", ".join(_methods(request))
+        exc = HTTPException(405, f"this path takes {methods}, not {request.method[:20]}", headers={"Allow": methods})
+    if isinstance(exc, HTTPException) and exc.status_code == 404:
+        path = request.url.path
+        # A malformed id must look like an unknown one.
+        is_result = path.startswith(_RESULTS)
+        exc = ResultNotFoundError() if is_result else HTTPException(404, missing_route(path, _paths(request)))
     return describe(exc).response()
+
+
+def _routes(request: Request) -> list[Route]:
+    routers = _routers(request.app.state.service.settings)
+    routes = [*request.app.routes, *(route for router in routers for route in router.routes)]
+    return [route for route in routes if isinstance(route, Route)]
+
+
+def _paths(request: Request) -> set[str]:
+    """The paths of all routes, those of ids as far as the id."""
+    return {route.path.partition("/{")[0] for route in _routes(request)}
 
 
 def _methods(request: Request) -> list[str]:
     """What this path takes, over all of its routes; the router knows only the first one's."""
-    routers = _routers(request.app.state.service.settings)
-    routes = [*request.app.routes, *(route for router in routers for route in router.routes)]
-    paths = [route for route in routes if isinstance(route, Route)]
-    matching = [route for route in paths if route.matches(request.scope)[0] is not Match.NONE]
+    matching = [route for route in _routes(request) if route.matches(request.scope)[0] is not Match.NONE]
     return sorted({method for route in matching for method in route.methods or ()})

@@ -57,6 +57,8 @@ _COUNTERS: dict[str, tuple[str, str | None, tuple[str, ...]]] = {
     "num_preemptions": ("Sequences preempted.", "mode", ("recompute", "swap")),
     "prefix_cache_queries": ("Prompt tokens looked up in the prefix cache.", None, ()),
     "prefix_cache_hits": ("Prompt tokens found in the prefix cache.", None, ()),
+    "ignored_fields": ("Fields of requests that are known and have no effect.", None, ()),
+    "schema_check_failures": ("Finished answers that break a part of their schema that no grammar enforces.", None, ()),
     "request_success": ("Outputs that ended, by reason.", "finished_reason", _FINISH_REASONS),
 }
 _DRAFT_COUNTERS: dict[str, str] = {
@@ -134,6 +136,14 @@ class Metrics:
             self._count("spec_decode_num_accepted_tokens", sum(stats.num_accepted_tokens_per_pos))
             for position, count in enumerate(stats.num_accepted_tokens_per_pos):
                 self._count("spec_decode_num_accepted_tokens_per_pos", count, str(position))
+
+    def on_ignored_fields(self, count: int) -> None:
+        """Count the fields of one request that had no effect."""
+        self._count("ignored_fields", count)
+
+    def on_answer_checked(self, report: Mapping[str, object]) -> None:
+        """Count an answer that was checked when it was complete and does not keep to its schema."""
+        self._count("schema_check_failures", bool(report["x_schema_errors"]))
 
     def on_output_finished(self, metrics: RequestMetrics, finish_reason: str) -> None:
         """Count one finished output."""

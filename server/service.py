@@ -22,7 +22,7 @@ from .http.connection_limit import ConnectionLimit
 from .http.errors import NotReadyError
 from .http.json_writer import JsonWriter
 from .jobs.idempotency import IdempotencyKey
-from .jobs.job import Job, Signal, raise_failure
+from .jobs.job import Check, Job, Signal, raise_failure
 from .jobs.result_size import bounded
 from .metrics import CACHE_SETTINGS, Metrics
 from .settings import Settings
@@ -246,6 +246,7 @@ class Service:
         keeps_prompt: bool = False,
         key: IdempotencyKey | None = None,
         ttl_s: float | None = None,
+        check: Check | None = None,
     ) -> Job:
         """A job under a new, unguessable id; not submitted yet."""
         job = Job(
@@ -260,6 +261,7 @@ class Service:
             ttl_s=ttl_s,
             on_end=self._on_job_end,
         )
+        job.check, job.on_report = check, self.metrics.on_answer_checked
         self.requests.add_job(job)
         return job
 

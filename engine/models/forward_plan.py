@@ -24,7 +24,7 @@ class ForwardPlan:
         device: torch.device,
     ) -> None:
         self._run_layers = run_layers
-        self._record = {"width": width, "dtype": dtype, "device": device}
+        self._record: Any = {"width": width, "dtype": dtype, "device": device}
         self._plans: WeakKeyDictionary[KVCache, Any] = WeakKeyDictionary()
 
     def run(self, x: Tensor, inputs: Inputs, kv_cache: KVCache) -> Tensor:

@@ -68,9 +68,13 @@ class BlockManager:
             return self._forked(parent)
         if self.cache is None:
             return _NOTHING
-        self.cache.extend_hashes(request.block_hashes, request.token_ids, tenant=request.tenant)
+        self.cache.extend_hashes(
+            request.block_hashes, request.token_ids, tenant=request.tenant, salt=request.params.cache_salt
+        )
         limit = request.num_skippable_tokens // self.device.block_size
-        blocks = self.cache.find(request.block_hashes, request.token_ids, tenant=request.tenant, limit=limit)
+        blocks = self.cache.find(
+            request.block_hashes, request.token_ids, tenant=request.tenant, salt=request.params.cache_salt, limit=limit
+        )
         return Prefix(len(blocks) * self.device.block_size, tuple(blocks)) if blocks else _NOTHING
 
     def _forked(self, parent: Request) -> Prefix:
@@ -160,10 +164,17 @@ class BlockManager:
         size = self.device.block_size
         if self.cache is None or num_before // size == num_computed // size:
             return
-        self.cache.extend_hashes(request.block_hashes, request.token_ids, tenant=request.tenant)
+        self.cache.extend_hashes(
+            request.block_hashes, request.token_ids, tenant=request.tenant, salt=request.params.cache_salt
+        )
         for index in range(num_before // size, num_computed // size):
             self.cache.remember(
-                request.block_table[index], index, request.block_hashes, request.token_ids, tenant=request.tenant
+                request.block_table[index],
+                index,
+                request.block_hashes,
+                request.token_ids,
+                tenant=request.tenant,
+                salt=request.params.cache_salt,
             )
 
     def forget(self, request: Request) -> None:

@@ -1,8 +1,9 @@
 """PrefixCache: which blocks hold which tokens, so that a prompt that begins like an earlier one need not be computed.
 
-A full block is known by a hash chained over its tokens and everything before it, rooted in the tenant's namespace. What
-is found is compared token by token, and by its parent's hash, so a collision of two blocks costs a miss. Only equal
-blocks after two beginnings whose hashes collide would be confused, and that takes a collision of sha256.
+A full block is known by a hash chained over its tokens and everything before it, rooted in the namespace of the tenant
+and of the request's salt. What is found is compared token by token, and by its parent's hash, so a collision of two
+blocks costs a miss. Only equal blocks after two beginnings whose hashes collide would be confused, and that takes a
+collision of sha256.
 """
 
 import hashlib
@@ -32,18 +33,20 @@ class PrefixCache:
     def __contains__(self, block: int) -> bool:
         return block in self._content
 
-    def extend_hashes(self, hashes: list[bytes], token_ids: Sequence[int], *, tenant: str) -> None:
+    def extend_hashes(self, hashes: list[bytes], token_ids: Sequence[int], *, tenant: str, salt: str = "") -> None:
         """Append the hashes of the full blocks of `token_ids` that `hashes` does not have yet."""
         size = self._block_size
         for index in range(len(hashes), len(token_ids) // size):
-            parent = hashes[-1] if hashes else self._root(tenant)
+            parent = hashes[-1] if hashes else self._root(tenant, salt)
             hashes.append(self._hash(parent + _packed(token_ids[index * size : (index + 1) * size])))
 
-    def find(self, hashes: Sequence[bytes], token_ids: Sequence[int], *, tenant: str, limit: int) -> list[int]:
+    def find(
+        self, hashes: Sequence[bytes], token_ids: Sequence[int], *, tenant: str, limit: int, salt: str = ""
+    ) -> list[int]:
         """The blocks that hold the longest known beginning of `token_ids`, at most `limit` of them."""
         found: list[int] = []
         size = self._block_size
-        parent = self._root(tenant)
+        parent = self._root(tenant, salt)
         for index, key in enumerate(hashes[:limit]):
             block = self._block_of.get(key)
             if block is None:
@@ -56,12 +59,12 @@ class PrefixCache:
         return found
 
     def remember(
-        self, block: int, index: int, hashes: Sequence[bytes], token_ids: Sequence[int], *, tenant: str
+        self, block: int, index: int, hashes: Sequence[bytes], token_ids: Sequence[int], *, tenant: str, salt: str = ""
     ) -> None:
         """Note that `block` holds the index-th full block of these tokens. If several do, the first one stays."""
         if hashes[index] in self._block_of or block in self._content:
             return
-        parent = hashes[index - 1] if index else self._root(tenant)
+        parent = hashes[index - 1] if index else self._root(tenant, salt)
         size = self._block_size
         self._block_of[hashes[index]] = block
         self._content[block] = (hashes[index], parent, _packed(token_ids[index * size : (index + 1) * size]))
@@ -79,9 +82,10 @@ class PrefixCache:
         assert {content[0]: block for block, content in self._content.items()} == self._block_of
         self.shares.check(self._content, is_free)
 
-    def _root(self, tenant: str) -> bytes:
-        # Tenants never see each other's blocks: neither by a hit nor by its speed.
-        return self._hash(b"tenant " + tenant.encode())
+    def _root(self, tenant: str, salt: str) -> bytes:
+        # Tenants never see each other's blocks, nor do salts: neither by a hit nor by its speed.
+        root = self._hash(b"tenant " + tenant.encode())
+        return self._hash(root + salt.encode()) if salt else root
 
 
 def _packed(token_ids: Sequence[int]) -> bytes:

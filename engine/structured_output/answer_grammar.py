@@ -11,7 +11,8 @@ from ..errors import InvalidRequestError
 from .call_grammar import call_rules
 from .lark import json_value, literal, text_up_to
 from .params import StructuredOutputs
-from .to_llguidance import read_schema, refusal, spacing
+from .refusal import refusal
+from .to_llguidance import grammar_schema, spacing
 
 
 def answer_grammar(
@@ -96,7 +97,7 @@ def _reasoning(name: str | None, *, is_open: bool, special_ids: Mapping[str, int
 def _content(content: StructuredOutputs) -> list[str]:
     match content.kind:
         case "json" | "json_object":
-            schema = read_schema(content)
+            schema = grammar_schema(content)
             spaced = {"x-guidance": spacing(content), **schema} if isinstance(schema, dict) else schema
             try:
                 return [f"content: {json_value(spaced)}"]

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from ..chat.tool_parsers.qwen3_coder import PARAMETER, PARAMETER_END, resolved, types_of
 from ..chat.tool_parsers.tool_format import ToolFormat
+from .enforceable import enforceable
 from .lark import json_value, literal, text_up_to
 from .params import JSON_SPACING
 from .tool_schema import arguments_schema
@@ -37,7 +38,7 @@ def call_rules(
     ]
     for number, tool in enumerate(tools):
         function = tool["function"]
-        schema = _ANY if function["name"] in unchecked else arguments_schema(function)
+        schema = _ANY if function["name"] in unchecked else enforceable(arguments_schema(function)).schema
         opening, closing = style.around(function["name"])
         arguments, their_rules = _ARGUMENTS[style.arguments](schema, f"tool_{number}")
         opening, closing = literal(opening[skip:], special_ids), literal(closing, special_ids)

@@ -16,9 +16,10 @@ from ..tokenizer.tokenizer import Tokenizer
 from .forced_completion import CompletionFinder
 from .grammar import CompiledGrammar
 from .params import StructuredOutputs
+from .refusal import refusal
 from .sandbox import Sandbox, SandboxError
 from .sandbox_worker import limits
-from .to_llguidance import grammar_source, refusal
+from .to_llguidance import grammar_source
 
 MAX_GRAMMARS = 256
 MAX_BYTES = 256 * 2**20

@@ -69,6 +69,8 @@ class StructuredOutputs:
     whitespace_pattern: str | None = ruled(
         None, _TEXT, "For json and json_object: a regex of what may stand between tokens instead."
     )
+    # Leave out of a schema what no grammar enforces: the finished answer has to be checked. Else it is refused.
+    relaxes: bool = False
     param: str | None = None  # what the request calls the constraint, if not by its name here
     is_optional: bool = False  # where it cannot be used there is none
 

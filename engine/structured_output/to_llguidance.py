@@ -3,8 +3,9 @@
 import json
 from typing import Any
 
-from ..errors import InvalidRequestError
+from .enforceable import enforceable
 from .params import JSON_SPACING, StructuredOutputs
+from .refusal import refusal
 
 # The converter is plain Python at some 4 us per character, and holds the GIL meanwhile.
 _MAX_GBNF_CHARS = 16 * 2**10
@@ -16,9 +17,8 @@ def grammar_source(outputs: StructuredOutputs) -> str:
 
     match outputs.kind:
         case "json" | "json_object":
-            read_schema(outputs)
             options: Any = spacing(outputs)
-            return LLMatcher.grammar_from_json_schema(_schema_text(outputs), defaults=options)
+            return LLMatcher.grammar_from_json_schema(json.dumps(grammar_schema(outputs)), defaults=options)
         case "regex":
             assert outputs.regex is not None
             return LLMatcher.grammar_from_regex(outputs.regex)
@@ -29,13 +29,6 @@ def grammar_source(outputs: StructuredOutputs) -> str:
         case _:
             assert outputs.grammar is not None
             return LLMatcher.grammar_from_lark(_lark(outputs.grammar, outputs))
-
-
-def refusal(outputs: StructuredOutputs, reason: str) -> InvalidRequestError:
-    """The error that names the constraint as the request does, with the reason."""
-    if "coerce_one_of" in reason:
-        reason += ': put "x-guidance": {"coerce_one_of": true} into the schema'
-    return InvalidRequestError(f"{outputs.name} cannot be used: {reason}", param=outputs.name)
 
 
 def _schema_text(outputs: StructuredOutputs) -> str:
@@ -51,6 +44,17 @@ def read_schema(outputs: StructuredOutputs) -> dict[str, Any] | bool:
     if not isinstance(parsed, (dict, bool)):
         raise refusal(outputs, f"a JSON schema is an object, not {type(parsed).__name__}")
     return parsed
+
+
+def grammar_schema(outputs: StructuredOutputs) -> dict[str, Any] | bool:
+    """The schema that the grammar is made from. Raises InvalidRequestError."""
+    schema = read_schema(outputs)
+    try:
+        made = enforceable(schema)
+    except RecursionError as exc:
+        raise refusal(outputs, "the schema nests too deeply") from exc
+    # What is left out is refused by llguidance, where it may not be left out.
+    return made.schema if outputs.relaxes or not made.unenforced else schema
 
 
 def spacing(outputs: StructuredOutputs) -> dict[str, Any]:

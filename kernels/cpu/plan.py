@@ -79,7 +79,7 @@ class Plan:
         sizes = [self._capacity * row_bytes + -self._capacity * row_bytes % _LINE for row_bytes in self._row_bytes]
         self._memory = torch.empty(sum(sizes) + _LINE, dtype=torch.uint8)
         start = self._memory.data_ptr() + -self._memory.data_ptr() % _LINE
-        starts = start + np.cumsum([0, *sizes[:-1]]) if sizes else []
+        starts: Any = start + np.cumsum([0, *sizes[:-1]]) if sizes else []
         self._variables[len(_NUMBERS) + len(_ARRAYS) :] = starts
         self._addresses = torch.from_numpy(self._variables)
 

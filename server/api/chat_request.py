@@ -14,12 +14,14 @@ from ...engine.chat.messages import Message
 from ...engine.chat.template import RESERVED_NAMES
 from ...engine.chat.tools import Tool, ToolChoice, read_tool_choice, read_tools, strict_names
 from ...engine.errors import InvalidRequestError
-from .request_model import RequestModel
+from .message_fields import look_into_messages, look_into_tools
+from .request_model import Reading, RequestModel
 
 if TYPE_CHECKING:
     from ...engine.async_engine import AsyncEngine
 
 _MAX_VARIABLES = 64
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Variable = str | int | float | bool | None
 
 
@@ -31,7 +33,7 @@ class TextPart(TypedDict):
 
 
 class ChatMessage(TypedDict, total=False):
-    """A message; developer is system. Other keys are ignored."""
+    """A message; developer is system. Other known keys are named in X-Ignored-Fields."""
 
     role: Required[Literal["system", "developer", "user", "assistant", "tool"]]
     content: str | list[TextPart] | None
@@ -95,6 +97,12 @@ class ToolFields(RequestModel):
         dict[str, Variable], PlainValidator(_variables, json_schema_input_type=dict[str, Variable])
     ] = Field({})
 
+    @classmethod
+    def _look_into(cls, fields: Mapping[str, Any], reading: Reading) -> None:
+        if not cls.has_flat_tools:
+            look_into_tools(fields.get("tools"), reading)
+            look_into_messages(fields.get("messages"), reading)
+
     def _chat(self, messages: list[Message], *, reasoning_effort: str | None, **more: Any) -> Chat:
         tools = read_tools(self.tools, are_flat=self.has_flat_tools)
         effort = {} if reasoning_effort is None else {"reasoning_effort": reasoning_effort}  # few templates know it
@@ -112,7 +120,7 @@ class ToolFields(RequestModel):
 class ChatFields(ToolFields):
     """The fields of a chat as /v1/chat/completions has them."""
 
-    reasoning_effort: str | None = None
+    reasoning_effort: Effort | None = None
     include_reasoning: bool = True
     continue_final_message: bool = False
     add_generation_prompt: bool | None = None  # unless the final message is continued

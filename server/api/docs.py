@@ -1,11 +1,40 @@
-"""/docs: a page of our own that shows /openapi.json. It loads nothing else, so it works without internet."""
+"""/ says what is here, as a page or as JSON; /docs is a page that shows /openapi.json.
 
+They load nothing else, so they work without internet.
+"""
+
+from html import escape
 from importlib.resources import files
 
 from fastapi import APIRouter
-from starlette.responses import HTMLResponse
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from ..http.json_response import JsonResponse
+from ..service import service_of
+from ..version import package_version
 
 router = APIRouter(include_in_schema=False)
+
+_INDEX = """<!doctype html>
+<meta charset="utf-8"><title>splitfuse</title>
+<h1>splitfuse {version}</h1>
+<p>Serves <b>{model}</b>: POST /generate, POST /v1/chat/completions and others.</p>
+<ul><li><a href="/docs">/docs</a>: all routes and their fields</li><li><a href="/v1/models">/v1/models</a></li>
+<li><a href="/stats">/stats</a></li><li><a href="/metrics">/metrics</a></li></ul>
+"""
+
+
+@router.head("/")
+@router.get("/")
+async def index(request: Request) -> Response:
+    """What is served, and where."""
+    model, version = service_of(request).settings.model_name, package_version()
+    if "text/html" in request.headers.get("accept", ""):
+        return HTMLResponse(_INDEX.format(model=escape(model), version=version))
+    paths = request.app.openapi()["paths"]
+    routes = [f"{method.upper()} {path}" for path, methods in paths.items() for method in methods]
+    return JsonResponse({"name": "splitfuse", "version": version, "model": model, "routes": routes, "docs": "/docs"})
 
 
 @router.get("/docs")

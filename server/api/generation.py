@@ -13,8 +13,10 @@ from starlette.responses import Response
 from ...engine.sampling_params import SamplingParams
 from ..http.auth import owner_of
 from ..http.disconnect import unless_disconnected
+from ..http.every_answer import answer_headers
 from ..jobs.job import Job, Signal
 from ..service import Service, service_of
+from .answer_check import AnswerCheck
 from .answer_format import AnswerFormat, chat_prompt, constrained, rendered
 from .chat_request import Chat
 from .streaming import StreamWriter, stream
@@ -31,12 +33,13 @@ class Generation:
     params: SamplingParams
     user: str = ""
     keeps_prompt: bool = False
+    check: AnswerCheck | None = None
 
     def jobs(self, service: Service, *, owner: str) -> list[Job]:
         """The jobs, not submitted yet."""
         changed = Signal()
         return [
-            service.new_job(self.params, owner=owner, changed=changed, keeps_prompt=self.keeps_prompt)
+            service.new_job(self.params, owner=owner, changed=changed, keeps_prompt=self.keeps_prompt, check=self.check)
             for _ in self.prompts
         ]
 
@@ -48,11 +51,13 @@ class Generation:
 
     async def answered(self, request: Request) -> list[Job]:
         """The same for a client that waits. Raises ClientDisconnect too."""
+        self._announce(request)
         work = self.complete(service_of(request), owner=owner_of(request))
         return await unless_disconnected(request.receive, work)
 
     async def begin(self, request: Request) -> list[Job]:
         """The jobs once all are submitted. Raises as `Service.submit`; then none of them goes on."""
+        self._announce(request)
         service = service_of(request)
         jobs = self.jobs(service, owner=owner_of(request))
         try:
@@ -63,6 +68,11 @@ class Generation:
             raise
         return jobs
 
+    def _announce(self, request: Request) -> None:
+        """Say in the answer's headers what will be checked of it."""
+        if self.check is not None:
+            answer_headers(request)["X-Unenforced"] = self.check.header
+
 
 def streamed(request: Request, jobs: Sequence[Job], writer: StreamWriter) -> Response:
     """The events of jobs that `begin` gave."""
@@ -71,8 +81,21 @@ def streamed(request: Request, jobs: Sequence[Job], writer: StreamWriter) -> Res
 
 
 async def chat_generation(
-    service: Service, chat: Chat, params: SamplingParams, *, user: str
+    service: Service,
+    chat: Chat,
+    params: SamplingParams,
+    *,
+    user: str,
+    keeps_prompt: bool = False,
+    add_special_tokens: bool = False,
 ) -> tuple[Generation, AnswerFormat]:
     """An answer in a conversation, and how it is taken apart. Raises as `chat_prompt` and `constrained`."""
     text, answer = await chat_prompt(service, chat)
-    return Generation(prompts=[rendered(text)], params=constrained(params, answer), user=user), answer
+    generation = Generation(
+        prompts=[text if add_special_tokens else rendered(text)],
+        params=constrained(params, answer),
+        user=user,
+        keeps_prompt=keeps_prompt,
+        check=AnswerCheck.of(params, answer),
+    )
+    return generation, answer

@@ -29,6 +29,7 @@ class TokenizeRequest(ChatFields):
     prompt: str | None = None
     messages: SkipValidation[list[ChatMessage] | None] = None
     add_special_tokens: bool = True
+    return_token_strs: bool = False
 
 
 class DetokenizeRequest(RequestModel):
@@ -103,7 +104,7 @@ async def stats(request: Request) -> Response:
 @router.post(
     "/tokenize",
     **operation(
-        {200: "`tokens`, their `count` and the server's `max_model_len`."},
+        {200: "`tokens`, their `count` and the server's `max_model_len`; their texts as `token_strs` if asked."},
         errors=BODY,
         body=TokenizeRequest,
         example={"prompt": "Once upon a time"},
@@ -120,7 +121,9 @@ async def tokenize(request: Request) -> Response:
     else:
         text, _ = await chat_prompt(service, body.chat_of(read_messages(body.messages)))
         tokens = await service.encode(text, add_special_tokens=False)
-    return JsonResponse({"tokens": tokens, "count": len(tokens), "max_model_len": service.engine.max_model_len})
+    answer = {"tokens": tokens, "count": len(tokens), "max_model_len": service.engine.max_model_len}
+    texts = {"token_strs": list(map(service.token_text, tokens))} if body.return_token_strs else {}
+    return JsonResponse(answer | texts)
 
 
 @router.post(

@@ -39,6 +39,11 @@ def _tokens(value: object) -> TokenIds:
     raise InvalidRequestError("tokens must be a list of token ids (integers)", param="tokens")
 
 
+def without_special_tokens(prompt: str | TokenIds) -> str | TokenIds | dict[str, Any]:
+    """The prompt as the engine takes it where nothing is to be put before or after a text's tokens."""
+    return {"prompt": prompt, "add_special_tokens": False} if isinstance(prompt, str) else prompt
+
+
 Prompt = Annotated[str | TokenIds, PlainValidator(_prompt, json_schema_input_type=str | TokenIds)]
 Prompts = Annotated[
     list[str | TokenIds],

@@ -1,17 +1,20 @@
 """The base of request bodies: strict pydantic models whose refusals are sentences of ours, and the way to read one."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 
 from ...engine.checks import Schema, nullable, unknown_field
 from ...engine.errors import InvalidRequestError
+from ..http.every_answer import answer_headers
 from ..http.json_body import FIELDS, read_json
 from ..jobs.idempotency import IdempotencyKey
 from ..service import Service, service_of
+from .known_fields import FOREIGN, HARMLESS, asks_for_nothing
 
 REPLAYED = {"Idempotent-Replayed": "true"}  # on the answer to a request that has come before with its key
 # The sentence for each type of pydantic's errors; "{…}" is its context.
@@ -27,7 +30,23 @@ _SENTENCES = {
     "string_pattern_mismatch": "must be 1 to 64 letters, digits, _ or -",  # Name is the only pattern
     "too_long": "takes at most {max_length} items, not {actual_length}",
     "unsupported": "is not supported here; {way_out}",
+    "no_effect": "has no effect here; leave it out, or start the server without --strict-fields",
+    "foreign": "is another server's field; leave it out, or start the server without --strict-fields",
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How a body is read, and the fields without effect that it was found to have."""
+
+    is_strict: bool = False  # no such fields are accepted
+    ignored: dict[str, None] = field(default_factory=dict)  # a set in the order of its making
+
+    def ignore(self, path: str) -> None:
+        """Note a field that is known and has no effect here. Raises InvalidRequestError if reading is strict."""
+        if self.is_strict:
+            raise InvalidRequestError(f"{path} {_SENTENCES['no_effect']}", param=path)
+        self.ignored[path] = None
 
 
 def _shown(schema: Schema, model: "type[RequestModel]") -> None:
@@ -39,7 +58,8 @@ def _shown(schema: Schema, model: "type[RequestModel]") -> None:
             del shown["default"]
         if name not in schema.get("required", ()):
             properties[name] = nullable(shown)
-    properties |= {name: {"description": "Accepted; nothing is done with it."} for name in model.ignored}
+    for name in sorted(model.ignored.keys() - properties.keys()):
+        properties[name] = {"description": "Accepted; nothing is done with it, and X-Ignored-Fields says so."}
     for name, harmless in model.unsupported.items():
         properties[name] = {"enum": [*harmless, None], "description": "Not supported; other values are refused."}
     properties |= {name: shown for name, shown in model.more_fields.items() if name not in properties}
@@ -50,48 +70,76 @@ class RequestModel(BaseModel):
     """A JSON object of a request. null counts as absent; what is not known is refused by name."""
 
     model_config = ConfigDict(strict=True, frozen=True, hide_input_in_errors=True, json_schema_extra=_shown)
-    ignored: ClassVar[tuple[str, ...]] = ()
+    path: ClassVar[str] = ""  # of a nested object, with a dot at its end
+    ignored: ClassVar[Mapping[str, tuple[Any, ...]]] = {}  # without effect, with the values that ask for nothing
     unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {}  # with the values that ask for nothing
     more_fields: ClassVar[Mapping[str, Schema]] = {}  # that the model has without declaring them
     way_out: ClassVar[Mapping[str, str]] = {}  # instead of an unsupported field, if not to leave it out
+    _declared: ClassVar[frozenset[str]] = frozenset()
     _known: ClassVar[frozenset[str]] = frozenset()
     _as_sent: Mapping[str, Any] = PrivateAttr(default_factory=dict)
+    _ignored_fields: tuple[str, ...] = PrivateAttr(())
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
-        declared = {field.alias or name for name, field in cls.model_fields.items()}
-        cls._known = frozenset(declared).union(cls.ignored, cls.unsupported, cls.more_fields)
+        cls._declared = frozenset(field.alias or name for name, field in cls.model_fields.items())
+        # A field of another server's is one of ours where a route declares it.
+        cls.unsupported = {
+            name: values
+            for name, values in cls.unsupported.items()
+            if name not in cls._declared or values is not HARMLESS.get(name)
+        }
+        cls._known = cls._declared.union(cls.ignored, cls.unsupported, cls.more_fields)
 
     @model_validator(mode="before")
     @classmethod
-    def _without_nulls(cls, value: Any) -> Any:
+    def _without_nulls(cls, value: Any, info: ValidationInfo) -> Any:
         if not isinstance(value, dict):
             return value
         if unknown := value.keys() - cls._known:
             raise PydanticCustomError("unknown_field", "", {"name": min(unknown), "known": cls._known})
-        kept = {name: item for name, item in value.items() if item is not None and name not in cls.ignored}
+        kept = {name: item for name, item in value.items() if item is not None}
+        reading: Reading = info.context or Reading()
+        if reading.is_strict and (foreign := kept.keys() & FOREIGN - cls._declared):
+            raise PydanticCustomError("foreign", "", {"name": min(foreign)})
         for name in cls.unsupported.keys() & kept.keys():
-            asked = kept.pop(name)
-            if not any(type(asked) is type(harmless) and asked == harmless for harmless in cls.unsupported[name]):
+            if not asks_for_nothing(kept.pop(name), cls.unsupported[name]):
                 way_out = cls.way_out.get(name, "leave it out")
                 raise PydanticCustomError("unsupported", "", {"name": name, "way_out": way_out})
+        for name in sorted(cls.ignored.keys() & kept.keys()):
+            if not asks_for_nothing(kept[name], cls.ignored[name]):
+                reading.ignore(cls.path + name)
+            if name not in cls._declared:
+                del kept[name]
+        cls._look_into(kept, reading)
         return kept
 
     @classmethod
-    def read(cls, fields: Mapping[str, Any]) -> Self:
-        """The request in these fields. Raises InvalidRequestError."""
+    def _look_into(cls, fields: Mapping[str, Any], reading: Reading) -> None:
+        """Note what is ignored within fields that the model does not validate itself. Raises InvalidRequestError."""
+
+    @classmethod
+    def read(cls, fields: Mapping[str, Any], *, is_strict: bool = False) -> Self:
+        """The request in these fields; `is_strict`: none of them may be without effect. Raises InvalidRequestError."""
+        reading = Reading(is_strict=is_strict)
         try:
-            body = cls.model_validate(fields)
+            body = cls.model_validate(fields, context=reading)
         except ValidationError as exc:
             raise _refusal(exc) from exc
         body._as_sent = fields
+        body._ignored_fields = tuple(reading.ignored)
         return body
 
     @property
     def as_sent(self) -> Mapping[str, Any]:
         """The fields that it was read from."""
         return self._as_sent
+
+    @property
+    def ignored_fields(self) -> tuple[str, ...]:
+        """The paths of those that had no effect."""
+        return self._ignored_fields
 
 
 Body = TypeVar("Body", bound=RequestModel)
@@ -106,13 +154,21 @@ async def read_request(request: Request, kind: type[Body]) -> Body:
     fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
     if service.results.is_shared:
         request.scope[FIELDS] = fields
-    return read_fields(service, fields, kind)
+    body = read_fields(service, fields, kind)
+    headers = answer_headers(request)
+    if body.ignored_fields:
+        headers["X-Ignored-Fields"] = ",".join(body.ignored_fields)
+    if (label := getattr(body, "request_id", None)) and "x-request-id" not in request.headers:
+        headers["X-Request-Id"] = label
+    return body
 
 
 def read_fields(service: Service, fields: Mapping[str, Any], kind: type[Body]) -> Body:
     """The same of a body's JSON."""
     service.check_model(fields.get("model"))
-    return kind.read(fields)
+    body = kind.read(fields, is_strict=service.settings.strict_fields)
+    service.metrics.on_ignored_fields(len(body.ignored_fields))
+    return body
 
 
 def idempotency_key(request: Request, body: RequestModel) -> IdempotencyKey | None:

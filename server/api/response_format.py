@@ -34,13 +34,18 @@ class _Format(RequestModel):
 
     @model_validator(mode="after")
     def _check_schema(self) -> Self:
-        given = self.model_fields_set - {"type"}
+        given = self.model_fields_set - {"type"} - self._also
         missing = [name for name in self.needed if name not in given]
         if self.type == "json_schema" and missing:
             raise PydanticCustomError("missing", "", {"name": missing[0].rstrip("_")})
         if self.type != "json_schema" and given:
             raise PydanticCustomError("format", "goes with the type json_schema only", {"name": min(given).rstrip("_")})
         return self
+
+    @property
+    def _also(self) -> frozenset[str]:
+        """What goes with the other types."""
+        return frozenset()
 
     def structured_outputs(self) -> StructuredOutputs | None:
         """The same constraint as SamplingParams has it; None for text. Raises InvalidRequestError."""
@@ -60,8 +65,20 @@ class ResponseFormat(_Format):
     """What chat completions have, and all other routes take too."""
 
     needed = ("json_schema",)
+    path = "response_format."
     name_ = "response_format"
     json_schema: NamedSchema | None = None
+    value: dict[str, Any] | None = Field(None, description="The schema, with the type json_object, as TGI has it.")
+
+    @property
+    def _also(self) -> frozenset[str]:
+        return frozenset({"value"} if self.type == "json_object" else ())
+
+    def structured_outputs(self) -> StructuredOutputs | None:
+        """As above, with TGI's spelling too. Raises InvalidRequestError."""
+        if self.type == "json_object" and self.value is not None:
+            return StructuredOutputs(json=self.value, param="response_format.value")
+        return super().structured_outputs()
 
     def _schema(self) -> tuple[dict[str, Any] | None, str]:
         assert self.json_schema is not None  # _check_schema

@@ -4,17 +4,23 @@ The sampling fields stand in SamplingParams' table and nowhere else: here they a
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, WithJsonSchema
+from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 from ...engine.checks import schemas_of
 from ...engine.errors import InvalidRequestError
 from ...engine.sampling_params import SamplingParams
+from ...engine.structured_output.params import StructuredOutputs
+from ..http.every_answer import MAX_CHARS, is_label
+from .known_fields import CONSTRAINTS, HARMLESS, HINTS, NOTHING, asks_for_nothing
 from .request_model import ModelName, RequestModel, User
 from .response_format import ResponseFormat, TextFormat
 
 SAMPLING_FIELDS = schemas_of(SamplingParams)
+_STRUCTURED_FIELDS = schemas_of(StructuredOutputs)
 
 
 def like(field_name: str) -> WithJsonSchema:
@@ -22,16 +28,27 @@ def like(field_name: str) -> WithJsonSchema:
     return WithJsonSchema(SAMPLING_FIELDS[field_name])
 
 
+def _label(text: str) -> str:
+    if not is_label(text):
+        raise PydanticCustomError("label", f"must be 1 to {MAX_CHARS} printable ASCII characters")
+    return text
+
+
 class SamplingRequest(RequestModel):
     """A body with sampling fields at top level."""
 
     model_config = ConfigDict(extra="allow")
-    more_fields = SAMPLING_FIELDS
+    more_fields = SAMPLING_FIELDS | {name: _STRUCTURED_FIELDS[own] for name, own in CONSTRAINTS.items()}
+    ignored = HINTS
+    unsupported = HARMLESS
     default_max_tokens: ClassVar[int | None] = None  # all that fits
 
     model: ModelName = None
     user: User = ""
     stream: bool = False
+    request_id: Annotated[
+        str | None, AfterValidator(_label), Field(description="The answer's X-Request-Id, if no header gives it.")
+    ] = None
     response_format: ResponseFormat | None = None
 
     def sampling(
@@ -41,10 +58,28 @@ class SamplingRequest(RequestModel):
         fields = {**(self.__pydantic_extra__ or {}), **changed}
         output = self.response_format or text_format
         outputs = None if output is None else output.structured_outputs()
-        if output is not None and outputs is not None and fields.get("structured_outputs") is not None:
+        given = _foreign_constraints(fields) | {"structured_outputs": fields.pop("structured_outputs", None)}
+        if output is not None and outputs is not None:
+            given = {output.name_: outputs, **given}
+        named = [name for name, value in given.items() if value is not None]
+        if len(named) > 1:
             raise InvalidRequestError(
-                f"{output.name_} and structured_outputs both say what the output must be; send one of them",
-                param=output.name_,
+                f"{' and '.join(named)} both say what the output must be; send one of them", param=named[0]
             )
-        fields |= {} if outputs is None else {"structured_outputs": outputs}
-        return SamplingParams.from_fields(fields, default_max_tokens=self.default_max_tokens, names=names or {})
+        fields["structured_outputs"] = given[named[0]] if named else None
+        params = SamplingParams.from_fields(fields, default_max_tokens=self.default_max_tokens, names=names or {})
+        if params.structured_outputs is None:
+            return params
+        # What no grammar enforces is checked in the answer (answer_check.py).
+        return replace(params, structured_outputs=replace(params.structured_outputs, relaxes=True))
+
+
+def _foreign_constraints(fields: dict[str, Any]) -> dict[str, Any]:
+    """The constraints under the names that other servers have for them, taken out of the fields. Raises."""
+    given = {name: fields.pop(name, None) for name in CONSTRAINTS}
+    spacing = given.pop("guided_whitespace_pattern")
+    return {
+        name: StructuredOutputs(**{CONSTRAINTS[name]: value}, whitespace_pattern=spacing or None, param=name)
+        for name, value in given.items()
+        if value is not None and not asks_for_nothing(value, NOTHING)
+    }

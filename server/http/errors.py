@@ -205,9 +205,9 @@ def _ours(exc: SplitfuseError) -> Problem:
 def _http(exc: HTTPException) -> Problem:
     headers = exc.headers or {}
     if exc.status_code == 404:
-        return Problem(404, "there is nothing at this path", "not_found_error", headers=headers)
+        return Problem(404, exc.detail, "not_found_error", headers=headers)
     if exc.status_code == 405:
-        return Problem(405, "this path does not take this method", code="method_not_allowed", headers=headers)
+        return Problem(405, exc.detail, code="method_not_allowed", headers=headers)
     kind = "server_error" if exc.status_code >= 500 else "invalid_request_error"
     return Problem(exc.status_code, str(exc.detail), kind, headers=headers)
 

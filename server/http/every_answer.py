@@ -1,4 +1,5 @@
-"""What holds for every answer: it has an X-Request-Id, an unexpected exception becomes a 500, errors have one form.
+"""What holds for every answer: it has an X-Request-Id and the headers that its request brought about, an unexpected
+exception becomes a 500, and errors have one form.
 
 The id is a label that the client may choose and always gets back. Never a key to anything.
 """
@@ -13,6 +14,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .errors import ERROR_FORM, REQUEST_ID, ErrorForm, describe
 
 MAX_CHARS = 128
+_HEADERS = "splitfuse.headers"  # the key in an ASGI scope
+
+
+def answer_headers(connection: HTTPConnection) -> dict[str, str]:
+    """Headers that the answer to this request will have, whichever answer that is; to be added to."""
+    headers: dict[str, str] = connection.scope.setdefault(_HEADERS, {})
+    return headers
 
 
 class EveryAnswer:
@@ -30,17 +38,21 @@ class EveryAnswer:
             await self._app(scope, receive, send)
             return
         given = HTTPConnection(scope).headers.get("x-request-id", "")
-        request_id = given if _is_label(given) else secrets.token_hex(16)
+        request_id = given if is_label(given) else secrets.token_hex(16)
         scope[REQUEST_ID] = request_id
         for path, form in self._error_forms.items():
             if f"{scope['path']}/".startswith(f"{path}/"):
                 scope[ERROR_FORM] = form
         started = False
+        more: dict[str, str] = {}
+        scope[_HEADERS] = more
 
         async def labelled_send(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["X-Request-Id"] = request_id
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-Id"] = request_id
+                headers.update(more)
                 started = True
             await send(message)
 
@@ -54,5 +66,6 @@ class EveryAnswer:
             await describe(exc).response()(scope, receive, labelled_send)
 
 
-def _is_label(text: str) -> bool:
+def is_label(text: str) -> bool:
+    """Whether it can be an X-Request-Id."""
     return 0 < len(text) <= MAX_CHARS and text.isascii() and text.isprintable()

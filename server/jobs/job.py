@@ -8,8 +8,8 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...engine.errors import RequestFailedError, SplitfuseError
 from ...engine.outputs import CompletionOutput, OutputDelta, PromptLogprobs, RequestMetrics, TokenLogprobs
@@ -25,10 +25,21 @@ LOGPROB_BYTES = 120
 
 
 class Attachment(Protocol):
-    """What an API keeps with a job; the job only counts its memory."""
+    """What an API keeps with a job; the job counts its memory and has its outputs checked."""
 
     @property
     def num_bytes(self) -> int: ...
+
+    @property
+    def check(self) -> "Check | None": ...
+
+
+class Check(Protocol):
+    """What an API checks of outputs that are complete."""
+
+    def report(self, output: CompletionOutput) -> dict[str, Any]:
+        """The fields that stand beside the output."""
+        ...
 
 
 class Signal:
@@ -96,6 +107,9 @@ class Job:
         self.idempotency_key = idempotency_key
         self.ttl_s = ttl_s  # how long it is to be kept after its end, if less than the store keeps all
         self.attachment: Attachment | None = None  # what an API keeps of the request for its answers
+        self.check: Check | None = None  # of outputs that are complete
+        self.on_report: Callable[[Mapping[str, Any]], None] | None = None
+        self._reports: dict[int, dict[str, Any]] = {}
         self._keeps_prompt = keeps_prompt
         self.changed = changed or Signal()
         self.ended = asyncio.Event()
@@ -119,12 +133,13 @@ class Job:
 
     def attach(self, attachment: Attachment) -> None:
         """Keep what the API needs of the request, for as long as its result is kept."""
-        self.attachment = attachment
+        self.attachment, self.check = attachment, attachment.check
         self.num_bytes += attachment.num_bytes
 
     def renew(self, model: str, attachment: Attachment | None) -> None:
         """Another model runs it than the one that it came for."""
         self.model, self.attachment = model, attachment
+        self.check = None if attachment is None else attachment.check
 
     def sink(self, delta: OutputDelta) -> None:
         """Take one delta from the engine."""
@@ -192,6 +207,17 @@ class Job:
         if self.status == "cancelled":
             return NotReadyError("the request was cancelled before its answer was complete", code="cancelled")
         return None
+
+    def report(self, index: int) -> dict[str, Any]:
+        """What the check says of an output; nothing while it runs, or without a check."""
+        output = self.outputs[index]
+        if self.check is None or output.finish_reason is None:
+            return {}
+        if index not in self._reports:
+            self._reports[index] = self.check.report(output)
+            if self.on_report is not None:
+                self.on_report(self._reports[index])
+        return self._reports[index]
 
     async def wait(self, seconds: float) -> None:
         """Return when the job has ended, or after so many seconds."""

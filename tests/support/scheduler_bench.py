@@ -25,13 +25,18 @@ def request(
     timeout_ms: int | None = None,
     max_queue_ms: int | None = None,
     is_background: bool = False,
+    cache_salt: str = "",
 ) -> Request:
     tokens = tokens or [1] * num_prompt
     return Request(
         request_id=name,
         prompt_token_ids=tokens,
         params=SamplingParams(
-            priority=priority, timeout_ms=timeout_ms, max_queue_ms=max_queue_ms, is_background=is_background
+            priority=priority,
+            timeout_ms=timeout_ms,
+            max_queue_ms=max_queue_ms,
+            is_background=is_background,
+            cache_salt=cache_salt,
         ),
         max_num_tokens=len(tokens) + num_new,
         seed=0,

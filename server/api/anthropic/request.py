@@ -37,7 +37,7 @@ class Metadata(RequestModel):
 class Thinking(RequestModel):
     """Whether the model thinks before it answers, where its template lets that be chosen."""
 
-    ignored = ("budget_tokens", "display")
+    ignored: ClassVar = dict.fromkeys(("budget_tokens", "display"), ())
     type: Literal["enabled", "adaptive", "disabled"]
 
 
@@ -51,7 +51,7 @@ class JsonFormat(RequestModel):
 class OutputConfig(RequestModel):
     """What the output must be."""
 
-    ignored = ("task_budget",)
+    ignored: ClassVar = dict.fromkeys(("task_budget",), ())
     effort: str | None = None
     format: JsonFormat | None = None
 
@@ -111,9 +111,12 @@ class ConversationFields(RequestModel):
 class CountTokensRequest(ConversationFields):
     """A conversation whose tokens are counted."""
 
-    ignored = (
-        *IGNORED,
-        *("max_tokens", "metadata", "stop_sequences", "stream", "temperature", "top_k", "top_p"),
+    ignored: ClassVar = dict.fromkeys(
+        (
+            *IGNORED,
+            *("max_tokens", "metadata", "stop_sequences", "stream", "temperature", "top_k", "top_p"),
+        ),
+        (),
     )
     unsupported: ClassVar = {"mcp_servers": ([],)}
     model: ModelName = None
@@ -122,7 +125,7 @@ class CountTokensRequest(ConversationFields):
 class MessagesRequest(SamplingRequest, ConversationFields):
     """A conversation to answer."""
 
-    ignored = IGNORED
+    ignored: ClassVar = dict.fromkeys(IGNORED, ())
     unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "mcp_servers": ([],),
         **dict.fromkeys(("n", "logprobs", "prompt_logprobs", "stop", "response_format"), ()),

@@ -1,10 +1,11 @@
 """The body of POST /generate."""
 
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from ..prompt import Prompt
+from ..known_fields import NOTHING
+from ..prompt import Prompt, without_special_tokens
 from ..sampling_request import SamplingRequest
 
 
@@ -12,9 +13,15 @@ class GenerateRequest(SamplingRequest):
     """A prompt to continue; with `stream` the answer is events."""
 
     default_max_tokens = 64
+    unsupported: ClassVar = {**SamplingRequest.unsupported, "return_token_ids": (*NOTHING, True)}  # it always does
     prompt: Prompt
+    add_special_tokens: bool = True
     ttl_s: Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="Keep the result so long.")] = None
     webhook: Annotated[
         str | None, Field(description="The target, of those of the server, that is told of the end.")
     ] = None
     durable: Annotated[bool, Field(description="Keep a stream like a job, where results are kept on disk.")] = False
+
+    def engine_prompt(self) -> Any:
+        """The prompt as the engine takes it."""
+        return self.prompt if self.add_special_tokens else without_special_tokens(self.prompt)

@@ -12,7 +12,7 @@ from ...jobs.job import Job, usage
 
 def result_object(job: Job) -> dict[str, Any]:
     """The result object, a snapshot; partial while the job runs. For `json_slices`."""
-    outputs = [_output(output) for output in job.outputs]
+    outputs = [_output(output) | job.report(output.index) for output in job.outputs]
     failure = job.failure() if job.status == "failed" else None
     return {
         "seq_id": job.seq_id,

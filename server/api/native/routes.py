@@ -1,5 +1,6 @@
 """The native routes: submit, poll, stream, re-attach, cancel."""
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -21,6 +22,8 @@ from ...jobs.result_store import seq_id_of
 from ...service import Service, service_of
 from ...settings import Settings
 from ...storage.durable_results import KeptRequest
+from ..answer_check import AnswerCheck
+from ..answer_format import AnswerFormat
 from ..openapi import IDEMPOTENCY_KEY, KEEPING, KEYED, LOOKUP, events, operation, parameter
 from ..request_model import REPLAYED, idempotency_key, read_fields, read_request
 from ..streaming import event_id, stream
@@ -76,6 +79,8 @@ async def generate(request: Request) -> Response:
     async with service.results.once(owner_of(request), key) as earlier:
         job = earlier or await _submitted(service, body, owner=owner_of(request), key=key)
     headers = REPLAYED if earlier else {}
+    if isinstance(job.check, AnswerCheck):
+        headers = {**headers, "X-Unenforced": job.check.header}
     if not body.stream:
         if wait_s := preferred_wait_s(request.headers.getlist("prefer")):
             await unless_disconnected(request.receive, job.wait(min(wait_s, MAX_WAIT_S)))
@@ -93,14 +98,16 @@ async def generate(request: Request) -> Response:
 async def _submitted(service: Service, body: GenerateRequest, *, owner: str, key: IdempotencyKey | None) -> Job:
     """The job of this request, kept from now on."""
     params = body.sampling()
+    check = AnswerCheck.of(params, AnswerFormat())
     is_kept = body.durable or not body.stream
     service.settings.webhooks.check(body.webhook, is_kept=is_kept)
     await service.results.check_quota(owner)
-    job = service.new_job(params, owner=owner, key=key, ttl_s=body.ttl_s)
+    job = service.new_job(params, owner=owner, key=key, ttl_s=body.ttl_s, check=check)
     service.results.add(job)
     try:
-        kept = KeptRequest(kind=KIND, body=body.as_sent, webhook=body.webhook) if is_kept else None
-        await service.submit(job, body.prompt, params, user=body.user, kept=kept)
+        stored = None if check is None else dataclasses.asdict(check)
+        kept = KeptRequest(kind=KIND, body=body.as_sent, attachment=stored, webhook=body.webhook) if is_kept else None
+        await service.submit(job, body.engine_prompt(), params, user=body.user, kept=kept)
     except BaseException:
         service.abort(job)
         service.results.forget(job)
@@ -113,16 +120,17 @@ async def generate_batched(service: Service, fields: Mapping[str, Any], *, owner
     body = read_fields(service, fields, GenerateRequest)
     service.settings.webhooks.check(body.webhook, is_kept=False)
     params = body.sampling()
-    job = service.new_job(params, owner=owner)
-    await service.complete([job], [body.prompt], params, user=body.user, is_background=True)
+    job = service.new_job(params, owner=owner, check=AnswerCheck.of(params, AnswerFormat()))
+    await service.complete([job], [body.engine_prompt()], params, user=body.user, is_background=True)
     return result_object(job)
 
 
 class KeptGenerate:
     """The KeptKind of POST /generate."""
 
-    def attachment(self, stored: Any) -> None:
-        """None is needed."""
+    def attachment(self, stored: Any) -> AnswerCheck | None:
+        """What the answer is checked against, if it is to be."""
+        return None if stored is None else AnswerCheck(schema=stored["schema"], answer=AnswerFormat())
 
     def params(self, body: Mapping[str, Any], attachment: Attachment | None) -> SamplingParams:
         """As it had them."""
@@ -130,7 +138,7 @@ class KeptGenerate:
 
     async def renewed(self, engine: Any, settings: Settings, kept: KeptRequest) -> tuple[Any, KeptRequest]:
         """The prompt as it came."""
-        return GenerateRequest.read(kept.body).prompt, kept
+        return GenerateRequest.read(kept.body).engine_prompt(), kept
 
 
 @router.get("/result/{seq_id}", **operation({200: _RESULT}, errors=LOOKUP, parameters=[SEQ_ID, WAIT, PREFER]))

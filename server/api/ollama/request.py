@@ -33,7 +33,7 @@ class Options(RequestModel):
 
     model_config = ConfigDict(extra="allow")
     more_fields = SAMPLING_FIELDS
-    ignored = IGNORED_OPTIONS
+    ignored: ClassVar = dict.fromkeys(IGNORED_OPTIONS, ())
     unsupported: ClassVar = {"n": (1,), "logprobs": (), "prompt_logprobs": ()}
     num_predict: Annotated[Any, WithJsonSchema(_NUM_PREDICT.json_schema())] = None
     repeat_penalty: Annotated[Any, like("repetition_penalty")] = None
@@ -51,7 +51,7 @@ class Options(RequestModel):
 class OllamaRequest(RequestModel):
     """What both routes for text have."""
 
-    ignored = IGNORED
+    ignored: ClassVar = dict.fromkeys(IGNORED, ())
     unsupported: ClassVar = _UNSUPPORTED
     model: ModelName = None
     stream: bool = True
@@ -117,7 +117,7 @@ class OllamaGenerateRequest(OllamaRequest):
 class OllamaShowRequest(RequestModel):
     """A model to tell of."""
 
-    ignored = ("name", "verbose", "system", "template", "options")
+    ignored: ClassVar = dict.fromkeys(("name", "verbose", "system", "template", "options"), ())
     model: ModelName = None
 
 

@@ -1,7 +1,7 @@
 """The answers of /v1/chat/completions: messages with content, reasoning and calls of tools, whole and in deltas."""
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ....engine.chat.answer_parser import AnswerParser
@@ -11,6 +11,7 @@ from ...http.json_response import dumps, quoted
 from ...jobs.job import Job
 from ..answer_format import AnswerFormat
 from ..native.response import prompt_logprobs
+from .request import Shown
 from .response import Head, ResponseBuilder, TokenText, ending, full_usage, scored_token
 
 # Of reasoning the first is DeepSeek's and most clients' name, the second vLLM's newer one.
@@ -23,8 +24,8 @@ class ChatResponseBuilder(ResponseBuilder):
     kind = "chat.completion"
     chunk_kind = "chat.completion.chunk"
 
-    def __init__(self, head: Head, token_text: TokenText, *, include_usage: bool = False, answer: AnswerFormat) -> None:
-        super().__init__(head, token_text, include_usage=include_usage)
+    def __init__(self, head: Head, token_text: TokenText, *, shown: Shown, answer: AnswerFormat) -> None:
+        super().__init__(head, token_text, shown=shown)
         self._answer = answer
         self._readers: dict[int, AnswerParser] = {}  # of the choices that are streamed
         self._calling: set[int] = set()  # choices that have called something
@@ -32,7 +33,9 @@ class ChatResponseBuilder(ResponseBuilder):
     def answer(self, jobs: Sequence[Job]) -> dict[str, Any]:
         """The whole answer."""
         scores = jobs[0].prompt_logprobs
-        more = {} if scores is None else {"prompt_logprobs": prompt_logprobs(scores)}
+        more: dict[str, Any] = {} if scores is None else {"prompt_logprobs": prompt_logprobs(scores)}
+        if self._shown.token_ids:
+            more["prompt_token_ids"] = jobs[0].prompt_token_ids
         return super().answer(jobs) | more
 
     def usage(self, jobs: Sequence[Job]) -> dict[str, Any]:
@@ -46,30 +49,32 @@ class ChatResponseBuilder(ResponseBuilder):
     def first_chunk(self, index: int, job: Job) -> str | None:
         """The role."""
         choice = _chat_choice(index, {"delta": {"role": "assistant", "content": ""}}, None) | {"finish_reason": None}
-        return self._prefix + dumps(choice) + self._suffix
+        ids = f'],"prompt_token_ids":{dumps(job.prompt_token_ids)}' if self._shown.token_ids else "]"
+        return self._prefix + dumps(choice) + ids + self._suffix[1:]
 
     def choice(self, index: int, output: CompletionOutput, job: Job) -> dict[str, Any]:
         """A message."""
-        parts = [] if self._answer.is_plain else read_whole(self._answer.reader(), output.text)
+        parts = [] if self._answer.is_plain else self._visible(read_whole(self._answer.reader(), output.text))
         message = {"role": "assistant", "content": output.text, "refusal": None}
-        if parts:
+        if parts or not self._shown.reasoning:
             message |= _message(parts)
         return {
             **_chat_choice(index, {"message": message}, self._logprobs(output.logprobs)),
             **_ending(output, has_called="tool_calls" in message),
         }
 
-    def chunk(self, index: int, delta: OutputDelta, *, text_offset: int) -> str | None:
+    def chunk(self, index: int, delta: OutputDelta, *, text_offset: int, report: Mapping[str, Any]) -> str | None:
         """One event's chunk; none for text that is held back until more of it is known."""
         if self._answer.is_plain:
-            return super().chunk(index, delta, text_offset=text_offset)
+            return super().chunk(index, delta, text_offset=text_offset, report=report)
         content = self._delta(index, delta)
         is_last = delta.finish_reason is not None
-        if not content and not is_last and delta.logprobs is None:
+        if not content and not is_last and delta.logprobs is None and not self._shown.token_ids:
             return None
-        choice = _chat_choice(index, {"delta": content}, self._logprobs(delta.logprobs)) | {"finish_reason": None}
+        choice = _chat_choice(index, {"delta": content}, self._logprobs(delta.logprobs)) | self.ids(delta)
+        choice["finish_reason"] = None
         if is_last:
-            choice |= _ending(delta, has_called=index in self._calling)
+            choice |= {**_ending(delta, has_called=index in self._calling), **report}
         return self._prefix + dumps(choice) + self._suffix
 
     def chunk_choice(self, index: int, delta: OutputDelta, text_offset: int) -> dict[str, Any]:
@@ -90,7 +95,10 @@ class ChatResponseBuilder(ResponseBuilder):
             parts += reader.finish()
         if any(part.kind == "call" for part in parts):
             self._calling.add(index)
-        return _delta(parts)
+        return _delta(self._visible(parts))
+
+    def _visible(self, parts: list[AnswerPart]) -> list[AnswerPart]:
+        return parts if self._shown.reasoning else [part for part in parts if part.kind != "reasoning"]
 
     def _logprobs(self, items: Sequence[TokenLogprobs] | None) -> dict[str, Any] | None:
         if items is None:

@@ -8,7 +8,7 @@ from ....engine.outputs import CompletionOutput, OutputDelta, TokenLogprobs
 from ...http.json_response import dumps, quoted
 from ...jobs.job import Job
 from ..native.response import finite_logprob, prompt_logprobs
-from .request import Echo
+from .request import Echo, Shown
 from .response import Head, ResponseBuilder, TokenText, ending, full_usage
 
 # A token and what is known of it: nothing of a prompt's first.
@@ -25,11 +25,11 @@ class CompletionResponseBuilder(ResponseBuilder):
         head: Head,
         token_text: TokenText,
         *,
-        include_usage: bool = False,
+        shown: Shown,
         echo: Echo,
         prompt_text: Callable[[Job], str],
     ) -> None:
-        super().__init__(head, token_text, include_usage=include_usage)
+        super().__init__(head, token_text, shown=shown)
         self._echo = echo
         self._prompt_text = prompt_text
         self._num_echoed: dict[int, int] = {}  # characters of the prompt before a streamed choice
@@ -37,11 +37,13 @@ class CompletionResponseBuilder(ResponseBuilder):
     def choice(self, index: int, output: CompletionOutput, job: Job) -> dict[str, Any]:
         """One choice of the whole answer."""
         echoed = self._echoed(job)
-        text, logprobs = self._shown(output)
+        text, logprobs = self._after_prompt(output)
         scores = None if logprobs is None else [*self._scores(job), *_with_ids(logprobs)]
-        more = {}
+        more: dict[str, Any] = {}
         if job.prompt_logprobs is not None and not self._echo.is_wanted:
             more["prompt_logprobs"] = prompt_logprobs(job.prompt_logprobs)
+        if self._shown.token_ids:
+            more["prompt_token_ids"] = job.prompt_token_ids
         return {**self._choice(index, echoed + text, scores, 0), **more, **ending(output)}
 
     def usage(self, jobs: Sequence[Job]) -> dict[str, Any]:
@@ -49,18 +51,25 @@ class CompletionResponseBuilder(ResponseBuilder):
         usage = full_usage(jobs)
         return usage | {"completion_tokens": 0, "total_tokens": usage["prompt_tokens"]} if self._echo.is_all else usage
 
+    def show_usage(self, jobs: Sequence[Job], num_tokens: int) -> None:
+        """The same of running usage."""
+        super().show_usage(jobs, 0 if self._echo.is_all else num_tokens)
+
     def first_chunk(self, index: int, job: Job) -> str | None:
-        """The prompt, if it is to be echoed."""
-        if not self._echo.is_wanted:
+        """The prompt, if it is to be echoed or its ids are to be shown."""
+        if not self._echo.is_wanted and not self._shown.token_ids:
             return None
         echoed = self._echoed(job)
         self._num_echoed[index] = len(echoed)
-        scores = None if job.prompt_logprobs is None else self._scores(job)
-        return self._prefix + dumps(self._choice(index, echoed, scores, 0) | {"finish_reason": None}) + self._suffix
+        scores = None if job.prompt_logprobs is None or not self._echo.is_wanted else self._scores(job)
+        choice = self._choice(index, echoed, scores, 0) | {"finish_reason": None}
+        if self._shown.token_ids:
+            choice |= {"prompt_token_ids": job.prompt_token_ids, "token_ids": []}
+        return self._prefix + dumps(choice) + self._suffix
 
     def chunk_choice(self, index: int, delta: OutputDelta, text_offset: int) -> dict[str, Any]:
         """One choice of a chunk."""
-        text, logprobs = self._shown(delta)
+        text, logprobs = self._after_prompt(delta)
         scores = None if logprobs is None else list(_with_ids(logprobs))
         return self._choice(index, text, scores, self._num_echoed.get(index, 0) + text_offset)
 
@@ -69,7 +78,7 @@ class CompletionResponseBuilder(ResponseBuilder):
         shown = "" if self._echo.is_all else text
         return f'{{"index":{index},"text":{quoted(shown)},"logprobs":null,"finish_reason":null}}'
 
-    def _shown(self, output: CompletionOutput | OutputDelta) -> tuple[str, Sequence[TokenLogprobs] | None]:
+    def _after_prompt(self, output: CompletionOutput | OutputDelta) -> tuple[str, Sequence[TokenLogprobs] | None]:
         """What came after the prompt, if any of it was asked for."""
         if not self._echo.is_all:
             return output.text, output.logprobs

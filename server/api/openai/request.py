@@ -3,7 +3,7 @@
 Fields that would change the answer and are not built are refused by name; those that change nothing are ignored.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import SkipValidation, model_validator
@@ -13,7 +13,8 @@ from ....engine.chat.messages import read_messages
 from ....engine.errors import InvalidRequestError
 from ....engine.sampling_params import SamplingParams
 from ..chat_request import Chat, ChatFields, ChatMessage, ToolFields
-from ..prompt import Prompts
+from ..known_fields import NOTHING
+from ..prompt import Prompts, without_special_tokens
 from ..request_model import RequestModel
 from ..sampling_request import SamplingRequest, like
 
@@ -21,18 +22,31 @@ from ..sampling_request import SamplingRequest, like
 class StreamOptions(RequestModel):
     """How the events come."""
 
-    ignored = ("include_obfuscation",)
+    path = "stream_options."
+    ignored: ClassVar = {"include_obfuscation": NOTHING}
     include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """What an answer shows beside its text."""
+
+    usage: bool = False  # in a last chunk
+    running_usage: bool = False  # in every chunk
+    token_ids: bool = False
+    reasoning: bool = True
 
 
 class OpenAIRequest(SamplingRequest):
     """What both routes have."""
 
-    ignored = (
-        *("store", "metadata", "service_tier", "safety_identifier"),
-        *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "verbosity", "prediction"),
-    )
     stream_options: StreamOptions | None = None
+    max_tokens: Annotated[Any, like("max_tokens")] = None
+    max_completion_tokens: Annotated[Any, like("max_tokens")] = None
+    add_special_tokens: bool | None = None
+    return_token_ids: bool = False
+    return_tokens_as_token_ids: bool = False
 
     @model_validator(mode="after")
     def _check_stream_options(self) -> Self:
@@ -44,6 +58,24 @@ class OpenAIRequest(SamplingRequest):
     def include_usage(self) -> bool:
         """Whether the last chunk holds the usage."""
         return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def shown(self) -> Shown:
+        """What the answer shows beside the text."""
+        is_continuous = self.stream_options is not None and self.stream_options.continuous_usage_stats
+        return Shown(usage=self.include_usage, running_usage=is_continuous, token_ids=self.return_token_ids)
+
+    def _max_tokens(self, names: dict[str, str]) -> Any:
+        """The limit under either name; the newer one is added to `names` if it was used. Raises InvalidRequestError."""
+        older, newer = self.max_tokens, self.max_completion_tokens
+        if None not in (older, newer) and older != newer:
+            raise InvalidRequestError(
+                "max_tokens and max_completion_tokens differ; send one of them", param="max_completion_tokens"
+            )
+        if newer is None:
+            return older
+        names["max_tokens"] = "max_completion_tokens"
+        return newer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,18 +90,21 @@ class CompletionRequest(OpenAIRequest):
     """Prompts to continue."""
 
     default_max_tokens = 16
-    unsupported: ClassVar = {"suffix": ("",)}
     prompt: Prompts
     echo: bool = False
     best_of: Annotated[Any, like("n")] = None
-    max_tokens: Annotated[Any, like("max_tokens")] = None
     logprobs: Annotated[Any, like("logprobs")] = None
     prompt_logprobs: Annotated[Any, like("prompt_logprobs")] = None
 
     def echoed(self) -> Echo:
         """What of the prompt the answer repeats."""
-        is_zero = type(self.max_tokens) is int and self.max_tokens == 0
+        limit = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        is_zero = type(limit) is int and limit == 0
         return Echo(is_wanted=self.echo, is_all=self.echo and is_zero)
+
+    def prompts(self) -> list[Any]:
+        """The prompts as the engine takes them."""
+        return [without_special_tokens(each) if self.add_special_tokens is False else each for each in self.prompt]
 
     def params(self) -> SamplingParams:
         """The parameters; an echo brings the prompt's logprobs where logprobs are wanted. Raises."""
@@ -78,14 +113,17 @@ class CompletionRequest(OpenAIRequest):
             raise InvalidRequestError("best_of other than n is not supported; leave it out", param="best_of")
         of_prompt = self.logprobs if self.echo and self.prompt_logprobs is None else self.prompt_logprobs
         # The engine samples at least one token, which an answer that is all echo leaves out.
-        max_tokens = 1 if self.echoed().is_all else self.max_tokens
-        return self.sampling(max_tokens=max_tokens, logprobs=self.logprobs, prompt_logprobs=of_prompt)
+        names: dict[str, str] = {}
+        max_tokens = 1 if self.echoed().is_all else self._max_tokens(names)
+        return self.sampling(names=names, max_tokens=max_tokens, logprobs=self.logprobs, prompt_logprobs=of_prompt)
 
 
 class ChatCompletionRequest(OpenAIRequest, ChatFields):
     """A conversation to answer."""
 
-    unsupported: ClassVar = ToolFields.unsupported | {
+    unsupported: ClassVar = {
+        **OpenAIRequest.unsupported,
+        **ToolFields.unsupported,
         "functions": ([],),
         "function_call": ("none", "auto"),
         "modalities": (["text"],),
@@ -94,10 +132,14 @@ class ChatCompletionRequest(OpenAIRequest, ChatFields):
         "moderation": (),
     }
     messages: SkipValidation[list[ChatMessage]]
-    max_tokens: Annotated[Any, like("max_tokens")] = None
-    max_completion_tokens: Annotated[Any, like("max_tokens")] = None
+    include_reasoning: bool = True
     logprobs: bool = False
     top_logprobs: Annotated[Any, like("logprobs")] = None
+
+    @property
+    def shown(self) -> Shown:
+        """What the answer shows beside the content."""
+        return replace(super().shown, reasoning=self.include_reasoning)
 
     def chat(self) -> Chat:
         """The conversation. Raises InvalidRequestError."""
@@ -105,17 +147,8 @@ class ChatCompletionRequest(OpenAIRequest, ChatFields):
 
     def params(self) -> SamplingParams:
         """The parameters; refusals name the fields as they were sent. Raises InvalidRequestError."""
-        older, newer = self.max_tokens, self.max_completion_tokens
-        if None not in (older, newer) and older != newer:
-            raise InvalidRequestError(
-                "max_tokens and max_completion_tokens differ; send one of them", param="max_completion_tokens"
-            )
         if self.top_logprobs is not None and not self.logprobs:
             raise InvalidRequestError("top_logprobs goes with logprobs true only", param="top_logprobs")
         names = {"prompt": "messages", "logprobs": "top_logprobs"}
-        if newer is not None:
-            names["max_tokens"] = "max_completion_tokens"
         top = self.top_logprobs if self.top_logprobs is not None else 0
-        return self.sampling(
-            names=names, max_tokens=older if newer is None else newer, logprobs=top if self.logprobs else None
-        )
+        return self.sampling(names=names, max_tokens=self._max_tokens(names), logprobs=top if self.logprobs else None)

@@ -4,7 +4,7 @@ A chunk is a prebuilt beginning and end around the one choice that changes; a to
 are, costs no more JSON than that text.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from ....engine.outputs import CompletionOutput, OutputDelta, TokenLogprobs
 from ...http.json_response import dumps
 from ...jobs.job import Job, usage
 from ..native.response import finite_logprob
+from .request import Shown
 
 TokenText = Callable[[int], str]
 
@@ -35,32 +36,45 @@ class ResponseBuilder:
     kind: str
     chunk_kind: str
 
-    def __init__(self, head: Head, token_text: TokenText, *, include_usage: bool = False) -> None:
+    def __init__(self, head: Head, token_text: TokenText, *, shown: Shown) -> None:
         self._head = head
         self._token_text = token_text
-        self._include_usage = include_usage
+        self._shown = shown
         self._prefix = dumps(head.fields(self.chunk_kind))[:-1] + ',"choices":['
-        self._suffix = '],"usage":null}' if include_usage else "]}"
+        self._suffix = '],"usage":null}' if shown.usage else "]}"
 
     def answer(self, jobs: Sequence[Job]) -> dict[str, Any]:
         """The whole answer, once all jobs have ended. For `json_slices`: token texts are found while it is written."""
         n = len(jobs[0].outputs)
         choices = [
-            self.choice(number * n + output.index, output, job)
+            {**self.choice(number * n + output.index, output, job), **self.ids(output), **job.report(output.index)}
             for number, job in enumerate(jobs)
             for output in job.outputs
         ]
         return {**self._head.fields(self.kind), "choices": choices, "usage": self.usage(jobs)}
 
-    def chunk(self, index: int, delta: OutputDelta, *, text_offset: int) -> str | None:
-        """One event's chunk for choice `index`; `text_offset` characters have gone before."""
-        if delta.logprobs is None and delta.finish_reason is None:
+    def chunk(self, index: int, delta: OutputDelta, *, text_offset: int, report: Mapping[str, Any]) -> str | None:
+        """One event's chunk for choice `index`; `text_offset` characters have gone before.
+
+        `report`: what stands in the last one of a choice beside its end.
+        """
+        if delta.logprobs is None and delta.finish_reason is None and not self._shown.token_ids:
             return self._prefix + self.plain_choice(index, delta.text) + self._suffix
-        choice = self.chunk_choice(index, delta, text_offset)
+        choice = self.chunk_choice(index, delta, text_offset) | self.ids(delta)
         choice["finish_reason"] = None
         if delta.finish_reason is not None:
-            choice |= ending(delta)
+            choice |= {**ending(delta), **report}
         return self._prefix + dumps(choice) + self._suffix
+
+    def ids(self, output: OutputDelta | CompletionOutput) -> dict[str, Any]:
+        """The tokens of an output, if they are to be shown."""
+        return {"token_ids": list(output.token_ids)} if self._shown.token_ids else {}
+
+    def show_usage(self, jobs: Sequence[Job], num_tokens: int) -> None:
+        """Put the usage after so many tokens of output into the chunks from here on."""
+        num_prompt = sum(job.num_prompt_tokens for job in jobs)
+        counts = {"prompt_tokens": num_prompt, "completion_tokens": num_tokens, "total_tokens": num_prompt + num_tokens}
+        self._suffix = '],"usage":' + dumps(counts) + "}"
 
     def usage_chunk(self, jobs: Sequence[Job]) -> str:
         """The last chunk, if usage was asked for."""

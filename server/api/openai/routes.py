@@ -17,13 +17,15 @@ from ....engine.errors import InvalidRequestError
 from ...http.json_response import JsonResponse
 from ...http.json_writer import SlicedResponse
 from ...service import Service, service_of
+from ..answer_check import AnswerCheck
+from ..answer_format import AnswerFormat
 from ..generation import Generation, chat_generation, streamed
 from ..openapi import GENERATION, KEYED, LOOKUP, events, operation, parameter
 from ..request_model import read_fields, read_request
 from .chat_response import ChatResponseBuilder
 from .completion_response import CompletionResponseBuilder
 from .request import ChatCompletionRequest, CompletionRequest, OpenAIRequest
-from .response import Head, ResponseBuilder
+from .response import Head, ResponseBuilder, TokenText
 from .stream import OpenAIStreamWriter
 
 router = APIRouter(prefix="/v1", tags=["OpenAI"])
@@ -109,6 +111,7 @@ class _Answer:
     body: OpenAIRequest
     builder: ResponseBuilder
     generation: Generation
+    echoes: bool = False  # the prompt, before the answer
 
     async def whole(self, service: Service, *, owner: str) -> dict[str, Any]:
         """The answer to a line of a batch, once it is complete. For `json_slices`."""
@@ -119,10 +122,10 @@ class _Answer:
         if not self.body.stream:
             jobs = await self.generation.answered(request)
             return SlicedResponse.of(await service_of(request).json.write(self.builder.answer(jobs)))
-        if self.generation.params.prompt_logprobs is not None and not self.generation.keeps_prompt:
+        if self.generation.params.prompt_logprobs is not None and not self.echoes:
             raise InvalidRequestError("prompt_logprobs goes with stream false only", param="prompt_logprobs")
         jobs = await self.generation.begin(request)
-        writer = OpenAIStreamWriter(self.builder, jobs, include_usage=self.body.include_usage)
+        writer = OpenAIStreamWriter(self.builder, jobs, shown=self.body.shown)
         return streamed(request, jobs, writer)
 
 
@@ -130,22 +133,40 @@ def _completion(service: Service, body: CompletionRequest) -> _Answer:
     params, echo = body.params(), body.echoed()
     builder = CompletionResponseBuilder(
         _head(service, "cmpl-"),
-        service.token_text,
-        include_usage=body.include_usage,
+        _token_text(service, body),
+        shown=body.shown,
         echo=echo,
         prompt_text=service.prompt_text,
     )
-    generation = Generation(prompts=body.prompt, params=params, user=body.user, keeps_prompt=echo.is_wanted)
-    return _Answer(body=body, builder=builder, generation=generation)
+    generation = Generation(
+        prompts=body.prompts(),
+        params=params,
+        user=body.user,
+        keeps_prompt=echo.is_wanted or body.return_token_ids,
+        check=AnswerCheck.of(params, AnswerFormat()),
+    )
+    return _Answer(body=body, builder=builder, generation=generation, echoes=echo.is_wanted)
 
 
 async def _chat_completion(service: Service, body: ChatCompletionRequest) -> _Answer:
     chat, params = body.chat(), body.params()
-    generation, answer = await chat_generation(service, chat, params, user=body.user)
+    generation, answer = await chat_generation(
+        service,
+        chat,
+        params,
+        user=body.user,
+        keeps_prompt=body.return_token_ids,
+        add_special_tokens=bool(body.add_special_tokens),
+    )
     builder = ChatResponseBuilder(
-        _head(service, "chatcmpl-"), service.token_text, include_usage=body.include_usage, answer=answer
+        _head(service, "chatcmpl-"), _token_text(service, body), shown=body.shown, answer=answer
     )
     return _Answer(body=body, builder=builder, generation=generation)
+
+
+def _token_text(service: Service, body: OpenAIRequest) -> TokenText:
+    """How tokens of logprobs are shown."""
+    return "token_id:{}".format if body.return_tokens_as_token_ids else service.token_text
 
 
 def _head(service: Service, prefix: str) -> Head:

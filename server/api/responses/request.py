@@ -3,22 +3,37 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SkipValidation
+from pydantic import AfterValidator, Field, SkipValidation
 from pydantic_core import PydanticCustomError
 
 from ....engine.chat.messages import Message, read_items
 from ....engine.errors import InvalidRequestError
 from ....engine.sampling_params import SamplingParams
 from ...jobs.job import Job
+from ..answer_check import AnswerCheck
 from ..answer_format import AnswerFormat
-from ..chat_request import Chat, ToolFields
-from ..request_model import RequestModel
+from ..chat_request import Chat, Effort, ToolFields
+from ..known_fields import HINTS, NOTHING
+from ..message_fields import look_into_items
+from ..request_model import Reading, RequestModel
 from ..response_format import TextFormat
 from ..sampling_request import SamplingRequest, like
 
 _LOGPROBS = "message.output_text.logprobs"
+Summary = Literal["auto", "concise", "detailed"]
+Include = Literal[
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+]
 _MAX_REPEATED_CHARS = 16_384
 
 
@@ -42,53 +57,81 @@ class StoredRequest:
     has_logprobs: bool = False
     is_background: bool = False
     is_stored: bool = True
+    schema: Any = None  # of the content, as AnswerCheck has it
+
+    @cached_property
+    def check(self) -> AnswerCheck | None:
+        """What the answer is checked against once it is complete, if it is to be."""
+        check = AnswerCheck(schema=self.schema, answer=self.answer)
+        return check if check.unenforced else None
 
     @property
     def num_bytes(self) -> int:
         """About what it takes in memory."""
-        return 2 * len(json.dumps([list(self.messages), self.repeated]))
+        return 2 * len(json.dumps([list(self.messages), self.repeated, self.schema]))
 
 
 def stored_request(job: Job) -> StoredRequest | None:
     """What is kept of the request behind a job; None if another API made it."""
-    assert job.attachment is None or isinstance(job.attachment, StoredRequest)
-    return job.attachment
+    return job.attachment if isinstance(job.attachment, StoredRequest) else None
 
 
 class TextOptions(RequestModel):
     """How the text comes."""
 
+    path = "text."
+    ignored: ClassVar = {"verbosity": ("medium",)}
     format: TextFormat | None = None
-    verbosity: Any = None  # repeated and no more
+    verbosity: Literal["low", "medium", "high"] | None = None  # repeated and no more
 
 
-class Reasoning(BaseModel):
-    """How to reason; other keys are repeated and no more."""
+class Reasoning(RequestModel):
+    """How to reason; summaries are repeated and no more."""
 
-    model_config = ConfigDict(strict=True, extra="allow")
-    effort: str | None = None
+    path = "reasoning."
+    ignored: ClassVar = {"summary": (), "generate_summary": ()}
+    effort: Effort | None = None
+    summary: Summary | None = None
+    generate_summary: Summary | None = None
+
+
+class ResponseStreamOptions(RequestModel):
+    """How the events come."""
+
+    path = "stream_options."
+    ignored: ClassVar = {"include_obfuscation": NOTHING}
 
 
 class ResponsesRequest(SamplingRequest, ToolFields):
     """What to answer, and how."""
 
     has_flat_tools = True
-    ignored = ("prompt_cache_options", "prompt_cache_retention", "stream_options", "context_management")
+    ignored: ClassVar = {name: values for name, values in HINTS.items() if name not in ("metadata", "store")} | {
+        "max_tool_calls": ()
+    }
+    way_out: ClassVar = ToolFields.way_out | {
+        "conversation": "conversations are not kept here: send previous_response_id or the whole conversation as input",
+    }
     # Fields of other routes, or not built; an answer that neglected one of these would be wrong.
-    unsupported: ClassVar = ToolFields.unsupported | dict.fromkeys(
-        (
-            *("conversation", "prompt", "moderation", "n", "messages", "logprobs", "prompt_logprobs", "max_tokens"),
-            *("reasoning_effort", "response_format"),
+    unsupported: ClassVar = {
+        **SamplingRequest.unsupported,
+        **ToolFields.unsupported,
+        **dict.fromkeys(
+            (
+                *("conversation", "prompt", "moderation", "n", "messages", "logprobs", "prompt_logprobs", "max_tokens"),
+                *("reasoning_effort", "response_format"),
+            ),
+            (),
         ),
-        (),
-    )
+    }
     input: SkipValidation[str | list[dict[str, Any]]]
     instructions: str | None = None
     previous_response_id: str | None = None
     background: bool = False
     store: bool = True
     webhook: str | None = None
-    include: list[str] = Field([])
+    include: list[Include] = Field([])
+    stream_options: ResponseStreamOptions | None = None
     text: TextOptions = TextOptions()
     reasoning: Reasoning = Reasoning()
     max_output_tokens: Annotated[Any, like("max_tokens")] = None
@@ -96,9 +139,15 @@ class ResponsesRequest(SamplingRequest, ToolFields):
     metadata: Annotated[dict[str, Any], AfterValidator(_bounded)] = Field({})
     prompt_cache_key: Repeated = None
     safety_identifier: Repeated = None
-    service_tier: Repeated = None
-    truncation: Repeated = "disabled"
-    max_tool_calls: Repeated = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority", "batch"] | None = None
+    truncation: Literal["auto", "disabled"] = "disabled"
+    max_tool_calls: Annotated[int | None, Field(ge=1)] = None
+
+    @classmethod
+    def _look_into(cls, fields: Mapping[str, Any], reading: Reading) -> None:
+        look_into_items(fields.get("input"), reading)
+        if isinstance(included := fields.get("include"), list) and any(each != _LOGPROBS for each in included):
+            reading.ignore("include")
 
     @property
     def has_logprobs(self) -> bool:
@@ -124,14 +173,17 @@ class ResponsesRequest(SamplingRequest, ToolFields):
             conversation.insert(0, {"role": "system", "content": self.instructions})
         return self._chat(conversation, reasoning_effort=self.reasoning.effort)
 
-    def params(self) -> SamplingParams:
-        """The parameters; refusals name the fields as they are called here. Raises InvalidRequestError."""
+    def params(self, *, is_forced: bool = False) -> SamplingParams:
+        """The parameters; `is_forced`: the answer has to be a call, and text.format says nothing of calls.
+
+        Refusals name the fields as they are called here. Raises InvalidRequestError.
+        """
         top = self.top_logprobs if self.top_logprobs is not None else 0
         return self.sampling(
             names={"prompt": "input", "max_tokens": "max_output_tokens", "logprobs": "top_logprobs"},
             max_tokens=self.max_output_tokens,
             logprobs=top if self.has_logprobs else None,
-            text_format=self.text.format,
+            text_format=None if is_forced else self.text.format,
         )
 
     def stored(self, messages: Sequence[Message], params: SamplingParams) -> StoredRequest:
@@ -143,7 +195,7 @@ class ResponsesRequest(SamplingRequest, ToolFields):
         repeated = self.model_dump(include=same | given) | {
             "tools": self.tools or [],
             "tool_choice": self.tool_choice or "auto",
-            "reasoning": {"summary": None} | self.reasoning.model_dump(),
+            "reasoning": {"effort": None, "summary": None} | self.reasoning.model_dump(exclude_none=True),
             "temperature": params.temperature,
             "top_p": params.top_p,
             "text": {"format": {"type": "text"}} | text,

@@ -87,6 +87,7 @@ class ResponseLife:
             "output": [] if status else self._output.items,
             "usage": self._usage() if is_over else None,
             **self._request.repeated,
+            **(self._job.report(0) if is_over else {}),
         }
 
     def _status(self) -> str:

@@ -25,13 +25,18 @@ from ...jobs.result_store import ID_PREFIX, seq_id_of
 from ...service import Service, service_of
 from ...settings import Settings
 from ...storage.durable_results import KeptRequest
-from ..answer_format import AnswerFormat, chat_prompt, constrained, model_prompt, rendered
+from ..answer_check import AnswerCheck
+from ..answer_format import AnswerFormat, constrained, rendered
+from ..batches.request import page_of
+from ..batches.response import list_object
 from ..openapi import IDEMPOTENCY_KEY, KEEPING, LOOKUP, events, operation, parameter
 from ..request_model import REPLAYED, idempotency_key, read_fields, read_request
 from ..streaming import event_id, stream
+from .input_items import input_items, page_of_items
 from .request import ResponsesRequest, StoredRequest, stored_request
 from .response import ResponseLife, conversation_of, response_object
 from .stream import ResponsesStreamWriter
+from .truncation import response_prompt
 
 router = APIRouter(prefix="/v1/responses", tags=["OpenAI"])
 KIND = "response"  # of kept requests
@@ -70,6 +75,8 @@ async def create(request: Request) -> Response:
             await _wait(request, service, job, is_owned=key is None)
         response = await _object(service, job)
     response.headers.update(REPLAYED if earlier else {})
+    if isinstance(job.check, AnswerCheck):
+        response.headers["X-Unenforced"] = job.check.header
     return response
 
 
@@ -97,10 +104,12 @@ async def _new(service: Service, body: ResponsesRequest, *, owner: str, key: Ide
     previous_id = body.previous_response_id
     earlier = [] if previous_id is None else await _conversation(service, previous_id, owner=owner)
     messages = body.messages(earlier)
-    chat, params = body.chat(messages), body.params()
-    text, answer = await chat_prompt(service, chat, name="input")
+    _ = service.tokenizer  # there is one
+    text, answer = await response_prompt(service.engine, service.settings, body, messages)
+    params = body.params(is_forced=answer.is_forced)
     job = service.new_job(params, owner=owner, key=key)
-    attachment = dataclasses.replace(body.stored(messages, params), answer=answer)
+    check = AnswerCheck.of(params, answer)
+    attachment = dataclasses.replace(body.stored(messages, params), answer=answer, schema=check and check.schema)
     job.attach(attachment)
     return _New(body=body, job=job, prompt=rendered(text), params=constrained(params, answer), attachment=attachment)
 
@@ -134,13 +143,14 @@ class KeptResponse:
     def params(self, body: Mapping[str, Any], attachment: Attachment | None) -> SamplingParams:
         """As it had them."""
         assert isinstance(attachment, StoredRequest)
-        return constrained(ResponsesRequest.read(body).params(), attachment.answer)
+        params = ResponsesRequest.read(body).params(is_forced=attachment.answer.is_forced)
+        return constrained(params, attachment.answer)
 
     async def renewed(self, engine: Any, settings: Settings, kept: KeptRequest) -> tuple[Any, KeptRequest]:
         """The conversation in this model's template."""
         attachment = self.attachment(kept.attachment)
-        chat = ResponsesRequest.read(kept.body).chat(attachment.messages)
-        text, answer = await model_prompt(engine, settings, chat, name="input")
+        body = ResponsesRequest.read(kept.body)
+        text, answer = await response_prompt(engine, settings, body, attachment.messages)
         stored = dataclasses.asdict(dataclasses.replace(attachment, answer=answer))
         return rendered(text), dataclasses.replace(kept, attachment=stored)
 
@@ -165,6 +175,28 @@ async def retrieve(request: Request) -> Response:
         return await _object(service, job)
     after = request.query_params.get("starting_after")
     return _stream(service, job, after=event_id(after, name="starting_after") if after else -1, is_owned=False)
+
+
+@router.get(
+    "/{response_id}/input_items",
+    **operation(
+        {200: "A page of the items."},
+        errors=LOOKUP,
+        parameters=[
+            RESPONSE_ID,
+            parameter("after", "The id of the last item that the reader has."),
+            parameter("limit", "The most items.", type="integer", minimum=1, maximum=100),
+            parameter("order", "Newest first is desc.", type="string", enum=["asc", "desc"]),
+        ],
+    ),
+)
+async def list_input_items(request: Request) -> Response:
+    """What the response answers: its input, and the conversation that this goes on from; newest first."""
+    page = page_of(request.query_params, default=20, most=100)
+    job = await _job(request)
+    asked = stored_request(job) or StoredRequest()
+    items = input_items(asked.messages, response_id=job.seq_id)
+    return JsonResponse(list_object(page_of_items(items, page), page))
 
 
 @router.post(

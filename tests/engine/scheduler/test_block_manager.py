@@ -48,6 +48,20 @@ def test_tenants_do_not_see_each_others_prefixes() -> None:
     assert (stranger.num_cached_tokens, friend.num_cached_tokens) == (0, 16)
 
 
+def test_requests_with_other_salts_do_not_share_prefixes() -> None:
+    bench = Bench.make(enable_prefix_caching=True)
+    bench.add(request(20, name="a", tenant="A", cache_salt="1"))
+    bench.run()
+    others = [
+        request(20, name=f"b{salt}{tenant}", tenant=tenant, cache_salt=salt) for salt, tenant in ["2A", "1B", ("", "A")]
+    ]
+    same = request(20, name="c", tenant="A", cache_salt="1")
+    bench.add(*others, same)
+    bench.step()
+    assert [each.num_cached_tokens for each in others] == [0, 0, 0]
+    assert same.num_cached_tokens == 16
+
+
 def test_a_colliding_hash_is_a_miss() -> None:
     bench = Bench.make(enable_prefix_caching=True)
     assert bench.scheduler.blocks.cache is not None

@@ -34,6 +34,8 @@ COUNTERS = {
     "kernels_compiled": {},
     "cuda_graphs_captured": {},
     "connections_refused": {},
+    "ignored_fields": {},
+    "schema_check_failures": {},
     "request_success": {"finished_reason"},
     "log_lines_dropped": {},
 }
@@ -161,7 +163,7 @@ async def test_an_engine_whose_requests_all_fail_takes_more(served):
 async def test_nothing_here(served):
     for method, path, status in [
         ("GET", "/nope", 404),
-        ("GET", "/generate/", 404),
+        ("GET", "/generate/", 405),
         ("GET", "/v1", 404),
         ("GET", "/generate", 405),
         ("PUT", "/generate", 405),

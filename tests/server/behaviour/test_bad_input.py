@@ -88,7 +88,7 @@ def cases():
     yield "no_such_field", "1"
     yield "prompt_embeds", "[[0.5]]"
     yield "default_max_tokens", "5"
-    yield "request_id", '"mine"'
+    yield "request_id", '"two\\nlines"'
     yield "model", '["splitfuse-demo-5m"]'
 
 

@@ -151,6 +151,28 @@ async def test_what_runs_out_of_tokens_is_whole_and_says_that_it_was_cut(live):
     assert len(json.loads(result["text"])) > 5
 
 
+WRITTEN = [
+    {"type": "array", "items": {"enum": ["a", "b", "c"]}, "uniqueItems": True, "minItems": 2, "maxItems": 3},
+    {"type": "string", "pattern": r"^(?=.*[A-Z])(?!.*Z)[A-Za-z]{2,6}$"},
+    {"type": "string", "format": "cuid", "pattern": r"^[cC][^\s-]{8,12}$"},
+    {"type": "object", "propertyNames": {"enum": ["a", "b"]}, "additionalProperties": {"type": "boolean"}},
+    {"enum": ["a", "b"], "not": {"const": "a"}},
+    {"oneOf": [{"type": "integer", "minimum": 0, "maximum": 9}, {"type": "integer", "minimum": 5, "maximum": 20}]},
+]
+
+
+async def test_schemas_that_pydantic_and_zod_write_are_checked_where_no_grammar_enforces_them(live):
+    num_checked = 0
+    for schema in WRITTEN:
+        for seed in range(4):
+            result = await generate(live, structured_outputs={"json": schema}, seed=seed, temperature=2.0)
+            output = result["outputs"][0]
+            is_valid = jsonschema.Draft202012Validator(schema).is_valid(json.loads(output["text"]))
+            assert is_valid == (not output.get("x_schema_errors")), output
+            num_checked += "x_unenforced" in output
+    assert num_checked == 16, "the others are enforced"
+
+
 BAD = [
     ({"response_format": "json_object"}, "response_format.type"),
     ({"response_format": {}}, "response_format.type"),

@@ -133,13 +133,29 @@ async def test_pages_that_are_allowed(served, key):
     for response in (answer, refusal):
         assert response.headers["access-control-allow-origin"] == FRIEND
         exposed = set(response.headers["access-control-expose-headers"].split(", "))
-        assert exposed >= {"Location", "Retry-After", "X-Seq-Id"}
+        assert exposed >= {"Location", "Retry-After", "X-Seq-Id", "X-Ignored-Fields", "X-Unenforced"}
     if key is None:
         is_refused(await ask(served, Origin=EVIL), "origin")
         is_refused(await served.client.options("/generate", headers={"Origin": EVIL} | PREFLIGHT), "origin")
     else:
         preflight = await served.client.options("/generate", headers={"Origin": EVIL} | PREFLIGHT)
         assert "access-control-allow-origin" not in preflight.headers
+
+
+@pytest.mark.parametrize("settings", [Settings(allowed_origins=(FRIEND,))])
+async def test_an_event_source_of_a_page_that_is_allowed(served):
+    """A browser's EventSource: a GET without a preflight, which its page may read if the header says so."""
+    url = (await served.client.post("/generate", json=BODY)).json()["stream_url"]
+    headers = {
+        "Origin": FRIEND,
+        "Sec-Fetch-Site": "cross-site",
+        "Sec-Fetch-Mode": "cors",
+        "Accept": "text/event-stream",
+    }
+    response = await served.client.get(url, headers=headers)
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.headers["access-control-allow-origin"] == FRIEND
+    assert "event: done" in response.text
 
 
 @pytest.mark.parametrize("settings", [Settings(allowed_origins=("*",))])

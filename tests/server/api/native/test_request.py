@@ -19,7 +19,7 @@ def test_null_is_absent_and_defaults_are_the_tables():
         ({}, "prompt", "prompt is missing"),
         ({"top_q": 1}, "top_q", "did you mean top_"),
         ({"straem": True}, "straem", "did you mean stream?"),
-        ({"no_such_field": None}, "no_such_field", "known are allowed_token_ids"),
+        ({"no_such_field": None}, "no_such_field", "the nearest that is known is json_schema"),
         ({"stream": 1}, "stream", "stream must be true or false"),
         ({"user": "x" * 257}, "user", "user must be a string of at most 256 characters"),
         ({"n": 65}, "n", "n must be between 1 and 64, not 65"),

@@ -127,7 +127,7 @@ REFUSED = {
         ("max_completion_tokens", {"max_completion_tokens": 0}),
         ("max_completion_tokens", {"max_completion_tokens": True, "max_tokens": 1}),
         ("prompt", {"prompt": "x"}),
-        ("echo", {"echo": False}),
+        ("echo", {"echo": True}),
         ("chat_template", {"chat_template": "{{ 1 }}"}),
         ("messages", {"messages": []}),
         ("messages", {"messages": "hello"}),

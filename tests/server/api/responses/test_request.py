@@ -64,7 +64,7 @@ REFUSED = [
     ),
     ("text.format", {"text": {"format": {"type": "json_object"}}, "structured_outputs": {"regex": "a"}}),
     ("structured_outputs", {"structured_outputs": {"regex": "a", "json": {}}}),
-    ("tool_choice", {"tools": TOOLS, "tool_choice": "required", "text": {"format": {"type": "json_object"}}}),
+    ("tool_choice", {"tools": TOOLS, "tool_choice": "required", "structured_outputs": {"json_object": True}}),
     ("tool_choice", {"tools": TOOLS, "tool_choice": {"type": "allowed_tools"}}),
     ("tools", {"tools": {}}),
     ("tools", {"tools": ""}),

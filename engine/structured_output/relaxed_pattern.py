@@ -1,0 +1,122 @@
+r"""A regular expression without what no grammar can express: look-around and word boundaries.
+
+Both only narrow what matches, so without them a pattern allows more. `^(?=A)(?!B)C` is exactly `^A` and `^C` and not
+`^B`: the first two are for the grammar; the third, and word boundaries, are matched once the answer is complete, by an
+engine that takes linear time. All other look-around is left out and cannot be checked.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+_LOOK_AROUND = ("(?=", "(?!", "(?<=", "(?<!")
+
+
+@dataclass(frozen=True)
+class RelaxedPattern:
+    """What to make of one `pattern`."""
+
+    text: str
+
+    @property
+    def is_enforced(self) -> bool:
+        """Whether a grammar of `for_grammar` allows nothing else than the pattern does."""
+        return self.is_checked and not self.excluded and self.for_grammar == self.required
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether `required` and `excluded` say all that the pattern does."""
+        return not any(_has_look_around(each) for each in (*self.required, *self.excluded))
+
+    @cached_property
+    def for_grammar(self) -> tuple[str, ...]:
+        """Patterns that all match where this one does."""
+        return tuple(_stripped(each) for each in self.required)
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Patterns that must match."""
+        return self._parts[0]
+
+    @property
+    def excluded(self) -> tuple[str, ...]:
+        """Patterns that must not."""
+        return self._parts[1]
+
+    @cached_property
+    def _parts(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        rest = self.text.removeprefix("^")
+        if rest == self.text or _has_alternatives(rest):
+            return (self.text,), ()
+        required: list[str] = []
+        excluded: list[str] = []
+        while rest.startswith(("(?=", "(?!")):
+            end = _group_end(rest)
+            (required if rest[2] == "=" else excluded).append(f"^(?:{rest[3 : end - 1]})")
+            rest = rest[end:]
+        if rest.startswith(("*", "+", "?", "{")):  # a look-ahead that is repeated
+            return (self.text,), ()
+        return (*required, f"^{rest}"), tuple(excluded)
+
+
+def _units(text: str) -> list[str]:
+    """Escapes, classes in brackets, beginnings of groups and single characters."""
+    units: list[str] = []
+    at = 0
+    while at < len(text):
+        start = at
+        if text[at] == "\\":
+            at += 2
+        elif text[at] == "[":
+            at = _class_end(text, at)
+        else:
+            opening = next((each for each in _LOOK_AROUND if text.startswith(each, at)), text[at])
+            at += len(opening)
+        units.append(text[start:at])
+    return units
+
+
+def _class_end(text: str, at: int) -> int:
+    at += 2 if text.startswith("[^", at) else 1
+    first = at
+    while at < len(text) and (text[at] != "]" or at == first):
+        at += 2 if text[at] == "\\" else 1
+    return at + 1
+
+
+def _group_end(text: str) -> int:
+    """Where the group ends with which the text begins."""
+    depth = at = 0
+    for unit in _units(text):
+        at += len(unit)
+        depth += unit.startswith("(") - (unit == ")")
+        if depth == 0:
+            break
+    return at
+
+
+def _has_alternatives(text: str) -> bool:
+    """Whether a | stands outside of all groups."""
+    depth = 0
+    for unit in _units(text):
+        depth += unit.startswith("(") - (unit == ")")
+        if unit == "|" and depth == 0:
+            return True
+    return False
+
+
+def _has_look_around(text: str) -> bool:
+    return any(unit in _LOOK_AROUND for unit in _units(text))
+
+
+def _stripped(text: str) -> str:
+    """The text without look-around and word boundaries."""
+    kept: list[str] = []
+    skipped = 0
+    for unit in _units(text):
+        if unit in _LOOK_AROUND or (skipped and unit.startswith("(")):
+            skipped += 1
+        elif skipped:
+            skipped -= unit == ")"
+        elif unit not in (r"\b", r"\B"):
+            kept.append(unit)
+    return "".join(kept)

@@ -1,0 +1,280 @@
+"""SchemaCheck: whether a finished answer keeps to its JSON schema, for what no grammar enforces.
+
+The keywords of JSON Schema 2020-12 that `enforceable` accepts, without annotations. Work is bounded: a schema can be
+written so that its check takes years.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from .enforceable import escaped
+from .relaxed_pattern import RelaxedPattern
+
+MAX_STEPS = 10_000  # schemas applied to a value: 0.2 s at most
+_UNICODE_STEPS = 100  # to compile one class such as \w: 2.3 ms
+MAX_ERRORS = 8
+_REPEATED = re.compile(r"(\\[pP]\{\w+\}|\\.|.)(?:\{(\d+)(?:,(\d*))?\})?", re.DOTALL)
+
+_TYPES: Mapping[str, Callable[[Any], bool]] = {
+    "null": lambda value: value is None,
+    "boolean": lambda value: isinstance(value, bool),
+    "object": lambda value: isinstance(value, dict),
+    "array": lambda value: isinstance(value, list),
+    "string": lambda value: isinstance(value, str),
+    "number": lambda value: _is_number(value),
+    "integer": lambda value: _is_number(value) and value % 1 == 0,
+}
+_BOUNDS: Mapping[str, tuple[Callable[[Any], Any], Callable[[Any, Any], bool]]] = {
+    "minimum": (lambda value: value if _is_number(value) else None, lambda a, b: a >= b),
+    "maximum": (lambda value: value if _is_number(value) else None, lambda a, b: a <= b),
+    "exclusiveMinimum": (lambda value: value if _is_number(value) else None, lambda a, b: a > b),
+    "exclusiveMaximum": (lambda value: value if _is_number(value) else None, lambda a, b: a < b),
+    "minLength": (lambda value: len(value) if isinstance(value, str) else None, lambda a, b: a >= b),
+    "maxLength": (lambda value: len(value) if isinstance(value, str) else None, lambda a, b: a <= b),
+    "minItems": (lambda value: len(value) if isinstance(value, list) else None, lambda a, b: a >= b),
+    "maxItems": (lambda value: len(value) if isinstance(value, list) else None, lambda a, b: a <= b),
+    "minProperties": (lambda value: len(value) if isinstance(value, dict) else None, lambda a, b: a >= b),
+    "maxProperties": (lambda value: len(value) if isinstance(value, dict) else None, lambda a, b: a <= b),
+}
+
+
+@dataclass(frozen=True)
+class SchemaError:
+    """A place in the answer, as a JSON pointer, and the keyword that it breaks."""
+
+    path: str
+    keyword: str
+
+
+class CannotCheckError(Exception):
+    """The check takes too much work, or the schema is not one."""
+
+
+def schema_errors(schema: Any, text: str) -> list[SchemaError]:
+    """What of the schema this JSON text breaks, at most MAX_ERRORS; a text that is no JSON breaks it at "".
+
+    Raises CannotCheckError.
+    """
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):  # it was cut
+        return [SchemaError("", "json")]
+    errors: list[SchemaError] = []
+    try:
+        for error in _Check(schema).errors(value, schema, ""):
+            errors.append(error)
+            if len(errors) == MAX_ERRORS:
+                break
+    except (RecursionError, TypeError, AttributeError, KeyError, IndexError, ValueError) as exc:
+        raise CannotCheckError from exc
+    return errors
+
+
+@dataclass
+class _Check:
+    root: Any
+    num_steps: int = 0
+    _matchers: dict[str, Callable[[str], bool]] = field(default_factory=dict)
+
+    def errors(self, value: Any, schema: Any, at: str) -> Iterator[SchemaError]:
+        """All that the value breaks."""
+        self._spend(1)
+        if schema is False:
+            yield SchemaError(at, "false")
+        if not isinstance(schema, dict):
+            return
+        for keyword, argument in schema.items():
+            if keyword in _BOUNDS:
+                size, holds = _BOUNDS[keyword]
+                if (measured := size(value)) is not None and _is_number(argument) and not holds(measured, argument):
+                    yield SchemaError(at, keyword)
+            elif (test := _TESTS.get(keyword)) is not None and not test(self, value, argument, schema):
+                yield SchemaError(at, keyword)
+            elif (walk := _WALKS.get(keyword)) is not None:
+                yield from walk(self, value, argument, schema, at)
+
+    def matches(self, value: Any, schema: Any) -> bool:
+        """Whether it breaks nothing."""
+        return next(self.errors(value, schema, ""), None) is None
+
+    def _spend(self, num_steps: int) -> None:
+        self.num_steps += num_steps
+        if self.num_steps > MAX_STEPS:
+            raise CannotCheckError
+
+    def _type(self, value: Any, types: Any, schema: Any) -> bool:
+        listed = [types] if isinstance(types, str) else types
+        return any(each not in _TYPES or _TYPES[each](value) for each in listed)
+
+    def _enum(self, value: Any, values: Any, schema: Any) -> bool:
+        self._spend(len(values))
+        return _key(value) in map(_key, values)
+
+    def _const(self, value: Any, only: Any, schema: Any) -> bool:
+        return bool(_key(value) == _key(only))
+
+    def _multiple_of(self, value: Any, factor: Any, schema: Any) -> bool:
+        try:
+            return not _is_number(value) or not Decimal(str(value)) % Decimal(str(factor))
+        except InvalidOperation:  # more digits than it takes
+            return True
+
+    def _pattern(self, value: Any, pattern: Any, schema: Any) -> bool:
+        relaxed = RelaxedPattern(pattern)
+        if not isinstance(value, str) or not relaxed.is_checked:
+            return True
+        found = [self._found(each, value) for each in relaxed.required]
+        return all(found) and not any(self._found(each, value) for each in relaxed.excluded)
+
+    def _required(self, value: Any, names: Any, schema: Any) -> bool:
+        return not isinstance(value, dict) or value.keys() >= set(names)
+
+    def _unique_items(self, value: Any, is_asked: Any, schema: Any) -> bool:
+        return not is_asked or not isinstance(value, list) or len(set(map(_key, value))) == len(value)
+
+    def _any_of(self, value: Any, schemas: Any, schema: Any) -> bool:
+        return any(self.matches(value, each) for each in schemas)
+
+    def _one_of(self, value: Any, schemas: Any, schema: Any) -> bool:
+        return sum(self.matches(value, each) for each in schemas) == 1
+
+    def _not(self, value: Any, other: Any, schema: Any) -> bool:
+        return not self.matches(value, other)
+
+    def _contains(self, value: Any, wanted: Any, schema: Any) -> bool:
+        if not isinstance(value, list):
+            return True
+        num_found = sum(self.matches(item, wanted) for item in value)
+        return bool(schema.get("minContains", 1) <= num_found <= schema.get("maxContains", num_found))
+
+    def _property_names(self, value: Any, names: Any, schema: Any) -> bool:
+        return not isinstance(value, dict) or all(self.matches(name, names) for name in value)
+
+    def _dependent_required(self, value: Any, names: Any, schema: Any) -> bool:
+        return not isinstance(value, dict) or all(
+            value.keys() >= set(needed) for name, needed in names.items() if name in value and isinstance(needed, list)
+        )
+
+    def _dependent_schemas(self, value: Any, schemas: Any, schema: Any, at: str) -> Iterator[SchemaError]:
+        for name, each in schemas.items():
+            if isinstance(value, dict) and name in value and not isinstance(each, list):
+                yield from self.errors(value, each, at)
+
+    def _if(self, value: Any, condition: Any, schema: Any, at: str) -> Iterator[SchemaError]:
+        if "then" in schema or "else" in schema:
+            branch = "then" if self.matches(value, condition) else "else"
+            yield from self.errors(value, schema.get(branch, True), at)
+
+    def _all_of(self, value: Any, schemas: Any, schema: Any, at: str) -> Iterator[SchemaError]:
+        for each in schemas:
+            yield from self.errors(value, each, at)
+
+    def _ref(self, value: Any, ref: Any, schema: Any, at: str) -> Iterator[SchemaError]:
+        target = self.root
+        for key in ref.removeprefix("#").split("/")[1:]:
+            key = key.replace("~1", "/").replace("~0", "~")
+            target = target[int(key)] if isinstance(target, list) else target.get(key, True)
+        yield from self.errors(value, target, at)
+
+    def _properties(self, value: Any, properties: Any, schema: Any, at: str) -> Iterator[SchemaError]:
+        for name, item in value.items() if isinstance(value, dict) else ():
+            if name in properties:
+                yield from self.errors(item, properties[name], f"{at}/{escaped(name)}")
+
+    def _pattern_properties(self, value: Any, patterns: Any, schema: Any, at: str) -> Iterator[SchemaError]:
+        for name, item in value.items() if isinstance(value, dict) else ():
+            for pattern, each in patterns.items():
+                if self._found(pattern, name):
+                    yield from self.errors(item, each, f"{at}/{escaped(name)}")
+
+    def _additional(self, value: Any, other: Any, schema: Any, at: str) -> Iterator[SchemaError]:
+        declared, patterns = schema.get("properties", ()), schema.get("patternProperties", ())
+        for name, item in value.items() if isinstance(value, dict) else ():
+            if name not in declared and not any(self._found(pattern, name) for pattern in patterns):
+                yield from self.errors(item, other, f"{at}/{escaped(name)}")
+
+    def _items(self, value: Any, items: Any, schema: Any, at: str) -> Iterator[SchemaError]:
+        first = 0 if isinstance(items, list) else len(schema.get("prefixItems", ()))
+        for number, item in enumerate(value if isinstance(value, list) else ()):
+            if isinstance(items, list) and number < len(items):
+                yield from self.errors(item, items[number], f"{at}/{number}")
+            elif not isinstance(items, list) and number >= first:
+                yield from self.errors(item, items, f"{at}/{number}")
+
+    def _found(self, pattern: str, text: str) -> bool:
+        if pattern not in self._matchers:
+            self._spend(_steps(pattern))
+            self._matchers[pattern] = _matcher(pattern)
+        return self._matchers[pattern](text)
+
+
+_TESTS: Mapping[str, Callable[[_Check, Any, Any, Any], bool]] = {
+    "type": _Check._type,
+    "enum": _Check._enum,
+    "const": _Check._const,
+    "multipleOf": _Check._multiple_of,
+    "pattern": _Check._pattern,
+    "required": _Check._required,
+    "uniqueItems": _Check._unique_items,
+    "anyOf": _Check._any_of,
+    "oneOf": _Check._one_of,
+    "not": _Check._not,
+    "contains": _Check._contains,
+    "propertyNames": _Check._property_names,
+    "dependentRequired": _Check._dependent_required,
+    "dependencies": _Check._dependent_required,
+}
+_WALKS: Mapping[str, Callable[[_Check, Any, Any, Any, str], Iterator[SchemaError]]] = {
+    "dependentSchemas": _Check._dependent_schemas,
+    "dependencies": _Check._dependent_schemas,  # draft 7: either
+    "if": _Check._if,
+    "allOf": _Check._all_of,
+    "$ref": _Check._ref,
+    "properties": _Check._properties,
+    "patternProperties": _Check._pattern_properties,
+    "additionalProperties": _Check._additional,
+    "prefixItems": _Check._items,
+    "items": _Check._items,
+}
+
+
+def _matcher(pattern: str) -> Callable[[str], bool]:
+    """Whether a text has a match, in linear time: pydantic's engine is Rust's. One that it cannot read has always."""
+    from pydantic_core import SchemaError as CoreSchemaError
+    from pydantic_core import SchemaValidator, core_schema
+
+    try:
+        return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex")).isinstance_python
+    except CoreSchemaError:
+        return lambda text: True
+
+
+def _steps(pattern: str) -> int:
+    """About what it takes to compile: repetitions are written out, and those of groups multiply."""
+    num_steps, factor = 0, 1
+    for unit, least, most in _REPEATED.findall(pattern):
+        count = max(int(least or 1), int(most or 1))
+        if unit == ")":
+            factor *= count
+        num_steps += count * (_UNICODE_STEPS if re.match(r"\\[wWpPdDsS]", unit) else 1)
+    has_classes = re.search(r"\[[^]]*\\[wWpP]", pattern)
+    return num_steps * factor * (_UNICODE_STEPS if has_classes and "]{" in pattern else 1)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _key(value: Any) -> Any:
+    """Equal for what JSON Schema calls equal: 1 and 1.0, not 1 and true."""
+    if isinstance(value, bool):
+        return ("bool", value)
+    if isinstance(value, list):
+        return ("list", *map(_key, value))
+    if isinstance(value, dict):
+        return ("dict", frozenset((name, _key(each)) for name, each in value.items()))
+    return value

@@ -1,0 +1,42 @@
+"""What to say where there is no route: that it is not served, or which route was probably meant."""
+
+from collections.abc import Iterable, Mapping
+
+from ...engine.checks import shown
+
+_TEXT_ONLY = "not served here: text generation only"
+# Beginnings of other servers' paths.
+_NOT_SERVED: Mapping[str, str] = {
+    "/v1/embeddings": f"embeddings are {_TEXT_ONLY}",
+    "/v1/images": f"images are {_TEXT_ONLY}",
+    "/v1/videos": f"videos are {_TEXT_ONLY}",
+    "/v1/audio": f"audio is {_TEXT_ONLY}",
+    "/v1/realtime": f"audio is {_TEXT_ONLY}",
+    "/v1/moderations": f"moderations are {_TEXT_ONLY}",
+    "/v1/rerank": f"reranking is {_TEXT_ONLY}",
+    "/v1/score": f"scoring is {_TEXT_ONLY}",
+    "/v1/fine_tuning": f"fine-tuning is {_TEXT_ONLY}",
+    "/v1/fine-tunes": f"fine-tuning is {_TEXT_ONLY}",
+    "/v1/conversations": "conversations are not kept here: /v1/responses takes previous_response_id",
+    "/v1/assistants": "assistants are not served here: use /v1/responses",
+    "/v1/threads": "threads are not kept here: /v1/responses takes previous_response_id",
+    "/v1/vector_stores": f"vector stores are {_TEXT_ONLY}",
+    "/v1/uploads": "uploads in parts are not served here: use /v1/files",
+    "/inference": f"the model is {_TEXT_ONLY}, at /generate and /v1",
+}
+
+
+def missing_route(path: str, known: Iterable[str]) -> str:
+    """A sentence about a path at which there is nothing. `known`: the paths of all routes."""
+    import difflib  # 3 ms that only a refusal takes
+
+    for beginning, sentence in _NOT_SERVED.items():
+        if path == beginning or path.startswith(beginning + "/"):
+            return sentence
+    path = path[:100]
+    near = difflib.get_close_matches(path, known, n=1) or difflib.get_close_matches(
+        "/v1" + path, known, n=1, cutoff=0.8
+    )
+    return f"there is nothing at {shown(path)}; " + (
+        f"did you mean {near[0]}?" if near else "GET / lists what there is"
+    )

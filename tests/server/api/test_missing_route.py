@@ -1,0 +1,48 @@
+"""What is said at paths without a route, and to methods that a path does not take."""
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("/v1/embeddings", "embeddings are not served here: text generation only"),
+        ("/v1/images/generations", "images are not served here"),
+        ("/v1/audio/speech", "audio is not served here"),
+        ("/v1/moderations", "moderations are not served here"),
+        ("/v1/fine_tuning/jobs", "fine-tuning is not served here"),
+        ("/v1/chat/completion", "did you mean /v1/chat/completions?"),
+        ("/chat/completions", "did you mean /v1/chat/completions?"),
+        ("/v1/v1/models", "did you mean /v1/models?"),
+        ("/heatlh", "did you mean /health?"),
+        ("/qqq", "GET / lists what there is"),
+        ("/" + "x" * 5000, "GET / lists what there is"),
+    ],
+)
+async def test_a_404_says_what_to_do(served, path, text):
+    for method in ("GET", "POST"):
+        response = await served.client.request(method, path)
+        assert response.status_code == 404
+        error = response.json()["error"]
+        assert error["type"] == "not_found_error"
+        assert text in error["message"]
+        assert len(error["message"]) < 200
+
+
+async def test_a_405_names_the_methods(served):
+    response = await served.client.get("/v1/chat/completions")
+    assert response.headers["allow"] == "POST"
+    assert response.json()["error"]["message"] == "this path takes POST, not GET"
+
+
+async def test_an_unknown_result_looks_like_a_malformed_one(served):
+    texts = {(await served.client.get(f"/result/{name}")).text for name in ("x", "a/b", "%2e%2e")}
+    assert len(texts) == 1
+    assert "result_not_found" in texts.pop()
+
+
+async def test_a_slash_at_the_end_is_nothing(served):
+    response = await served.client.post("/v1/completions/", json={"prompt": "x", "max_tokens": 1})
+    assert response.status_code == 200, "and no redirect, which would lose the body"
+    for path in ("/v1/models/", "/v1/models/splitfuse-demo-5m/", "/health/", "/docs//"):
+        assert (await served.client.get(path)).status_code == 200, path

@@ -1,0 +1,271 @@
+"""Fields that clients of other servers send: acted on, accepted if they ask for nothing, ignored by name or refused."""
+
+import json
+
+import pytest
+from fake_engine import answer_text
+from serving import parse_events
+
+from splitfuse.engine.errors import InvalidRequestError
+from splitfuse.server.api.known_fields import HARMLESS, HINTS
+from splitfuse.server.api.native.request import GenerateRequest
+from splitfuse.server.api.openai.request import ChatCompletionRequest
+from splitfuse.server.api.responses.request import ResponsesRequest
+from splitfuse.server.settings import Settings
+
+MESSAGES = [{"role": "user", "content": "Hello"}]
+ROUTES = {
+    "/generate": {"prompt": "hello", "max_tokens": 3, "stream": True},
+    "/v1/completions": {"prompt": "hello", "max_tokens": 3},
+    "/v1/chat/completions": {"messages": MESSAGES, "max_tokens": 3},
+    "/v1/responses": {"input": "Hello", "max_output_tokens": 3},
+}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+async def post(served, route, **fields):
+    return await served.client.post(route, json=ROUTES[route] | fields)
+
+
+def refused(response, param):
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["param"] == param
+    return response.json()["error"]["message"]
+
+
+def chunks(response):
+    return [event["data"] for event in parse_events(response.text) if event["data"] != "[DONE]"]
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_values_that_ask_for_nothing_pass_in_silence(served, route):
+    asked = {"store": False, "metadata": {}, "mm_processor_kwargs": {}, "service_tier": "auto", "prediction": None}
+    asked |= {"use_beam_search": False, "length_penalty": 1.0, "documents": [], "kv_transfer_params": None}
+    response = await post(served, route, **asked, spaces_between_special_tokens=True, guided_json=None, regex=None)
+    assert response.status_code == 200, response.text
+    assert "x-ignored-fields" not in response.headers
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_hints_are_ignored_by_name_and_counted(served, route):
+    response = await post(served, route, safety_identifier="me", service_tier="flex", guided_decoding_backend="x")
+    assert response.status_code == 200, response.text
+    assert response.headers["x-ignored-fields"] == "guided_decoding_backend,safety_identifier,service_tier"
+    assert 'ignored_fields_total{model_name="splitfuse-demo-5m"} 3.0' in (await served.client.get("/metrics")).text
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_what_would_change_the_answer_is_refused(served, route):
+    for name, value in [("use_beam_search", True), ("length_penalty", 2), ("prompt_embeds", [[0.5]]), ("echo", 1)]:
+        refused(await post(served, route, **{name: value}), name)
+    assert served.engine.num_submitted == 0
+
+
+async def test_nested_objects_are_read_the_same_way(served):
+    parts = [{"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}]
+    messages = [{"role": "user", "content": parts, "id": "m1"}, {"role": "assistant", "content": "x", "refusal": None}]
+    response = await post(served, "/v1/chat/completions", messages=[*messages, *MESSAGES])
+    assert set(response.headers["x-ignored-fields"].split(",")) == {
+        "messages[].id",
+        "messages[].content[].cache_control",
+    }
+    items = [{"role": "user", "content": [{"type": "input_text", "text": "Hi", "annotations": [1]}], "namespace": "n"}]
+    response = await post(
+        served, "/v1/responses", input=items, reasoning={"summary": "auto"}, text={"verbosity": "low"}
+    )
+    assert set(response.headers["x-ignored-fields"].split(",")) == {
+        *("input[].namespace", "input[].content[].annotations", "reasoning.summary", "text.verbosity")
+    }
+
+
+@pytest.mark.parametrize(
+    ("route", "fields", "param"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "contents": "x"}]}, "messages[0].contents"),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "txt": 1}]}]},
+            "messages[0].content[0].txt",
+        ),
+        ("/v1/chat/completions", {"tools": [{"function": {"name": "f"}, "kind": "x"}]}, "tools[0].kind"),
+        ("/v1/chat/completions", {"reasoning_effort": "banana"}, "reasoning_effort"),
+        ("/v1/chat/completions", {"stream_options": {"include_usag": True}}, "stream_options.include_usag"),
+        ("/v1/responses", {"input": [{"role": "user", "content": "x", "foo": 1}]}, "input[0].foo"),
+        ("/v1/responses", {"truncation": "foo"}, "truncation"),
+        ("/v1/responses", {"max_tool_calls": "x"}, "max_tool_calls"),
+        ("/v1/responses", {"include": ["foo"]}, "include[0]"),
+        ("/v1/responses", {"service_tier": "banana"}, "service_tier"),
+        ("/v1/responses", {"reasoning": {"effort": "banana"}}, "reasoning.effort"),
+        ("/v1/responses", {"reasoning": {"foo": 1}}, "reasoning.foo"),
+        ("/v1/responses", {"stream_options": {"foo": 1}}, "stream_options.foo"),
+        ("/v1/responses", {"text": {"verbosity": "foo"}}, "text.verbosity"),
+    ],
+)
+async def test_what_is_not_known_within_them_is_refused(served, route, fields, param):
+    refused(await post(served, route, **fields), param)
+
+
+@pytest.mark.parametrize("kind", ["image_url", "input_image", "file", "input_audio"])
+async def test_parts_that_are_no_text_are_refused_by_their_kind(served, kind):
+    what = {"image_url": "image", "input_image": "image", "file": "file", "input_audio": "audio"}[kind]
+    part = [{"type": kind, kind: {"url": "data:,"}}]
+    message = [{"role": "user", "content": part}]
+    assert f"{what} parts are not supported: this server serves text models" in refused(
+        await post(served, "/v1/chat/completions", messages=message), "messages[0].content"
+    )
+    assert f"{what} parts are not" in refused(await post(served, "/v1/responses", input=message), "input[0].content")
+
+
+@pytest.mark.parametrize(
+    ("name", "way_out"),
+    [("max_token", "did you mean max_tokens?"), ("guided_jsn", "did you mean guided_json?"), ("qqqqqq", "the nearest")],
+)
+async def test_an_unknown_field_is_told_the_nearest(served, name, way_out):
+    message = refused(await post(served, "/v1/chat/completions", **{name: 1}), name)
+    assert way_out in message
+    assert len(message) < 120, "no list of all"
+
+
+@pytest.mark.parametrize("settings", [Settings(strict_fields=True)])
+async def test_strict_fields_refuse_what_has_no_effect_and_foreign_names(served):
+    for name, value in [
+        ("service_tier", "flex"),
+        ("use_beam_search", False),
+        ("guided_regex", "a"),
+        ("nvext", {"a": 1}),
+    ]:
+        assert "--strict-fields" in refused(await post(served, "/v1/chat/completions", **{name: value}), name)
+    nested = [{"role": "user", "content": "x", "id": "m1"}]
+    refused(await post(served, "/v1/chat/completions", messages=nested), "messages[].id")
+    own = {"store": False, "metadata": None, "guided_json": None, "best_of": 1, "echo": False}
+    assert (await post(served, "/v1/completions", **own)).status_code == 200
+    assert (await post(served, "/v1/responses", metadata={"a": "b"}, store=True)).status_code == 200
+
+
+CONSTRAINTS = [
+    ({"guided_json": SCHEMA}, ("json", json.dumps(SCHEMA), "guided_json")),
+    ({"guided_regex": "a+"}, ("regex", "a+", "guided_regex")),
+    ({"guided_choice": ["a", "b"]}, ("choice", ("a", "b"), "guided_choice")),
+    ({"guided_grammar": "start: /a/"}, ("grammar", "start: /a/", "guided_grammar")),
+    ({"regex": "a+"}, ("regex", "a+", "regex")),
+    ({"ebnf": 'root ::= "a"'}, ("grammar", 'root ::= "a"', "ebnf")),
+    ({"json_schema": json.dumps(SCHEMA)}, ("json", json.dumps(SCHEMA), "json_schema")),
+    (
+        {"response_format": {"type": "json_object", "value": SCHEMA}},
+        ("json", json.dumps(SCHEMA), "response_format.value"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "expected"), CONSTRAINTS, ids=[next(iter(fields)) for fields, _ in CONSTRAINTS])
+def test_constraints_under_other_names(fields, expected):
+    outputs = GenerateRequest.read({"prompt": "x", **fields}).sampling().structured_outputs
+    assert (outputs.kind, getattr(outputs, outputs.kind), outputs.name) == expected
+    chat = ChatCompletionRequest.read({"messages": MESSAGES, **fields}).params().structured_outputs
+    assert chat == outputs
+    with pytest.raises(InvalidRequestError, match="both say what the output must be"):
+        GenerateRequest.read({"prompt": "x", **fields, "structured_outputs": {"regex": "a"}}).sampling()
+
+
+def test_whitespace_goes_with_a_guided_schema():
+    fields = {"prompt": "x", "guided_json": SCHEMA, "guided_whitespace_pattern": " ?"}
+    assert GenerateRequest.read(fields).sampling().structured_outputs.whitespace_pattern == " ?"
+
+
+def test_a_constraint_that_is_refused_is_called_as_it_was_sent():
+    with pytest.raises(InvalidRequestError) as info:
+        GenerateRequest.read({"prompt": "x", "guided_choice": "yes"}).sampling()
+    assert info.value.param == "guided_choice"
+
+
+def test_the_table_says_each_name_once_and_routes_know_them_all():
+    assert HINTS.keys().isdisjoint(HARMLESS)
+    for kind in (GenerateRequest, ChatCompletionRequest, ResponsesRequest):
+        properties = kind.model_json_schema()["properties"]
+        assert properties.keys() >= HINTS.keys() | HARMLESS.keys()
+
+
+@pytest.mark.parametrize("route", ["/v1/completions", "/v1/chat/completions"])
+async def test_every_chunk_has_the_usage_so_far_if_asked(served, route):
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    got = chunks(await post(served, route, stream=True, stream_options=options))
+    counts = [chunk["usage"]["completion_tokens"] for chunk in got]
+    assert counts[-4:] == [1, 2, 3, 3]
+    assert all(chunk["usage"]["prompt_tokens"] == got[-1]["usage"]["prompt_tokens"] for chunk in got)
+    assert got[-1]["choices"] == []
+    without = chunks(await post(served, route, stream=True, stream_options={"include_usage": True}))
+    assert [chunk["usage"] for chunk in without[:-1]] == [None] * (len(without) - 1)
+
+
+async def test_token_ids_beside_the_text(served):
+    ids = list(answer_text("hello", num_tokens=3).encode())
+    (choice,) = (await post(served, "/v1/completions", return_token_ids=True)).json()["choices"]
+    assert (choice["token_ids"], choice["prompt_token_ids"]) == (ids, list(b"hello"))
+    first, *rest = chunks(await post(served, "/v1/completions", return_token_ids=True, stream=True))
+    assert first["choices"][0]["prompt_token_ids"] == list(b"hello")
+    assert [chunk["choices"][0]["token_ids"] for chunk in rest] == [[each] for each in ids]
+    chat = (await post(served, "/v1/chat/completions", return_token_ids=True)).json()
+    assert len(chat["choices"][0]["token_ids"]) == 3
+    first, *rest = chunks(await post(served, "/v1/chat/completions", return_token_ids=True, stream=True))
+    assert first["prompt_token_ids"] == chat["prompt_token_ids"]
+    streamed = [token_id for chunk in rest for token_id in chunk["choices"][0]["token_ids"]]
+    assert streamed == chat["choices"][0]["token_ids"]
+
+
+async def test_logprobs_of_tokens_under_their_ids(served):
+    fields = {"logprobs": 1, "return_tokens_as_token_ids": True}
+    (choice,) = (await post(served, "/v1/completions", **fields)).json()["choices"]
+    ids = list(answer_text("hello", num_tokens=3).encode())
+    assert choice["logprobs"]["tokens"] == [f"token_id:{each}" for each in ids]
+
+
+async def test_reasoning_that_is_not_wanted(served, settings):
+    served.service.settings = Settings(reasoning_parser="think")
+    served.engine.script = ["<think>", "Hm", "</think>", "Hi"]
+    shown = (await post(served, "/v1/chat/completions", max_tokens=4)).json()["choices"][0]["message"]
+    assert (shown["reasoning_content"], shown["content"]) == ("Hm", "Hi")
+    hidden = await post(served, "/v1/chat/completions", max_tokens=4, include_reasoning=False)
+    assert "reasoning_content" not in hidden.json()["choices"][0]["message"]
+    assert hidden.json()["choices"][0]["message"]["content"] == "Hi"
+    streamed = await post(served, "/v1/chat/completions", max_tokens=4, include_reasoning=False, stream=True)
+    assert "Hm" not in streamed.text
+    assert "Hi" in streamed.text
+    served.engine.script = ["<think>", "Hm"]
+    hidden = await post(served, "/v1/chat/completions", max_tokens=2, include_reasoning=False)
+    assert hidden.json()["choices"][0]["message"]["content"] is None
+
+
+async def test_a_request_id_is_the_answers_label(served):
+    response = await post(served, "/v1/completions", request_id="mine")
+    assert response.headers["x-request-id"] == "mine"
+    response = await served.client.post(
+        "/v1/completions", json=ROUTES["/v1/completions"] | {"request_id": "mine"}, headers={"X-Request-Id": "header"}
+    )
+    assert response.headers["x-request-id"] == "header"
+    refused(await post(served, "/v1/completions", request_id="two\nlines"), "request_id")
+
+
+async def test_max_completion_tokens_on_completions(served):
+    response = await served.client.post("/v1/completions", json={"prompt": "x", "max_completion_tokens": 5})
+    assert response.json()["usage"]["completion_tokens"] == 5
+
+
+async def test_the_texts_of_tokens(served):
+    answer = (await served.client.post("/tokenize", json={"prompt": "ab", "return_token_strs": True})).json()
+    assert (answer["tokens"], answer["token_strs"]) == ([97, 98], ["a", "b"])
+
+
+async def test_special_tokens_are_left_out_of_a_prompt(served, monkeypatch):
+    prompts = []
+    submit = served.engine.submit
+
+    async def recorded(prompt, *args, **more):
+        prompts.append(prompt)
+        return await submit(prompt, *args, **more)
+
+    monkeypatch.setattr(served.engine, "submit", recorded)
+    for route, value in [("/generate", False), ("/v1/completions", False), ("/v1/chat/completions", True)]:
+        await post(served, route, add_special_tokens=value)
+    bare = {"prompt": "hello", "add_special_tokens": False}
+    assert prompts[:2] == [bare, bare]
+    assert isinstance(prompts[2], str)
