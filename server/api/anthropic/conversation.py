@@ -101,7 +101,7 @@ def _of_block(block: object, *, role: str, at: str) -> Iterator[Message]:
         case "assistant", "thinking":
             yield {"role": role, "content": "", "reasoning_content": _string(block, "thinking", at=at)}
         case "assistant", "tool_use":
-            yield {"role": role, "tool_calls": [_call(block, at=at)]}
+            yield {"role": role, "content": "", "tool_calls": [_call(block, at=at)]}  # some templates need a content
         case "assistant", "redacted_thinking":
             pass
         case _:

@@ -65,6 +65,12 @@ def test_a_turn_with_calls_and_their_results():
     ]
 
 
+def test_a_turn_that_is_a_call_has_an_empty_text_as_well():
+    block = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
+    (message,) = read_conversation([{"role": "assistant", "content": [block]}])
+    assert (message["content"], len(message["tool_calls"])) == ("", 1)
+
+
 def test_consecutive_turns_of_one_role_are_one():
     said = [("user", "a"), ("user", "b"), ("assistant", "c"), ("assistant", "d")]
     assert read_conversation([{"role": role, "content": content} for role, content in said]) == [
