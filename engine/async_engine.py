@@ -19,6 +19,8 @@ from .config import EngineConfig
 from .core import EngineCore
 from .errors import ConstraintError, QueueFullError, RequestFailedError, UnavailableError
 from .input_processor import InputProcessor, Prompt, length_of
+from .inspection.block_map import block_map
+from .inspection.step_watcher import StepWatcher
 from .models.config import ModelConfig
 from .outputs import OutputDelta, RequestMetrics, Resumed, StepStats
 from .request import Request
@@ -299,6 +301,34 @@ class AsyncEngine:
             **self._pipeline.stats(),
             "steps": [asdict(step) for step in self._steps],
         }
+
+    # For those who look on.
+
+    def watch(self) -> StepWatcher:
+        """Make a record of each step from now on, until `unwatch`. It must run."""
+        assert self._core is not None
+        watcher = StepWatcher(self._core.scheduler, max_num_batched_tokens=self.config.step_limits.num_batched_tokens)
+        self._core.scheduler.watcher = watcher
+        return watcher
+
+    def unwatch(self) -> None:
+        """Make no more records."""
+        assert self._core is not None
+        self._core.scheduler.watcher = None
+
+    def current_requests(self) -> list[Request]:
+        """The outputs that have not ended."""
+        return [] if self._core is None else [*self._core.scheduler.running, *self._core.scheduler.waiting]
+
+    def block_map(self) -> dict[str, Any]:
+        """What each block of the KV cache holds."""
+        assert self._core is not None
+        scheduler = self._core.scheduler
+        return block_map(scheduler.blocks, scheduler.running, scheduler.waiting)
+
+    def metrics(self, request_id: str) -> dict[int, RequestMetrics]:
+        """What is known so far of the outputs of a request that have not ended, with their histories."""
+        return {} if self._core is None else self._core.metrics(request_id)
 
     def _check_admission(self, params: SamplingParams, *, is_new: bool = True) -> EngineCore:
         """The core, if it takes a request; the queue limits are for new ones."""

@@ -20,11 +20,13 @@ from .api.batches import routes as batches
 from .api.native import routes as native
 from .api.openai import routes as openai
 from .api.openapi import openapi_of
+from .api.page import routes as page
 from .api.responses import routes as responses
-from .http.auth import RequireKey
+from .http.auth import RequireKey, is_never_open
 from .http.errors import HeldElsewhereError, ResultNotFoundError, describe
 from .http.every_answer import EveryAnswer
 from .http.foreign_pages import RefuseForeignPages
+from .page.assets import is_page
 from .service import Endpoint, Service
 from .settings import Settings
 from .storage.durable_results import KeptKind
@@ -39,7 +41,7 @@ _ENDPOINTS: dict[str, Endpoint] = {
     "/v1/chat/completions": openai.chat_batched,
     "/v1/responses": responses.respond_batched,
 }
-_ROUTERS = (native.router, openai.router, responses.router, batches.router, operations.router, docs.router)
+_ROUTERS = (native.router, openai.router, responses.router, batches.router, operations.router, docs.router, page.router)
 
 if TYPE_CHECKING:
     from ..engine.async_engine import AsyncEngine
@@ -86,7 +88,7 @@ def _middleware(service: Service) -> list[Middleware]:
         allow_private_network=True,
         expose_headers=_EXPOSED_HEADERS,
     )
-    key = Middleware(RequireKey, keys=service.keys)
+    key = Middleware(RequireKey, keys=service.keys, is_open=is_page if settings.page else is_never_open)
     return [Middleware(EveryAnswer), *[guard] * (not service.keys), *[cors] * bool(origins), key]
 
 

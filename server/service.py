@@ -25,6 +25,7 @@ from .jobs.idempotency import IdempotencyKey
 from .jobs.job import Job, Signal, raise_failure
 from .jobs.result_size import bounded
 from .metrics import Metrics
+from .page.step_broadcast import StepBroadcast
 from .settings import Settings
 from .storage.durable_results import DurableResults, KeptKind, KeptRequest
 from .storage.memory_store import MemoryStore, StoreUser
@@ -86,6 +87,7 @@ class Service:
             stats=lambda: {"connections_refused": self.connection_limit.num_refused} | self.engine_stats(),
             num_speculative_tokens=speculation.num_speculative_tokens if speculation else 0,
         )
+        self.steps = StepBroadcast()
         self.start_time = time.time()
         self.is_draining = False
         self.logs_load_failure = True  # False where a caller awaits `loading`

@@ -96,6 +96,7 @@ class Settings(EngineConfig):
         choices=("auto", "think", "none"),
         help="how reasoning looks; think: <think>…</think>; auto: as in the chat template",
     )
+    page: bool = setting(True, help="serve the page that shows the engine at work, at /")
     metrics_prefix: str = setting("splitfuse:", help="beginning of every metric's name; vllm: suits stock dashboards")
 
     def __post_init__(self) -> None:
