@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from .chat.renderer import Renderer, as_json
 from .config import EngineConfig
+from .config.engine_config import StepLimits
 from .core import EngineCore
 from .errors import ConstraintError, QueueFullError, RequestFailedError, UnavailableError
 from .input_processor import InputProcessor, Prompt, length_of
@@ -304,10 +305,15 @@ class AsyncEngine:
 
     # For those who look on.
 
+    @property
+    def step_limits(self) -> StepLimits:
+        """The most tokens and sequences of a step on the device in use."""
+        return self.config.limits_on(self.loaded.device.type)
+
     def watch(self) -> StepWatcher:
         """Make a record of each step from now on, until `unwatch`. It must run."""
         assert self._core is not None
-        watcher = StepWatcher(self._core.scheduler, max_num_batched_tokens=self.config.step_limits.num_batched_tokens)
+        watcher = StepWatcher(self._core.scheduler, max_num_batched_tokens=self.step_limits.num_batched_tokens)
         self._core.scheduler.watcher = watcher
         return watcher
 

@@ -25,6 +25,7 @@ from .jobs.idempotency import IdempotencyKey
 from .jobs.job import Job, Signal, raise_failure
 from .jobs.result_size import bounded
 from .metrics import Metrics
+from .page.policy_comparison import PolicyComparison
 from .page.step_broadcast import StepBroadcast
 from .settings import Settings
 from .storage.durable_results import DurableResults, KeptKind, KeptRequest
@@ -88,6 +89,7 @@ class Service:
             num_speculative_tokens=speculation.num_speculative_tokens if speculation else 0,
         )
         self.steps = StepBroadcast()
+        self.comparison = PolicyComparison()
         self.start_time = time.time()
         self.is_draining = False
         self.logs_load_failure = True  # False where a caller awaits `loading`

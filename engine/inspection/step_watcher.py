@@ -93,7 +93,7 @@ class StepWatcher:
             "evicted": device.num_evictions - self._num_evictions,
         }
         self._num_evictions = device.num_evictions
-        self._pending[batch.step] = {key: value for key, value in record.items() if value or key == "step"}
+        self._pending[batch.step] = {key: value for key, value in record.items() if value or key in ("step", "start")}
 
     def updated(self, batch: Batch, outputs: Sequence[RowOutput], progress: Sequence[Progress], *, now: float) -> None:
         """Its results have been applied."""

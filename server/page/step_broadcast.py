@@ -159,7 +159,7 @@ def _shown(request: "Request", owner: str) -> dict[str, Any]:
 def _hello(engine: "AsyncEngine") -> dict[str, Any]:
     """What does not change, and the time by both clocks."""
     stats, config = engine.stats(), engine.config
-    limits = config.step_limits
+    limits = engine.step_limits
     return {
         "now": time.monotonic(),
         "wall": time.time(),

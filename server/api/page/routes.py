@@ -18,7 +18,9 @@ from ...jobs.job import Job
 from ...jobs.result_store import seq_id_of
 from ...page.assets import PREFIX, asset, names, wants_html
 from ...service import Service, service_of
-from ..openapi import KEYED, LOOKUP, events, operation, parameter
+from ..openapi import GENERATION, KEYED, LOOKUP, events, operation, parameter
+from ..request_model import read_request
+from .request import SimulateRequest
 
 router = APIRouter(tags=["page"])
 
@@ -61,6 +63,23 @@ async def step_stream(request: Request) -> Response:
 
 def _error_frame(problem: Problem) -> bytes:
     return frame(dumps(problem.envelope()), event="error").encode("ascii")
+
+
+@router.post(
+    "/stats/simulate",
+    **operation(
+        {200: "`runs`: each policy and the records of its last steps."},
+        errors=GENERATION,
+        body=SimulateRequest,
+        example={"policies": ["splitfuse", "prefill_first"], "arrivals": [[0.0, 512, 64], [0.25, 2000, 16]]},
+    ),
+)
+async def simulate(request: Request) -> Response:
+    """What other batching policies would do to these requests, by what steps have cost so far; no model runs."""
+    service = service_of(request)
+    body = await read_request(request, SimulateRequest)
+    answer = await service.comparison.run(service.engine, policies=body.policies, arrivals=body.arrivals)
+    return JsonResponse(answer)
 
 
 @router.get(

@@ -12,7 +12,8 @@ const TEXT_EVERY_MS = 400;
 export class Figures {
   constructor(list) {
     this.list = list;
-    this.toldAt = 0;
+    this.timer = null;
+    this.run = null;
   }
 
   draw(run, [from, end]) {
@@ -22,11 +23,14 @@ export class Figures {
     drawBars(byId("chart-queue"), records.map((record) => record.running ?? 0), {over: records.map((record) => record.waiting ?? 0)});
     drawBars(byId("chart-rate"), rates(records), {unit: "/s"});
     drawBars(byId("chart-histogram"), histogram(run.gaps), {labels: ["1 ms", "100 ms", "10 s"]});
-    if (performance.now() - this.toldAt > TEXT_EVERY_MS) this.tell(run, target);
+    if (this.run === null) this.tell(run);
+    else this.timer ??= setTimeout(() => this.tell(this.run), TEXT_EVERY_MS);
+    this.run = run;
   }
 
-  tell(run, target) {
-    this.toldAt = performance.now();
+  tell(run) {
+    this.timer = null;
+    const target = run.about.target_itl_ms;
     const last = run.steps.at(-1);
     const sorted = run.gaps.slice(-4000).sort((a, b) => a - b);
     const firsts = run.ttfts.slice(-400).sort((a, b) => a - b);

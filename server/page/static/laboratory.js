@@ -11,6 +11,7 @@ const LONG_PROMPT = 4000;
 const LONG_OUTPUT = 8;
 const LOAD_MS = 60000;
 const MAX_ARRIVALS = 256;
+const STEPS_AFTER = 25;  // the longest one, in the strips that are compared
 const [FIRST_ID, NUM_IDS] = [20, 200];
 
 export class Laboratory {
@@ -88,20 +89,30 @@ export class Laboratory {
     if (!arrivals.length) return "No request has come yet that could be simulated; start some clients first.";
     const policies = [run.about.batching_policy, policy];
     const answer = await this.api.json("stats/simulate", {method: "POST", body: {policies, arrivals}});
-    const shown = answer.runs.map((made) => simulatedRun(run, made));
+    const shown = answer.runs.map((made) => simulatedRun(run, made, arrivals));
     byId("comparison").replaceChildren(comparison(shown), comparedStrips(shown));
-    for (const {run: each, canvas, words} of shown) new Strip(canvas, words, new Cursor()).draw(each);
+    for (const {run: each, canvas, words} of shown) new Strip(canvas, words, aroundLongest(each)).draw(each);
     return `Simulated ${arrivals.length} requests with ${policies.join(" and ")}.`;
   }
+}
+
+// Steps around the longest one: there the policies differ.
+function aroundLongest(run) {
+  const seconds = run.steps.map((record) => record.end - record.start);
+  const cursor = new Cursor();
+  cursor.pause(run, true);
+  cursor.scroll(run, run.first + seconds.indexOf(Math.max(...seconds)) + STEPS_AFTER - run.count);
+  return cursor;
 }
 
 function arrivalsOf(run) {
   const known = [...run.requests.values()].filter((each) => each.arrival !== undefined && each.prompt).slice(-MAX_ARRIVALS);
   const start = Math.min(...known.map((each) => each.arrival));
+  known.sort((one, other) => one.arrival - other.arrival);
   return known.map((each) => [each.arrival - start, each.prompt, Math.max(1, each.ended ? each.tokens : each.max - each.prompt)]);
 }
 
-function simulatedRun(live, {policy, steps, arrivals}) {
+function simulatedRun(live, {policy, steps}, arrivals) {
   const run = new Run({...live.about, batching_policy: policy});
   run.addRequests(arrivals.map(([arrival, prompt], number) => ({number, arrival, prompt})));
   run.addSteps(steps);
@@ -123,5 +134,5 @@ function comparison(shown) {
 
 function comparedStrips(shown) {
   return element("div", {className: "compared"}, ...shown.map(({policy, canvas}) =>
-    element("figure", {}, canvas, element("figcaption", {}, `${policy}, simulated: its last steps`))));
+    element("figure", {}, canvas, element("figcaption", {}, `${policy}, simulated, around its longest step`))));
 }

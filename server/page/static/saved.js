@@ -4,9 +4,9 @@ const ENTRY = "main.js";
 const IMPORT = /^import \{[^}]*\} from "\.\/([\w.]+)";\n/gm;
 
 export async function savedPage(run, load) {
-  const modules = [];
-  await gather(ENTRY, modules, load);
-  const code = modules.map((text) => text.replace(IMPORT, "").replace(/^export /gm, "")).join("\n");
+  const texts = new Map();
+  await gather([ENTRY], texts, load);
+  const code = [...ordered(ENTRY, texts)].map((name) => texts.get(name).replace(IMPORT, "").replace(/^export /gm, "")).join("\n").replaceAll("</script", "<\\/script");
   const data = JSON.stringify(run.toData()).replaceAll("<", "\\u003c");
   const nonce = [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
   const policy = `default-src 'none'; script-src 'nonce-${nonce}'; style-src 'nonce-${nonce}'; img-src data: blob:; ` +
@@ -19,11 +19,21 @@ export async function savedPage(run, load) {
       `<script type="application/json" id="saved">${data}</script>\n<script type="module" nonce="${nonce}">\n${code}\n</script>`);
 }
 
-// A module behind those that it imports, each once.
-async function gather(name, modules, load, seen = new Set()) {
-  if (seen.has(name)) return;
-  seen.add(name);
-  const text = await load(`page/${name}`);
-  for (const [, other] of text.matchAll(IMPORT)) await gather(other, modules, load, seen);
-  modules.push(text);
+async function gather(names, texts, load) {
+  const missing = names.filter((name) => !texts.has(name));
+  for (const name of missing) texts.set(name, "");
+  await Promise.all(missing.map(async (name) => {
+    texts.set(name, await load(`page/${name}`));
+    await gather(imported(texts.get(name)), texts, load);
+  }));
+}
+
+function imported(text) {
+  return [...text.matchAll(IMPORT)].map(([, name]) => name);
+}
+
+// Each module once, behind those that it imports.
+function ordered(name, texts, found = new Set()) {
+  for (const other of imported(texts.get(name))) if (!found.has(other)) ordered(other, texts, found);
+  return found.add(name);
 }
