@@ -7,7 +7,7 @@
     drafts              [[request, drafted, accepted], …]
     admitted            [[request, tokens that need not be computed], …]
     preempted           [[request, "swap" | "recompute", price to swap, price to recompute], …]; null: not known yet
-    stops               [[request, why, blocks that it lacked], …]: where admission stopped: `scheduler/plan.py`
+    stopped_at          [[request, why, blocks that it lacked], …]: where admission stopped: `scheduler/plan.py`
     left_out            [request, …] that run and were not in the step
     running, waiting, swapped    requests
     blocks              [in use, on the host]
@@ -84,7 +84,7 @@ class StepWatcher:
                 [each.arrival_order, "swap" if is_swapped else "recompute", *plan.prices[each]]
                 for each, is_swapped in plan.preempted.items()
             ],
-            "stops": [[stop.request.arrival_order, stop.reason, stop.num_missing] for stop in plan.stops],
+            "stopped_at": [[stop.request.arrival_order, stop.reason, stop.num_missing] for stop in plan.stops],
             "left_out": self._left_out(plan),
             "running": len(scheduler.running),
             "waiting": len(scheduler.waiting),

@@ -10,7 +10,7 @@
 Keys that are empty are left out; readers ignore keys and lines that they do not know. With prefix caching the token ids
 decide what is shared, so then they are recorded: such a file holds what users wrote. Of sampling parameters only those
 are recorded that decide: "min" for min_tokens. "known": so many of the last prompt tokens are output, of a request that
-another process began. "stops": where admission stopped and why, as `scheduler/plan.py` has it.
+another process began. "stopped_at": where admission stopped and why, as `scheduler/plan.py` has it.
 """
 
 import contextlib
@@ -170,7 +170,7 @@ class Recorder:
             if costs != self._costs:
                 given["costs"] = self._costs = costs
         if plan.stops:
-            given["stops"] = [[stop.request.arrival_order, stop.reason, stop.num_missing] for stop in plan.stops]
+            given["stopped_at"] = [[stop.request.arrival_order, stop.reason, stop.num_missing] for stop in plan.stops]
         made = decision(scheduler, batch, was_running)
         self._write(step=None if batch is None else batch.step, start=now, **given, **made)
 

@@ -13,7 +13,7 @@ export function toTrace(run) {
     const {prefill, decode} = stepTokens(record);
     const at = {pid: STEPS, tid: 0, ts: micros(record.start)};
     events.push({...at, ph: "X", name: `step ${record.step}`, dur: Math.round((record.end - record.start) * 1e6),
-      args: {prefill, decode, stops: JSON.stringify(record.stops ?? [])}});
+      args: {prefill, decode, stopped_at: JSON.stringify(record.stopped_at ?? [])}});
     events.push({...at, ph: "C", name: "tokens", args: {prefill, decode}});
     events.push({...at, ph: "C", name: "requests", args: {running: record.running ?? 0, waiting: record.waiting ?? 0}});
   }

@@ -55,7 +55,7 @@ function recordOf(entry, lengths) {
     chunks: rows.filter((row) => !isDecode(row)), decodes: rows.filter(isDecode).map(([number]) => number),
     admitted: (entry.admitted ?? []).map((number) => [number, rows.find(([each]) => each === number)?.[1] ?? 0]),
     preempted: (entry.preempted ?? []).map((number) => [number, entry.moves?.[0] ? "swap" : "recompute"]),
-    stops: entry.stops, running: entry.running, waiting: entry.waiting, blocks: [entry.blocks ?? 0, 0]};
+    stopped_at: entry.stopped_at, running: entry.running, waiting: entry.waiting, blocks: [entry.blocks ?? 0, 0]};
 }
 
 function finishStep(run, record, {end, finished = []}) {

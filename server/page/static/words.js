@@ -50,7 +50,7 @@ export function stepWords(run, number) {
     const text = prices.map(([name, price]) => `${name} ${milliseconds(price)}`).join(", ");
     lines.push(`Preempted for lack of blocks: ${named(request)} (${mode}${text ? `; estimated ${text}` : ""}).`);
   }
-  for (const [request, reason, missing] of record.stops ?? []) {
+  for (const [request, reason, missing] of record.stopped_at ?? []) {
     lines.push(`Not admitted: ${named(request)} and those behind it: ${REASONS[reason] ?? reason}` +
       `${missing ? `, ${missing} more were needed` : ""}.`);
   }
