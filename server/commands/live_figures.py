@@ -42,9 +42,7 @@ class LiveFigures:
 
     def take(self, event: str, data: Any) -> None:
         """One event of the stream; unknown ones are ignored."""
-        if event == "hello":
-            LiveFigures.__init__(self, data)  # the server may be another one
-        elif event == "requests":
+        if event == "requests":
             for shape in data:
                 self._requests.setdefault(shape["number"], _Seen(shape))
         elif event == "steps":

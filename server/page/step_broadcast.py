@@ -85,7 +85,7 @@ class StepBroadcast:
             if self._task is None:
                 self._task = asyncio.create_task(self._send(engine), name="splitfuse-step-broadcast")
             else:
-                viewer.put(_event("requests", [_shown(each, viewer.owner) for each in engine.current_requests()]))
+                self._send_requests(engine.current_requests(), {viewer})
                 viewer.put(self._blocks)
             while True:
                 yield await viewer.next()
@@ -99,7 +99,7 @@ class StepBroadcast:
         watcher = engine.watch()
         self._blocks = b""
         try:
-            self._send_requests(engine.current_requests())
+            self._send_requests(engine.current_requests(), self._viewers)
             count = 0
             while True:
                 self._send_batch(watcher)
@@ -112,7 +112,7 @@ class StepBroadcast:
 
     def _send_batch(self, watcher: "StepWatcher") -> None:
         requests, steps, ended = watcher.take()
-        self._send_requests(requests)
+        self._send_requests(requests, self._viewers)
         if steps:
             self._put(_event("steps", steps))
         if ended:
@@ -123,11 +123,11 @@ class StepBroadcast:
         if self._blocks != before:
             self._put(self._blocks)
 
-    def _send_requests(self, requests: "list[Request]") -> None:
+    def _send_requests(self, requests: "list[Request]", viewers: set[Viewer]) -> None:
         if not requests:
             return
         chunks: dict[str, bytes] = {}
-        for viewer in self._viewers:
+        for viewer in viewers:
             if viewer.owner not in chunks:
                 chunks[viewer.owner] = _event("requests", [_shown(each, viewer.owner) for each in requests])
             viewer.put(chunks[viewer.owner])
