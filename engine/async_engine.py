@@ -314,13 +314,13 @@ class AsyncEngine:
         """Make a record of each step from now on, until `unwatch`. It must run."""
         assert self._core is not None
         watcher = StepWatcher(self._core.scheduler, max_num_batched_tokens=self.step_limits.num_batched_tokens)
-        self._core.scheduler.watcher = watcher
+        self._core.scheduler.watch(watcher)
         return watcher
 
     def unwatch(self) -> None:
         """Make no more records."""
         assert self._core is not None
-        self._core.scheduler.watcher = None
+        self._core.scheduler.watch(None)
 
     def current_requests(self) -> list[Request]:
         """The outputs that have not ended."""

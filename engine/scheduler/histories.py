@@ -63,16 +63,17 @@ class Histories:
         """A step was decided and applied."""
         for stop in plan.stops:
             self._logs[stop.request.is_background].note(stop, now)
-        for request in self._fresh:
-            if request.status is Status.WAITING:
-                _of(request).turn("queue", now)
-        self._fresh.clear()
+        if self._fresh:
+            for request in self._fresh:
+                if request.status is Status.WAITING:
+                    _of(request).turn("queue", now)
+            self._fresh.clear()
         if plan.behind_parent or self._behind_parent:
             self._wait_for_parents(plan.behind_parent, now)
-        num_chunks = sum([self._catch_up(request, plan, now) for request in self._catching_up])
+        has_chunks = bool(self._catching_up) and any([self._catch_up(each, plan, now) for each in self._catching_up])
         if self._left_out or len(plan.num_tokens) != len(running):
             self._leave_out(plan, running, now)
-        self._steps.append((now, num_chunks > 0))
+        self._steps.append((now, has_chunks))
 
     def step_ended(self, now: float) -> None:
         """The oldest step in flight has results, which are not applied yet."""
@@ -86,6 +87,8 @@ class Histories:
 
     def updated(self, now: float) -> None:
         """They have been applied."""
+        if not self._catching_up:
+            return
         for request in [each for each in self._catching_up if each.last_token_time == now]:
             del self._catching_up[request]
             history = _of(request)

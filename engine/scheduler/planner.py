@@ -58,8 +58,9 @@ class Planner:
 
     def _made(self, room: Room, sources: tuple[Source, ...]) -> Plan:
         """The plan of a room that has been handed out."""
-        for is_background, own in enumerate(room.queues.by_class()):
-            self._add_stop(room, own.waiting, is_background=bool(is_background))
+        if room.queues.waiting or room.preempted:
+            for is_background, own in enumerate(room.queues.by_class()):
+                self._add_stop(room, own.waiting, is_background=bool(is_background))
         return Plan(
             room.num_tokens,
             room.new_blocks,

@@ -103,7 +103,7 @@ class Scheduler:
         self._in_flight: deque[Batch] = deque()  # oldest first
         self._lingering: dict[Request, None] = {}  # finished, but a step in flight uses their blocks
         self._listener = listener
-        self.watcher: SchedulerListener | None = None  # a second one, for a while
+        self._listeners = () if listener is None else (listener,)
         self._histories = Histories(is_fair=config.scheduling_policy == "fair")
         self.waiting: list[Request] = []  # in queue order
         self.running: list[Request] = []  # in queue order
@@ -129,9 +129,9 @@ class Scheduler:
         """What preemption is estimated to cost; the engine sets what it measures."""
         return self._costs
 
-    @property
-    def _listeners(self) -> list[SchedulerListener]:
-        return [listener for listener in (self._listener, self.watcher) if listener is not None]
+    def watch(self, watcher: SchedulerListener | None) -> None:
+        """Tell a second listener too from now on; None: no longer."""
+        self._listeners = tuple(each for each in (self._listener, watcher) if each is not None)
 
     def history(self, request: Request, now: float) -> History:
         """What a request that has not ended has waited for and been given so far."""

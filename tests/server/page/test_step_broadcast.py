@@ -28,11 +28,11 @@ class Engine:
 
     def watch(self) -> StepWatcher:
         watcher = StepWatcher(self.bench.scheduler, max_num_batched_tokens=512)
-        self.bench.scheduler.watcher = watcher
+        self.bench.scheduler.watch(watcher)
         return watcher
 
     def unwatch(self) -> None:
-        self.bench.scheduler.watcher = None
+        self.bench.scheduler.watch(None)
 
     def current_requests(self) -> list[Request]:
         return [*self.bench.scheduler.running, *self.bench.scheduler.waiting]
@@ -73,18 +73,18 @@ class Reader:
 
 async def test_a_viewer_sees_steps_and_without_one_nothing_is_gathered(engine: Any) -> None:
     broadcast = StepBroadcast()
-    assert engine.bench.scheduler.watcher is None
+    assert not engine.bench.scheduler._listeners
     chunks = Reader(broadcast.chunks(engine, owner=""))
     assert (await chunks.until("hello"))["budget"] == 512
     await chunks.until("blocks")
-    assert engine.bench.scheduler.watcher is not None
+    assert engine.bench.scheduler._listeners
     engine.bench.add(request(4, 1))
     engine.bench.step()
     (shape,) = await chunks.until("requests")
     assert (shape["number"], shape["prompt"], shape["id"]) == (0, 4, "r")
     await chunks.close()
     await asyncio.sleep(0)
-    assert engine.bench.scheduler.watcher is None
+    assert not engine.bench.scheduler._listeners
 
 
 async def test_all_viewers_get_the_same_steps(engine: Any) -> None:
@@ -99,7 +99,7 @@ async def test_all_viewers_get_the_same_steps(engine: Any) -> None:
     assert first == second == third
     assert first["chunks"] == [[0, 0, 4]]
     await viewers[0].close()
-    assert engine.bench.scheduler.watcher is not None, "two still look on"
+    assert engine.bench.scheduler._listeners, "two still look on"
     for chunks in viewers[1:]:
         await chunks.close()
 
