@@ -70,10 +70,10 @@ class Histories:
             self._fresh.clear()
         if plan.behind_parent or self._behind_parent:
             self._wait_for_parents(plan.behind_parent, now)
-        has_chunks = bool(self._catching_up) and any([self._catch_up(each, plan, now) for each in self._catching_up])
+        num_chunks = sum(self._catch_up(each, plan, now) for each in self._catching_up) if self._catching_up else 0
         if self._left_out or len(plan.num_tokens) != len(running):
             self._leave_out(plan, running, now)
-        self._steps.append((now, has_chunks))
+        self._steps.append((now, num_chunks > 0))
 
     def step_ended(self, now: float) -> None:
         """The oldest step in flight has results, which are not applied yet."""

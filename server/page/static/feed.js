@@ -5,8 +5,9 @@ import {Run} from "./run.js";
 const RECONNECT_MS = 1500;
 
 export class Feed {
-  constructor(api, {onState}) {
+  constructor(api, {onAbout, onState}) {
     this.api = api;
+    this.onAbout = onAbout;
     this.onState = onState;
     this.run = new Run();
     this.wake = () => {};
@@ -42,7 +43,8 @@ export class Feed {
   // After a restart of the server its requests are numbered from 0 again.
   greet(about) {
     this.run = new Run(about);
-    this.onState(`${about.model}: policy ${about.batching_policy}, ${about.budget} tokens a step, ` +
+    this.onState("");
+    this.onAbout(`${about.model}: policy ${about.batching_policy}, ${about.budget} tokens a step, ` +
       `${about.max_num_seqs} requests at once, ${about.num_blocks} blocks of ${about.block_size}`);
   }
 }

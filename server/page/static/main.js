@@ -17,7 +17,10 @@ import {Strip} from "./strip.js";
 
 const saved = byId("saved");
 const api = saved ? null : new Api();
-const feed = saved ? null : new Feed(api, {onState: (text) => { byId("about").textContent = text; }});
+const feed = saved ? null : new Feed(api, {
+  onAbout: (text) => { byId("about").textContent = text; },
+  onState: (text) => { byId("connection").textContent = text; },
+});
 let opened = saved ? Run.ofData(JSON.parse(saved.textContent)) : null;
 const current = () => opened ?? feed.run;
 
