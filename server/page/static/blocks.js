@@ -1,6 +1,6 @@
 // The map of the KV cache: a cell per block, by what it holds.
 
-import {begin} from "./canvas.js";
+import {begin, sizeOf, tellOnce} from "./canvas.js";
 import {requestColor, themeColor} from "./colors.js";
 
 const [FREE, CACHED, SHARED] = [-1, -2, -3];
@@ -18,7 +18,7 @@ export class Blocks {
       this.words.textContent = "No map of the blocks here.";
       return;
     }
-    const key = `${run.version > 0}${this.canvas.clientWidth}${run.evicted}`;
+    const key = `${run.version > 0}${sizeOf(this.canvas).width}${run.evicted}`;
     if (this.drawn?.map === map && this.drawn.key === key) return;
     this.drawn = {map, key};
     this.drawCells(map);
@@ -50,7 +50,7 @@ export class Blocks {
       `${counts[CACHED] ?? 0} cached and free, ${counts[FREE] ?? 0} empty. ${swapped} on the host. ` +
       `${run.evicted} evicted since you look.` + (map.stride > 1 ? ` A cell stands for ${map.stride} blocks.` : "");
     this.words.textContent = text;
-    this.canvas.setAttribute("aria-label", text);
+    tellOnce(this.canvas, "aria-label", text);
   }
 }
 

@@ -7,29 +7,40 @@ import {milliseconds} from "./words.js";
 
 const BUCKETS = 40;  // of the histogram, from 1 ms to 10 s
 const RATE_STEPS = 400;
-const TEXT_EVERY_MS = 400;
+const EVERY_MS = 300;
 
 export class Figures {
   constructor(list) {
     this.list = list;
     this.timer = null;
-    this.run = null;
+    this.shown = null;
   }
 
-  draw(run, [from, end]) {
+  // A few times a second: that is as fast as one reads.
+  draw(run, range) {
+    this.shown = [run, range];
+    if (this.timer === null) {
+      this.drawNow();
+      this.timer = setTimeout(() => {
+        this.timer = null;
+        if (this.shown !== null) this.draw(...this.shown);
+      }, EVERY_MS);
+    }
+  }
+
+  drawNow() {
+    const [run, [from, end]] = this.shown;
+    this.shown = null;
+    this.tell(run);
     const records = run.steps.slice(Math.max(0, from - run.first), end - run.first);
     const target = run.about.target_itl_ms;
     drawBars(byId("chart-gap"), records.map((record) => record.longest * 1000), {target, unit: "ms"});
     drawBars(byId("chart-queue"), records.map((record) => record.running ?? 0), {over: records.map((record) => record.waiting ?? 0)});
     drawBars(byId("chart-rate"), rates(records), {unit: "/s"});
     drawBars(byId("chart-histogram"), histogram(run.gaps), {labels: ["1 ms", "100 ms", "10 s"]});
-    if (this.run === null) this.tell(run);
-    else this.timer ??= setTimeout(() => this.tell(this.run), TEXT_EVERY_MS);
-    this.run = run;
   }
 
   tell(run) {
-    this.timer = null;
     const target = run.about.target_itl_ms;
     const last = run.steps.at(-1);
     const sorted = run.gaps.slice(-4000).sort((a, b) => a - b);

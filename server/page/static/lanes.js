@@ -1,6 +1,6 @@
 // The lanes: a line per request, under the strip's columns.
 
-import {begin} from "./canvas.js";
+import {begin, sizeOf, tellOnce} from "./canvas.js";
 import {requestColor, themeColor} from "./colors.js";
 import {COLUMN} from "./cursor.js";
 
@@ -15,7 +15,7 @@ export class Lanes {
   }
 
   draw(run) {
-    const width = this.canvas.clientWidth;
+    const {width} = sizeOf(this.canvas);
     const [from, end] = this.cursor.range(run, width);
     this.shown = visible(run, from, end);
     const {context} = begin(this.canvas, Math.max(LANE * 4, this.shown.length * LANE + 2));
@@ -28,7 +28,7 @@ export class Lanes {
       context.strokeRect(view.x(step) - 1, 0, COLUMN + 1, this.shown.length * LANE + 1);
     }
     const running = this.shown.filter((request) => !request.ended).length;
-    this.canvas.setAttribute("aria-label", `${this.shown.length} requests in view, ${running} of them unfinished`);
+    tellOnce(this.canvas, "aria-label", `${this.shown.length} requests in view, ${running} of them unfinished`);
   }
 
   requestAt(event) {

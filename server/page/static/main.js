@@ -2,7 +2,8 @@
 
 import {Api} from "./api.js";
 import {Blocks} from "./blocks.js";
-import {requestColor, themeColor} from "./colors.js";
+import {sizeOf} from "./canvas.js";
+import {isDark, requestColor, themeColor} from "./colors.js";
 import {Cursor} from "./cursor.js";
 import {openDialog, showRequest} from "./dialog.js";
 import {byId, element, legend} from "./dom.js";
@@ -34,7 +35,7 @@ let drawn = "";
 function draw() {
   requestAnimationFrame(draw);
   const run = current();
-  const state = [run.version, cursor.version, innerWidth, cursor.isPaused, matchMedia("(prefers-color-scheme: dark)").matches].join();
+  const state = [run.version, cursor.version, innerWidth, cursor.isPaused, isDark()].join();
   if (state === drawn && run === draw.run) return;
   drawn = state;
   draw.run = run;
@@ -42,12 +43,12 @@ function draw() {
   strip.draw(run);
   lanes.draw(run);
   blocks.draw(run);
-  figures.draw(run, cursor.range(run, byId("strip-canvas").clientWidth));
+  figures.draw(run, cursor.range(run, sizeOf(byId("strip-canvas")).width));
   drawLegends();
 }
 
 function drawLegends() {
-  const key = String(matchMedia("(prefers-color-scheme: dark)").matches);
+  const key = String(isDark());
   if (drawLegends.key === key) return;
   drawLegends.key = key;
   legend(byId("strip-legend"), [["prompt chunks, in their request's colour", requestColor(0)], ["decodes", themeColor("decode")],

@@ -1,8 +1,6 @@
 // A run as a trace that Perfetto and Chromium's tracing page open (Trace Event Format, Google, 2016): a track of steps, one
 // per request, and counters.
 
-import {stepTokens} from "./words.js";
-
 const [STEPS, REQUESTS] = [1, 2];  // as processes
 
 export function toTrace(run) {
@@ -10,7 +8,7 @@ export function toTrace(run) {
   const micros = (seconds) => Math.round((seconds - start) * 1e6);
   const events = [metadata("process_name", STEPS, 0, "steps"), metadata("process_name", REQUESTS, 0, "requests")];
   for (const record of run.steps) {
-    const {prefill, decode} = stepTokens(record);
+    const {prefill, decode} = record.tokens;
     const at = {pid: STEPS, tid: 0, ts: micros(record.start)};
     events.push({...at, ph: "X", name: `step ${record.step}`, dur: Math.round((record.end - record.start) * 1e6),
       args: {prefill, decode, stopped_at: JSON.stringify(record.stopped_at ?? [])}});

@@ -56,6 +56,7 @@ export class Run {
   addStep(record) {
     const step = this.count;
     this.steps.push(record);
+    record.tokens = tokensOf(record);
     record.longest = 0;
     record.outputs = 0;
     for (const [number, cached] of record.admitted ?? []) this.admit(this.request(number), cached);
@@ -150,4 +151,12 @@ export class Run {
     run.requests = new Map(data.requests.map((each) => [each.number, Object.assign(new RequestTrack({}, 0), each)]));
     return run;
   }
+}
+
+function tokensOf(record) {
+  let prefill = 0;
+  for (const [, , tokens] of record.chunks ?? []) prefill += tokens;
+  let decode = record.decodeTokens ?? (record.decodes ?? []).length;
+  for (const [, drafted] of record.drafts ?? []) decode += drafted;
+  return {prefill: record.prefillTokens ?? prefill, decode};
 }

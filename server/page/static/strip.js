@@ -1,9 +1,9 @@
 // The strip: a column per step. Height: tokens, chunks in their request's colour above decodes. Below: how long it took.
 
-import {begin} from "./canvas.js";
+import {begin, sizeOf} from "./canvas.js";
 import {requestColor, themeColor} from "./colors.js";
 import {COLUMN} from "./cursor.js";
-import {milliseconds, stepTokens, stepWords} from "./words.js";
+import {milliseconds, stepWords} from "./words.js";
 
 const BELOW = 44;  // pixels for durations
 const ABOVE = 12;
@@ -36,7 +36,7 @@ export class Strip {
   }
 
   drawColumn(context, record, x, base, perToken) {
-    const {prefill, decode} = stepTokens(record);
+    const {prefill, decode} = record.tokens;
     const decodeHeight = decode && Math.max(2, decode * perToken);  // few decodes are to be seen beside a large budget
     let y = base - decodeHeight;
     context.fillStyle = themeColor("decode");
@@ -102,7 +102,7 @@ export class Strip {
 
   listen(current) {
     const canvas = this.canvas;
-    const width = () => canvas.clientWidth;
+    const width = () => sizeOf(canvas).width;
     canvas.addEventListener("pointermove", (event) => this.point(current(), event));
     canvas.addEventListener("pointerdown", (event) => {
       this.cursor.pause(current(), true);
@@ -122,7 +122,7 @@ export class Strip {
   }
 
   point(run, event) {
-    const width = this.canvas.clientWidth;
+    const {width} = sizeOf(this.canvas);
     const [, end] = this.cursor.range(run, width);
     this.cursor.select(run, end - 1 - Math.floor((width - event.offsetX) / COLUMN));
   }
@@ -133,7 +133,7 @@ function scales(run, from, end) {
   let longest = 0.001;
   for (let step = from; step < end; step += 1) {
     const record = run.step(step);
-    const {prefill, decode} = stepTokens(record);
+    const {prefill, decode} = record.tokens;
     mostTokens = Math.max(mostTokens, prefill + decode);
     longest = Math.max(longest, record.end - record.start);
   }

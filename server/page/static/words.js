@@ -23,18 +23,10 @@ function listed(numbers) {
   return numbers.length > 12 ? `${shown} and ${numbers.length - 12} more` : shown;
 }
 
-export function stepTokens(record) {
-  let prefill = 0;
-  for (const [, , tokens] of record.chunks ?? []) prefill += tokens;
-  let decode = record.decodeTokens ?? (record.decodes ?? []).length;
-  for (const [, drafted] of record.drafts ?? []) decode += drafted;
-  return {prefill: record.prefillTokens ?? prefill, decode};
-}
-
 export function stepWords(run, number) {
   const record = run.step(number);
   if (!record) return "No such step.";
-  const {prefill, decode} = stepTokens(record);
+  const {prefill, decode} = record.tokens;
   const budget = record.budget ? ` of ${record.budget}` : "";
   const lines = [`Step ${record.step}: ${prefill + decode}${budget} tokens in ${milliseconds(record.end - record.start)}: ` +
     `${prefill} of prompts, ${decode} of decodes. ${record.running ?? 0} run, ${record.waiting ?? 0} wait.`];
