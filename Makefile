@@ -15,7 +15,7 @@ SEEDS ?= 200
 STEPS ?= 2000
 MINUTES ?=
 
-.PHONY: serve test fast lint types check simulation schemathesis fuzz soak faults kills gpu gpu-profile bench bench-peers clean
+.PHONY: serve test fast lint types check simulation schemathesis fuzz soak faults kills page gpu gpu-profile bench bench-peers clean
 
 serve: $(VENV)/.serve  ## install and start on a small real model, or a toy; ARGS="MODEL --port 9000" for more
 	$(BIN)/splitfuse serve $(ARGS)
@@ -64,6 +64,9 @@ soak: $(VENV)/.test  ## mixed traffic for MINUTES=60: equal answers, and nothing
 
 faults: $(VENV)/.test  ## real faults in real processes: a table of what is promised and what was seen; 10 minutes
 	$(CAMPAIGN) faults $(ARGS)
+
+page: $(VENV)/.test  ## the page in a Chromium (apt-get install chromium); ARGS="-k hostile" for a part
+	$(BIN)/python -m pytest -q -rs tests/server/behaviour/test_page.py tests/server/page tests/server/api/page $(ARGS)
 
 kills: $(VENV)/.test  ## kill -9 KILLS=1000 times over requests of every kind: nothing lost, repeated or changed; ARGS="--dtype bfloat16"
 	$(CAMPAIGN) kills --kills $(or $(KILLS),1000) $(ARGS)

@@ -16,9 +16,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from .chat.renderer import Renderer, as_json
 from .config import EngineConfig
+from .config.engine_config import StepLimits
 from .core import EngineCore
 from .errors import ConstraintError, QueueFullError, RequestFailedError, UnavailableError
 from .input_processor import InputProcessor, Prompt, length_of
+from .inspection.block_map import block_map
+from .inspection.step_watcher import StepWatcher
 from .models.config import ModelConfig
 from .outputs import OutputDelta, RequestMetrics, Resumed, StepStats
 from .request import Request
@@ -299,6 +302,39 @@ class AsyncEngine:
             **self._pipeline.stats(),
             "steps": [asdict(step) for step in self._steps],
         }
+
+    # For those who look on.
+
+    @property
+    def step_limits(self) -> StepLimits:
+        """The most tokens and sequences of a step on the device in use."""
+        return self.config.limits_on(self.loaded.device.type)
+
+    def watch(self) -> StepWatcher:
+        """Make a record of each step from now on, until `unwatch`. It must run."""
+        assert self._core is not None
+        watcher = StepWatcher(self._core.scheduler, max_num_batched_tokens=self.step_limits.num_batched_tokens)
+        self._core.scheduler.watch(watcher)
+        return watcher
+
+    def unwatch(self) -> None:
+        """Make no more records."""
+        assert self._core is not None
+        self._core.scheduler.watch(None)
+
+    def current_requests(self) -> list[Request]:
+        """The outputs that have not ended."""
+        return [] if self._core is None else [*self._core.scheduler.running, *self._core.scheduler.waiting]
+
+    def block_map(self) -> dict[str, Any]:
+        """What each block of the KV cache holds."""
+        assert self._core is not None
+        scheduler = self._core.scheduler
+        return block_map(scheduler.blocks, scheduler.running, scheduler.waiting)
+
+    def metrics(self, request_id: str) -> dict[int, RequestMetrics]:
+        """What is known so far of the outputs of a request that have not ended, with their histories."""
+        return {} if self._core is None else self._core.metrics(request_id)
 
     def _check_admission(self, params: SamplingParams, *, is_new: bool = True) -> EngineCore:
         """The core, if it takes a request; the queue limits are for new ones."""

@@ -3,13 +3,13 @@
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from .batch import Batch, RowOutput
 from .config import EngineConfig
 from .output_processor import OutputProcessor
-from .outputs import OutputDelta, StepStats
+from .outputs import OutputDelta, RequestMetrics, StepStats
 from .request import Request
 from .scheduler.block_manager import BlockManager, CacheSpec
 from .scheduler.cost_model import CostModel, background_budget, seconds_until_ended, step_budget
@@ -19,6 +19,8 @@ from .spec_decode.manager import Speculation, accepted_per_position
 
 # After so many steps the cost model's price of a token is worth acting on.
 _NUM_STEPS_TO_LEARN = 20
+# Among more than these a request's first token is not predicted as it comes: 0.2 us for each of them.
+_MAX_REQUESTS_TO_PREDICT = 64
 
 
 class ScheduledStep(NamedTuple):
@@ -81,9 +83,12 @@ class EngineCore:
         """Queue the outputs of one prompt, all of one request_id that is not in use."""
         assert requests[0].request_id not in self._requests
         self._requests[requests[0].request_id] = list(requests)
+        predicted = self._predicted_ttft(requests[0])
         for request in requests:
             self.scheduler.add(request)
             self._outputs.add(request)
+            if request.history is not None:
+                request.history.predicted_ttft = predicted
 
     def abort(self, request_id: str) -> list[OutputDelta]:
         """End a request at once; a step in flight that computes it is dropped for it."""
@@ -178,6 +183,21 @@ class EngineCore:
         self.cost_model.observe(num_tokens, sum(row.start for row in batch.rows), seconds)
         if self.cost_model.num_steps >= _NUM_STEPS_TO_LEARN:
             self.scheduler.costs.seconds_per_token = self.cost_model.b
+
+    def _predicted_ttft(self, request: Request) -> float | None:
+        """Seconds until its first token, before it is queued; None where that is not known or costs too much."""
+        scheduler = self.scheduler
+        if self.cost_model.num_steps < _NUM_STEPS_TO_LEARN or request.num_output_tokens:
+            return None
+        if len(scheduler.running) + len(scheduler.waiting) > _MAX_REQUESTS_TO_PREDICT:
+            return None
+        return self.predicted_wait_s() + self.cost_model.predict(request.num_tokens, 0)
+
+    def metrics(self, request_id: str) -> dict[int, RequestMetrics]:
+        """What is known so far of a request's outputs that have not ended, with their histories, by index."""
+        now = self._clock()
+        requests = self._requests.get(request_id, ())
+        return {each.index: replace(each.metrics(), history=self.scheduler.history(each, now)) for each in requests}
 
     def predicted_wait_s(self) -> float:
         """Seconds until a request that came now would get its first token, by the cost model; 0 before it has learned.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, overload
 
 from .errors import RequestFailedError
+from .history import History
 
 
 class Logprob(NamedTuple):
@@ -128,6 +129,7 @@ class RequestMetrics:
     num_preemptions: int
     num_draft_tokens: int = 0  # verified
     num_accepted_tokens: int = 0  # of these, those that were right
+    history: History | None = None  # of a request that a scheduler had
 
     @property
     def time_in_queue(self) -> float | None:

@@ -10,6 +10,7 @@ and no HTTP.
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from .history import OpenHistory
 from .outputs import KnownOutput, RequestMetrics
 from .sampling_params import SamplingParams
 
@@ -35,7 +36,7 @@ class Request:
     __slots__ = (
         "arrival_order", "arrival_time", "bad_words", "block_hashes", "block_table",
         "finish_reason", "finished_time", "first_scheduled_time", "first_token_time", "grammar",
-        "host_block_table", "index", "is_background", "is_plainly_sampled", "last_token_time",
+        "history", "host_block_table", "index", "is_background", "is_plainly_sampled", "last_token_time",
         "max_num_tokens", "needs_prompt_logprobs", "num_accepted_tokens", "num_cached_tokens", "num_computed_tokens",
         "num_draft_tokens", "num_output_placeholders", "num_preemptions", "num_prompt_tokens", "num_read_tokens",
         "params", "parent", "request_id", "seed", "status", "stop_reason", "stop_token_ids", "tenant", "token_ids",
@@ -98,6 +99,7 @@ class Request:
         self.first_token_time: float | None = known.first_token_time
         self.last_token_time: float | None = known.last_token_time
         self.finished_time: float | None = None
+        self.history: OpenHistory | None = None  # from when it is queued
 
     @property
     def num_tokens(self) -> int:
@@ -168,6 +170,7 @@ class Request:
             num_preemptions=self.num_preemptions,
             num_draft_tokens=self.num_draft_tokens,
             num_accepted_tokens=self.num_accepted_tokens,
+            history=self.history.closed() if self.history is not None and self.is_finished else None,
         )
 
     def __repr__(self) -> str:

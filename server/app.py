@@ -24,11 +24,13 @@ from .api.missing_route import missing_route
 from .api.native import routes as native
 from .api.openai import routes as openai
 from .api.openapi import openapi_of
+from .api.page import routes as page
 from .api.responses import routes as responses
-from .http.auth import RequireKey
+from .http.auth import RequireKey, is_never_open
 from .http.errors import ErrorForm, HeldElsewhereError, ResultNotFoundError, describe
 from .http.every_answer import EveryAnswer
 from .http.foreign_pages import RefuseForeignPages
+from .page.assets import is_page
 from .service import Endpoint, Service
 from .settings import Settings
 from .storage.durable_results import KeptKind
@@ -47,7 +49,7 @@ _ENDPOINTS: dict[str, Endpoint] = {
 }
 _ROUTERS = (
     *(native.router, openai.router, responses.router, anthropic.router),
-    *(batches.router, operations.router, docs.router),
+    *(batches.router, operations.router, docs.router, page.router),
 )
 _ERROR_FORMS: dict[str, ErrorForm] = {"/v1/messages": anthropic_errors.error_answer}
 
@@ -113,7 +115,7 @@ def _middleware(service: Service) -> list[Middleware]:
         allow_private_network=True,
         expose_headers=_EXPOSED_HEADERS,
     )
-    key = Middleware(RequireKey, keys=service.keys)
+    key = Middleware(RequireKey, keys=service.keys, is_open=is_page if settings.page else is_never_open)
     slash = Middleware(_IgnoreTrailingSlash)
     watch = Middleware(WatchRequests, ends=service.requests)
     every = Middleware(EveryAnswer, error_forms=_error_forms(settings))

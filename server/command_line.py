@@ -151,6 +151,7 @@ def _add_rehearsals(commands: Any, command: Sequence[str]) -> dict[str, argparse
     ):
         made[name] = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
         made[name].set_defaults(run=run)
+    made |= _add_inspection(commands)
     made["replay"].add_argument("file", type=Path, metavar="FILE", help="what `serve --record FILE` wrote")
     made["plot"].add_argument("files", nargs="+", type=Path, metavar="FILE", help="a recording or a step log")
     picture: dict[str, Any] = {"type": Path, "default": Path("splitfuse.png"), "metavar": "PNG"}
@@ -161,6 +162,26 @@ def _add_rehearsals(commands: Any, command: Sequence[str]) -> dict[str, argparse
 
         add_arguments(made["simulate"])
         add_flags(made["simulate"], (*DECIDING_FIELDS, "num_kv_blocks"))
+    return made
+
+
+def _add_inspection(commands: Any) -> dict[str, argparse.ArgumentParser]:
+    """The commands that look into what a server did, or does."""
+    made: dict[str, argparse.ArgumentParser] = {}
+    for name, run, text in (
+        ("explain", _explain, "what a recorded request waited for and was given"),
+        ("top", _top, "what a running server does, in the terminal"),
+    ):
+        made[name] = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+        made[name].set_defaults(run=run)
+    made["explain"].add_argument("file", type=Path, metavar="FILE", help="what `serve --record FILE` wrote")
+    made["explain"].add_argument("id", metavar="ID", help="the request's id, its beginning, or its number from 0")
+    made["explain"].add_argument(
+        "--json", action="store_true", dest="as_json", help="print a JSON list, one per output"
+    )
+    made["top"].add_argument("--url", default="http://127.0.0.1:8000", help="the server, default http://127.0.0.1:8000")
+    made["top"].add_argument("--api-key", metavar="KEY", help="if the server has keys; or SPLITFUSE_API_KEY")
+    made["top"].add_argument("--once", action="store_true", help="print one screen and end")
     return made
 
 
@@ -235,6 +256,18 @@ def _completion(commands: Mapping[str, argparse.ArgumentParser], args: argparse.
 
     print(script(args.shell, flags_of(commands)), end="")
     return 0
+
+
+def _explain(args: argparse.Namespace) -> int:
+    from .commands.explain import run
+
+    return run(args.file, args.id, as_json=args.as_json)
+
+
+def _top(args: argparse.Namespace) -> int:
+    from .commands.top import run
+
+    return run(args.url, api_key=args.api_key, once=args.once)
 
 
 def _bench(argv: list[str]) -> int:

@@ -25,6 +25,8 @@ from .jobs.idempotency import IdempotencyKey
 from .jobs.job import Check, Job, Signal, raise_failure
 from .jobs.result_size import bounded
 from .metrics import CACHE_SETTINGS, Metrics
+from .page.policy_comparison import PolicyComparison
+from .page.step_broadcast import StepBroadcast
 from .settings import Settings
 from .storage.durable_results import DurableResults, KeptKind, KeptRequest
 from .storage.memory_store import MemoryStore, StoreUser
@@ -90,6 +92,8 @@ class Service:
             cache_config={name: str(getattr(settings, name)) for name in CACHE_SETTINGS},
         )
         self.requests = RequestEnds(listeners_of(settings))
+        self.steps = StepBroadcast()
+        self.comparison = PolicyComparison()
         self.start_time = time.time()
         self.is_draining = False
         self.logs_load_failure = True  # False where a caller awaits `loading`

@@ -101,6 +101,7 @@ class Settings(EngineConfig):
         help="how reasoning looks; think: <think>…</think>; auto: as in the chat template",
     )
     ollama_api: bool = setting(False, help="serve Ollama's API too, under /api")
+    page: bool = setting(True, help="serve the page that shows the engine at work, at /")
     metrics_prefix: str = setting("splitfuse:", help="beginning of every metric's name; vllm: suits stock dashboards")
     request_log: bool = setting(True, help="log one line per request when it ends, without its texts")
     log_format: str = setting("text", choices=("text", "json"), help="of what is logged; json: an object per line")

@@ -171,10 +171,10 @@ _VALUES: dict[str, dict[str, str | None]] = {
     "--dtype": {"half": "float16", "float": "float32"},
     "--kv-cache-dtype": {"fp8_e4m3": "fp8"},
     "--load-format": {"gguf": "auto"},
+    "--reasoning-parser": {"deepseek-r1": "deepseek_r1"},
     "--quantization": dict.fromkeys(
         ("awq", "awq_marlin", "gptq", "gptq_marlin", "compressed-tensors", "gguf", "none"), None
     ),
-    "--reasoning-parser": dict.fromkeys(("deepseek_r1", "deepseek-r1", "qwen3"), "think"),
 }
 
 

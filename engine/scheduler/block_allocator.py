@@ -25,6 +25,7 @@ class BlockAllocator:
         self._cache = cache
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))  # those in the prefix cache last
         self._references = [0] * num_blocks
+        self.num_evictions = 0  # cached blocks that were given other contents
 
     @property
     def num_free_blocks(self) -> int:
@@ -60,6 +61,7 @@ class BlockAllocator:
             block = self._cache.shares.next_evicted()
             self._cache.shares.use(block)
             self._cache.forget(block)
+            self.num_evictions += 1
         del self._free[block]
         self._references[block] = 1
         return block

@@ -7,18 +7,36 @@ from typing import NamedTuple
 from ..batch import Batch
 from ..request import Request
 from .block_manager import Prefix
-from .policies import num_interactive
+from .policies import Source, num_interactive
+from .preemption import Prices
+
+
+class Stop(NamedTuple):
+    """Where admission stopped: the first request of its class that was to be admitted next, and why it was not.
+
+    `reason`: budget (no tokens were left), sequences (max_num_seqs run), blocks (it lacked `num_missing`), policy (the
+    batching policy admits none in this step), preemption (a running request lost its blocks in this step), interactive
+    (a background request, and an interactive one waits).
+    """
+
+    request: Request
+    reason: str
+    num_missing: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One step's decisions. Nothing has been changed yet."""
+    """One step's decisions and what they were made for. Nothing has been changed yet."""
 
     num_tokens: dict[Request, int]  # in the order in which they took from the budget
     new_blocks: dict[Request, int]  # free blocks that each takes
     preempted: dict[Request, bool]  # → whether it is swapped out (else it will be recomputed)
     admitted: dict[Request, Prefix]  # → what it need not compute
     num_drafts: dict[Request, int]  # → how many of its tokens are drafts
+    sources: tuple[Source, ...] = ()  # of the round: running requests of others were left out by the policy
+    stops: tuple[Stop, ...] = ()  # at most one each for interactive and background requests
+    behind_parent: tuple[Request, ...] = ()  # they wait until the prompt that they share is computed
+    prices: dict[Request, Prices] = field(default_factory=dict)  # of those preempted
 
 
 class Queues(NamedTuple):
@@ -52,6 +70,9 @@ class Room:
     num_drafts: dict[Request, int] = field(default_factory=dict)
     admitted: dict[Request, Prefix] = field(default_factory=dict)
     shared_blocks: set[int] = field(default_factory=set)  # free blocks that those admitted share
+    stops: list[Stop] = field(default_factory=list)
+    behind_parent: list[Request] = field(default_factory=list)
+    prices: dict[Request, Prices] = field(default_factory=dict)
 
     def give(self, request: Request, num_tokens: int, num_blocks: int) -> None:
         """Tokens to a request that has none yet, with the blocks that it needs for them."""

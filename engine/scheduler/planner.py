@@ -6,7 +6,7 @@ from ..config import EngineConfig
 from ..request import Request, Status
 from .block_manager import BlockManager
 from .fair_queue import TokenCounters
-from .plan import Plan, Queues, Room
+from .plan import Plan, Queues, Room, Stop
 from .policies import BATCHING_POLICIES, Source, num_interactive
 from .preemption import PreemptionCosts
 
@@ -53,8 +53,39 @@ class Planner:
                     return _NOTHING
                 if drafts and not room.preempted:
                     self._plan_drafts(room, drafts)
-                return Plan(room.num_tokens, room.new_blocks, room.preempted, room.admitted, room.num_drafts)
+                return self._made(room, sources)
         return _NOTHING
+
+    def _made(self, room: Room, sources: tuple[Source, ...]) -> Plan:
+        """The plan of a room that has been handed out."""
+        if room.queues.waiting or room.preempted:
+            for is_background, own in enumerate(room.queues.by_class()):
+                self._add_stop(room, own.waiting, is_background=bool(is_background))
+        return Plan(
+            room.num_tokens,
+            room.new_blocks,
+            room.preempted,
+            room.admitted,
+            room.num_drafts,
+            sources,
+            tuple(room.stops),
+            tuple(room.behind_parent),
+            room.prices,
+        )
+
+    def _add_stop(self, room: Room, waiting: Sequence[Request], *, is_background: bool) -> None:
+        """Where nothing was tried for the waiting requests of a class, or they wait from now on: why."""
+        preempted = [request for request in room.preempted if request.is_background == is_background]
+        passed = sum(each.is_background == is_background for each in (*room.admitted, *room.behind_parent))
+        has_stop = any(stop.request.is_background == is_background for stop in room.stops)
+        if has_stop or (passed == len(waiting) and not preempted):
+            return
+        if is_background and len(room.admitted) < num_interactive(room.queues.waiting):
+            room.stops.append(Stop(waiting[0] if waiting else preempted[0], "interactive"))
+        elif room.preempted:
+            room.stops.append(Stop(waiting[0] if waiting else preempted[0], "preemption"))
+        else:
+            room.stops.append(Stop(waiting[0], "policy"))
 
     def _plan_sources(
         self, room: Room, sources: Iterable[Source], own: Queues, running: Mapping[Source, Iterable[Request]]
@@ -119,6 +150,7 @@ class Planner:
         if is_swapped:
             room.promised_host_blocks += self._blocks.device.num_blocks_for(victim.num_computed_tokens)
         room.preempted[victim] = is_swapped
+        room.prices[victim] = self._costs.prices(victim, self._blocks.device.block_size)
         room.take_back(victim, self._blocks.num_freed_by(victim, room.preempted))
 
     def _plan_waiting(self, room: Room, waiting: Sequence[Request]) -> None:
@@ -127,22 +159,28 @@ class Planner:
         running = room.queues.running
         for request in waiting if self._counters is None else self._counters.order(waiting):
             if room.tokens <= 0:
+                room.stops.append(Stop(request, "budget"))
                 break
             if len(running) + len(admitted) >= self._max_num_seqs:
+                room.stops.append(Stop(request, "sequences"))
                 self._make_room(room, request, num_blocks=0)
                 break
             if self._waits_for_its_parent(room, request, admitted):
+                room.behind_parent.append(request)
                 continue
             prefix = self._blocks.find_prefix(request)
             num_computed = max(prefix.num_tokens, request.num_computed_tokens)
             num_tokens = self._num_tokens_for(request.num_tokens - num_computed, room)
             if num_tokens <= 0:
+                room.stops.append(Stop(request, "budget"))
                 break
             newly_taken = self._blocks.taken_by(prefix) - taken
             num_taken = len(newly_taken) - len(prefix.blocks)
             whole = blocks_for(request.num_tokens) + num_taken
             watermark = self._watermark if running or admitted else 0
-            if whole + watermark > room.blocks - room.promised_blocks:
+            num_missing = whole + watermark - (room.blocks - room.promised_blocks)
+            if num_missing > 0:
+                room.stops.append(Stop(request, "blocks", num_missing))
                 self._make_room(room, request, num_blocks=whole + watermark)
                 break
             now = blocks_for(num_computed + num_tokens) + num_taken

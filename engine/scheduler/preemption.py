@@ -1,10 +1,19 @@
 """PreemptionCosts: whether a victim's tokens are better swapped to the host or computed again."""
 
+from typing import NamedTuple
+
 from ..request import Request
 from .block_allocator import num_blocks_for
 
 # No request is preempted more often than this while another can be.
 MAX_PREEMPTIONS = 2
+
+
+class Prices(NamedTuple):
+    """What each way to preempt a request is estimated to cost, in seconds; None where the rate is not known yet."""
+
+    swap: float | None
+    recompute: float | None
 
 
 class PreemptionCosts:
@@ -20,7 +29,13 @@ class PreemptionCosts:
         """For this victim, given that the host has room."""
         if self._mode != "auto":
             return self._mode == "swap"
-        if self.seconds_per_block is None or self.seconds_per_token is None:
-            return True
-        num_blocks = num_blocks_for(request.num_computed_tokens, block_size)
-        return 2 * num_blocks * self.seconds_per_block < request.num_computed_tokens * self.seconds_per_token
+        prices = self.prices(request, block_size)
+        return prices.swap is None or prices.recompute is None or prices.swap < prices.recompute
+
+    def prices(self, request: Request, block_size: int) -> Prices:
+        """Of this victim: its blocks copied there and back, or its tokens computed again."""
+        num_tokens, per_block, per_token = request.num_computed_tokens, self.seconds_per_block, self.seconds_per_token
+        return Prices(
+            None if per_block is None else 2 * num_blocks_for(num_tokens, block_size) * per_block,
+            None if per_token is None else num_tokens * per_token,
+        )

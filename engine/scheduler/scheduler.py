@@ -19,9 +19,11 @@ from typing import NamedTuple, Protocol
 
 from ..batch import NO_OUTPUT, Batch, BatchRow, RowOutput
 from ..config import EngineConfig
+from ..history import History
 from ..request import Request, Status
 from .block_manager import BlockManager, Prefix
 from .fair_queue import TokenCounters
+from .histories import Histories
 from .plan import Plan, Queues
 from .planner import Planner
 from .policies import QUEUE_ORDERS, num_interactive
@@ -59,6 +61,7 @@ class SchedulerListener(Protocol):
         drafts: Mapping[Request, int] | None,
         background_budget: int | None,
         was_running: Sequence[Request],
+        plan: Plan,
     ) -> None: ...
 
     def updated(
@@ -100,6 +103,8 @@ class Scheduler:
         self._in_flight: deque[Batch] = deque()  # oldest first
         self._lingering: dict[Request, None] = {}  # finished, but a step in flight uses their blocks
         self._listener = listener
+        self._listeners: tuple[SchedulerListener, ...] = () if listener is None else (listener,)
+        self._histories = Histories(is_fair=config.scheduling_policy == "fair")
         self.waiting: list[Request] = []  # in queue order
         self.running: list[Request] = []  # in queue order
         self.num_preemptions_by_mode = {"recompute": 0, "swap": 0}
@@ -124,6 +129,14 @@ class Scheduler:
         """What preemption is estimated to cost; the engine sets what it measures."""
         return self._costs
 
+    def watch(self, watcher: SchedulerListener | None) -> None:
+        """Tell a second listener too from now on; None: no longer."""
+        self._listeners = tuple(each for each in (self._listener, watcher) if each is not None)
+
+    def history(self, request: Request, now: float) -> History:
+        """What a request that has not ended has waited for and been given so far."""
+        return self._histories.so_far(request, now)
+
     # Requests come and end.
 
     def add(self, request: Request) -> None:
@@ -137,16 +150,17 @@ class Scheduler:
                 tie = 2 * request.arrival_order + only_queued
                 deadline = request.arrival_time + milliseconds / 1000
                 heapq.heappush(self._deadlines, (deadline, tie, request, bool(only_queued)))
-        if self._listener is not None:
-            self._listener.added(request)
+        self._histories.added(request)
+        for listener in self._listeners:
+            listener.added(request)
 
     def finish(self, request: Request, *, reason: str, now: float) -> bool:
         """End a request; its blocks are free as soon as no step in flight uses them.
 
         Returns whether it ended now: one that is finished is left alone.
         """
-        if self._listener is not None and not request.is_finished:
-            self._listener.finished(request, reason=reason, now=now)
+        for listener in () if request.is_finished else self._listeners:
+            listener.finished(request, reason=reason, now=now)
         return self._finish(request, reason=reason, now=now)
 
     def stop_at_text(self, request: Request, *, stop: str, now: float) -> None:
@@ -154,8 +168,8 @@ class Scheduler:
 
         If the same token also brought it to its length, the stop string is the better reason.
         """
-        if self._listener is not None and not request.is_finished:
-            self._listener.finished(request, reason="stop", now=now, at_text=True)
+        for listener in () if request.is_finished else self._listeners:
+            listener.finished(request, reason="stop", now=now, at_text=True)
         if not self._finish(request, reason="stop", stop_reason=stop, now=now):
             request.finish_reason, request.stop_reason = "stop", stop
 
@@ -188,6 +202,7 @@ class Scheduler:
             self.blocks.release(request)
         request.status = Status.FINISHED
         request.finish_reason, request.stop_reason, request.finished_time = reason, stop_reason, now
+        self._histories.finished(request, now)
         return True
 
     def _is_in_flight(self, request: Request) -> bool:
@@ -215,7 +230,8 @@ class Scheduler:
         assert not (drafts and self._in_flight), "drafts are guessed from tokens that are known"
         if self._in_flight and self._in_flight[-1].needs_host:
             return None
-        was_running = [] if self._listener is None else list(self.running)
+        listeners = self._listeners
+        was_running = list(self.running) if listeners else []
         most = self._max_num_batched_tokens
         queues = Queues(self._continuing(), self.waiting, self._in_flight)
         plan = self._planner.plan(
@@ -224,8 +240,9 @@ class Scheduler:
         batch = self._apply(plan, now, needs_host=needs_host) if plan.num_tokens or plan.preempted else None
         if batch is not None:
             self._in_flight.append(batch)
-        if self._listener is not None:
-            self._listener.scheduled(
+            self._histories.decided(plan, self.running, now)
+        for listener in listeners:
+            listener.scheduled(
                 self,
                 batch,
                 now=now,
@@ -233,6 +250,7 @@ class Scheduler:
                 drafts=drafts,
                 background_budget=background_budget,
                 was_running=was_running,
+                plan=plan,
             )
         return batch
 
@@ -246,9 +264,11 @@ class Scheduler:
 
     def _apply(self, plan: Plan, now: float, *, needs_host: bool) -> Batch:
         for request, is_swapped in plan.preempted.items():
+            self._histories.preempted(request, now, is_swapped=is_swapped, prices=plan.prices[request])
             self._preempt(request, is_swapped=is_swapped)
         for request, prefix in plan.admitted.items():
             self._admit(request, prefix, now)
+            self._histories.admitted(request, now)
         for request, prefix in plan.admitted.items():
             self.blocks.restore(request, prefix)
         for request, num_blocks in plan.new_blocks.items():
@@ -307,6 +327,7 @@ class Scheduler:
         assert self._in_flight, "no step is in flight"
         assert batch is self._in_flight[0], "steps end in the order in which they were decided"
         self._in_flight.popleft()
+        self._histories.step_ended(now)
         progress = []
         has_cache = self.blocks.cache is not None
         for row, output in zip(batch.rows, outputs, strict=True):
@@ -328,8 +349,9 @@ class Scheduler:
                     self.blocks.free_after_tokens(request)
         if self._lingering:
             self._release_lingering()
-        if self._listener is not None:
-            self._listener.updated(batch, outputs, progress, now=now)
+        self._histories.updated(now)
+        for listener in self._listeners:
+            listener.updated(batch, outputs, progress, now=now)
         return progress
 
     def _release_lingering(self) -> None:

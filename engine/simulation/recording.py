@@ -10,7 +10,7 @@
 Keys that are empty are left out; readers ignore keys and lines that they do not know. With prefix caching the token ids
 decide what is shared, so then they are recorded: such a file holds what users wrote. Of sampling parameters only those
 are recorded that decide: "min" for min_tokens. "known": so many of the last prompt tokens are output, of a request that
-another process began.
+another process began. "stopped_at": where admission stopped and why, as `scheduler/plan.py` has it.
 """
 
 import contextlib
@@ -27,6 +27,7 @@ from ..config.setting import settings_of
 from ..errors import ConfigError
 from ..request import Request, Status
 from ..scheduler.block_manager import CacheSpec
+from ..scheduler.plan import Plan
 from ..scheduler.scheduler import Progress, Scheduler
 
 _log = logging.getLogger("splitfuse.engine")
@@ -154,6 +155,7 @@ class Recorder:
         drafts: Mapping[Request, int] | None,
         background_budget: int | None,
         was_running: Sequence[Request],
+        plan: Plan,
     ) -> None:
         """A decision, and what it was made from: a budget, drafts, what preemption costs."""
         given: dict[str, Any] = {} if budget is None else {"budget": budget}
@@ -167,6 +169,8 @@ class Recorder:
             costs = {name: value for name, value in vars(scheduler.costs).items() if not name.startswith("_")}
             if costs != self._costs:
                 given["costs"] = self._costs = costs
+        if plan.stops:
+            given["stopped_at"] = [[stop.request.arrival_order, stop.reason, stop.num_missing] for stop in plan.stops]
         made = decision(scheduler, batch, was_running)
         self._write(step=None if batch is None else batch.step, start=now, **given, **made)
 

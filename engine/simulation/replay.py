@@ -3,6 +3,7 @@
 Also `splitfuse replay`.
 """
 
+import dataclasses
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,7 +14,7 @@ from typing import Any
 from ..batch import NO_OUTPUT, Batch, RowFailure, RowOutput
 from ..config import EngineConfig
 from ..errors import ConfigError
-from ..outputs import KnownOutput
+from ..outputs import KnownOutput, RequestMetrics
 from ..request import Request
 from ..sampling_params import SamplingParams
 from ..scheduler.block_manager import BlockManager, CacheSpec
@@ -55,6 +56,21 @@ def run(path: Path) -> int:
 
 def replay(path: Path) -> Replayed:
     """Make the calls of a recording again. Raises ConfigError if it is none."""
+    return _made_again(path)[0]
+
+
+def recorded_outputs(path: Path, wanted: Callable[[Line], bool]) -> list[RequestMetrics]:
+    """What is known at a recording's end of the outputs whose `add` lines are wanted, with their histories.
+
+    Raises ConfigError if it is none, or the scheduler of this version would have decided otherwise.
+    """
+    replayed, replay = _made_again(path, wanted)
+    if replayed.difference is not None:
+        raise ConfigError(f"{path} was recorded by another version, which decided otherwise; use that one's `explain`")
+    return replay.wanted_outputs()
+
+
+def _made_again(path: Path, wanted: Callable[[Line], bool] = lambda line: False) -> "tuple[Replayed, _Replay]":
     lines = read_recording(path)
     header = next(lines, (0, {}))[1]
     if header.get("splitfuse") != "recording":
@@ -62,15 +78,15 @@ def replay(path: Path) -> Replayed:
     if (format_number := header.get("format", 0)) != FORMAT:
         way_out = "use a newer splitfuse" if format_number > FORMAT else "record it again"
         raise ConfigError(f"{path} has format {format_number}, this version reads {FORMAT}; {way_out}")
-    replay = _Replay(header)
+    replay = _Replay(header, wanted)
     for number, line in lines:
         try:
             found = replay.call(line)
         except (KeyError, TypeError, ValueError, IndexError) as exc:
             raise ConfigError(f"{path}, line {number} does not fit what came before: {exc!r}") from exc
         if found is not None:
-            return Replayed(replay.num_steps, f"{path}, line {number}: {found}")
-    return Replayed(replay.num_steps)
+            return Replayed(replay.num_steps, f"{path}, line {number}: {found}"), replay
+    return Replayed(replay.num_steps), replay
 
 
 def read_recording(path: Path) -> Iterator[tuple[int, Line]]:
@@ -94,7 +110,10 @@ def read_recording(path: Path) -> Iterator[tuple[int, Line]]:
 class _Replay:
     """The scheduler that is called again, and the requests that it has."""
 
-    def __init__(self, header: Line) -> None:
+    def __init__(self, header: Line, wanted: Callable[[Line], bool]) -> None:
+        self._is_wanted = wanted
+        self._wanted: list[Request] = []
+        self._now = 0.0
         recorded = header.get("config", {})
         config = EngineConfig(**{name: recorded[name] for name in DECIDING_FIELDS if name in recorded})
         cache = CacheSpec(header["num_blocks"], config.block_size, header.get("num_host_blocks", 0))
@@ -106,6 +125,15 @@ class _Replay:
         self._requests: dict[int, Request] = {}
         self._in_flight: deque[Batch] = deque()
         self.num_steps = 0
+
+    def wanted_outputs(self) -> list[RequestMetrics]:
+        """Up to now, of those that were wanted."""
+        return [
+            each.metrics()
+            if each.is_finished
+            else dataclasses.replace(each.metrics(), history=self._scheduler.history(each, self._now))
+            for each in self._wanted
+        ]
 
     def call(self, line: Line) -> str | None:
         """Make the call of a line; the difference, if there is one."""
@@ -146,6 +174,8 @@ class _Replay:
         if request.arrival_order != number:
             raise ValueError(f"request {number} comes as number {request.arrival_order}")
         self._requests[number] = request
+        if self._is_wanted(line):
+            self._wanted.append(request)
 
     def _finish(self, line: Line) -> None:
         request, now = self._requests[line["finish"]], line.get("time", 0.0)
@@ -183,6 +213,7 @@ class _Replay:
 
     def _done(self, line: Line) -> str | None:
         batch = self._in_flight.popleft()
+        self._now = line["end"]
         self._scheduler.update(batch, list(_outputs(batch, line)), line["end"])
         ended = outcome(batch)
         for number in ended.get("finished", ()):

@@ -1,4 +1,4 @@
-"""/ says what is here, as a page or as JSON; /docs is a page that shows /openapi.json.
+"""/ is the page of server/page, or JSON that says what is here; /docs is a page that shows /openapi.json.
 
 They load nothing else, so they work without internet.
 """
@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from ..http.json_response import JsonResponse
+from ..page.assets import asset, wants_html
 from ..service import service_of
 from ..version import package_version
 
@@ -29,8 +30,11 @@ _INDEX = """<!doctype html>
 @router.get("/")
 async def index(request: Request) -> Response:
     """What is served, and where."""
-    model, version = service_of(request).settings.model_name, package_version()
-    if "text/html" in request.headers.get("accept", ""):
+    settings, version = service_of(request).settings, package_version()
+    model = settings.model_name
+    if wants_html(request.headers):
+        if settings.page:
+            return asset("index.html")
         return HTMLResponse(_INDEX.format(model=escape(model), version=version))
     paths = request.app.openapi()["paths"]
     routes = [f"{method.upper()} {path}" for path, methods in paths.items() for method in methods]

@@ -1,7 +1,7 @@
 """Authentication. Everything needs a key unless it is listed as open; keys are kept as SHA-256 digests only."""
 
 import hmac
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -58,15 +58,21 @@ def owner_of(connection: HTTPConnection) -> str:
     return owner
 
 
-class RequireKey:
-    """ASGI middleware: no key, no answer."""
+def is_never_open(_scope: Scope) -> bool:
+    """Nothing needs no key."""
+    return False
 
-    def __init__(self, app: ASGIApp, keys: KeyRing) -> None:
+
+class RequireKey:
+    """ASGI middleware: no key, no answer, but to OPEN_PATHS and what `is_open`."""
+
+    def __init__(self, app: ASGIApp, keys: KeyRing, is_open: Callable[[Scope], bool] = is_never_open) -> None:
         self._app = app
         self._keys = keys
+        self._is_open = is_open
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and not self._is_open(scope):
             try:
                 scope["splitfuse.owner"] = self._keys.owner(HTTPConnection(scope).headers)
             except AuthenticationError as exc:

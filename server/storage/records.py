@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from ...engine.errors import ConstraintError, RequestFailedError
+from ...engine.history import History
 from ...engine.outputs import OutputDelta, PromptLogprobs, RequestMetrics, TokenLogprobs
 
 Event = Sequence[Any]
@@ -180,7 +181,8 @@ def _metrics_of(metrics: RequestMetrics) -> list[Any]:
 
 def _metrics_at(values: Sequence[Any], time_of: Callable[[float], float]) -> RequestMetrics:
     times = [None if time is None else time_of(time) for time in values[:_NUM_TIMES]]
-    return RequestMetrics(*times, *values[_NUM_TIMES:])  # type: ignore[arg-type]  # as they were written
+    metrics = RequestMetrics(*times, *values[_NUM_TIMES:])  # type: ignore[arg-type]  # as they were written
+    return metrics if metrics.history is None else replace(metrics, history=History.read(metrics.history))
 
 
 def _error_of(message: str, error_id: str, param: str | None, code: str | None) -> RequestFailedError:

@@ -163,6 +163,17 @@ class Stream(asyncio.Protocol):
             self.ended.set_exception(exc or ConnectionError("the server closed the stream before its end"))
 
 
+class Viewer(asyncio.Protocol):
+    """Reads the stream of steps, and does nothing with it."""
+
+    def __init__(self, head: bytes) -> None:
+        self._head = head
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.write(self._head)
+
+
 def _steps(data: bytes) -> Iterator[int]:
     position = data.find(_TEXT)
     while position >= 0:
@@ -182,6 +193,9 @@ def request_bytes(endpoint: str, *, prompt: list[int], num_tokens: int, port: in
 async def load(args: argparse.Namespace, endpoint: str, *, pause_s: float = 0) -> tuple[list[Stream], float, float]:
     """Open the streams, so many seconds apart, and read them to the end; when all were open, when all had ended."""
     loop = asyncio.get_running_loop()
+    for _ in range(args.viewers):
+        head = f"GET /stats/stream HTTP/1.1\r\nHost: 127.0.0.1:{args.port}\r\n\r\n".encode()
+        await loop.create_connection(lambda head=head: Viewer(head), "127.0.0.1", args.port)
     streams = []
     for number in range(args.streams):
         prompt = [number % 250, number // 250, *range(PROMPT_LEN - 2)]
@@ -268,6 +282,7 @@ def parse() -> argparse.Namespace:
     add = parser.add_argument
     add("--streams", type=int, default=256)
     add("--tokens", type=int, default=512, help="of each stream")
+    add("--viewers", type=int, default=0, help="readers of the stream of steps beside them")
     add("--pace-ms", type=float, default=0, help="time between steps; the added delay is reported")
     add("--stream-interval", type=int, default=1, help="tokens per event after the first")
     add("--endpoint", choices=ENDPOINTS, nargs="+", default=ENDPOINTS)

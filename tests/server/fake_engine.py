@@ -6,6 +6,7 @@ function of the prompt, the output's index and the position.
 
 import asyncio
 import contextlib
+import dataclasses
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -359,6 +360,10 @@ class FakeEngine:
     def _idle_if_empty(self) -> None:
         if not self.handles:
             self._idle.set()
+
+    def metrics(self, request_id: str) -> dict[int, RequestMetrics]:
+        handle = self.handles.get(request_id)
+        return {} if handle is None else {0: dataclasses.replace(self._metrics(handle, 0, None), finished_time=None)}
 
     def _metrics(self, handle: FakeHandle, num_tokens: int, first_token_time: float | None) -> RequestMetrics:
         return RequestMetrics(

@@ -90,7 +90,7 @@ def test_common_flags_of_other_servers_are_explained(flag: str) -> None:
         ("--no-enable-log-requests --enable-log-requests", "--no-request-log --request-log"),
         ("--num-gpu-blocks-override 9", "--num-kv-blocks 9"),
         ("-q awq --quantization gptq -q int8 --quantization int4", "--quantization int8 --quantization int4"),
-        ("--reasoning-parser deepseek_r1", "--reasoning-parser think"),
+        ("--reasoning-parser deepseek-r1", "--reasoning-parser deepseek_r1"),
         ("--kv-cache-dtype auto --gpu-memory-utilization 0.5", "--kv-cache-dtype auto --gpu-memory-utilization 0.5"),
         ("--uvicorn-log-level info -O 3 --swap-space 0", "--swap-space 0"),
         ("-- --tokenizer X", "-- --tokenizer X"),

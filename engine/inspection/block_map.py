@@ -1,0 +1,31 @@
+"""A map of the KV cache: what each block holds, in runs of equal ones. Plain JSON values."""
+
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Any
+
+from ..request import Request
+from ..scheduler.block_manager import BlockManager
+
+MAX_CELLS = 4096  # of a larger cache every k-th block is shown: 4,096 take 0.5 ms to look at
+FREE, CACHED, SHARED = -1, -2, -3
+
+
+def block_map(blocks: BlockManager, running: Iterable[Request], waiting: Iterable[Request]) -> dict[str, Any]:
+    """`runs`: [how many cells, what, how many, what, …]; what: the number of the request that has it alone, or FREE,
+    CACHED (free, and found again by its tokens) or SHARED. A cell is one of `stride` blocks.
+
+    `swapped`: [[request, blocks on the host], …].
+    """
+    num_blocks = blocks.device.num_blocks
+    stride = -(-num_blocks // MAX_CELLS)
+    cache = blocks.cache
+    cells = [FREE if cache is None or block not in cache else CACHED for block in range(0, num_blocks, stride)]
+    for request in running:
+        for block in request.block_table:
+            index, rest = divmod(block, stride)
+            if not rest:
+                cells[index] = request.arrival_order if cells[index] in (FREE, CACHED) else SHARED
+    runs = [value for what, same in groupby(cells) for value in (sum(1 for _ in same), what)]
+    swapped = [[each.arrival_order, len(each.host_block_table)] for each in waiting if each.host_block_table]
+    return {"num_blocks": num_blocks, "stride": stride, "runs": runs, "swapped": swapped}

@@ -1,0 +1,122 @@
+"""StepWatcher: a record of each step, made while someone looks. Plain JSON values; requests are numbers.
+
+    step, start, end    its number, and when it was decided and had results, in the engine's seconds
+    budget              most tokens that it could have; tokens are those of chunks and decodes together
+    chunks              [[request, first token, tokens], …] of prompts, or computed again
+    decodes             [request, …] with one token each, and drafts
+    drafts              [[request, drafted, accepted], …]
+    admitted            [[request, tokens that need not be computed], …]
+    preempted           [[request, "swap" | "recompute", price to swap, price to recompute], …]; null: not known yet
+    stopped_at          [[request, why, blocks that it lacked], …]: where admission stopped: `scheduler/plan.py`
+    left_out            [request, …] that run and were not in the step
+    running, waiting, swapped    requests
+    blocks              [in use, on the host]
+    evicted             cached blocks that were given other contents since the record before
+
+Keys that are empty are left out.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..batch import Batch, RowOutput
+from ..request import Request
+from ..scheduler.plan import Plan
+from ..scheduler.scheduler import Progress, Scheduler
+
+MAX_STEPS = 2000  # that wait to be taken
+Record = dict[str, Any]
+
+
+class StepWatcher:
+    """A SchedulerListener. What it has gathered is taken with `take`."""
+
+    def __init__(self, scheduler: Scheduler, *, max_num_batched_tokens: int) -> None:
+        self._scheduler = scheduler
+        self._max_num_batched_tokens = max_num_batched_tokens
+        self._pending: dict[int, Record] = {}  # by step: in flight
+        self._steps: deque[Record] = deque(maxlen=MAX_STEPS)
+        self._requests: list[Request] = []
+        self._ended: list[tuple[int, str, float]] = []
+        self._num_evictions = scheduler.blocks.device.num_evictions
+
+    def take(self) -> tuple[list[Request], list[Record], list[tuple[int, str, float]]]:
+        """Requests that came, steps that have ended, and requests that have ended as (number, reason, time)."""
+        taken = self._requests, list(self._steps), self._ended
+        self._requests, self._ended = [], []
+        self._steps.clear()
+        return taken
+
+    def added(self, request: Request) -> None:
+        """A request that has just been queued."""
+        self._requests.append(request)
+
+    def finished(self, request: Request, *, reason: str, now: float, at_text: bool = False) -> None:
+        """A request that is about to be ended from outside."""
+        self._ended.append((request.arrival_order, reason, now))
+
+    def scheduled(
+        self,
+        scheduler: Scheduler,
+        batch: Batch | None,
+        *,
+        now: float,
+        budget: int | None,
+        drafts: Mapping[Request, int] | None,
+        background_budget: int | None,
+        was_running: Sequence[Request],
+        plan: Plan,
+    ) -> None:
+        """A step that was decided."""
+        if batch is None:
+            return
+        device, host = scheduler.blocks.device, scheduler.blocks.host
+        most = self._max_num_batched_tokens
+        record = {
+            "step": batch.step,
+            "start": now,
+            "budget": min(budget or most, most),
+            "chunks": [[r.request.arrival_order, r.start, r.num_tokens] for r in batch.rows if not r.is_decode],
+            "decodes": [row.request.arrival_order for row in batch.rows if row.is_decode],
+            "admitted": [[each.arrival_order, prefix.num_tokens] for each, prefix in plan.admitted.items()],
+            "preempted": [
+                [each.arrival_order, "swap" if is_swapped else "recompute", *plan.prices[each]]
+                for each, is_swapped in plan.preempted.items()
+            ],
+            "stopped_at": [[stop.request.arrival_order, stop.reason, stop.num_missing] for stop in plan.stops],
+            "left_out": self._left_out(plan),
+            "running": len(scheduler.running),
+            "waiting": len(scheduler.waiting),
+            "swapped": sum(bool(each.host_block_table) for each in scheduler.waiting) if host else 0,
+            "blocks": [device.num_used_blocks, host.num_used_blocks if host else 0],
+            "evicted": device.num_evictions - self._num_evictions,
+        }
+        self._num_evictions = device.num_evictions
+        self._pending[batch.step] = {key: value for key, value in record.items() if value or key in ("step", "start")}
+
+    def updated(self, batch: Batch, outputs: Sequence[RowOutput], progress: Sequence[Progress], *, now: float) -> None:
+        """Its results have been applied."""
+        record = self._pending.pop(batch.step, None)
+        if record is None:
+            return  # it was decided before anyone looked
+        record["end"] = now
+        drafts = [
+            [row.request.arrival_order, output.num_drafts, max(0, len(output.token_ids) - 1)]
+            for row, output in zip(batch.rows, outputs, strict=True)
+            if output.num_drafts
+        ]
+        if drafts:
+            record["drafts"] = drafts
+        self._steps.append(record)
+        self._ended += [
+            (item.request.arrival_order, item.request.finish_reason or "", now)
+            for item in progress
+            if item.request.is_finished
+        ]
+
+    def _left_out(self, plan: Plan) -> list[int]:
+        running = self._scheduler.running
+        if len(plan.num_tokens) == len(running):
+            return []
+        return [each.arrival_order for each in running if each not in plan.num_tokens]

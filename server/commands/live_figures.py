@@ -1,0 +1,136 @@
+"""LiveFigures: what the events of /stats/stream say of the last steps, as the screen of `splitfuse top`. No HTTP."""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...client.bench.latency import percentile
+
+_NUM_STEPS = 200
+_NUM_SAMPLES = 2000
+_WINDOW_S = 5.0
+_BARS = " ▁▂▃▄▅▆▇█"
+
+
+@dataclass(slots=True)
+class _Seen:
+    """One request so far."""
+
+    shape: Mapping[str, Any]
+    computed: int = 0
+    num_tokens: int = 0
+    last_token: float | None = None
+    phase: str = "queued"
+
+
+def printable(text: str) -> str:
+    """The same without what could move a terminal's cursor, colour it or turn the reading direction."""
+    return "".join(character if character.isprintable() else "�" for character in text)
+
+
+class LiveFigures:
+    """Grows by `take`; `screen` shows it."""
+
+    def __init__(self, about: Mapping[str, Any] | None = None) -> None:
+        self.about = about or {}
+        self._steps: deque[Mapping[str, Any]] = deque(maxlen=_NUM_STEPS)
+        self._requests: dict[int, _Seen] = {}
+        self._gaps: deque[float] = deque(maxlen=_NUM_SAMPLES)
+        self._ttfts: deque[float] = deque(maxlen=_NUM_SAMPLES)
+        self._outputs: deque[tuple[float, int]] = deque(maxlen=_NUM_SAMPLES)  # when, how many tokens
+
+    def take(self, event: str, data: Any) -> None:
+        """One event of the stream; unknown ones are ignored."""
+        if event == "requests":
+            for shape in data:
+                self._requests.setdefault(shape["number"], _Seen(shape))
+        elif event == "steps":
+            for record in data:
+                self._add(record)
+        elif event == "ended":
+            for number, _, _ in data:
+                self._requests.pop(number, None)
+
+    def _add(self, record: Mapping[str, Any]) -> None:
+        self._steps.append(record)
+        num_tokens = 0
+        for number, start, count in record.get("chunks", ()):
+            if (seen := self._requests.get(number)) is not None:
+                seen.phase, seen.computed = "prefill", start + count
+                if seen.computed >= seen.shape["prompt"] + seen.num_tokens:
+                    num_tokens += self._give_token(seen, record["end"])
+        for number in record.get("decodes", ()):
+            if (seen := self._requests.get(number)) is not None:
+                seen.phase = "decode"
+                num_tokens += self._give_token(seen, record["end"])
+        for number, mode, *_ in record.get("preempted", ()):
+            if (seen := self._requests.get(number)) is not None:
+                seen.phase = f"preempted, {mode}"
+        self._outputs.append((record["end"], num_tokens))
+
+    def _give_token(self, seen: _Seen, now: float) -> int:
+        if seen.last_token is None:
+            self._ttfts.append(now - seen.shape["arrival"])
+        else:
+            self._gaps.append(now - seen.last_token)
+        seen.last_token = now
+        seen.num_tokens += 1
+        return 1
+
+    def screen(self, *, width: int, height: int) -> list[str]:
+        """At most so many lines of at most so many characters."""
+        last = self._steps[-1] if self._steps else {}
+        used = last.get("blocks", [0, 0])[0]
+        num_blocks = self.about.get("num_blocks", 0)
+        lines = [
+            f"{self.about.get('model', 'connecting …')}  policy {self.about.get('batching_policy', '–')}  "
+            f"budget {self.about.get('budget', '–')} tokens",
+            "",
+            f"running {last.get('running', 0):>5}   waiting {last.get('waiting', 0):>5}   "
+            f"swapped {last.get('swapped', 0):>5}   blocks {used}/{num_blocks}",
+            f"tokens/s {self._rate():>8.1f}   first token {_times(self._ttfts)}   gap {_times(self._gaps)}",
+            "",
+            f"tokens per step  {bars([_num_tokens(step) for step in self._steps], width - 17)}",
+            f"ms per step      {bars([step['end'] - step['start'] for step in self._steps], width - 17)}",
+            "",
+            f"{'request':>8}  {'id':<10}{'prompt':>14}{'output':>8}  phase",
+            *self._request_lines(),
+        ]
+        return [printable(line)[:width] for line in lines[:height]]
+
+    def _rate(self) -> float:
+        if not self._outputs:
+            return 0.0
+        end = self._outputs[-1][0]
+        recent = [(when, count) for when, count in self._outputs if when > end - _WINDOW_S]
+        return sum(count for _, count in recent[1:]) / max(0.05, end - recent[0][0])
+
+    def _request_lines(self) -> Iterable[str]:
+        for number, seen in self._requests.items():
+            shape = seen.shape
+            prompt = f"{min(seen.computed, shape['prompt'])}/{shape['prompt']}"
+            tag = str(shape.get("id", "–"))[:8]
+            yield f"{number:>8}  {tag:<10}{prompt:>14}{seen.num_tokens:>8}  {seen.phase}"
+
+
+def bars(values: Sequence[float], width: int) -> str:
+    """The last values as a line of bars, the largest as high as there is."""
+    shown = list(values)[-max(0, width) :] if width > 0 else []
+    most = max(shown, default=0)
+    if not most:
+        return ""
+    return "".join(_BARS[max(1, round(value / most * (len(_BARS) - 1)))] if value else " " for value in shown)
+
+
+def _num_tokens(record: Mapping[str, Any]) -> int:
+    chunks: Sequence[Sequence[int]] = record.get("chunks", ())
+    return sum(count for _, _, count in chunks) + len(record.get("decodes", ()))
+
+
+def _times(values: Iterable[float]) -> str:
+    ordered = sorted(values)
+    if not ordered:
+        return "–"
+    median, most = percentile(ordered, 50), percentile(ordered, 99)
+    return f"{1e3 * (median or 0):.0f} ms (P99 {1e3 * (most or 0):.0f})"

@@ -1,0 +1,50 @@
+"""Assets: the files of the page, and the headers that keep it from loading or running anything else."""
+
+from functools import cache
+from importlib.resources import files
+
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import Scope
+
+PREFIX = "/page/"
+_MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+# Scripts and styles of this server only, none inside the HTML, and no text can become markup. Data and blobs: pictures
+# that the page draws, files that it lets the user save.
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
+        "trusted-types 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+
+
+@cache
+def names() -> frozenset[str]:
+    """The files that there are."""
+    return frozenset(file.name for file in files(__package__).joinpath("static").iterdir())
+
+
+def asset(name: str) -> Response:
+    """One of them."""
+    media_type = _MEDIA_TYPES[name.rpartition(".")[2]]
+    body = files(__package__).joinpath("static", name).read_bytes()
+    return Response(body, media_type=media_type, headers=_HEADERS)
+
+
+def wants_html(headers: Headers) -> bool:
+    """Whether a browser asks: it names HTML, which programs do not."""
+    return "text/html" in headers.get("accept", "").lower()
+
+
+def is_page(scope: Scope) -> bool:
+    """Whether this asks for a file of the page, which holds no secrets: the key is typed into it."""
+    path: str = scope["path"]
+    if path == "/":
+        return wants_html(Headers(scope=scope))
+    return path.startswith(PREFIX) and path.removeprefix(PREFIX) in names()

@@ -1,0 +1,31 @@
+"""The process that simulates policies: one JSON object on standard input, one on standard output. Imports no torch."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...engine.config import EngineConfig
+from ...engine.inspection.step_watcher import StepWatcher
+from ...engine.scheduler.cost_model import CostModel
+from ...engine.simulation.requests import Arrival
+from ...engine.simulation.simulator import Simulation
+
+
+def simulated(job: Mapping[str, Any], policy: str) -> list[dict[str, Any]]:
+    """The records of the last steps of these arrivals under a policy."""
+    config = EngineConfig(**job["config"], batching_policy=policy, enable_prefix_caching=False)
+    simulation = Simulation(config, num_blocks=job["num_blocks"], cost=CostModel.fixed(*job["cost"]))
+    watcher = StepWatcher(simulation.scheduler, max_num_batched_tokens=config.step_limits.num_batched_tokens)
+    simulation.scheduler.watch(watcher)
+    simulation.run([Arrival(*each) for each in sorted(map(tuple, job["arrivals"]))])
+    return watcher.take()[1]
+
+
+def run(job: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
+    """Each policy and its steps."""
+    return [{"policy": policy, "steps": simulated(job, policy)} for policy in job["policies"]]
+
+
+if __name__ == "__main__":
+    json.dump({"runs": run(json.load(sys.stdin))}, sys.stdout)

@@ -1,0 +1,62 @@
+// Requests to this server, with the key if there is one. The key lives in this tab's memory and session only.
+
+const KEY = "splitfuse-key";
+
+export class ApiError extends Error {
+  constructor(status, error) {
+    super(error?.message ?? `the server answered ${status}`);
+    this.status = status;
+    this.code = error?.code ?? null;
+  }
+}
+
+export class Api {
+  constructor() {
+    this.onKeyWanted = () => {};
+  }
+
+  get key() {
+    return sessionStorage.getItem(KEY);
+  }
+
+  set key(value) {
+    sessionStorage.setItem(KEY, value);
+  }
+
+  async fetch(path, {method = "GET", body, signal} = {}) {
+    const headers = this.key ? {Authorization: `Bearer ${this.key}`} : {};
+    const response = await fetch(path, {method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body)});
+    if (response.ok) return response;
+    if (response.status === 401) this.onKeyWanted();
+    const answer = await response.json().catch(() => ({}));
+    throw new ApiError(response.status, answer.error);
+  }
+
+  async json(path, options) {
+    return (await this.fetch(path, options)).json();
+  }
+
+  // Calls onEvent(name, data, id) for each event until the stream ends.
+  async events(path, {onEvent, ...options}) {
+    const response = await this.fetch(path, options);
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    let text = "";
+    for (;;) {
+      const {value, done} = await reader.read();
+      if (done) return;
+      text += value;
+      const blocks = text.split("\n\n");
+      text = blocks.pop();
+      for (const block of blocks) dispatch(block, onEvent);
+    }
+  }
+}
+
+function dispatch(block, onEvent) {
+  const fields = {};
+  for (const line of block.split("\n")) {
+    const at = line.indexOf(": ");
+    if (at > 0) fields[line.slice(0, at)] = line.slice(at + 2);
+  }
+  if (fields.data !== undefined) onEvent(fields.event ?? "message", JSON.parse(fields.data), fields.id);
+}

@@ -1,0 +1,25 @@
+// Elements made of text: nothing here ever becomes markup.
+
+export function byId(id) {
+  return document.getElementById(id);
+}
+
+export function element(name, properties, ...children) {
+  const made = Object.assign(document.createElement(name), properties);
+  made.append(...children);
+  return made;
+}
+
+export function table(headings, rows) {
+  const cells = (row, kind) => element("tr", {}, ...row.map((text) => element(kind, {}, text)));
+  return element("table", {}, element("thead", {}, cells(headings, "th")),
+    element("tbody", {}, ...rows.map((row) => cells(row, "td"))));
+}
+
+export function legend(parent, entries) {
+  parent.replaceChildren(...entries.map(([text, color]) => {
+    const swatch = element("i", {className: "swatch"});
+    swatch.style.background = color;
+    return element("span", {}, swatch, text);
+  }));
+}

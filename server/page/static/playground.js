@@ -1,0 +1,98 @@
+// The playground: prompts and answers side by side. The ids of the answers stand in the URL, so a reload finds them again.
+
+import {Answer} from "./answer.js";
+import {openDialog, showText} from "./dialog.js";
+import {byId, element} from "./dom.js";
+import {asCurl, asOpenai, asPython} from "./snippets.js";
+
+const NUMBERS = ["max_tokens", "temperature", "top_p", "top_k", "min_p", "seed"];
+
+export class Playground {
+  constructor(api, {model, explain}) {
+    this.api = api;
+    this.model = model;
+    this.explain = explain;
+    this.answers = [];
+    this.form = byId("prompt-form");
+    this.form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.send().catch((error) => openDialog("It was not sent", element("p", {}, error.message)));
+    });
+    byId("clear").addEventListener("click", () => [...this.answers].forEach((answer) => this.close(answer)));
+    for (const button of this.form.querySelectorAll("[data-copy]")) {
+      button.addEventListener("click", () => this.copy(button.dataset.copy));
+    }
+    byId("prompt").addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.form.requestSubmit();
+    });
+  }
+
+  get isChat() {
+    return this.form.elements.mode.value === "chat";
+  }
+
+  body() {
+    const fields = this.form.elements;
+    const body = {prompt: fields.prompt.value};
+    for (const name of NUMBERS) {
+      if (fields[name].value !== "") body[name] = Number(fields[name].value);
+    }
+    if (fields.stop.value !== "") body.stop = [fields.stop.value];
+    return body;
+  }
+
+  async send() {
+    const body = this.body();
+    if (this.isChat) body.prompt = await this.chatPrompt(body.prompt);
+    const copies = Number(this.form.elements.copies.value) || 1;
+    for (let copy = 0; copy < copies; copy += 1) {
+      const {seq_id: seqId} = await this.api.json("generate", {method: "POST", body});
+      this.open(seqId);
+    }
+  }
+
+  // The token ids of a conversation, so that its answer is kept like any other.
+  async chatPrompt(content) {
+    const {tokens} = await this.api.json("tokenize", {method: "POST", body: {messages: [{role: "user", content}]}});
+    return tokens;
+  }
+
+  open(seqId) {
+    const answer = new Answer(this.api, seqId, {onClosed: (closed) => this.close(closed)});
+    answer.why.addEventListener("click", () => this.explain(seqId));
+    this.answers.unshift(answer);
+    byId("streams").prepend(answer.card);
+    this.remember();
+    answer.read();
+  }
+
+  close(answer) {
+    answer.stop();
+    answer.card.remove();
+    this.answers = this.answers.filter((other) => other !== answer);
+    this.remember();
+  }
+
+  remember() {
+    const ids = this.answers.map((answer) => answer.seqId).reverse();
+    history.replaceState(null, "", ids.length ? `#ids=${ids.join(",")}` : location.pathname);
+  }
+
+  // After a reload.
+  attach() {
+    const match = /^#ids=([\w,-]+)$/.exec(location.hash);
+    for (const seqId of match?.[1].split(",") ?? []) this.open(seqId);
+  }
+
+  copy(kind) {
+    const origin = new URL(".", location.href).href;
+    const body = {...this.body(), stream: true};
+    const chat = {...body, messages: [{role: "user", content: body.prompt}], prompt: undefined};
+    const texts = {
+      curl: () => (this.isChat ? asCurl(origin, "v1/chat/completions", chat, this.api.key) : asCurl(origin, "generate", body, this.api.key)),
+      python: () => asPython(origin, body),
+      openai: () => asOpenai(origin, this.model(), body, this.isChat),
+    };
+    showText(`As ${kind}`, texts[kind]());
+  }
+}
