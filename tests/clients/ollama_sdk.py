@@ -6,12 +6,11 @@ Prints a line per check, exits with 1 if one fails. The key, if the server has o
 import asyncio
 import os
 import sys
-import traceback
 from collections.abc import Callable
-from importlib.metadata import version
 from typing import Any
 
 import ollama
+from checks import run
 
 USER: Any = {"role": "user", "content": "How is the weather in Rome?"}
 SCHEMA: Any = {
@@ -134,19 +133,5 @@ def _refused(call: Callable[[], object]) -> ollama.ResponseError:
     raise AssertionError("not refused")
 
 
-def main() -> int:
-    """The exit code."""
-    checks, num_failed = Checks(sys.argv[1]), 0
-    print(f"ollama {version('ollama')}")
-    for name in [name for name, value in vars(Checks).items() if callable(value) and name[0] != "_"]:
-        try:
-            getattr(checks, name)()
-            print(f"ok    {name}", flush=True)
-        except Exception:
-            num_failed += 1
-            print(f"FAIL  {name}\n{traceback.format_exc()}", flush=True)
-    return int(num_failed > 0)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("ollama", Checks(sys.argv[1])))
