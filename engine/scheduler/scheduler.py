@@ -103,7 +103,7 @@ class Scheduler:
         self._in_flight: deque[Batch] = deque()  # oldest first
         self._lingering: dict[Request, None] = {}  # finished, but a step in flight uses their blocks
         self._listener = listener
-        self._listeners = () if listener is None else (listener,)
+        self._listeners: tuple[SchedulerListener, ...] = () if listener is None else (listener,)
         self._histories = Histories(is_fair=config.scheduling_policy == "fair")
         self.waiting: list[Request] = []  # in queue order
         self.running: list[Request] = []  # in queue order

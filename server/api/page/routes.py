@@ -104,7 +104,13 @@ def explanation(service: Service, job: Job) -> dict[str, Any]:
             outputs.append({"index": output.index} | made.to_dict())
     about = {"seq_id": job.seq_id, "status": job.status}
     if not outputs:  # it has been submitted, and its prompt is not tokenized yet
-        nothing = {"e2e_s": 0.0, "ttft_s": None, "predicted_ttft_s": None, "shares": {}, "share_texts": {}}
+        nothing: dict[str, Any] = {
+            "e2e_s": 0.0,
+            "ttft_s": None,
+            "predicted_ttft_s": None,
+            "shares": {},
+            "share_texts": {},
+        }
         return about | nothing | {"timeline": []}
     last = max(outputs, key=lambda each: each["e2e_s"])
     whole = {name: value for name, value in last.items() if name != "index"}
