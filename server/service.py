@@ -203,6 +203,7 @@ class Service:
     async def close(self) -> None:
         """Stop the engine if `load` started it; what it has not finished is left to the next process."""
         await self.batches.stop()
+        self.steps.end()
         self._memory.close()
         if self._telling is not None:
             self._telling.cancel()

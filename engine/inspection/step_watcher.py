@@ -5,6 +5,7 @@
     chunks              [[request, first token, tokens], …] of prompts, or computed again
     decodes             [request, …] with one token each, and drafts
     drafts              [[request, drafted, accepted], …]
+    forced              [request, …] that their grammar leads to an end before their tokens run out
     admitted            [[request, tokens that need not be computed], …]
     preempted           [[request, "swap" | "recompute", price to swap, price to recompute], …]; null: not known yet
     stopped_at          [[request, why, blocks that it lacked], …]: where admission stopped: `scheduler/plan.py`
@@ -106,8 +107,12 @@ class StepWatcher:
             for row, output in zip(batch.rows, outputs, strict=True)
             if output.num_drafts
         ]
-        if drafts:
-            record["drafts"] = drafts
+        forced = [
+            row.request.arrival_order
+            for row, output in zip(batch.rows, outputs, strict=True)
+            if output.forced_from is not None
+        ]
+        record |= {key: value for key, value in (("drafts", drafts), ("forced", forced)) if value}
         self._steps.append(record)
         self._ended += [
             (item.request.arrival_order, item.request.finish_reason or "", now)

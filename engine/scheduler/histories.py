@@ -120,6 +120,8 @@ class Histories:
             for wait in self._logs[request.is_background].waits(request, start, now):
                 history.note(wait.start, "waits", wait.why, *[wait.num_missing] * bool(wait.num_missing))
                 history.spend(f"{kind}.{wait.why}", wait.end - wait.start)
+            if now < start:  # the clock went back
+                history.spend(f"{kind}.unknown", now - start)
             history.phase, history.since = phase, now
         else:
             history.turn(phase, now)

@@ -37,6 +37,12 @@ class Viewer:
         self._num_bytes = 0
         self._num_lost = 0
         self._has_more = asyncio.Event()
+        self.is_over = False
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        self.is_over = True
+        self._has_more.set()
 
     def put(self, chunk: bytes) -> None:
         """Queue events, or count them as lost if it is too far behind."""
@@ -78,6 +84,11 @@ class StepBroadcast:
             raise QueueFullError(f"{MAX_VIEWERS} viewers look on already; close one", retry_after_s=5.0)
         return self._read(engine, Viewer(owner))
 
+    def end(self) -> None:
+        """Let all viewers go: the server ends, which would wait for them."""
+        for viewer in self._viewers:
+            viewer.end()
+
     async def _read(self, engine: "AsyncEngine", viewer: Viewer) -> AsyncGenerator[bytes, None]:
         self._viewers.add(viewer)
         try:
@@ -87,7 +98,7 @@ class StepBroadcast:
             else:
                 self._send_requests(engine.current_requests(), {viewer})
                 viewer.put(self._blocks)
-            while True:
+            while not viewer.is_over:
                 yield await viewer.next()
         finally:
             self._viewers.discard(viewer)

@@ -157,6 +157,9 @@ def pictures(args: argparse.Namespace) -> None:
                 )
                 page.evaluate("document.getElementById(location.hash ? 'strip' : 'playground').scrollIntoView()")
                 page.wait_for_timeout(500)
+                page.focus("#strip-canvas")
+                page.keyboard.press("ArrowLeft")  # says what was in a step
+                page.wait_for_timeout(500)
                 page.screenshot(path=args.folder / f"{name}.png")
     quantized = [str(path) for path in args.folder.glob("*.png")]
     subprocess.run([sys.executable, "-c", _QUANTIZE, *quantized], check=False)

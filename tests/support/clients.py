@@ -114,6 +114,10 @@ class Clients:
         self.endings[reason] += 1
         assert request.is_finished
         assert request.num_output_tokens == stream.num_tokens, f"{request} lost a token on the way"
+        history, end = request.metrics().history, request.finished_time
+        assert history is not None
+        assert end is not None
+        assert abs(sum(history.seconds.values()) - (end - request.arrival_time)) < 1e-6, f"{request}: {history}"
         allowed = {
             "length": request.num_tokens == request.max_num_tokens,
             "stop": stream.must_stop or (text is not None and text.stopped_by is not None),

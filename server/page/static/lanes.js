@@ -64,6 +64,10 @@ function drawLane({context, from, end, x}, run, request, y) {
     waits = kind.startsWith("preempted") ? kind : "left out";
   }
   wait(last, waits);
+  if (request.forcedStep !== null && request.forcedStep >= from && request.forcedStep < end) {
+    context.fillStyle = themeColor("accent");
+    context.fillRect(x(request.forcedStep), y, Math.max(2, (last - request.forcedStep) * COLUMN), 2);
+  }
   if (request.finishReason && request.lastStep < end && request.lastStep >= from) {
     context.fillStyle = themeColor(["stop", "length"].includes(request.finishReason) ? "text" : "bad");
     context.fillRect(x(request.lastStep + 1) - 2, y, 2, LANE - 1);

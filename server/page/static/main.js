@@ -54,7 +54,8 @@ function drawLegends() {
   legend(byId("strip-legend"), [["prompt chunks, in their request's colour", requestColor(0)], ["decodes", themeColor("decode")],
     ["a request waits", themeColor("waiting")], ["one was preempted", themeColor("bad")]]);
   legend(byId("lanes-legend"), [["chunk", requestColor(0)], ["decode", requestColor(0, {light: true})], ["queued", themeColor("waiting")],
-    ["preempted, or ended early", themeColor("bad")], ["left out", themeColor("line")]]);
+    ["preempted, or ended early", themeColor("bad")], ["left out", themeColor("line")],
+    ["led to its end by its grammar", themeColor("accent")]]);
   legend(byId("blocks-legend"), [["in use, in its request's colour", requestColor(0)], ["shared", themeColor("text")],
     ["cached and free", themeColor("decode")], ["empty", themeColor("line")]]);
 }

@@ -11,6 +11,7 @@ export class RequestTrack {
     this.segments = [];  // {kind, from, to}: chunk, decode or preempted; nothing in between: it waited, or was left out
     this.cached = 0;
     this.tokens = 0;  // of output, seen here
+    this.forcedStep = null;  // from here on its grammar leads it to an end
     this.drafted = 0;
     this.accepted = 0;
     this.chunks = 0;

@@ -73,6 +73,7 @@ export class Run {
       request.extend("decode", step);
       this.addToken(request, record);
     }
+    for (const number of record.forced ?? []) this.request(number).forcedStep ??= step;
     for (const [number, mode, swap, recompute] of record.preempted ?? []) {
       const request = this.request(number);
       request.preemptions.push({step, mode, swap, recompute});

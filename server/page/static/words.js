@@ -58,6 +58,7 @@ export function requestRows(run, request) {
     const span = from === to ? String(run.step(from)?.step ?? from) : `${run.step(from)?.step ?? from} to ${run.step(to)?.step ?? to}`;
     rows.push([span, {chunk: "chunks of its prompt", decode: "decodes"}[kind] ?? kind]);
   }
+  if (request.forcedStep !== null) rows.push([String(request.forcedStep), "its grammar leads it to an end"]);
   if (request.ended) rows.push([String(request.lastStep), `ended: ${request.finishReason}`]);
   return rows;
 }

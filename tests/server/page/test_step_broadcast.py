@@ -148,6 +148,16 @@ async def test_a_viewer_that_does_not_read_loses_events_and_is_told() -> None:
     assert await viewer.next() == b"y"
 
 
+async def test_viewers_do_not_hold_up_the_end_of_the_server(engine: Any) -> None:
+    broadcast = StepBroadcast()
+    chunks = broadcast.chunks(engine, owner="")
+    await anext(chunks)
+    broadcast.end()
+    async with asyncio.timeout(5):
+        assert [chunk async for chunk in chunks if b"event: steps" in chunk] == []
+    assert not engine.bench.scheduler._listeners
+
+
 async def test_silence_is_a_comment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_broadcast, "PING_S", 0.001)
     assert await Viewer("").next() == b": ping\n\n"
