@@ -99,21 +99,8 @@ class StepWatcher:
     def updated(self, batch: Batch, outputs: Sequence[RowOutput], progress: Sequence[Progress], *, now: float) -> None:
         """Its results have been applied."""
         record = self._pending.pop(batch.step, None)
-        if record is None:
-            return  # it was decided before anyone looked
-        record["end"] = now
-        drafts = [
-            [row.request.arrival_order, output.num_drafts, max(0, len(output.token_ids) - 1)]
-            for row, output in zip(batch.rows, outputs, strict=True)
-            if output.num_drafts
-        ]
-        forced = [
-            row.request.arrival_order
-            for row, output in zip(batch.rows, outputs, strict=True)
-            if output.forced_from is not None
-        ]
-        record |= {key: value for key, value in (("drafts", drafts), ("forced", forced)) if value}
-        self._steps.append(record)
+        if record is not None:  # else it was decided before anyone looked
+            self._steps.append(record | {"end": now} | _results(batch, outputs))
         self._ended += [
             (item.request.arrival_order, item.request.finish_reason or "", now)
             for item in progress
@@ -125,3 +112,11 @@ class StepWatcher:
         if len(plan.num_tokens) == len(running):
             return []
         return [each.arrival_order for each in running if each not in plan.num_tokens]
+
+
+def _results(batch: Batch, outputs: Sequence[RowOutput]) -> Record:
+    """What came of drafts and grammars."""
+    rows = [(row.request.arrival_order, output) for row, output in zip(batch.rows, outputs, strict=True)]
+    drafts = [[number, each.num_drafts, max(0, len(each.token_ids) - 1)] for number, each in rows if each.num_drafts]
+    forced = [number for number, each in rows if each.forced_from is not None]
+    return {key: value for key, value in (("drafts", drafts), ("forced", forced)) if value}

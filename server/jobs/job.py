@@ -241,6 +241,8 @@ class Job:
             num_bytes += LOGPROB_BYTES * sum(1 + len(item.top) for item in delta.logprobs)
         if delta.prompt_logprobs is not None:
             num_bytes += delta.prompt_logprobs.num_bytes
+        if delta.metrics is not None and delta.metrics.history is not None:
+            num_bytes += EVENT_BYTES * len(delta.metrics.history.events)
         self.num_bytes += num_bytes
         if self.on_grow is not None:
             self.on_grow(self, num_bytes)

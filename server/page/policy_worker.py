@@ -1,6 +1,7 @@
 """The process that simulates policies: one JSON object on standard input, one on standard output. Imports no torch."""
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,4 +29,6 @@ def run(job: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
 
 
 if __name__ == "__main__":
+    if hasattr(os, "nice"):
+        os.nice(10)  # the engine's steps go first
     json.dump({"runs": run(json.load(sys.stdin))}, sys.stdout)

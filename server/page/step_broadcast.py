@@ -10,7 +10,6 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
 from ...engine.errors import QueueFullError
-from ...engine.inspection.words import WAITS
 from ..http.json_response import dumps
 from ..http.sse import frame
 
@@ -183,6 +182,4 @@ def _hello(engine: "AsyncEngine") -> dict[str, Any]:
         "block_size": stats["block_size"],
         "num_blocks": stats["num_blocks"],
         "target_itl_ms": config.target_itl_ms,
-        "cost_model": stats["cost_model"],
-        "words": WAITS,
     }

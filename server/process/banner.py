@@ -22,6 +22,7 @@ def banner(settings: Settings, engine: "AsyncEngine", *, port: int) -> str:
         "KV cache": f"{loaded.cache.num_blocks} blocks = {num_tokens} tokens = "
         f"{num_requests:.3g} requests of {loaded.max_model_len}",
         "policy": f"{settings.batching_policy}, {limits.num_batched_tokens} tokens per step",
+        **({"page": f"{url}/"} if settings.page else {}),
         "API": f"{url}/generate  {url}/v1",
         "more": f"{url}/docs  {url}/metrics  {url}/stats",
         "try": curl(settings, url),

@@ -151,7 +151,7 @@ def pictures(args: argparse.Namespace) -> None:
                 page.fill("[name=copies]", "2" if "wide" in name else "1")
                 page.click("#send")
                 page.wait_for_timeout(1000 * args.seconds)
-                page.click("#long-prompt")
+                page.dispatch_event("#long-prompt", "click")
                 page.wait_for_function(
                     "() => document.getElementById('laboratory-words').textContent.includes('first')"
                 )

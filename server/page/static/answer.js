@@ -84,7 +84,7 @@ export class Answer {
     this.cancel.disabled = true;
     this.stop();
     this.state.textContent = "cancelled";
-    await this.api.fetch(`result/${this.seqId}`, {method: "DELETE"});
+    await this.api.fetch(`result/${this.seqId}`, {method: "DELETE"}).catch((error) => { this.state.textContent = error.message; });
   }
 
   stop() {

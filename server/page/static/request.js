@@ -33,17 +33,4 @@ export class RequestTrack {
     this.segments.push({kind, from: step, to: step});
     if (this.segments.length > MAX_SEGMENTS) this.segments.shift();
   }
-
-  // What the request did in a step: chunk, decode, preempted, queued or left out; null when it was not there.
-  stateAt(step) {
-    if (step < this.firstStep || (this.lastStep !== null && step > this.lastStep)) return null;
-    let before = null;
-    for (const segment of this.segments) {
-      if (segment.from > step) break;
-      if (segment.to >= step) return segment.kind;
-      before = segment;
-    }
-    if (before === null) return this.running ? "left out" : "queued";
-    return before.kind.startsWith("preempted") ? before.kind : "left out";
-  }
 }

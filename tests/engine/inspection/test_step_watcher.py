@@ -43,12 +43,12 @@ def test_what_is_ended_from_outside() -> None:
 
 def test_a_step_that_was_decided_before_it_looked_is_left_out() -> None:
     bench = Bench.make()
-    bench.add(request(4, 4))
+    bench.add(request(4, 1))
     batch = bench.scheduler.schedule(1.0)
     assert batch is not None
     watcher = watched(bench)
     bench.scheduler.update(batch, [RowOutput((7,))], 1.0)
-    assert watcher.take()[1] == []
+    assert watcher.take() == ([], [], [(0, "length", 1.0)]), "but not the ends that it brought"
 
 
 def test_steps_that_are_not_taken_are_bounded() -> None:

@@ -33,6 +33,8 @@ def test_the_banner_says_what_the_model_is(model: str, description: str, line: s
     )
     engine: Any = SimpleNamespace(loaded=loaded)
     assert f"  model     {line}" in banner(Settings(model=model), engine, port=1)
+    assert "  page      http://127.0.0.1:1/\n" in banner(Settings(model=model), engine, port=1)
+    assert "page" not in banner(Settings(model=model, page=False), engine, port=1)
 
 
 def test_the_panel_says_how_weights_are_quantized() -> None:

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 
 from splitfuse.engine.errors import ConstraintError, RequestFailedError
+from splitfuse.engine.history import Event, History
 from splitfuse.engine.outputs import OutputDelta, PromptLogprobs, RequestMetrics, TokenLogprobs
 from splitfuse.server.storage.records import (
     delta_of,
@@ -81,6 +82,16 @@ def test_times_are_translated_and_nothing_else() -> None:
     delta = OutputDelta("r", 0, "", (), finish_reason="stop", metrics=RequestMetrics(1.0, None, 2.0, 3.0, 4, 5, 6, 7))
     read = delta_of(event_of(delta), request_id="r", time_of=lambda time: time + 100)
     assert read.metrics == RequestMetrics(101.0, None, 102.0, 103.0, 4, 5, 6, 7)
+
+
+def test_a_history_is_kept_with_its_own_times() -> None:
+    history = History((Event(0.5, "chunk", "", (0, 4, 0, 0)),), {"prefill": 1.0}, 1, 0.25)
+    metrics = RequestMetrics(1.0, 1.0, 2.0, 3.0, 4, 5, 6, 7, history=history)
+    delta = OutputDelta("r", 0, "", (), finish_reason="stop", metrics=metrics)
+    (event,) = load_result(dump_result([delta]))
+    read = delta_of(event, request_id="r", time_of=lambda time: time + 100)
+    assert read.metrics is not None
+    assert read.metrics.history == history
 
 
 @given(st.data())
