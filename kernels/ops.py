@@ -194,6 +194,14 @@ def filter_logits(logits: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -
     return _backend(logits).filter_logits(logits, top_k, top_p, min_p)
 
 
+def max_logits(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest of each row and where it stands: logits [S, V] float32 → ([S] float32, [S] int64).
+
+    A NaN is larger than all else. Of equal ones it is the same every time on one device.
+    """
+    return _backend(logits).max_logits(logits)
+
+
 def gumbel_argmax(logits: Tensor, keys: Tensor) -> Tensor:
     """argmax of logit + Gumbel noise, which samples from softmax(logits) (Gumbel 1954; Maddison et al. 2014).
 

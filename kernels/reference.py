@@ -252,6 +252,11 @@ def _filtered(row: Tensor, top_k: int, top_p: float, min_p: float) -> Tensor:
     return row.masked_fill(row < threshold, -math.inf)
 
 
+def max_logits(logits: Tensor) -> tuple[Tensor, Tensor]:
+    largest, tokens = logits.max(dim=-1)
+    return largest, tokens
+
+
 def gumbel_argmax(logits: Tensor, keys: Tensor) -> Tensor:
     ids = torch.arange(logits.shape[-1], device=logits.device)
     low, high = keys & _MASK32, (keys >> 32) & _MASK32

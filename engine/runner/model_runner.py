@@ -44,6 +44,7 @@ class LoadedModel:
     dtype: torch.dtype
     max_model_len: int
     cache: CacheSpec
+    op_by_op: str | None = None  # on a CPU, why the layers are not one native call
 
 
 class ModelRunner:
@@ -97,6 +98,7 @@ class ModelRunner:
             dtype=dtype,
             max_model_len=max_model_len,
             cache=CacheSpec(num_blocks, config.block_size, num_host_blocks, self._cache.measure_swap()),
+            op_by_op=self._model.plan.refusal(self._cache) if device.type == "cpu" else None,
         )
 
     def launcher(self, config: EngineConfig) -> AsyncRunner:

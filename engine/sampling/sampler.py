@@ -104,7 +104,7 @@ def sample_token_ids(logits: Tensor, arrays: Mapping[str, Tensor]) -> tuple[Tens
     `arrays`: those of `sampling_arrays`, on the device. A row that is not finite gets NOT_FINITE_TOKEN. Noise is keyed
     by seed and position.
     """
-    largest, token_ids = logits.max(dim=-1)  # NaN wins a max, so `largest` shows every row that is not finite
+    largest, token_ids = ops.max_logits(logits)  # NaN wins a max, so `largest` shows every row that is not finite
     if "keys" in arrays:
         temperature = arrays["temperature"]
         # Relative to the row's largest first, so that a tiny temperature cannot overflow.

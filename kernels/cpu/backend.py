@@ -225,6 +225,16 @@ def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: Atte
     return out
 
 
+def max_logits(logits: Tensor) -> tuple[Tensor, Tensor]:
+    library = build.library()
+    if library is None or logits.dtype != torch.float32:
+        return torch_fallback.max_logits(logits)
+    logits, num_rows = logits.contiguous(), len(logits)
+    largest, tokens = logits.new_empty(num_rows), torch.empty(num_rows, dtype=torch.int64)
+    library["max_logits"](logits=logits, largest=largest, tokens=tokens, num_rows=num_rows, vocab=logits.shape[1])
+    return largest, tokens
+
+
 def gumbel_argmax(logits: Tensor, keys: Tensor) -> Tensor:
     library = build.library()
     if library is None or logits.dtype != torch.float32:

@@ -70,6 +70,9 @@ class Value:
         self._recording, self.buffer, self.shape, self.dtype = recording, buffer, shape, dtype
         self._row_stride, self._offset = row_stride, offset
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"{name} is no native op")
+
     def record(self, op: NativeOp, fields: Mapping[str, Any]) -> None:
         self._recording.calls.append(Call(op, fields))
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..arguments import AttentionArgs, CacheView, RaggedBatch
 from ..quantize import QuantizedWeight, can_quantize, dequantized, merged, quantize, round_rows
+from ..reference import max_logits as max_logits
 from . import quantized_linear
 from .activation import gelu as gelu
 from .activation import gelu_tanh as gelu_tanh

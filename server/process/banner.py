@@ -29,6 +29,8 @@ def banner(settings: Settings, engine: "AsyncEngine", *, port: int) -> str:
     }
     if loaded.model_config.quantization is not None:
         rows["device"] += f", weights {loaded.model_config.quantization.name}"
+    if loaded.op_by_op is not None:
+        rows["device"] += f", op by op ({loaded.op_by_op})"
     lines = [f"splitfuse {package_version()} is ready; Ctrl-C stops it"]
     return "\n".join(lines + [f"  {name:<9} {text}" for name, text in rows.items()])
 

@@ -109,6 +109,15 @@ struct GumbelArgmax {
     int64_t num_threads;
 };
 
+// largest[row], tokens[row] = max and argmax of logits[row] [vocab], the first of equal ones; a NaN is the largest.
+struct MaxLogits {
+    const float* logits;
+    float* largest;
+    int64_t* tokens;
+    int64_t num_rows, vocab;
+    int64_t num_threads;
+};
+
 struct Softcap {
     const float* x;
     float* out;

@@ -69,6 +69,45 @@ int64_t gumbel_argmax_row(const float* logits, int64_t vocab, uint64_t key) {
     return token;
 }
 
+// The threads that sampling is worth: no more than there are rows.
+template <typename Arguments>
+int64_t row_threads(const Arguments& a) {
+    if (a.num_rows * a.vocab < 16384) return 1;
+    return a.num_rows < a.num_threads ? a.num_rows : a.num_threads;
+}
+
+// The largest of some logits, in vectors that do not wait for each other; a NaN is larger than all.
+float largest_of(const float* logits, int64_t count) {
+    vec best[4];
+    for (vec& each : best) each = splat(-INFINITY);
+    int64_t at = 0;
+    for (; at + 4 * LANES <= count; at += 4 * LANES)
+        for (int i = 0; i < 4; i++) {
+            const vec next = load(logits + at + i * LANES);
+            best[i] = where((best[i] > next) | (ivec)(best[i] != best[i]), best[i], next);
+        }
+    float top = -INFINITY;
+    auto take = [&](float logit) { top = top != top || top > logit ? top : logit; };
+    for (const vec& each : best)
+        for (int i = 0; i < LANES; i++) take(each[i]);
+    for (; at < count; at++) take(logits[at]);
+    return top;
+}
+
+// A block at a time, so that only the best one is looked through for the place.
+void max_logits_row(const MaxLogits& a, int64_t row) {
+    constexpr int64_t BLOCK = 1024;
+    const float* logits = a.logits + row * a.vocab;
+    float top = -INFINITY;
+    int64_t token = 0;
+    for (int64_t at = 0; at < a.vocab; at += BLOCK) {
+        const float here = largest_of(logits + at, a.vocab - at < BLOCK ? a.vocab - at : BLOCK);
+        if (top == top && !(here <= top)) top = here, token = at;
+    }
+    while (top == top && logits[token] != top) token++;
+    a.largest[row] = top, a.tokens[row] = token;
+}
+
 constexpr int64_t MAX_HEAD_DIM = 512;
 
 // x · scale · weight, rounded to T before the weight as in the reference models, unless the weight is exact.
@@ -308,11 +347,16 @@ void add_scaled(const AddScaled<T>& a, const Team* team) {
 extern "C" {
 
 void gumbel_argmax(const GumbelArgmax& a, const Team* team) {
-    together(team, a.num_rows * a.vocab >= 16384 ? a.num_threads : 1, [&](const Team& team) {
+    together(team, row_threads(a), [&](const Team& team) {
         team.each(a.num_rows, [&](int64_t row) {
             a.tokens[row] = gumbel_argmax_row(a.logits + row * a.vocab, a.vocab, a.keys[row]);
         });
     });
+}
+
+void max_logits(const MaxLogits& a, const Team* team) {
+    together(team, row_threads(a),
+             [&](const Team& team) { team.each(a.num_rows, [&](int64_t row) { max_logits_row(a, row); }); });
 }
 
 void softcap(const Softcap& a, const Team* team) {

@@ -12,10 +12,13 @@ namespace {
 
 #ifdef SPLITFUSE_AMX
 struct Pairs {
+    static constexpr int64_t AHEAD = 256;  // inputs, whose lines are asked for early
     const uint32_t* data;
     int64_t num_inputs;
-    const uint32_t* pairs(int64_t number, int64_t begin, int64_t, uint32_t*) const {
-        return data + (number * num_inputs + begin) / 2 * PANEL;
+    const uint32_t* pairs(int64_t number, int64_t begin, int64_t end, uint32_t*) const {
+        const uint32_t* here = data + (number * num_inputs + begin) / 2 * PANEL;
+        for (int64_t k = 0; k < end - begin; k++) __builtin_prefetch(here + (AHEAD + k) / 2 * PANEL + k % 2 * 16, 0, 2);
+        return here;
     }
 };
 #endif

@@ -153,6 +153,23 @@ struct QuantizedPanels {
             for (int v = 0; v < V; v++) f(v, quad, quad_of<BITS>(low + v * WIDTH, up + v * WIDTH, quad, shift));
     }
 
+#ifdef __AVX512F__
+    // f(v, quad, its value of j) for the HALF at k of a panel of nibbles. A lookup sees four bits alone, so that nothing
+    // is masked or converted.
+    template <typename Function>
+    __attribute__((always_inline)) inline void each_nibble(int64_t number, int64_t k, Function f) const {
+        const __m512 numbers = _mm512_set_ps(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+        const uint32_t* low = (const uint32_t*)values + (number * num_inputs + k) / 8 * PANEL;
+        for (int quad = 0; quad < QUADS; quad++)
+            for (int v = 0; v < V; v++) {
+                const quads_t both = load_vector<quads_t>(low + quad / 2 * PANEL + v * WIDTH);
+                f(v, quad, [&](int j) __attribute__((always_inline)) {
+                    return (sums_t)_mm512_permutexvar_ps((__m512i)(both >> (8 * j + quad % 2 * 4)), numbers);
+                });
+            }
+    }
+#endif
+
     template <int BITS, bool FLOAT8, typename Scalar>
     __attribute__((noinline)) void take(int64_t number, int64_t begin, int64_t end, Scalar* to) const {
         int64_t index = begin / group, next = begin;
@@ -163,14 +180,22 @@ struct QuantizedPanels {
                 next = index * group;
                 for (int v = 0; v < V; v++) h.offsets[v] -= h.scales[v] * float(zero);
             }
-            each_quad<BITS>(number, k, [&](int v, int quad, quads_t codes) __attribute__((always_inline)) {
+            auto take_quad = [&](int v, int quad, auto value_of) __attribute__((always_inline)) {
                 sums_t four[4];
-                for (int j = 0; j < 4; j++) {
-                    ints_t code = (ints_t)(j < 3 ? (codes >> 8 * j) & 255 : codes >> 24);
-                    sums_t value = FLOAT8 ? floats_of_float8(code) : __builtin_convertvector(code, sums_t);
-                    four[j] = value * h.scales[v] + h.offsets[v];
-                }
+                for (int j = 0; j < 4; j++) four[j] = value_of(j) * h.scales[v] + h.offsets[v];
                 put(to + quad * 4 / PER_SCALAR<Scalar> * PANEL + v * WIDTH, four);
+            };
+#ifdef __AVX512F__
+            if constexpr (BITS == 4) {
+                each_nibble(number, k, take_quad);
+                continue;
+            }
+#endif
+            each_quad<BITS>(number, k, [&](int v, int quad, quads_t codes) __attribute__((always_inline)) {
+                take_quad(v, quad, [&](int j) __attribute__((always_inline)) {
+                    const ints_t code = (ints_t)(j < 3 ? (codes >> 8 * j) & 255 : codes >> 24);
+                    return FLOAT8 ? floats_of_float8(code) : __builtin_convertvector(code, sums_t);
+                });
             });
         }
     }

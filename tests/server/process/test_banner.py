@@ -30,6 +30,7 @@ def test_the_banner_says_what_the_model_is(model: str, description: str, line: s
         max_model_len=64,
         device="cpu",
         dtype="float32",
+        op_by_op=None,
     )
     engine: Any = SimpleNamespace(loaded=loaded)
     assert f"  model     {line}" in banner(Settings(model=model), engine, port=1)
@@ -38,10 +39,12 @@ def test_the_banner_says_what_the_model_is(model: str, description: str, line: s
 
 
 def test_the_panel_says_how_weights_are_quantized() -> None:
-    loaded: Any = SimpleNamespace(device="cpu", dtype="torch.bfloat16", max_model_len=64)
+    loaded: Any = SimpleNamespace(device="cpu", dtype="torch.bfloat16", max_model_len=64, op_by_op=None)
     loaded.cache = SimpleNamespace(num_blocks=8)
     loaded.model_config = SimpleNamespace(quantization=SimpleNamespace(name="AWQ, 4 bits"), description="")
     engine: Any = SimpleNamespace(loaded=loaded)
     assert "cpu, bfloat16, weights AWQ, 4 bits\n" in banner(Settings(), engine, port=80)
     loaded.model_config.quantization = None
     assert "cpu, bfloat16\n" in banner(Settings(), engine, port=80)
+    loaded.op_by_op = "softmax is no native op"
+    assert "cpu, bfloat16, op by op (softmax is no native op)\n" in banner(Settings(), engine, port=80)

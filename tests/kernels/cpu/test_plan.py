@@ -1,0 +1,99 @@
+"""Recorded plans: the ops' own bits, any number of rows and threads, a reason where there can be none."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from splitfuse.kernels import ops
+from splitfuse.kernels.cpu import build
+
+CPU = torch.device("cpu")
+WIDTH = 256
+
+
+@pytest.fixture(autouse=True)
+def library() -> None:
+    if build.library() is None:
+        pytest.skip("needs a C++ compiler for the native CPU library")
+
+
+def arrays(logits_indices: list[int]) -> ops.StepArrays:
+    """Of a step without attention."""
+    nothing = torch.zeros(1, dtype=torch.int32)
+    ragged = ops.RaggedBatch(nothing, nothing, nothing[None], 1, 1, 1)
+    return ops.StepArrays(nothing.long(), nothing.long(), ragged, torch.tensor(logits_indices))
+
+
+def layers(num_layers: int) -> Any:
+    """A forward pass of products, norms, sums and activations."""
+    weights = torch.randn(num_layers, WIDTH, WIDTH, generator=torch.Generator().manual_seed(0)) * WIDTH**-0.5
+    packed = [ops.pack_linear(weight) for weight in weights]
+    ones = torch.ones(WIDTH)
+
+    def forward(x: Tensor, arrays: ops.StepArrays) -> Tensor:
+        for weight in packed:
+            normed, x = ops.add_rms_norm(ops.gelu(ops.linear(x, weight)), x, ones, eps=1e-5)
+            x = (x + normed).mul_(0.5)
+        return ops.rms_norm(x.index_select(0, arrays.logits_indices), ones, eps=1e-5)
+
+    return forward
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 3, 4])
+def test_any_rows_and_threads(num_threads: int) -> None:
+    forward = layers(3)
+    plan = ops.record(forward, width=WIDTH, dtype=torch.float32, device=CPU)
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    try:
+        for num_tokens in (1, 5, 2, 300, 3, 301):
+            x = torch.randn(num_tokens, WIDTH, generator=torch.Generator().manual_seed(num_tokens))
+            given = arrays([num_tokens - 1, *range(0, num_tokens, 3)])
+            assert torch.equal(plan.run(x, given), forward(x, given))
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_what_cannot_be_recorded() -> None:
+    def record(forward: Any) -> Any:
+        return ops.record(forward, width=WIDTH, dtype=torch.float32, device=CPU)
+
+    assert record(lambda x, _: x.softmax(dim=-1)) == "softmax is no native op"
+    assert "must be Tensor" in record(lambda x, _: torch.relu(x))
+    assert "columns" in record(lambda x, arrays: x.index_select(1, arrays.logits_indices))
+    assert record(lambda x, _: x[0]).endswith("not subscriptable")
+    assert ops.record(layers(1), width=WIDTH, dtype=torch.float32, device=torch.device("meta")).endswith("for meta")
+
+
+def test_threads_without_a_core_sleep() -> None:
+    """Four threads on one core meet 900 times. A thread that only spins at a barrier keeps the core for milliseconds
+    while the one that it waits for has none; processor time is counted, so that a busy machine does not matter."""
+    if not hasattr(build.os, "sched_setaffinity"):
+        pytest.skip("needs Linux, to keep a process on one core")
+    done = subprocess.run(
+        [sys.executable, "-c", _ON_ONE_CORE], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 1.0
+
+
+_ON_ONE_CORE = f"""
+import os, sys, time
+os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
+sys.path.insert(0, {str(__file__).rsplit("/", 1)[0]!r})
+import torch
+from test_plan import WIDTH, CPU, arrays, layers
+from splitfuse.kernels import ops
+torch.set_num_threads(4)
+plan = ops.record(layers(60), width=WIDTH, dtype=torch.float32, device=CPU)
+x, given = torch.zeros(4, WIDTH), arrays([0])
+plan.run(x, given)
+start = time.process_time()
+for _ in range(3):
+    plan.run(x, given)
+print(time.process_time() - start)
+"""
