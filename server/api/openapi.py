@@ -77,7 +77,7 @@ IDEMPOTENCY_KEY = parameter(
 
 def events(description: str, example: str, *, has_json: bool = False) -> Schema:
     """An answer that is a stream of events, or JSON if that is asked for."""
-    content: Schema = {"text/event-stream": {"schema": {"type": "string"}, "example": example}}
+    content: Schema = {"text/event-stream": {"example": example}}  # a schema would be that of an event
     return {"description": description, "content": content | ({"application/json": {}} if has_json else {})}
 
 
@@ -114,7 +114,7 @@ def upload(answers: Mapping[int, str | Schema], *, errors: Sequence[int]) -> dic
             "file": text | {"format": "binary", "description": "JSON objects, one a line."},
             "purpose": {"enum": ["batch"]},
             "expires_after[anchor]": {"enum": ["created_at"]},
-            "expires_after[seconds]": text | {"description": "Seconds that the file is kept."},
+            "expires_after[seconds]": {"type": ["string", "integer"], "description": "Seconds that the file is kept."},
         },
         "required": ["file", "purpose"],
         "additionalProperties": False,

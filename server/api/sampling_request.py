@@ -38,7 +38,9 @@ class SamplingRequest(RequestModel):
     """A body with sampling fields at top level."""
 
     model_config = ConfigDict(extra="allow")
-    more_fields = SAMPLING_FIELDS | {name: _STRUCTURED_FIELDS[own] for name, own in CONSTRAINTS.items()}
+    more_fields = SAMPLING_FIELDS | {
+        name: {"anyOf": [_STRUCTURED_FIELDS[own], {"enum": [*NOTHING]}]} for name, own in CONSTRAINTS.items()
+    }
     ignored = HINTS
     unsupported = HARMLESS
     default_max_tokens: ClassVar[int | None] = None  # all that fits

@@ -84,6 +84,8 @@ def uploaded(form: Mapping[str, Part]) -> tuple[Part, float | None]:
             raise InvalidRequestError(f"{name} is missing", param=name)
     if form["purpose"].text != "batch":
         raise InvalidRequestError("purpose must be batch: files have no other use here", param="purpose")
+    if "expires_after[anchor]" in form and form["expires_after[anchor]"].text != "created_at":
+        raise InvalidRequestError("expires_after[anchor] must be created_at", param="expires_after[anchor]")
     seconds = form["expires_after[seconds]"].text if "expires_after[seconds]" in form else None
     if seconds is not None and not re.fullmatch(r"[1-9][0-9]{0,9}", seconds):
         raise InvalidRequestError("must be a number of seconds", param="expires_after[seconds]")

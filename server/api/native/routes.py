@@ -76,6 +76,8 @@ async def generate(request: Request) -> Response:
     service = service_of(request)
     body = await read_request(request, GenerateRequest)
     key = idempotency_key(request, body)
+    if key is not None:
+        body.sampling()  # a field that is wrong is told before a key that is reused
     async with service.results.once(owner_of(request), key) as earlier:
         job = earlier or await _submitted(service, body, owner=owner_of(request), key=key)
     headers = REPLAYED if earlier else {}

@@ -66,6 +66,8 @@ async def create(request: Request) -> Response:
     service = service_of(request)
     body = await read_request(request, ResponsesRequest)
     key = idempotency_key(request, body) if body.store else None
+    if key is not None:
+        body.params(is_forced=True)  # a field that is wrong is told before a key that is reused
     async with service.results.once(owner_of(request), key) as earlier:
         job = earlier or await _submitted(service, body, owner=owner_of(request), key=key)
     if body.stream:

@@ -42,6 +42,13 @@ async def test_a_hundred_at_once_are_one_job(served):
     assert len(served.service.results) == 1
 
 
+@pytest.mark.parametrize(("route", "body"), [("/generate", BODY), ("/v1/responses", {"input": "hello"})])
+async def test_a_wrong_field_is_told_before_a_reused_key(served, route, body):
+    await served.client.post(route, json=body, headers=key())
+    refused = await served.client.post(route, json=body | {"temperature": "high"}, headers=key())
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "temperature")
+
+
 async def test_a_refused_request_does_not_use_the_key_up(served):
     refused = await served.client.post("/generate", json={**BODY, "n": 100}, headers=key())
     assert refused.status_code == 400

@@ -304,6 +304,12 @@ async def test_a_wrong_form_is_refused(served: Any, content_type: str, body: byt
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
 
 
+async def test_a_file_expires_after_its_creation_only(served: Any) -> None:
+    form = {"purpose": "batch", "expires_after[anchor]": "last_active_at", "expires_after[seconds]": "3600"}
+    answer = await served.client.post("/v1/files", data=form, files={"file": b"{}"})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "expires_after[anchor]")
+
+
 @pytest.mark.parametrize("query", ["limit=0", "limit=x", "limit=99999", "order=up"])
 async def test_a_wrong_page_is_refused(served: Any, query: str) -> None:
     assert (await served.client.get(f"/v1/files?{query}")).status_code == 400
