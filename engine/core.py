@@ -85,10 +85,8 @@ class EngineCore:
         self._requests[requests[0].request_id] = list(requests)
         predicted = self._predicted_ttft(requests[0])
         for request in requests:
-            self.scheduler.add(request)
+            self.scheduler.add(request, predicted_ttft=predicted)
             self._outputs.add(request)
-            if request.history is not None:
-                request.history.predicted_ttft = predicted
 
     def abort(self, request_id: str) -> list[OutputDelta]:
         """End a request at once; a step in flight that computes it is dropped for it."""

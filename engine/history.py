@@ -54,7 +54,7 @@ class OpenHistory:
         "arrival_time", "events", "num_computed", "num_more", "phase", "predicted_ttft", "seconds", "since", "split",
     )  # fmt: skip
 
-    def __init__(self, arrival_time: float, phase: str) -> None:
+    def __init__(self, arrival_time: float, phase: str, predicted_ttft: float | None = None) -> None:
         self.arrival_time = arrival_time
         self.phase = phase
         self.since = arrival_time  # when this phase began
@@ -63,7 +63,7 @@ class OpenHistory:
         self.num_more = 0
         self.num_computed = 0  # tokens, as of the last decision
         self.split = (0.0, 0.0)  # what the steps had taken when it began to decode
-        self.predicted_ttft: float | None = None
+        self.predicted_ttft = predicted_ttft
 
     def turn(self, phase: str, now: float) -> None:
         """Another phase begins."""

@@ -29,11 +29,10 @@ class Histories:
         self._alone_s = 0.0  # of all steps that computed no prompt
         self._beside_s = 0.0  # of the others
 
-    def added(self, request: Request) -> None:
+    def added(self, request: Request, predicted_ttft: float | None) -> None:
         """It is queued."""
-        request.history = OpenHistory(
-            request.arrival_time, "interrupted" if request.num_output_tokens else "queue.step"
-        )
+        phase = "interrupted" if request.num_output_tokens else "queue.step"
+        request.history = OpenHistory(request.arrival_time, phase, predicted_ttft)
         self._fresh[request] = None
 
     def preempted(self, request: Request, now: float, *, is_swapped: bool, prices: Prices) -> None:

@@ -139,8 +139,8 @@ class Scheduler:
 
     # Requests come and end.
 
-    def add(self, request: Request) -> None:
-        """Queue a request."""
+    def add(self, request: Request, *, predicted_ttft: float | None = None) -> None:
+        """Queue a request. `predicted_ttft`: seconds until its first token, as they seem now; for its history."""
         request.arrival_order = next(self._arrivals)
         if self._counters is not None and not request.is_background:
             self._counters.joined(request.tenant, self.waiting[: num_interactive(self.waiting)])
@@ -150,7 +150,7 @@ class Scheduler:
                 tie = 2 * request.arrival_order + only_queued
                 deadline = request.arrival_time + milliseconds / 1000
                 heapq.heappush(self._deadlines, (deadline, tie, request, bool(only_queued)))
-        self._histories.added(request)
+        self._histories.added(request, predicted_ttft)
         for listener in self._listeners:
             listener.added(request)
 
