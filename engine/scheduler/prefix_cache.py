@@ -82,7 +82,7 @@ class PrefixCache:
         assert {content[0]: block for block, content in self._content.items()} == self._block_of
         self.shares.check(self._content, is_free)
 
-    def _root(self, tenant: str, salt: str) -> bytes:
+    def _root(self, tenant: str, salt: str = "") -> bytes:
         # Tenants never see each other's blocks, nor do salts: neither by a hit nor by its speed.
         root = self._hash(b"tenant " + tenant.encode())
         return self._hash(root + salt.encode()) if salt else root

@@ -94,17 +94,17 @@ def admitted_request_grows_before_the_next_shares(right: Method) -> Method:
 
 @plant(BUGS, PrefixCache, "extend_hashes", shows_in_tokens=True)
 def hash_is_without_its_parent(right: Method) -> Method:
-    def wrong(self: Any, hashes: Any, token_ids: Any, *, tenant: str) -> None:
+    def wrong(self: Any, hashes: Any, token_ids: Any, *, tenant: str, salt: str) -> None:
         size = self._block_size
         for index in range(len(hashes), len(token_ids) // size):
-            hashes.append(self._hash(self._root(tenant) + _packed(token_ids[index * size : (index + 1) * size])))
+            hashes.append(self._hash(self._root(tenant, salt) + _packed(token_ids[index * size : (index + 1) * size])))
 
     return wrong
 
 
 @plant(BUGS, PrefixCache, "_root", shows_in_tokens=True)
 def hash_is_without_its_tenant(right: Method) -> Method:
-    return lambda self, tenant: right(self, "")
+    return lambda self, tenant, salt="": right(self, "", salt)
 
 
 @plant(BUGS, PrefixCache, "forget", shows_in_tokens=True)
@@ -114,7 +114,7 @@ def overwritten_block_is_still_found(right: Method) -> Method:
 
 @plant(BUGS, PrefixCache, "find", where=lambda settings: settings.hash_is_weak, shows_in_tokens=True)
 def found_tokens_are_not_compared(right: Method) -> Method:
-    def wrong(self: Any, hashes: Any, token_ids: Any, *, tenant: str, limit: int) -> list[int]:
+    def wrong(self: Any, hashes: Any, token_ids: Any, *, tenant: str, limit: int, salt: str) -> list[int]:
         found: list[int] = []
         for key in hashes[:limit]:
             if key not in self._block_of:
