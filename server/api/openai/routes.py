@@ -149,7 +149,8 @@ async def _chat_completion(service: Service, body: ChatCompletionRequest) -> _An
 
 
 def _head(service: Service, prefix: str) -> Head:
-    return Head(id=prefix + secrets.token_hex(16), model=service.settings.model_name, created=int(time.time()))
+    tagged = prefix + service.settings.id_tag + secrets.token_hex(16)
+    return Head(id=tagged, model=service.settings.model_name, created=int(time.time()))
 
 
 def _model(service: Service, name: str) -> dict[str, Any]:
