@@ -16,10 +16,10 @@ RUN python -m venv /opt/venv
 COPY constraints.txt ./
 
 FROM build AS build-cpu
-# torch first and alone: the largest layer, and the only package that comes from another index
+# torch first and alone: the largest layer, and the only package that comes from another index (empty: from pip's own)
 ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install --no-deps --index-url ${TORCH_INDEX_URL} -c constraints.txt torch
+    pip install --no-deps ${TORCH_INDEX_URL:+--index-url "${TORCH_INDEX_URL}"} -c constraints.txt torch
 COPY __init__.py pyproject.toml README.md LICENSE ./
 COPY client/ client/
 COPY engine/ engine/
@@ -27,6 +27,8 @@ COPY kernels/ kernels/
 COPY server/ server/
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip install -c constraints.txt ".[postgres]" && splitfuse --version
+COPY docker/finish_venv.sh ./
+RUN sh finish_venv.sh /opt/venv && splitfuse --version
 
 FROM build AS build-cuda
 RUN --mount=type=cache,target=/root/.cache/pip \
@@ -38,6 +40,8 @@ COPY kernels/ kernels/
 COPY server/ server/
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip install -c constraints.txt ".[gpu,postgres]" && splitfuse --version
+COPY docker/finish_venv.sh ./
+RUN sh finish_venv.sh /opt/venv && splitfuse --version
 
 FROM python:${PYTHON_VERSION}-slim AS runtime
 ARG VERSION=0.1.0

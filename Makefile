@@ -15,7 +15,8 @@ SEEDS ?= 200
 STEPS ?= 2000
 MINUTES ?=
 
-.PHONY: serve test fast lint types check simulation schemathesis fuzz soak faults kills page gpu gpu-profile bench bench-peers clean
+.PHONY: serve test fast lint types check simulation schemathesis fuzz soak faults kills page gpu gpu-profile image image-check \
+	balanced bench bench-peers clean
 
 serve: $(VENV)/.serve  ## install and start on a small real model, or a toy; ARGS="MODEL --port 9000" for more
 	$(BIN)/splitfuse serve $(ARGS)
@@ -52,7 +53,7 @@ schemathesis: $(VENV)/.test  ## /openapi.json against the running server; SPLITF
 	PATH="$(CURDIR)/$(VENV)/schemathesis/bin:$$PATH" $(BIN)/python -m pytest -q tests/server/behaviour/test_schemathesis.py $(ARGS)
 
 # By hand, against a server process; each says how to see again what it has found.
-CAMPAIGNS := $(addprefix tests/campaigns/, fuzz soak faults kills)
+CAMPAIGNS := $(addprefix tests/campaigns/, fuzz soak faults kills balanced)
 CAMPAIGN_PATH := tests/campaigns:tests/support:tests/server:tests/server/behaviour
 CAMPAIGN = PYTHONPATH="$(CAMPAIGN_PATH)$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python -P -m
 
@@ -80,6 +81,25 @@ bench-peers: $(VENV)/.test  ## beside vLLM's CPU build and llama.cpp, which are 
 	$(BIN)/python tests/bench/peers_http.py
 	$(BIN)/python tests/bench/null_model.py
 	$(BIN)/python tests/bench/null_model.py --streams 1000 --tokens 200 --pace-ms 100
+
+balanced: $(VENV)/.test  ## two servers on one PostgreSQL behind HAProxy: one is killed, one drained; JOBS=64
+	$(CAMPAIGN) balanced --jobs $(or $(JOBS),64) $(ARGS)
+
+# The first of these that works here. BASE: another image than python:3.11-slim; TORCH_INDEX: where torch comes from,
+# empty for pip's own index; ARGS: more for the builder. Docker's format, for OCI's has no HEALTHCHECK.
+BUILDER ?= $(shell for each in docker podman buildah; do $$each info >/dev/null 2>&1 && echo $$each && break; done)
+BASE ?=
+TORCH_INDEX ?= $(CPU_INDEX)
+
+image:  ## the CPU image, splitfuse:cpu, by docker, podman or buildah; BASE=… TORCH_INDEX=…
+	@test -n "$(BUILDER)" || { echo "no docker, podman or buildah that works: apt-get install buildah"; exit 1; }
+	$(BUILDER) build -t splitfuse:cpu --target cpu --build-arg TORCH_INDEX_URL=$(TORCH_INDEX) \
+		$(if $(filter-out docker,$(BUILDER)),--format docker) \
+		$(if $(BASE),--build-context python:3.11-slim=docker-image://$(BASE)) $(ARGS) .
+
+image-check: image $(VENV)/.test  ## builds it and runs it with a read-only root: answers, drain, nothing written beside
+	SPLITFUSE_TEST_BUILDER=$(BUILDER) SPLITFUSE_TEST_IMAGE=splitfuse:cpu \
+		$(BIN)/python -m pytest -q tests/docker/test_image.py
 
 gpu:  ## on a machine with a GPU, 8 minutes: kernel tests compiled, benchmarks beside the GPU's limits; see bench-gpu/
 	$(GPU_PYTHON) tests/gpu/run.py $(ARGS)

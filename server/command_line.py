@@ -123,6 +123,7 @@ def _build_parser(command: Sequence[str]) -> tuple[argparse.ArgumentParser, dict
         "serve": _command(commands, "serve", _serve, "serve a model over HTTP", ALL_FIELDS),
         "generate": _command(commands, "generate", _generate, "continue a prompt, in this process", ENGINE_FIELDS),
         "chat": _command(commands, "chat", _chat, "talk to a model, in this process", ENGINE_FIELDS),
+        "plan": _command(commands, "plan", _plan, "what fits, before anything is loaded", ENGINE_FIELDS),
         "doctor": _command(commands, "doctor", _doctor, "what is installed, what is missing, how to fix it", ()),
     }
     commands.add_parser("bench", help="measure: `bench serve` a running server, `bench offline` the engine")
@@ -130,6 +131,9 @@ def _build_parser(command: Sequence[str]) -> tuple[argparse.ArgumentParser, dict
     made["completion"] = commands.add_parser("completion", help="print what has a shell complete commands and flags")
     made["completion"].add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
     made["completion"].set_defaults(run=functools.partial(_completion, made))
+    made["plan"].add_argument("--memory", metavar="SIZE", help="as 24GB; of the card, or free on the machine")
+    if "tensor_parallel_size" not in ENGINE_FIELDS:
+        made["plan"].add_argument("--tensor-parallel-size", type=_read_as(int), default=1, metavar="INT", help="ranks")
     made["generate"].add_argument("-p", "--prompt", help="text to continue; - or nothing: standard input")
     for name in ("generate", "chat"):
         made[name].add_argument(
@@ -225,6 +229,13 @@ def _chat(args: argparse.Namespace) -> int:
     from .commands.chat import chat
 
     return chat(_settings_with_model(args), params=_params(args))
+
+
+def _plan(args: argparse.Namespace) -> int:
+    from .commands.plan import plan
+
+    config = _settings_with_model(args).engine_config()
+    return plan(config, memory=args.memory, num_ranks=args.tensor_parallel_size)
 
 
 def _doctor(args: argparse.Namespace) -> int:

@@ -7,7 +7,6 @@ import asyncio
 import dataclasses
 import importlib
 import logging
-import secrets
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -21,6 +20,7 @@ from .http.auth import KeyRing
 from .http.connection_limit import ConnectionLimit
 from .http.errors import NotReadyError
 from .http.json_writer import JsonWriter
+from .ids import new_id
 from .jobs.idempotency import IdempotencyKey
 from .jobs.job import Check, Job, Signal, raise_failure
 from .jobs.result_size import bounded
@@ -255,7 +255,7 @@ class Service:
     ) -> Job:
         """A job under a new, unguessable id; not submitted yet."""
         job = Job(
-            secrets.token_urlsafe(24),
+            new_id("", self.settings.id_tag),
             model=self.settings.model_name,
             num_outputs=params.n,
             owner=owner,

@@ -61,6 +61,9 @@ class Settings(EngineConfig):
         15.0, at_least=0.5, help="seconds without a sign of life after which other servers take a server's jobs over"
     )
     results_url: str = setting("", help="where other servers on the database reach this one, default http://HOST:PORT")
+    id_tag: str = setting(
+        "", help="beginning of every id, by which a balancer finds the server that has it: letters, digits and -"
+    )
     webhook_targets: tuple[str, ...] = setting(
         (),
         repr=False,
@@ -120,6 +123,8 @@ class Settings(EngineConfig):
             raise ConfigError(
                 "--webhook-targets needs --results FILE or postgresql://…, where what is to be told is kept"
             )
+        if not re.fullmatch(r"((?!resp$)[A-Za-z0-9][A-Za-z0-9-]{0,31})?", self.id_tag):
+            raise ConfigError(f"id_tag {self.id_tag!r} takes up to 32 letters, digits and -, no - first; resp is taken")
         if not re.fullmatch(r"([A-Za-z_:][A-Za-z0-9_:]*)?", self.metrics_prefix):
             raise ConfigError(f"metrics_prefix {self.metrics_prefix!r} takes letters, digits, _ and :, no digit first")
         if self.has_shared_results and not self.results_url and self.host in ("0.0.0.0", "::"):

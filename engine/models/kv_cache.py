@@ -13,7 +13,7 @@ from .device_memory import DeviceMemory, available_memory
 from .host_blocks import BlockPairs, HostBlocks
 
 # Share of the free memory that a CPU server takes for its cache by default.
-_CPU_MEMORY_SHARE = 0.25
+CPU_MEMORY_SHARE = 0.25
 
 
 class KVCache:
@@ -100,6 +100,6 @@ def num_cache_blocks(
 
 def _budget(config: EngineConfig, memory: DeviceMemory | None, step_bytes: int) -> int:
     if memory is None:
-        return int(available_memory() * _CPU_MEMORY_SHARE)
+        return int(available_memory() * CPU_MEMORY_SHARE)
     free, total = memory.free_and_total()  # what is used now stays used
     return int(total * config.gpu_memory_utilization) - (total - free) - step_bytes

@@ -65,7 +65,7 @@ class SafetensorsSource:
         self._entries: dict[tuple[Path, str], TensorEntry] = {}
         self._file_of_name: dict[str, Path] = {}
         self._taken: set[str] = set()
-        for path, names in _files_and_names(folder):
+        for path, names in files_and_names(folder):
             for name in names if names is not None else self._open(path).keys():
                 self._file_of_name[name] = path
         self._where = folder
@@ -168,7 +168,7 @@ def _load_order(name: str) -> tuple[bool, list[str | int]]:
     return name.startswith("lm_head"), [int(part) if part.isdigit() else part for part in parts]
 
 
-def _files_and_names(folder: Path) -> Iterator[tuple[Path, list[str] | None]]:
+def files_and_names(folder: Path) -> Iterator[tuple[Path, list[str] | None]]:
     """The weight files of a folder, with the names in them if an index lists these."""
     index = folder / INDEX_FILE
     if index.exists():

@@ -54,11 +54,11 @@ class ModelRunner:
         """`draft`: a model that gets a cache of as many blocks beside this one's."""
         torch.set_num_threads(config.num_threads or default_num_threads())
         model_config = read_model_config(folder)
-        _check_quantization(config, model_config)
+        check_quantization(config, model_config)
         device = resolve_device(config.device)
         dtype = resolve_dtype(config.dtype, model_config, device)
         cache_dtype = resolve_cache_dtype(config.kv_cache_dtype, dtype, device)
-        max_model_len = _max_model_len(config, model_config)
+        max_model_len = resolve_max_model_len(config, model_config)
         config, memory = config.for_device(device.type), memory_of(device)
         self._device = device
         self._model = _load_model(config, folder, model_config, device=device, dtype=dtype, max_model_len=max_model_len)
@@ -230,7 +230,8 @@ def resolve_cache_dtype(name: str, dtype: torch.dtype, device: torch.device) -> 
     return torch.float8_e4m3fn
 
 
-def _check_quantization(config: EngineConfig, model_config: ModelConfig) -> None:
+def check_quantization(config: EngineConfig, model_config: ModelConfig) -> None:
+    """Raise ConfigError if weights that are quantized already would be quantized."""
     if config.quantization and model_config.quantization and config.load_format != "dummy":
         raise ConfigError(
             f"--quantization {config.quantization} is for unquantized weights, but these are quantized already "
@@ -238,7 +239,8 @@ def _check_quantization(config: EngineConfig, model_config: ModelConfig) -> None
         )
 
 
-def _max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:
+def resolve_max_model_len(config: EngineConfig, model_config: ModelConfig) -> int:
+    """The length for --max-model-len. Raises ConfigError if the model was not made for so many positions."""
     longest = model_config.max_len_limit
     if config.max_model_len is not None and config.max_model_len > longest:
         raise ConfigError(

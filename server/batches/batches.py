@@ -2,13 +2,13 @@
 
 import asyncio
 import contextlib
-import secrets
 from collections.abc import AsyncIterator, Callable
 from contextvars import Context
 from dataclasses import replace
 
 from ...engine.errors import InvalidRequestError, QueueFullError
 from ..http.errors import IdempotencyKeyReusedError, NotReadyError, ResultNotFoundError
+from ..ids import new_id
 from ..jobs.idempotency import IdempotencyKey, KeyLocks
 from ..settings import Settings
 from ..storage.batch_rows import BatchChanges, FileRow, Page
@@ -64,7 +64,7 @@ class Batches:
         file = await self._input(asked.input_file_id, owner=owner)
         if len(self._runs) >= MAX_UNFINISHED:
             raise QueueFullError(f"{len(self._runs)} batches are unfinished; try later", retry_after_s=_FULL_RETRY_S)
-        batch = asked.begun("batch_" + secrets.token_urlsafe(24), owner, self._clock())
+        batch = asked.begun(new_id("batch_", self._settings.id_tag), owner, self._clock())
         expires = batch.deadline + self._settings.file_ttl
         row = batch.to_row(expires=expires)
         if key is not None:

@@ -2,12 +2,12 @@
 
 import asyncio
 import dataclasses
-import secrets
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
 
 from ...engine.errors import InvalidRequestError
 from ..http.errors import FileTooLargeError, ResultNotFoundError
+from ..ids import new_id
 from ..settings import Settings
 from ..storage.batch_rows import BatchChanges, FileRow, Page
 from ..storage.memory_store import StoreUser
@@ -46,7 +46,7 @@ class Files:
         """A file without contents, under an id that cannot be guessed; not written yet."""
         now, longest = self._clock(), self._settings.file_ttl
         expires = now + min(ttl_s or longest, longest)
-        return FileRow("file-" + secrets.token_urlsafe(24), owner, now, expires, purpose, filename, 0, 0, "partial")
+        return FileRow(new_id("file-", self._settings.id_tag), owner, now, expires, purpose, filename, 0, 0, "partial")
 
     async def find(self, file_id: str, *, owner: str) -> FileRow:
         """The owner's file. Raises ResultNotFoundError, which never tells why."""

@@ -38,6 +38,7 @@ class Served:
         program: Sequence[str] = SERVE,
         env: Mapping[str, str] | None = None,
         prepare: Callable[[], None] | None = None,
+        port: int | None = None,
         stdout: str | None = None,
         stderr: int | None = None,
     ) -> None:
@@ -46,7 +47,7 @@ class Served:
         self._banner = Path(stdout or f"{self._folder.name}/stdout")
         self._log = Path(self._folder.name, "stderr")
         with self._banner.open("wb") as out, self._log.open("wb") as log:
-            self.port = _free_port()
+            self.port = free_port() if port is None else port
             self.process = subprocess.Popen(
                 [*program, "serve", "--port", str(self.port), *args],
                 stdin=subprocess.DEVNULL,
@@ -136,7 +137,8 @@ class Served:
             return None
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

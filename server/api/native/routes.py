@@ -37,7 +37,7 @@ KIND = "generate"  # of kept requests
 MAX_WAIT_S = 60.0
 MAX_LISTED = 100
 STATUSES = ("queued", "running", "completed", "failed", "cancelled")
-SEQ_ID = parameter("seq_id", "The id that POST /generate gave.", place="path")
+SEQ_ID = parameter("seq_id", "The id that POST /generate gave; it begins with the server's `--id-tag`.", place="path")
 WAIT = parameter("wait", "Answer when it is complete or after so many seconds.", type="number", minimum=0, maximum=60)
 PREFER = parameter("Prefer", "`wait=N`: answer when it is complete or after N seconds.", place="header")
 STARTING_AFTER = parameter("starting_after", "The last event that the reader has.", type="integer", minimum=0)

@@ -170,7 +170,8 @@ def _token_text(service: Service, body: OpenAIRequest) -> TokenText:
 
 
 def _head(service: Service, prefix: str) -> Head:
-    return Head(id=prefix + secrets.token_hex(16), model=service.settings.model_name, created=int(time.time()))
+    tagged = prefix + service.settings.id_tag + secrets.token_hex(16)
+    return Head(id=tagged, model=service.settings.model_name, created=int(time.time()))
 
 
 def _model(service: Service, name: str) -> dict[str, Any]:

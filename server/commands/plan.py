@@ -1,0 +1,92 @@
+"""`splitfuse plan`: what fits, said before anything is loaded."""
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ...engine.config import EngineConfig
+from ...engine.errors import ConfigError
+from ...engine.models.checkpoint import local_model, model_folder
+
+if TYPE_CHECKING:
+    from ...engine.memory_plan import MemoryPlan
+
+DOES_NOT_FIT = 1
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+def memory_size(text: str) -> int:
+    """Bytes of a size such as 24GB or 16GiB. Raises ConfigError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]I?B|)", text.strip().upper())
+    if match is None:
+        raise ConfigError(f"--memory {text!r} is not a size such as 24GB or 16GiB")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def plan(config: EngineConfig, *, memory: str | None, num_ranks: int) -> int:
+    """Print the plan; 0 if a request of full length fits, else 1. Raises ConfigError."""
+    # Of the hub only JSON files are fetched. A GGUF file there would come whole.
+    if local_model(config.model) is None and ":" in str(config.model):
+        raise ConfigError(f"{config.model} is not here, and a plan fetches no weights; download the file first")
+    folder = model_folder(replace(config, load_format="dummy"), config.model)
+    if num_ranks < 1:
+        raise ConfigError("--tensor-parallel-size must be 1 or more")
+    num_bytes = None if memory is None else memory_size(memory)
+    from ...engine.memory_plan import plan_memory  # imports torch, for which a refusal need not wait
+
+    def planned(config: EngineConfig) -> "MemoryPlan":
+        return plan_memory(config, folder, memory=num_bytes, num_ranks=num_ranks)
+
+    found = planned(config)
+    print("\n".join(f"  {name:<9} {text}" for name, text in _rows(config, found)))
+    for line in () if found.fits else _ways_out(config, found, planned):
+        print(f"  try       {line}")
+    return 0 if found.fits else DOES_NOT_FIT
+
+
+def _rows(config: EngineConfig, found: "MemoryPlan") -> Iterator[tuple[str, str]]:
+    model, each = found.model_config, " on each rank" if found.num_ranks > 1 else ""
+    quantized = model.quantization.name if model.quantization else config.quantization
+    description = f" ({model.description})" if model.description else ""
+    yield "model", f"{config.model_name}, {model.architecture}{description}"
+    yield "device", f"{found.device}, {found.dtype}" + (f", weights {quantized}" if quantized else "")
+    yield "weights", f"{shown(found.weight_bytes)}{each}"
+    if found.step_bytes:
+        yield "a step", f"{shown(found.step_bytes)}{each}, estimated; `serve` measures it"
+    yield "a token", f"{shown(found.token_bytes)} of KV cache{each}"
+    num_blocks = max(0, found.num_blocks)
+    yield (
+        "KV cache",
+        f"{num_blocks} blocks = {found.num_tokens} tokens = {found.num_requests:.3g} requests of "
+        f"{found.max_model_len}: {shown(found.num_tokens * found.token_bytes)}{each}",
+    )
+    if not found.fits:
+        yield "", f"not one request of {found.max_model_len} tokens fits"
+
+
+def _ways_out(
+    config: EngineConfig, found: "MemoryPlan", planned: Callable[[EngineConfig], "MemoryPlan"]
+) -> Iterator[str]:
+    """Changes with which a request of full length, or of some length, fits."""
+    if found.num_tokens >= 2:
+        yield f"--max-model-len {found.num_tokens}"
+    is_quantized = config.quantization is not None or found.model_config.quantization is not None
+    for bits in () if is_quantized else ("int8", "int4"):
+        with contextlib.suppress(ConfigError):  # a model with experts takes none
+            changed = planned(replace(config, quantization=bits))
+            if changed.fits:
+                yield f"--quantization {bits}: weights {shown(changed.weight_bytes)}"
+    if found.num_ranks == 1 and found.device == "cuda":
+        yield "--tensor-parallel-size 2, where there are two cards"
+    yield f"a machine with more memory, or a smaller model: the weights alone take {shown(found.weight_bytes)}"
+
+
+def shown(num_bytes: int) -> str:
+    """As `1.25 GiB`."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:.3g} {unit}"
+    return f"{num_bytes} bytes"

@@ -1,0 +1,65 @@
+"""Image: a built image and how to run it, hardened, with whichever tool built it."""
+
+import json
+import os
+import shlex
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+USER = 10001
+
+# For buildah, which mounts an image and runs nothing as another user with a read-only root: a mount namespace in which
+# the root is read-only but for the volumes, and chroot.
+_HARDENED = f"""
+set -eu
+root=$1 volumes=$2; shift 2
+mount --bind "$root" "$root" && mount -o remount,bind,ro "$root"
+mount -t proc proc "$root/proc" && mount --rbind /dev "$root/dev"
+mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
+for name in cache results; do mount --bind "$volumes/$name" "$root/$name"; done
+exec chroot --userspec={USER}:{USER} "$root" "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Image:
+    """`builder` is docker, podman or buildah."""
+
+    builder: str
+    name: str
+
+    def num_bytes(self) -> int:
+        """Of the image's files."""
+        if self.builder == "buildah":
+            return int(subprocess.check_output(["du", "-sb", self._mounted()], text=True).split()[0])
+        return int(self._output("image", "inspect", "--format", "{{.Size}}", self.name))
+
+    def file(self, path: str) -> str:
+        """The text of a file in it."""
+        if self.builder == "buildah":
+            return Path(self._mounted() + path).read_text()
+        return self._output("run", "--rm", "--entrypoint", "cat", self.name, path)
+
+    def command(self, volumes: Path, *args: str) -> list[str]:
+        """What runs `splitfuse ARGS` in it with a read-only root, /cache and /results being folders of `volumes`."""
+        for name in ("cache", "results"):
+            (volumes / name).mkdir()
+            os.chown(volumes / name, USER, USER)
+        if self.builder != "buildah":
+            mounts = [f"--volume={volumes / name}:/{name}" for name in ("cache", "results")]
+            hardened = ["--read-only", "--tmpfs=/tmp", "--cap-drop=ALL", "--network=host", "--init", *mounts]
+            return [self.builder, "run", "--rm", *hardened, self.name, *args]
+        config = json.loads(self._output("inspect", "--type", "image", self.name))["OCIv1"]["config"]
+        root = self._mounted()
+        inside = ["env", "-i", "-C", config["WorkingDir"], *config["Env"], *config["Entrypoint"], *args]
+        return ["unshare", "--mount", "sh", "-c", _HARDENED, "sh", root, str(volumes), *inside]
+
+    def _mounted(self) -> str:
+        name = self._output("from", "--pull-never", self.name)
+        return self._output("mount", name)
+
+    def _output(self, *args: str) -> str:
+        done = subprocess.run([self.builder, *args], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{shlex.join([self.builder, *args])}: {done.stderr}"
+        return done.stdout.strip()
