@@ -116,6 +116,11 @@ class ModelRunner:
             cache=CacheSpec(num_blocks, config.block_size, num_host_blocks, self._cache.measure_swap()),
         )
 
+    def close(self) -> None:
+        """End the other ranks, if there are some. No further step is taken."""
+        if self.ranks is not None:
+            self.ranks.end()
+
     def launcher(self, config: EngineConfig) -> AsyncRunner:
         """Launches this model's steps without waiting for them, over the same cache."""
         loaded = self.loaded

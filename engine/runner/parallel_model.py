@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,8 +20,10 @@ from ..models.config import ModelConfig
 from ..models.forward_inputs import Inputs
 from ..models.kv_cache import KVCache
 from ..parallel.cores import bind
-from ..parallel.rank_processes import RankProcesses
 from ..parallel.tensor_parallel import TensorParallel
+
+if TYPE_CHECKING:
+    from ..parallel.rank_processes import RankProcesses
 
 
 class Setup(NamedTuple):
@@ -35,7 +37,7 @@ class Setup(NamedTuple):
     num_threads: int
 
 
-def start_ranks(setup: Setup) -> RankProcesses | None:
+def start_ranks(setup: Setup) -> "RankProcesses | None":
     """The other ranks, which begin to load; None if there are none and no slices. Raises ConfigError."""
     config = setup.config
     num_slices = config.tensor_parallel_slices or config.tensor_parallel_size
@@ -45,6 +47,8 @@ def start_ranks(setup: Setup) -> RankProcesses | None:
         raise ConfigError("tensor parallelism is built for --device cpu only so far; leave it out")
     if setup.dtype == torch.float16:
         raise ConfigError("tensor parallelism takes --dtype bfloat16 or float32, not float16")
+    from ..parallel.rank_processes import RankProcesses  # what it imports few need
+
     ranks = RankProcesses(size=config.tensor_parallel_size, num_slices=num_slices)
     ranks.tell(*setup)
     bind(0, config.tensor_parallel_size)
@@ -54,7 +58,7 @@ def start_ranks(setup: Setup) -> RankProcesses | None:
 class ParallelModel:
     """Calls are in the order in which the ranks get their messages: for one thread."""
 
-    def __init__(self, model: Any, ranks: RankProcesses) -> None:
+    def __init__(self, model: Any, ranks: "RankProcesses") -> None:
         """Waits until the other ranks have loaded, too. Raises RankLostError."""
         self._model = model
         self._ranks = ranks
@@ -87,7 +91,7 @@ class ParallelCache(KVCache):
     """Rank 0's share of a cache, whose blocks the other ranks copy as it does."""
 
     def __init__(
-        self, model: ModelConfig, *, ranks: RankProcesses, num_blocks: int, num_host_blocks: int, **options: Any
+        self, model: ModelConfig, *, ranks: "RankProcesses", num_blocks: int, num_host_blocks: int, **options: Any
     ) -> None:
         """`model` is whole. Raises ConfigError."""
         self._ranks = ranks
