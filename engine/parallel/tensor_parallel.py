@@ -58,9 +58,10 @@ class TensorParallel:
 
     def qkv_rows(self, num_heads: int, num_kv_heads: int, head_dim: int) -> list[slice]:
         """Rows of a matrix of all queries, keys and values."""
-        q_size, kv_size, heads = num_heads * head_dim, num_kv_heads * head_dim, self.kv_heads(num_kv_heads)
+        q_size, kv_size = num_heads * head_dim, num_kv_heads * head_dim
+        queries, heads = self.share(q_size, unit=head_dim), self.kv_heads(num_kv_heads)
         kv = slice(heads.start * head_dim, heads.stop * head_dim)
-        return [self.share(q_size, unit=head_dim), *(_moved(kv, q_size + kv_size * part) for part in (0, 1))]
+        return [queries, _moved(kv, q_size), _moved(kv, q_size + kv_size)]
 
     def gate_up_rows(self, inner: int) -> list[slice]:
         """Rows of a matrix of gate and up."""

@@ -102,6 +102,7 @@ def _answer(pipe: Connection) -> Iterator[None]:
     try:
         yield
     except (SplitfuseError, RuntimeError, OSError, MemoryError) as exc:
-        pipe.send_bytes(pickle.dumps(str(exc) or type(exc).__name__))
+        with contextlib.suppress(OSError):  # rank 0 may have found the same, and be gone
+            pipe.send_bytes(pickle.dumps(str(exc) or type(exc).__name__))
         sys.exit(1)
     pipe.send_bytes(pickle.dumps(None))
