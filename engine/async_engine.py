@@ -18,7 +18,7 @@ from .chat.renderer import Renderer, as_json
 from .config import EngineConfig
 from .config.engine_config import StepLimits
 from .core import EngineCore
-from .errors import ConstraintError, QueueFullError, RequestFailedError, UnavailableError
+from .errors import ConstraintError, QueueFullError, RankLostError, RequestFailedError, UnavailableError
 from .input_processor import InputProcessor, Prompt, length_of
 from .inspection.block_map import block_map
 from .inspection.step_watcher import StepWatcher
@@ -33,6 +33,7 @@ from .workers.input_threads import InputThreads
 
 if TYPE_CHECKING:
     from .builder import EngineParts
+    from .parallel.rank_processes import RankProcesses
 
 _log = logging.getLogger("splitfuse.engine")
 
@@ -87,6 +88,7 @@ class AsyncEngine:
         self.model_config: ModelConfig
         self.max_model_len = 0
         self.fingerprint = ""  # of the model: with another, a request could go on to other tokens
+        self.lost: RankLostError | None = None  # of what the engine died, if it was that
         self._core: EngineCore | None = None
         self._input_processor: InputProcessor
         self._pipeline: StepPipeline
@@ -97,6 +99,7 @@ class AsyncEngine:
         self._idle.set()
         self._dead = asyncio.Event()
         self._loop_task: asyncio.Task[None] | None = None
+        self._ranks: RankProcesses | None = None
         self._input_threads = InputThreads(max_length=config.max_queue_chars)
         self._renderer: Renderer | None = None
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="splitfuse-step")
@@ -116,6 +119,10 @@ class AsyncEngine:
             self._renderer = Renderer(self.tokenizer.chat_template)
         self.model_config, self.max_model_len = self.loaded.model_config, self.loaded.max_model_len
         self._core = self._pipeline.core
+        self._ranks = parts.runner.ranks
+        if self._ranks is not None:
+            loop = asyncio.get_running_loop()
+            self._ranks.on_lost(lambda error: loop.call_soon_threadsafe(self._lose, error))
         if not self._draining:  # stopped meanwhile
             self._loop_task = asyncio.create_task(self._loop(self._core), name="splitfuse-engine")
 
@@ -141,8 +148,15 @@ class AsyncEngine:
             self._loop_task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._loop_task
+        if self._ranks is not None:
+            self._ranks.end()
         self._input_threads.stop()
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _lose(self, error: RankLostError) -> None:
+        """Have the loop end, though it may have nothing to do."""
+        self.lost = error
+        self._work.set()
 
     async def drain(self, timeout: float) -> None:  # noqa: ASYNC109  the caller chooses it
         """Take no more requests (submit raises UnavailableError); return when the rest has finished or time is up."""
@@ -384,6 +398,8 @@ class AsyncEngine:
         try:
             while True:
                 self._work.clear()
+                if self.lost is not None:
+                    raise self.lost
                 if self._pipeline.has_work:
                     await self._step(core)
                 elif self._pipeline.has_idle_work:
@@ -397,8 +413,10 @@ class AsyncEngine:
         except BaseException as exc:
             # A bug of ours, or a Ctrl-C that struck just here: no step can be trusted any more. Log it, end every
             # request, and let /health report it.
+            if isinstance(exc, RankLostError):
+                self.lost = exc
             self._fail_all()
-            _log.exception("the engine loop stopped")
+            _log.log(logging.ERROR, "the engine loop stopped: %s", exc, exc_info=self.lost is None)
             if not isinstance(exc, Exception):
                 raise
 

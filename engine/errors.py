@@ -6,6 +6,7 @@ SplitfuseError
 │   └── ContextLengthError the request does not fit the model or the cache
 ├── ModelNotFoundError     the request names a model that is not served (HTTP 404)
 ├── QueueFullError         come back later (HTTP 429)
+├── RankLostError          a process of a tensor-parallel model has ended or hangs: the engine stops
 ├── UnavailableError       loading, draining or stopped (HTTP 503)
 └── RequestFailedError     this request failed inside the engine; others went on (HTTP 500)
     └── ConstraintError    … because of what it asked for: no token was left that it allows (HTTP 400)
@@ -54,6 +55,10 @@ class QueueFullError(SplitfuseError):
 
 class UnavailableError(SplitfuseError):
     """The engine takes no requests now: loading, draining or stopped."""
+
+
+class RankLostError(SplitfuseError):
+    """A process of a tensor-parallel model has ended or does not answer: no step can succeed any more."""
 
 
 class RequestFailedError(SplitfuseError):

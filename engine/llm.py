@@ -36,6 +36,7 @@ class LLM:
         self._input_processor = parts.input_processor
         self._ids = itertools.count()
         self._lock = threading.Lock()  # one call at a time takes the steps
+        self._runner = parts.runner
         self.tokenizer = parts.tokenizer
         self.pipeline = parts.pipeline(self.config)
         self.core = self.pipeline.core
@@ -50,8 +51,10 @@ class LLM:
     def close(self) -> None:
         """Free the model's memory and the cache's. No further prompt is taken."""
         with self._lock:
+            if not self._is_closed:
+                self._runner.close()
             self._is_closed = True
-            for name in ("pipeline", "core", "_input_processor"):
+            for name in ("pipeline", "core", "_input_processor", "_runner"):
                 self.__dict__.pop(name, None)
 
     def get_tokenizer(self) -> Tokenizer:

@@ -241,6 +241,48 @@ def pack_fp8(weight: Tensor, bias: Tensor | None = None) -> Any:
     return _backend(weight).pack_fp8(weight, bias)
 
 
+def rank_group(memory: int, *, rank: int, num_ranks: int, limit_s: float) -> Any:
+    """This rank's end of what the ranks of a tensor-parallel model share; None where there is no native library.
+
+    Its sum, gather, failure and stop are those of kernels/cpu/rank_group.py. `memory`: a file descriptor of
+    `group_bytes`.
+    """
+    from .cpu import build
+    from .cpu.rank_group import RankGroup
+
+    if build.library() is None:
+        return None
+    return RankGroup(memory, rank=rank, num_ranks=num_ranks, limit_s=limit_s)
+
+
+def group_bytes(num_ranks: int) -> int:
+    """How many bytes the ranks share."""
+    from .cpu.rank_group import group_bytes as num_bytes
+
+    return num_bytes(num_ranks)
+
+
+def pack_row_parallel(
+    weight: Tensor | QuantizedWeight,
+    bias: Tensor | None,
+    *,
+    columns: Sequence[slice],
+    group: Any,
+    dtype: torch.dtype,
+    bits: int = 16,
+    input_bits: int = 16,
+    is_fp8: bool = False,
+) -> Any:
+    """A weight [out, in] of which this rank of a `rank_group` has these columns, each slice a term of the sum.
+
+    For `linear` on inputs [T, this rank's], whose result is then the sum over all ranks. Quantized as `pack_linear` and
+    `pack_fp8` do, before it is cut. `bias` is of one rank only.
+    """
+    from .cpu.row_parallel import pack_row_parallel as packed
+
+    return packed(weight, bias, columns, group, dtype=dtype, bits=bits, input_bits=input_bits, is_fp8=is_fp8)
+
+
 def linear(x: Tensor, packed: Any) -> Tensor:
     """x [T, in] times a weight from `pack_linear`, `pack_quantized`, `pack_fp8` or `pack_embedding` → [T, out]."""
     return _backend(x).linear(x, packed)

@@ -5,6 +5,7 @@ output and group of inputs, the range of each group shrunk a little where that l
 search, Lin et al. 2023).
 """
 
+import math
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -46,6 +47,60 @@ class QuantizedWeight(NamedTuple):
         parts = self._asdict().items()
         moved: dict[str, Any] = {name: part.to(device) for name, part in parts if isinstance(part, Tensor)}
         return self._replace(**moved)
+
+    def rows(self, outputs: slice) -> "QuantizedWeight":
+        """These outputs of it."""
+        parts = self._asdict().items()
+        kept: dict[str, Any] = {
+            name: part[outputs] if name == "values" else part[:, outputs]
+            for name, part in parts
+            if isinstance(part, Tensor) and name != "order"
+        }
+        return self._replace(**kept)
+
+    def columns(self, inputs: slice) -> "QuantizedWeight":
+        """These inputs of it, in groups as large as they can be: the values are the same."""
+        if self.order is not None:
+            return self._ordered_columns(self.order, inputs)
+        if len(self.scales) == 1 and self.super_scales is None:
+            return self._replace(values=self.values[:, inputs])
+        start, stop = inputs.start, inputs.stop
+        group, upper = (
+            self.group,
+            self.values.shape[1] // len(self.scales if self.super_scales is None else self.super_scales),
+        )
+        if start % upper or stop % upper:  # their scales are multiplied out
+            flat = self._flat()
+            size = math.gcd(group, start, stop)
+            fine = [None if part is None else part.repeat_interleave(group // size, dim=0) for part in flat]
+            scales, offsets = (None if part is None else part[start // size : stop // size] for part in fine)
+            assert scales is not None
+            values = self.values[:, inputs]
+            return self._replace(values=values, scales=scales, offsets=offsets, super_scales=None, super_offsets=None)
+        sizes = {"scales": group, "offsets": group, "super_scales": upper, "super_offsets": upper}
+        kept: dict[str, Any] = {
+            name: part[start // size : stop // size]
+            for name, size in sizes.items()
+            if (part := getattr(self, name)) is not None
+        }
+        return self._replace(values=self.values[:, inputs], **kept)
+
+    def _ordered_columns(self, order: Tensor, inputs: slice) -> "QuantizedWeight":
+        """With a group for each input, for those of a group are no neighbours any more."""
+        kept = ((order >= inputs.start) & (order < inputs.stop)).nonzero().flatten()
+        scales, offsets = (None if part is None else part.index_select(0, kept // self.group) for part in self._flat())
+        assert scales is not None
+        return self._replace(
+            values=self.values.view(torch.uint8).index_select(1, kept).view(self.values.dtype), scales=scales,
+            offsets=offsets, super_scales=None, super_offsets=None, order=order[kept] - inputs.start,
+        )  # fmt: skip
+
+    def _flat(self) -> tuple[Tensor, Tensor | None]:
+        """Scales and offsets in one level."""
+        if self.super_scales is None:
+            return self.scales, self.offsets
+        offsets = None if self.offsets is None else multiplied(self.offsets, self.super_offsets)
+        return multiplied(self.scales, self.super_scales), offsets
 
     def dequantized(self) -> Tensor:
         """[N, K] float32, columns in the order of the inputs."""

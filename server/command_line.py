@@ -17,8 +17,9 @@ from typing import Any, NoReturn
 from ..engine.config.foreign_options import FOREIGN_OPTIONS, translated
 from ..engine.config.named_models import DEMO, SMOLLM2, default_model
 from ..engine.config.setting import KIND_NAMES
-from ..engine.errors import ConfigError, InvalidRequestError, SplitfuseError
+from ..engine.errors import ConfigError, InvalidRequestError, RankLostError, SplitfuseError
 from .commands.completion import SHELLS
+from .process.exit import RANK_LOST_EXIT
 from .process.stop_signals import StopSignals
 from .settings import Settings
 from .settings_sources import ALL_FIELDS, ENGINE_FIELDS, add_flags, resolve
@@ -62,7 +63,13 @@ def run(argv: list[str], *, is_debug: bool, signals: StopSignals | None = None) 
         if is_debug:
             raise
         _print_error(exc)
-        return USAGE_ERROR if isinstance(exc, (ConfigError, InvalidRequestError)) else 1
+        return _exit_code(exc)
+
+
+def _exit_code(exc: Exception) -> int:
+    if isinstance(exc, RankLostError):
+        return RANK_LOST_EXIT
+    return USAGE_ERROR if isinstance(exc, (ConfigError, InvalidRequestError)) else 1
 
 
 class _HelpFormatter(argparse.HelpFormatter):

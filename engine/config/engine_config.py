@@ -101,6 +101,12 @@ class EngineConfig:
         None, above=0, help="refuse (429) when the predicted time to a first token is longer"
     )
     async_scheduling: bool | None = setting(None, help="decide a step while the one before it runs; nothing = on a GPU")
+    tensor_parallel_size: int = setting(
+        1, at_least=1, help="processes that share every matrix of the model (CPU, Linux)"
+    )
+    tensor_parallel_slices: int | None = setting(
+        None, at_least=1, help="sum so many slices of a matrix: the same bits for any such number of processes"
+    )
     enforce_eager: bool = setting(False, help="run without CUDA graphs")
     seed: int = setting(0, decides=True, help="seed of requests without one")
     num_threads: int | None = setting(
@@ -205,6 +211,14 @@ _REFUSED: tuple[tuple[Callable[[EngineConfig], object], str], ...] = (
     (
         lambda c: c.num_speculative_tokens is not None and c.speculation is None,
         "num_speculative_tokens: name the drafter: speculative_model ngram, or a model's folder",
+    ),
+    (
+        lambda c: (c.tensor_parallel_slices or c.tensor_parallel_size) % c.tensor_parallel_size,
+        "tensor_parallel_slices must be a multiple of tensor_parallel_size",
+    ),
+    (
+        lambda c: c.tensor_parallel_size > 1 and c.async_scheduling,
+        "tensor_parallel_size above 1 is not built with async_scheduling; leave one of them out",
     ),
     (lambda c: not c.enable_chunked_prefill, "enable_chunked_prefill is always on here; leave it out"),
 )

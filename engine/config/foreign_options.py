@@ -39,6 +39,7 @@ _NOT_BUILT = "there is nothing like it here yet"
 _ALIASES: dict[str, tuple[str, ...]] = {
     "--model": (),  # the value alone
     "-q": ("--quantization",),
+    **dict.fromkeys(("-tp", "--tp", "--tp-size"), ("--tensor-parallel-size",)),
     "--num-gpu-blocks-override": ("--num-kv-blocks",),
 }
 _SWITCH_ALIASES = {
@@ -110,7 +111,7 @@ _REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
         (("1",), _ONE_DEVICE),
     ),
     **dict.fromkeys(
-        ("--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--decode-context-parallel-size", "-dcp"),
+        ("--pipeline-parallel-size", "-pp", "--decode-context-parallel-size", "-dcp"),
         (("1",), f"{_ONE_DEVICE}, or --quantization int8|int4 for a model that does not fit"),
     ),
 }
@@ -142,7 +143,7 @@ _ELSEWHERE = {
     "--device cpu, or nothing: a GPU takes the whole model": "-ngl --n-gpu-layers --gpu-layers",
     "--served-model-name": "-a --alias",
     "--host": "--hostname",
-    "not there: one device serves a model": "--tp --tp-size --dp --dp-size --num-shard",
+    "not there: one device serves a model": "--dp --dp-size --num-shard",
 }
 
 

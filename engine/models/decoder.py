@@ -3,7 +3,7 @@
 Weights keep their checkpoint names; q, k and v become one matrix, gate and up another.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
 from typing import Any, ClassVar, NamedTuple
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...kernels import ops
 from ..errors import ConfigError
+from ..parallel.tensor_parallel import ALONE, TensorParallel, rows_of_parts, take_rows
 from .config import ModelConfig
 from .forward_inputs import Inputs
 from .forward_plan import ForwardPlan
@@ -78,6 +79,7 @@ class Decoder:
         weight_bits: int = 16,
         has_fp8_weights: bool = False,
         input_bits: int = 16,
+        parallel: TensorParallel = ALONE,
     ) -> None:
         if not self.partial_rotary and any(rope.rotary_dim != config.head_dim for rope in config.ropes):
             raise ConfigError(f"partial_rotary_factor other than 1 is not known for {config.architecture}")
@@ -88,6 +90,7 @@ class Decoder:
         self._weight_bits = weight_bits
         self._has_fp8_weights = has_fp8_weights
         self._input_bits = input_bits  # of what meets quantized weights
+        self._parallel = parallel
         with_prefix, without = (f"{prefix}{self.names.embed}.weight" for prefix in (self.names.prefix, ""))
         self._prefix = "" if source.has(without) and not source.has(with_prefix) else self.names.prefix
         self._cos_sin = {
@@ -109,15 +112,23 @@ class Decoder:
         self._layers = [self._load_layer(index) for index in range(config.num_layers)]
         self._norm = self._load_norm(f"{self._prefix}{self.names.norm}")
         tied = config.tie_word_embeddings
-        head = self._embed_tokens if tied else self._take_weight(f"{self._head_name()}.weight", *table)
+        head = self._embed_tokens if tied else self._take_vocabulary(f"{self._head_name()}.weight", *table)
         self._lm_head = self._pack_head(head)
 
     def _load_embedding(self, name: str, *shape: int) -> Any:
         """A tensor, or packed if it comes quantized: then a tied head is the same memory."""
-        weight = self._take_weight(name, *shape)
+        weight = self._take_vocabulary(name, *shape)
         if isinstance(weight, Tensor):
             return weight
         return ops.pack_embedding(weight, dtype=self._dtype, input_bits=self._input_bits)
+
+    def _take_vocabulary(self, name: str, *shape: int) -> Tensor | ops.QuantizedWeight:
+        """This rank's rows of a table."""
+        weight = self._take_weight(name, *shape)
+        if self._parallel.size == 1:
+            return weight
+        (rows,) = take_rows(weight, [self._parallel.vocabulary(shape[0])])
+        return rows.clone() if isinstance(rows, Tensor) else rows
 
     def _pack_head(self, weight: Any) -> Any:
         if isinstance(weight, Tensor):
@@ -144,9 +155,14 @@ class Decoder:
         return self._norm.add(x.index_select(0, kept), None if residual is None else residual.index_select(0, kept))[0]
 
     def _embed(self, inputs: Inputs) -> Tensor:
+        if self._parallel.size == 1:
+            return self._look_up(inputs.token_ids)
+        return self._parallel.embed(self._look_up, inputs.token_ids, vocab_size=self.config.vocab_size)
+
+    def _look_up(self, token_ids: Tensor) -> Tensor:
         if isinstance(self._embed_tokens, Tensor):
-            return self._embed_tokens.index_select(0, inputs.token_ids)
-        return ops.embedding(inputs.token_ids, self._embed_tokens)
+            return self._embed_tokens.index_select(0, token_ids)
+        return ops.embedding(token_ids, self._embed_tokens)
 
     def _run_layer(
         self, layer: Layer, x: Tensor, residual: Tensor | None, inputs: Inputs, cache: ops.CacheView
@@ -159,7 +175,8 @@ class Decoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits of hidden states [L, hidden_size], [L, vocab_size] float32: wide, so the caller chooses how many."""
-        return ops.linear(hidden, self._lm_head).float()
+        logits = ops.linear(hidden, self._lm_head)
+        return self._parallel.gather_logits(logits, vocab_size=self.config.vocab_size).float()
 
     def _load_layer(self, index: int) -> Layer:
         layer = self._layer_name(index)
@@ -186,9 +203,9 @@ class Decoder:
             o_bias = config.attention_bias
         return Attention(
             qkv_proj=self._load_qkv(name),
-            o_proj=self._linear([(f"{name}.{self.names.o_proj}", config.hidden_size)], q_size, bias=o_bias),
-            num_heads=config.num_heads,
-            num_kv_heads=config.num_kv_heads,
+            o_proj=self._row_parallel_linear(f"{name}.{self.names.o_proj}", config.hidden_size, q_size, bias=o_bias),
+            num_heads=config.num_heads // self._parallel.size,
+            num_kv_heads=self._num_own_kv_heads,
             head_dim=config.head_dim,
             rope=ops.RopeArgs(
                 self._cos_sin[config.ropes[index]],
@@ -204,7 +221,17 @@ class Decoder:
         q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         parts = [(f"{name}.q_proj", q_size), (f"{name}.k_proj", kv_size), (f"{name}.v_proj", kv_size)]
         bias = config.attention_bias if self.qkv_bias is None else self.qkv_bias
-        return self._linear(parts, config.hidden_size, bias=bias)
+        return self._linear(parts, config.hidden_size, bias=bias, rows=self._qkv_rows)
+
+    @property
+    def _qkv_rows(self) -> list[slice]:
+        """This rank's, of all queries, keys and values."""
+        return self._parallel.qkv_rows(self.config.num_heads, self.config.num_kv_heads, self.config.head_dim)
+
+    @property
+    def _num_own_kv_heads(self) -> int:
+        heads = self._parallel.kv_heads(self.config.num_kv_heads)
+        return heads.stop - heads.start
 
     def _load_mlp(self, index: int) -> Callable[[Tensor], Tensor]:
         """What follows a layer's attention."""
@@ -213,22 +240,54 @@ class Decoder:
     def _load_gated_mlp(self, mlp: str, inner: int) -> MLP:
         hidden, bias = self.config.hidden_size, self.config.mlp_bias
         return MLP(
-            self._linear([(f"{mlp}.gate_proj", inner), (f"{mlp}.up_proj", inner)], hidden, bias=bias),
+            self._linear(
+                [(f"{mlp}.gate_proj", inner), (f"{mlp}.up_proj", inner)],
+                hidden,
+                bias=bias,
+                rows=self._parallel.gate_up_rows(inner),
+            ),
             activation(self.config.hidden_act, GATED_ACTIVATIONS),
-            self._linear([(f"{mlp}.down_proj", hidden)], inner, bias=bias),
+            self._row_parallel_linear(f"{mlp}.down_proj", hidden, inner, bias=bias),
         )
 
     def _take(self, name: str, *shape: int) -> Tensor:
         return self._source.take(name, shape).to(self._device)
 
-    def _linear(self, parts: list[tuple[str, int]], in_features: int, *, bias: bool) -> Any:
-        """Matrices of one input, (name, rows) each, stacked into one."""
+    def _linear(
+        self, parts: list[tuple[str, int]], in_features: int, *, bias: bool, rows: Sequence[slice] | None = None
+    ) -> Any:
+        """Matrices of one input, (name, rows) each, stacked into one; of the stack these rows, None: all."""
+        rows = [slice(0, sum(size for _, size in parts))] if rows is None or self._parallel.size == 1 else rows
         stacked_bias = torch.cat([self._take(f"{name}.bias", size) for name, size in parts]) if bias else None
-        weights = [self._take_weight(f"{name}.weight", size, in_features) for name, size in parts]
+        if stacked_bias is not None:
+            stacked_bias = torch.cat([stacked_bias[each] for each in rows])
+        weights = [
+            piece
+            for (name, size), kept in zip(parts, rows_of_parts(rows, [size for _, size in parts]), strict=True)
+            for piece in take_rows(self._take_weight(f"{name}.weight", size, in_features), kept)
+        ]
         quantized = [weight for weight in weights if isinstance(weight, ops.QuantizedWeight)]
         if len(quantized) == len(weights):
             return self._pack_quantized(quantized, stacked_bias)
         return self._pack(torch.cat([self._plain(weight) for weight in weights]), stacked_bias)
+
+    def _row_parallel_linear(self, name: str, num_outputs: int, in_features: int, *, bias: bool) -> Any:
+        """A matrix whose inputs lie spread over the ranks."""
+        parallel = self._parallel
+        if parallel.is_whole:
+            return self._linear([(name, num_outputs)], in_features, bias=bias)
+        weight = self._take_weight(f"{name}.weight", num_outputs, in_features)
+        whole_bias = self._take(f"{name}.bias", num_outputs) if bias else None
+        return ops.pack_row_parallel(
+            weight,
+            whole_bias if parallel.rank == 0 else None,
+            columns=parallel.slices(in_features),
+            group=parallel.group,
+            dtype=self._dtype,
+            bits=self._weight_bits,
+            input_bits=self._input_bits,
+            is_fp8=self._has_fp8_weights,
+        )
 
     def _take_weight(self, name: str, *shape: int) -> Tensor | ops.QuantizedWeight:
         """A weight as the files have it: quantized, or plain."""

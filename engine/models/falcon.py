@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ConfigError
+from ..parallel.tensor_parallel import take_rows
 from .decoder import Names
 from .parallel_decoder import ParallelDecoder
 
@@ -57,7 +58,8 @@ class FalconForCausalLM(ParallelDecoder):
         tensors = [self._take(f"{name}.query_key_value.weight", rows, config.hidden_size)]
         if config.attention_bias:
             tensors.append(self._take(f"{name}.query_key_value.bias", rows))
-        return self._pack(*(_ungroup(tensor, groups, width, head_dim) for tensor in tensors))
+        whole = [_ungroup(tensor, groups, width, head_dim) for tensor in tensors]
+        return self._pack(*(torch.cat(take_rows(tensor, self._qkv_rows)) for tensor in whole))
 
 
 def _ungroup(tensor: Tensor, groups: int, width: int, head_dim: int) -> Tensor:

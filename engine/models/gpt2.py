@@ -55,7 +55,7 @@ class GPT2LMHeadModel(LayerNormDecoder):
 
     def _load_qkv(self, name: str) -> Any:
         hidden = self.config.hidden_size
-        return self._linear([(f"{name}.c_attn", 3 * hidden)], hidden, bias=True)
+        return self._linear([(f"{name}.c_attn", 3 * hidden)], hidden, bias=True, rows=self._qkv_rows)
 
     def _load_attention(self, index: int) -> Attention:
         fields = self.config.hf_config

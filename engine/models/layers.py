@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ...kernels import ops
 from ..errors import ConfigError
+from ..parallel.tensor_parallel import TensorParallel
 from .forward_inputs import Inputs
 
 Activation = Callable[[Tensor], Tensor]
@@ -96,6 +97,19 @@ class AllHeadsNorm:
 
     def __call__(self, heads: Tensor) -> Tensor:
         return self.norm(heads.flatten(1)).view_as(heads)
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadHeadsNorm:
+    """AllHeadsNorm where each rank has some of the heads."""
+
+    norm: AllHeadsNorm
+    parallel: TensorParallel
+    num_heads: int  # over all ranks
+    own: slice
+
+    def __call__(self, heads: Tensor) -> Tensor:
+        return self.norm(self.parallel.gather_heads(heads, num_heads=self.num_heads))[:, self.own]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,9 @@ A checkpoint has each expert's matrices under the family's own names, or, as tra
 of all of a layer's experts in one tensor. Both load, an expert at a time.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from ...kernels import ops
 from ..errors import ConfigError
+from ..parallel.tensor_parallel import ALONE, TensorParallel
 from .checkpoint import positive_int
 from .decoder import Decoder
 
@@ -49,13 +51,14 @@ class SparseMLP:
     """Σ weight · MLP over the experts that the router finds likeliest (Shazeer et al. 2017; Fedus et al. 2021)."""
 
     router: Any  # packed by `ops.pack_linear`; its logits have the model's dtype, their softmax float32
-    experts: Any  # packed by `ops.pack_experts`
+    experts: Sequence[Any]  # packed by `ops.pack_experts`, of each of this rank's slices
     config: ExpertsConfig
+    parallel: TensorParallel = ALONE
 
     def __call__(self, x: Tensor) -> Tensor:
         top_k, renormalize = self.config.num_experts_per_tok, self.config.norm_topk_prob
         weights, expert_ids = ops.route(ops.linear(x, self.router), top_k=top_k, renormalize=renormalize)
-        return ops.experts(x, weights, expert_ids, self.experts)
+        return self.parallel.sum([ops.experts(x, weights, expert_ids, each) for each in self.experts])
 
 
 class SparseDecoder(Decoder):
@@ -89,11 +92,15 @@ class SparseDecoder(Decoder):
         first = f"{block}.experts.0.{self.expert_names[0]}.weight"
         is_fused = self._source.has(f"{fused}.experts.gate_up_proj") and not self._source.has(first)
         router = [(f"{fused if is_fused else block}.gate", config.num_experts)]
-        experts = self._fused_experts(fused, config) if is_fused else self._experts(block, config)
+        take = partial(self._fused_experts, fused, config) if is_fused else partial(self._experts, block, config)
         return SparseMLP(
             router=self._linear(router, self.config.hidden_size, bias=False),
-            experts=ops.pack_experts(experts, num_experts=config.num_experts, device=self._device),
+            experts=[
+                ops.pack_experts(self._cut(take(), rows), num_experts=config.num_experts, device=self._device)
+                for rows in self._parallel.slices(config.intermediate_size)
+            ],
             config=config,
+            parallel=self._parallel,
         )
 
     def _experts(self, block: str, config: ExpertsConfig) -> Iterator[tuple[Tensor, Tensor]]:
@@ -110,3 +117,12 @@ class SparseDecoder(Decoder):
         gate_up = self._take(f"{block}.experts.gate_up_proj", config.num_experts, 2 * inner, hidden)
         down = self._take(f"{block}.experts.down_proj", config.num_experts, hidden, inner)
         yield from zip(gate_up, down, strict=True)
+
+    def _cut(self, experts: Iterator[tuple[Tensor, Tensor]], inner: slice) -> Iterator[tuple[Tensor, Tensor]]:
+        """(gate_up, down) of each expert, of its inner dimension this part."""
+        if self._parallel.is_whole:
+            yield from experts
+            return
+        for gate_up, down in experts:
+            gate, up = gate_up.chunk(2)
+            yield torch.cat([gate[inner], up[inner]]), down[:, inner]

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from .decoder import Layer
-from .layers import AllHeadsNorm, Attention, NoNorm, Normed, RMSNorm
+from .layers import AllHeadsNorm, Attention, NoNorm, Normed, RMSNorm, SpreadHeadsNorm
 from .llama import LlamaForCausalLM
 
 
@@ -23,7 +23,12 @@ class Olmo2ForCausalLM(LlamaForCausalLM):
             AllHeadsNorm(RMSNorm(self._norm_weight(f"{name}.{norm}", size), config.norm_eps))
             for norm, size in sizes.items()
         )
-        return replace(super()._load_attention(index), qk_norms=(q_norm, k_norm))
+        attention, parallel = super()._load_attention(index), self._parallel
+        if parallel.size == 1:
+            return replace(attention, qk_norms=(q_norm, k_norm))
+        own_kv = parallel.kv_heads(config.num_kv_heads)
+        spread_q = SpreadHeadsNorm(q_norm, parallel, config.num_heads, parallel.share(config.num_heads))
+        return replace(attention, qk_norms=(spread_q, SpreadHeadsNorm(k_norm, parallel, config.num_kv_heads, own_kv)))
 
     def _load_layer(self, index: int) -> Layer:
         layer = self._layer_name(index)

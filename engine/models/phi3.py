@@ -30,13 +30,13 @@ class Phi3ForCausalLM(Decoder):
     def _load_qkv(self, name: str) -> Any:
         config = self.config
         rows = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
-        return self._linear([(f"{name}.qkv_proj", rows)], config.hidden_size, bias=False)
+        return self._linear([(f"{name}.qkv_proj", rows)], config.hidden_size, bias=False, rows=self._qkv_rows)
 
     def _load_mlp(self, index: int) -> Callable[[Tensor], Tensor]:
         hidden, inner = self.config.hidden_size, self.config.intermediate_size
-        mlp = f"{self._layer_name(index)}.mlp"
+        mlp, rows = f"{self._layer_name(index)}.mlp", self._parallel.gate_up_rows(inner)
         return MLP(
-            self._linear([(f"{mlp}.gate_up_proj", 2 * inner)], hidden, bias=False),
+            self._linear([(f"{mlp}.gate_up_proj", 2 * inner)], hidden, bias=False, rows=rows),
             activation(self.config.hidden_act, GATED_ACTIVATIONS),
-            self._linear([(f"{mlp}.down_proj", hidden)], inner, bias=False),
+            self._row_parallel_linear(f"{mlp}.down_proj", hidden, inner, bias=False),
         )

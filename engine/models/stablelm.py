@@ -43,5 +43,7 @@ class StableLmForCausalLM(ParallelDecoder):
     def _load_heads_norm(self, name: str, num_heads: int) -> EachHeadNorm:
         config = self.config
         weights = [self._norm_weight(f"{name}.norms.{head}", config.head_dim) for head in range(num_heads)]
-        weight = torch.stack(weights).float()
+        parallel = self._parallel
+        heads = parallel.share(num_heads) if num_heads == config.num_heads else parallel.kv_heads(num_heads)
+        weight = torch.stack(weights).float()[heads]
         return EachHeadNorm(weight, torch.ones_like(weight[0]), config.norm_eps)

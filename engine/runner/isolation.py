@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ..batch import Batch, Moves, RowFailure, RowOutput
-from ..errors import FAILED_ON_REQUEST, is_out_of_memory, new_error_id
+from ..errors import FAILED_ON_REQUEST, RankLostError, is_out_of_memory, new_error_id
 from ..request import Request
 
 _log = logging.getLogger("splitfuse.engine")
@@ -78,6 +78,8 @@ class IsolatingRunner:
 
 def _refuse_lost_device(exc: Exception) -> None:
     """Raise the exception again if no other step can succeed after it."""
+    if isinstance(exc, RankLostError):
+        raise exc
     if _LOST_DEVICE.search(str(exc)):
         _log.error("the GPU can no longer be used; the engine stops, restart the server")
         raise exc

@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from ..models.device_memory import memory_of, refusing_out_of_memory
 from ..models.kv_cache import KVCache, num_cache_blocks
 from ..models.registry import model_class, read_model_config
 from ..models.weights import weight_source
+from ..parallel.tensor_parallel import ALONE, TensorParallel
 from ..sampling.acceptance import NOT_FINITE
 from ..sampling.prompt_logprobs import prompt_logprobs
 from ..sampling.sampler import Sampler, sample_rows
@@ -27,6 +29,7 @@ from ..scheduler.policies import BATCHING_POLICIES
 from .async_runner import AsyncRunner
 from .batch_arrays import build_inputs
 from .cuda_graphs import CudaGraphCapturer, graph_sizes
+from .parallel_model import ParallelCache, ParallelModel, Setup, cached_config, start_ranks
 from .step_memory import measure_step_bytes
 
 _WEIGHT_BITS = {"int8": 8, "int4": 4}
@@ -52,7 +55,8 @@ class ModelRunner:
 
     def __init__(self, config: EngineConfig, folder: Path, *, draft: ModelConfig | None = None) -> None:
         """`draft`: a model that gets a cache of as many blocks beside this one's."""
-        torch.set_num_threads(config.num_threads or default_num_threads())
+        num_ranks, num_threads = config.tensor_parallel_size, config.num_threads or default_num_threads()
+        torch.set_num_threads(max(1, num_threads // num_ranks))
         model_config = read_model_config(folder)
         check_quantization(config, model_config)
         device = resolve_device(config.device)
@@ -61,7 +65,20 @@ class ModelRunner:
         max_model_len = resolve_max_model_len(config, model_config)
         config, memory = config.for_device(device.type), memory_of(device)
         self._device = device
-        self._model = _load_model(config, folder, model_config, device=device, dtype=dtype, max_model_len=max_model_len)
+        self.ranks = ranks = start_ranks(Setup(config, folder, device, dtype, max_model_len, torch.get_num_threads()))
+        self._model = load_model(
+            config,
+            folder,
+            model_config,
+            device=device,
+            dtype=dtype,
+            max_model_len=max_model_len,
+            parallel=ALONE if ranks is None else ranks.parallel,
+        )
+        cached, make_cache = model_config, KVCache  # what all ranks have in their caches
+        if ranks is not None:
+            self._model, make_cache = ParallelModel(self._model, ranks), partial(ParallelCache, ranks=ranks)
+            cached = cached_config(model_config, ranks.parallel)
         step_bytes = measure_step_bytes(
             self._model,
             memory,
@@ -73,16 +90,16 @@ class ModelRunner:
         )
         num_blocks = num_cache_blocks(
             config,
-            bytes_per_token=model_config.kv_bytes_per_token(cache_dtype.itemsize)
+            bytes_per_token=cached.kv_bytes_per_token(cache_dtype.itemsize)
             + (draft.kv_bytes_per_token(dtype.itemsize) if draft else 0),
             # All at full length.
             useful=config.step_limits.num_seqs * num_blocks_for(max_model_len, config.block_size),
             memory=memory,
             step_bytes=step_bytes,
         )
-        block_bytes = config.block_size * model_config.kv_bytes_per_token(cache_dtype.itemsize)
+        block_bytes = config.block_size * cached.kv_bytes_per_token(cache_dtype.itemsize)
         num_host_blocks = int(config.swap_space * 2**30) // block_bytes
-        self._cache = KVCache(
+        self._cache = make_cache(
             model_config,
             num_blocks=num_blocks,
             block_size=config.block_size,
@@ -100,6 +117,11 @@ class ModelRunner:
             cache=CacheSpec(num_blocks, config.block_size, num_host_blocks, self._cache.measure_swap()),
             op_by_op=self._model.plan.refusal(self._cache) if device.type == "cpu" else None,
         )
+
+    def close(self) -> None:
+        """End the other ranks, if there are some. No further step is taken."""
+        if self.ranks is not None:
+            self.ranks.end()
 
     def launcher(self, config: EngineConfig) -> AsyncRunner:
         """Launches this model's steps without waiting for them, over the same cache."""
@@ -153,7 +175,7 @@ class ModelRunner:
         return RowOutput(failure=RowFailure(NOT_FINITE)) if made is None else output._replace(prompt_logprobs=made)
 
 
-def _load_model(
+def load_model(
     config: EngineConfig,
     folder: Path,
     model_config: ModelConfig,
@@ -161,8 +183,9 @@ def _load_model(
     device: torch.device,
     dtype: torch.dtype,
     max_model_len: int,
+    parallel: TensorParallel = ALONE,
 ) -> Any:
-    """The model with its weights on the device. Raises ConfigError."""
+    """The model, or a rank's share of it, with its weights on the device. Raises ConfigError."""
     # While weights are read: the first start on a machine builds the CPU library, about 7 s.
     preparing = threading.Thread(target=ops.prepare, args=(device,), name="splitfuse-prepare")
     preparing.start()
@@ -185,6 +208,7 @@ def _load_model(
             weight_bits=_WEIGHT_BITS.get(config.quantization or "", 16),
             input_bits=_INPUT_BITS[config.quantization_activations],
             has_fp8_weights=config.quantization == "fp8",
+            parallel=parallel,
         )
     preparing.join()
     return model

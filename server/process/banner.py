@@ -27,6 +27,8 @@ def banner(settings: Settings, engine: "AsyncEngine", *, port: int) -> str:
         "more": f"{url}/docs  {url}/metrics  {url}/stats",
         "try": curl(settings, url),
     }
+    if settings.tensor_parallel_size > 1:
+        rows["device"] += f", {settings.tensor_parallel_size} processes"
     if loaded.model_config.quantization is not None:
         rows["device"] += f", weights {loaded.model_config.quantization.name}"
     if loaded.op_by_op is not None:

@@ -46,7 +46,8 @@ PORTS_TRIED = 50
 def serve(settings: Settings, signals: StopSignals) -> None:
     """Serve until one of the signals.
 
-    Raises ConfigError if the port is taken or the model cannot be loaded, EngineDiedError if the engine died.
+    Raises ConfigError if the port is taken or the model cannot be loaded, EngineDiedError or RankLostError if the
+    engine died.
     """
     if not faulthandler.is_enabled():
         faulthandler.enable(file=sys.stderr.fileno())  # a crash in native code leaves its stacks
@@ -157,7 +158,9 @@ class _Process:
             await asyncio.wait([dead, stop], return_when=asyncio.FIRST_COMPLETED)
             if dead.done():
                 self._signals.hold_to_limit()
-                raise EngineDiedError("the engine has died of the error in the log, so the server ends")
+                raise self._service.engine.lost or EngineDiedError(
+                    "the engine has died of the error in the log, so the server ends"
+                )
         finally:
             dead.cancel()
             stop.cancel()

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass, field
+from typing import Any
 
 from splitfuse.engine import LLM, CompletionOutput, SamplingParams
 from splitfuse.engine.outputs import PromptLogprobs
@@ -61,23 +62,26 @@ def run_schedule(llm: LLM, arrivals: list[Arrival]) -> int:
     return core.scheduler.num_preemptions - before
 
 
-def random_llm(rng: random.Random, folder: str, *, max_tokens_of_one: int, block_sizes: tuple[int, ...]) -> LLM:
+def random_llm(
+    rng: random.Random, folder: str, *, max_tokens_of_one: int, block_sizes: tuple[int, ...], **options: Any
+) -> LLM:
     """An engine with a random budget, block size, chunk limit and a pool that is often too small for all at once."""
     block_size = rng.choice(block_sizes)
     swap_space = rng.choice([0, 2e-4, 1e-2])  # GiB: none, some 200 tokens, plenty
     smallest = -(-max_tokens_of_one // block_size)
-    return LLM(
-        model=folder,
-        dtype="float32",
-        device="cpu",
-        block_size=block_size,
-        max_num_batched_tokens=rng.choice([rng.randint(1, 16), rng.randint(17, 128), rng.randint(129, 512)]),
-        long_prefill_token_threshold=rng.choice([0, 0, rng.randint(1, 200)]),
-        max_num_seqs=rng.randint(1, 16),
-        num_kv_blocks=smallest + rng.choice([0, 1, smallest // 2, smallest * 8]),
-        batching_policy=rng.choice(["splitfuse", "splitfuse", "prefill_first", "decode_first", "static"]),
-        enable_prefix_caching=rng.random() < 0.6,
-        swap_space=swap_space,
-        preemption_mode=rng.choice(["auto", "recompute", "swap"]) if swap_space else "auto",
-        speculative_config=rng.choice([None, {"method": "ngram", "prompt_lookup_min": 1, "adaptive": False}]),
-    )
+    drawn: dict[str, Any] = {
+        "model": folder,
+        "dtype": "float32",
+        "device": "cpu",
+        "block_size": block_size,
+        "max_num_batched_tokens": rng.choice([rng.randint(1, 16), rng.randint(17, 128), rng.randint(129, 512)]),
+        "long_prefill_token_threshold": rng.choice([0, 0, rng.randint(1, 200)]),
+        "max_num_seqs": rng.randint(1, 16),
+        "num_kv_blocks": smallest + rng.choice([0, 1, smallest // 2, smallest * 8]),
+        "batching_policy": rng.choice(["splitfuse", "splitfuse", "prefill_first", "decode_first", "static"]),
+        "enable_prefix_caching": rng.random() < 0.6,
+        "swap_space": swap_space,
+        "preemption_mode": rng.choice(["auto", "recompute", "swap"]) if swap_space else "auto",
+        "speculative_config": rng.choice([None, {"method": "ngram", "prompt_lookup_min": 1, "adaptive": False}]),
+    }
+    return LLM(**{**drawn, **options})

@@ -155,6 +155,29 @@ struct AddScaled {
     int64_t num_threads;
 };
 
+// out [rows, width] = Σ of every rank's partials [rows][num_partials][width], rank after rank, in float, rounded once.
+// shared: memory of all ranks (ranks.cpp); state [2]: exchanges so far, and what ended them (0: nothing has).
+template <typename T>
+struct SumRanks {
+    const T* partials;
+    T* out;
+    void* shared;
+    int64_t* state;
+    int64_t num_rows, width, num_partials, rank, num_ranks, capacity, limit_ns;
+    int64_t num_threads;
+};
+
+// out [rows, row_bytes] = every rank's columns of it, or null: x [rows, starts[rank + 1] - starts[rank]] is this one's.
+struct GatherRanks {
+    const uint8_t* x;
+    uint8_t* out;
+    void* shared;
+    int64_t* state;
+    const int64_t* starts;
+    int64_t num_rows, rank, num_ranks, capacity, limit_ns;
+    int64_t num_threads;
+};
+
 // A recorded forward pass (plan.py): op after op, by all threads, with a barrier after each.
 struct RunPlan {
     const int64_t* operations;  // [num_operations][2]: the op's C function, and where its struct is in `arguments`

@@ -81,7 +81,8 @@ def test_common_flags_of_other_servers_are_explained(flag: str) -> None:
     [
         ("--model X --port 1", "X --port 1"),
         ("--model=X", "X"),
-        ("X --tensor-parallel-size 1 -tp 1 -dp 1 -pp=1", "X"),
+        ("X --tensor-parallel-size 1 -dp 1 -pp=1", "X --tensor-parallel-size 1"),
+        ("X -tp 2 --tp-size=4", "X --tensor-parallel-size 2 --tensor-parallel-size 4"),
         ("X --enable-auto-tool-choice --tool-call-parser hermes", "X --tool-call-parser hermes"),
         ("X --tokenizer X --revision main", "X"),
         ("--dtype half --dtype=float --dtype bfloat16", "--dtype float16 --dtype float32 --dtype bfloat16"),
@@ -103,8 +104,8 @@ def test_what_is_taken(given: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("--tensor-parallel-size 2", "--tensor-parallel-size 2 is not taken: one process and one device"),
-        ("-tp=4", "-tp 4 is not taken: one process"),
+        ("--pipeline-parallel-size 2", "--pipeline-parallel-size 2 is not taken: one process and one device"),
+        ("-pp=4", "-pp 4 is not taken: one process"),
         ("--trust-remote-code", "code out of a model's repository is never run"),
         ("X --tokenizer Y", "the tokenizer is the model's own"),
         ("--tokenizer", "the tokenizer is the model's own"),
@@ -119,7 +120,7 @@ def test_what_is_refused(given: str, message: str) -> None:
 
 def test_keywords_of_vllms_llm() -> None:
     harmless = {
-        "tensor_parallel_size": 1,
+        "pipeline_parallel_size": 1,
         "trust_remote_code": False,
         "tokenizer": None,
         "tokenizer_mode": "auto",
@@ -132,6 +133,7 @@ def test_keywords_of_vllms_llm() -> None:
     }
     assert taken_keywords({"model": "m", **harmless}, ENGINE_FIELDS) == {"model": "m"}
     assert taken_keywords({"model": "m", "tokenizer": "m"}, ENGINE_FIELDS) == {"model": "m"}
+    assert taken_keywords({"tensor_parallel_size": 2}, ENGINE_FIELDS) == {"tensor_parallel_size": 2}
     given = {"dtype": "half", "num_gpu_blocks_override": 9, "quantization": "awq", "enforce_eager": True}
     assert taken_keywords(given, ENGINE_FIELDS) == {"dtype": "float16", "num_kv_blocks": 9, "enforce_eager": True}
 
@@ -139,7 +141,7 @@ def test_keywords_of_vllms_llm() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"tensor_parallel_size": 2}, "tensor_parallel_size=2 is not taken: one process"),
+        ({"pipeline_parallel_size": 2}, "pipeline_parallel_size=2 is not taken: one process"),
         ({"trust_remote_code": True}, "trust_remote_code=True is not taken: code"),
         ({"model": "m", "tokenizer": "t"}, "tokenizer='t' is not taken"),
         ({"max_num_seq": 1}, "max_num_seq is not known; did you mean max_num_seqs"),

@@ -1,0 +1,22 @@
+"""Ranks of tensor parallelism that are threads of this process: the same messages and sums, and no second to start."""
+
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+
+from splitfuse.engine.parallel import rank_processes
+from splitfuse.engine.parallel.tensor_parallel import TensorParallel
+from splitfuse.engine.runner import rank_process
+from splitfuse.kernels import ops
+
+
+def use_thread_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on an LLM's other ranks are threads, which end with it."""
+    monkeypatch.setattr(rank_processes, "_live", _live)
+
+
+def _live(state: Any, rank: int, size: int, num_slices: int, memory: int, pipe: Connection) -> None:
+    group = ops.rank_group(memory, rank=rank, num_ranks=size, limit_s=0)
+    state.add(None)
+    rank_process._follow(pipe, TensorParallel(rank=rank, size=size, num_slices=num_slices, group=group))
