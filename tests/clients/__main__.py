@@ -10,7 +10,6 @@ import sys
 from contextlib import ExitStack
 from datetime import date
 from importlib.util import find_spec
-from pathlib import Path
 
 from catalog import CLIENTS, FOLDER, Client
 from installation import NotInstalled, command, environment
@@ -19,6 +18,7 @@ from served import Served
 
 KEY = "key-of-the-clients"
 PAGE = "http://localhost:8960"  # where the browser's page is from
+TOKENIZER = FOLDER.parents[1] / "engine/demo_model"
 SECONDS = 300  # for one script on one server
 
 
@@ -32,12 +32,14 @@ def main() -> int:
     names = tuple(client.name for client in CLIENTS)
     if unknown := {*asked.names} - {*names}:
         parser.error(f"{', '.join(sorted(unknown))}: not known; known: {', '.join(names)}")
+    chosen = [client for client in CLIENTS if client.name in asked.names or not asked.names]
     num_failed = 0
-    with ExitStack() as stack:
-        args = ("--api-key", KEY, "--ollama-api", "--allowed-origins", PAGE)
-        urls = {model: stack.enter_context(Served(model, *args)).url for model in models}
-        for client in CLIENTS:
-            if client.name in asked.names or not asked.names:
+    for has_key in (True, False):
+        with ExitStack() as stack:
+            args = ("--ollama-api", "--allowed-origins", PAGE, *(("--api-key", KEY) if has_key else ()))
+            clients = [client for client in chosen if client.has_key == has_key]
+            urls = {model: stack.enter_context(Served(model, *args)).url for model in models if clients}
+            for client in clients:
                 cells, held = _run(client, urls, verbose=asked.verbose)
                 num_failed += not held
                 print(write_row(FOLDER / "RESULTS.md", cells, names=names), flush=True)
@@ -57,7 +59,7 @@ def _run(client: Client, urls: dict[str, str], *, verbose: bool) -> tuple[tuple[
 
 
 def _outcome(client: Client, words: list[str], *, verbose: bool) -> Outcome:
-    env = environment(client, key=KEY, tokenizer=Path(FOLDER.parents[1], "engine/demo_model"))
+    env = environment(client, key=KEY if client.has_key else None, tokenizer=TOKENIZER)
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, env=env, check=False)
     except subprocess.TimeoutExpired:

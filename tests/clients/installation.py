@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from sysconfig import get_path
 
 from catalog import FOLDER, Client
 
@@ -31,13 +32,13 @@ def command(client: Client) -> list[str]:
     return [str(folder / "bin/python"), str(FOLDER / client.script)]
 
 
-def environment(client: Client, *, key: str, tokenizer: Path) -> dict[str, str]:
+def environment(client: Client, *, key: str | None, tokenizer: Path) -> dict[str, str]:
     """Of the script's process: nothing of this checkout is on its path, and nothing is asked of the internet."""
     kept = {name: value for name, value in os.environ.items() if name in ("HOME", "LANG", "TMPDIR")}
     return kept | {
         "PATH": f"{HOME / client.name / 'bin'}{os.pathsep}{os.environ['PATH']}",
         "NODE_PATH": str(HOME / client.name / "node_modules"),
-        "SPLITFUSE_API_KEY": key,
+        **({"SPLITFUSE_API_KEY": key} if key else {}),
         "SPLITFUSE_TOKENIZER": str(tokenizer),
         "HF_HUB_OFFLINE": "1",
         "LITELLM_LOCAL_MODEL_COST_MAP": "true",
@@ -47,8 +48,10 @@ def environment(client: Client, *, key: str, tokenizer: Path) -> dict[str, str]:
 
 def _install_python(client: Client, folder: Path) -> None:
     _run([sys.executable, "-m", "venv", str(folder)])
-    options = [] if client.with_packages else ["--no-deps"]
-    _run([str(folder / "bin/python"), "-m", "pip", "install", "-q", *options, *client.requirements])
+    if client.shares_torch:
+        (site,) = folder.glob("lib/*/site-packages")
+        (site / "shared.pth").write_text(get_path("purelib"))
+    _run([str(folder / "bin/python"), "-m", "pip", "install", "-q", *client.requirements])
 
 
 def _install_node(client: Client, folder: Path) -> None:
