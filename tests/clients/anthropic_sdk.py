@@ -79,7 +79,7 @@ class Checks:
         assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", sequence)
 
     def tool_and_its_result(self) -> None:
-        asked = self._ask(tools=[TOOL], max_tokens=100)
+        asked = self._ask(tools=[TOOL], max_tokens=60)
         message = self._client.messages.create(**asked, tool_choice={"type": "any", "disable_parallel_tool_use": True})
         (call,) = [block for block in message.content if block.type == "tool_use"]
         assert message.stop_reason == "tool_use"
@@ -91,7 +91,7 @@ class Checks:
         assert [block.type for block in answer.content] == ["text"]
 
     def streamed_tool(self) -> None:
-        asked = self._ask(tools=[TOOL], tool_choice={"type": "tool", "name": "weather"}, max_tokens=100)
+        asked = self._ask(tools=[TOOL], tool_choice={"type": "tool", "name": "weather"}, max_tokens=60)
         with self._client.messages.stream(**asked) as stream:
             pieces = [event.partial_json for event in stream if event.type == "input_json"]
             (call,) = stream.get_final_message().content
@@ -101,7 +101,7 @@ class Checks:
 
     def output_format(self) -> None:
         form = {"type": "json_schema", "schema": TOOL["input_schema"]}
-        message = self._client.messages.create(**self._ask(max_tokens=100, output_config={"format": form}))
+        message = self._client.messages.create(**self._ask(max_tokens=60, output_config={"format": form}))
         assert '"town"' in message.content[0].text
 
     def thinking_is_accepted(self) -> None:

@@ -4,8 +4,8 @@ import sys
 from typing import Any, Literal
 
 import dspy
-import litellm
 from checks import ANSWER, QUESTION, key, main, model_of, raised
+from dspy.utils.exceptions import ContextWindowExceededError, LMInvalidRequestError
 
 
 class Weather(dspy.Signature):
@@ -66,12 +66,12 @@ class Checks:
         assert calls.tool_calls[0].execute([tool]) == ANSWER
 
     def errors(self) -> None:
-        raised(litellm.BadRequestError, lambda: self._lm(max_tokens=24)("x " * 100_000))
-        raised(litellm.NotFoundError, lambda: self._lm(model="openai/another")(QUESTION))
+        raised(ContextWindowExceededError, lambda: self._lm(max_tokens=24)("x " * 100_000))
+        raised(LMInvalidRequestError, lambda: self._lm(model="openai/another")(QUESTION))
 
     def _lm(self, **fields: Any) -> Able:
         where: dict[str, Any] = {"api_base": f"{self._url}/v1", "api_key": key(), "cache": False, "num_retries": 0}
-        return Able(**{"model": f"openai/{self._name}", "max_tokens": 200, "temperature": 0, **where, **fields})
+        return Able(**{"model": f"openai/{self._name}", "max_tokens": 80, "temperature": 0, **where, **fields})
 
 
 if __name__ == "__main__":

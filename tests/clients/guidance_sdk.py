@@ -32,7 +32,7 @@ class Checks:
 
     def json_schema(self) -> None:
         for model in (self._openai, self._vllm):
-            assert '"town"' in self._ask(model, json("it", schema=TOWN_SCHEMA, max_tokens=100))
+            assert '"town"' in self._ask(model, json("it", schema=TOWN_SCHEMA, max_tokens=60))
 
     def choice(self) -> None:
         assert self._ask(self._vllm, select(["rain", "sun"], name="it")) in ("rain", "sun")

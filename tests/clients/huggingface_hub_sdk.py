@@ -42,11 +42,11 @@ class Checks:
             {"type": "json_object", "value": TOWN_SCHEMA},  # as TGI has it
         ]
         for form in forms:
-            answer = self._client.chat_completion([USER], response_format=form, **{**self._few, "max_tokens": 200})
+            answer = self._client.chat_completion([USER], response_format=form, **{**self._few, "max_tokens": 80})
             assert set(json.loads(answer.choices[0].message.content or "")) == {"town", "unit"}
 
     def tool_and_its_result(self) -> None:
-        asked = {**self._few, "max_tokens": 200, "tools": [TOOL]}
+        asked = {**self._few, "max_tokens": 80, "tools": [TOOL]}
         message = self._client.chat_completion([USER], tool_choice="required", **asked).choices[0].message
         arguments: Any = message.tool_calls[0].function.arguments
         assert set(json.loads(arguments)) == {"town", "unit"}

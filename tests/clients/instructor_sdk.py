@@ -67,7 +67,7 @@ class Checks:
 
     def _asked(self) -> dict[str, Any]:
         messages = [{"role": "user", "content": QUESTION}]
-        return {"model": self._model, "messages": messages, "response_model": Town, "max_tokens": 200, "max_retries": 0}
+        return {"model": self._model, "messages": messages, "response_model": Town, "max_tokens": 80, "max_retries": 0}
 
 
 if __name__ == "__main__":

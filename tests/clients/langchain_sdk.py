@@ -75,18 +75,18 @@ class Checks:
 
     def agent(self) -> None:
         for more in ({}, {"use_responses_api": True}):
-            agent = create_agent(self._chat(max_tokens=100, **more), [weather], middleware=[required_first])
+            agent = create_agent(self._chat(max_tokens=60, **more), [weather], middleware=[required_first])
             turns = agent.invoke({"messages": [("user", QUESTION)]}, {"recursion_limit": 30})["messages"]
             assert any(isinstance(message, ToolMessage) and message.content == ANSWER for message in turns)
             assert isinstance(turns[-1], AIMessage)
 
     def agent_streamed(self) -> None:
-        agent = create_agent(self._chat(max_tokens=100), [weather], middleware=[required_first])
+        agent = create_agent(self._chat(max_tokens=60), [weather], middleware=[required_first])
         parts = list(agent.stream({"messages": [("user", QUESTION)]}, {"recursion_limit": 30}, stream_mode="messages"))
         assert any(isinstance(part, ToolMessage) for part, _ in parts)
 
     def agent_left_alone(self) -> None:
-        agent = create_agent(self._chat(max_tokens=100), [weather])
+        agent = create_agent(self._chat(max_tokens=60), [weather])
         assert agent.invoke({"messages": [("user", QUESTION)]}, {"recursion_limit": 30})["messages"]
 
     def errors(self) -> None:
@@ -94,7 +94,7 @@ class Checks:
         raised(openai.BadRequestError, lambda: self._chat().invoke("x " * 100_000))
 
     def _chat(self, **fields: Any) -> ChatOpenAI:
-        return ChatOpenAI(**{"model": self._name, "temperature": 0, "max_tokens": 200, **self._address, **fields})
+        return ChatOpenAI(**{"model": self._name, "temperature": 0, "max_tokens": 80, **self._address, **fields})
 
 
 if __name__ == "__main__":

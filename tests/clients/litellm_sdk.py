@@ -18,7 +18,7 @@ class Checks:
     def __init__(self, url: str) -> None:
         self._name = model_of(url)
         self._few: dict[str, Any] = {"api_base": f"{url}/v1", "api_key": key(), "max_tokens": 24, "temperature": 0}
-        self._more = {**self._few, "max_tokens": 200}
+        self._more = {**self._few, "max_tokens": 80}
 
     def providers(self) -> None:
         for provider in ("openai", "hosted_vllm", "openai_like"):

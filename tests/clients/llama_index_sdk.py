@@ -51,11 +51,11 @@ class Checks:
 
     def structured(self) -> None:
         for more in ({}, {"should_use_structured_outputs": True}):
-            llm = self._like(max_tokens=100, **more)
+            llm = self._like(max_tokens=60, **more)
             assert isinstance(llm.structured_predict(Town, PromptTemplate(QUESTION)), Town)
 
     def tool_and_its_result(self) -> None:
-        llm = self._like(max_tokens=100)
+        llm = self._like(max_tokens=60)
         answer = llm.chat_with_tools([self._tool], user_msg=QUESTION, tool_required=True)
         (call, *_) = llm.get_tool_calls_from_response(answer)
         assert call.tool_name == "weather"

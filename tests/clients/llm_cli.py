@@ -55,10 +55,10 @@ class Checks:
 
     def tool(self) -> None:
         for model in ("chat", "responses"):
-            self._llm("-m", model, "--functions", TOOL, QUESTION, "-o", "max_tokens", "100", "--cl", "3")
+            self._llm("-m", model, "--functions", TOOL, QUESTION, "-o", "max_tokens", "60", "--cl", "3")
 
     def built_in_tool(self) -> None:
-        self._llm("-m", "chat", "-T", "llm_time", "What time is it?", "-o", "max_tokens", "100", "--cl", "3")
+        self._llm("-m", "chat", "-T", "llm_time", "What time is it?", "-o", "max_tokens", "60", "--cl", "3")
 
     def errors(self) -> None:
         done = self._run("-m", "chat", QUESTION, "-o", "temperature", "1.5", "-o", "max_tokens", "100000")

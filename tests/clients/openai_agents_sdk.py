@@ -52,7 +52,7 @@ class Checks:
 
     def output_type(self) -> None:
         for model in (self._chat_model, self._responses_model):
-            agent = Agent(name="a", model=model(), output_type=Town)
+            agent = Agent(name="a", model=model(), output_type=Town, model_settings=ModelSettings(max_tokens=80))
             assert isinstance(asyncio.run(Runner.run(agent, QUESTION)).final_output, Town)
 
     def chat_tool_and_its_result(self) -> None:
@@ -88,7 +88,7 @@ class Checks:
             called.append(town)
             return ANSWER
 
-        settings = ModelSettings(tool_choice="required", max_tokens=100, temperature=0, parallel_tool_calls=False)
+        settings = ModelSettings(tool_choice="required", max_tokens=60, temperature=0, parallel_tool_calls=False)
         agent = Agent(name="a", model=model, tools=[weather], model_settings=settings)
         result = asyncio.run(Runner.run(agent, QUESTION, max_turns=6))
         assert called

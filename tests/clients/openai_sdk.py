@@ -29,7 +29,7 @@ class Checks:
         self._client = openai.OpenAI(**self._address)
         self._model = next(iter(self._client.models.list())).id
         self._few: dict[str, Any] = {"model": self._model, "max_tokens": 24, "temperature": 0}
-        self._more = {**self._few, "max_tokens": 200}
+        self._more = {**self._few, "max_tokens": 80}
 
     def completion(self) -> None:
         answer = self._client.completions.create(prompt="Once upon a time", **self._few, n=2, logprobs=2)
@@ -105,13 +105,11 @@ class Checks:
         self._client.responses.delete(first.id)
 
     def responses_parse(self) -> None:
-        answer = self._client.responses.parse(
-            model=self._model, input=QUESTION, text_format=Town, max_output_tokens=200
-        )
+        answer = self._client.responses.parse(model=self._model, input=QUESTION, text_format=Town, max_output_tokens=80)
         assert isinstance(answer.output_parsed, Town)
 
     def responses_tool_and_its_result(self) -> None:
-        asked: Any = {"model": self._model, "tools": [FLAT_TOOL], "max_output_tokens": 200}
+        asked: Any = {"model": self._model, "tools": [FLAT_TOOL], "max_output_tokens": 80}
         first = self._client.responses.create(input=QUESTION, tool_choice="required", **asked)
         calls = [item for item in first.output if item.type == "function_call"]
         results: Any = [{"type": "function_call_output", "call_id": call.call_id, "output": ANSWER} for call in calls]

@@ -3,11 +3,12 @@
 import re
 import sys
 import warnings
-from typing import Any, Literal
+from typing import Literal
 
 import openai
 import outlines
 from checks import QUESTION, key, main, model_of, raised
+from outlines.exceptions import NotFoundError
 from outlines.types import CFG, Regex
 from pydantic import BaseModel
 
@@ -42,7 +43,7 @@ class Checks:
 
     def pydantic(self) -> None:
         for model in (self._openai, self._vllm, self._sglang):
-            Town.model_validate_json(model(QUESTION, Town, max_tokens=100))
+            Town.model_validate_json(model(QUESTION, Town, max_tokens=60))
 
     def choice(self) -> None:
         for model in (self._vllm, self._sglang):
@@ -59,10 +60,7 @@ class Checks:
             assert self._sglang(QUESTION, CFG(EBNF), max_tokens=10) in ("rain", "sun")
 
     def errors(self) -> None:
-        def ask() -> Any:
-            return self._wrong(QUESTION)
-
-        raised(Exception, ask)
+        raised(NotFoundError, lambda: self._wrong(QUESTION))
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ class Checks:
             kind(self._name, provider=self._provider) for kind in (OpenAIChatModel, OpenAIResponsesModel)
         ]
         self._few: Any = {"max_tokens": 24, "temperature": 0}
+        self._more: Any = {"max_tokens": 80, "temperature": 0}
 
     def text_and_usage(self) -> None:
         for model in self._models:
@@ -64,7 +65,8 @@ class Checks:
     def output_types(self) -> None:
         for model in self._models:
             for kind in (Town, NativeOutput(Town)):
-                assert isinstance(Agent(model, output_type=kind).run_sync(QUESTION).output, Town)
+                result = Agent(model, output_type=kind).run_sync(QUESTION, model_settings=self._more)
+                assert isinstance(result.output, Town)
 
     def tool_and_its_result(self) -> None:
         for model in self._models:
@@ -75,8 +77,7 @@ class Checks:
                 """The weather in a town."""
                 return ANSWER
 
-            settings: Any = {"max_tokens": 100, "temperature": 0}
-            result = agent.run_sync(QUESTION, model_settings=settings)
+            result = agent.run_sync(QUESTION, model_settings=self._more)
             parts = [part for message in result.all_messages() for part in message.parts]
             assert any(isinstance(part, ToolReturnPart) and part.content == ANSWER for part in parts)
             assert result.usage.requests >= 2
@@ -89,7 +90,7 @@ class Checks:
             """The weather in a town."""
             return ANSWER
 
-        assert agent.run_sync(QUESTION, model_settings={"max_tokens": 100, "temperature": 0}).output
+        assert agent.run_sync(QUESTION, model_settings=self._more).output
 
     def errors(self) -> None:
         agent = Agent(OpenAIChatModel("another", provider=self._provider))

@@ -13,11 +13,11 @@ const provider = createOpenAICompatible({
   supportsStructuredOutputs: true,
 });
 const few = { model: provider(model), prompt: QUESTION, maxOutputTokens: 24, temperature: 0, maxRetries: 0 };
-const more = { ...few, maxOutputTokens: 200 };
+const more = { ...few, maxOutputTokens: 80 };
 const schema = z.object({ town: z.enum(["Rome", "Oslo"]) });
 const weather = tool({ description: "The weather in a town", inputSchema: schema, execute: async () => ANSWER });
 const requiredFirst = ({ stepNumber }) => ({ toolChoice: stepNumber === 0 ? "required" : "auto" });
-const agent = { ...more, maxOutputTokens: 100, tools: { weather }, stopWhen: stepCountIs(3) };
+const agent = { ...more, maxOutputTokens: 60, tools: { weather }, stopWhen: stepCountIs(3) };
 
 await main("ai", {
   async generate_text() {
@@ -37,7 +37,9 @@ await main("ai", {
   },
   async objects() {
     assert(["Rome", "Oslo"].includes((await generateObject({ ...more, schema })).object.town));
-    assert(["Rome", "Oslo"].includes((await streamObject({ ...more, schema }).object).town));
+    const streamed = streamObject({ ...more, schema });
+    for await (const _ of streamed.partialObjectStream);
+    assert(["Rome", "Oslo"].includes((await streamed.object).town));
     const output = Output.object({ schema });
     assert(["Rome", "Oslo"].includes((await generateText({ ...more, output })).output.town));
   },
@@ -47,7 +49,9 @@ await main("ai", {
     assert(steps.length >= 2);
   },
   async streamed_tool_and_its_result() {
-    const steps = await streamText({ ...agent, prepareStep: requiredFirst }).steps;
+    const answer = streamText({ ...agent, prepareStep: requiredFirst });
+    await answer.consumeStream();
+    const steps = await answer.steps;
     assert.equal(steps[0].toolResults[0].output, ANSWER);
     assert(steps.length >= 2);
   },

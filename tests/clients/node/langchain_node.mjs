@@ -28,7 +28,7 @@ await main("@langchain/openai", {
   },
   async structured_output() {
     for (const method of ["jsonSchema", "functionCalling"]) {
-      const town = await chat(200).withStructuredOutput(schema, { method, name: "town" }).invoke(QUESTION);
+      const town = await chat(80).withStructuredOutput(schema, { method, name: "town" }).invoke(QUESTION);
       assert(["Rome", "Oslo"].includes(town.town));
     }
   },
@@ -37,11 +37,11 @@ await main("@langchain/openai", {
   },
   async tool_and_its_result() {
     const user = new HumanMessage(QUESTION);
-    const call = await chat(200).bindTools([weather], { tool_choice: "any" }).invoke([user]);
+    const call = await chat(80).bindTools([weather], { tool_choice: "any" }).invoke([user]);
     const results = await Promise.all(call.tool_calls.map((one) => weather.invoke(one)));
     assert(results[0] instanceof ToolMessage);
     assert.equal(results[0].content, ANSWER);
-    const answer = await chat(100).bindTools([weather]).invoke([user, call, ...results]);
+    const answer = await chat(60).bindTools([weather]).invoke([user, call, ...results]);
     assert(answer.content || answer.tool_calls.length);
   },
   async errors() {

@@ -43,14 +43,14 @@ await main("openai", {
     assert(usage.completion_tokens > 0);
   },
   async parse() {
-    const asked = { ...few, max_tokens: 200, response_format: zodResponseFormat(Town, "town") };
+    const asked = { ...few, max_tokens: 80, response_format: zodResponseFormat(Town, "town") };
     const answer = await client.chat.completions.parse(asked);
     assert(["Rome", "Oslo"].includes(answer.choices[0].message.parsed.town));
   },
   async run_tools() {
     for (const tool_choice of ["required", "auto"]) {
       const calls = [];
-      const asked = { ...few, max_tokens: 100, tool_choice, tools: [weather(calls)] };
+      const asked = { ...few, max_tokens: 60, tool_choice, tools: [weather(calls)] };
       const runner = client.chat.completions.runTools(asked, { maxChatCompletions: 2 });
       await runner.done();
       if (tool_choice === "required") {
@@ -61,12 +61,12 @@ await main("openai", {
   },
   async run_tools_streamed() {
     const calls = [];
-    const asked = { ...few, max_tokens: 100, tool_choice: "required", tools: [weather(calls)], stream: true };
+    const asked = { ...few, max_tokens: 60, tool_choice: "required", tools: [weather(calls)], stream: true };
     await client.chat.completions.runTools(asked, { maxChatCompletions: 2 }).done();
     assert(calls.length > 0);
   },
   async responses() {
-    const asked = { model, input: QUESTION, max_output_tokens: 200, text: { format: zodTextFormat(Town, "town") } };
+    const asked = { model, input: QUESTION, max_output_tokens: 80, text: { format: zodTextFormat(Town, "town") } };
     const answer = await client.responses.parse(asked);
     assert(["Rome", "Oslo"].includes(answer.output_parsed.town));
     const kinds = [];
