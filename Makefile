@@ -15,8 +15,8 @@ SEEDS ?= 200
 STEPS ?= 2000
 MINUTES ?=
 
-.PHONY: serve test fast lint types check simulation schemathesis fuzz soak faults kills page gpu gpu-profile image image-check \
-	balanced bench bench-peers clean
+.PHONY: serve test fast lint types check simulation schemathesis fuzz soak faults kills page clients gpu gpu-profile image \
+	image-check balanced bench bench-peers clean
 
 serve: $(VENV)/.serve  ## install and start on a small real model, or a toy; ARGS="MODEL --port 9000" for more
 	$(BIN)/splitfuse serve $(ARGS)
@@ -71,6 +71,9 @@ page: $(VENV)/.test  ## the page in a Chromium (apt-get install chromium); ARGS=
 
 kills: $(VENV)/.test  ## kill -9 KILLS=1000 times over requests of every kind: nothing lost, repeated or changed; ARGS="--dtype bfloat16"
 	$(CAMPAIGN) kills --kills $(or $(KILLS),1000) $(ARGS)
+
+clients: $(VENV)/.test  ## packages of clients against real servers, each in a venv of its own; ARGS="openai langchain" for some
+	PYTHONPATH="tests/campaigns$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python tests/clients $(ARGS)
 
 bench: $(VENV)/.test  ## this engine against transformers on this machine
 	$(BIN)/splitfuse bench offline $(ARGS)

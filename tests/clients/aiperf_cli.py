@@ -1,0 +1,47 @@
+"""The `aiperf` command against a server: `python tests/clients/aiperf_cli.py BASE_URL`.
+
+The folder of a tokenizer is in SPLITFUSE_TOKENIZER: nothing is fetched.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from checks import key, main, model_of
+
+
+class Checks:
+    """One method per check, run in this order."""
+
+    def __init__(self, url: str) -> None:
+        self._url, self._name = url, model_of(url)
+
+    def chat_streamed(self) -> None:
+        report = self._report("chat", "--streaming")
+        assert report["request_count"]["avg"] == 8
+        assert report["time_to_first_token"]["avg"] > 0
+
+    def completions(self) -> None:
+        assert self._report("completions")["request_count"]["avg"] == 8
+
+    def _report(self, kind: str, *more: str) -> dict[str, Any]:
+        folder = Path(tempfile.mkdtemp(prefix="splitfuse-"))
+        # aiperf takes a folder only by a relative path
+        (folder / "tokenizer").symlink_to(os.environ["SPLITFUSE_TOKENIZER"])
+        words = ["aiperf", "profile", "--model", self._name, "--url", self._url, "--endpoint-type", kind, *more]
+        words += ["--api-key", key(), "--tokenizer", "./tokenizer", "--request-count", "8", "--concurrency", "4"]
+        words += ["--synthetic-input-tokens-mean", "16", "--output-tokens-mean", "8", "--ui", "none"]
+        words += ["--artifact-dir", str(folder / "out"), "--workers-max", "1"]
+        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+        reports = list((folder / "out").rglob("profile_export_aiperf.json"))
+        assert reports, done.stdout[-3000:] + done.stderr[-3000:]
+        report: dict[str, Any] = json.loads(reports[0].read_text())
+        return report
+
+
+if __name__ == "__main__":
+    sys.exit(main(Checks, "aiperf"))

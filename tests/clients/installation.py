@@ -1,0 +1,70 @@
+"""Installation: a client's packages in a folder of their own under .venv/clients."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from sysconfig import get_path
+
+from catalog import FOLDER, Client
+
+HOME = FOLDER.parents[1] / ".venv/clients"
+INSTALL_SECONDS = 600
+
+
+class NotInstalled(Exception):
+    """The packages cannot be had, or not in time."""
+
+
+def command(client: Client) -> list[str]:
+    """How the client's script is started; installs what it needs, if that is not there yet.
+
+    Raises NotInstalled.
+    """
+    folder = HOME / client.name
+    stamp = folder / "installed"
+    wanted = "\n".join(client.requirements)
+    if not stamp.exists() or stamp.read_text() != wanted:
+        _install_node(client, folder) if client.is_node else _install_python(client, folder)
+        stamp.write_text(wanted)
+    if client.is_node:
+        return ["node", str(FOLDER / "node" / client.script)]
+    return [str(folder / "bin/python"), str(FOLDER / client.script)]
+
+
+def environment(client: Client, *, key: str | None, tokenizer: Path) -> dict[str, str]:
+    """Of the script's process: nothing of this checkout is on its path, and nothing is asked of the internet."""
+    kept = {name: value for name, value in os.environ.items() if name in ("HOME", "LANG", "TMPDIR")}
+    return kept | {
+        "PATH": f"{HOME / client.name / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "NODE_PATH": str(HOME / client.name / "node_modules"),
+        **({"SPLITFUSE_API_KEY": key} if key else {}),
+        "SPLITFUSE_TOKENIZER": str(tokenizer),
+        "HF_HUB_OFFLINE": "1",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "true",
+        "NO_PROXY": "127.0.0.1",
+    }
+
+
+def _install_python(client: Client, folder: Path) -> None:
+    _run([sys.executable, "-m", "venv", str(folder)])
+    if client.shares_torch:
+        (site,) = folder.glob("lib/*/site-packages")
+        (site / "shared.pth").write_text(get_path("purelib"))
+    _run([str(folder / "bin/python"), "-m", "pip", "install", "-q", *client.requirements])
+
+
+def _install_node(client: Client, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    _run(["npm", "install", "--no-save", "--prefix", str(folder), *client.requirements])
+
+
+def _run(words: list[str]) -> None:
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
+    except subprocess.TimeoutExpired as exc:
+        raise NotInstalled(f"not installed within {INSTALL_SECONDS} s") from exc
+    except FileNotFoundError as exc:
+        raise NotInstalled(f"{words[0]} is missing") from exc
+    if done.returncode:
+        raise NotInstalled(" ".join(done.stderr.split())[-200:])

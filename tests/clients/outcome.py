@@ -1,0 +1,42 @@
+"""Outcome: what a client's script printed, as cells of the table in RESULTS.md."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+HEADER = "| client | version | demo | smollm2 | date |"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run of a script: the version that it told, the checks that passed, the names of those that failed."""
+
+    version: str
+    num_passed: int
+    failed: tuple[str, ...]
+
+    @classmethod
+    def of(cls, output: str, *, exit_code: int) -> Self:
+        """Read what a script printed. A script that ended otherwise than by its checks has failed."""
+        passed, failed = (re.findall(rf"^{word} +(\w+)$", output, re.MULTILINE) for word in ("ok", "FAIL"))
+        if (exit_code != 0) != bool(failed) or not passed + failed:
+            failed.append(f"exit code {exit_code}")
+        first = re.match(r"\S+ (\S+)\n", output)
+        return cls(first[1] if first else "?", len(passed), tuple(failed))
+
+    @property
+    def cell(self) -> str:
+        """`17 of 18: errors failed`."""
+        counts = f"{self.num_passed} of {self.num_passed + len(self.failed)}"
+        return f"{counts}: {', '.join(self.failed)} failed" if self.failed else counts
+
+
+def write_row(path: Path, cells: tuple[str, ...], *, names: tuple[str, ...]) -> str:
+    """Put the row into the table of the file, which has one for each of `names`, in that order; the row."""
+    before, table = path.read_text().split(HEADER)
+    rows = {line.split("|")[1].strip(): line for line in table.splitlines() if line.startswith("| ")}
+    rows[cells[0]] = row = f"| {' | '.join(cells)} |"
+    lines = [HEADER, "|---" * HEADER.count(" | ") + "|---|", *(rows[name] for name in names if name in rows)]
+    path.write_text(before + "\n".join(lines) + "\n")
+    return row
