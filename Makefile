@@ -15,7 +15,7 @@ SEEDS ?= 200
 STEPS ?= 2000
 MINUTES ?=
 
-.PHONY: serve test fast lint types check simulation schemathesis fuzz soak faults kills gpu gpu-profile bench bench-peers clean
+.PHONY: serve test fast lint types check simulation schemathesis fuzz soak faults kills tensor-parallel gpu gpu-profile bench bench-peers clean
 
 serve: $(VENV)/.serve  ## install and start on a small real model, or a toy; ARGS="MODEL --port 9000" for more
 	$(BIN)/splitfuse serve $(ARGS)
@@ -52,7 +52,7 @@ schemathesis: $(VENV)/.test  ## /openapi.json against the running server; SPLITF
 	PATH="$(CURDIR)/$(VENV)/schemathesis/bin:$$PATH" $(BIN)/python -m pytest -q tests/server/behaviour/test_schemathesis.py $(ARGS)
 
 # By hand, against a server process; each says how to see again what it has found.
-CAMPAIGNS := $(addprefix tests/campaigns/, fuzz soak faults kills)
+CAMPAIGNS := $(addprefix tests/campaigns/, fuzz soak faults kills ranks)
 CAMPAIGN_PATH := tests/campaigns:tests/support:tests/server:tests/server/behaviour
 CAMPAIGN = PYTHONPATH="$(CAMPAIGN_PATH)$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python -P -m
 
@@ -67,6 +67,9 @@ faults: $(VENV)/.test  ## real faults in real processes: a table of what is prom
 
 kills: $(VENV)/.test  ## kill -9 KILLS=1000 times over requests of every kind: nothing lost, repeated or changed; ARGS="--dtype bfloat16"
 	$(CAMPAIGN) kills --kills $(or $(KILLS),1000) $(ARGS)
+
+tensor-parallel: $(VENV)/.test  ## a rank of a tensor-parallel server killed or stopped at 20 moments; ARGS="--size 3"
+	$(CAMPAIGN) ranks $(ARGS)
 
 bench: $(VENV)/.test  ## this engine against transformers on this machine
 	$(BIN)/splitfuse bench offline $(ARGS)
