@@ -15,8 +15,8 @@ SEEDS ?= 200
 STEPS ?= 2000
 MINUTES ?=
 
-.PHONY: serve test fast lint types check simulation schemathesis fuzz soak faults kills page clients gpu gpu-profile image \
-	image-check balanced bench bench-peers clean
+.PHONY: serve test fast lint types check simulation schemathesis fuzz soak faults kills page clients tensor-parallel gpu \
+	gpu-profile image image-check balanced bench bench-peers clean
 
 serve: $(VENV)/.serve  ## install and start on a small real model, or a toy; ARGS="MODEL --port 9000" for more
 	$(BIN)/splitfuse serve $(ARGS)
@@ -53,7 +53,7 @@ schemathesis: $(VENV)/.test  ## /openapi.json against the running server; SPLITF
 	PATH="$(CURDIR)/$(VENV)/schemathesis/bin:$$PATH" $(BIN)/python -m pytest -q tests/server/behaviour/test_schemathesis.py $(ARGS)
 
 # By hand, against a server process; each says how to see again what it has found.
-CAMPAIGNS := $(addprefix tests/campaigns/, fuzz soak faults kills balanced)
+CAMPAIGNS := $(addprefix tests/campaigns/, fuzz soak faults kills balanced ranks)
 CAMPAIGN_PATH := tests/campaigns:tests/support:tests/server:tests/server/behaviour
 CAMPAIGN = PYTHONPATH="$(CAMPAIGN_PATH)$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python -P -m
 
@@ -74,6 +74,9 @@ kills: $(VENV)/.test  ## kill -9 KILLS=1000 times over requests of every kind: n
 
 clients: $(VENV)/.test  ## packages of clients against real servers, each in a venv of its own; ARGS="openai langchain" for some
 	PYTHONPATH="tests/campaigns$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python tests/clients $(ARGS)
+
+tensor-parallel: $(VENV)/.test  ## a rank of a tensor-parallel server killed or stopped at 20 moments; ARGS="--size 3"
+	$(CAMPAIGN) ranks $(ARGS)
 
 bench: $(VENV)/.test  ## this engine against transformers on this machine
 	$(BIN)/splitfuse bench offline $(ARGS)

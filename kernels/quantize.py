@@ -52,7 +52,7 @@ class QuantizedWeight(NamedTuple):
         """These outputs of it."""
         parts = self._asdict().items()
         kept: dict[str, Any] = {
-            name: part[outputs] if name == "values" else part[:, outputs]
+            name: (part[outputs] if name == "values" else part[:, outputs]).contiguous()
             for name, part in parts
             if isinstance(part, Tensor) and name != "order"
         }
@@ -63,7 +63,7 @@ class QuantizedWeight(NamedTuple):
         if self.order is not None:
             return self._ordered_columns(self.order, inputs)
         if len(self.scales) == 1 and self.super_scales is None:
-            return self._replace(values=self.values[:, inputs])
+            return self._replace(values=self.values[:, inputs].contiguous())
         start, stop = inputs.start, inputs.stop
         group, upper = (
             self.group,
@@ -75,7 +75,7 @@ class QuantizedWeight(NamedTuple):
             fine = [None if part is None else part.repeat_interleave(group // size, dim=0) for part in flat]
             scales, offsets = (None if part is None else part[start // size : stop // size] for part in fine)
             assert scales is not None
-            values = self.values[:, inputs]
+            values = self.values[:, inputs].contiguous()
             return self._replace(values=values, scales=scales, offsets=offsets, super_scales=None, super_offsets=None)
         sizes = {"scales": group, "offsets": group, "super_scales": upper, "super_offsets": upper}
         kept: dict[str, Any] = {
@@ -83,7 +83,7 @@ class QuantizedWeight(NamedTuple):
             for name, size in sizes.items()
             if (part := getattr(self, name)) is not None
         }
-        return self._replace(values=self.values[:, inputs], **kept)
+        return self._replace(values=self.values[:, inputs].contiguous(), **kept)
 
     def _ordered_columns(self, order: Tensor, inputs: slice) -> "QuantizedWeight":
         """With a group for each input, for those of a group are no neighbours any more."""

@@ -79,8 +79,9 @@ class TensorParallel:
         """Σ over slices of what each gave, [T, width] of each slice of this rank."""
         if self.group is None:
             return partials[0]
-        width = partials[0].shape[1]
-        return self.group.sum(partials[0] if len(partials) == 1 else torch.cat(list(partials), dim=1), width=width)
+        terms = partials[0] if len(partials) == 1 else torch.cat(list(partials), dim=1)
+        total: Tensor = self.group.sum(terms, width=partials[0].shape[1])
+        return total
 
     def embed(self, lookup: Any, token_ids: Tensor, *, vocab_size: int) -> Tensor:
         """Rows of a table of which each rank has its `vocabulary`; `lookup` finds them in this rank's part."""
@@ -89,19 +90,22 @@ class TensorParallel:
         is_elsewhere = (places < 0) | (places >= rows.stop - rows.start)
         x = lookup(places.masked_fill(is_elsewhere, 0))
         x.masked_fill_(is_elsewhere[:, None], 0.0)
-        return self.group.sum(x, width=x.shape[1])  # x + 0 changes no bits
+        total: Tensor = self.group.sum(x, width=x.shape[1])  # x + 0 changes no bits
+        return total
 
     def gather_logits(self, logits: Tensor, *, vocab_size: int) -> Tensor:
         """Those of the whole vocabulary on rank 0; elsewhere what is there."""
         if self.size == 1:
             return logits
         parts = [self._vocabulary_of(vocab_size, rank) for rank in range(self.size)]
-        return self.group.gather(logits, [part.stop - part.start for part in parts], wanted=self.rank == 0)
+        widths = [part.stop - part.start for part in parts]
+        gathered: Tensor = self.group.gather(logits, widths, wanted=self.rank == 0)
+        return gathered
 
     def gather_heads(self, heads: Tensor, *, num_heads: int) -> Tensor:
         """All heads [T, num_heads, D] on every rank, of those that each has, [T, heads, D]."""
         flat = heads.flatten(1)
-        whole = self.group.gather(flat, [flat.shape[1]] * self.size).view(len(heads), -1, heads.shape[2])
+        whole: Tensor = self.group.gather(flat, [flat.shape[1]] * self.size).view(len(heads), -1, heads.shape[2])
         copies = whole.shape[1] // num_heads  # of each KV head, where there are fewer than ranks
         return whole if copies == 1 else whole[:, ::copies].contiguous()
 

@@ -1,6 +1,7 @@
 """ModelRunner: owns the model and its cache on one device; a Batch goes in, one RowOutput per row comes out."""
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -75,7 +76,8 @@ class ModelRunner:
             max_model_len=max_model_len,
             parallel=ALONE if ranks is None else ranks.parallel,
         )
-        cached, make_cache = model_config, KVCache  # what all ranks have in their caches
+        make_cache: Callable[..., KVCache] = KVCache
+        cached = model_config  # what all ranks have in their caches
         if ranks is not None:
             self._model, make_cache = ParallelModel(self._model, ranks), partial(ParallelCache, ranks=ranks)
             cached = cached_config(model_config, ranks.parallel)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from quantized_cases import FORMS, random_weight
+from quantized_cases import FORMS, Form, random_weight
 
 from splitfuse.kernels import quantize
 
@@ -65,3 +65,16 @@ def test_rows_are_rounded_each_by_its_largest() -> None:
     values, scales = quantize.round_rows(x)
     assert values.tolist() == [[50, -127, 1], [0, 0, 0]]
     torch.testing.assert_close(scales[0], torch.tensor([0.02]))
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("has_order", [False, True])
+def test_a_part_of_a_weight_has_its_values(form: Form, has_order: bool) -> None:
+    """Columns at the borders of groups, of super groups, and within a group."""
+    weight = random_weight(form, 24, 512)
+    if has_order:
+        weight = weight._replace(order=torch.randperm(512, generator=torch.Generator().manual_seed(1)))
+    whole = weight.dequantized()
+    assert torch.equal(weight.rows(slice(5, 9)).dequantized(), whole[5:9])
+    for columns in (slice(256, 512), slice(128, 384), slice(48, 96)):
+        assert torch.equal(weight.columns(columns).dequantized(), whole[:, columns])

@@ -61,8 +61,7 @@ def with_six_heads(name: str) -> Any:
     """A model of this family that three ranks can share."""
     config = copy.deepcopy(CONFIGS[name])
     config.num_attention_heads = 6
-    if config.hidden_size == 64:
-        config.hidden_size = 96
+    config.hidden_size = {64: 96, 80: 84}[config.hidden_size]
     for field in ("num_key_value_heads", "num_kv_heads"):
         if getattr(config, field, None) in (2, 4):
             setattr(config, field, {2: 3, 4: 6}[getattr(config, field)])
@@ -83,7 +82,7 @@ def test_three_ranks_answer_as_one(name: str, tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_random_schedules_change_nothing(
     seed: int, dtype: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,7 +97,7 @@ def test_random_schedules_change_nothing(
             rng, str(tmp_path), max_tokens_of_one=140, block_sizes=(4, 16), dtype=dtype, preemption_mode="recompute",
             tensor_parallel_size=num_ranks, tensor_parallel_slices=6,
         )  # fmt: skip
-        found.append([arrival(rng, index) for index in range(24)])
+        found.append([arrival(rng, index) for index in range(12)])
         run_schedule(llm, found[-1])
         llm.close()
     for one, several in zip(*found, strict=True):
