@@ -64,7 +64,7 @@ async def measure(direct: str, proxied: str, num_tokens: int) -> None:
         plain, through = map(statistics.mean, rates)
         delay = f"{1e3 * statistics.median(late):.2f} ms later, p99 {1e3 * late[len(late) * 99 // 100]:.2f}"
         print(
-            f"{num_streams} streams: {delay}; {plain:.0f} tokens/s, through HAProxy {through:.0f} ({through / plain:.0%})",
+            f"{num_streams} streams: {delay}; {plain:.0f} tokens/s, HAProxy {through:.0f}, {through / plain:.0%}",
             flush=True,
         )
     for client in clients:
