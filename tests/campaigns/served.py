@@ -69,7 +69,7 @@ class Served:
         self.process.wait()
         self._folder.cleanup()
 
-    def until_ready(self, *, seconds: float = 90.0) -> Self:
+    def until_ready(self, *, seconds: float = 240.0) -> Self:
         """Wait. Raises RuntimeError with the log if it ends or takes longer."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self.process.poll() is None:

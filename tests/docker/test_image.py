@@ -36,7 +36,7 @@ class Container:
 
     def until_ready(self) -> None:
         """Its first start compiles the CPU kernels."""
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + 600
         while time.monotonic() < deadline and self.process.poll() is None:
             try:
                 if self.client.get("/ready").status_code == 200:
