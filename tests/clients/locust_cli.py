@@ -47,7 +47,7 @@ class Checks:
     def __init__(self, url: str) -> None:
         folder = Path(tempfile.mkdtemp(prefix="splitfuse-"))
         (folder / "locustfile.py").write_text(LOCUSTFILE.replace("KEY", key()).replace("MODEL", model_of(url)))
-        words = ["locust", "--headless", "--users=8", "--spawn-rate=8", "--run-time=6s", f"--host={url}", "--json"]
+        words = ["locust", "--headless", "--users=8", "--spawn-rate=8", "--run-time=20s", f"--host={url}", "--json"]
         done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
         self._log, self._rows = done.stderr, self._parsed(done.stdout)
 
