@@ -17,10 +17,14 @@ CHAT = {"model": "MODEL", "messages": [{"role": "user", "content": "Hello"}], "m
 
 class User(HttpUser):
     wait_time = constant(0)
+    num_rounds = 0
 
     @task
     def everything(self):
         self.chat(), self.stream(), self.submit_and_poll(), self.wrong_key()
+        User.num_rounds += 1
+        if User.num_rounds == 24:
+            self.environment.runner.quit()
 
     def chat(self):
         self.client.post("/v1/chat/completions", json=CHAT, headers=HEADERS)
@@ -47,7 +51,7 @@ class Checks:
     def __init__(self, url: str) -> None:
         folder = Path(tempfile.mkdtemp(prefix="splitfuse-"))
         (folder / "locustfile.py").write_text(LOCUSTFILE.replace("KEY", key()).replace("MODEL", model_of(url)))
-        words = ["locust", "--headless", "--users=8", "--spawn-rate=8", "--run-time=20s", f"--host={url}", "--json"]
+        words = ["locust", "--headless", "--users=8", "--spawn-rate=8", f"--host={url}", "--json"]
         done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
         self._log, self._rows = done.stderr, self._parsed(done.stdout)
 
