@@ -77,11 +77,15 @@ class SamplingRequest(RequestModel):
 
 
 def _foreign_constraints(fields: dict[str, Any]) -> dict[str, Any]:
-    """The constraints under the names that other servers have for them, taken out of the fields. Raises."""
+    """The constraints under the names that other servers have for them, taken out of the fields. Raises.
+
+    A client for several versions of vLLM sends the old name beside the new one: that is one constraint.
+    """
+    own = fields.get("structured_outputs")
     given = {name: fields.pop(name, None) for name in CONSTRAINTS}
     spacing = given.pop("guided_whitespace_pattern")
     return {
         name: StructuredOutputs(**{CONSTRAINTS[name]: value}, whitespace_pattern=spacing or None, param=name)
         for name, value in given.items()
-        if value is not None and not asks_for_nothing(value, NOTHING)
+        if value is not None and not asks_for_nothing(value, NOTHING) and (spacing or own != {CONSTRAINTS[name]: value})
     }

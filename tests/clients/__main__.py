@@ -38,12 +38,19 @@ def main() -> int:
         with ExitStack() as stack:
             args = ("--ollama-api", "--allowed-origins", PAGE, *(("--api-key", KEY) if has_key else ()))
             clients = [client for client in chosen if client.has_key == has_key]
-            urls = {model: stack.enter_context(Served(model, *args)).url for model in models if clients}
+            urls = {model: _served(stack, model, *args) for model in models if clients}
             for client in clients:
                 cells, held = _run(client, urls, verbose=asked.verbose)
                 num_failed += not held
                 print(write_row(FOLDER / "RESULTS.md", cells, names=names), flush=True)
     return int(num_failed > 0)
+
+
+def _served(stack: ExitStack, *args: str) -> str:
+    """The URL of a server that ends with the stack."""
+    server = Served(*args)
+    stack.push(server)
+    return server.until_ready(seconds=600).url
 
 
 def _run(client: Client, urls: dict[str, str], *, verbose: bool) -> tuple[tuple[str, ...], bool]:

@@ -36,7 +36,8 @@ class Checks:
         words += ["--api-key", key(), "--tokenizer", "./tokenizer", "--request-count", "8", "--concurrency", "4"]
         words += ["--synthetic-input-tokens-mean", "16", "--output-tokens-mean", "8", "--ui", "none"]
         words += ["--artifact-dir", str(folder / "out"), "--workers-max", "1"]
-        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+        env = {**os.environ, "HF_HUB_OFFLINE": "1"}
+        done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, check=False)
         reports = list((folder / "out").rglob("profile_export_aiperf.json"))
         assert reports, done.stdout[-3000:] + done.stderr[-3000:]
         report: dict[str, Any] = json.loads(reports[0].read_text())

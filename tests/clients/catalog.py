@@ -29,7 +29,7 @@ CLIENTS = (
     Client("openai-agents", "openai_agents_sdk.py", ("openai-agents==0.24.0",)),
     Client("langchain", "langchain_sdk.py", ("langchain-openai==1.7.3", "langchain==1.4.7")),
     Client("pydantic-ai", "pydantic_ai_sdk.py", ("pydantic-ai-slim[openai]==2.68.0",)),
-    Client("litellm", "litellm_sdk.py", ("litellm==1.106.2",)),
+    Client("litellm", "litellm_sdk.py", ("litellm==1.106.2", "mcp==2.3.0")),
     Client("instructor", "instructor_sdk.py", ("instructor==1.17.0",)),
     Client("llm", "llm_cli.py", ("llm==0.36",)),
     Client("huggingface_hub", "huggingface_hub_sdk.py", ("huggingface_hub==2.4.0",)),

@@ -40,7 +40,6 @@ def environment(client: Client, *, key: str | None, tokenizer: Path) -> dict[str
         "NODE_PATH": str(HOME / client.name / "node_modules"),
         **({"SPLITFUSE_API_KEY": key} if key else {}),
         "SPLITFUSE_TOKENIZER": str(tokenizer),
-        "HF_HUB_OFFLINE": "1",
         "LITELLM_LOCAL_MODEL_COST_MAP": "true",
         "NO_PROXY": "127.0.0.1",
     }

@@ -21,7 +21,7 @@ class Checks:
         self._more = {**self._few, "max_tokens": 80}
 
     def providers(self) -> None:
-        for provider in ("openai", "hosted_vllm", "openai_like"):
+        for provider in ("openai", "hosted_vllm"):
             answer = litellm.completion(f"{provider}/{self._name}", [USER], **self._few)
             assert answer.choices[0].message.content, provider
             assert answer.usage.completion_tokens <= 24

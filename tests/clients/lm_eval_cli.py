@@ -77,7 +77,7 @@ class Checks:
         words = ["lm_eval", "run", "--model", f"local-{kind}", "--model_args", where, "--tasks", tasks]
         words += ["--include_path", str(self._folder), "--output_path", str(self._folder / "out")]
         words += ["--apply_chat_template"] if kind == "chat-completions" else []
-        env = {**os.environ, "OPENAI_API_KEY": key(), "HF_DATASETS_OFFLINE": "1"}
+        env = {**os.environ, "OPENAI_API_KEY": key(), "HF_HUB_OFFLINE": "1"}
         return subprocess.run(words, env=env, capture_output=True, text=True, check=False)
 
 

@@ -167,6 +167,14 @@ def test_constraints_under_other_names(fields, expected):
         GenerateRequest.read({"prompt": "x", **fields, "structured_outputs": {"regex": "a"}}).sampling()
 
 
+def test_an_old_name_beside_the_new_one_is_one_constraint():
+    both = {"prompt": "x", "guided_grammar": "start: /a/", "structured_outputs": {"grammar": "start: /a/"}}
+    outputs = GenerateRequest.read(both).sampling().structured_outputs
+    assert (outputs.grammar, outputs.name) == ("start: /a/", "structured_outputs.grammar")
+    with pytest.raises(InvalidRequestError, match="both say what the output must be"):
+        GenerateRequest.read({**both, "guided_grammar": "start: /b/"}).sampling()
+
+
 def test_whitespace_goes_with_a_guided_schema():
     fields = {"prompt": "x", "guided_json": SCHEMA, "guided_whitespace_pattern": " ?"}
     assert GenerateRequest.read(fields).sampling().structured_outputs.whitespace_pattern == " ?"
