@@ -127,15 +127,15 @@ def found_tokens_are_not_compared(right: Method) -> Method:
 
 @plant(BUGS, PrefixCache, "find")
 def last_token_is_found_too(right: Method) -> Method:
-    return lambda self, hashes, token_ids, *, tenant, limit: right(
-        self, hashes, token_ids, tenant=tenant, limit=limit + 1
+    return lambda self, hashes, token_ids, *, tenant, limit, salt: right(
+        self, hashes, token_ids, tenant=tenant, limit=limit + 1, salt=salt
     )
 
 
 @plant(BUGS, PrefixCache, "find")
 def last_block_is_never_found(right: Method) -> Method:
-    return lambda self, hashes, token_ids, *, tenant, limit: right(
-        self, hashes, token_ids, tenant=tenant, limit=limit - 1
+    return lambda self, hashes, token_ids, *, tenant, limit, salt: right(
+        self, hashes, token_ids, tenant=tenant, limit=limit - 1, salt=salt
     )
 
 
