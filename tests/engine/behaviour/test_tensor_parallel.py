@@ -152,7 +152,11 @@ def test_weights_are_rounded_whole(name: str, quantization: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("model", ["llama-gqa-tied", "phi3-window", "qwen3-moe"])
-@pytest.mark.parametrize("case", [awq(4, 32), gptq(4, 32, act_order=True), gptq(4, 16), fp8((64, 64))], ids=repr)
+@pytest.mark.parametrize(
+    "case",
+    [awq(4, 32), gptq(4, 32, act_order=True), gptq(4, 16), fp8((64, 64))],
+    ids=["awq", "gptq act order", "gptq", "fp8"],
+)
 def test_quantized_checkpoints_are_cut_as_they_are(model: str, case: Any, tmp_path: Path) -> None:
     folder, _ = save_quantized(model, case, tmp_path)
     assert answer(folder, 2)[0] == answer(folder)[0]
