@@ -231,7 +231,7 @@ class Decoder:
     @property
     def _num_own_kv_heads(self) -> int:
         heads = self._parallel.kv_heads(self.config.num_kv_heads)
-        return heads.stop - heads.start
+        return int(heads.stop - heads.start)
 
     def _load_mlp(self, index: int) -> Callable[[Tensor], Tensor]:
         """What follows a layer's attention."""

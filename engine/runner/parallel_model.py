@@ -124,6 +124,6 @@ def packed(inputs: Inputs) -> list[Any]:
 
 def unpacked(fields: Sequence[Any]) -> Inputs:
     """See `packed`."""
-    tensors = [torch.from_numpy(each) if hasattr(each, "dtype") else each for each in fields]
+    tensors: list[Any] = [torch.from_numpy(each) if hasattr(each, "dtype") else each for each in fields]
     count = len(Inputs._fields)
     return Inputs(*tensors[:count])._replace(ragged=RaggedBatch(*tensors[count:]))
