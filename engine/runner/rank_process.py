@@ -90,10 +90,13 @@ def _follow(pipe: Connection, parallel: TensorParallel) -> None:
 
 
 def _messages(pipe: Connection) -> Iterator[Any]:
-    """Until rank 0's end is closed."""
-    with contextlib.suppress(EOFError, OSError):
-        while True:
-            yield pickle.loads(pipe.recv_bytes())
+    """Exits when rank 0's end is closed."""
+    while True:
+        try:
+            data = pipe.recv_bytes()
+        except (EOFError, OSError):
+            sys.exit()
+        yield pickle.loads(data)
 
 
 @contextlib.contextmanager
@@ -102,7 +105,11 @@ def _answer(pipe: Connection) -> Iterator[None]:
     try:
         yield
     except (SplitfuseError, RuntimeError, OSError, MemoryError) as exc:
-        with contextlib.suppress(OSError):  # rank 0 may have found the same, and be gone
-            pipe.send_bytes(pickle.dumps(str(exc) or type(exc).__name__))
+        _send(pipe, str(exc) or type(exc).__name__)
         sys.exit(1)
-    pipe.send_bytes(pickle.dumps(None))
+    _send(pipe, None)
+
+
+def _send(pipe: Connection, answer: str | None) -> None:
+    with contextlib.suppress(OSError):  # rank 0 may be gone
+        pipe.send_bytes(pickle.dumps(answer))
