@@ -76,6 +76,7 @@ class Served:
             if self.status("/ready", timeout=2.0) == 200:
                 return self
             time.sleep(0.05)
+        self.process.kill()
         raise RuntimeError(f"the server is not ready (exit {self.process.poll()}): {self.log[-2000:]}")
 
     @property
