@@ -139,8 +139,6 @@ def _build_parser(command: Sequence[str]) -> tuple[argparse.ArgumentParser, dict
     made["completion"].add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
     made["completion"].set_defaults(run=functools.partial(_completion, made))
     made["plan"].add_argument("--memory", metavar="SIZE", help="as 24GB; of the card, or free on the machine")
-    if "tensor_parallel_size" not in ENGINE_FIELDS:
-        made["plan"].add_argument("--tensor-parallel-size", type=_read_as(int), default=1, metavar="INT", help="ranks")
     made["generate"].add_argument("-p", "--prompt", help="text to continue; - or nothing: standard input")
     for name in ("generate", "chat"):
         made[name].add_argument(
@@ -242,7 +240,7 @@ def _plan(args: argparse.Namespace) -> int:
     from .commands.plan import plan
 
     config = _settings_with_model(args).engine_config()
-    return plan(config, memory=args.memory, num_ranks=args.tensor_parallel_size)
+    return plan(config, memory=args.memory, num_ranks=config.tensor_parallel_size)
 
 
 def _doctor(args: argparse.Namespace) -> int:

@@ -5,7 +5,6 @@ they share besides has no name in the system (a memfd), so nothing is left of it
 """
 
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -56,10 +55,9 @@ class RankProcesses:
 
     def tell(self, *message: Any) -> None:
         """Send a message to all. Raises RankLostError."""
-        data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
         try:
             for pipe in self._pipes:
-                pipe.send_bytes(data)
+                pipe.send(message)
         except OSError as exc:
             raise self._state.lost("a rank reads nothing any more") from exc
 
@@ -67,7 +65,7 @@ class RankProcesses:
         """Return when all have answered the last message. Raises RankLostError with what one says is wrong."""
         for rank, pipe in enumerate(self._pipes, 1):
             try:
-                answer = pickle.loads(pipe.recv_bytes())
+                answer = pipe.recv()
             except (OSError, EOFError) as exc:
                 raise self._state.lost(f"rank {rank} has ended") from exc
             if answer is not None:

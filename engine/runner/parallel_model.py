@@ -65,6 +65,11 @@ class ParallelModel:
         self.config: ModelConfig = model.config
         ranks.wait_ready()
 
+    @property
+    def plan(self) -> Any:
+        """As Decoder's, of rank 0; the other ranks' are alike."""
+        return self._model.plan
+
     def forward(self, inputs: Inputs, kv_cache: KVCache) -> Tensor:
         """As Decoder's. Raises RankLostError."""
         with self._in_step("forward", *packed(inputs)):

@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 import os
-import pickle
 import signal
 import sys
 from collections.abc import Iterator
@@ -93,10 +92,10 @@ def _messages(pipe: Connection) -> Iterator[Any]:
     """Exits when rank 0's end is closed."""
     while True:
         try:
-            data = pipe.recv_bytes()
+            message = pipe.recv()
         except (EOFError, OSError):
             sys.exit()
-        yield pickle.loads(data)
+        yield message
 
 
 @contextlib.contextmanager
@@ -112,4 +111,4 @@ def _answer(pipe: Connection) -> Iterator[None]:
 
 def _send(pipe: Connection, answer: str | None) -> None:
     with contextlib.suppress(OSError):  # rank 0 may be gone
-        pipe.send_bytes(pickle.dumps(answer))
+        pipe.send(answer)

@@ -115,8 +115,8 @@ def test_the_tokenizer_renders_as_transformers_do(tiny_folder: str) -> None:
 
 
 def test_keywords_that_would_change_something_are_refused(tiny_folder: str) -> None:
-    with pytest.raises(ConfigError, match="tensor_parallel_size=2 is not taken"):
-        LLM(tiny_folder, tensor_parallel_size=2)
+    with pytest.raises(ConfigError, match="pipeline_parallel_size=2 is not taken"):
+        LLM(tiny_folder, pipeline_parallel_size=2)
     with pytest.raises(ConfigError, match="did you mean max_num_seqs"):
         LLM(tiny_folder, max_num_seq=2)
     with pytest.raises(InvalidRequestError, match="best_of 3 is not taken"):

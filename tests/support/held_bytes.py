@@ -5,15 +5,17 @@ from types import FunctionType, ModuleType
 
 import torch
 
+from splitfuse.engine.models.forward_plan import ForwardPlan
+
 
 def held_bytes(root: object) -> int:
-    """Bytes of the storages, each counted once."""
+    """Bytes of the storages, each counted once; without those of a plan, which holds weights that layers hold too."""
     seen: set[int] = set()
     storages: dict[int, int] = {}
     waiting = [root]
     while waiting:
         found = waiting.pop()
-        if id(found) in seen or isinstance(found, type | FunctionType | ModuleType):
+        if id(found) in seen or isinstance(found, type | FunctionType | ModuleType | ForwardPlan):
             continue
         seen.add(id(found))
         if not isinstance(found, torch.Tensor):

@@ -239,7 +239,7 @@ async def test_what_tells_of_the_model(served):
         ("generate", {"prompt": "x" * 600, "raw": True}, 400, "600 tokens are too many"),
         ("pull", {"model": "llama"}, 400, "pull is not supported"),
         ("embed", {"model": MODEL, "input": "x"}, 400, "embed is not supported"),
-        ("nothing", {}, 404, "nothing at this path"),
+        ("nothing", {}, 404, "there is nothing at"),
     ],
 )
 async def test_errors_are_one_sentence(served, path, fields, status, said):

@@ -7,8 +7,8 @@ from tiny_models import save_model
 
 from splitfuse.engine.config import DEMO_FOLDER, EngineConfig
 from splitfuse.engine.errors import ConfigError
-from splitfuse.engine.memory_plan import plan_memory
 from splitfuse.engine.models import kv_cache
+from splitfuse.engine.runner.memory_plan import plan_memory
 from splitfuse.engine.runner.model_runner import ModelRunner
 
 GIB = 2**30
