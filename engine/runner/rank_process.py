@@ -89,12 +89,12 @@ def _follow(pipe: Connection, parallel: TensorParallel) -> None:
 
 
 def _messages(pipe: Connection) -> Iterator[Any]:
-    """Exits when rank 0's end is closed."""
+    """Until rank 0's end is closed."""
     while True:
         try:
             message = pipe.recv()
         except (EOFError, OSError):
-            sys.exit()
+            return
         yield message
 
 
