@@ -1,6 +1,7 @@
 """ForwardPlan: a decoder's layers in one native call where `ops.record` can make a plan of them, else op by op."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -24,7 +25,7 @@ class ForwardPlan:
         device: torch.device,
     ) -> None:
         self._run_layers = run_layers
-        self._record: Any = {"width": width, "dtype": dtype, "device": device}
+        self._record = partial(ops.record, width=width, dtype=dtype, device=device)
         self._plans: WeakKeyDictionary[KVCache, Any] = WeakKeyDictionary()
 
     def run(self, x: Tensor, inputs: Inputs, kv_cache: KVCache) -> Tensor:
@@ -44,7 +45,6 @@ class ForwardPlan:
     def _plan(self, kv_cache: KVCache) -> Any:
         plan = self._plans.get(kv_cache)
         if plan is None:
-            plan = self._plans[kv_cache] = ops.record(
-                lambda x, arrays: self._run_layers(x, Inputs(x, *arrays), kv_cache), **self._record
-            )
+            plan = self._record(lambda x, arrays: self._run_layers(x, Inputs(x, *arrays), kv_cache))
+            self._plans[kv_cache] = plan
         return plan

@@ -29,7 +29,6 @@ _OPS_OF_VALUES = ("select_rows", "add_scaled")
 _LINE = 64  # bytes of the cache that are read together
 _MAX_SHORT_QUERY_LEN = 4
 
-
 Forward = Callable[[Any, StepArrays], Any]
 
 
@@ -39,10 +38,11 @@ class Plan:
     def __init__(self, recording: Recording, out: Value, run: Callable[..., None]) -> None:
         self._run, self._width, self._dtype = run, out.shape[1], out.dtype
         places = _places(recording.calls, out.buffer)
-        self._names = (*_NUMBERS, *_ARRAYS, *(f"memory{slot}" for slot in range(len(places.row_bytes))))
+        names = (*_NUMBERS, *_ARRAYS, *(f"memory{place}" for place in range(len(places.row_bytes))))
         self._row_bytes = places.row_bytes
-        self._variables = np.zeros(len(self._names), dtype=np.int64)
-        writer = _Writer({name: index for index, name in enumerate(self._names)}, places.of_buffer)
+        self._variables = np.zeros(len(names), dtype=np.int64)
+        self._addresses = torch.from_numpy(self._variables)  # of the same memory
+        writer = _Writer({name: index for index, name in enumerate(names)}, places.of_buffer)
         for call in recording.calls:
             writer.add(call)
         self._operations = torch.tensor(writer.operations)
@@ -55,7 +55,7 @@ class Plan:
     def run(self, x: Tensor, arrays: StepArrays) -> Tensor:
         """x [T, hidden] → the result, [L, hidden]."""
         ragged, num_tokens = arrays.ragged, len(x)
-        self._reserve(num_tokens)
+        self._reserve(max(num_tokens, len(arrays.logits_indices)))
         out = torch.empty(len(arrays.logits_indices), self._width, dtype=self._dtype)
         tensors = (
             x.contiguous(), out, arrays.positions, arrays.slot_mapping, ragged.query_start_loc, ragged.seq_lens,
@@ -71,17 +71,15 @@ class Plan:
         )  # fmt: skip
         return out
 
-    def _reserve(self, num_tokens: int) -> None:
-        """Memory for all buffers of so many tokens, a power of two of them."""
-        if num_tokens <= self._capacity:
+    def _reserve(self, num_rows: int) -> None:
+        """Memory for all buffers with so many rows, a power of two of them."""
+        if num_rows <= self._capacity:
             return
-        self._capacity = 1 << (num_tokens - 1).bit_length()
+        self._capacity = 1 << (num_rows - 1).bit_length()
         sizes = [self._capacity * row_bytes + -self._capacity * row_bytes % _LINE for row_bytes in self._row_bytes]
         self._memory = torch.empty(sum(sizes) + _LINE, dtype=torch.uint8)
         start = self._memory.data_ptr() + -self._memory.data_ptr() % _LINE
-        starts: Any = start + np.cumsum([0, *sizes[:-1]]) if sizes else []
-        self._variables[len(_NUMBERS) + len(_ARRAYS) :] = starts
-        self._addresses = torch.from_numpy(self._variables)
+        self._variables[len(_NUMBERS) + len(_ARRAYS) :] = start + np.cumsum([0, *sizes])[:-1]
 
 
 def record(forward: Forward, *, width: int, dtype: torch.dtype) -> Plan | str:
@@ -89,6 +87,8 @@ def record(forward: Forward, *, width: int, dtype: torch.dtype) -> Plan | str:
     library = build.library()
     if library is None:
         return "there is no native library"
+    if dtype not in build.DTYPES:
+        return f"there are no native ops for {str(dtype).removeprefix('torch.')}"
     recording = Recording(
         {(op, each): library[f"{op}_{name}"] for op in _OPS_OF_VALUES for each, name in build.DTYPES.items()}
     )
@@ -109,24 +109,22 @@ def num_short(ragged: RaggedBatch) -> int:
 
 
 def _step_values(recording: Recording) -> StepArrays:
-    numbers = _NUMBERS
-
     def array(name: str, dtype: torch.dtype, *shape: int) -> Any:
         return recording.value(*shape, dtype=dtype, name=name)
 
-    tokens, rows = numbers["num_tokens"], numbers["num_rows"]
+    tokens, rows = _NUMBERS["num_tokens"], _NUMBERS["num_rows"]
     return StepArrays(
         positions=array("positions", torch.int64, tokens),
         slot_mapping=array("slot_mapping", torch.int64, tokens),
         ragged=RaggedBatch(
             query_start_loc=array("query_start_loc", torch.int32, rows + 1),
             seq_lens=array("seq_lens", torch.int32, rows),
-            block_tables=array("block_tables", torch.int32, rows, numbers["max_blocks"]),
-            num_decodes=numbers["num_decodes"],
+            block_tables=array("block_tables", torch.int32, rows, _NUMBERS["max_blocks"]),
+            num_decodes=_NUMBERS["num_decodes"],
             max_query_len=tokens,
             max_seq_len=tokens,
         ),
-        logits_indices=array("logits_indices", torch.int64, numbers["num_logits"]),
+        logits_indices=array("logits_indices", torch.int64, _NUMBERS["num_logits"]),
     )
 
 

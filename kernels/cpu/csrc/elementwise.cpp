@@ -1,4 +1,4 @@
-// The CPU's smaller loops, for float and bfloat16: rope + KV write, norms, SwiGLU, GEGLU, sampling.
+// The CPU's smaller loops, for float and bfloat16: rope + KV write, norms, activations, sums.
 //
 // Built by build.py with the machine's own compiler in about seven seconds; no torch headers, plain C entry points.
 // OpenMP calls resolve to the runtime that torch has loaded already, so torch and we share one pool of threads. An op
@@ -11,102 +11,6 @@
 #include "team.h"
 
 namespace {
-
-// ln x for normal x > 0, relative error below 2e-7: x = m·2^k with m in [sqrt(1/2), sqrt(2)), a polynomial in m - 1.
-inline vec log_positive(vec x) {
-    ivec bits = (ivec)x - 0x3f3504f3;
-    vec k = __builtin_convertvector(bits >> 23, vec);
-    vec f = (vec)((bits & 0x007fffff) + 0x3f3504f3) - 1.0f;
-    vec z = f * f;
-    vec p = splat(7.0376836292e-2f);
-    p = p * f - 1.1514610310e-1f;
-    p = p * f + 1.1676998740e-1f;
-    p = p * f - 1.2420140846e-1f;
-    p = p * f + 1.4249322787e-1f;
-    p = p * f - 1.6668057665e-1f;
-    p = p * f + 2.0000714765e-1f;
-    p = p * f - 2.4999993993e-1f;
-    p = p * f + 3.3333331174e-1f;
-    p = p * f * z + k * -2.12194440e-4f - 0.5f * z;
-    return f + p + k * 0.693359375f;
-}
-
-inline uvec scramble(uvec h) {
-    h = (h ^ (h >> 16)) * 0x85ebca6bu;
-    h = (h ^ (h >> 13)) * 0xc2b2ae35u;
-    return h ^ (h >> 16);
-}
-
-// The token with the largest logit + Gumbel noise, the noise hashed from (key, token id): see reference.gumbel_argmax.
-int64_t gumbel_argmax_row(const float* logits, int64_t vocab, uint64_t key) {
-    vec best = splat(-INFINITY);
-    ivec winner = {};
-    uvec lane;
-    for (int i = 0; i < LANES; i++) lane[i] = i;
-    for (int64_t at = 0; at < vocab; at += LANES) {
-        vec logit = splat(-INFINITY);
-        std::memcpy(&logit, logits + at, (vocab - at < LANES ? vocab - at : LANES) * sizeof(float));
-        uvec id = lane + (uint32_t)at;
-        uvec h = scramble(scramble(id ^ (uint32_t)key) + (uint32_t)(key >> 32));
-        vec v = (__builtin_convertvector(h, vec) + 0.5f) * 0x1p-32f;
-        vec w = 1.0f - v;
-        // -log(1 - v), exact for small v: log(w)·v / (1 - w), and v itself where w rounds to 1. v = 1 gives infinity.
-        ivec is_one = w == splat(1.0f), is_zero = w <= splat(0.0f);
-        vec denominator = (vec)((is_one & (ivec)splat(1.0f)) | (~is_one & (ivec)(1.0f - w)));
-        vec safe = (vec)((is_zero & (ivec)splat(1.0f)) | (~is_zero & (ivec)w));
-        vec e = -log_positive(safe) * v / denominator;
-        e = (vec)((is_one & (ivec)v) | (~is_one & (ivec)e));
-        e = (vec)((is_zero & (ivec)splat(1e30f)) | (~is_zero & (ivec)e));
-        vec score = logit - log_positive(e);
-        ivec better = score > best;
-        best = (vec)((better & (ivec)score) | (~better & (ivec)best));
-        winner = (better & (ivec)id) | (~better & winner);
-    }
-    int64_t token = 0;
-    float top = -INFINITY;
-    for (int i = 0; i < LANES; i++)
-        if (best[i] > top || (best[i] == top && winner[i] < token)) top = best[i], token = winner[i];
-    return token;
-}
-
-// The threads that sampling is worth: no more than there are rows.
-template <typename Arguments>
-int64_t row_threads(const Arguments& a) {
-    if (a.num_rows * a.vocab < 16384) return 1;
-    return a.num_rows < a.num_threads ? a.num_rows : a.num_threads;
-}
-
-// The largest of some logits, in vectors that do not wait for each other; a NaN is larger than all.
-float largest_of(const float* logits, int64_t count) {
-    vec best[4];
-    for (vec& each : best) each = splat(-INFINITY);
-    int64_t at = 0;
-    for (; at + 4 * LANES <= count; at += 4 * LANES)
-        for (int i = 0; i < 4; i++) {
-            const vec next = load(logits + at + i * LANES);
-            best[i] = where((best[i] > next) | (ivec)(best[i] != best[i]), best[i], next);
-        }
-    float top = -INFINITY;
-    auto take = [&](float logit) { top = top != top || top > logit ? top : logit; };
-    for (const vec& each : best)
-        for (int i = 0; i < LANES; i++) take(each[i]);
-    for (; at < count; at++) take(logits[at]);
-    return top;
-}
-
-// A block at a time, so that only the best one is looked through for the place.
-void max_logits_row(const MaxLogits& a, int64_t row) {
-    constexpr int64_t BLOCK = 1024;
-    const float* logits = a.logits + row * a.vocab;
-    float top = -INFINITY;
-    int64_t token = 0;
-    for (int64_t at = 0; at < a.vocab; at += BLOCK) {
-        const float here = largest_of(logits + at, a.vocab - at < BLOCK ? a.vocab - at : BLOCK);
-        if (top == top && !(here <= top)) top = here, token = at;
-    }
-    while (top == top && logits[token] != top) token++;
-    a.largest[row] = top, a.tokens[row] = token;
-}
 
 constexpr int64_t MAX_HEAD_DIM = 512;
 
@@ -345,31 +249,6 @@ void add_scaled(const AddScaled<T>& a, const Team* team) {
 }  // namespace
 
 extern "C" {
-
-void gumbel_argmax(const GumbelArgmax& a, const Team* team) {
-    together(team, row_threads(a), [&](const Team& team) {
-        team.each(a.num_rows, [&](int64_t row) {
-            a.tokens[row] = gumbel_argmax_row(a.logits + row * a.vocab, a.vocab, a.keys[row]);
-        });
-    });
-}
-
-void max_logits(const MaxLogits& a, const Team* team) {
-    together(team, row_threads(a),
-             [&](const Team& team) { team.each(a.num_rows, [&](int64_t row) { max_logits_row(a, row); }); });
-}
-
-void softcap(const Softcap& a, const Team* team) {
-    together(team, a.count >= 32768 ? a.num_threads : 1, [&](const Team& team) {
-        team.each((a.count + LANES - 1) / LANES, [&](int64_t i) {
-            const int64_t at = i * LANES, count = a.count - at < LANES ? a.count - at : LANES;
-            float some[LANES] = {};
-            std::memcpy(some, a.x + at, count * sizeof(float));
-            store(some, softcap(load(some), a.cap));
-            std::memcpy(a.out + at, some, count * sizeof(float));
-        });
-    });
-}
 
 void rope_and_cache_float32(const RopeAndCache<float, float>& a, const Team* team) { rope_and_cache(a, team); }
 void rope_and_cache_bfloat16(const RopeAndCache<bf16, bf16>& a, const Team* team) { rope_and_cache(a, team); }

@@ -67,6 +67,7 @@ def test_what_cannot_be_recorded() -> None:
     assert "columns" in record(lambda x, arrays: x.index_select(1, arrays.logits_indices))
     assert record(lambda x, _: x[0]).endswith("not subscriptable")
     assert ops.record(layers(1), width=WIDTH, dtype=torch.float32, device=torch.device("meta")).endswith("for meta")
+    assert ops.record(layers(1), width=WIDTH, dtype=torch.float16, device=CPU).endswith("for float16")
 
 
 def test_threads_without_a_core_sleep() -> None:
