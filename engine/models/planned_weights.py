@@ -21,6 +21,8 @@ from .weight_reader import tensor_entries
 from .weights import files_and_names
 
 _INT4_GROUPS = (128, 64, 32)
+_ZEROS, _SCALES = ("qzeros", "weight_zero_point"), ("scales", "weight_scale")
+_POSITIONS = ("wpe.weight", "embed_positions.weight")  # tables that are added
 _CPU_MULTIPLE = 32  # of outputs and of inputs, to which the CPU's layout pads (kernels/cpu/linear.py)
 # Bits of a value with its share of scales and offsets, on a CPU and on a GPU. There 5 and 6 bits become 8, and two
 # levels of scales one of float32.
@@ -53,8 +55,8 @@ class WeightLayout:
     def _bits(self, num_inputs: int, *, is_head: bool) -> float:
         """Of a value, with its share of scales and offsets. A head keeps 8 bits at least (decoder.py)."""
         group = next((size for size in _INT4_GROUPS if num_inputs % size == 0), None)
-        if self.quantization == "int4" and not is_head and group is not None:
-            return 4 + 64 / group
+        if self.quantization == "int4" and not is_head:
+            return self.dtype.itemsize * 8 if group is None else 4 + 64 / group
         is_rounded = self.quantization in ("int8", "int4") and num_inputs % 2 == 0
         if is_rounded or (self.quantization == "fp8" and self.is_gpu and not is_head):
             return 8 + 32 / num_inputs
@@ -105,15 +107,19 @@ def planned_weight_bytes(
         has_fp8_weights=layout.quantization is not None,  # which a family may refuse; it rounds no sizes
     )
     whole, shared = 0, 0
+    stacks: dict[tuple[str, int], int] = defaultdict(int)  # outputs of matrices of one input, which are laid out as one
     for name, shape in source.shapes.items():
         stored_bytes = stored.get(name) if name in source.packed else None
+        is_embedding = name.endswith(f"{family.names.embed}.weight") and stored_bytes is None
         if len(shape) < 2:
             whole += layout.table_bytes(shape)
-        elif name.endswith(f"{family.names.embed}.weight") and stored_bytes is None:
-            shared += layout.table_bytes(shape) + _tied_head_bytes(config, layout, shape)
+        elif is_embedding or name.endswith(_POSITIONS):
+            shared += layout.table_bytes(shape) + is_embedding * _tied_head_bytes(config, layout, shape)
+        elif name.endswith("lm_head.weight") or stored_bytes is not None:
+            shared += layout.matrix_bytes(shape, stored_bytes=stored_bytes, is_head=True)
         else:
-            is_head = name.endswith("lm_head.weight")
-            shared += layout.matrix_bytes(shape, stored_bytes=stored_bytes, is_head=is_head)
+            stacks[name.rsplit(".", 2)[0], shape[-1]] += prod(shape[:-1])
+    shared += sum(layout.matrix_bytes((size, num_inputs)) for (_, num_inputs), size in stacks.items())
     angles = sum(max_model_len * rope.rotary_dim * torch.float32.itemsize for rope in dict.fromkeys(config.ropes))
     return whole + angles + -(-shared // num_ranks)
 
@@ -128,7 +134,9 @@ def _stored_bytes(folder: Path, config: ModelConfig, *, is_gpu: bool) -> dict[st
     """Bytes by the name of a tensor, None where the files do not quantize it; {} where no header needs to be read."""
     if folder.is_file():
         return {name: _gguf_bytes(place, is_gpu=is_gpu) for name, place in places(read_gguf(folder)).items()}
-    return {} if config.quantization is None else _safetensors_bytes(folder)
+    if config.quantization is None:
+        return {}
+    return _safetensors_bytes(folder, is_symmetric=config.hf_config["quantization_config"].get("sym", False))
 
 
 def _gguf_bytes(place: Place, *, is_gpu: bool) -> float | None:
@@ -137,13 +145,19 @@ def _gguf_bytes(place: Place, *, is_gpu: bool) -> float | None:
     return prod(shape) * _GGUF_BITS[place.info.type.name][is_gpu] / 8 if is_kept else None
 
 
-def _safetensors_bytes(folder: Path) -> dict[str, float | None]:
-    """A quantized weight is in several tensors, as NAME.qweight and NAME.scales, or has one byte for a value."""
+def _safetensors_bytes(folder: Path, *, is_symmetric: bool) -> dict[str, float | None]:
+    """A quantized weight is in several tensors, as NAME.qweight and NAME.scales, or has one byte for a value.
+
+    Zeros become offsets, and these and the scales float32; symmetric ones become nothing.
+    """
     entries = [entry for path, _ in files_and_names(folder) for entry in tensor_entries(path)]
     plain = {entry.name for entry in entries if entry.name.endswith(".weight") and entry.dtype.itemsize > 1}
+    with_offsets = {entry.name.rpartition(".")[0] for entry in entries if entry.name.endswith(_ZEROS)}
     sums: dict[str, float] = defaultdict(float)
     for entry in entries:
         stem, _, part = entry.name.rpartition(".")
-        if part != "bias" and f"{stem}.weight" not in plain:
-            sums[f"{stem}.weight"] += entry.num_bytes
+        if part in ("bias", "g_idx", *_ZEROS) or f"{stem}.weight" in plain:
+            continue
+        has_offsets = part in _SCALES and stem in with_offsets and not is_symmetric
+        sums[f"{stem}.weight"] += 8 * prod(entry.shape) if has_offsets else entry.num_bytes
     return {entry.name: None for entry in entries} | sums

@@ -57,7 +57,9 @@ def test_gguf_files(kind: Type, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", [awq(4, 32), gptq(4, 32), gptq(8, -1), fp8(None)], ids=["awq", "gptq", "gptq-8", "fp8"]
+    "case",
+    [awq(4, 32), gptq(4, 32), gptq(4, 16, symmetric=True), gptq(8, -1), fp8(None)],
+    ids=["awq", "gptq", "gptq-symmetric", "gptq-8", "fp8"],
 )
 def test_quantized_checkpoints(case: Case, tmp_path: Path) -> None:
     path = tmp_path / "model"
