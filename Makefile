@@ -40,7 +40,7 @@ lint: $(VENV)/.test
 
 types: $(VENV)/.test
 	$(BIN)/mypy
-	MYPYPATH=tests/campaigns:tests/support $(BIN)/mypy $(wildcard tests/campaigns/*.py) $(CAMPAIGNS)
+	MYPYPATH=tests/campaigns:tests/support:tests/server $(BIN)/mypy $(wildcard tests/campaigns/*.py) $(CAMPAIGNS)
 
 check: test lint types  ## all that CI runs
 
