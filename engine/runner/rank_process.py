@@ -72,30 +72,26 @@ def main() -> None:
 
 @torch.inference_mode()
 def _follow(pipe: Connection, parallel: TensorParallel) -> None:
-    messages = _messages(pipe)
     with _answer(pipe):
-        setup = Setup(*next(messages))
+        setup = Setup(*_received(pipe))
         torch.set_num_threads(setup.num_threads)
         runner = RankRunner(setup, parallel)
     with _answer(pipe):
-        runner.make_cache(*next(messages))
-    for kind, *what in messages:
+        runner.make_cache(*_received(pipe))
+    while not parallel.group.failure():
+        kind, *what = _received(pipe)
         if kind == "forward":
             runner.forward(unpacked(what))
         else:
             getattr(runner, kind)(*what)
-        if parallel.group.failure():
-            return
 
 
-def _messages(pipe: Connection) -> Iterator[Any]:
-    """Until rank 0's end is closed."""
-    while True:
-        try:
-            message = pipe.recv()
-        except (EOFError, OSError):
-            return
-        yield message
+def _received(pipe: Connection) -> Any:
+    """The next message; ends this process when rank 0's end is closed."""
+    try:
+        return pipe.recv()
+    except (EOFError, OSError):
+        sys.exit()
 
 
 @contextlib.contextmanager

@@ -43,7 +43,9 @@ class NullRunner:
             dtype="none",
             max_model_len=max_model_len,
             cache=CacheSpec(num_blocks, 16),
+            op_by_op=None,
         )
+        self.ranks = None
         self.step_times: list[float] = []  # when each step's tokens were there
         self._pace_s = pace_s
 

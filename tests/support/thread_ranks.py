@@ -1,5 +1,6 @@
 """Ranks of tensor parallelism that are threads of this process: the same messages and sums, and no second to start."""
 
+import contextlib
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -19,4 +20,5 @@ def use_thread_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
 def _live(state: Any, rank: int, size: int, num_slices: int, memory: int, pipe: Connection) -> None:
     group = ops.rank_group(memory, rank=rank, num_ranks=size, limit_s=0)
     state.add(None)
-    rank_process._follow(pipe, TensorParallel(rank=rank, size=size, num_slices=num_slices, group=group))
+    with contextlib.suppress(SystemExit):  # which would end a process
+        rank_process._follow(pipe, TensorParallel(rank=rank, size=size, num_slices=num_slices, group=group))

@@ -119,7 +119,8 @@ def test_the_fields_above_are_all_that_there_are() -> None:
     elsewhere = {"max_tokens", "seed"}  # of each request here
     around = {"max_length", "include_stop_str_in_output", "skip_special_tokens", "truncate_prompt_tokens"}
     scheduling = {"priority", "timeout_ms", "max_queue_ms"}
-    assert named | elsewhere | around | scheduling == FIELD_NAMES
+    blocks = {"cache_salt"}
+    assert named | elsewhere | around | scheduling | blocks == FIELD_NAMES
 
 
 @pytest.mark.parametrize("kind", ["presence_penalty", "logprobs", "min_tokens", "structured_outputs", "any"])

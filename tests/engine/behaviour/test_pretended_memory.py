@@ -89,7 +89,7 @@ def test_the_cache_leaves_room_for_the_largest_step(
     settings |= {"gpu_memory_utilization": utilization, "max_model_len": 256}
     llm = load(folder, memory, monkeypatch, **settings)
     limit = utilization * memory.total
-    assert 0.9 * limit < memory.used < limit
+    assert 0.85 * limit < memory.used < limit
     memory.most_used = 0
     with memory.counting():
         llm.generate([{"prompt_token_ids": [5] * 100}] * 80, PARAMS)

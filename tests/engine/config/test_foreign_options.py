@@ -46,7 +46,7 @@ VLLM = """
 -O -asc -dcp -dp -dpa -dpb -dpl -dpn -dpp -dpr -pp -q -tp
 """
 OTHERS = """
---model-path --tp --dp --mem-fraction-static --context-length --max-running-requests --chunked-prefill-size
+--model-path --dp --mem-fraction-static --context-length --max-running-requests --chunked-prefill-size
 --model-id --num-shard --max-input-tokens --max-total-tokens --max-batch-prefill-tokens --max-concurrent-requests
 -m -c --ctx-size -ngl --n-gpu-layers --gpu-layers -np --parallel -t --threads -b -hf --alias
 """

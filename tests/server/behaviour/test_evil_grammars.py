@@ -163,7 +163,8 @@ async def test_large_ones_are_served(live, quiet_gap):
 async def test_evil_tools_and_formats(live, route):
     """What reaches the compiler through other routes is named there."""
     evil = EVIL["all of"]["json"]
-    function = {"name": "f", "parameters": {"properties": {"a": evil}}}
+    short = EVIL["multiple of"]["json"]  # tools are described in the prompt
+    function = {"name": "f", "parameters": {"properties": {"a": short}}}
     if route == "/v1/responses":
         body = {"input": "x"}
         output = {"text": {"format": {"type": "json_schema", "name": "x", "schema": evil}}}

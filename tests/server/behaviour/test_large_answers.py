@@ -16,7 +16,7 @@ from splitfuse.engine.outputs import CompletionOutput, OutputDelta, RequestMetri
 from splitfuse.server.api.answer_format import AnswerFormat
 from splitfuse.server.api.openai.chat_response import ChatResponseBuilder
 from splitfuse.server.api.openai.completion_response import CompletionResponseBuilder
-from splitfuse.server.api.openai.request import Echo
+from splitfuse.server.api.openai.request import Echo, Shown
 from splitfuse.server.api.openai.response import Head
 from splitfuse.server.api.responses.request import StoredRequest
 from splitfuse.server.http.json_response import ITEMS_AT_ONCE, SLICE_BYTES, dumps, json_slices
@@ -238,14 +238,14 @@ async def test_beyond_its_memory_nothing_is_shared(served, num_slices):
 def test_a_choice_is_the_same_whole_and_in_a_chunk(kind):
     items = [TokenLogprobs(97 + number, -0.5, ((98, -1.0), (300, -2.0))) for number in range(3)]
     head = Head(id="i", model="m", created=1)
-    more = {"answer": AnswerFormat()}
+    more = {"shown": Shown(), "answer": AnswerFormat()}
     if kind is CompletionResponseBuilder:
-        more = {"echo": Echo(is_wanted=False, is_all=False), "prompt_text": str}
+        more = {"shown": Shown(), "echo": Echo(is_wanted=False, is_all=False), "prompt_text": str}
     builder = kind(head, lambda token_id: chr(token_id) * 2, **more)
     output = CompletionOutput(0, "abc", [97, 98, 99], items, "length")
     delta = OutputDelta("r", 0, "abc", (97, 98, 99), tuple(items), "length")
     whole = json.loads(dumps(builder.choice(0, output, Job("r", model="m"))))["logprobs"]
-    assert json.loads(builder.chunk(0, delta, text_offset=0))["choices"][0]["logprobs"] == whole
+    assert json.loads(builder.chunk(0, delta, text_offset=0, report={}))["choices"][0]["logprobs"] == whole
     if kind is CompletionResponseBuilder:
         assert whole["text_offset"] == [0, 2, 4]
         assert whole["tokens"] == ["aa", "bb", "cc"]

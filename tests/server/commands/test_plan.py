@@ -44,7 +44,7 @@ def test_ranks_are_named(capfd):
 def test_a_wrong_size_and_a_model_that_is_not_here_are_one_line(one_line_here):
     one_line_here(["plan", "demo", "--memory", "many"], "--memory 'many'", "24GB")
     one_line_here(["plan", "owner/name:file.gguf"], "download the file first")
-    one_line_here(["plan", "demo", "--tensor-parallel-size", "0"], "1 or more")
+    one_line_here(["plan", "demo", "--tensor-parallel-size", "0"], "at least 1")
 
 
 @pytest.mark.parametrize(

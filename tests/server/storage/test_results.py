@@ -12,7 +12,7 @@ from splitfuse.server.storage.results import results_of
 def test_a_missing_driver_is_one_line_that_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "splitfuse.server.storage.postgres_store", raising=False)
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(ConfigError, match=r"psycopg.*: pip install 'splitfuse\[postgres\]'$"):
+    with pytest.raises(ConfigError, match=r"psycopg.*: pip install 'psycopg\[binary\]'$"):
         results_of(Settings(results="postgresql://here/x"), {})
 
 
