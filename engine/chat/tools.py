@@ -8,7 +8,7 @@ from typing import Any, Literal
 from ..errors import InvalidRequestError
 
 MAX_TOOLS = 128
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")  # 64 for OpenAI, 128 for Anthropic
 Tool = dict[str, Any]
 
 
@@ -121,7 +121,7 @@ def _tool(tool: object, *, at: str, is_flat: bool) -> Tool:
     if not isinstance(function, Mapping):
         raise InvalidRequestError(f"{at} must be an object with a name", param=at)
     if not isinstance(function.get("name"), str) or not _NAME.fullmatch(function["name"]):
-        raise InvalidRequestError(f"{at}.name must be 1 to 64 letters, digits, _, . and -", param=f"{at}.name")
+        raise InvalidRequestError(f"{at}.name must be 1 to 128 letters, digits, _, . and -", param=f"{at}.name")
     kinds = (
         ("description", str, "a string"),
         ("parameters", Mapping, "a JSON schema, an object"),

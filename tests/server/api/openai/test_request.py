@@ -83,7 +83,7 @@ REFUSED = {
         ("tools[0].type", {"tools": ["f"]}),
         ("tools[0].function", {"tools": [{"type": "function"}]}),
         ("tools[0].function.name", {"tools": [{"type": "function", "function": {"name": "a b"}}]}),
-        ("tools[0].function.name", {"tools": [{"type": "function", "function": {"name": "a" * 65}}]}),
+        ("tools[0].function.name", {"tools": [{"type": "function", "function": {"name": "a" * 129}}]}),
         ("tools[0].function.description", {"tools": [{"function": {"name": "f", "description": 5}}]}),
         ("tools[0].function.parameters", {"tools": [{"function": {"name": "f", "parameters": []}}]}),
         ("tools[1].function.name", {"tools": [TOOL, TOOL]}),
