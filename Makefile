@@ -15,7 +15,7 @@ SEEDS ?= 200
 STEPS ?= 2000
 MINUTES ?=
 
-.PHONY: serve test fast lint types check simulation schemathesis fuzz soak faults kills page clients tensor-parallel gpu \
+.PHONY: serve test thorough fast lint types check simulation schemathesis fuzz soak faults kills page clients tensor-parallel gpu \
 	gpu-profile image image-check balanced bench bench-peers clean
 
 serve: $(VENV)/.serve  ## install and start on a small real model, or a toy; ARGS="MODEL --port 9000" for more
@@ -43,6 +43,10 @@ types: $(VENV)/.test
 	MYPYPATH=tests/campaigns:tests/support:tests/server $(BIN)/mypy $(wildcard tests/campaigns/*.py) $(CAMPAIGNS)
 
 check: test lint types  ## all that CI runs
+
+thorough: $(VENV)/.test  ## `make test` with more random cases and GPUs to compile for, 40 minutes
+	SPLITFUSE_TEST_SCHEDULES=6 SPLITFUSE_TEST_SEEDS=300 SPLITFUSE_TEST_OVERLAPPED_SEEDS=40 SPLITFUSE_TEST_KILLS=9 \
+		SPLITFUSE_TEST_REQUESTS=1000 SPLITFUSE_TEST_ARCHES=80,89,90,100,120 $(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 simulation: $(VENV)/.test  ## the simulated worlds; SEEDS=10000 for a long run, SEEDS=17-17 for one of them
 	SPLITFUSE_TEST_SEEDS=$(SEEDS) SPLITFUSE_TEST_STEPS=$(STEPS) $(BIN)/python -m pytest -q tests/engine/behaviour/test_worlds.py $(ARGS)

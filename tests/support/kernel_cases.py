@@ -21,7 +21,7 @@ SOFTCAP_TOLERANCE = 0.0 if INTERPRETED else 1e-4
 # The interpreter takes 11 ms of CPU time for a program of one tile, so under it lengths end where a longer row would
 # only have more tiles of the kinds that it has.
 LONGEST = 40 if INTERPRETED else 70  # query tokens of a row
-NUM_RANDOM_CASES = 20 if INTERPRETED else 12  # on a GPU each is a kernel to compile, about a second
+NUM_RANDOM_CASES = 8 if INTERPRETED else 12  # on a GPU each is a kernel to compile, about a second
 UNMAPPED = 2**30  # a block number far out of any cache: to follow it is to crash
 
 

@@ -46,7 +46,7 @@ def check(scores: list[TokenLogprobs | None], prompt: list[int], theirs: torch.T
         torch.testing.assert_close(logprobs[ids], logprobs.topk(num_top).values, atol=2e-4, rtol=0)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_prompt_logprobs_equal_transformers_under_random_schedules(
     model: tuple[str, PreTrainedModel], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

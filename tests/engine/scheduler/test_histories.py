@@ -20,7 +20,7 @@ def history_of(request: Request) -> History:
     return history
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", range(80))
 def test_the_seconds_of_a_life_add_up(seed: int) -> None:
     life = Life(seed, busy_steps=40)
     life.run()

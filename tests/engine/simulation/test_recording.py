@@ -26,7 +26,7 @@ def write(tmp_path: Path) -> Write:
     return write
 
 
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("seed", range(40))
 def test_a_random_life_is_replayed_alike(seed: int, write: Write) -> None:
     life = Life(seed)
     recording = life.run()

@@ -82,7 +82,7 @@ def test_a_refusal_names_the_place_in_the_schema_and_the_tool(schema, place):
     called = StructuredOutputs(grammar=answer_grammar(style="hermes", tools=tools), param="tools")
     error = refusal(called, reason(grammar_source(called)))
     assert str(error).startswith(f"tools: the parameters of two.b-2 cannot be used: {place}")
-    content = StructuredOutputs(grammar=answer_grammar(content=outputs, thinks=True), param=outputs.name)
+    content = StructuredOutputs(grammar=answer_grammar(content=outputs, reasoning="think"), param=outputs.name)
     error = refusal(content, reason(grammar_source(content)))
     assert str(error).startswith(f"response_format.json_schema.schema cannot be used: {place}")
 

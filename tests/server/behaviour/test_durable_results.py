@@ -15,7 +15,7 @@ from kept_results import ARGS, PROMPT, Reader, comparable
 from serving import ServerProcess, run_cli
 
 # More by hand: SPLITFUSE_TEST_KILLS=100 pytest tests/server/behaviour/test_durable_results.py
-NUM_KILLS = int(os.environ.get("SPLITFUSE_TEST_KILLS", "3"))
+NUM_KILLS = int(os.environ.get("SPLITFUSE_TEST_KILLS", "2"))
 CRASH_AT = str(Path(__file__).parent.parent / "crash_at.py")
 OBJECT = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 BODIES: list[dict[str, Any]] = [
@@ -61,7 +61,7 @@ def test_killed_at_any_commit_it_gives_what_it_would_have_given(
 ) -> None:
     rng = random.Random(seed)
     results = ("--results", str(tmp_path / "results.db"), "--results-sync", rng.choice(["full", "normal"]))
-    drafts = ("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}') if seed % 3 == 2 else ()
+    drafts = ("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}') if seed % 2 else ()
     seq_ids: list[str] = []
     told: list[dict[str, Any]] = []
     for _ in range(1 + (rng.random() < 0.5)):
@@ -70,8 +70,8 @@ def test_killed_at_any_commit_it_gives_what_it_would_have_given(
             seq_ids = seq_ids or submit_all(server.url)
             if seq_ids:
                 reader = Reader(f"{server.url}/result/{seq_ids[0]}/stream", after=len(told) - 1)
-                server.process.wait(60)
                 told += reader.events()
+                server.process.kill()  # a slow disk takes more at once: then it ends before its commit of that number
     with ServerProcess(*ARGS, *results, *drafts) as server:
         given = results_of(server.url, seq_ids)
         assert [comparable(result) for result in given] == expected[: len(seq_ids)]
