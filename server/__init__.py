@@ -1,1 +1,1 @@
-"""The HTTP door and the command line. Knows the engine's public classes; nothing imports this package."""
+"""The HTTP server and the command line. Knows the engine's public classes; nothing imports this package."""

@@ -138,7 +138,7 @@ def _build_parser(command: Sequence[str]) -> tuple[argparse.ArgumentParser, dict
     made["completion"] = commands.add_parser("completion", help="print what has a shell complete commands and flags")
     made["completion"].add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
     made["completion"].set_defaults(run=functools.partial(_completion, made))
-    made["plan"].add_argument("--memory", metavar="SIZE", help="as 24GB; of the card, or free on the machine")
+    made["plan"].add_argument("--memory", metavar="SIZE", help="as 24GB; of the GPU, or free on the machine")
     made["generate"].add_argument("-p", "--prompt", help="text to continue; - or nothing: standard input")
     for name in ("generate", "chat"):
         made[name].add_argument(

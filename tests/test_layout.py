@@ -171,9 +171,30 @@ def test_every_module_says_what_it_knows() -> None:
 
 
 @pytest.mark.parametrize(
-    "document", ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "server/API.md", "tests/README.md"]
+    "document",
+    [
+        *("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "README.md", "server/API.md"),
+        *("tests/README.md", "tests/bench/RESULTS.md"),
+    ],
 )
-def test_every_file_that_a_document_names_exists(document: str) -> None:
-    named = re.findall(r"`((?:client|docker|engine|kernels|server|tests)/[\w./-]+)`", (ROOT / document).read_text())
+def test_every_file_and_make_target_that_a_document_names_exists(document: str) -> None:
+    text = (ROOT / document).read_text()
+    named = re.findall(r"(?<![\w/.:-])((?:client|docker|engine|kernels|server|tests)/[\w./-]*\w)(?![\w<])", text)
     assert [name for name in named if not (ROOT / name).exists()] == []
-    assert named or document == "server/API.md"
+    assert named or document in ("CHANGELOG.md", "server/API.md")
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert set(re.findall(r"`make ([a-z-]+)", text)) <= set(targets)
+
+
+def test_the_readmes_map_names_every_folder() -> None:
+    shown = (ROOT / "README.md").read_text().partition("## Map\n")[2].partition("\n## ")[0]
+    folders = {path.relative_to(ROOT).parts[:-1] for name in PACKAGES for path in sources(name)}
+    assert {"/".join(parts) for parts in folders if f"{parts[min(1, len(parts) - 1)]}/" not in shown} == set()
+
+
+def test_every_module_that_the_code_names_exists() -> None:
+    """In docstrings and comments, where names outlive files."""
+    paths = [path for folder in PACKAGES for path in (ROOT / folder).rglob("*.py")]
+    modules = {path.name for path in (*paths, *(ROOT / "tests").rglob("*.py"))}
+    named = {(path.name, name) for path in paths for name in re.findall(r"\b\w+\.py\b", path.read_text())}
+    assert {each for each in named if each[1] not in modules} == {("architectures.py", "convert_hf_to_gguf.py")}

@@ -36,7 +36,7 @@ _END_MARK = "SPLITFUSE_THE_FINAL_MESSAGE_ENDS_HERE "
 class ChatTemplate:
     """A compiled template. `tool_source` is a model's second one, for conversations with tools.
 
-    `recipe` makes the same one again. `render` may take for ever; renderer.py limits it.
+    `recipe` makes the same one again. `render` may take forever; renderer.py limits it.
     """
 
     def __init__(self, source: str, *, special_tokens: Mapping[str, str], tool_source: str | None = None) -> None:

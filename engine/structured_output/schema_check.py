@@ -1,4 +1,4 @@
-"""SchemaCheck: whether a finished answer keeps to its JSON schema, for what no grammar enforces.
+"""Schema errors: whether a finished answer keeps to its JSON schema, for what no grammar enforces.
 
 The keywords of JSON Schema 2020-12 that `enforceable` accepts, without annotations. Work is bounded: a schema can be
 written so that its check takes years.

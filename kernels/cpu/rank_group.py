@@ -23,7 +23,7 @@ class RankGroup:
     """One rank's end. All ranks make the same calls in the same order; for one thread, apart from `stop`."""
 
     def __init__(self, memory: int, *, rank: int, num_ranks: int, limit_s: float) -> None:
-        """`memory`: a file descriptor of `group_bytes`. `limit_s`: how long another rank is waited for, 0: for ever."""
+        """`memory`: a file descriptor of `group_bytes`. `limit_s`: how long another rank is waited for, 0: forever."""
         library = build.library()
         assert library is not None, "`ops.rank_group` has looked"
         self._library = library

@@ -15,7 +15,7 @@ from ..service import Service, service_of
 from ..version import package_version
 from .answer_format import chat_prompt
 from .chat_request import ChatFields, ChatMessage
-from .openapi import ALWAYS, BODY, operation
+from .openapi import ALWAYS, GENERATION, operation
 from .prompt import Tokens
 from .request_model import ModelName, RequestModel, read_request
 
@@ -105,7 +105,7 @@ async def stats(request: Request) -> Response:
     "/tokenize",
     **operation(
         {200: "`tokens`, their `count` and the server's `max_model_len`; their texts as `token_strs` if asked."},
-        errors=BODY,
+        errors=GENERATION,
         body=TokenizeRequest,
         example={"prompt": "Once upon a time"},
     ),
@@ -128,7 +128,9 @@ async def tokenize(request: Request) -> Response:
 
 @router.post(
     "/detokenize",
-    **operation({200: "The text, as `prompt`."}, errors=BODY, body=DetokenizeRequest, example={"tokens": [5, 6, 7]}),
+    **operation(
+        {200: "The text, as `prompt`."}, errors=GENERATION, body=DetokenizeRequest, example={"tokens": [5, 6, 7]}
+    ),
 )
 async def detokenize(request: Request) -> Response:
     """The text of token ids, special tokens included."""

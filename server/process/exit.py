@@ -30,7 +30,7 @@ def end_hung(code: int, why: str) -> NoReturn:
 
 
 def _stacks() -> str:
-    """As faulthandler writes them. It holds the interpreter while it does, for ever if standard error is not read."""
+    """As faulthandler writes them. It holds the interpreter while it does, forever if standard error is not read."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     return "\n".join(
         f"Thread {names.get(ident, ident)} (most recent call first):\n" + "\n".join(_calls(frame))

@@ -1,4 +1,4 @@
-"""Tensor parallelism: every family on 2, 3 and 4 ranks, which are threads here; real processes are in test_ranks.py."""
+"""Tensor parallelism: every family on 2, 3 and 4 ranks, which are threads here, processes in `make tensor-parallel`."""
 
 import copy
 import random

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
@@ -10,7 +11,7 @@ from fake_engine import FakeEngine
 from prometheus_client.parser import text_string_to_metric_families
 from serving import serving
 
-from splitfuse.engine.errors import ConfigError
+from splitfuse.engine.errors import ConfigError, QueueFullError
 from splitfuse.engine.outputs import StepStats
 from splitfuse.engine.sampling_params import FIELD_NAMES
 from splitfuse.server.app import build_app
@@ -220,13 +221,33 @@ async def test_the_schema_shows_every_field_with_its_limits(served):
         assert "text/event-stream" in method["responses"]["200"]["content"]
 
 
-async def test_the_contract_names_every_route_field_and_metric(served):
+def test_the_contract_names_every_route_field_and_metric():
     contract = API.read_text()
-    document = (await served.client.get("/openapi.json")).json()
+    document = build_app(Settings(ollama_api=True)).openapi()
     names = {path.split("{")[0] for path in document["paths"]} | FIELD_NAMES | {*GAUGES, *COUNTERS, *HISTOGRAMS}
-    for name, model in document["components"]["schemas"].items():
-        names |= set(model["properties"]) if name.endswith("Request") else set()
-    assert {name for name in names if name not in contract} == set()
+    for model in document["components"]["schemas"].values():
+        names |= set(model["properties"])
+    assert {name for name in names if not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", contract)} == set()
+
+
+def test_every_route_that_the_contract_names_is_there():
+    paths = build_app(Settings(ollama_api=True)).openapi()["paths"]
+    routes = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods} | {"GET /"}
+    named = re.findall(r"\b((?:GET|POST|DELETE) +/[\w/{}-]*)", API.read_text())
+    shapes = [{re.sub(r"{\w+}", "{}", " ".join(each.split())) for each in names} for names in (named, routes)]
+    assert shapes[0] - shapes[1] == set()
+    assert len(shapes[0]) > 30
+
+
+@pytest.mark.parametrize(("path", "body"), [("/tokenize", {"prompt": "x"}), ("/detokenize", {"tokens": [65]})])
+async def test_a_full_queue_refuses_to_tokenize_and_the_schema_says_so(served, monkeypatch, path, body):
+    refusal = QueueFullError("full; try again in 3 s", retry_after_s=3)
+    for name in ("encode", "decode"):
+        monkeypatch.setattr(served.engine, name, AsyncMock(side_effect=refusal))
+    response = await served.client.post(path, json=body)
+    answer = (response.status_code, response.json()["error"]["code"], response.headers["retry-after"])
+    assert answer == (429, "queue_full", "3")
+    assert "429" in (await served.client.get("/openapi.json")).json()["paths"][path]["post"]["responses"]
 
 
 async def test_allow_names_all_methods_of_a_path(served):
