@@ -45,7 +45,8 @@ types: $(VENV)/.test
 check: test lint types  ## all that CI runs
 
 thorough: $(VENV)/.test  ## `make test` with more random cases and GPUs to compile for, 40 minutes
-	SPLITFUSE_TEST_SCHEDULES=6 SPLITFUSE_TEST_SEEDS=300 SPLITFUSE_TEST_OVERLAPPED_SEEDS=40 SPLITFUSE_TEST_KILLS=9 \
+	SPLITFUSE_TEST_PROMPTS=50 SPLITFUSE_TEST_SCHEDULES=6 SPLITFUSE_TEST_SEEDS=300 \
+		SPLITFUSE_TEST_OVERLAPPED_SEEDS=40 SPLITFUSE_TEST_KILLS=9 \
 		SPLITFUSE_TEST_REQUESTS=1000 SPLITFUSE_TEST_ARCHES=80,89,90,100,120 $(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 simulation: $(VENV)/.test  ## the simulated worlds; SEEDS=10000 for a long run, SEEDS=17-17 for one of them
