@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....engine.chat.messages import Message, read_items
-from ....engine.errors import InvalidRequestError
+from ....engine.errors import InvalidRequestError, SplitfuseError
 from ....engine.outputs import OutputDelta
 from ...http.errors import describe
 from ...jobs.job import Job, usage
@@ -82,7 +82,7 @@ class ResponseLife:
             "created_at": self._job.created_at,
             "status": current,
             "model": self._job.model,
-            "error": {"code": "server_error", "message": describe(failure).message} if failure else None,
+            "error": _error(failure) if failure else None,
             "incomplete_details": {"reason": "max_output_tokens"} if current == "incomplete" else None,
             "output": [] if status else self._output.items,
             "usage": self._usage() if is_over else None,
@@ -110,6 +110,12 @@ class ResponseLife:
         first = self._num_events
         self._num_events += len(events)
         return [event | {"sequence_number": first + number} for number, event in enumerate(events)]
+
+
+def _error(failure: SplitfuseError) -> dict[str, str]:
+    """With one of OpenAI's codes for responses."""
+    problem = describe(failure)
+    return {"code": "invalid_prompt" if problem.status == 400 else "server_error", "message": problem.message}
 
 
 async def conversation_of(job: Job, token_text: TokenText) -> list[Message]:

@@ -251,6 +251,9 @@ async def test_wishes_that_leave_no_token_are_told_to_who_sent_them(live):
     assert result["error"] == error
     streamed = await live.post("/generate", json={"prompt": PROMPT, **fields, "stream": True})
     assert parse_events(streamed.text)[-1]["data"]["error"] == error
+    response = await live.post("/v1/responses", json={"input": "x", **fields, "stream": True})
+    failed = parse_events(response.text)[-1]["data"]["response"]
+    assert failed["error"] == {"code": "invalid_prompt", "message": error["message"]}
 
 
 async def test_grammars_are_counted(live):
