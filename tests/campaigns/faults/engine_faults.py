@@ -11,6 +11,8 @@ from faults.fault import Fault, Seen, complete, timed
 from faults.planted import MARK
 from served import Served
 
+from splitfuse.server.process.exit import HUNG_EXIT
+
 
 def planted(name: str, *args: str) -> Served:
     """A server with a fault of `planted.py`."""
@@ -40,18 +42,18 @@ def hung_step() -> Seen:
 
 
 def hung_step_is_told() -> Seen:
-    with planted("hang") as served, served.client() as client:
+    with planted("hang", "--step-timeout", "20") as served, served.client() as client:
         complete(client)  # the longest step so far is a short one
         client.post("/generate", json={"prompt": [MARK, 20]})
+        statuses = set()
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and served.process.poll() is None:
-            health = served.status("/health")
-            if health == 503:
-                break
+            statuses.add(served.status("/health"))
             time.sleep(0.5)
-        time.sleep(5)
-        has_stacks = "Thread 0x" in served.log or "Current thread" in served.log
-        return Seen(has_stacks and health == 503, f"/health {health}, stacks in the log: {has_stacks}")
+        code = served.wait(5)
+        has_stacks = "every thread's stack follows" in served.log and "in _hang" in served.log
+    holds = code == HUNG_EXIT and has_stacks and statuses - {None} == {200, 503}
+    return Seen(holds, f"/health {statuses}, exit {code}, stacks in the log: {has_stacks}")
 
 
 def failing_steps() -> Seen:
@@ -121,7 +123,12 @@ def first_retry_after() -> Seen:
 FAULTS = (
     Fault("R1", "40 prompts of 1 MB", "refused unread; others wait at most 3 s, 300 MiB at most", long_prompts),
     Fault("R2", "a step never returns, then SIGTERM", "the process ends within the drain time and some", hung_step),
-    Fault("R2", "a step never returns", "/health 503 and every thread's stack in the log", hung_step_is_told),
+    Fault(
+        "R2",
+        "a step never returns",
+        "/health 503, then every stack and exit code 3",
+        hung_step_is_told,
+    ),
     Fault("R9", "no step succeeds", "never ready", failing_steps),
     Fault("R12", "8 prompts of another tenant in 130 blocks", "320 cached tokens stay", flooded_cache),
     Fault("R13", "the one allowed token is a bad word", "400", bad_word_alone),
