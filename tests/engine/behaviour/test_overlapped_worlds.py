@@ -74,10 +74,10 @@ def planted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("planted", overlap_bugs.BUGS, indirect=True)
 def test_a_planted_bug_is_caught(planted: None) -> None:
-    for seed in range(MOST_SEEDS):
+    for seed in (0, 31, *range(1, MOST_SEEDS)):  # few worlds see what is moved again: 31 does
         try:
             OverlappedWorld(seed).run(STEPS)
         except AssertionError as exc:
-            print(f"{seed + 1} seeds; {str(exc).splitlines()[0]}")
+            print(f"seed {seed}; {str(exc).splitlines()[0]}")
             return
     pytest.fail(f"{MOST_SEEDS} worlds do not see it")

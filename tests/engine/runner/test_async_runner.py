@@ -24,6 +24,12 @@ from splitfuse.kernels import ops
 
 NUM_SEEDS = 8
 MOST_SEEDS = 20
+# Schedules that show what few show: they are tried first.
+FIRST_SEEDS = {
+    "a_forced_token_is_overlooked": 11,
+    "masks_are_made_before_the_token_is_known": 4,
+    "the_last_token_is_not_known": 9,
+}
 
 
 def test_tokens_are_those_of_plain_steps(tiny_folder: str) -> None:
@@ -98,11 +104,11 @@ def test_a_planted_race_is_caught(
         monkeypatch.setattr(f"{owner}.{name}", wrong)
     else:
         monkeypatch.setattr(owner, name, wrong)
-    for seed in range(MOST_SEEDS):
+    for seed in (FIRST_SEEDS.get(wrong.__name__, 0), *range(MOST_SEEDS)):
         try:
             compare(tiny_folder, seed)
         except (AssertionError, IndexError) as exc:  # a scheduler that lost blocks fails with the latter
-            print(f"{seed + 1} seeds: {str(exc).splitlines()[0][:100] if str(exc) else exc!r}")
+            print(f"seed {seed}: {str(exc).splitlines()[0][:100] if str(exc) else exc!r}")
             return
     pytest.fail(f"{MOST_SEEDS} schedules do not show it")
 
