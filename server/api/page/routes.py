@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ....engine.inspection.explanation import explain
+from ....engine.inspection.explanation import Explanation, explain
 from ...http.auth import owner_of
 from ...http.errors import Problem
 from ...http.json_response import JsonResponse, dumps
@@ -96,14 +96,7 @@ def explanation(service: Service, job: Job) -> dict[str, Any]:
             outputs.append({"index": output.index} | made.to_dict())
     about = {"seq_id": job.seq_id, "status": job.status}
     if not outputs:  # it has been submitted, and its prompt is not tokenized yet
-        nothing: dict[str, Any] = {
-            "e2e_s": 0.0,
-            "ttft_s": None,
-            "predicted_ttft_s": None,
-            "shares": {},
-            "share_texts": {},
-        }
-        return about | nothing | {"timeline": []}
+        return about | Explanation([], {}, 0.0, None, None).to_dict()
     last = max(outputs, key=lambda each: each["e2e_s"])
     whole = {name: value for name, value in last.items() if name != "index"}
     return about | whole | ({"outputs": outputs} if len(job.outputs) > 1 else {})
