@@ -5,7 +5,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -172,10 +172,7 @@ class DurableResults(ResultStore):
     async def delete_all(self, owner: str) -> set[str]:
         """As ResultStore. Raises StoreUnavailableError."""
         seq_ids = await super().delete_all(owner)
-        try:
-            return seq_ids.union(await self._opened().delete_owner(owner))
-        except StoreError as exc:
-            raise _unavailable(exc) from exc
+        return seq_ids.union(await self.use(lambda store: store.delete_owner(owner)))
 
     def _finished_job(self, row: JobRow) -> Job | None:
         """The job of a row; None if it has not ended, or has expired."""
@@ -201,10 +198,8 @@ class DurableResults(ResultStore):
             idempotency_key=None if key is None else key.digest,
             body_digest=None if key is None else key.body_digest,
         )
-        try:
+        with _translated():
             await journal.accept(row)
-        except StoreError as exc:
-            raise _unavailable(exc) from exc
 
     def sink(self, job: Job, *, webhook: str | None = None) -> Callable[[OutputDelta], None]:
         """Where the engine's deltas of a job go that will be accepted. Raises StoreUnavailableError."""
@@ -222,10 +217,8 @@ class DurableResults(ResultStore):
 
     async def begin(self, jobs: Sequence[UnfinishedJob]) -> None:
         """Note that this process runs these jobs from now on. Raises StoreUnavailableError."""
-        try:
+        with _translated():
             await self._opened().begin([unfinished.row.num for unfinished in jobs])
-        except StoreError as exc:
-            raise _unavailable(exc) from exc
 
     def renew(self, unfinished: UnfinishedJob, handle: "Handle", request: KeptRequest, *, fingerprint: str) -> None:
         """Keep a job as another model has taken it up; that is on disk before anything of it is told."""
@@ -249,10 +242,8 @@ class DurableResults(ResultStore):
     async def delete(self, job: Job) -> None:
         """As ResultStore. Raises StoreUnavailableError."""
         self.forget(job)
-        try:
+        with _translated():
             await self._opened().delete(job.seq_id)
-        except StoreError as exc:
-            raise _unavailable(exc) from exc
 
     def forget(self, job: Job) -> None:
         """As ResultStore; what is on disk stays there."""
@@ -271,10 +262,8 @@ class DurableResults(ResultStore):
 
     async def use(self, function: Callable[[Any], T]) -> T:
         """What the function gets of the store. Raises NotReadyError while it is not open, StoreUnavailableError."""
-        try:
+        with _translated():
             return await self._opened().read(function)
-        except StoreError as exc:
-            raise _unavailable(exc) from exc
 
     def _on_failure(self, failure: StoreError | None) -> None:
         self.failure = failure
@@ -398,6 +387,14 @@ def _dumped(request: KeptRequest, job: Job, handle: "Handle", *, user: str, fing
         "ttl_s": ttl_s,
     }
     return json.dumps(stored, separators=(",", ":"))
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except StoreError as exc:
+        raise _unavailable(exc) from exc
 
 
 def _unavailable(exc: StoreError) -> StoreUnavailableError:
