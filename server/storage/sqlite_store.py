@@ -8,15 +8,17 @@ import contextlib
 import math
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ...engine.errors import ConfigError
 from .batch_rows import BatchChanges, BatchRow, FileRow, LinesDone, Page
 from .records import Changes, JobRow, Webhook
 from .store import StoreError
 
+T = TypeVar("T")
+Row = TypeVar("Row", FileRow, BatchRow)
 # The statements that make each version of the format of the one before it; the first makes version 1 of nothing.
 _MIGRATIONS = (
     """
@@ -184,7 +186,7 @@ class SqliteStore:
 
     def unfinished(self) -> list[JobRow]:
         """As Store."""
-        return list(self._rows(f"{_SELECT} WHERE status IS NULL ORDER BY num"))
+        return list(self._rows(JobRow, f"{_SELECT} WHERE status IS NULL ORDER BY num"))
 
     def segments(self, first: int) -> Iterable[bytes]:
         """As Store."""
@@ -194,22 +196,19 @@ class SqliteStore:
 
     def find(self, seq_id: str) -> JobRow | None:
         """As Store."""
-        return next(self._rows(f"{_SELECT} WHERE seq_id = ?", seq_id), None)
+        return next(self._rows(JobRow, f"{_SELECT} WHERE seq_id = ?", seq_id), None)
 
     def find_key(self, owner: str, idempotency_key: bytes) -> JobRow | None:
         """As Store."""
-        return next(self._rows(f"{_SELECT} WHERE owner = ? AND idempotency_key = ?", owner, idempotency_key), None)
+        query = f"{_SELECT} WHERE owner = ? AND idempotency_key = ?"
+        return next(self._rows(JobRow, query, owner, idempotency_key), None)
 
     def page(self, owner: str, *, before: tuple[float, str] | None, limit: int, status: str | None) -> list[JobRow]:
         """As Store."""
         created, seq_id = before or (math.inf, "")
-        return list(
-            self._rows(
-                f"{_SELECT} WHERE owner = ? AND status IS NOT NULL AND (? IS NULL OR status = ?)"
-                " AND (created, seq_id) < (?, ?) ORDER BY created DESC, seq_id DESC LIMIT ?",
-                *(owner, status, status, created, seq_id, limit),
-            )
-        )
+        where = "owner = ? AND status IS NOT NULL AND (? IS NULL OR status = ?)"
+        query = f"{_SELECT} WHERE {where} AND (created, seq_id) < (?, ?) ORDER BY created DESC, seq_id DESC LIMIT ?"
+        return list(self._rows(JobRow, query, owner, status, status, created, seq_id, limit))
 
     def delete_owner(self, owner: str) -> list[str]:
         """As Store."""
@@ -229,48 +228,42 @@ class SqliteStore:
 
     def find_file(self, file_id: str) -> FileRow | None:
         """As Store."""
-        return next(map(_file, self._read(f"{_SELECT_FILE} WHERE file_id = ?", file_id)), None)
+        return next(self._rows(FileRow, f"{_SELECT_FILE} WHERE file_id = ?", file_id), None)
 
     def find_batch(self, batch_id: str) -> BatchRow | None:
         """As Store."""
-        return next(map(_batch, self._read(f"{_SELECT_BATCH} WHERE batch_id = ?", batch_id)), None)
+        return next(self._rows(BatchRow, f"{_SELECT_BATCH} WHERE batch_id = ?", batch_id), None)
 
     def find_batch_key(self, owner: str, idempotency_key: bytes) -> BatchRow | None:
         """As Store."""
-        where = "WHERE owner = ? AND idempotency_key = ?"
-        return next(map(_batch, self._read(f"{_SELECT_BATCH} {where}", owner, idempotency_key)), None)
+        query = f"{_SELECT_BATCH} WHERE owner = ? AND idempotency_key = ?"
+        return next(self._rows(BatchRow, query, owner, idempotency_key), None)
 
     def list_files(self, owner: str, page: Page, *, now: float, purpose: str | None = None) -> list[FileRow]:
         """As Store."""
         where = "state = 'ready' AND coalesce(?, purpose) = purpose"
-        return list(map(_file, self._page("files", "file_id", _SELECT_FILE, where, (purpose,), owner, page, now)))
+        return self._page(FileRow, "files", page, owner, now, where, purpose)
 
     def list_batches(self, owner: str, page: Page, *, now: float) -> list[BatchRow]:
         """As Store."""
-        return list(map(_batch, self._page("batches", "batch_id", _SELECT_BATCH, "true", (), owner, page, now)))
+        return self._page(BatchRow, "batches", page, owner, now)
 
     def _page(
-        self,
-        table: str,
-        name: str,
-        select: str,
-        where: str,
-        values: Sequence[object],
-        owner: str,
-        page: Page,
-        now: float,
-    ) -> Iterator[tuple[Any, ...]]:
-        """One page of the owner's rows that have not expired."""
+        self, kind: type[Row], table: str, page: Page, owner: str, now: float, where: str = "true", *values: object
+    ) -> list[Row]:
+        """One page of the owner's rows that have not expired; the first column is the id."""
         sign, order = (">", "ASC") if page.ascends else ("<", "DESC")
+        columns = kind.__slots__
         if page.after is not None:
-            where += f" AND num {sign} (SELECT num FROM {table} WHERE owner = ? AND {name} = ?)"
+            where += f" AND num {sign} (SELECT num FROM {table} WHERE owner = ? AND {columns[0]} = ?)"
             values = (*values, owner, page.after)
-        query = f"{select} WHERE owner = ? AND expires > ? AND {where} ORDER BY num {order} LIMIT ?"
-        return self._read(query, owner, now, *values, page.limit)
+        select = f"SELECT {', '.join(columns)} FROM {table} WHERE owner = ? AND expires > ?"
+        query = f"{select} AND {where} ORDER BY num {order} LIMIT ?"
+        return list(self._rows(kind, query, owner, now, *values, page.limit))
 
     def unfinished_batches(self) -> list[BatchRow]:
         """As Store."""
-        return list(map(_batch, self._read(f"{_SELECT_BATCH} WHERE NOT is_over ORDER BY num")))
+        return list(self._rows(BatchRow, f"{_SELECT_BATCH} WHERE NOT is_over ORDER BY num"))
 
     def parts(self, file_id: str, *, after: int, limit: int) -> list[tuple[int, bytes]]:
         """As Store."""
@@ -304,7 +297,7 @@ class SqliteStore:
     def due_webhooks(self, now: float, *, limit: int) -> list[Webhook]:
         """As Store."""
         query = f"SELECT {_WEBHOOK} FROM webhooks WHERE next_try <= ? ORDER BY next_try LIMIT ?"
-        return [Webhook(*found) for found in self._read(query, now, limit)]
+        return list(self._rows(Webhook, query, now, limit))
 
     def begin_webhook(self, webhook: Webhook, *, next_try: float) -> bool:
         """As Store."""
@@ -352,8 +345,8 @@ class SqliteStore:
         with _translated(), _transaction(self._db):
             yield self._db
 
-    def _rows(self, query: str, *values: object) -> Iterator[JobRow]:
-        return (JobRow(*found) for found in self._read(query, *values))
+    def _rows(self, kind: Callable[..., T], query: str, *values: object) -> Iterator[T]:
+        return (kind(*found) for found in self._read(query, *values))
 
     def _read(self, query: str, *values: object) -> Iterator[tuple[Any, ...]]:
         with _translated():
@@ -392,14 +385,6 @@ def _translated() -> Iterator[None]:
 
 def _values(row: JobRow | FileRow | BatchRow) -> list[object]:
     return [getattr(row, name) for name in type(row).__slots__]
-
-
-def _file(found: Sequence[Any]) -> FileRow:
-    return FileRow(*found)
-
-
-def _batch(found: Sequence[Any]) -> BatchRow:
-    return BatchRow(*found)
 
 
 def _why(exc: sqlite3.Error) -> str:
