@@ -1,4 +1,4 @@
-"""Plan: what a step will do, decided and not yet applied; Room: what is left to hand out meanwhile."""
+"""Plan: what a step will do, decided and not yet applied; StepBudget: what is left to hand out meanwhile."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -56,7 +56,7 @@ class Queues(NamedTuple):
 
 
 @dataclass(slots=True)
-class Room:
+class StepBudget:
     """What is left to hand out while a plan is made, and to which requests it has been given."""
 
     queues: Queues

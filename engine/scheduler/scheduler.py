@@ -101,7 +101,7 @@ class Scheduler:
         # Heap of (when, tie, request, whether it applies only until the request is first scheduled).
         self._deadlines: list[tuple[float, int, Request, bool]] = []
         self._in_flight: deque[Batch] = deque()  # oldest first
-        self._lingering: dict[Request, None] = {}  # finished, but a step in flight uses their blocks
+        self._finished_in_flight: dict[Request, None] = {}  # finished, but a step in flight uses their blocks
         self._listener = listener
         self._listeners: tuple[SchedulerListener, ...] = () if listener is None else (listener,)
         self._histories = Histories(is_fair=config.scheduling_policy == "fair")
@@ -197,7 +197,7 @@ class Scheduler:
             return False
         (self.running if request.status is Status.RUNNING else self.waiting).remove(request)
         if self._is_in_flight(request):
-            self._lingering[request] = None
+            self._finished_in_flight[request] = None
         else:
             self.blocks.release(request)
         request.status = Status.FINISHED
@@ -347,16 +347,16 @@ class Scheduler:
                         progress.append(self._take(request, output, now))
                 if row.num_drafts and not request.is_finished:
                     self.blocks.free_after_tokens(request)
-        if self._lingering:
-            self._release_lingering()
+        if self._finished_in_flight:
+            self._release_finished()
         self._histories.updated(now)
         for listener in self._listeners:
             listener.updated(batch, outputs, progress, now=now)
         return progress
 
-    def _release_lingering(self) -> None:
-        for request in [request for request in self._lingering if not self._is_in_flight(request)]:
-            del self._lingering[request]
+    def _release_finished(self) -> None:
+        for request in [request for request in self._finished_in_flight if not self._is_in_flight(request)]:
+            del self._finished_in_flight[request]
             self.blocks.release(request)
 
     def _take(self, request: Request, output: RowOutput, now: float) -> Progress:
@@ -397,7 +397,7 @@ class Scheduler:
 
     def check(self) -> None:
         """Prove the invariants; tests call this after every step."""
-        self.blocks.check([*self.running, *self._lingering], self.waiting)
+        self.blocks.check([*self.running, *self._finished_in_flight], self.waiting)
         assert self.running == sorted(self.running, key=self._order)
         assert self.waiting == sorted(self.waiting, key=self._order)
         assert not set(self.running) & set(self.waiting)
@@ -420,7 +420,7 @@ class Scheduler:
         for row in in_flight:
             held = len(row.request.block_table) * self.blocks.device.block_size
             assert held >= row.end, f"{row.request} has lost blocks that a step in flight uses"
-        assert all(request.is_finished and self._is_in_flight(request) for request in self._lingering)
+        assert all(request.is_finished and self._is_in_flight(request) for request in self._finished_in_flight)
 
 
 def _is_long(row: BatchRow) -> bool:
