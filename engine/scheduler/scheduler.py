@@ -24,7 +24,7 @@ from ..request import Request, Status
 from .block_manager import BlockManager, Prefix
 from .fair_queue import TokenCounters
 from .histories import Histories
-from .plan import Plan, Queues
+from .plan import Decision, Plan, Queues
 from .planner import Planner
 from .policies import QUEUE_ORDERS, num_interactive
 from .preemption import PreemptionCosts
@@ -51,18 +51,7 @@ class SchedulerListener(Protocol):
     def finished(self, request: Request, *, reason: str, now: float, at_text: bool = False) -> None:
         """`at_text`: a stop string was found in the text. Called before the request changes."""
 
-    def scheduled(
-        self,
-        scheduler: "Scheduler",
-        batch: Batch | None,
-        *,
-        now: float,
-        budget: int | None,
-        drafts: Mapping[Request, int] | None,
-        background_budget: int | None,
-        was_running: Sequence[Request],
-        plan: Plan,
-    ) -> None: ...
+    def scheduled(self, scheduler: "Scheduler", decision: Decision) -> None: ...
 
     def updated(
         self, batch: Batch, outputs: Sequence[RowOutput], progress: Sequence[Progress], *, now: float
@@ -242,16 +231,7 @@ class Scheduler:
             self._in_flight.append(batch)
             self._histories.decided(plan, self.running, now)
         for listener in listeners:
-            listener.scheduled(
-                self,
-                batch,
-                now=now,
-                budget=budget,
-                drafts=drafts,
-                background_budget=background_budget,
-                was_running=was_running,
-                plan=plan,
-            )
+            listener.scheduled(self, Decision(now, budget, drafts, background_budget, was_running, plan, batch))
         return batch
 
     def _continuing(self) -> list[Request]:
