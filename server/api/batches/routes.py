@@ -46,9 +46,7 @@ async def create_file(request: Request) -> Response:
 @router.get(
     "/files",
     **operation(
-        {200: "A page of the caller's files."},
-        errors=LOOKUP,
-        parameters=[AFTER, _limit(10_000), ORDER, PURPOSE],
+        {200: "A page of the caller's files."}, errors=LOOKUP, parameters=[AFTER, _limit(10_000), ORDER, PURPOSE]
     ),
 )
 async def list_files(request: Request) -> Response:
@@ -110,8 +108,7 @@ async def _created(service: Service, body: BatchRequest, *, owner: str, key: Ide
 
 
 @router.get(
-    "/batches",
-    **operation({200: "A page of the caller's batches."}, errors=LOOKUP, parameters=[AFTER, _limit(100)]),
+    "/batches", **operation({200: "A page of the caller's batches."}, errors=LOOKUP, parameters=[AFTER, _limit(100)])
 )
 async def list_batches(request: Request) -> Response:
     """The caller's batches, newest first."""

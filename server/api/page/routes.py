@@ -75,8 +75,7 @@ async def simulate(request: Request) -> Response:
 
 
 @router.get(
-    "/result/{seq_id}/explain",
-    **operation({200: "What it waited for and was given."}, errors=LOOKUP, parameters=[_ID]),
+    "/result/{seq_id}/explain", **operation({200: "What it waited for and was given."}, errors=LOOKUP, parameters=[_ID])
 )
 async def explain_result(request: Request) -> Response:
     """When it waited and for what, each chunk, preemptions, and shares of its time that add up; so far, if it runs."""
