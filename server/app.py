@@ -33,7 +33,7 @@ from .http.foreign_pages import RefuseForeignPages
 from .page.assets import is_page
 from .service import Endpoint, Service
 from .settings import Settings
-from .storage.durable_results import KeptKind
+from .storage.kept_request import KeptKind
 from .telemetry.request_ends import WatchRequests
 from .version import package_version
 
