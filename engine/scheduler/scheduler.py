@@ -83,8 +83,8 @@ class Scheduler:
         self._max_num_batched_tokens = config.step_limits.num_batched_tokens
         self._order = QUEUE_ORDERS[config.scheduling_policy]
         self._counters = TokenCounters(config.tenant_weights) if config.scheduling_policy == "fair" else None
-        self._costs = PreemptionCosts(config.preemption_mode)
-        self._planner = Planner(config, blocks, self._costs, self._counters)
+        self.costs = PreemptionCosts(config.preemption_mode)  # of what the engine measures
+        self._planner = Planner(config, blocks, self.costs, self._counters)
         self._arrivals = itertools.count()
         self._step = itertools.count()
         # Heap of (when, tie, request, whether it applies only until the request is first scheduled).
@@ -112,11 +112,6 @@ class Scheduler:
     def num_preemptions(self) -> int:
         """How often a request was preempted."""
         return sum(self.num_preemptions_by_mode.values())
-
-    @property
-    def costs(self) -> PreemptionCosts:
-        """What preemption is estimated to cost; the engine sets what it measures."""
-        return self._costs
 
     def watch(self, watcher: SchedulerListener | None) -> None:
         """Tell a second listener too from now on; None: no longer."""
