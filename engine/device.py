@@ -17,6 +17,11 @@ def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return tensor.to(device, non_blocking=True)
 
 
+def copy(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Have this copied, as work of a stream."""
+    target.copy_(source, non_blocking=True)
+
+
 class Event(Protocol):
     """Happens when the work given before it has been done."""
 

@@ -26,14 +26,14 @@ from .api.openai import routes as openai
 from .api.openapi import openapi_of
 from .api.page import routes as page
 from .api.responses import routes as responses
-from .http.auth import RequireKey, is_never_open
+from .http.auth import RequireKey
 from .http.errors import ErrorForm, HeldElsewhereError, ResultNotFoundError, describe
 from .http.every_answer import EveryAnswer
 from .http.foreign_pages import RefuseForeignPages
 from .page.assets import is_page
 from .service import Endpoint, Service
 from .settings import Settings
-from .storage.durable_results import KeptKind
+from .storage.kept_request import KeptKind
 from .telemetry.request_ends import WatchRequests
 from .version import package_version
 
@@ -115,7 +115,7 @@ def _middleware(service: Service) -> list[Middleware]:
         allow_private_network=True,
         expose_headers=_EXPOSED_HEADERS,
     )
-    key = Middleware(RequireKey, keys=service.keys, is_open=is_page if settings.page else is_never_open)
+    key = Middleware(RequireKey, keys=service.keys, is_open=lambda scope: settings.page and is_page(scope))
     slash = Middleware(_IgnoreTrailingSlash)
     watch = Middleware(WatchRequests, ends=service.requests)
     every = Middleware(EveryAnswer, error_forms=_error_forms(settings))

@@ -44,8 +44,7 @@ _OF_OTHERS = {  # commands of ollama, vLLM and llama.cpp
 def run(argv: list[str], *, is_debug: bool, signals: StopSignals | None = None) -> int:
     """Run a command; the exit code. Only `serve` needs the signals."""
     logging.basicConfig(
-        level=logging.DEBUG if is_debug else logging.WARNING,
-        format="splitfuse: %(levelname)s %(name)s: %(message)s",
+        level=logging.DEBUG if is_debug else logging.WARNING, format="splitfuse: %(levelname)s %(name)s: %(message)s"
     )
     try:
         if argv[:1] == ["bench"]:
@@ -157,10 +156,18 @@ def _add_rehearsals(commands: Any, command: Sequence[str]) -> dict[str, argparse
         ("simulate", _simulate, "the scheduler over a load, without a model"),
         ("replay", _replay, "a recorded run again: were the decisions the same?"),
         ("plot", _plot, "draw recordings, simulations and step logs side by side"),
+        ("explain", _explain, "what a recorded request waited for and was given"),
+        ("top", _top, "what a running server does, in the terminal"),
     ):
         made[name] = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
         made[name].set_defaults(run=run)
-    made |= _add_inspection(commands)
+    made["explain"].add_argument("file", type=Path, metavar="FILE", help="what `serve --record FILE` wrote")
+    made["explain"].add_argument("id", metavar="ID", help="the request's id, its beginning, or its number from 0")
+    text = "print a JSON list, one per output"
+    made["explain"].add_argument("--json", action="store_true", dest="as_json", help=text)
+    made["top"].add_argument("--url", default="http://127.0.0.1:8000", help="the server, default http://127.0.0.1:8000")
+    made["top"].add_argument("--api-key", metavar="KEY", help="if the server has keys; or SPLITFUSE_API_KEY")
+    made["top"].add_argument("--once", action="store_true", help="print one screen and end")
     made["replay"].add_argument("file", type=Path, metavar="FILE", help="what `serve --record FILE` wrote")
     made["plot"].add_argument("files", nargs="+", type=Path, metavar="FILE", help="a recording or a step log")
     picture: dict[str, Any] = {"type": Path, "default": Path("splitfuse.png"), "metavar": "PNG"}
@@ -171,26 +178,6 @@ def _add_rehearsals(commands: Any, command: Sequence[str]) -> dict[str, argparse
 
         add_arguments(made["simulate"])
         add_flags(made["simulate"], (*DECIDING_FIELDS, "num_kv_blocks"))
-    return made
-
-
-def _add_inspection(commands: Any) -> dict[str, argparse.ArgumentParser]:
-    """The commands that look into what a server did, or does."""
-    made: dict[str, argparse.ArgumentParser] = {}
-    for name, run, text in (
-        ("explain", _explain, "what a recorded request waited for and was given"),
-        ("top", _top, "what a running server does, in the terminal"),
-    ):
-        made[name] = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
-        made[name].set_defaults(run=run)
-    made["explain"].add_argument("file", type=Path, metavar="FILE", help="what `serve --record FILE` wrote")
-    made["explain"].add_argument("id", metavar="ID", help="the request's id, its beginning, or its number from 0")
-    made["explain"].add_argument(
-        "--json", action="store_true", dest="as_json", help="print a JSON list, one per output"
-    )
-    made["top"].add_argument("--url", default="http://127.0.0.1:8000", help="the server, default http://127.0.0.1:8000")
-    made["top"].add_argument("--api-key", metavar="KEY", help="if the server has keys; or SPLITFUSE_API_KEY")
-    made["top"].add_argument("--once", action="store_true", help="print one screen and end")
     return made
 
 

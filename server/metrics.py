@@ -234,23 +234,20 @@ class _Snapshot(Collector):
             "grammar_cache_bytes": _number(stats, "grammar_cache_bytes"),
         }
         for name, text in _GAUGES.items():
-            gauge = GaugeMetricFamily(self._prefix + name, text, labels=["model_name"])
-            gauge.add_metric([self._model_name], values[name])
-            yield gauge
+            yield self._family(GaugeMetricFamily, name, text, values[name])
         for name, text in _KEPT_COUNTERS.items():
-            counter = CounterMetricFamily(self._prefix + name, text, labels=["model_name"])
-            counter.add_metric([self._model_name], _number(stats, name))
-            yield counter
-        labels = {"model_name": self._model_name, "num_gpu_blocks": f"{num_blocks:g}", **self._cache_config}
-        info = GaugeMetricFamily(
-            self._prefix + "cache_config_info", "How the KV cache is laid out.", labels=list(labels)
-        )
-        info.add_metric(list(labels.values()), 1.0)
-        yield info
-        name, text = _DROPPED_LINES
-        dropped = CounterMetricFamily(self._prefix + name, text, labels=["model_name"])
-        dropped.add_metric([self._model_name], num_dropped_lines())
-        yield dropped
+            yield self._family(CounterMetricFamily, name, text, _number(stats, name))
+        layout = {"num_gpu_blocks": f"{num_blocks:g}", **self._cache_config}
+        yield self._family(GaugeMetricFamily, "cache_config_info", "How the KV cache is laid out.", 1.0, **layout)
+        yield self._family(CounterMetricFamily, *_DROPPED_LINES, num_dropped_lines())
+
+    def _family(
+        self, kind: type[GaugeMetricFamily | CounterMetricFamily], name: str, text: str, value: float, **labels: str
+    ) -> Metric:
+        """One sample; `labels` beside the model's name."""
+        family = kind(self._prefix + name, text, labels=["model_name", *labels])
+        family.add_metric([self._model_name, *labels.values()], value)
+        return family
 
 
 def _number(stats: dict[str, object], name: str) -> float:

@@ -28,7 +28,8 @@ from .metrics import CACHE_SETTINGS, Metrics
 from .page.policy_comparison import PolicyComparison
 from .page.step_broadcast import StepBroadcast
 from .settings import Settings
-from .storage.durable_results import DurableResults, KeptKind, KeptRequest
+from .storage.durable_results import DurableResults
+from .storage.kept_request import KeptKind, KeptRequest
 from .storage.memory_store import MemoryStore, StoreUser
 from .storage.results import results_of
 from .storage.resumption import Resumption

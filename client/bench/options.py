@@ -121,13 +121,7 @@ def _pace_flags(add: Callable[..., Any]) -> None:
     add("--request-rate", type=_positive, metavar="R", help="per second; default: the trace's own times, else inf")
     shape = "gamma shape of the gaps; 1 Poisson, below: bursts"
     add("--burstiness", type=_positive, default=1.0, metavar="B", help=shape)
-    add(
-        "--stretch",
-        type=_positive,
-        default=1.0,
-        metavar="S",
-        help="multiply a trace's times, default 1",
-    )
+    add("--stretch", type=_positive, default=1.0, metavar="S", help="multiply a trace's times, default 1")
     add("--max-concurrency", type=_count, metavar="N", help="most requests at once: a closed loop")
 
 

@@ -21,11 +21,9 @@ class Reader(Protocol):
 
     def push(self, text: str) -> list[AnswerPart]:
         """What is certain now."""
-        ...
 
     def finish(self) -> list[AnswerPart]:
         """What was held back, there being no more text."""
-        ...
 
 
 def read_whole(reader: Reader, text: str) -> list[AnswerPart]:

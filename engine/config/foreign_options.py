@@ -65,27 +65,20 @@ _WITHOUT_EFFECT = """
 --structured-outputs-config --uvicorn-log-level --video-pruning-rate
 """
 _SWITCHES_REFUSED = {
-    "--allow-credentials": "keys come in headers, never in cookies",
-    "--data-parallel-hybrid-lb": _ONE_DEVICE,
-    "--disable-fastapi-docs": "/docs tells no secrets; block it in a proxy",
-    "--disable-sliding-window": _CONFIG,
-    "--enable-eplb": _ONE_DEVICE,
-    "--enable-expert-parallel": _ONE_DEVICE,
-    "--enable-force-include-usage": _REQUEST,
-    "--enable-log-outputs": "prompts and outputs are never logged",
-    "--enable-lora": _LORA,
-    "--enable-prompt-embeds": _NOT_BUILT,
-    "--enable-sleep-mode": _NOT_BUILT,
-    "--enable-ssl-refresh": _HTTPS,
-    "--enable-tokenizer-info-endpoint": "POST /tokenize and /detokenize are what there is",
-    "--exclude-tools-when-tool-choice-none": _REQUEST,
-    "--fully-sharded-loras": _LORA,
-    "--headless": _ONE_DEVICE,
-    "--return-tokens-as-token-ids": _REQUEST,
-    "--skip-tokenizer-init": "prompts may be token ids, but text needs the tokenizer; it costs little",
-    "--tokens-only": _REQUEST,
-    "--trust-remote-code": "code out of a model's repository is never run; the README lists what is built in",
-    "--trust-request-chat-template": "a template is given at the start: --chat-template",
+    _ONE_DEVICE: "--data-parallel-hybrid-lb --enable-eplb --enable-expert-parallel --headless",
+    _LORA: "--enable-lora --fully-sharded-loras",
+    _HTTPS: "--enable-ssl-refresh",
+    _CONFIG: "--disable-sliding-window",
+    _REQUEST: "--enable-force-include-usage --exclude-tools-when-tool-choice-none --return-tokens-as-token-ids "
+    "--tokens-only",
+    _NOT_BUILT: "--enable-prompt-embeds --enable-sleep-mode",
+    "keys come in headers, never in cookies": "--allow-credentials",
+    "/docs tells no secrets; block it in a proxy": "--disable-fastapi-docs",
+    "prompts and outputs are never logged": "--enable-log-outputs",
+    "POST /tokenize and /detokenize are what there is": "--enable-tokenizer-info-endpoint",
+    "prompts may be token ids, but text needs the tokenizer; it costs little": "--skip-tokenizer-init",
+    "code out of a model's repository is never run; the README lists what is built in": "--trust-remote-code",
+    "a template is given at the start: --chat-template": "--trust-request-chat-template",
 }
 # Values without effect, and why others are refused.
 _REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
@@ -156,8 +149,8 @@ def _table() -> Iterator[tuple[str, ForeignOption]]:
         yield flag, ForeignOption(takes_value=False, harmless=None)
     for flag in _WITHOUT_EFFECT.split():
         yield flag, ForeignOption(harmless=None)
-    for flag, why in _SWITCHES_REFUSED.items():
-        yield flag, ForeignOption(takes_value=False, why=why)
+    for why, flags in _SWITCHES_REFUSED.items():
+        yield from ((flag, ForeignOption(takes_value=False, why=why)) for flag in flags.split())
     for flag, (harmless, why) in _REFUSED.items():
         yield flag, ForeignOption(harmless=harmless, why=why)
     for why, flags in _ALWAYS_REFUSED.items():

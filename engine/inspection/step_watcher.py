@@ -18,12 +18,12 @@ Keys that are empty are left out.
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..batch import Batch, RowOutput
 from ..request import Request
-from ..scheduler.plan import Plan
+from ..scheduler.plan import Decision, Plan
 from ..scheduler.scheduler import Progress, Scheduler
 
 MAX_STEPS = 2000  # that wait to be taken
@@ -57,27 +57,17 @@ class StepWatcher:
         """A request that is about to be ended from outside."""
         self._ended.append((request.arrival_order, reason, now))
 
-    def scheduled(
-        self,
-        scheduler: Scheduler,
-        batch: Batch | None,
-        *,
-        now: float,
-        budget: int | None,
-        drafts: Mapping[Request, int] | None,
-        background_budget: int | None,
-        was_running: Sequence[Request],
-        plan: Plan,
-    ) -> None:
+    def scheduled(self, scheduler: Scheduler, decision: Decision) -> None:
         """A step that was decided."""
-        if batch is None:
+        if (batch := decision.batch) is None:
             return
+        plan = decision.plan
         device, host = scheduler.blocks.device, scheduler.blocks.host
         most = self._max_num_batched_tokens
         record = {
             "step": batch.step,
-            "start": now,
-            "budget": min(budget or most, most),
+            "start": decision.now,
+            "budget": min(decision.budget or most, most),
             "chunks": [[r.request.arrival_order, r.start, r.num_tokens] for r in batch.rows if not r.is_decode],
             "decodes": [row.request.arrival_order for row in batch.rows if row.is_decode],
             "admitted": [[each.arrival_order, prefix.num_tokens] for each, prefix in plan.admitted.items()],

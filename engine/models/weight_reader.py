@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..device import Event, Stream
+from ..device import Event, Stream, copy
 from ..errors import ConfigError
 
 # Reads in flight together; a fast disk needs several, and so does the kernel's copy out of its cache (3 GB/s a thread).
@@ -213,9 +213,5 @@ class WeightReader:
             if not count:
                 raise ValueError(f"the file ends {len(chunk) - done} bytes early")
             done += count
-        self._stream.run(lambda: _copy(chunk, buffer.memory[: len(chunk)]))
+        self._stream.run(lambda: copy(chunk, buffer.memory[: len(chunk)]))
         buffer.event = self._stream.record()
-
-
-def _copy(target: Tensor, source: Tensor) -> None:
-    target.copy_(source, non_blocking=True)

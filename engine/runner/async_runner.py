@@ -308,9 +308,7 @@ class AsyncRunner:
             self._capture(due, graphs)
         return graphs.captured_for(num_tokens)
 
-    def _capture(self, size: int, graphs: StepGraphs | None = None) -> None:
-        graphs = graphs or self._graphs
-        assert graphs is not None
+    def _capture(self, size: int, graphs: StepGraphs) -> None:
         self._num_captured += 1
         self._stream.run(torch.inference_mode()(lambda: graphs.capture(size)))
 

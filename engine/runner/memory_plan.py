@@ -12,13 +12,7 @@ from ..models.kv_cache import CPU_MEMORY_SHARE
 from ..models.planned_weights import WeightLayout, planned_weight_bytes
 from ..models.registry import read_model_config
 from ..scheduler.block_allocator import num_blocks_for
-from .model_runner import (
-    check_quantization,
-    resolve_cache_dtype,
-    resolve_device,
-    resolve_dtype,
-    resolve_max_model_len,
-)
+from .model_runner import check_quantization, resolve_cache_dtype, resolve_device, resolve_dtype, resolve_max_model_len
 
 # What a process takes beside weights and cache: Python and torch's libraries; on a GPU its CUDA context.
 _CPU_PROCESS_BYTES, _GPU_PROCESS_BYTES = 350 * 2**20, 500 * 2**20

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..device import Event, Stream
+from ..device import Event, Stream, copy
 from ..models.forward_inputs import Arrays
 
 NUM_HOST_BUFFERS = 2
@@ -99,7 +99,7 @@ class TransferBuffers:
         size = num_bytes(layout)
         assert size <= len(self.device_buffer), f"{size} bytes in a step, there is room for {len(self.device_buffer)}"
         write(host.fields, arrays, layout)
-        self._stream.run(lambda: _copy(self.device_buffer[:size], host.fields[:size]))
+        self._stream.run(lambda: copy(self.device_buffer[:size], host.fields[:size]))
         return views(self.device_buffer, layout)
 
     def send_more(self, arrays: Arrays) -> dict[str, Tensor]:
@@ -110,7 +110,7 @@ class TransferBuffers:
         source = self.host_tensor(num_bytes(layout), dtype=torch.uint8)
         write(source, arrays, layout)
         target = torch.empty_like(source, device=self._device)
-        self._stream.run(lambda: _copy(target, source))
+        self._stream.run(lambda: copy(target, source))
         return views(target, layout)
 
     def host_tensor(self, *shape: int, dtype: torch.dtype) -> Tensor:
@@ -119,9 +119,5 @@ class TransferBuffers:
 
     def receive(self, host: HostBuffer, tokens: Tensor) -> None:
         """Have tokens [n] int64 of the device copied to host.tokens[:n]; the host buffer is free after that."""
-        self._stream.run(lambda: _copy(host.tokens[: len(tokens)], tokens))
+        self._stream.run(lambda: copy(host.tokens[: len(tokens)], tokens))
         host.event = self._stream.record()
-
-
-def _copy(target: Tensor, source: Tensor) -> None:
-    target.copy_(source, non_blocking=True)

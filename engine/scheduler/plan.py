@@ -1,6 +1,6 @@
-"""Plan: what a step will do, decided and not yet applied; Room: what is left to hand out meanwhile."""
+"""Plan: what a step will do, decided and not yet applied; StepBudget: what is left to hand out meanwhile."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -55,8 +55,20 @@ class Queues(NamedTuple):
         return interactive, Queues(self.running[num_running:], self.waiting[num_waiting:], self.in_flight)
 
 
+class Decision(NamedTuple):
+    """A call of `Scheduler.schedule`, what came of it, and the requests that ran before."""
+
+    now: float
+    budget: int | None
+    drafts: Mapping[Request, int] | None
+    background_budget: int | None
+    was_running: Sequence[Request]
+    plan: Plan
+    batch: Batch | None
+
+
 @dataclass(slots=True)
-class Room:
+class StepBudget:
     """What is left to hand out while a plan is made, and to which requests it has been given."""
 
     queues: Queues

@@ -6,7 +6,7 @@ from ..config import EngineConfig
 from ..request import Request, Status
 from .block_manager import BlockManager
 from .fair_queue import TokenCounters
-from .plan import Plan, Queues, Room, Stop
+from .plan import Plan, Queues, StepBudget, Stop
 from .policies import BATCHING_POLICIES, Source, num_interactive
 from .preemption import PreemptionCosts
 
@@ -43,7 +43,7 @@ class Planner:
                 continue
             running = _by_source(own.running)
             for sources in self._policy.rounds:
-                room = Room(queues, tokens=budget, blocks=self._blocks.device.num_free_blocks)
+                room = StepBudget(queues, tokens=budget, blocks=self._blocks.device.num_free_blocks)
                 self._plan_sources(room, sources, own, running)
                 if not room.num_tokens and not room.preempted:
                     continue
@@ -56,7 +56,7 @@ class Planner:
                 return self._made(room, sources)
         return _NOTHING
 
-    def _made(self, room: Room, sources: tuple[Source, ...]) -> Plan:
+    def _made(self, room: StepBudget, sources: tuple[Source, ...]) -> Plan:
         """The plan of a room that has been handed out."""
         if room.queues.waiting or room.preempted:
             for is_background, own in enumerate(room.queues.by_class()):
@@ -73,7 +73,7 @@ class Planner:
             room.prices,
         )
 
-    def _add_stop(self, room: Room, waiting: Sequence[Request], *, is_background: bool) -> None:
+    def _add_stop(self, room: StepBudget, waiting: Sequence[Request], *, is_background: bool) -> None:
         """Where nothing was tried for the waiting requests of a class, or they wait from now on: why."""
         preempted = [request for request in room.preempted if request.is_background == is_background]
         passed = sum(each.is_background == is_background for each in (*room.admitted, *room.behind_parent))
@@ -88,7 +88,7 @@ class Planner:
             room.stops.append(Stop(waiting[0], "policy"))
 
     def _plan_sources(
-        self, room: Room, sources: Iterable[Source], own: Queues, running: Mapping[Source, Iterable[Request]]
+        self, room: StepBudget, sources: Iterable[Source], own: Queues, running: Mapping[Source, Iterable[Request]]
     ) -> None:
         """One class's share of a round."""
         for source in sources:
@@ -98,7 +98,7 @@ class Planner:
                 # Not after a preemption: an admission would take the room away from the preempted request.
                 self._plan_waiting(room, own.waiting)
 
-    def _plan_beside(self, room: Room, sources: Iterable[Source], background: Queues, budget: int | None) -> None:
+    def _plan_beside(self, room: StepBudget, sources: Iterable[Source], background: Queues, budget: int | None) -> None:
         """Background requests beside interactive ones that are planned already."""
         kept = max(0, room.tokens - budget) if room.num_tokens and budget is not None else 0  # for drafts
         room.tokens -= kept
@@ -107,7 +107,7 @@ class Planner:
         self._plan_sources(room, sources, background, _by_source(background.running))
         room.tokens += kept
 
-    def _depends_on_results(self, room: Room) -> bool:
+    def _depends_on_results(self, room: StepBudget) -> bool:
         """Whether this cannot be decided before the steps in flight have results.
 
         The blocks of a preempted request are in use and what it has computed is not known; nor is what a request gives
@@ -115,13 +115,13 @@ class Planner:
         """
         return bool(room.preempted) or any(request.needs_host_sampling for request in room.num_tokens)
 
-    def _num_tokens_for(self, num_wanted: int, room: Room) -> int:
+    def _num_tokens_for(self, num_wanted: int, room: StepBudget) -> int:
         """How many of its tokens a request gets; 0 if none can be given."""
         if self._policy.whole_prompts and num_wanted > room.tokens:
             return 0 if room.num_tokens else num_wanted  # longer than the budget: alone
         return min(num_wanted, self._max_chunk, room.tokens)
 
-    def _plan_running(self, room: Room, requests: Iterable[Request]) -> None:
+    def _plan_running(self, room: StepBudget, requests: Iterable[Request]) -> None:
         blocks_to_add = self._blocks.blocks_to_add
         for request in requests:
             if request in room.preempted:
@@ -139,7 +139,7 @@ class Planner:
                 promised = blocks_to_add(request, request.num_tokens) - room.new_blocks.get(request, 0)
                 room.promised_blocks += promised
 
-    def _plan_preemption(self, room: Room) -> None:
+    def _plan_preemption(self, room: StepBudget) -> None:
         """Choose the next request to preempt: the latest, but none for the third time while another can be."""
         candidates = [request for request in room.queues.running if request not in room.preempted]
         most = self._costs.max_preemptions
@@ -153,7 +153,7 @@ class Planner:
         room.prices[victim] = self._costs.prices(victim, self._blocks.device.block_size)
         room.take_back(victim, self._blocks.num_freed_by(victim, room.preempted))
 
-    def _plan_waiting(self, room: Room, waiting: Sequence[Request]) -> None:
+    def _plan_waiting(self, room: StepBudget, waiting: Sequence[Request]) -> None:
         admitted, taken = room.admitted, room.shared_blocks
         blocks_for = self._blocks.device.num_blocks_for
         running = room.queues.running
@@ -189,7 +189,7 @@ class Planner:
             taken |= newly_taken
             admitted[request] = prefix
 
-    def _make_room(self, room: Room, request: Request, *, num_blocks: int) -> None:
+    def _make_room(self, room: StepBudget, request: Request, *, num_blocks: int) -> None:
         """Preempt background requests, so that this interactive one is admitted in the next step: then it is known
         what their blocks were shared with.
         """
@@ -200,7 +200,7 @@ class Planner:
             if num_blocks <= room.blocks - room.promised_blocks:
                 break
 
-    def _plan_drafts(self, room: Room, drafts: Mapping[Request, int]) -> None:
+    def _plan_drafts(self, room: StepBudget, drafts: Mapping[Request, int]) -> None:
         """Tokens and blocks that are left, to requests that decode in this step. No request is preempted for drafts."""
         block_size = self._blocks.device.block_size
         for request, num_wanted in drafts.items():
@@ -216,7 +216,7 @@ class Planner:
                 num_more = self._blocks.blocks_to_add(request, request.num_tokens + num_drafts) - num_blocks
                 room.give_drafts(request, num_drafts, num_more)
 
-    def _waits_for_its_parent(self, room: Room, request: Request, admitted: Container[Request]) -> bool:
+    def _waits_for_its_parent(self, room: StepBudget, request: Request, admitted: Container[Request]) -> bool:
         """Whether the prompt that it shares is being computed: only what a step has computed well may be shared."""
         parent = request.parent
         if parent is None or request.num_output_tokens:

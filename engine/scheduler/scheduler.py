@@ -24,7 +24,7 @@ from ..request import Request, Status
 from .block_manager import BlockManager, Prefix
 from .fair_queue import TokenCounters
 from .histories import Histories
-from .plan import Plan, Queues
+from .plan import Decision, Plan, Queues
 from .planner import Planner
 from .policies import QUEUE_ORDERS, num_interactive
 from .preemption import PreemptionCosts
@@ -51,18 +51,7 @@ class SchedulerListener(Protocol):
     def finished(self, request: Request, *, reason: str, now: float, at_text: bool = False) -> None:
         """`at_text`: a stop string was found in the text. Called before the request changes."""
 
-    def scheduled(
-        self,
-        scheduler: "Scheduler",
-        batch: Batch | None,
-        *,
-        now: float,
-        budget: int | None,
-        drafts: Mapping[Request, int] | None,
-        background_budget: int | None,
-        was_running: Sequence[Request],
-        plan: Plan,
-    ) -> None: ...
+    def scheduled(self, scheduler: "Scheduler", decision: Decision) -> None: ...
 
     def updated(
         self, batch: Batch, outputs: Sequence[RowOutput], progress: Sequence[Progress], *, now: float
@@ -94,14 +83,14 @@ class Scheduler:
         self._max_num_batched_tokens = config.step_limits.num_batched_tokens
         self._order = QUEUE_ORDERS[config.scheduling_policy]
         self._counters = TokenCounters(config.tenant_weights) if config.scheduling_policy == "fair" else None
-        self._costs = PreemptionCosts(config.preemption_mode)
-        self._planner = Planner(config, blocks, self._costs, self._counters)
+        self.costs = PreemptionCosts(config.preemption_mode)  # of what the engine measures
+        self._planner = Planner(config, blocks, self.costs, self._counters)
         self._arrivals = itertools.count()
         self._step = itertools.count()
         # Heap of (when, tie, request, whether it applies only until the request is first scheduled).
         self._deadlines: list[tuple[float, int, Request, bool]] = []
         self._in_flight: deque[Batch] = deque()  # oldest first
-        self._lingering: dict[Request, None] = {}  # finished, but a step in flight uses their blocks
+        self._finished_in_flight: dict[Request, None] = {}  # finished, but a step in flight uses their blocks
         self._listener = listener
         self._listeners: tuple[SchedulerListener, ...] = () if listener is None else (listener,)
         self._histories = Histories(is_fair=config.scheduling_policy == "fair")
@@ -123,11 +112,6 @@ class Scheduler:
     def num_preemptions(self) -> int:
         """How often a request was preempted."""
         return sum(self.num_preemptions_by_mode.values())
-
-    @property
-    def costs(self) -> PreemptionCosts:
-        """What preemption is estimated to cost; the engine sets what it measures."""
-        return self._costs
 
     def watch(self, watcher: SchedulerListener | None) -> None:
         """Tell a second listener too from now on; None: no longer."""
@@ -197,7 +181,7 @@ class Scheduler:
             return False
         (self.running if request.status is Status.RUNNING else self.waiting).remove(request)
         if self._is_in_flight(request):
-            self._lingering[request] = None
+            self._finished_in_flight[request] = None
         else:
             self.blocks.release(request)
         request.status = Status.FINISHED
@@ -242,16 +226,7 @@ class Scheduler:
             self._in_flight.append(batch)
             self._histories.decided(plan, self.running, now)
         for listener in listeners:
-            listener.scheduled(
-                self,
-                batch,
-                now=now,
-                budget=budget,
-                drafts=drafts,
-                background_budget=background_budget,
-                was_running=was_running,
-                plan=plan,
-            )
+            listener.scheduled(self, Decision(now, budget, drafts, background_budget, was_running, plan, batch))
         return batch
 
     def _continuing(self) -> list[Request]:
@@ -347,16 +322,16 @@ class Scheduler:
                         progress.append(self._take(request, output, now))
                 if row.num_drafts and not request.is_finished:
                     self.blocks.free_after_tokens(request)
-        if self._lingering:
-            self._release_lingering()
+        if self._finished_in_flight:
+            self._release_finished()
         self._histories.updated(now)
         for listener in self._listeners:
             listener.updated(batch, outputs, progress, now=now)
         return progress
 
-    def _release_lingering(self) -> None:
-        for request in [request for request in self._lingering if not self._is_in_flight(request)]:
-            del self._lingering[request]
+    def _release_finished(self) -> None:
+        for request in [request for request in self._finished_in_flight if not self._is_in_flight(request)]:
+            del self._finished_in_flight[request]
             self.blocks.release(request)
 
     def _take(self, request: Request, output: RowOutput, now: float) -> Progress:
@@ -397,7 +372,7 @@ class Scheduler:
 
     def check(self) -> None:
         """Prove the invariants; tests call this after every step."""
-        self.blocks.check([*self.running, *self._lingering], self.waiting)
+        self.blocks.check([*self.running, *self._finished_in_flight], self.waiting)
         assert self.running == sorted(self.running, key=self._order)
         assert self.waiting == sorted(self.waiting, key=self._order)
         assert not set(self.running) & set(self.waiting)
@@ -420,7 +395,7 @@ class Scheduler:
         for row in in_flight:
             held = len(row.request.block_table) * self.blocks.device.block_size
             assert held >= row.end, f"{row.request} has lost blocks that a step in flight uses"
-        assert all(request.is_finished and self._is_in_flight(request) for request in self._lingering)
+        assert all(request.is_finished and self._is_in_flight(request) for request in self._finished_in_flight)
 
 
 def _is_long(row: BatchRow) -> bool:

@@ -17,7 +17,7 @@ import contextlib
 import json
 import logging
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -27,7 +27,7 @@ from ..config.setting import settings_of
 from ..errors import ConfigError
 from ..request import Request, Status
 from ..scheduler.block_manager import CacheSpec
-from ..scheduler.plan import Plan
+from ..scheduler.plan import Decision
 from ..scheduler.scheduler import Progress, Scheduler
 
 _log = logging.getLogger("splitfuse.engine")
@@ -39,7 +39,7 @@ _NUM_ID_CHARS = 8  # enough to find it in a log, too few to fetch its result
 DECIDING_FIELDS = tuple(name for name, setting in settings_of(EngineConfig).items() if setting.decides)
 
 
-def decision(scheduler: Scheduler, batch: Batch | None, ran_before: Sequence[Request]) -> dict[str, Any]:
+def decided(scheduler: Scheduler, batch: Batch | None, ran_before: Sequence[Request]) -> dict[str, Any]:
     """What a call of `schedule` decided; recording and replay compare it."""
     if batch is None:
         return {}
@@ -145,24 +145,14 @@ class Recorder:
         more = {"at_text": True} if at_text else {}
         self._write(finish=request.arrival_order, reason=reason, time=now, **more)
 
-    def scheduled(
-        self,
-        scheduler: Scheduler,
-        batch: Batch | None,
-        *,
-        now: float,
-        budget: int | None,
-        drafts: Mapping[Request, int] | None,
-        background_budget: int | None,
-        was_running: Sequence[Request],
-        plan: Plan,
-    ) -> None:
+    def scheduled(self, scheduler: Scheduler, decision: Decision) -> None:
         """A decision, and what it was made from: a budget, drafts, what preemption costs."""
-        given: dict[str, Any] = {} if budget is None else {"budget": budget}
-        if drafts:
-            given["drafts"] = [[request.arrival_order, count] for request, count in drafts.items()]
-        if background_budget is not None:
-            given["background_budget"] = background_budget
+        batch, plan = decision.batch, decision.plan
+        given: dict[str, Any] = {} if decision.budget is None else {"budget": decision.budget}
+        if decision.drafts:
+            given["drafts"] = [[request.arrival_order, count] for request, count in decision.drafts.items()]
+        if decision.background_budget is not None:
+            given["background_budget"] = decision.background_budget
         if batch is not None and batch.needs_host:
             given["needs_host"] = True
         if scheduler.blocks.host is not None:
@@ -171,8 +161,8 @@ class Recorder:
                 given["costs"] = self._costs = costs
         if plan.stops:
             given["stopped_at"] = [[stop.request.arrival_order, stop.reason, stop.num_missing] for stop in plan.stops]
-        made = decision(scheduler, batch, was_running)
-        self._write(step=None if batch is None else batch.step, start=now, **given, **made)
+        made = decided(scheduler, batch, decision.was_running)
+        self._write(step=None if batch is None else batch.step, start=decision.now, **given, **made)
 
     def updated(self, batch: Batch, outputs: Sequence[RowOutput], progress: Sequence[Progress], *, now: float) -> None:
         """The results of a step, after they have been applied; `progress` is what was made of them."""

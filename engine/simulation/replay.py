@@ -19,7 +19,7 @@ from ..request import Request
 from ..sampling_params import SamplingParams
 from ..scheduler.block_manager import BlockManager, CacheSpec
 from ..scheduler.scheduler import Scheduler
-from .recording import DECIDING_FIELDS, FORMAT, decision, outcome
+from .recording import DECIDING_FIELDS, FORMAT, decided, outcome
 
 Line = Mapping[str, Any]
 
@@ -203,7 +203,7 @@ class _Replay:
             needs_host=line.get("needs_host", False),
             background_budget=line.get("background_budget"),
         )
-        difference = _difference(line, decision(scheduler, batch, ran_before))
+        difference = _difference(line, decided(scheduler, batch, ran_before))
         if difference is None:
             if batch is not None:
                 self.num_steps += 1

@@ -14,12 +14,9 @@ class Drafter(Protocol):
 
     def draft(self, wanted: Mapping[Request, int]) -> Mapping[Request, Sequence[int]]:
         """The tokens that come next, at most so many of each request; fewer, or none, where it knows none."""
-        ...
 
     def num_unread_tokens(self, request: Request) -> int:
         """Tokens of the request that it must still read, at a cost, before it can draft; 0 if reading costs nothing."""
-        ...
 
     def forget(self, request: Request) -> None:
         """The request has ended."""
-        ...

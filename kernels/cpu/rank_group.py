@@ -33,7 +33,6 @@ class RankGroup:
             "shared": self._memory, "state": self._state, "rank": rank, "num_ranks": num_ranks,
             "capacity": _AREA_BYTES, "limit_ns": int(limit_s * 1e9),
         }  # fmt: skip
-        self._num_ranks = num_ranks
 
     def sum(self, partials: Tensor, *, width: int) -> Tensor:
         """Σ over ranks of partials [T, P · width], and over their P parts, in order: [T, width], rounded once.

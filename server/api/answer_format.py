@@ -49,11 +49,6 @@ class AnswerFormat:
         return cls(**fields)
 
     @property
-    def thinks(self) -> bool:
-        """Whether there may be reasoning."""
-        return self.reasoning is not None
-
-    @property
     def is_plain(self) -> bool:
         """Whether an answer is content and nothing else."""
         return self.style is None and self.reasoning is None
@@ -70,19 +65,17 @@ class AnswerFormat:
         return AnswerParser(thinking, calls, max_calls=self.max_calls, shows_reasoning=self.shows_reasoning)
 
 
-async def chat_prompt(service: Service, chat: Chat, *, name: str = "messages") -> tuple[str, AnswerFormat]:
+async def chat_prompt(service: Service, chat: Chat) -> tuple[str, AnswerFormat]:
     """The text of a conversation in the model's chat template, and the format of the answer.
 
-    `name` is what the request calls the messages. Raises InvalidRequestError, QueueFullError, UnavailableError.
+    Raises InvalidRequestError, QueueFullError, UnavailableError.
     """
     _ = service.tokenizer  # there is one
-    return await model_prompt(service.engine, service.settings, chat, name=name)
+    return await model_prompt(service.engine, service.settings, chat, name="messages")
 
 
-async def model_prompt(
-    engine: "AsyncEngine", settings: Settings, chat: Chat, *, name: str = "messages"
-) -> tuple[str, AnswerFormat]:
-    """The same of an engine that serves no requests yet."""
+async def model_prompt(engine: "AsyncEngine", settings: Settings, chat: Chat, *, name: str) -> tuple[str, AnswerFormat]:
+    """The same of an engine that may serve no requests yet; `name` is what the request calls the messages."""
     if engine.tokenizer is None:
         raise InvalidRequestError("this model has no tokenizer")
     tokenizer = engine.tokenizer

@@ -11,48 +11,25 @@ NOTHING: tuple[Any, ...] = (False, "", [], {})  # null is absent everywhere
 
 # Without effect here, whatever they say: named in X-Ignored-Fields, unless the value asks for nothing.
 HINTS: Mapping[str, tuple[Any, ...]] = {
-    "store": NOTHING,
-    "metadata": NOTHING,
+    **dict.fromkeys(("store", "metadata", "safety_identifier", "prediction", "context_management"), NOTHING),
+    **dict.fromkeys(("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "cache_prompt"), NOTHING),
+    **dict.fromkeys(("mm_processor_kwargs", "guided_decoding_backend", "nvext", "provider"), NOTHING),
     "service_tier": (*NOTHING, "auto", "default"),
-    "safety_identifier": NOTHING,
-    "prompt_cache_key": NOTHING,
-    "prompt_cache_retention": NOTHING,
-    "prompt_cache_options": NOTHING,
     "verbosity": (*NOTHING, "medium"),
-    "prediction": NOTHING,
-    "context_management": NOTHING,
-    "mm_processor_kwargs": NOTHING,
-    "guided_decoding_backend": NOTHING,
-    "cache_prompt": NOTHING,
-    "nvext": NOTHING,
-    "provider": NOTHING,
 }
 
 # These would change the answer and are not built: only values that ask for nothing are accepted.
 HARMLESS: Mapping[str, tuple[Any, ...]] = {
-    "use_beam_search": NOTHING,
+    **dict.fromkeys(
+        ("use_beam_search", "early_stopping", "echo", "suffix", "no_stop_trim", "logits_processors"), NOTHING
+    ),
+    **dict.fromkeys(("return_token_ids", "return_tokens_as_token_ids", "return_hidden_states"), NOTHING),
+    **dict.fromkeys(("documents", "prompt_embeds", "structural_tag", "lora_path"), NOTHING),
+    **dict.fromkeys(("kv_transfer_params", "vllm_xargs"), NOTHING),
+    **dict.fromkeys(("spaces_between_special_tokens", "detokenize"), (*NOTHING, True)),
+    **dict.fromkeys(("include_reasoning", "separate_reasoning", "stream_reasoning"), (*NOTHING, True)),
+    **dict.fromkeys(("length_penalty", "typical_p"), (*NOTHING, 1, 1.0)),
     "best_of": (*NOTHING, 1),
-    "echo": NOTHING,
-    "suffix": NOTHING,
-    "length_penalty": (*NOTHING, 1, 1.0),
-    "early_stopping": NOTHING,
-    "spaces_between_special_tokens": (*NOTHING, True),
-    "detokenize": (*NOTHING, True),
-    "include_reasoning": (*NOTHING, True),
-    "separate_reasoning": (*NOTHING, True),
-    "stream_reasoning": (*NOTHING, True),
-    "return_token_ids": NOTHING,
-    "return_tokens_as_token_ids": NOTHING,
-    "return_hidden_states": NOTHING,
-    "no_stop_trim": NOTHING,
-    "typical_p": (*NOTHING, 1, 1.0),
-    "documents": NOTHING,
-    "logits_processors": NOTHING,
-    "prompt_embeds": NOTHING,
-    "kv_transfer_params": NOTHING,
-    "vllm_xargs": NOTHING,
-    "structural_tag": NOTHING,
-    "lora_path": NOTHING,
 }
 
 # Other names of a constraint: what each is called in structured_outputs.
@@ -74,15 +51,8 @@ FOREIGN = frozenset({*HARMLESS, *CONSTRAINTS})
 # Keys inside messages, items and parts that templates do not get. Clients send back what they received, and more.
 MESSAGE_FIELDS = frozenset(
     {
-        "role",
-        "content",
-        "name",
-        "tool_calls",
-        "tool_call_id",
-        "reasoning_content",
-        "reasoning",
-        "function_call",
-        "audio",
+        *("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning"),
+        *("function_call", "audio"),
     }
 )
 ITEM_FIELDS = frozenset({"type", "id", "status", "call_id", "arguments", "output", "summary", *MESSAGE_FIELDS})
@@ -99,18 +69,10 @@ IGNORED_KEYS = frozenset(
 
 # What a part may hold beside text, and what we call it.
 MEDIA: Mapping[str, str] = {
-    "image": "image",
-    "image_url": "image",
-    "input_image": "image",
-    "image_embeds": "image",
-    "file": "file",
-    "input_file": "file",
-    "document": "file",
-    "audio": "audio",
-    "audio_url": "audio",
-    "input_audio": "audio",
-    "video": "video",
-    "video_url": "video",
+    **dict.fromkeys(("image", "image_url", "input_image", "image_embeds"), "image"),
+    **dict.fromkeys(("file", "input_file", "document"), "file"),
+    **dict.fromkeys(("audio", "audio_url", "input_audio"), "audio"),
+    **dict.fromkeys(("video", "video_url"), "video"),
 }
 
 

@@ -46,7 +46,6 @@ def without_special_tokens(prompt: str | TokenIds) -> str | TokenIds | dict[str,
 
 Prompt = Annotated[str | TokenIds, PlainValidator(_prompt, json_schema_input_type=str | TokenIds)]
 Prompts = Annotated[
-    list[str | TokenIds],
-    PlainValidator(_prompts, json_schema_input_type=str | TokenIds | list[str] | list[TokenIds]),
+    list[str | TokenIds], PlainValidator(_prompts, json_schema_input_type=str | TokenIds | list[str] | list[TokenIds])
 ]
 Tokens = Annotated[TokenIds, PlainValidator(_tokens, json_schema_input_type=TokenIds)]

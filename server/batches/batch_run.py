@@ -13,8 +13,8 @@ from typing import Any
 from ...engine.errors import InvalidRequestError, RequestFailedError, UnavailableError, new_error_id
 from ..http.errors import describe
 from ..storage.batch_rows import BatchChanges, FileRow, LinesDone
-from ..storage.durable_results import MAX_CRASHES
 from ..storage.memory_store import StoreUser
+from ..storage.unfinished_job import MAX_CRASHES
 from .batch import Batch
 from .files import OUTPUT_PURPOSE, Files
 from .group_writer import GroupWriter

@@ -58,15 +58,10 @@ def owner_of(connection: HTTPConnection) -> str:
     return owner
 
 
-def is_never_open(_scope: Scope) -> bool:
-    """Nothing needs no key."""
-    return False
-
-
 class RequireKey:
     """ASGI middleware: no key, no answer, but to OPEN_PATHS and what `is_open`."""
 
-    def __init__(self, app: ASGIApp, keys: KeyRing, is_open: Callable[[Scope], bool] = is_never_open) -> None:
+    def __init__(self, app: ASGIApp, keys: KeyRing, is_open: Callable[[Scope], bool]) -> None:
         self._app = app
         self._keys = keys
         self._is_open = is_open

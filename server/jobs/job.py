@@ -39,7 +39,6 @@ class Check(Protocol):
 
     def report(self, output: CompletionOutput) -> dict[str, Any]:
         """The fields that stand beside the output."""
-        ...
 
 
 class Signal:

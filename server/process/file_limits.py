@@ -9,9 +9,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from .log_limit import LOG_INTERVAL_S, LogLimit, limit_log
-
-__all__ = ["LOG_INTERVAL_S", "EmfileFilter", "raise_file_limit", "rate_limit_emfile_log"]
+from .log_limit import LogLimit, limit_log
 
 _EMFILE = "socket.accept() out of system resource"
 # asyncio retries each accept a second later, which fails if the server has closed the socket by then.

@@ -5,74 +5,26 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...engine.errors import ConfigError, QueueFullError, RequestFailedError, new_error_id
-from ...engine.outputs import KnownOutput, OutputDelta, RequestMetrics, Resumed
-from ...engine.sampling_params import SamplingParams
+from ...engine.outputs import OutputDelta, RequestMetrics
 from ..http.errors import NotReadyError, ResultNotFoundError, StoreUnavailableError
 from ..jobs.idempotency import IdempotencyKey
 from ..jobs.job import Attachment, Job
 from ..jobs.result_store import ResultLimits, ResultStore, newness
-from ..settings import Settings
 from .journal import Journal, KeptJob
-from .records import Event, JobRow, Segment, delta_of, load_result, load_segment
+from .kept_request import KeptKind, KeptRequest
+from .records import JobRow, Segment, delta_of, load_result, load_segment
 from .store import Store, StoreError
+from .unfinished_job import BegunJob, UnfinishedJob
 
 if TYPE_CHECKING:
-    from ...engine.async_engine import AsyncEngine, Handle
-    from ...engine.input_processor import Prompt
+    from ...engine.async_engine import Handle
 
 T = TypeVar("T")
 _log = logging.getLogger("splitfuse.results")
-MAX_CRASHES = 3  # a job that was running at so many is not tried again; before the last time it is tried alone
-
-
-@dataclass(frozen=True, kw_only=True)
-class KeptRequest:
-    """What an API keeps of a request, so that another process can go on with it and answer as it would have."""
-
-    kind: str  # which API
-    body: Mapping[str, Any]  # as it came
-    attachment: Any = None  # of the job, as JSON
-    webhook: str | None = None  # the name of the target that is told of the end
-
-
-class KeptKind(Protocol):
-    """How an API makes of what it kept what it had."""
-
-    def attachment(self, stored: Any) -> Attachment | None:
-        """The job's attachment."""
-
-    def params(self, body: Mapping[str, Any], attachment: Attachment | None) -> SamplingParams:
-        """The sampling parameters. Raises InvalidRequestError where this version does not take the body."""
-
-    async def renewed(
-        self, engine: "AsyncEngine", settings: Settings, kept: KeptRequest
-    ) -> "tuple[Prompt, KeptRequest]":
-        """The prompt for another model than the one that it came for, and what to keep of it. Raises as `params`."""
-
-
-@dataclass(frozen=True, slots=True)
-class UnfinishedJob:
-    """A job of an earlier process that has not ended."""
-
-    kept: KeptJob
-    row: JobRow
-    request: dict[str, Any]  # as it was stored
-    resumed: Resumed
-
-    @property
-    def has_told(self) -> bool:
-        """Whether a reader may have had something of it."""
-        return bool(self.kept.deltas)
-
-    @property
-    def is_suspect(self) -> bool:
-        """Whether it may be what brings processes down: it was running when two died."""
-        return self.row.num_crashes >= MAX_CRASHES - 1
 
 
 class DurableResults(ResultStore):
@@ -172,10 +124,7 @@ class DurableResults(ResultStore):
     async def delete_all(self, owner: str) -> set[str]:
         """As ResultStore. Raises StoreUnavailableError."""
         seq_ids = await super().delete_all(owner)
-        try:
-            return seq_ids.union(await self._opened().delete_owner(owner))
-        except StoreError as exc:
-            raise _unavailable(exc) from exc
+        return seq_ids.union(await self.use(lambda store: store.delete_owner(owner)))
 
     def _finished_job(self, row: JobRow) -> Job | None:
         """The job of a row; None if it has not ended, or has expired."""
@@ -201,10 +150,8 @@ class DurableResults(ResultStore):
             idempotency_key=None if key is None else key.digest,
             body_digest=None if key is None else key.body_digest,
         )
-        try:
+        with _translated():
             await journal.accept(row)
-        except StoreError as exc:
-            raise _unavailable(exc) from exc
 
     def sink(self, job: Job, *, webhook: str | None = None) -> Callable[[OutputDelta], None]:
         """Where the engine's deltas of a job go that will be accepted. Raises StoreUnavailableError."""
@@ -222,10 +169,8 @@ class DurableResults(ResultStore):
 
     async def begin(self, jobs: Sequence[UnfinishedJob]) -> None:
         """Note that this process runs these jobs from now on. Raises StoreUnavailableError."""
-        try:
+        with _translated():
             await self._opened().begin([unfinished.row.num for unfinished in jobs])
-        except StoreError as exc:
-            raise _unavailable(exc) from exc
 
     def renew(self, unfinished: UnfinishedJob, handle: "Handle", request: KeptRequest, *, fingerprint: str) -> None:
         """Keep a job as another model has taken it up; that is on disk before anything of it is told."""
@@ -249,10 +194,8 @@ class DurableResults(ResultStore):
     async def delete(self, job: Job) -> None:
         """As ResultStore. Raises StoreUnavailableError."""
         self.forget(job)
-        try:
+        with _translated():
             await self._opened().delete(job.seq_id)
-        except StoreError as exc:
-            raise _unavailable(exc) from exc
 
     def forget(self, job: Job) -> None:
         """As ResultStore; what is on disk stays there."""
@@ -271,10 +214,8 @@ class DurableResults(ResultStore):
 
     async def use(self, function: Callable[[Any], T]) -> T:
         """What the function gets of the store. Raises NotReadyError while it is not open, StoreUnavailableError."""
-        try:
+        with _translated():
             return await self._opened().read(function)
-        except StoreError as exc:
-            raise _unavailable(exc) from exc
 
     def _on_failure(self, failure: StoreError | None) -> None:
         self.failure = failure
@@ -338,47 +279,10 @@ class DurableResults(ResultStore):
         shift = segment.wall - segment.monotonic - (self._wall_clock() - now)
         return lambda time: min(time + shift, now)
 
-    def _begun(self, row: JobRow) -> "_BegunJob":
+    def _begun(self, row: JobRow) -> BegunJob:
         job = self._job_of(row)
         arrival_time = self._clock() - max(0.0, self._wall_clock() - row.created)
-        return _BegunJob(row, job, json.loads(row.request), arrival_time)
-
-
-class _BegunJob:
-    """Collects what is on disk of a job that has not ended."""
-
-    def __init__(self, row: JobRow, job: Job, request: dict[str, Any], arrival_time: float) -> None:
-        self.row = row
-        self._request = request
-        self._arrival_time = arrival_time
-        self._kept = KeptJob(row.num, job, len(job.outputs), request["ttl_s"], request.get("webhook"))
-        self._forced_from: list[int | None] = [None for _ in job.outputs]
-        self._first_token_times: list[float | None] = [None for _ in job.outputs]
-
-    def take(self, event: Event, time_of: Callable[[float], float], *, written: float) -> None:
-        """The next event, and when it was written."""
-        delta = delta_of(event, request_id=self.row.seq_id, time_of=time_of)
-        self._kept.deltas.append(delta)
-        self._kept.num_left -= delta.finish_reason is not None
-        self._forced_from[delta.index] = delta.forced_from
-        if delta.token_ids and self._first_token_times[delta.index] is None:
-            self._first_token_times[delta.index] = written
-        self._kept.job.sink(delta)
-
-    def unfinished(self, *, now: float) -> UnfinishedJob:
-        """The job with all of its events."""
-        known = tuple(
-            KnownOutput(
-                tuple(output.token_ids),
-                self._forced_from[output.index],
-                first_token_time=self._first_token_times[output.index],
-                last_token_time=now if output.token_ids else None,
-                has_ended=output.finish_reason is not None,
-            )
-            for output in self._kept.job.outputs
-        )
-        resumed = Resumed(self._request["seed"], known, self._arrival_time)
-        return UnfinishedJob(self._kept, self.row, self._request, resumed)
+        return BegunJob(row, job, json.loads(row.request), arrival_time)
 
 
 def _dumped(request: KeptRequest, job: Job, handle: "Handle", *, user: str, fingerprint: str, ttl_s: float) -> str:
@@ -398,6 +302,14 @@ def _dumped(request: KeptRequest, job: Job, handle: "Handle", *, user: str, fing
         "ttl_s": ttl_s,
     }
     return json.dumps(stored, separators=(",", ":"))
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except StoreError as exc:
+        raise _unavailable(exc) from exc
 
 
 def _unavailable(exc: StoreError) -> StoreUnavailableError:

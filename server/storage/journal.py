@@ -13,10 +13,10 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ...engine.outputs import OutputDelta
 from ..jobs.job import Job
@@ -44,17 +44,14 @@ class KeptJob:
 
 
 @dataclass(frozen=True, slots=True)
-class _Accept:
-    row: JobRow
-    done: Done
-
-
-@dataclass(frozen=True, slots=True)
 class _Change:
-    begun: list[int]
-    deleted: list[str]
-    done: Done
-    renewed: list[tuple[int, str]] = field(default_factory=list)
+    """Fields as in `Changes`. `done` is told whether it was written."""
+
+    done: Done = lambda _: None
+    accepted: Sequence[JobRow] = ()
+    begun: Sequence[int] = ()
+    deleted: Sequence[str] = ()
+    renewed: Sequence[tuple[int, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +67,7 @@ class _Stop:
     """The last entry."""
 
 
-_Entry = tuple[KeptJob, OutputDelta] | _Accept | _Change | _Call | _Probe | _Stop
+_Entry = tuple[KeptJob, OutputDelta] | _Change | _Call | _Probe | _Stop
 
 
 class Journal:
@@ -119,23 +116,19 @@ class Journal:
 
     async def accept(self, row: JobRow) -> None:
         """Return when the job is on disk. Raises StoreError."""
-        await self._written(lambda done: _Accept(row, done))
+        await self._written(accepted=[row])
 
     async def begin(self, nums: list[int]) -> None:
         """Note that this process runs these jobs from now on. Raises StoreError."""
-        await self._written(lambda done: _Change(nums, [], done))
+        await self._written(begun=nums)
 
     def renew(self, num: int, request: str) -> None:
         """Write this request of a job before anything that comes later."""
-        self._entries.put(_Change([], [], lambda _: None, [(num, request)]))
+        self._entries.put(_Change(renewed=[(num, request)]))
 
     async def delete(self, seq_id: str) -> None:
         """Return when the job is gone from the disk. Raises StoreError."""
-        await self._written(lambda done: _Change([], [seq_id], done))
-
-    async def delete_owner(self, owner: str) -> list[str]:
-        """Return the ids of an owner's jobs when all of them are gone from the disk. Raises StoreError."""
-        return await self.read(lambda store: store.delete_owner(owner))
+        await self._written(deleted=[seq_id])
 
     def sink(self, kept: KeptJob) -> Callable[[OutputDelta], None]:
         """Where the engine's deltas of this job go."""
@@ -163,7 +156,7 @@ class Journal:
         self._entries.put(_Stop())
         await asyncio.to_thread(self._thread.join)
 
-    async def _written(self, entry: Callable[[Done], _Entry]) -> None:
+    async def _written(self, **changes: Any) -> None:
         future = self._loop.create_future()
 
         def done(exc: BaseException | None) -> None:
@@ -174,7 +167,7 @@ class Journal:
             else:
                 future.set_exception(exc)
 
-        self._entries.put(entry(done))
+        self._entries.put(_Change(done, **changes))
         await future
 
     # In the writer's thread.
@@ -208,14 +201,13 @@ class Journal:
         probes = self._failure is not None  # else an idle server would forget that its disk is full
         for entry in entries:
             match entry:
-                case _Accept(row):
-                    accepted.append(row)
                 case _Probe():
                     probes = True
-                case _Change(begun, deleted, _, renewed):
-                    unwritten.begun += begun
-                    unwritten.deleted += deleted
-                    unwritten.renewed += renewed
+                case _Change():
+                    accepted += entry.accepted
+                    unwritten.begun += entry.begun
+                    unwritten.deleted += entry.deleted
+                    unwritten.renewed += entry.renewed
                 case (KeptJob() as kept, OutputDelta() as delta):
                     events.append((kept.num, event_of(delta)))
                     if (ending := self._ending(kept, delta)) is not None:
@@ -276,7 +268,7 @@ class Journal:
             self._on_failure(failure)
         for entry in entries:
             match entry:
-                case _Accept(_, done) | _Change(_, _, done, _):
-                    done(failure)
+                case _Change():
+                    entry.done(failure)
                 case (KeptJob() as kept, OutputDelta() as delta):
                     kept.job.sink(delta)

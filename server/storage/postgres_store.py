@@ -15,7 +15,7 @@ import psycopg
 
 from ...engine.errors import ConfigError
 from .records import Changes, JobRow, Webhook
-from .store import StoreError
+from .store import Store, StoreError
 
 SCHEMA_VERSION = 1
 _SCHEMA = """
@@ -90,7 +90,7 @@ class Holder:
     url: str
 
 
-class PostgresStore:
+class PostgresStore(Store):
     """A Store for one of several servers. Made anew after its lease was lost."""
 
     def __init__(self, conninfo: str, *, url: str, model: str, lease_s: float, is_synced: bool = True) -> None:
@@ -143,7 +143,6 @@ class PostgresStore:
         return int(self._value(f"{insert} RETURNING num", url, self._lease_s))
 
     def commit(self, changes: Changes) -> None:
-        """As Store."""
         if not changes:
             return
         me = self.holder.num
@@ -202,23 +201,19 @@ class PostgresStore:
                 yield body
 
     def find(self, seq_id: str) -> JobRow | None:
-        """As Store."""
         return next(iter(self._rows(f"{_SELECT} WHERE seq_id = %s", seq_id)), None)
 
     def find_key(self, owner: str, idempotency_key: bytes) -> JobRow | None:
-        """As Store."""
         found = self._rows(f"{_SELECT} WHERE owner = %s AND idempotency_key = %s", owner, idempotency_key)
         return next(iter(found), None)
 
     def page(self, owner: str, *, before: tuple[float, str] | None, limit: int, status: str | None) -> list[JobRow]:
-        """As Store."""
         created, seq_id = before or (math.inf, "")
         where = "owner = %s AND status IS NOT NULL AND (%s::text IS NULL OR status = %s)"
         query = f"{_SELECT} WHERE {where} AND (created, seq_id) < (%s, %s) ORDER BY created DESC, seq_id DESC LIMIT %s"
         return self._rows(query, owner, status, status, created, seq_id, limit)
 
     def delete_owner(self, owner: str) -> list[str]:
-        """As Store."""
         with self._changing() as db:
             mine = "SELECT seq_id FROM splitfuse_jobs WHERE owner = %s"
             db.execute(f"DELETE FROM splitfuse_webhooks WHERE seq_id IN ({mine})", (owner,))
@@ -226,32 +221,27 @@ class PostgresStore:
             return [seq_id for (seq_id,) in deleted]
 
     def due_webhooks(self, now: float, *, limit: int) -> list[Webhook]:
-        """As Store."""
         where = "WHERE next_try <= %s ORDER BY next_try LIMIT %s"
         query = f"SELECT {', '.join(Webhook._fields)} FROM splitfuse_webhooks {where}"
         with self._connected() as db:
             return [Webhook(*found) for found in db.execute(query, (now, limit))]
 
     def begin_webhook(self, webhook: Webhook, *, next_try: float) -> bool:
-        """As Store."""
         begin = "UPDATE splitfuse_webhooks SET num_tries = num_tries + 1, next_try = %s"
         with self._changing() as db:
             values = (next_try, webhook.seq_id, webhook.num_tries)
             return bool(db.execute(f"{begin} WHERE seq_id = %s AND num_tries = %s", values).rowcount)
 
     def forget_webhook(self, seq_id: str) -> None:
-        """As Store."""
         with self._changing() as db:
             db.execute("DELETE FROM splitfuse_webhooks WHERE seq_id = %s", (seq_id,))
 
     def num_bytes_of(self, owner: str) -> int:
-        """As Store."""
         sizes = "coalesce(sum(pg_column_size(request) + coalesce(pg_column_size(result), 0)), 0)"
         with self._connected():
             return int(self._value(f"SELECT {sizes} FROM splitfuse_jobs WHERE owner = %s", owner))
 
     def sweep(self, now: float, *, max_jobs: int) -> int:
-        """As Store."""
         with self._changing() as db:
             oldest = "coalesce((SELECT min(first_segment) FROM splitfuse_jobs WHERE status IS NULL), 1::bigint << 62)"
             db.execute(f"DELETE FROM splitfuse_segments WHERE num < {oldest}")
@@ -261,7 +251,6 @@ class PostgresStore:
             return int(swept.rowcount)
 
     def close(self) -> None:
-        """As Store."""
         self._db.close()
 
     # What servers that share a database need beside a Store.

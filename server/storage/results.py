@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from ...engine.errors import ConfigError
 from ..jobs.result_store import ResultLimits, ResultStore
 from ..settings import Settings
-from .durable_results import DurableResults, KeptKind
+from .durable_results import DurableResults
+from .kept_request import KeptKind
 from .shared_results import SharedResults
 from .sqlite_store import SqliteStore
 

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 from ...engine.errors import ModelNotFoundError, SplitfuseError, UnavailableError
 from ..jobs.result_size import bounded
 from ..settings import Settings
-from .durable_results import MAX_CRASHES, DurableResults, KeptKind, KeptRequest, UnfinishedJob
+from .durable_results import DurableResults
+from .kept_request import KeptKind, KeptRequest
+from .unfinished_job import MAX_CRASHES, UnfinishedJob
 
 if TYPE_CHECKING:
     from ...engine.async_engine import AsyncEngine, Handle
@@ -72,10 +74,7 @@ class Resumption:
         if asked is not None and not self._settings.serves(asked):
             raise ModelNotFoundError(f"it asks for another model than {served}")
         kept = KeptRequest(
-            kind=request["kind"],
-            body=request["body"],
-            attachment=request["attachment"],
-            webhook=request.get("webhook"),
+            kind=request["kind"], body=request["body"], attachment=request["attachment"], webhook=request.get("webhook")
         )
         prompt, kept = await kind.renewed(self._engine, self._settings, kept)
         job.renew(served, kind.attachment(kept.attachment))

@@ -15,10 +15,12 @@ from ...engine.errors import SplitfuseError
 from ..http.errors import HeldElsewhereError, MovedError, NotReadyError
 from ..jobs.job import Job
 from ..jobs.result_store import ResultLimits
-from .durable_results import DurableResults, KeptKind, KeptRequest, UnfinishedJob
+from .durable_results import DurableResults
+from .kept_request import KeptKind, KeptRequest
 from .records import JobRow
 from .shared_key_locks import SharedKeyLocks
 from .store import Store
+from .unfinished_job import UnfinishedJob
 
 if TYPE_CHECKING:
     from ...engine.async_engine import AsyncEngine, Handle

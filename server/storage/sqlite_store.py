@@ -8,15 +8,17 @@ import contextlib
 import math
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ...engine.errors import ConfigError
 from .batch_rows import BatchChanges, BatchRow, FileRow, LinesDone, Page
 from .records import Changes, JobRow, Webhook
-from .store import StoreError
+from .store import BatchStore, StoreError
 
+T = TypeVar("T")
+Row = TypeVar("Row", FileRow, BatchRow)
 # The statements that make each version of the format of the one before it; the first makes version 1 of nothing.
 _MIGRATIONS = (
     """
@@ -87,7 +89,7 @@ _UPSERT_FILE = _upsert("files", "file_id", FileRow.__slots__, changing=("expires
 _UPSERT_BATCH = _upsert("batches", "batch_id", BatchRow.__slots__, changing=("expires", "body", "is_over"))
 
 
-class SqliteStore:
+class SqliteStore(BatchStore):
     """A Store in a file, which is created if there is none; one of an earlier format is brought to this one, at once or
     not at all.
     """
@@ -129,7 +131,6 @@ class SqliteStore:
             self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def commit(self, changes: Changes) -> None:
-        """As Store."""
         if not changes:
             return
         self._has_deleted |= bool(changes.deleted)
@@ -155,14 +156,12 @@ class SqliteStore:
                 db.execute("INSERT OR REPLACE INTO meta VALUES ('probe', random())")
 
     def last_numbers(self) -> tuple[int, int]:
-        """As Store."""
         job, segment = (self._one(f"SELECT coalesce(max(num), 0) FROM {table}") for table in ("jobs", "segments"))
         # All may have been swept, and a job that has told nothing yet says where those with its events begin.
         first = self._one("SELECT coalesce(max(first_segment), 1) FROM jobs WHERE status IS NULL")
         return job, max(segment, first - 1)
 
     def begin_process(self) -> bool:
-        """As Store."""
         with self._changing() as db:
             found = db.execute("SELECT value FROM meta WHERE key = 'is_clean'").fetchone()
             is_clean = found is None or bool(found[0])
@@ -178,48 +177,37 @@ class SqliteStore:
         return is_clean
 
     def end_process(self) -> None:
-        """As Store."""
         with self._changing() as db:
             db.execute("INSERT OR REPLACE INTO meta VALUES ('is_clean', 1)")
 
     def unfinished(self) -> list[JobRow]:
-        """As Store."""
-        return list(self._rows(f"{_SELECT} WHERE status IS NULL ORDER BY num"))
+        return list(self._rows(JobRow, f"{_SELECT} WHERE status IS NULL ORDER BY num"))
 
     def segments(self, first: int) -> Iterable[bytes]:
-        """As Store."""
         with _translated():
             for (body,) in self._db.execute("SELECT body FROM segments WHERE num >= ? ORDER BY num", (first,)):
                 yield body
 
     def find(self, seq_id: str) -> JobRow | None:
-        """As Store."""
-        return next(self._rows(f"{_SELECT} WHERE seq_id = ?", seq_id), None)
+        return next(self._rows(JobRow, f"{_SELECT} WHERE seq_id = ?", seq_id), None)
 
     def find_key(self, owner: str, idempotency_key: bytes) -> JobRow | None:
-        """As Store."""
-        return next(self._rows(f"{_SELECT} WHERE owner = ? AND idempotency_key = ?", owner, idempotency_key), None)
+        query = f"{_SELECT} WHERE owner = ? AND idempotency_key = ?"
+        return next(self._rows(JobRow, query, owner, idempotency_key), None)
 
     def page(self, owner: str, *, before: tuple[float, str] | None, limit: int, status: str | None) -> list[JobRow]:
-        """As Store."""
         created, seq_id = before or (math.inf, "")
-        return list(
-            self._rows(
-                f"{_SELECT} WHERE owner = ? AND status IS NOT NULL AND (? IS NULL OR status = ?)"
-                " AND (created, seq_id) < (?, ?) ORDER BY created DESC, seq_id DESC LIMIT ?",
-                *(owner, status, status, created, seq_id, limit),
-            )
-        )
+        where = "owner = ? AND status IS NOT NULL AND (? IS NULL OR status = ?)"
+        query = f"{_SELECT} WHERE {where} AND (created, seq_id) < (?, ?) ORDER BY created DESC, seq_id DESC LIMIT ?"
+        return list(self._rows(JobRow, query, owner, status, status, created, seq_id, limit))
 
     def delete_owner(self, owner: str) -> list[str]:
-        """As Store."""
         self._has_deleted = True
         with self._changing() as db:
             db.execute("DELETE FROM webhooks WHERE seq_id IN (SELECT seq_id FROM jobs WHERE owner = ?)", (owner,))
             return [seq_id for (seq_id,) in db.execute("DELETE FROM jobs WHERE owner = ? RETURNING seq_id", (owner,))]
 
     def write_batches(self, changes: BatchChanges) -> None:
-        """As Store."""
         with self._changing() as db:
             db.executemany(_UPSERT_FILE, map(_values, changes.files))
             db.executemany("INSERT OR IGNORE INTO file_parts VALUES (?, ?, ?)", changes.parts)
@@ -228,57 +216,43 @@ class SqliteStore:
             db.executemany("DELETE FROM begun_lines WHERE batch_id = ? AND line = ?", changes.answered)
 
     def find_file(self, file_id: str) -> FileRow | None:
-        """As Store."""
-        return next(map(_file, self._read(f"{_SELECT_FILE} WHERE file_id = ?", file_id)), None)
+        return next(self._rows(FileRow, f"{_SELECT_FILE} WHERE file_id = ?", file_id), None)
 
     def find_batch(self, batch_id: str) -> BatchRow | None:
-        """As Store."""
-        return next(map(_batch, self._read(f"{_SELECT_BATCH} WHERE batch_id = ?", batch_id)), None)
+        return next(self._rows(BatchRow, f"{_SELECT_BATCH} WHERE batch_id = ?", batch_id), None)
 
     def find_batch_key(self, owner: str, idempotency_key: bytes) -> BatchRow | None:
-        """As Store."""
-        where = "WHERE owner = ? AND idempotency_key = ?"
-        return next(map(_batch, self._read(f"{_SELECT_BATCH} {where}", owner, idempotency_key)), None)
+        query = f"{_SELECT_BATCH} WHERE owner = ? AND idempotency_key = ?"
+        return next(self._rows(BatchRow, query, owner, idempotency_key), None)
 
     def list_files(self, owner: str, page: Page, *, now: float, purpose: str | None = None) -> list[FileRow]:
-        """As Store."""
         where = "state = 'ready' AND coalesce(?, purpose) = purpose"
-        return list(map(_file, self._page("files", "file_id", _SELECT_FILE, where, (purpose,), owner, page, now)))
+        return self._page(FileRow, "files", page, owner, now, where, purpose)
 
     def list_batches(self, owner: str, page: Page, *, now: float) -> list[BatchRow]:
-        """As Store."""
-        return list(map(_batch, self._page("batches", "batch_id", _SELECT_BATCH, "true", (), owner, page, now)))
+        return self._page(BatchRow, "batches", page, owner, now)
 
     def _page(
-        self,
-        table: str,
-        name: str,
-        select: str,
-        where: str,
-        values: Sequence[object],
-        owner: str,
-        page: Page,
-        now: float,
-    ) -> Iterator[tuple[Any, ...]]:
-        """One page of the owner's rows that have not expired."""
+        self, kind: type[Row], table: str, page: Page, owner: str, now: float, where: str = "true", *values: object
+    ) -> list[Row]:
+        """One page of the owner's rows that have not expired; the first column is the id."""
         sign, order = (">", "ASC") if page.ascends else ("<", "DESC")
+        columns = kind.__slots__
         if page.after is not None:
-            where += f" AND num {sign} (SELECT num FROM {table} WHERE owner = ? AND {name} = ?)"
+            where += f" AND num {sign} (SELECT num FROM {table} WHERE owner = ? AND {columns[0]} = ?)"
             values = (*values, owner, page.after)
-        query = f"{select} WHERE owner = ? AND expires > ? AND {where} ORDER BY num {order} LIMIT ?"
-        return self._read(query, owner, now, *values, page.limit)
+        select = f"SELECT {', '.join(columns)} FROM {table} WHERE owner = ? AND expires > ?"
+        query = f"{select} AND {where} ORDER BY num {order} LIMIT ?"
+        return list(self._rows(kind, query, owner, now, *values, page.limit))
 
     def unfinished_batches(self) -> list[BatchRow]:
-        """As Store."""
-        return list(map(_batch, self._read(f"{_SELECT_BATCH} WHERE NOT is_over ORDER BY num")))
+        return list(self._rows(BatchRow, f"{_SELECT_BATCH} WHERE NOT is_over ORDER BY num"))
 
     def parts(self, file_id: str, *, after: int, limit: int) -> list[tuple[int, bytes]]:
-        """As Store."""
         query = "SELECT number, body FROM file_parts WHERE file_id = ? AND number > ? ORDER BY number LIMIT ?"
         return [(number, body) for number, body in self._read(query, file_id, after, limit)]
 
     def lines_done(self, batch_id: str, output_file_id: str, error_file_id: str) -> LinesDone:
-        """As Store."""
         query = "SELECT number FROM file_parts WHERE file_id = ?"
         completed, failed = (
             frozenset(number for (number,) in self._read(query, file_id)) for file_id in (output_file_id, error_file_id)
@@ -290,39 +264,31 @@ class SqliteStore:
         )
 
     def num_file_bytes(self) -> int:
-        """As Store."""
         return self._one("SELECT coalesce(sum(num_bytes), 0) FROM files WHERE state != 'deleted'")
 
     def num_parts(self, file_id: str) -> int:
-        """As Store."""
         return self._one("SELECT count(*) FROM file_parts WHERE file_id = ?", file_id)
 
     def file_bytes(self, file_id: str) -> int:
-        """As Store."""
         return self._one("SELECT coalesce(sum(length(body)), 0) FROM file_parts WHERE file_id = ?", file_id)
 
     def due_webhooks(self, now: float, *, limit: int) -> list[Webhook]:
-        """As Store."""
         query = f"SELECT {_WEBHOOK} FROM webhooks WHERE next_try <= ? ORDER BY next_try LIMIT ?"
-        return [Webhook(*found) for found in self._read(query, now, limit)]
+        return list(self._rows(Webhook, query, now, limit))
 
     def begin_webhook(self, webhook: Webhook, *, next_try: float) -> bool:
-        """As Store."""
         begin = "UPDATE webhooks SET num_tries = num_tries + 1, next_try = ? WHERE seq_id = ? AND num_tries = ?"
         with self._changing() as db:
             return bool(db.execute(begin, (next_try, webhook.seq_id, webhook.num_tries)).rowcount)
 
     def forget_webhook(self, seq_id: str) -> None:
-        """As Store."""
         with self._changing() as db:
             db.execute("DELETE FROM webhooks WHERE seq_id = ?", (seq_id,))
 
     def num_bytes_of(self, owner: str) -> int:
-        """As Store."""
         return self._one("SELECT coalesce(sum(num_bytes), 0) FROM jobs WHERE owner = ?", owner)
 
     def sweep(self, now: float, *, max_jobs: int) -> int:
-        """As Store."""
         with self._changing() as db:
             db.execute("DELETE FROM batches WHERE is_over AND expires <= ?", (now,))
             db.execute("UPDATE files SET state = 'deleted' WHERE expires <= ? AND state != 'deleted'", (now,))
@@ -344,7 +310,6 @@ class SqliteStore:
         return num_deleted
 
     def close(self) -> None:
-        """As Store."""
         self._db.close()
 
     @contextlib.contextmanager
@@ -352,8 +317,8 @@ class SqliteStore:
         with _translated(), _transaction(self._db):
             yield self._db
 
-    def _rows(self, query: str, *values: object) -> Iterator[JobRow]:
-        return (JobRow(*found) for found in self._read(query, *values))
+    def _rows(self, kind: Callable[..., T], query: str, *values: object) -> Iterator[T]:
+        return (kind(*found) for found in self._read(query, *values))
 
     def _read(self, query: str, *values: object) -> Iterator[tuple[Any, ...]]:
         with _translated():
@@ -392,14 +357,6 @@ def _translated() -> Iterator[None]:
 
 def _values(row: JobRow | FileRow | BatchRow) -> list[object]:
     return [getattr(row, name) for name in type(row).__slots__]
-
-
-def _file(found: Sequence[Any]) -> FileRow:
-    return FileRow(*found)
-
-
-def _batch(found: Sequence[Any]) -> BatchRow:
-    return BatchRow(*found)
 
 
 def _why(exc: sqlite3.Error) -> str:

@@ -40,7 +40,8 @@ class MemoryAudit:
     def check(self, scheduler: Scheduler) -> None:
         """After a step."""
         check_pool(
-            self._blocks.device, [request.block_table for request in (*scheduler.running, *scheduler._lingering)]
+            self._blocks.device,
+            [request.block_table for request in (*scheduler.running, *scheduler._finished_in_flight)],
         )
         if self._blocks.host is not None:
             check_pool(self._blocks.host, [request.host_block_table for request in scheduler.waiting])

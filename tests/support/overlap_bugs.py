@@ -18,7 +18,7 @@ def blocks_are_freed_while_a_step_uses_them(right: Method) -> Method:
     return lambda self, request: False
 
 
-@plant(BUGS, Scheduler, "_release_lingering")
+@plant(BUGS, Scheduler, "_release_finished")
 def blocks_are_freed_a_step_early(right: Method) -> Method:
     def wrong(self: Any) -> None:
         in_flight, self._in_flight = self._in_flight, deque()
@@ -28,7 +28,7 @@ def blocks_are_freed_a_step_early(right: Method) -> Method:
     return wrong
 
 
-@plant(BUGS, Scheduler, "_release_lingering")
+@plant(BUGS, Scheduler, "_release_finished")
 def blocks_linger_forever(right: Method) -> Method:
     return lambda self: None
 

@@ -16,16 +16,13 @@ class Arguments(Protocol):
     @property
     def is_over(self) -> bool:
         """Whether it reads no more."""
-        ...
 
     @property
     def rest(self) -> str:
         """What it did not read."""
-        ...
 
     def push(self, text: str) -> str:
         """The JSON that is certain now."""
-        ...
 
 
 class JsonArguments:

@@ -112,11 +112,7 @@ class CountTokensRequest(ConversationFields):
     """A conversation whose tokens are counted."""
 
     ignored: ClassVar = dict.fromkeys(
-        (
-            *IGNORED,
-            *("max_tokens", "metadata", "stop_sequences", "stream", "temperature", "top_k", "top_p"),
-        ),
-        (),
+        (*IGNORED, *("max_tokens", "metadata", "stop_sequences", "stream", "temperature", "top_k", "top_p")), ()
     )
     unsupported: ClassVar = {"mcp_servers": ([],)}
     model: ModelName = None

@@ -46,9 +46,7 @@ async def create_file(request: Request) -> Response:
 @router.get(
     "/files",
     **operation(
-        {200: "A page of the caller's files."},
-        errors=(*LOOKUP, 503),
-        parameters=[AFTER, _limit(10_000), ORDER, PURPOSE],
+        {200: "A page of the caller's files."}, errors=LOOKUP, parameters=[AFTER, _limit(10_000), ORDER, PURPOSE]
     ),
 )
 async def list_files(request: Request) -> Response:
@@ -59,16 +57,14 @@ async def list_files(request: Request) -> Response:
     return JsonResponse(list_object([file_object(row) for row in rows], page))
 
 
-@router.get("/files/{file_id}", **operation({200: "The file."}, errors=(*LOOKUP, 503), parameters=[FILE_ID]))
+@router.get("/files/{file_id}", **operation({200: "The file."}, errors=LOOKUP, parameters=[FILE_ID]))
 async def retrieve_file(request: Request) -> Response:
     """What is known of a file."""
     file = await service_of(request).batches.files.find(request.path_params["file_id"], owner=owner_of(request))
     return JsonResponse(file_object(file))
 
 
-@router.get(
-    "/files/{file_id}/content", **operation({200: "The file's bytes."}, errors=(*LOOKUP, 503), parameters=[FILE_ID])
-)
+@router.get("/files/{file_id}/content", **operation({200: "The file's bytes."}, errors=LOOKUP, parameters=[FILE_ID]))
 async def file_content(request: Request) -> Response:
     """What a file holds."""
     files = service_of(request).batches.files
@@ -77,7 +73,7 @@ async def file_content(request: Request) -> Response:
     return StreamingResponse(files.contents(file.file_id), media_type="application/octet-stream", headers=headers)
 
 
-@router.delete("/files/{file_id}", **operation({200: "Deleted."}, errors=(*LOOKUP, 503), parameters=[FILE_ID]))
+@router.delete("/files/{file_id}", **operation({200: "Deleted."}, errors=LOOKUP, parameters=[FILE_ID]))
 async def delete_file(request: Request) -> Response:
     """Forget a file that no unfinished batch reads."""
     file_id = request.path_params["file_id"]
@@ -112,8 +108,7 @@ async def _created(service: Service, body: BatchRequest, *, owner: str, key: Ide
 
 
 @router.get(
-    "/batches",
-    **operation({200: "A page of the caller's batches."}, errors=(*LOOKUP, 503), parameters=[AFTER, _limit(100)]),
+    "/batches", **operation({200: "A page of the caller's batches."}, errors=LOOKUP, parameters=[AFTER, _limit(100)])
 )
 async def list_batches(request: Request) -> Response:
     """The caller's batches, newest first."""
@@ -122,7 +117,7 @@ async def list_batches(request: Request) -> Response:
     return JsonResponse(list_object([batch_object(batch) for batch in batches], page))
 
 
-@router.get("/batches/{batch_id}", **operation({200: "The batch."}, errors=(*LOOKUP, 503), parameters=[BATCH_ID]))
+@router.get("/batches/{batch_id}", **operation({200: "The batch."}, errors=LOOKUP, parameters=[BATCH_ID]))
 async def retrieve_batch(request: Request) -> Response:
     """The batch as it stands."""
     batch_id = request.path_params["batch_id"]
@@ -131,7 +126,7 @@ async def retrieve_batch(request: Request) -> Response:
 
 @router.post(
     "/batches/{batch_id}/cancel",
-    **operation({200: "The batch, which ends soon."}, errors=(*LOOKUP, 503), parameters=[BATCH_ID]),
+    **operation({200: "The batch, which ends soon."}, errors=LOOKUP, parameters=[BATCH_ID]),
 )
 async def cancel_batch(request: Request) -> Response:
     """Answer no further line; what is answered stays."""

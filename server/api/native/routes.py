@@ -21,7 +21,7 @@ from ...jobs.job import Attachment, Job
 from ...jobs.result_store import seq_id_of
 from ...service import Service, service_of
 from ...settings import Settings
-from ...storage.durable_results import KeptRequest
+from ...storage.kept_request import KeptRequest
 from ..answer_check import AnswerCheck
 from ..answer_format import AnswerFormat
 from ..openapi import IDEMPOTENCY_KEY, KEEPING, KEYED, LOOKUP, events, operation, parameter

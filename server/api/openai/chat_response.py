@@ -41,7 +41,7 @@ class ChatResponseBuilder(ResponseBuilder):
     def usage(self, jobs: Sequence[Job]) -> dict[str, Any]:
         """The tokens of the answer, and how many of them were reasoning."""
         usage = full_usage(jobs)
-        if self._answer.thinks:
+        if self._answer.reasoning is not None:
             count = sum(num_reasoning_tokens(job, self._answer) for job in jobs)
             usage["completion_tokens_details"] = {"reasoning_tokens": count}
         return usage

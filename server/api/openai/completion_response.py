@@ -21,13 +21,7 @@ class CompletionResponseBuilder(ResponseBuilder):
     kind = chunk_kind = "text_completion"
 
     def __init__(
-        self,
-        head: Head,
-        token_text: TokenText,
-        *,
-        shown: Shown,
-        echo: Echo,
-        prompt_text: Callable[[Job], str],
+        self, head: Head, token_text: TokenText, *, shown: Shown, echo: Echo, prompt_text: Callable[[Job], str]
     ) -> None:
         super().__init__(head, token_text, shown=shown)
         self._echo = echo

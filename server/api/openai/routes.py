@@ -42,9 +42,7 @@ async def models(request: Request) -> Response:
 @router.get(
     "/models/{name:path}",
     **operation(
-        {200: "The model."},
-        errors=LOOKUP,
-        parameters=[parameter("name", "The served model's name.", place="path")],
+        {200: "The model."}, errors=LOOKUP, parameters=[parameter("name", "The served model's name.", place="path")]
     ),
 )
 async def model(request: Request) -> Response:

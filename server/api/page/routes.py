@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ....engine.inspection.explanation import explain
+from ....engine.inspection.explanation import Explanation, explain
 from ...http.auth import owner_of
 from ...http.errors import Problem
 from ...http.json_response import JsonResponse, dumps
@@ -75,8 +75,7 @@ async def simulate(request: Request) -> Response:
 
 
 @router.get(
-    "/result/{seq_id}/explain",
-    **operation({200: "What it waited for and was given."}, errors=LOOKUP, parameters=[_ID]),
+    "/result/{seq_id}/explain", **operation({200: "What it waited for and was given."}, errors=LOOKUP, parameters=[_ID])
 )
 async def explain_result(request: Request) -> Response:
     """When it waited and for what, each chunk, preemptions, and shares of its time that add up; so far, if it runs."""
@@ -96,14 +95,7 @@ def explanation(service: Service, job: Job) -> dict[str, Any]:
             outputs.append({"index": output.index} | made.to_dict())
     about = {"seq_id": job.seq_id, "status": job.status}
     if not outputs:  # it has been submitted, and its prompt is not tokenized yet
-        nothing: dict[str, Any] = {
-            "e2e_s": 0.0,
-            "ttft_s": None,
-            "predicted_ttft_s": None,
-            "shares": {},
-            "share_texts": {},
-        }
-        return about | nothing | {"timeline": []}
+        return about | Explanation([], {}, 0.0, None, None).to_dict()
     last = max(outputs, key=lambda each: each["e2e_s"])
     whole = {name: value for name, value in last.items() if name != "index"}
     return about | whole | ({"outputs": outputs} if len(job.outputs) > 1 else {})

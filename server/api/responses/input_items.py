@@ -48,9 +48,4 @@ def _items(message: Message) -> Iterator[Item]:
     for call in message.get("tool_calls", ()):
         function = call["function"]
         arguments = json.dumps(function["arguments"])
-        yield {
-            "type": "function_call",
-            "call_id": call.get("id"),
-            "name": function["name"],
-            "arguments": arguments,
-        }
+        yield {"type": "function_call", "call_id": call.get("id"), "name": function["name"], "arguments": arguments}

@@ -110,7 +110,7 @@ class ResponsesRequest(SamplingRequest, ToolFields):
         "max_tool_calls": ()
     }
     way_out: ClassVar = ToolFields.way_out | {
-        "conversation": "conversations are not kept here: send previous_response_id or the whole conversation as input",
+        "conversation": "conversations are not kept here: send previous_response_id or the whole conversation as input"
     }
     # Fields of other routes, or not built; an answer that neglected one of these would be wrong.
     unsupported: ClassVar = {

@@ -24,7 +24,7 @@ from ...jobs.job import Attachment, Job, raise_failure
 from ...jobs.result_store import ID_PREFIX, seq_id_of
 from ...service import Service, service_of
 from ...settings import Settings
-from ...storage.durable_results import KeptRequest
+from ...storage.kept_request import KeptRequest
 from ..answer_check import AnswerCheck
 from ..answer_format import AnswerFormat, constrained, rendered
 from ..batches.request import page_of

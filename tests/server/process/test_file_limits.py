@@ -10,7 +10,8 @@ import httpx
 import pytest
 from serving import ServerProcess
 
-from splitfuse.server.process.file_limits import LOG_INTERVAL_S, EmfileFilter
+from splitfuse.server.process.file_limits import EmfileFilter
+from splitfuse.server.process.log_limit import LOG_INTERVAL_S
 
 
 def record(message, *args):

@@ -15,7 +15,8 @@ from splitfuse.server.http.errors import NotReadyError, ResultNotFoundError
 from splitfuse.server.jobs.job import Job
 from splitfuse.server.jobs.result_store import ResultLimits
 from splitfuse.server.settings import Settings
-from splitfuse.server.storage.durable_results import DurableResults, KeptRequest
+from splitfuse.server.storage.durable_results import DurableResults
+from splitfuse.server.storage.kept_request import KeptRequest
 from splitfuse.server.storage.records import Changes, JobRow, dump_segment, event_of
 from splitfuse.server.storage.resumption import Resumption
 from splitfuse.server.storage.sqlite_store import SqliteStore
