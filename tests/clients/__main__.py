@@ -19,7 +19,7 @@ from served import Served
 KEY = "key-of-the-clients"
 PAGE = "http://localhost:8960"  # where the browser's page is from
 TOKENIZER = FOLDER.parents[1] / "engine/demo_model"
-SECONDS = 300  # for one script on one server
+SECONDS = 900  # for one script on one server
 
 
 def main() -> int:
@@ -68,7 +68,9 @@ def _run(client: Client, urls: dict[str, str], *, verbose: bool) -> tuple[tuple[
 def _outcome(client: Client, words: list[str], *, verbose: bool) -> Outcome:
     env = environment(client, key=KEY if client.has_key else None, tokenizer=TOKENIZER)
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, env=env, check=False)
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS, env=env, check=False
+        )
     except subprocess.TimeoutExpired:
         return Outcome("?", 0, (f"{SECONDS} s",))
     outcome = Outcome.of(done.stdout, exit_code=done.returncode)

@@ -45,5 +45,6 @@ CLIENTS = (
     Client("node-openai", "openai_node.mjs", ("openai@6.49.0", "zod@4.6.7")),
     Client("node-ai-sdk", "ai_sdk.mjs", ("ai@6.0.326", "@ai-sdk/openai-compatible@2.0.91", "zod@4.6.7")),
     Client("node-langchain", "langchain_node.mjs", ("@langchain/openai@1.5.8", "@langchain/core@1.4.0", "zod@4.6.7")),
+    Client("claude-code", "claude_code.mjs", ("@anthropic-ai/claude-code@2.1.328",)),
     Client("browser", "browser_page.py", ("playwright==1.65.2",), has_key=False),
 )

@@ -9,7 +9,7 @@ from sysconfig import get_path
 from catalog import FOLDER, Client
 
 HOME = FOLDER.parents[1] / ".venv/clients"
-INSTALL_SECONDS = 600
+INSTALL_SECONDS = 1800
 
 
 class NotInstalled(Exception):
@@ -46,11 +46,13 @@ def environment(client: Client, *, key: str | None, tokenizer: Path) -> dict[str
 
 
 def _install_python(client: Client, folder: Path) -> None:
-    _run([sys.executable, "-m", "venv", str(folder)])
+    _run([sys.executable, "-m", "venv", "--without-pip", str(folder)])
     if client.shares_torch:
         (site,) = folder.glob("lib/*/site-packages")
         (site / "shared.pth").write_text(get_path("purelib"))
-    _run([str(folder / "bin/python"), "-m", "pip", "install", "-q", *client.requirements])
+    # without compiling what is never imported
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin/python"), "install", "-q", "--no-compile"]
+    _run([*pip, *client.requirements])
 
 
 def _install_node(client: Client, folder: Path) -> None:

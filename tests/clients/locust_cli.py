@@ -10,6 +10,7 @@ from typing import Any
 from checks import key, main, model_of
 
 LOCUSTFILE = """
+from gevent import spawn
 from locust import HttpUser, constant, task
 
 HEADERS = {"Authorization": "Bearer KEY"}
@@ -24,7 +25,7 @@ class User(HttpUser):
         self.chat(), self.stream(), self.submit_and_poll(), self.wrong_key()
         User.num_rounds += 1
         if User.num_rounds == 24:
-            self.environment.runner.quit()
+            spawn(self.environment.runner.quit)  # which waits for the end of all users
 
     def chat(self):
         self.client.post("/v1/chat/completions", json=CHAT, headers=HEADERS)
