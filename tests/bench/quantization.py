@@ -15,7 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from peers.processes import environment_of, python_of
+sys.path.insert(0, str(Path(__file__).with_name("peers")))
+from processes import environment_of, python_of
 
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.config import DEMO_FOLDER
