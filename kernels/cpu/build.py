@@ -35,6 +35,8 @@ _FLAGS = [
     *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
 ]
 
+_COMPILER_LIMIT_S = 600  # a file takes up to 25 s of processor time, which a busy machine gives late
+
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 # By the dtype of the values and of the norm's weight.
 NORM_DTYPES = {
@@ -131,7 +133,7 @@ def _compile(compiler: str, folder: Path) -> Path:
         [compiler, *_FLAGS, "-c", str(source), "-o", str(built)]
         for source, built in zip(_SOURCES, objects, strict=True)
     ]
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(_run, commands))
     # Linked without -fopenmp on purpose: the runtime's symbols come from the one that torch has loaded.
     linked = folder / "native.so"
@@ -140,7 +142,7 @@ def _compile(compiler: str, folder: Path) -> Path:
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILER_LIMIT_S, check=False)
     if done.returncode:
         raise OSError(f"{command[0]}: {done.stderr.strip()[-500:]}")
 
