@@ -5,11 +5,14 @@ names. Exit code 1 if a check failed.
 """
 
 import argparse
+import os
+import signal
 import subprocess
 import sys
 from contextlib import ExitStack
 from datetime import date
 from importlib.util import find_spec
+from typing import Any
 
 from catalog import CLIENTS, FOLDER, Client
 from installation import NotInstalled, command, environment
@@ -19,7 +22,7 @@ from served import Served
 KEY = "key-of-the-clients"
 PAGE = "http://localhost:8960"  # where the browser's page is from
 TOKENIZER = FOLDER.parents[1] / "engine/demo_model"
-SECONDS = 900  # for one script on one server
+SECONDS = 1800  # for a server to be ready, and for one script on one server; enough on a busy machine
 
 
 def main() -> int:
@@ -50,7 +53,7 @@ def _served(stack: ExitStack, *args: str) -> str:
     """The URL of a server that ends with the stack."""
     server = Served(*args)
     stack.push(server)
-    return server.until_ready(seconds=600).url
+    return server.until_ready(seconds=SECONDS).url
 
 
 def _run(client: Client, urls: dict[str, str], *, verbose: bool) -> tuple[tuple[str, ...], bool]:
@@ -67,15 +70,16 @@ def _run(client: Client, urls: dict[str, str], *, verbose: bool) -> tuple[tuple[
 
 def _outcome(client: Client, words: list[str], *, verbose: bool) -> Outcome:
     env = environment(client, key=KEY if client.has_key else None, tokenizer=TOKENIZER)
-    try:
-        done = subprocess.run(
-            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS, env=env, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return Outcome("?", 0, (f"{SECONDS} s",))
-    outcome = Outcome.of(done.stdout, exit_code=done.returncode)
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(words, **pipes, text=True, env=env, start_new_session=True) as process:
+        try:
+            told, log = process.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # the script, and the command that it runs
+            return Outcome("?", 0, (f"{SECONDS} s",))
+    outcome = Outcome.of(told, exit_code=process.returncode)
     if verbose or outcome.failed:
-        print(done.stdout, done.stderr[-4000:], sep="\n", flush=True)
+        print(told, log[-4000:], sep="\n", flush=True)
     return outcome
 
 
