@@ -31,6 +31,11 @@ class Settings(EngineConfig):
 
     host: str = setting("127.0.0.1", help="address to listen on")
     port: int = setting(8000, at_least=0, at_most=65535, help="port to listen on; 0 = any free one")
+    replicas: int | None = setting(
+        None,
+        at_least=1,
+        help="whole servers behind one port, by HAProxy; each has a GPU, or its share of the cores",
+    )
     api_key: tuple[str, ...] = setting(
         (), repr=False, help="key that requests must bring; may be given more than once (in the variable: with commas)"
     )
