@@ -36,6 +36,10 @@ class Settings(EngineConfig):
         at_least=1,
         help="whole servers behind one port, by HAProxy; each has a GPU, or its share of the cores",
     )
+    ray_address: str | None = setting(
+        None,
+        help="Ray cluster that runs the replicas: auto, HOST:6379, or local, a new one; nothing = this machine",
+    )
     api_key: tuple[str, ...] = setting(
         (), repr=False, help="key that requests must bring; may be given more than once (in the variable: with commas)"
     )

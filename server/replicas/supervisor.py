@@ -24,6 +24,7 @@ from .haproxy_config import HaproxyConfig
 from .local_placement import LocalPlacement
 from .operations import Operations
 from .placement import Placement
+from .ray_placement import RayPlacement
 from .replica import Replica
 from .replica_client import ReplicaClient
 from .replica_set import ReplicaSet
@@ -51,7 +52,14 @@ def serve_replicas(settings: Settings, signals: StopSignals) -> None:
 
 def _placement(settings: Settings) -> Placement:
     assert settings.replicas is not None
-    return LocalPlacement.of_machine(settings.replicas, device=settings.device)
+    if settings.ray_address is None:
+        return LocalPlacement.of_machine(settings.replicas, device=settings.device)
+    return RayPlacement(
+        settings.ray_address,
+        device=settings.device,
+        num_gpus_each=settings.tensor_parallel_size,
+        num_cpus_each=settings.num_threads,
+    )
 
 
 class Supervisor:
