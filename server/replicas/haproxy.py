@@ -24,6 +24,7 @@ class Haproxy:
 
     def __init__(self, config: HaproxyConfig) -> None:
         self._config = config
+        self._log = Path(config.folder, "haproxy.log")
         self._addresses: dict[str, Address] = {}
         self._process: asyncio.subprocess.Process | None = None
         self._is_stopping = False
@@ -33,12 +34,15 @@ class Haproxy:
         program = shutil.which("haproxy")
         if program is None:
             raise ConfigError("--replicas needs HAProxy: apt-get install haproxy")
-        self._process = await asyncio.create_subprocess_exec(
-            *tied([program, "-q", "-db", "-f", self._written()]),
-            stdin=asyncio.subprocess.DEVNULL,
-            pass_fds=(self._config.listener_fd,),
-            start_new_session=True,
-        )
+        with self._log.open("wb") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *tied([program, "-db", "-f", self._written()]),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(self._config.listener_fd,),
+                start_new_session=True,
+            )
         await self._until_up(self._process)
 
     async def run(self) -> None:
@@ -104,4 +108,4 @@ class Haproxy:
                     writer.close()
                     return
                 await asyncio.sleep(0.02)
-        raise ConfigError(f"HAProxy has ended with exit code {process.returncode}; what it wrote above says why")
+        raise ConfigError(f"HAProxy cannot start: {' '.join(self._log.read_text().split())}")

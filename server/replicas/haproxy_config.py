@@ -103,8 +103,7 @@ backend operations
     def _backend(self, name: str, addresses: Mapping[str, Address]) -> str:
         if name == "any":
             check = "    option httpchk\n    http-check send meth GET uri /ready\n    http-check expect status 200\n"
-            log = "    log stdout format raw local0 notice\n"
-            return f"backend any\n    balance leastconn\n{log}{check}{self._servers(addresses)}"
+            return f"backend any\n    balance leastconn\n{check}{self._servers(addresses)}"
         header = {"sessions": "X-Session-Id", "keys": "Idempotency-Key"}[name]
         servers = "".join(
             f"    server {server} {addresses.get(server, _NOWHERE)} no-check track any/{server}\n"

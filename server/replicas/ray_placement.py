@@ -75,7 +75,7 @@ class RayPlacement:
         handler = signal.getsignal(signal.SIGTERM)
         try:
             self._ray.init(address=address, logging_level=logging.ERROR, **own)
-        except (ConnectionError, ValueError, RuntimeError) as exc:
+        except Exception as exc:  # Ray's own errors share no class
             raise ConfigError(f"--ray-address {address}: {' '.join(str(exc).split())}") from exc
         signal.signal(signal.SIGTERM, handler)  # Ray's would exit at once
 

@@ -20,7 +20,9 @@ _ASK_S = 1.0
 
 
 class Replica:
-    """`number`: from 0; `config`: the text of its config file; `clock`: seconds."""
+    """`number`: from 0; `config`: the text of its config file; `keeps_results`: where no other can read them; `clock`:
+    seconds.
+    """
 
     def __init__(
         self,
@@ -30,6 +32,7 @@ class Replica:
         placement: Placement,
         haproxy: Haproxy,
         client: ReplicaClient,
+        keeps_results: bool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.number = number
@@ -39,6 +42,7 @@ class Replica:
         self._placement = placement
         self._haproxy = haproxy
         self._client = client
+        self._keeps_results = keeps_results
         self._clock = clock
         self._server: RunningServer | None = None
         self._num_starts = 0
@@ -63,11 +67,14 @@ class Replica:
             await self._server.stop()
 
     async def retire(self) -> None:
-        """Give it no new work, and stop it once all its work has ended and no result that only it has is left."""
+        """Give it no new work, and stop it once no result that only it has is left: deleted, or expired."""
         await self._haproxy.drain(self.name)
-        while self.address is not None and not self._stopping.is_set() and not await self._client.is_idle(self.address):
+        while self._keeps_results and not self._stopping.is_set() and await self._has_work():
             await self._pass(_ASK_S)
         await self.stop()
+
+    async def _has_work(self) -> bool:
+        return self.address is not None and await self._client.has_work(self.address)
 
     async def _live(self) -> str:
         """Run one server to its end; why it ended."""

@@ -27,11 +27,13 @@ class ReplicaClient:
         answer = await self.get(address, "/ready", headers={})
         return answer is not None and answer.status_code == 200
 
-    async def is_idle(self, address: Address) -> bool:
-        """Whether nothing runs or waits on it and no result is kept; true also if it has ended."""
+    async def has_work(self, address: Address) -> bool:
+        """Whether something runs or waits on it, or a result is kept. True also if it does not say."""
         answer = await self.get(address, "/stats", headers=self._own_headers)
-        stats: dict[str, Any] = answer.json() if answer is not None and answer.status_code == 200 else {}
-        return not any(stats.get(name) for name in ("num_running", "num_waiting", "num_results"))
+        if answer is None or answer.status_code != 200:
+            return True
+        stats: dict[str, Any] = answer.json()
+        return any(stats.get(name) for name in ("num_running", "num_waiting", "num_results"))
 
     async def get(self, address: Address, path: str, *, headers: Mapping[str, str]) -> httpx.Response | None:
         """Its answer; None if there is none."""

@@ -105,7 +105,14 @@ class Supervisor:
         tags = list(self._config.tags.values())
         threads = None if self._placement.has_gpus else max(1, self._placement.num_cpus // self._count)
         config = config_of(self._settings, tag=tags[number], num_threads=threads)
-        return Replica(number, config, placement=self._placement, haproxy=self._haproxy, client=self._client)
+        return Replica(
+            number,
+            config,
+            placement=self._placement,
+            haproxy=self._haproxy,
+            client=self._client,
+            keeps_results=not self._settings.has_shared_results,
+        )
 
     async def _until_stopped(self, stop: asyncio.Event, replicas: ReplicaSet) -> None:
         """Raises ConfigError if a replica or HAProxy cannot start."""
@@ -147,7 +154,9 @@ def _banner(settings: Settings, url: str) -> str:
 @contextlib.asynccontextmanager
 async def _served(app: Starlette, path: str) -> AsyncIterator[None]:
     """The app, on a Unix socket."""
-    server = uvicorn.Server(uvicorn.Config(app, uds=path, log_config=None, access_log=False, lifespan="off"))
+    server = uvicorn.Server(
+        uvicorn.Config(app, uds=path, http="h11", ws="none", lifespan="off", log_config=None, access_log=False)
+    )
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
     serving = asyncio.create_task(server.serve())
     try:
