@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from .placement import Address
 
-# A request is tried at the next replica as long as all of it is in a buffer.
+# A request is tried at the next replica if all of it is in a buffer, for which it is waited: clients send a body after
+# its head, and with the head alone there HAProxy passes a 503 on.
 _BUFFER_BYTES = 65_536
 _NOWHERE = Address("127.0.0.1", 1)
 # Of a replica's connections: its checks and the scrapes of its metrics, which pass by HAProxy.
@@ -59,6 +60,7 @@ class HaproxyConfig:
 defaults
     mode http
     option http-no-delay
+    option http-buffer-request
     timeout connect 2s
     timeout http-request 10s
     timeout client 75s
@@ -79,7 +81,6 @@ defaults
         keys = "" if self.has_shared_results else "    use_backend keys if { req.hdr(Idempotency-Key) -m found }\n"
         return f"""frontend api
     bind fd@{self.listener_fd}
-    http-request wait-for-body time 10s if METH_POST {{ path /v1/responses /v1/batches }}
     use_backend operations if {{ path /metrics }}
     use_backend ids if {{ path_reg ^/(result|v1/responses|v1/files|v1/batches)/ }}
     use_backend ids if {{ path /v1/responses }} {{ {_PREVIOUS} -m beg resp_ }}
