@@ -14,7 +14,7 @@ from .tied_process import tied
 logger = logging.getLogger(__name__)
 
 _RESTART_S = 1.0
-_START_S = 10.0
+_START_S = 60.0
 # What the runtime API says of an address that it has taken; of a state it says nothing.
 _TAKEN = ("changed from", "no need to change")
 

@@ -35,9 +35,9 @@ class Replica:
         keeps_results: bool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.number = number
         self.name = name_of(number)
         self.address: Address | None = None
+        self._number = number
         self._config = config
         self._placement = placement
         self._haproxy = haproxy
@@ -102,7 +102,7 @@ class Replica:
 
     async def _started(self) -> RunningServer | None:
         """None if `stop` came while there was no room for it. Raises OSError, PlacementLostError."""
-        starting = asyncio.ensure_future(self._placement.start(self.number, self._config))
+        starting = asyncio.ensure_future(self._placement.start(self._number, self._config))
         stopping = asyncio.ensure_future(self._stopping.wait())
         await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
