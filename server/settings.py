@@ -132,6 +132,8 @@ class Settings(EngineConfig):
             raise ConfigError(
                 "--webhook-targets needs --results FILE or postgresql://…, where what is to be told is kept"
             )
+        if self.ray_address is not None and self.replicas is None:
+            raise ConfigError("--ray-address says where replicas run: give --replicas N, too")
         if not re.fullmatch(r"((?!resp$)[A-Za-z0-9][A-Za-z0-9-]{0,31})?", self.id_tag):
             raise ConfigError(f"id_tag {self.id_tag!r} takes up to 32 letters, digits and -, no - first; resp is taken")
         if not re.fullmatch(r"([A-Za-z_:][A-Za-z0-9_:]*)?", self.metrics_prefix):

@@ -9,6 +9,7 @@ from pathlib import Path
 from ...engine.errors import ConfigError
 from .haproxy_config import HaproxyConfig
 from .placement import Address
+from .server_process import environment
 from .tied_process import tied
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ class Haproxy:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env=environment(),
                 pass_fds=(self._config.listener_fd,),
                 start_new_session=True,
             )

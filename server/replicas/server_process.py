@@ -38,7 +38,7 @@ class ServerProcess:
             process = await asyncio.create_subprocess_exec(
                 *tied([sys.executable, *_SERVE, "--host", host, "--port", str(address.port)]),
                 stdin=file,
-                env=_environment() | {REPLICA_VARIABLE: name} | dict(env or {}),
+                env=environment() | {REPLICA_VARIABLE: name} | dict(env or {}),
                 start_new_session=True,
             )
         return cls(process, address)
@@ -59,7 +59,8 @@ class ServerProcess:
         await self._process.wait()
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """Of the programs that this process starts: its own, without settings."""
     return {name: value for name, value in os.environ.items() if name in _KEPT or not name.startswith(ENV_PREFIX)}
 
 

@@ -25,6 +25,7 @@ def test_a_replica_has_the_same_settings(tmp_path: Path) -> None:
         port=9000,
         max_num_seqs=7,
         api_key=("a", "b,c"),
+        scheduling_policy="fair",
         tenant_weights={"a": 2.0},
         results="postgresql://u:p@h/d",
         page=False,
@@ -59,6 +60,11 @@ def test_no_tag_begins_another() -> None:
     tags = list(tags_of(Settings(id_tag="eu-"), 12).values())
     assert tags[0] == "eu-r0-"
     assert not any(b.startswith(a) for a in tags for b in tags if a is not b)
+
+
+def test_a_cluster_without_replicas_is_a_slip() -> None:
+    with pytest.raises(ConfigError, match="--replicas N"):
+        Settings(ray_address="auto")
 
 
 @pytest.mark.parametrize(
