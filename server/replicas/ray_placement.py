@@ -77,7 +77,8 @@ class RayPlacement:
             self._ray.init(address=address, logging_level=logging.ERROR, **own)
         except Exception as exc:  # Ray's own errors share no class
             raise ConfigError(f"--ray-address {address}: {' '.join(str(exc).split())}") from exc
-        signal.signal(signal.SIGTERM, handler)  # Ray's would exit at once
+        finally:
+            signal.signal(signal.SIGTERM, handler)  # Ray's would exit at once
 
 
 class _RayServer:
