@@ -13,6 +13,7 @@ class ReplicaSet:
     def __init__(self, make: Callable[[int], Replica], *, most: int) -> None:
         self._make = make
         self._most = most
+        self.count = 0  # how many are to take new work; written here alone
         self._replicas: dict[int, Replica] = {}
         self._runs: dict[int, asyncio.Task[None]] = {}
         self._retirements: dict[int, asyncio.Task[None]] = {}
@@ -22,25 +23,26 @@ class ReplicaSet:
         """Of each replica by its name; None while it has none."""
         return {replica.name: replica.address for replica in self._replicas.values()}
 
-    @property
-    def count(self) -> int:
-        """How many take new work, or will."""
-        return len(self._replicas) - len(self._retirements)
-
     def scale(self, count: int) -> None:
         """Start or retire as many as it takes, within 1 and `most`. One that retires keeps its number until its end."""
-        count = min(max(count, 1), self._most)
-        free = [number for number in range(self._most) if number not in self._replicas]
-        for number in free[: max(0, count - self.count)]:
-            self._start(number)
-        active = sorted(self._replicas.keys() - self._retirements.keys())
-        for number in active[count:]:
+        self.count = min(max(count, 1), self._most)
+        self._start_missing()
+        for number in self._active()[self.count :]:
             self._retirements[number] = asyncio.create_task(self._replicas[number].retire())
 
     async def drain(self) -> None:
         """Stop all and wait for their ends."""
+        self.count = 0
         await asyncio.gather(*(replica.stop() for replica in self._replicas.values()))
         await asyncio.gather(*self._runs.values(), *self._retirements.values(), return_exceptions=True)
+
+    def _active(self) -> list[int]:
+        return sorted(self._replicas.keys() - self._retirements.keys())
+
+    def _start_missing(self) -> None:
+        free = [number for number in range(self._most) if number not in self._replicas]
+        for number in free[: max(0, self.count - len(self._active()))]:
+            self._start(number)
 
     def _start(self, number: int) -> None:
         self._replicas[number] = self._make(number)
@@ -49,7 +51,8 @@ class ReplicaSet:
 
     def _ended(self, number: int, run: "asyncio.Task[None]") -> None:
         del self._replicas[number], self._runs[number]
-        self._retirements.pop(number, None)
+        if self._retirements.pop(number, None) is not None:
+            self._start_missing()
         error = None if run.cancelled() else run.exception()
         if error is not None and not self.failure.done():
             self.failure.set_exception(error)

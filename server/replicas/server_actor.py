@@ -14,7 +14,7 @@ class ServerActor:
         import ray
 
         self._server = await ServerProcess.start(name, config, host=ray.util.get_node_ip_address())
-        return tuple(self._server.address)
+        return self._server.address.host, self._server.address.port
 
     async def wait(self) -> int:
         """Its exit code, when it has ended."""

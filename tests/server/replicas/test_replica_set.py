@@ -53,8 +53,14 @@ async def test_the_last_ones_retire_and_keep_their_numbers_until_they_end() -> N
     assert (replicas.count, list(replicas.addresses())) == (1, ["r0", "r1", "r2"])
     made[2].is_empty.set()
     await settled()
-    replicas.scale(3)  # r1 still retires
-    assert (replicas.count, sorted(replicas.addresses())) == (2, ["r0", "r1", "r2"])
+    assert list(replicas.addresses()) == ["r0", "r1"]
+    retiring = made[1]
+    replicas.scale(3)
+    assert made[1] is retiring  # it keeps its number
+    retiring.is_empty.set()
+    await settled()
+    assert made[1] is not retiring
+    assert sorted(replicas.addresses()) == ["r0", "r1", "r2"]
     await replicas.drain()
 
 
