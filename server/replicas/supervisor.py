@@ -8,6 +8,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -116,16 +117,19 @@ class Supervisor:
 
     async def _until_stopped(self, stop: asyncio.Event, replicas: ReplicaSet) -> None:
         """Raises ConfigError if a replica or HAProxy cannot start."""
-        watch = asyncio.create_task(self._haproxy.run())
-        others = [asyncio.create_task(stop.wait()), asyncio.create_task(self._tell(replicas))]
+        ends: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(stop.wait()),
+            asyncio.ensure_future(self._haproxy.run()),
+        ]
+        telling = asyncio.create_task(self._tell(replicas))
         try:
-            done, _ = await asyncio.wait([others[0], watch, replicas.failure], return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait([*ends, replicas.failure], return_when=asyncio.FIRST_COMPLETED)
             for each in done:
                 each.result()
             text = f"replicas finish their requests, at most {self._settings.drain_timeout:g} s"
             print(as_line(f"splitfuse: {text}; a second signal ends at once"), file=sys.stderr, flush=True)
         finally:
-            for task in (watch, *others):
+            for task in (telling, *ends):
                 task.cancel()
 
     async def _tell(self, replicas: ReplicaSet) -> None:
@@ -171,7 +175,7 @@ def _scaling(change: Callable[[int], object]) -> Iterator[None]:
     """Have the signals call `change` on the event loop. Not by the loop's own handlers: the wakeup fd is taken."""
     loop = asyncio.get_running_loop()
     before = {
-        number: signal.signal(number, lambda *_, by=by: loop.call_soon_threadsafe(change, by))  # type: ignore[misc]
+        number: signal.signal(number, lambda *_, by=by: loop.call_soon_threadsafe(change, by))
         for name, by in _SCALING.items()
         if (number := getattr(signal, name, None)) is not None
     }
