@@ -42,6 +42,7 @@ class RayPlacement:
         except ModuleNotFoundError as exc:
             raise ConfigError("--ray-address needs Ray: pip install 'splitfuse[ray]'") from exc
         self._join(address)
+        self._host = "127.0.0.1" if address == "local" else None  # Ray knows even its only machine by another address
         resources = self._ray.cluster_resources()
         self.num_cpus = int(resources.get("CPU", 1))
         self.has_gpus = device != "cpu" and resources.get("GPU", 0) > 0
@@ -50,7 +51,7 @@ class RayPlacement:
     async def start(self, number: int, config: str) -> "_RayServer":
         """Have an actor start a server. Raises PlacementLostError."""
         actor = self._ray.remote(ServerActor).options(**self._needs, scheduling_strategy="SPREAD").remote()
-        started = asyncio.ensure_future(_result(actor.start.remote(name_of(number), config), self._ray))
+        started = asyncio.ensure_future(_result(actor.start.remote(name_of(number), config, self._host), self._ray))
         try:
             while not (await asyncio.wait([started], timeout=_PATIENCE_S))[0]:
                 logger.warning("replica %s waits: no machine of the Ray cluster has %s", name_of(number), self._needs)
@@ -65,13 +66,7 @@ class RayPlacement:
         self._ray.shutdown()
 
     def _join(self, address: str) -> None:
-        own: dict[str, Any] = {}
-        if address == "local":
-            own = {
-                "include_dashboard": False,
-                "object_store_memory": _OBJECT_STORE_BYTES,
-                "_node_ip_address": "127.0.0.1",
-            }
+        own = {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES} if address == "local" else {}
         handler = signal.getsignal(signal.SIGTERM)
         try:
             self._ray.init(address=address, logging_level=logging.ERROR, **own)

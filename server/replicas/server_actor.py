@@ -9,11 +9,16 @@ class ServerActor:
     def __init__(self) -> None:
         self._server: ServerProcess | None = None
 
-    async def start(self, name: str, config: str) -> tuple[str, int]:
-        """Start it on an address that the cluster reaches; host and port. Raises OSError."""
-        import ray
+    async def start(self, name: str, config: str, host: str | None) -> tuple[str, int]:
+        """Start it on this address, or on the one by which the cluster knows the machine; host and port.
 
-        self._server = await ServerProcess.start(name, config, host=ray.util.get_node_ip_address())
+        Raises OSError.
+        """
+        if host is None:
+            import ray
+
+            host = ray.util.get_node_ip_address()
+        self._server = await ServerProcess.start(name, config, host=host)
         return self._server.address.host, self._server.address.port
 
     async def wait(self) -> int:
