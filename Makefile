@@ -16,7 +16,7 @@ STEPS ?= 2000
 MINUTES ?=
 
 .PHONY: serve test thorough fast lint types check simulation schemathesis fuzz soak faults kills page clients tensor-parallel gpu \
-	gpu-profile image image-check balanced bench bench-peers clean
+	gpu-profile image image-check balanced replicas bench bench-peers clean
 
 serve: $(VENV)/.serve  ## install and start on a small real model, or a toy; ARGS="MODEL --port 9000" for more
 	$(BIN)/splitfuse serve $(ARGS)
@@ -58,7 +58,7 @@ schemathesis: $(VENV)/.test  ## /openapi.json against the running server; SPLITF
 	PATH="$(CURDIR)/$(VENV)/schemathesis/bin:$$PATH" $(BIN)/python -m pytest -q tests/server/behaviour/test_schemathesis.py $(ARGS)
 
 # By hand, against a server process; each says how to see again what it has found.
-CAMPAIGNS := $(addprefix tests/campaigns/, fuzz soak faults kills balanced ranks)
+CAMPAIGNS := $(addprefix tests/campaigns/, fuzz soak faults kills balanced replicas ranks)
 CAMPAIGN_PATH := tests/campaigns:tests/support:tests/server:tests/server/behaviour
 CAMPAIGN = PYTHONPATH="$(CAMPAIGN_PATH)$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python -P -m
 
@@ -95,6 +95,9 @@ bench-peers: $(VENV)/.test  ## beside vLLM's CPU build and llama.cpp, which are 
 
 balanced: $(VENV)/.test  ## two servers on one PostgreSQL behind HAProxy: one is killed, one drained; JOBS=64
 	$(CAMPAIGN) balanced --jobs $(or $(JOBS),64) $(ARGS)
+
+replicas: $(VENV)/.test  ## the same through serve --replicas 2; needs Ray, or ARGS=--no-ray; JOBS=64
+	$(CAMPAIGN) replicas --jobs $(or $(JOBS),64) $(ARGS)
 
 # The first of these that works here. BASE: another image than python:3.11-slim; TORCH_INDEX: where torch comes from,
 # empty for pip's own index; ARGS: more for the builder. Docker's format, for OCI's has no HEALTHCHECK.

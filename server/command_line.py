@@ -22,7 +22,7 @@ from .commands.completion import SHELLS
 from .process.exit import RANK_LOST_EXIT
 from .process.stop_signals import StopSignals
 from .settings import Settings
-from .settings_sources import ALL_FIELDS, ENGINE_FIELDS, add_flags, resolve
+from .settings_sources import ALL_FIELDS, ENGINE_FIELDS, REPLICA_VARIABLE, add_flags, resolve
 from .telemetry.log_format import as_line
 from .version import package_version
 
@@ -204,9 +204,15 @@ def _command(
 
 
 def _serve(args: argparse.Namespace, *, signals: StopSignals) -> int:
-    from .process.process import serve
+    settings = _settings_with_model(args)
+    if settings.replicas is not None:
+        from .replicas.supervisor import serve_replicas
 
-    serve(_settings_with_model(args), signals)
+        serve_replicas(settings, signals)
+    else:
+        from .process.process import serve
+
+        serve(settings, signals, replica=os.environ.get(REPLICA_VARIABLE))
     return 0
 
 

@@ -31,6 +31,15 @@ class Settings(EngineConfig):
 
     host: str = setting("127.0.0.1", help="address to listen on")
     port: int = setting(8000, at_least=0, at_most=65535, help="port to listen on; 0 = any free one")
+    replicas: int | None = setting(
+        None,
+        at_least=1,
+        help="whole servers behind one port, by HAProxy; each has a GPU, or its share of the cores",
+    )
+    ray_address: str | None = setting(
+        None,
+        help="Ray cluster that runs the replicas: auto, HOST:6379, or local, a new one; nothing = this machine",
+    )
     api_key: tuple[str, ...] = setting(
         (), repr=False, help="key that requests must bring; may be given more than once (in the variable: with commas)"
     )
@@ -123,6 +132,8 @@ class Settings(EngineConfig):
             raise ConfigError(
                 "--webhook-targets needs --results FILE or postgresql://…, where what is to be told is kept"
             )
+        if self.ray_address is not None and self.replicas is None:
+            raise ConfigError("--ray-address says where replicas run: give --replicas N, too")
         if not re.fullmatch(r"((?!resp$)[A-Za-z0-9][A-Za-z0-9-]{0,31})?", self.id_tag):
             raise ConfigError(f"id_tag {self.id_tag!r} takes up to 32 letters, digits and -, no - first; resp is taken")
         if not re.fullmatch(r"([A-Za-z_:][A-Za-z0-9_:]*)?", self.metrics_prefix):

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from ...engine.async_engine import AsyncEngine
 
 
-def banner(settings: Settings, engine: "AsyncEngine", *, port: int) -> str:
-    """The start banner as plain text."""
+def banner(settings: Settings, engine: "AsyncEngine", *, port: int, replica: str | None = None) -> str:
+    """The start banner as plain text; of a replica one line, for its supervisor says where it is reached."""
     loaded, limits = engine.loaded, settings.limits_on(str(engine.loaded.device))
-    url = f"http://{_reachable(settings.host)}:{port}"
+    url = f"http://{reachable(settings.host)}:{port}"
     num_tokens = loaded.cache.num_blocks * settings.block_size
     num_requests = num_tokens / loaded.max_model_len
     rows = {
@@ -33,6 +33,8 @@ def banner(settings: Settings, engine: "AsyncEngine", *, port: int) -> str:
         rows["device"] += f", weights {loaded.model_config.quantization.name}"
     if loaded.op_by_op is not None:
         rows["device"] += f", op by op ({loaded.op_by_op})"
+    if replica is not None:
+        return f"splitfuse: replica {replica} is ready: {rows['device']}, {num_tokens} tokens of KV cache"
     lines = [f"splitfuse {package_version()} is ready; Ctrl-C stops it"]
     return "\n".join(lines + [f"  {name:<9} {text}" for name, text in rows.items()])
 
@@ -49,7 +51,7 @@ def curl(settings: Settings, url: str) -> str:
     return f'curl -N {url}/generate{key} -d \'{{"prompt": "Once upon a time", "stream": true}}\''
 
 
-def _reachable(host: str) -> str:
+def reachable(host: str) -> str:
     """The host as it stands in a URL on this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
     return f"[{host}]" if ":" in host else host

@@ -43,8 +43,8 @@ LAST_BYTES_S = 5
 PORTS_TRIED = 50
 
 
-def serve(settings: Settings, signals: StopSignals) -> None:
-    """Serve until one of the signals.
+def serve(settings: Settings, signals: StopSignals, *, replica: str | None = None) -> None:
+    """Serve until one of the signals. `replica`: its name where it is one of several behind one port.
 
     Raises ConfigError if the port is taken or the model cannot be loaded, EngineDiedError or RankLostError if the
     engine died.
@@ -63,7 +63,7 @@ def serve(settings: Settings, signals: StopSignals) -> None:
         )
     if settings.api_key_file is not None and is_open_to_others(path := Path(settings.api_key_file)):
         _warn(f"every user of this machine can read the keys in {path}: chmod o-r {path}")
-    asyncio.run(_Process(settings, listener, signals).run())
+    asyncio.run(_Process(settings, listener, signals, replica).run())
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -116,7 +116,8 @@ def uvicorn_config(app: FastAPI) -> uvicorn.Config:
 
 
 class _Process:
-    def __init__(self, settings: Settings, listener: socket.socket, signals: StopSignals) -> None:
+    def __init__(self, settings: Settings, listener: socket.socket, signals: StopSignals, replica: str | None) -> None:
+        self._replica = replica
         self._settings = settings
         self._listener = listener
         self._signals = signals
@@ -143,7 +144,7 @@ class _Process:
                 asyncio.create_task(collect_when_idle(lambda: engine.num_unfinished)),
                 asyncio.create_task(self._watch()),
             ]
-            print(as_line(banner(self._settings, engine, port=port)), flush=True)
+            print(as_line(banner(self._settings, engine, port=port, replica=self._replica)), flush=True)
             await self._wait_for_stop()
             await self._drain()
         finally:

@@ -1,0 +1,49 @@
+"""What the supervisor itself answers, behind HAProxy: the metrics of all replicas."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import httpx
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from .merged_metrics import merged
+from .placement import Address
+from .replica_client import ReplicaClient
+
+_PASSED_ON = ("authorization", "x-api-key", "api-key")
+
+
+class Operations:
+    """`addresses`: of the replicas that run, by name. They check the request's key, not this."""
+
+    def __init__(
+        self, addresses: Callable[[], Mapping[str, Address | None]], client: ReplicaClient, *, metrics_prefix: str
+    ) -> None:
+        self._addresses = addresses
+        self._client = client
+        self._prefix = metrics_prefix
+
+    def app(self) -> Starlette:
+        """To be served."""
+        return Starlette(routes=[Route("/metrics", self._metrics)])
+
+    async def _metrics(self, request: Request) -> Response:
+        headers = {name: request.headers[name] for name in _PASSED_ON if name in request.headers}
+        addresses = self._addresses()
+        answers = await asyncio.gather(*(self._page(address, headers) for address in addresses.values()))
+        refusal = next((each for each in answers if each is not None and each.status_code == 401), None)
+        if refusal is not None:
+            kept = {name: refusal.headers[name] for name in ("content-type", "www-authenticate")}
+            return Response(refusal.content, refusal.status_code, headers=kept)
+        pages = {
+            name: answer.text if answer is not None and answer.status_code == 200 else None
+            for name, answer in zip(addresses, answers, strict=True)
+        }
+        return Response(merged(pages, prefix=self._prefix), media_type=CONTENT_TYPE_LATEST)
+
+    async def _page(self, address: Address | None, headers: Mapping[str, str]) -> httpx.Response | None:
+        return None if address is None else await self._client.get(address, "/metrics", headers=headers)

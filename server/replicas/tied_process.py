@@ -1,0 +1,35 @@
+"""A program that ends with the process that started it: `python tied_process.py PARENT COMMAND…`.
+
+Run as a file, so that it imports nothing of ours: it asks the kernel (Linux) for a signal when the parent has died and
+becomes the command.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+_PR_SET_PDEATHSIG = 1
+
+
+def tied(command: Sequence[str]) -> list[str]:
+    """The command line that runs `command` until the calling process ends, then sends it SIGTERM.
+
+    It has to be started by a thread that lives as long as the process: the kernel watches the thread.
+    """
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
+
+
+def main() -> None:
+    """Become the command."""
+    parent, *command = sys.argv[1:]
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != int(parent):
+            return  # it ended before this was asked for
+    os.execvp(command[0], command)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""`make replicas`: `serve --replicas 2` on a Ray of its own and one PostgreSQL; one replica is killed, one retires.
+
+Jobs are submitted, polled, streamed and read on through the one port. None that was answered 202 may be lost, no event
+be missing or come twice, every result must be that of a server nobody disturbed, and SIGTERM must leave no process.
+Needs haproxy and postgresql of the distribution, and Ray (pip install ray) but with --no-ray.
+"""
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import httpx
+from balanced.__main__ import NUM_BODIES, SETTINGS, body, tell, undisturbed, until
+from balanced.reader import Reader
+from postgres_server import PostgresServer
+from served import Served
+
+
+def main() -> int:
+    """Exit code 1 if anything was lost, repeated, changed or left over."""
+    parser = argparse.ArgumentParser(prog="replicas", description=__doc__)
+    parser.add_argument("--jobs", type=int, default=64)
+    parser.add_argument("--tokens", type=int, default=300)
+    parser.add_argument("--no-ray", action="store_true", help="replicas are processes of this machine")
+    options = parser.parse_args()
+    with Served(*SETTINGS) as served:
+        expected = [undisturbed(served, body(number, options.tokens)) for number in range(NUM_BODIES)]
+    postgres = PostgresServer()
+    postgres.start()
+    try:
+        shared = ("--results", postgres.database(), "--results-lease", "3", "--drain-timeout", "10")
+        ray = () if options.no_ray else ("--ray-address", "local")
+        with Served(*SETTINGS, *shared, "--replicas", "2", *ray) as replicas:
+            faults = asyncio.run(campaign(replicas, options.jobs, options.tokens, expected))
+            faults += ended(replicas)
+    finally:
+        postgres.remove()
+    print("\n".join(faults) or "nothing wrong")
+    return 1 if faults else 0
+
+
+async def campaign(served: Served, num_jobs: int, num_tokens: int, expected: list[list[int]]) -> list[str]:
+    """The faults that were found."""
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(base_url=served.url, timeout=80, trust_env=False, limits=limits) as client:
+        await until(lambda: num_up(served) == 2)
+        readers = [Reader(client, number, body(number % NUM_BODIES, num_tokens)) for number in range(num_jobs)]
+        tasks = [asyncio.create_task(reader.run()) for reader in readers]
+        await until(lambda: all(reader.seq_id for reader in readers))
+        await disturb(served)
+        await asyncio.gather(*tasks)
+    tell(readers)
+    changed = [
+        f"job {reader.number} has other tokens than without a disturbance"
+        for reader in readers
+        if reader.result.get("token_ids") != expected[reader.number % NUM_BODIES]
+    ]
+    return [fault for reader in readers for fault in reader.faults()] + changed
+
+
+async def disturb(served: Served) -> None:
+    """kill -9 for the server of r0; when it is back, r1 retires."""
+    (killed,) = servers("r0")
+    os.kill(killed, signal.SIGKILL)
+    await until(lambda: servers("r0") not in ([], [killed]) and num_up(served) == 2)
+    print("killed r0, and it is back", flush=True)
+    served.signal(signal.SIGTTOU)
+    await until(lambda: not servers("r1"))
+    print("r1 has retired", flush=True)
+
+
+def ended(served: Served) -> list[str]:
+    """What SIGTERM leaves over."""
+    served.signal(signal.SIGTERM)
+    code = served.wait(60.0)
+    left = servers("r0") + servers("r1")
+    return ([] if code == 0 else [f"SIGTERM ended with exit code {code}"]) + [f"process {pid} is left" for pid in left]
+
+
+def servers(name: str) -> list[int]:
+    """The processes that serve as the replica of this name, which is in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"SPLITFUSE_REPLICA={name}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+        except OSError:
+            continue  # it has ended, or is not ours
+    return found
+
+
+def num_up(served: Served) -> int:
+    """How many replicas are ready, as HAProxy's /metrics tells."""
+    try:
+        text = httpx.get(served.url + "/metrics", timeout=10, trust_env=False).text
+    except httpx.HTTPError:
+        return 0
+    return sum(line.endswith(" 1.0") for line in text.splitlines() if "replica_up{" in line)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
