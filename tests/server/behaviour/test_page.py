@@ -38,11 +38,13 @@ def send(page: Any, *, prompt: str = "Once upon a time", **fields: int) -> None:
 
 
 def wait_for_text(page: Any, selector: str, text: str) -> str:
-    locator = page.locator(selector).first
-    page.wait_for_function(
-        "([one, text]) => one && one.textContent.includes(text)", arg=[locator.element_handle(), text]
-    )
-    return str(locator.text_content())
+    found = "([selector, text]) => document.querySelector(selector)?.textContent.includes(text)"
+    try:
+        page.wait_for_function(found, arg=[selector, text])
+    except Exception:
+        print(f"{selector} says:", page.locator(selector).all_text_contents())
+        raise
+    return str(page.locator(selector).first.text_content())
 
 
 def is_drawn(page: Any, selector: str) -> bool:
@@ -64,7 +66,7 @@ def words_of_steps(page: Any, count: int) -> Iterator[str]:
 
 
 def test_an_answer_streams_survives_a_reload_and_is_explained(page: Any) -> None:
-    send(page, max_tokens=120)
+    send(page, max_tokens=120, temperature=0)
     page.wait_for_function("() => document.querySelector('.stream pre')?.textContent.length > 20")
     assert re.search(r"#ids=[\w-]{32}$", page.url)
     name = page.text_content(".stream h3")
