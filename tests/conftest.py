@@ -1,8 +1,11 @@
-"""Settings that must stand before torch is imported, and what `make fast` asks for: `--no-torch`, `--max-seeds`."""
+"""Settings that must stand before torch is imported, and which tests run: `--no-torch`, `--max-seeds`, `sampled`."""
 
+import math
 import os
+import random
 import signal
 import sys
+from collections import defaultdict
 from importlib.machinery import ModuleSpec
 
 import hypothesis
@@ -35,10 +38,26 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    extra: set[pytest.Item] = set()
     if (most := config.getoption("--max-seeds")) is not None:
-        extra = {item for item in items if isinstance(item, pytest.Function) and _seed_index(item) >= most}
-        config.hook.pytest_deselected(items=extra)
-        items[:] = [item for item in items if item not in extra]
+        extra |= {item for item in items if isinstance(item, pytest.Function) and _seed_index(item) >= most}
+    if "SPLITFUSE_TEST_ALL" not in os.environ and not any("::" in each for each in config.args):
+        extra |= _not_sampled(items)
+    config.hook.pytest_deselected(items=list(extra))
+    items[:] = [item for item in items if item not in extra]
+
+
+def _not_sampled(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Of a test marked sampled(n) all but one case in n, the same in each run."""
+    cases: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        cases[item.nodeid.partition("[")[0]].append(item)
+    extra: set[pytest.Item] = set()
+    for name, each in cases.items():
+        if (mark := each[0].get_closest_marker("sampled")) is not None:
+            count = math.ceil(len(each) / mark.args[0])
+            extra |= set(each) - set(random.Random(name).sample(each, count))
+    return extra
 
 
 def _seed_index(item: pytest.Function) -> int:

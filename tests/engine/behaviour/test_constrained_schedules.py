@@ -16,6 +16,8 @@ from splitfuse.engine.batch import Batch, Moves, RowOutput
 from splitfuse.engine.errors import ConstraintError
 from splitfuse.engine.outputs import CompletionOutput
 
+pytestmark = pytest.mark.sampled(2)
+
 
 def constrained_arrivals(rng: random.Random, count: int) -> list[Arrival]:
     """Prompts of which most have a grammar, none the same, some several outputs."""

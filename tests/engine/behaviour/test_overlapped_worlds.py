@@ -17,6 +17,8 @@ from world_settings import Recording, can_be_recorded
 
 from splitfuse.engine.simulation.replay import replay
 
+pytestmark = pytest.mark.sampled(2)
+
 NUM_SEEDS = int(os.environ.get("SPLITFUSE_TEST_OVERLAPPED_SEEDS", "12"))
 STEPS = 600
 MOST_SEEDS = 60

@@ -11,6 +11,8 @@ from tiny_models import CONFIGS, VARIANTS, VOCAB_SIZE, greedy, save_model
 
 from splitfuse.engine import LLM, SamplingParams
 
+pytestmark = pytest.mark.sampled(2)
+
 NUM_NEW = 24
 # More by hand: SPLITFUSE_TEST_PROMPTS=50 SPLITFUSE_TEST_SCHEDULES=50 pytest tests/engine/behaviour/test_parity.py
 NUM_PROMPTS = int(os.environ.get("SPLITFUSE_TEST_PROMPTS", "30"))

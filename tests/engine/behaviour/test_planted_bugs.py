@@ -13,6 +13,8 @@ import schedule_bugs
 from planted_bug import Bug
 from world import World
 
+pytestmark = pytest.mark.sampled(2)
+
 BUGS = {**memory_bugs.BUGS, **schedule_bugs.BUGS, **draft_bugs.BUGS}
 MOST_SEEDS = 60
 STEPS = 2000

@@ -13,6 +13,8 @@ from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.outputs import Logprob, PromptLogprobs, TokenLogprobs
 from splitfuse.engine.sampling import prompt_logprobs
 
+pytestmark = pytest.mark.sampled(2)
+
 NUM_NEW = 12
 
 

@@ -21,6 +21,8 @@ from splitfuse.engine.models.weights import SafetensorsSource
 from splitfuse.kernels import ops
 from splitfuse.server.cli import main
 
+pytestmark = pytest.mark.sampled(2)
+
 NUM_NEW = 12
 CHUNKS = [50, 1, 3, 26]
 TOKENS = [random.Random(5).randrange(VOCAB_SIZE) for _ in range(sum(CHUNKS))]

@@ -9,6 +9,8 @@ from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.config import DEMO_FOLDER
 from splitfuse.engine.outputs import CompletionOutput, KnownOutput, OutputDelta, Resumed
 
+pytestmark = pytest.mark.sampled(2)
+
 PROMPT = "Once upon a time there was a"
 SEED = 4711
 SCHEMA = {

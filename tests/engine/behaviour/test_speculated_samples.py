@@ -12,6 +12,8 @@ from splitfuse.engine.batch import BatchRow
 from splitfuse.engine.request import Request
 from splitfuse.engine.sampling.sampler import sample_rows
 
+pytestmark = pytest.mark.sampled(2)
+
 NUM_DRAFTS = 3
 # Beyond four standard deviations of a chi-square with many degrees of freedom lie 3 of 100,000 seeds.
 MAX_SIGMAS = 4.0

@@ -20,6 +20,8 @@ from splitfuse.engine.errors import ConfigError, RankLostError
 from splitfuse.engine.sampling import prompt_logprobs
 from splitfuse.kernels.cpu import build
 
+pytestmark = pytest.mark.sampled(2)
+
 DTYPES = ["float32", "bfloat16"]
 RNG = random.Random(3)
 PROMPTS = [[RNG.randrange(VOCAB_SIZE) for _ in range(length)] for length in (1, 5, 33, 80)]

@@ -24,7 +24,7 @@ def seeds(text: str) -> range:
     return range(int(first), int(last) + 1) if first else range(int(last))
 
 
-SEEDS = seeds(os.environ.get("SPLITFUSE_TEST_SEEDS", "60"))
+SEEDS = seeds(os.environ.get("SPLITFUSE_TEST_SEEDS", "36"))
 STEPS = int(os.environ.get("SPLITFUSE_TEST_STEPS", "2000"))
 
 

@@ -21,6 +21,8 @@ from splitfuse.engine.models.registry import MODELS, families_table, model_class
 from splitfuse.engine.models.rope import rope_table
 from splitfuse.engine.models.weights import DummySource
 
+pytestmark = pytest.mark.sampled(2)
+
 
 class MetaSource:
     """Tensors that are a shape and nothing more; remembers which were taken."""

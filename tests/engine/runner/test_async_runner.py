@@ -22,6 +22,8 @@ from splitfuse.engine.scheduler.planner import Planner
 from splitfuse.engine.scheduler.scheduler import Scheduler
 from splitfuse.kernels import ops
 
+pytestmark = pytest.mark.sampled(2)
+
 NUM_SEEDS = 8
 MOST_SEEDS = 20
 # Schedules that show what few show: they are tried first.

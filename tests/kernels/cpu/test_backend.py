@@ -12,6 +12,8 @@ from splitfuse.kernels import ops, reference
 from splitfuse.kernels.cpu import backend as cpu
 from splitfuse.kernels.cpu import build
 
+pytestmark = pytest.mark.sampled(3)
+
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2e-2}
 
 

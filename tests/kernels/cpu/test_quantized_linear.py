@@ -14,6 +14,8 @@ from splitfuse.kernels.cpu import backend as cpu
 from splitfuse.kernels.cpu import build, quantized_linear
 from splitfuse.kernels.cpu.quantized_linear import QuantizedLinear
 
+pytestmark = pytest.mark.sampled(2)
+
 SHAPES = [(100, 128), (64, 256), (200, 384), (70, 1024), (3, 96)]
 
 

@@ -18,6 +18,8 @@ from splitfuse.kernels.cuda import attention_decode, device_info
 from splitfuse.kernels.cuda.device_info import H100
 from splitfuse.kernels.cuda.tile_configs import min_tokens_per_split
 
+pytestmark = pytest.mark.sampled(3)
+
 
 def check(case: AttentionCase, *, num_splits: int | None = None, min_tokens: int = 16, tolerance: float = 0.0) -> None:
     q, cache, ragged = case.build()

@@ -24,6 +24,8 @@ from splitfuse.kernels.backend import Backend
 from splitfuse.kernels.cpu import backend as cpu
 from splitfuse.kernels.cuda import backend as cuda
 
+pytestmark = pytest.mark.sampled(3)
+
 
 @pytest.fixture(autouse=True)
 def _cuda_backend(monkeypatch: pytest.MonkeyPatch) -> None:

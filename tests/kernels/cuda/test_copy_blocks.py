@@ -4,6 +4,8 @@ from kernel_cases import DEVICE, DTYPES
 
 from splitfuse.kernels.cuda import copy_blocks
 
+pytestmark = pytest.mark.sampled(3)
+
 
 def _caches(num_caches: int, *shape: int, dtype: torch.dtype) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(7)

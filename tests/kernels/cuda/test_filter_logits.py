@@ -11,6 +11,8 @@ from splitfuse.kernels import reference
 from splitfuse.kernels.cpu import backend as cpu
 from splitfuse.kernels.cuda import filter_logits
 
+pytestmark = pytest.mark.sampled(3)
+
 FILTERS = [cpu.filter_logits, filter_logits.filter_logits] if DEVICE == "cpu" else [filter_logits.filter_logits]
 Filter = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 

@@ -9,6 +9,8 @@ from splitfuse.kernels.cuda import backend as cuda
 from splitfuse.kernels.cuda.linear import fp8_linear
 from splitfuse.kernels.cuda.linear.fp8_linear import Fp8Linear
 
+pytestmark = pytest.mark.sampled(3)
+
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("num_inputs", [16, 130, 1000])

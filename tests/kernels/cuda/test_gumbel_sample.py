@@ -7,6 +7,8 @@ from kernel_cases import DEVICE, INTERPRETED
 from splitfuse.kernels import reference
 from splitfuse.kernels.cuda import gumbel_sample
 
+pytestmark = pytest.mark.sampled(3)
+
 MANY = 40 if INTERPRETED else 300  # rows; the interpreter takes 11 ms for each
 
 

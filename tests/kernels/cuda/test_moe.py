@@ -17,6 +17,8 @@ from splitfuse.kernels import reference
 from splitfuse.kernels.cuda import moe, moe_route
 from splitfuse.kernels.cuda.device_info import H100
 
+pytestmark = pytest.mark.sampled(3)
+
 HIDDEN, INNER = 48, 40
 
 

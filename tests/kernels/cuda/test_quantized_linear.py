@@ -10,6 +10,8 @@ from splitfuse.kernels.cuda import backend as cuda
 from splitfuse.kernels.cuda import quantized_linear
 from splitfuse.kernels.cuda.quantized_linear import Config, QuantizedLinear
 
+pytestmark = pytest.mark.sampled(3)
+
 
 def check(
     num_rows: int, shape: tuple[int, int], bits: int, dtype: torch.dtype, *, config: Config | None = None

@@ -10,6 +10,8 @@ from splitfuse.kernels import reference
 from splitfuse.kernels.arguments import CacheView, RopeArgs
 from splitfuse.kernels.cuda import rope_and_cache
 
+pytestmark = pytest.mark.sampled(3)
+
 
 @dataclass(frozen=True)
 class RopeCase:

@@ -15,7 +15,7 @@ from kept_results import ARGS, PROMPT, Reader, comparable
 from serving import ServerProcess, run_cli
 
 # More by hand: SPLITFUSE_TEST_KILLS=100 pytest tests/server/behaviour/test_durable_results.py
-NUM_KILLS = int(os.environ.get("SPLITFUSE_TEST_KILLS", "2"))
+NUM_KILLS = int(os.environ.get("SPLITFUSE_TEST_KILLS", "1"))
 CRASH_AT = str(Path(__file__).parent.parent / "crash_at.py")
 OBJECT = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 BODIES: list[dict[str, Any]] = [
