@@ -1,9 +1,11 @@
-"""This engine beside its peers on this CPU: A B A B in one run, on the same seeded random bfloat16 weights.
+"""This engine beside its peers on this CPU: A B A B in one run, on the same weights.
 
-`python tests/bench/peers.py [--peers vllm llamacpp transformers] [--points 1x32 8x128 32x256] [--pairs 3]`; make the
-peers first: tests/bench/peers/setup.sh. Every peer is a process that loads once and is stopped (SIGSTOP) while another
-one runs, so that no engine's spinning threads cost another. Greedy, no early end; a round before the first pair warms
-up; prompts are new in every round, so that no prefix cache helps. Rates beside the limit of what the machine could do.
+`python tests/bench/peers.py [--peers vllm llamacpp transformers] [--points 1x32 8x128 32x256] [--pairs 3]` takes seeded
+random bfloat16 weights, `--gguf FILE --bits 4 --peers llamacpp openvino` a real model's, which all of them read from
+one file; make the peers first: tests/bench/peers/setup.sh. Every peer is a process that loads once and is stopped
+(SIGSTOP) while another one runs, so that no engine's spinning threads cost another. Greedy, no early end; a round
+before the first pair warms up; prompts are new in every round, so that no prefix cache helps. Rates beside the limit of
+what the machine could do.
 """
 
 import argparse
@@ -28,6 +30,7 @@ from splitfuse.engine.models.config import ModelConfig
 from splitfuse.engine.models.registry import read_model_config
 
 OURS = "splitfuse"
+WEIGHT_BITS = {16: 16.0, 8: 8.5, 4: 4.5}  # of Q8_0 and Q4_0 with their scales
 
 
 @dataclass
@@ -107,9 +110,9 @@ def _agreement(tokens: Sequence[int], ours: Sequence[int]) -> float:
     return statistics.mean(a == b for a, b in zip(tokens, ours, strict=True))
 
 
-def summary(figures: Figures, config: ModelConfig, output_len: int) -> dict[str, Any]:
+def summary(figures: Figures, config: ModelConfig, output_len: int, bits: int) -> dict[str, Any]:
     """Medians, ratios of pairs, shares of the limits."""
-    point, machine, cost = figures.point, figures.machine(), Cost(config)
+    point, machine, cost = figures.point, figures.machine(), Cost(config, WEIGHT_BITS[bits])
     sizes = {"num_seqs": point.num_seqs, "prompt_len": point.prompt_len}
     least = cost.generate_seconds(machine, **sizes, output_len=output_len)
     prompt_least = cost.seconds(machine, num_seqs=point.num_seqs, start=0, num_tokens=point.prompt_len)
@@ -166,16 +169,18 @@ def main() -> None:
     end_children_on_sigterm()
     with ExitStack() as stack:
         folder = model_folder(args, stack)
-        if "llamacpp" in args.peers:
+        if "llamacpp" in args.peers and args.gguf is None:
             write_gguf(folder, python_of("llamacpp"))
         bench = Bench(args, folder, stack)
-        print(f"{args.model}, bfloat16, {args.output_len} new tokens, {args.num_threads} threads, {args.pairs} pairs")
+        print(
+            f"{folder.name}, {args.bits} bits a weight, {args.output_len} new tokens, {args.num_threads} threads, {args.pairs} pairs"
+        )
         results = []
         for point in args.points:
-            results.append(summary(bench.run(point), bench.config, args.output_len))
+            results.append(summary(bench.run(point), bench.config, args.output_len, args.bits))
             show(results[-1])
     if args.save_result:
-        args.save_result.write_text(json.dumps({"model": args.model, "points": results}, indent=2))
+        args.save_result.write_text(json.dumps({"model": folder.name, "bits": args.bits, "points": results}, indent=2))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""How each peer is loaded and asked: a folder in, a function from prompts to greedy outputs of a fixed length out.
+"""How each peer is loaded and asked: a folder or a GGUF file in, a function from prompts to greedy outputs of a fixed
+length out.
 
 Imports nothing of a peer before it is loaded: this file runs in every peer's own venv.
 """
@@ -87,7 +88,7 @@ def transformers_batch(folder: Path, largest: Largest, **settings: Any) -> Gener
 
 
 def llamacpp(folder: Path, largest: Largest, **settings: Any) -> Generate:
-    """llama.cpp by its own API, since the Python class takes one sequence at a time. The GGUF stands beside the folder.
+    """llama.cpp by its own API, since the Python class takes one sequence at a time. A folder's GGUF stands beside it.
 
     One llama_decode for all prompts, then one for each further token of all sequences; each has a cache of its own.
     """
@@ -95,7 +96,8 @@ def llamacpp(folder: Path, largest: Largest, **settings: Any) -> Generate:
     import numpy as np
 
     lib.llama_backend_init()
-    model = lib.llama_model_load_from_file(f"{folder}.gguf".encode(), lib.llama_model_default_params())
+    file = folder if folder.suffix == ".gguf" else Path(f"{folder}.gguf")
+    model = lib.llama_model_load_from_file(str(file).encode(), lib.llama_model_default_params())
     vocab_size = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
     params = lib.llama_context_default_params()
     params.n_ctx = largest.num_seqs * (-(-largest.max_model_len // 256) * 256)
@@ -134,6 +136,31 @@ def llamacpp(folder: Path, largest: Largest, **settings: Any) -> Generate:
     return generate
 
 
+def openvino(folder: Path, largest: Largest, **settings: Any) -> Generate:
+    """OpenVINO GenAI's continuous batching with dynamic split fuse, from a GGUF file."""
+    import numpy as np
+    import openvino as ov
+    import openvino_genai as genai
+
+    scheduler = genai.SchedulerConfig()
+    scheduler.dynamic_split_fuse = True
+    scheduler.max_num_batched_tokens = 2048
+    scheduler.max_num_seqs = largest.num_seqs
+    scheduler.cache_size = 2  # GiB
+    scheduler.enable_prefix_caching = False
+    pipeline = genai.LLMPipeline(
+        str(folder), "CPU", scheduler_config=scheduler, INFERENCE_NUM_THREADS=largest.num_threads, **settings
+    )
+
+    def generate(prompts: Prompts, output_len: int) -> list[list[int]]:
+        ids = np.array(prompts, dtype=np.int64)
+        inputs = genai.TokenizedInputs(ov.Tensor(ids), ov.Tensor(np.ones_like(ids)))
+        config = genai.GenerationConfig(max_new_tokens=output_len, ignore_eos=True, do_sample=False)
+        return [list(tokens) for tokens in pipeline.generate(inputs, config).tokens]
+
+    return generate
+
+
 def _threads(largest: Largest, settings: dict[str, Any]) -> dict[str, Any]:
     return {"num_threads": largest.num_threads} | settings
 
@@ -148,4 +175,4 @@ def _transformers_model(folder: Path, largest: Largest, **settings: Any) -> Any:
     return model
 
 
-PEERS = {each.__name__: each for each in (splitfuse, vllm, transformers, transformers_batch, llamacpp)}
+PEERS = {each.__name__: each for each in (splitfuse, vllm, transformers, transformers_batch, llamacpp, openvino)}

@@ -27,9 +27,10 @@ class Rates:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a model's forward pass needs: bfloat16, the output matrix only for rows that draw a token."""
+    """What a model's forward pass needs: a bfloat16 cache, the output matrix only for rows that draw a token."""
 
     config: ModelConfig
+    weight_bits: float = 16.0  # scales included
 
     @property
     def layer_params(self) -> int:
@@ -44,7 +45,7 @@ class Cost:
     @property
     def weight_bytes(self) -> int:
         """Read once per pass."""
-        return 2 * (self.layer_params + self.head_params)
+        return int((self.layer_params + self.head_params) * self.weight_bits / 8)
 
     def seconds(self, rates: Rates, *, num_seqs: int, start: int, num_tokens: int) -> float:
         """The least seconds of a pass over tokens [start, start + num_tokens) of each sequence."""

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the peers that are measured beside us, each in a venv of its own: setup.sh [vllm] [llamacpp]; none = both.
+# Makes the peers that are measured beside us, each in a venv of its own: setup.sh [vllm] [llamacpp] [openvino].
 # They go to $SPLITFUSE_PEERS (default ~/.cache/splitfuse/peers): 3.5 GB, and llama.cpp takes minutes to compile for
 # this processor (cmake or its wheel, and a C++ compiler). transformers comes with splitfuse itself.
 set -eu
@@ -15,9 +15,16 @@ llamacpp() {
     "$1" install -q --no-binary llama-cpp-python llama-cpp-python==0.3.36 gguf==0.19.0
 }
 
-[ $# -gt 0 ] || set -- vllm llamacpp
+openvino() {
+    "$1" install -q openvino-genai==2026.4.1.0 numpy
+}
+
+[ $# -gt 0 ] || set -- vllm llamacpp openvino
 for peer; do
-    case $peer in vllm | llamacpp) ;; *) echo "setup.sh: no peer is called $peer; there are vllm and llamacpp" >&2; exit 2 ;; esac
+    case $peer in
+        vllm | llamacpp | openvino) ;;
+        *) echo "setup.sh: no peer is called $peer; there are vllm, llamacpp and openvino" >&2; exit 2 ;;
+    esac
     if [ ! -e "$peers/$peer/.made" ]; then
         "${PYTHON:-python3}" -m venv --clear "$peers/$peer"
         $peer "$peers/$peer/bin/pip"
