@@ -172,9 +172,7 @@ def main() -> None:
         if "llamacpp" in args.peers and args.gguf is None:
             write_gguf(folder, python_of("llamacpp"))
         bench = Bench(args, folder, stack)
-        print(
-            f"{folder.name}, {args.bits} bits a weight, {args.output_len} new tokens, {args.num_threads} threads, {args.pairs} pairs"
-        )
+        print(f"{folder.name}, {args.bits} bits a weight, {args.output_len} new tokens, {args.num_threads} threads")
         results = []
         for point in args.points:
             results.append(summary(bench.run(point), bench.config, args.output_len, args.bits))

@@ -16,8 +16,10 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx
+from forked_process import ForkedProcess
 
 SERVE = (sys.executable, "-P", "-m", "splitfuse.server")
+DEMO = {"SPLITFUSE_MODEL": "demo"}
 
 
 @dataclass(frozen=True)
@@ -41,20 +43,29 @@ class Served:
         port: int | None = None,
         stdout: str | None = None,
         stderr: int | None = None,
+        is_forked: bool = False,
     ) -> None:
-        """`program` takes the arguments of `splitfuse`; `prepare` runs in the new process before it."""
+        """`program` takes the arguments of `splitfuse`; `prepare` runs in the new process before it.
+
+        A forked one has its modules from the start, and only `args` and `port` can be told it.
+        """
         self._folder = tempfile.TemporaryDirectory(prefix="splitfuse-")
         self._banner = Path(stdout or f"{self._folder.name}/stdout")
         self._log = Path(self._folder.name, "stderr")
         with self._banner.open("wb") as out, self._log.open("wb") as log:
             self.port = free_port() if port is None else port
-            self.process = subprocess.Popen(
-                [*program, "serve", "--port", str(self.port), *args],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=log if stderr is None else stderr,
-                env={**os.environ, "SPLITFUSE_MODEL": "demo", **(env or {})},
-                preexec_fn=prepare,
+            command = ["serve", "--port", str(self.port), *args]
+            self.process: subprocess.Popen[bytes] | ForkedProcess = (
+                ForkedProcess(["-m", "splitfuse.server", *command], stdout=out.fileno(), stderr=log.fileno(), env=DEMO)
+                if is_forked
+                else subprocess.Popen(
+                    [*program, *command],
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=log if stderr is None else stderr,
+                    env={**os.environ, **DEMO, **(env or {})},
+                    preexec_fn=prepare,
+                )
             )
 
     def __enter__(self) -> Self:

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 from fastapi import FastAPI
+from forked_process import ForkedProcess
 from uvicorn.server import ServerState
 
 from splitfuse.server.process.process import uvicorn_config
@@ -70,15 +71,21 @@ class ServerProcess:
         env: dict[str, str] | None = None,
         wrapper: Sequence[str] = (),
         program: Sequence[str] = ("-m", "splitfuse.server"),
+        is_forked: bool = True,
     ) -> None:
+        """Forked, it has its modules from the start; not where a `wrapper` or `env` may change what they are."""
         # One thread: the tests share their cores, and a barrier between threads that do not run costs most of a step.
-        command = [sys.executable, *program, "serve", "--port", "0", "--num-threads", "1", *args]
-        self.process = subprocess.Popen(
-            [*wrapper, *command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+        command = [*program, "serve", "--port", "0", "--num-threads", "1", *args]
+        self.process = (
+            subprocess.Popen(
+                [*wrapper, sys.executable, *command],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+            )
+            if wrapper or env or not is_forked
+            else ForkedProcess(command)
         )
         self.banner = ""
 

@@ -12,6 +12,8 @@ vllm() {
 }
 
 llamacpp() {
+    # gcc 12 leaves out the stores of the tiles' shape, so on a processor with AMX its build ends with SIGSEGV.
+    if command -v clang++ >/dev/null; then export CC=clang CXX=clang++; fi
     "$1" install -q --no-binary llama-cpp-python llama-cpp-python==0.3.36 gguf==0.19.0
 }
 

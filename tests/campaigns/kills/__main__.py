@@ -82,7 +82,7 @@ class Campaign:
         rng = self._rng
         sync = ("--results-sync", rng.choice(["full", "normal"]))
         drafts = DRAFTS if rng.random() < 0.3 else ()
-        return Served(*SETTINGS, "--dtype", self._dtype, "--results", str(self._path), *sync, *drafts)
+        return Served(*SETTINGS, "--dtype", self._dtype, "--results", str(self._path), *sync, *drafts, is_forked=True)
 
     def _live_and_die(self) -> None:
         start = time.monotonic()

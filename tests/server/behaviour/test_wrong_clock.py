@@ -20,8 +20,11 @@ class Clock:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.program = (CLOCK_FROM, str(path))
         self.set(0)
+
+    def server(self, *args: str) -> ServerProcess:
+        """One that goes by it: a process of its own from the start, as modules keep the functions that they import."""
+        return ServerProcess(*args, program=(CLOCK_FROM, str(self._path)), is_forked=False)
 
     def set(self, seconds: int) -> None:
         """So far ahead of the true time."""
@@ -54,7 +57,7 @@ def until_told(server: ServerProcess, seq_id: str) -> Reader:
 def test_an_hour_back_and_forth_ends_nothing_early(tmp_path: Path) -> None:
     clock = Clock(tmp_path / "clock")
     args = (*ARGS, "--results", str(tmp_path / "results.db"), "--result-ttl", str(2 * HOUR))
-    with ServerProcess(*args, program=clock.program) as server, httpx.Client(base_url=server.url, timeout=70) as client:
+    with clock.server(*args) as server, httpx.Client(base_url=server.url, timeout=70) as client:
         kept, brief = submit(client, SHORT), submit(client, {**SHORT, "ttl_s": 600})
         results = {seq_id: result(client, seq_id) for seq_id in (kept, brief)}
         running = submit(client, {**LONG, "timeout_ms": 60_000})
@@ -72,14 +75,14 @@ def test_an_hour_back_and_forth_ends_nothing_early(tmp_path: Path) -> None:
         server.process.kill()
     del results[brief]
     clock.set(-HOUR)
-    with ServerProcess(*args, program=clock.program) as server, httpx.Client(base_url=server.url, timeout=70) as client:
+    with clock.server(*args) as server, httpx.Client(base_url=server.url, timeout=70) as client:
         assert [result(client, seq_id) for seq_id in results] == list(results.values())
         bound, free = submit(client, {**LONG, "timeout_ms": 30 * 60_000}), submit(client, LONG)
         readers = [until_told(server, seq_id) for seq_id in (bound, free)]
         server.process.kill()
     told = [[token for event in reader.events() for token in event["data"]["token_ids"]] for reader in readers]
     clock.set(HOUR)
-    with ServerProcess(*args, program=clock.program) as server, httpx.Client(base_url=server.url, timeout=70) as client:
+    with clock.server(*args) as server, httpx.Client(base_url=server.url, timeout=70) as client:
         ended = result(client, bound)
         assert (ended["status"], ended["finish_reason"]) == ("completed", "timeout"), "by the clock its time is over"
         assert ended["token_ids"][: len(told[0])] == told[0], "it ends with what it had"
