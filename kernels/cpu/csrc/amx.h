@@ -27,14 +27,14 @@ inline bool is_allowed() {
 // The compiler does not know that tiles are loaded from and stored to memory.
 inline void order_memory() { asm volatile("" ::: "memory"); }
 
-// Tiles 0 and 1: sums, a row each, with the two halves of a panel; 2: rows of x; 3 and 4: the panel. All are 0 then.
+// Tiles 0 and 1: sums, a row each, with the two halves of a panel; 2: rows of x; 3 and more: the panel. All are 0 then.
 inline void configure(int num_rows) {
     struct {
         uint8_t palette = 1, start = 0, reserved[14] = {};
         uint16_t row_bytes[16] = {};
         uint8_t rows[16] = {};
     } config;
-    for (int tile = 0; tile < 5; tile++) {
+    for (int tile = 0; tile < 7; tile++) {
         config.row_bytes[tile] = 64;
         config.rows[tile] = uint8_t(tile < 3 ? num_rows : STEP / 2);
     }
@@ -69,6 +69,45 @@ inline void add(const bf16* x, int64_t stride, const uint32_t* w, int64_t num_in
         _tile_dpbf16ps(0, 2, 3);
         _tile_dpbf16ps(1, 2, 4);
     }
+}
+
+// out [num_rows][V · 16] = x [num_rows][num_pairs] times w [num_pairs][V · 16], pairs of bfloat16 both, or is added to;
+// num_rows and num_pairs are multiples of 16. After configure(MOST).
+template <int V>
+inline void multiply(const uint32_t* x, const uint32_t* w, int64_t num_pairs, float* out, int64_t num_rows, bool is_added) {
+    static_assert(V >= 1 && V <= 4, "tiles 0 to 3 are sums, 4 rows of x, 5 and 6 parts of w");
+    constexpr int64_t WIDTH = V * 16;
+    order_memory();
+    for (int64_t row = 0; row < num_rows; row += MOST, x += MOST * num_pairs, out += MOST * WIDTH) {
+        if (is_added) {
+            _tile_loadd(0, out, WIDTH * 4);
+            if constexpr (V > 1) _tile_loadd(1, out + 16, WIDTH * 4);
+            if constexpr (V > 2) _tile_loadd(2, out + 32, WIDTH * 4);
+            if constexpr (V > 3) _tile_loadd(3, out + 48, WIDTH * 4);
+        } else {
+            _tile_zero(0);
+            if constexpr (V > 1) _tile_zero(1);
+            if constexpr (V > 2) _tile_zero(2);
+            if constexpr (V > 3) _tile_zero(3);
+        }
+        for (int64_t k = 0; k < num_pairs; k += 16) {
+            const uint32_t* panel = w + k * WIDTH;
+            _tile_loadd(4, x + k, num_pairs * 4);
+            _tile_loadd(5, panel, WIDTH * 4);
+            _tile_dpbf16ps(0, 4, 5);
+            if constexpr (V > 1) _tile_loadd(6, panel + 16, WIDTH * 4);
+            if constexpr (V > 1) _tile_dpbf16ps(1, 4, 6);
+            if constexpr (V > 2) _tile_loadd(5, panel + 32, WIDTH * 4);
+            if constexpr (V > 2) _tile_dpbf16ps(2, 4, 5);
+            if constexpr (V > 3) _tile_loadd(6, panel + 48, WIDTH * 4);
+            if constexpr (V > 3) _tile_dpbf16ps(3, 4, 6);
+        }
+        _tile_stored(0, out, WIDTH * 4);
+        if constexpr (V > 1) _tile_stored(1, out + 16, WIDTH * 4);
+        if constexpr (V > 2) _tile_stored(2, out + 32, WIDTH * 4);
+        if constexpr (V > 3) _tile_stored(3, out + 48, WIDTH * 4);
+    }
+    order_memory();
 }
 
 }  // namespace amx

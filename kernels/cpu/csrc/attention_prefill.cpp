@@ -3,14 +3,17 @@
 //
 // Everything is transposed: a vector's lanes are 16 query rows (a query row = one token and one head of the group), so
 // keys and values are read as they lie in their blocks and the softmax runs down the lanes without a horizontal sum.
-// Pairs (matmul.h) are two neighbours of D for the scores, two neighbouring keys for the values.
+// Pairs (matmul.h) are two neighbours of D for the scores, two neighbouring keys for the values. Where the processor has
+// tiles they take both products: keys and values are their rows, queries and weights their panels.
 // Tiles begin at multiples of TILE keys whatever the chunk, so a token's result does not depend on how its prompt was cut.
 
 #include <vector>
 
+#include "amx.h"
 #include "arguments.h"
 #include "matmul.h"
 #include "team.h"
+#include "transpose.h"
 
 namespace {
 
@@ -22,6 +25,16 @@ struct Item {
     int64_t row, begin, end, head, num_heads;
     int64_t num_queries() const { return (end - begin) * num_heads; }
 };
+
+// Whether heads of this size are multiplied by the processor's tiles: whole tiles of bfloat16.
+template <typename T>
+bool uses_tiles(int64_t dim) {
+#ifdef SPLITFUSE_AMX
+    return std::is_same<T, bf16>::value && dim % amx::STEP == 0 && amx::is_allowed();
+#else
+    return false;
+#endif
+}
 
 inline uvec as_bf16(vec x) {
     uvec bits = (uvec)x;
@@ -36,16 +49,18 @@ class Tile {
     static constexpr int M = V <= 2 ? 8 : 6;  // accumulators that fill the registers and hide the latency
 
    public:
-    explicit Tile(const PagedAttention<T>& c) : c(c), dim(c.head_dim), num_pairs((dim + PACK - 1) / PACK) {
+    explicit Tile(const PagedAttention<T>& c)
+        : c(c), dim(c.head_dim), num_pairs((dim + PACK - 1) / PACK), in_tiles(uses_tiles<T>(dim)) {
+        const size_t values = TILE * num_pairs * PACK * sizeof(float);
         size_t sizes[] = {num_pairs * V * sizeof(Vector), TILE * V * sizeof(vec), TILE / PACK * V * sizeof(Vector),
-                          dim * V * sizeof(vec), TILE * num_pairs * PACK * sizeof(float), TILE * num_pairs * PACK * sizeof(float)};
+                          dim * V * sizeof(vec), values, values, in_tiles ? values : 0};
         size_t total = 0;
         for (size_t size : sizes) total += (size + 63) / 64 * 64;
         char* at = (char*)scratch(total);
-        char* parts[6];
-        for (int i = 0; i < 6; i++) parts[i] = at, at += (sizes[i] + 63) / 64 * 64;
+        char* parts[7];
+        for (int i = 0; i < 7; i++) parts[i] = at, at += (sizes[i] + 63) / 64 * 64;
         query = (Vector*)parts[0], scores = (vec*)parts[1], weights = (Vector*)parts[2], sums = (vec*)parts[3];
-        key_rows = (Scalar*)parts[4], value_rows = (Scalar*)parts[5];
+        key_rows = (Scalar*)parts[4], value_rows = (Scalar*)parts[5], value_columns = (Scalar*)parts[6];
     }
 
     void attend(const Item& item) {
@@ -59,6 +74,9 @@ class Tile {
         vec best[V], total[V];
         for (int v = 0; v < V; v++) best[v] = splat(-1e30f), total[v] = vec{};
         std::memset(sums, 0, dim * V * sizeof(vec));
+#ifdef SPLITFUSE_AMX
+        if (in_tiles) amx::configure(amx::MOST);
+#endif
         int64_t stop = position + (end - begin);
         int64_t start = c.window && position - c.window + 1 > 0 ? position - c.window + 1 : 0;
         for (int64_t at = start / TILE * TILE; at < stop; at += TILE) {
@@ -69,6 +87,9 @@ class Tile {
             finish_scores(is_whole ? nullptr : positions, at);
             weigh(best, total);
         }
+#ifdef SPLITFUSE_AMX
+        if (in_tiles) _tile_release();
+#endif
         write(c.out + (begin * c.num_heads + item.head) * dim, count, group, total);
     }
 
@@ -77,7 +98,9 @@ class Tile {
     const int64_t dim, num_pairs;
     Vector *query, *weights;
     vec *scores, *sums;
+    const bool in_tiles;  // the processor's (amx.h), for both products
     Scalar *key_rows, *value_rows;  // of the tile: [TILE][num_pairs], and [TILE / PACK][dim] with PACK keys in a Scalar
+    Scalar* value_columns;  // value_rows the other way round, for tiles: [dim][TILE / PACK]
 
     template <typename At>
     void pack_query(At query_at, int64_t count) {
@@ -127,6 +150,13 @@ class Tile {
 
     // scores[key][lane] = key · query
     void score() {
+#ifdef SPLITFUSE_AMX
+        if (in_tiles) {
+            amx::multiply<V>((const uint32_t*)key_rows, (const uint32_t*)query, num_pairs, (float*)scores, TILE, false);
+            for (int64_t i = 0; i < TILE * V; i++) scores[i] *= c.scale;
+            return;
+        }
+#endif
         int64_t key = 0;
         for (; key + M <= TILE; key += M) score_keys<M>(key);
         constexpr int REST = TILE % M;
@@ -181,6 +211,14 @@ class Tile {
             }
             total[v] = total[v] * fade[v] + sum;
         }
+#ifdef SPLITFUSE_AMX
+        if (in_tiles) {
+            for (int64_t i = 0; i < dim * V; i++) sums[i] *= fade[i % V];
+            transpose((const uint32_t*)value_rows, TILE / PACK, dim, (uint32_t*)value_columns);
+            amx::multiply<V>((const uint32_t*)value_columns, (const uint32_t*)weights, TILE / PACK, (float*)sums, dim, true);
+            return;
+        }
+#endif
         int64_t d = 0;
         for (; d + M <= dim; d += M) add_values<M>(d, fade);
         for (; d < dim; d++) add_values<1>(d, fade);

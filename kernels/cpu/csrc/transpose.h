@@ -1,0 +1,41 @@
+// A matrix the other way round, in registers.
+#pragma once
+
+#include <cstdint>
+
+#ifdef __AVX512F__
+#include <immintrin.h>
+
+// 16 lines of 16 numbers, `stride` apart, to the columns of `to`.
+inline void transpose_block(const uint32_t* from, int64_t stride, uint32_t* to, int64_t to_stride) {
+    __m512i a[16], b[16];
+    for (int i = 0; i < 16; i++) a[i] = _mm512_loadu_si512(from + i * stride);
+    for (int i = 0; i < 16; i += 2) {
+        b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
+        b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        a[i] = _mm512_unpacklo_epi64(b[i], b[i + 2]);
+        a[i + 1] = _mm512_unpackhi_epi64(b[i], b[i + 2]);
+        a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]);
+        a[i + 3] = _mm512_unpackhi_epi64(b[i + 1], b[i + 3]);
+    }
+    // a[4i + j] has column j of each four, for lines 4i to 4i + 3: quarters change places as in a 4 x 4 transpose.
+    for (int j = 0; j < 4; j++) {
+        const __m512i even_low = _mm512_shuffle_i32x4(a[j], a[4 + j], 0x88), odd_low = _mm512_shuffle_i32x4(a[j], a[4 + j], 0xdd);
+        const __m512i even_high = _mm512_shuffle_i32x4(a[8 + j], a[12 + j], 0x88);
+        const __m512i odd_high = _mm512_shuffle_i32x4(a[8 + j], a[12 + j], 0xdd);
+        _mm512_storeu_si512(to + j * to_stride, _mm512_shuffle_i32x4(even_low, even_high, 0x88));
+        _mm512_storeu_si512(to + (4 + j) * to_stride, _mm512_shuffle_i32x4(odd_low, odd_high, 0x88));
+        _mm512_storeu_si512(to + (8 + j) * to_stride, _mm512_shuffle_i32x4(even_low, even_high, 0xdd));
+        _mm512_storeu_si512(to + (12 + j) * to_stride, _mm512_shuffle_i32x4(odd_low, odd_high, 0xdd));
+    }
+}
+
+// from [lines][width] → to [width][lines]; both are multiples of 16.
+inline void transpose(const uint32_t* from, int64_t lines, int64_t width, uint32_t* to) {
+    for (int64_t line = 0; line < lines; line += 16)
+        for (int64_t column = 0; column < width; column += 16)
+            transpose_block(from + line * width + column, width, to + column * lines + line, lines);
+}
+#endif
