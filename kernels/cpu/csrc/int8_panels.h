@@ -92,57 +92,122 @@ inline ints_t dot(ints_t sum, quads_t values, int32_t x) {
 #endif
 }
 
+// a · b + c, by name: where the compiler chooses what to contract, two loops over the same numbers may differ in a bit.
+inline sums_t multiply_add_once(sums_t a, sums_t b, sums_t c) {
+#if defined(__AVX512F__)
+    return (sums_t)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+    return (sums_t)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    for (int i = 0; i < WIDTH; i++) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
+    return c;
+#endif
+}
+
+// The products of some rows with panels, group after group of x.
 template <typename T>
-struct Int8Panels {
+struct Int8Sums {
     static constexpr int MANY = V == 2 ? 6 : 2;  // rows whose sums, of integers and of floats, fit the registers
     const Int8Rows& x;
-    const float* headers;         // [panels][groups of x][scales, offsets][PANEL]
-    const uint32_t* quads[SIDE];  // [K/4][PANEL] of each panel
     const T* bias;
     T* out;
-    int64_t num_outputs, out_row, first, zero;
+    int64_t num_outputs, out_row, zero;
     bool has_offsets;
+
+    // Where the integers of a group begin: `dot` takes DOT_ZERO off each value.
+    ints_t first(int64_t row, int64_t group) const {
+        return ints_t{} + int32_t(DOT_ZERO - zero) * x.sums[row * x.num_groups + group];
+    }
+
+    // A group's integers join the sums.
+    void join(sums_t& total, ints_t sum, int64_t row, int64_t group, sums_t scale, sums_t offset) const {
+        const int64_t of = row * x.num_groups + group;
+        total = multiply_add_once(__builtin_convertvector(sum, sums_t) * x.scales[of], scale, total);
+        if (has_offsets) total = multiply_add_once(offset, sums_t{} + x.scales[of] * float(x.sums[of]), total);
+    }
+
+    int64_t end_of(int64_t group) const { return (group + 1) * x.group < x.num_inputs ? (group + 1) * x.group : x.num_inputs; }
+
+    void finish(int64_t row, int64_t number, const sums_t totals[V]) const {
+        write(out + row * out_row, bias, num_outputs, number * PANEL, (const float*)totals);
+    }
+};
+
+// Panels that have been taken apart, for many rows.
+template <typename T>
+struct Int8Panels : Int8Sums<T> {
+    const float* headers;         // [panels][groups of x][scales, offsets][PANEL]
+    const uint32_t* quads[SIDE];  // [K/4][PANEL] of each panel
+    int64_t number_of_first;
 
     // M rows from `row` against P panels from `number`.
     template <int M, int P>
     void multiply(int64_t row, int64_t number, Prefetch) const {
-        const int64_t at = number - first, stride = x.num_groups * 2 * PANEL;
+        const Int8Rows& x = this->x;
+        const int64_t at = number - number_of_first, stride = x.num_groups * 2 * PANEL;
         sums_t totals[M][P * V] = {};
         for (int64_t i = 0; i < x.num_groups; i++) {
             ints_t sums[M][P * V];
-            const int64_t begin = i * x.group / 4, end = (i + 1) * x.group < x.num_inputs ? begin + x.group / 4 : x.num_inputs / 4;
-            add<M, P>(row, at, i, begin, end, sums);
+            add<M, P>(row, at, i, sums);
             for (int v = 0; v < P * V; v++) {
                 const float* header = headers + (at + v / V) * stride + i * 2 * PANEL + v % V * WIDTH;
                 const sums_t scale = load_vector<sums_t>(header), offset = load_vector<sums_t>(header + PANEL);
-                for (int m = 0; m < M; m++) {
-                    const int64_t of = (row + m) * x.num_groups + i;
-                    totals[m][v] += __builtin_convertvector(sums[m][v], sums_t) * x.scales[of] * scale;
-                    if (has_offsets) totals[m][v] += offset * (x.scales[of] * float(x.sums[of]));
-                }
+                for (int m = 0; m < M; m++) this->join(totals[m][v], sums[m][v], row + m, i, scale, offset);
             }
         }
         for (int m = 0; m < M; m++)
-            for (int p = 0; p < P; p++)
-                write(out + (row + m) * out_row, bias, num_outputs, (number + p) * PANEL, (const float*)(totals[m] + p * V));
+            for (int p = 0; p < P; p++) this->finish(row + m, number + p, totals[m] + p * V);
     }
 
    private:
     template <int M, int P>
-    __attribute__((always_inline)) inline void add(int64_t row, int64_t at, int64_t group, int64_t begin, int64_t end,
-                                                   ints_t sums[M][P * V]) const {
-        const int8_t* rows = x.values + row * x.num_inputs;
+    __attribute__((always_inline)) inline void add(int64_t row, int64_t at, int64_t group, ints_t sums[M][P * V]) const {
+        const int8_t* rows = this->x.values + row * this->x.num_inputs;
         for (int m = 0; m < M; m++)
-            for (int v = 0; v < P * V; v++)
-                sums[m][v] = ints_t{} + int32_t(DOT_ZERO - zero) * x.sums[(row + m) * x.num_groups + group];
-        for (int64_t quad = begin; quad < end; quad++) {
+            for (int v = 0; v < P * V; v++) sums[m][v] = this->first(row + m, group);
+        for (int64_t quad = group * this->x.group / 4; quad < this->end_of(group) / 4; quad++) {
             quads_t lanes[P * V];
             for (int v = 0; v < P * V; v++) lanes[v] = load_vector<quads_t>(quads[at + v / V] + quad * PANEL + v % V * WIDTH);
             for (int m = 0; m < M; m++) {
                 int32_t four;
-                std::memcpy(&four, rows + m * x.num_inputs + quad * 4, 4);
+                std::memcpy(&four, rows + m * this->x.num_inputs + quad * 4, 4);
                 for (int v = 0; v < P * V; v++) sums[m][v] = dot(sums[m][v], lanes[v], four);
             }
         }
+    }
+};
+
+// Panels as they are stored, for rows that meet them once: values are taken apart in registers.
+template <typename T, int BITS>
+struct StoredInt8Panels : Int8Sums<T> {
+    const QuantizedPanels& w;
+
+    template <int M, int P>
+    void multiply(int64_t row, int64_t number, Prefetch) const {
+        const Int8Rows& x = this->x;
+        const int8_t* rows = x.values + row * x.num_inputs;
+        sums_t totals[M][P * V] = {};
+        for (int64_t i = 0; i < x.num_groups; i++) {
+            ints_t sums[M][P * V];
+            for (int m = 0; m < M; m++)
+                for (int v = 0; v < P * V; v++) sums[m][v] = this->first(row + m, i);
+            for (int64_t k = i * x.group; k < this->end_of(i); k += HALF)
+                for (int p = 0; p < P; p++)
+                    w.template each_quad<BITS>(number + p, k, [&](int v, int quad, quads_t lanes) __attribute__((always_inline)) {
+                        for (int m = 0; m < M; m++) {
+                            int32_t four;
+                            std::memcpy(&four, rows + m * x.num_inputs + k + quad * 4, 4);
+                            sums[m][p * V + v] = dot(sums[m][p * V + v], lanes, four);
+                        }
+                    });
+            for (int p = 0; p < P; p++) {
+                const Header header = w.header(number + p, i * x.group / w.group);
+                for (int v = 0; v < V; v++)
+                    for (int m = 0; m < M; m++)
+                        this->join(totals[m][p * V + v], sums[m][p * V + v], row + m, i, header.scales[v], header.offsets[v]);
+            }
+        }
+        for (int m = 0; m < M; m++)
+            for (int p = 0; p < P; p++) this->finish(row + m, number + p, totals[m] + p * V);
     }
 };

@@ -135,15 +135,6 @@ struct QuantizedPanels {
         return to;
     }
 
-   private:
-    sums_t level(const void* lower, const uint16_t* upper, int64_t number, int64_t index, int v) const {
-        const int64_t at = (number * num_groups + index) * PANEL + v * WIDTH;
-        if (scale_bytes == 4) return load_vector<sums_t>((const float*)lower + at);
-        if (scale_bytes == 2) return floats_of_halves((const uint16_t*)lower + at);
-        const int64_t above = (number * num_super_groups + index * group / super_group) * PANEL + v * WIDTH;
-        return floats_of_bytes((const int8_t*)lower + at) * floats_of_halves(upper + above);
-    }
-
     // f(v, quad, values of the quad) for the HALF of a panel at k.
     template <int BITS, typename Function>
     __attribute__((always_inline)) inline void each_quad(int64_t number, int64_t k, Function f) const {
@@ -154,6 +145,15 @@ struct QuantizedPanels {
         const int shift = k % 32 ? QUADS : 0;
         for (int quad = 0; quad < QUADS; quad++)
             for (int v = 0; v < V; v++) f(v, quad, quad_of<BITS>(low + v * WIDTH, up + v * WIDTH, quad, shift));
+    }
+
+   private:
+    sums_t level(const void* lower, const uint16_t* upper, int64_t number, int64_t index, int v) const {
+        const int64_t at = (number * num_groups + index) * PANEL + v * WIDTH;
+        if (scale_bytes == 4) return load_vector<sums_t>((const float*)lower + at);
+        if (scale_bytes == 2) return floats_of_halves((const uint16_t*)lower + at);
+        const int64_t above = (number * num_super_groups + index * group / super_group) * PANEL + v * WIDTH;
+        return floats_of_bytes((const int8_t*)lower + at) * floats_of_halves(upper + above);
     }
 
 #ifdef __AVX512F__

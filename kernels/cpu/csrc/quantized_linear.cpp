@@ -42,23 +42,38 @@ void multiply_dense(const QuantizedLinear<T>& a, const QuantizedPanels& w, const
          });
 }
 
+template <int BITS, typename T>
+void multiply_stored(const QuantizedPanels& w, int64_t num_rows, const Int8Sums<T>& sums, const Team& team) {
+    const StoredInt8Panels<T, BITS> panels{sums, w};
+    walk(sums.num_outputs, num_rows, num_rows <= FEW ? SIDE : 1, team,
+         [&](int64_t number, int64_t count, int64_t begin, int64_t end) {
+             multiply_passes<Int8Sums<T>::MANY>(panels, number, count, begin, end);
+         });
+}
+
 template <typename T>
 void multiply_int8(const QuantizedLinear<T>& a, const QuantizedPanels& w, const Team& team) {
     const Int8Rows rows(a.x, a.num_rows, a.num_inputs, w.num_inputs, a.input_group, team);
+    const Int8Sums<T> sums{rows, a.bias, a.out, a.num_outputs, a.out_row, w.zero, a.offsets != nullptr};
+    if (a.num_rows <= Int8Sums<T>::MANY) {
+        if (w.bits == 8) return multiply_stored<8>(w, a.num_rows, sums, team);
+        if (w.bits == 6) return multiply_stored<6>(w, a.num_rows, sums, team);
+        if (w.bits == 5) return multiply_stored<5>(w, a.num_rows, sums, team);
+        return multiply_stored<4>(w, a.num_rows, sums, team);
+    }
     const int64_t quads = w.num_inputs / 4 * PANEL, headers = rows.num_groups * 2 * PANEL;
-    walk(a.num_outputs, a.num_rows, a.num_rows <= FEW ? SIDE : 1, team,
-         [&](int64_t number, int64_t count, int64_t begin, int64_t end) {
-             float* to = (float*)scratch(count * (quads + headers) * 4);
-             Int8Panels<T> panels{rows, to, {}, a.bias, a.out, a.num_outputs, a.out_row, number, w.zero, a.offsets != nullptr};
-             for (int64_t i = 0; i < count; i++) {
-                 panels.quads[i] = w.quads(number + i, (uint32_t*)to + count * headers + i * quads);
-                 for (int64_t group = 0; group < rows.num_groups; group++) {
-                     const Header header = w.header(number + i, group * a.input_group / w.group);
-                     std::memcpy(to + i * headers + group * 2 * PANEL, &header, sizeof header);
-                 }
-             }
-             multiply_passes<Int8Panels<T>::MANY>(panels, number, count, begin, end);
-         });
+    walk(a.num_outputs, a.num_rows, 1, team, [&](int64_t number, int64_t count, int64_t begin, int64_t end) {
+        float* to = (float*)scratch(count * (quads + headers) * 4);
+        Int8Panels<T> panels{sums, to, {}, number};
+        for (int64_t i = 0; i < count; i++) {
+            panels.quads[i] = w.quads(number + i, (uint32_t*)to + count * headers + i * quads);
+            for (int64_t group = 0; group < rows.num_groups; group++) {
+                const Header header = w.header(number + i, group * a.input_group / w.group);
+                std::memcpy(to + i * headers + group * 2 * PANEL, &header, sizeof header);
+            }
+        }
+        multiply_passes<Int8Sums<T>::MANY>(panels, number, count, begin, end);
+    });
 }
 
 template <typename T>
