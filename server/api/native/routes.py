@@ -13,6 +13,7 @@ from ....engine.errors import InvalidRequestError
 from ....engine.sampling_params import SamplingParams
 from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
+from ...http.errors import MovedError
 from ...http.json_response import JsonResponse
 from ...http.json_writer import SlicedResponse
 from ...http.prefer import preferred_wait_s
@@ -150,6 +151,8 @@ async def result(request: Request) -> Response:
     job = await _job(request)
     if wait_s and not job.finished:
         await unless_disconnected(request.receive, job.wait(wait_s))
+        if job.is_suspended:
+            raise MovedError
     return await _result(service_of(request), job, {})
 
 

@@ -134,6 +134,20 @@ async def test_long_poll_wakes_at_the_end(served):
         assert (await poll).json()["status"] == "completed"
 
 
+async def test_who_waits_is_told_when_the_server_leaves_the_job_to_another(served):
+    served.engine.hold()
+    accepted = await submit(served)
+    job = served.service.results.get(accepted["seq_id"], owner="")
+    poll = asyncio.create_task(served.client.get(accepted["result_url"] + "?wait=30"))
+    async with served.client.stream("GET", accepted["stream_url"]) as stream:
+        await served.engine.allow(2)
+        await anext(stream_events(stream))  # so the poll, which came before it, waits
+        job.suspend()
+    response = await poll
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "resuming")
+    assert "retry-after" in response.headers
+
+
 async def test_long_poll_returns_when_the_time_is_over(served):
     served.engine.hold()
     url = (await submit(served))["result_url"]
