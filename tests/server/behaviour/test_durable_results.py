@@ -185,7 +185,7 @@ def test_a_job_that_kills_its_process_is_tried_alone_and_then_no_more(tmp_path: 
             if number == 0:
                 seq_ids = submit_all(server.url)[:3]
                 with contextlib.suppress(httpx.HTTPError):
-                    httpx.post(f"{server.url}/generate", json=poison, headers={"Idempotency-Key": "poison"})
+                    httpx.post(f"{server.url}/generate", json=poison, headers={"Idempotency-Key": "poison"}, timeout=60)
             assert server.process.wait(60) == 137
     with ServerProcess(*args) as server:
         again = httpx.post(f"{server.url}/generate", json=poison, headers={"Idempotency-Key": "poison"}).json()

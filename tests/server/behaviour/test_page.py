@@ -30,7 +30,7 @@ def page(browser: Any, live_server: ServerProcess) -> Iterator[Any]:
         yield page
 
 
-def send(page: Any, *, prompt: str = "The", **fields: int) -> None:
+def send(page: Any, *, prompt: str = "One day, a little girl", **fields: int) -> None:
     """Greedy, after which the demo model goes on for 900 tokens; a sample may end early."""
     page.fill("#prompt", prompt)
     for name, value in {"temperature": 0, **fields}.items():
@@ -115,7 +115,7 @@ def test_strip_lanes_blocks_and_figures_show_what_runs(page: Any) -> None:
     assert page.get_attribute("#strip-canvas", "aria-valuetext") == words
     assert page.get_attribute("#pause", "aria-pressed") == "true"
     page.keyboard.press("Home")
-    assert "A chunk of request" in "".join(words_of_steps(page, 60))
+    assert "A chunk of request" in "".join(words_of_steps(page, 100))
     page.click("#pause")
     assert "128 blocks" in page.text_content("#blocks-words")
     wait_for_text(page, "#figures-list", "gap, 99 %")
