@@ -17,7 +17,7 @@ from serving import ServerProcess
 LEASE_S = 3.0
 NUM_STREAMS = int(os.environ.get("SPLITFUSE_TEST_STREAMS", "16"))
 MINE = {"Authorization": "Bearer mine"}
-LONG = {"prompt": PROMPT, "max_tokens": 300, "temperature": 0, "ignore_eos": True}
+LONG = {"prompt": PROMPT, "max_tokens": 600, "temperature": 0, "ignore_eos": True}
 
 
 class Pair:
