@@ -239,7 +239,7 @@ def _try(grammar: str, tokenizer: Any) -> tuple[str, int]:
     before = _memory_bytes(1)
     walk = Walk(grammar, tokenizer)
     reason = walk.error()
-    return reason, max(0, _memory_bytes(1) - before)
+    return reason, max(0, _memory_bytes(1) - before)  # with the walk's matcher
 
 
 class Walk:
@@ -249,11 +249,11 @@ class Walk:
         self._grammar = grammar
         self._tokenizer = tokenizer
         self._token_ids: list[int] = []
+        self._matcher = self._new_matcher()
 
     def error(self) -> str:
         """Take the steps; returns what is wrong, "" if nothing is."""
-        rng = random.Random(0)
-        matcher = self._matcher()
+        rng, matcher = random.Random(0), self._matcher
         while not matcher.is_error():
             mask, seconds = _timed_mask(matcher)
             if matcher.is_error():
@@ -274,12 +274,12 @@ class Walk:
         """The same step of a new matcher, which has to work out the same states: the processor may have been taken
         away for a moment, and virtual machines count that as the thread's time.
         """
-        matcher = self._matcher()
+        matcher = self._new_matcher()
         for token_id in self._token_ids:
             matcher.consume_token(token_id)
         return _timed_mask(matcher)[1]
 
-    def _matcher(self) -> Any:
+    def _new_matcher(self) -> Any:
         from llguidance import LLMatcher
 
         return LLMatcher(self._tokenizer, self._grammar, log_level=0, limits=limits())

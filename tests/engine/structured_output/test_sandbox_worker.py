@@ -1,11 +1,13 @@
 """The order in which grammars are tried, with trials that end when the test says so."""
 
+import json
 import os
 import selectors
 from typing import Any
 
 import pytest
 
+from splitfuse.engine.config import DEMO_FOLDER
 from splitfuse.engine.structured_output import sandbox_worker
 from splitfuse.engine.structured_output.sandbox_worker import MAX_SLOW_WAITING, NUM_FIRST_TRIES, NUM_SECOND_TRIES
 
@@ -53,6 +55,13 @@ class Line:
         self.trials.begin()
 
 
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    file = (DEMO_FOLDER / "tokenizer.json").read_text("utf-8")
+    size = json.loads((DEMO_FOLDER / "config.json").read_text("utf-8"))["vocab_size"]
+    return sandbox_worker._tokenizer({"tokenizer": file, "vocab_size": size, "eos_token_ids": [0]})
+
+
 @pytest.fixture
 def line(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(sandbox_worker, "Trial", HeldTrial)
@@ -90,3 +99,31 @@ def test_slow_ones_leave_the_first_tries_alone_and_too_many_are_refused(line: Li
     assert [answer["id"] for answer in line.answers[2:]] == easy
     line.end(0, OK)
     assert (NUM_SECOND_TRIES, False) in line.running()
+
+
+@pytest.mark.parametrize(
+    ("cpu_times", "reason"),
+    [([0.5, 0.001], ""), ([0.5, 0.25], "it takes 250 ms for one token; at most 25 ms are given")],
+)
+def test_a_mask_is_slow_only_if_it_is_so_twice(
+    cpu_times: list[float], reason: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The processor may have been taken away the first time."""
+    measured = sandbox_worker._timed_mask
+    times = iter(cpu_times)
+    monkeypatch.setattr(sandbox_worker, "_timed_mask", lambda matcher: (measured(matcher)[0], next(times, 0.0)))
+    assert (
+        sandbox_worker.Walk(json.dumps({"grammars": [{"lark_grammar": "start: /[a-z]{9}/"}]}), tokenizer).error()
+        == reason
+    )
+
+
+def test_what_a_grammar_takes_is_measured_while_it_is_there(tokenizer: Any) -> None:
+    small = json.dumps({"grammars": [{"lark_grammar": "start: /[a-z]{9}/"}]})
+    large = json.dumps(
+        {"grammars": [{"lark_grammar": "start: /(" + "|".join(f"word-{i}" for i in range(9000)) + ")/"}]}
+    )
+    sandbox_worker._try(small, tokenizer)
+    reason, num_bytes = sandbox_worker._try(large, tokenizer)
+    assert reason == ""
+    assert num_bytes > 2**20
