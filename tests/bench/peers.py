@@ -12,6 +12,7 @@ import argparse
 import json
 import random
 import statistics
+import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -21,8 +22,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).with_name("peers")))
 from model_folder import write_gguf
-from options import model_folder, parser_of
-from processes import Worker, end_children_on_sigterm, python_of
+from options import model_folder, parser_of, scratch_folder
+from processes import Worker, end_children_on_sigterm, environment_of, python_of
 from roofline import Cost, Meter, Rates
 
 from splitfuse.engine.bench_offline import Point
@@ -160,17 +161,32 @@ def parse() -> argparse.Namespace:
     add = parser.add_argument
     add("--points", nargs="+", type=Point.parse, default=[Point(1, 32), Point(8, 128), Point(32, 256)])
     add("--output-len", type=int, default=64)
+    add("--gguf", type=Path, help="a real model; its weights are requantized to --bits")
+    add("--bits", type=int, choices=WEIGHT_BITS, default=16, help="of a real model's weights: BF16, Q8_0, Q4_0")
     add("--settings", type=json.loads, default={}, help='of peers, as JSON: {"vllm": {"enforce_eager": true}}')
     return parser.parse_args()
+
+
+def requantized(file: Path, bits: int, folder: Path) -> Path:
+    """The file with weights of so many bits, made in the folder if need be."""
+    made = folder / f"{file.stem}-as-{bits}.gguf"
+    if not made.exists():
+        script = Path(__file__).parent / "peers/requantize.py"
+        command = [python_of("llamacpp"), str(script), str(file), str(made), str(bits)]
+        subprocess.run(command, env=environment_of("llamacpp"), check=True, capture_output=True)
+    return made
 
 
 def main() -> None:
     args = parse()
     end_children_on_sigterm()
     with ExitStack() as stack:
-        folder = model_folder(args, stack)
-        if "llamacpp" in args.peers and args.gguf is None:
-            write_gguf(folder, python_of("llamacpp"))
+        if args.gguf:
+            folder = requantized(args.gguf, args.bits, scratch_folder(args, stack))
+        else:
+            folder = model_folder(args, stack)
+            if "llamacpp" in args.peers:
+                write_gguf(folder, python_of("llamacpp"))
         bench = Bench(args, folder, stack)
         print(f"{folder.name}, {args.bits} bits a weight, {args.output_len} new tokens, {args.num_threads} threads")
         results = []
