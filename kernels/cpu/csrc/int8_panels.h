@@ -133,47 +133,38 @@ struct Int8Sums {
     }
 };
 
-// Panels that have been taken apart, for many rows.
+// A panel that has been taken apart, for many rows.
 template <typename T>
-struct Int8Panels : Int8Sums<T> {
-    const float* headers;         // [panels][groups of x][scales, offsets][PANEL]
-    const uint32_t* quads[SIDE];  // [K/4][PANEL] of each panel
-    int64_t number_of_first;
+struct Int8Panel : Int8Sums<T> {
+    const float* headers;   // [groups of x][scales, offsets][PANEL]
+    const uint32_t* quads;  // [K/4][PANEL]
 
-    // M rows from `row` against P panels from `number`.
     template <int M, int P>
     void multiply(int64_t row, int64_t number, Prefetch) const {
+        static_assert(P == 1, "there is one panel");
         const Int8Rows& x = this->x;
-        const int64_t at = number - number_of_first, stride = x.num_groups * 2 * PANEL;
-        sums_t totals[M][P * V] = {};
+        const int8_t* rows = x.values + row * x.num_inputs;
+        sums_t totals[M][V] = {};
         for (int64_t i = 0; i < x.num_groups; i++) {
-            ints_t sums[M][P * V];
-            add<M, P>(row, at, i, sums);
-            for (int v = 0; v < P * V; v++) {
-                const float* header = headers + (at + v / V) * stride + i * 2 * PANEL + v % V * WIDTH;
+            ints_t sums[M][V];
+            for (int m = 0; m < M; m++)
+                for (int v = 0; v < V; v++) sums[m][v] = this->first(row + m, i);
+            for (int64_t quad = i * x.group / 4; quad < this->end_of(i) / 4; quad++) {
+                quads_t lanes[V];
+                for (int v = 0; v < V; v++) lanes[v] = load_vector<quads_t>(quads + quad * PANEL + v * WIDTH);
+                for (int m = 0; m < M; m++) {
+                    int32_t four;
+                    std::memcpy(&four, rows + m * x.num_inputs + quad * 4, 4);
+                    for (int v = 0; v < V; v++) sums[m][v] = dot(sums[m][v], lanes[v], four);
+                }
+            }
+            for (int v = 0; v < V; v++) {
+                const float* header = headers + i * 2 * PANEL + v * WIDTH;
                 const sums_t scale = load_vector<sums_t>(header), offset = load_vector<sums_t>(header + PANEL);
                 for (int m = 0; m < M; m++) this->join(totals[m][v], sums[m][v], row + m, i, scale, offset);
             }
         }
-        for (int m = 0; m < M; m++)
-            for (int p = 0; p < P; p++) this->finish(row + m, number + p, totals[m] + p * V);
-    }
-
-   private:
-    template <int M, int P>
-    __attribute__((always_inline)) inline void add(int64_t row, int64_t at, int64_t group, ints_t sums[M][P * V]) const {
-        const int8_t* rows = this->x.values + row * this->x.num_inputs;
-        for (int m = 0; m < M; m++)
-            for (int v = 0; v < P * V; v++) sums[m][v] = this->first(row + m, group);
-        for (int64_t quad = group * this->x.group / 4; quad < this->end_of(group) / 4; quad++) {
-            quads_t lanes[P * V];
-            for (int v = 0; v < P * V; v++) lanes[v] = load_vector<quads_t>(quads[at + v / V] + quad * PANEL + v % V * WIDTH);
-            for (int m = 0; m < M; m++) {
-                int32_t four;
-                std::memcpy(&four, rows + m * this->x.num_inputs + quad * 4, 4);
-                for (int v = 0; v < P * V; v++) sums[m][v] = dot(sums[m][v], lanes[v], four);
-            }
-        }
+        for (int m = 0; m < M; m++) this->finish(row + m, number, totals[m]);
     }
 };
 

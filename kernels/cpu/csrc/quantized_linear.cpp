@@ -15,13 +15,13 @@
 
 namespace {
 
-// Rows [begin, end) against `count` panels in passes of about the same size, of at most MANY rows.
-template <int MANY, typename Panels>
+// Rows [begin, end) against `count` panels, at most MOST_PANELS, in passes of about the same size, of at most MANY rows.
+template <int MANY, int MOST_PANELS, typename Panels>
 void multiply_passes(const Panels& panels, int64_t number, int64_t count, int64_t begin, int64_t end) {
     const int64_t passes = (end - begin + MANY - 1) / MANY;
     for (int64_t pass = 0; pass < passes; pass++) {
         const int num_rows = int((end - begin) / (passes - pass));
-        if (count == SIDE && num_rows <= FEW) multiply_rows<SIDE, FEW>(num_rows, panels, begin, number, {});
+        if (count == MOST_PANELS && num_rows <= FEW) multiply_rows<MOST_PANELS, FEW>(num_rows, panels, begin, number, {});
         else
             for (int64_t i = 0; i < count; i++) multiply_rows<1, MANY>(num_rows, panels, begin, number + i, {});
         begin += num_rows;
@@ -38,7 +38,7 @@ void multiply_dense(const QuantizedLinear<T>& a, const QuantizedPanels& w, const
              for (int64_t i = 0; i < count; i++) w.take(number + i, 0, w.num_inputs, data + i * steps * PANEL);
              DensePanels<Scalar, T> panels{
                  data, (const Scalar*)rows, a.bias, a.out, a.num_outputs, a.out_row, steps, number};
-             multiply_passes<MOST>(panels, number, count, begin, end);
+             multiply_passes<MOST, SIDE>(panels, number, count, begin, end);
          });
 }
 
@@ -47,7 +47,7 @@ void multiply_stored(const QuantizedPanels& w, int64_t num_rows, const Int8Sums<
     const StoredInt8Panels<T, BITS> panels{sums, w};
     walk(sums.num_outputs, num_rows, num_rows <= FEW ? SIDE : 1, team,
          [&](int64_t number, int64_t count, int64_t begin, int64_t end) {
-             multiply_passes<Int8Sums<T>::MANY>(panels, number, count, begin, end);
+             multiply_passes<Int8Sums<T>::MANY, SIDE>(panels, number, count, begin, end);
          });
 }
 
@@ -62,17 +62,14 @@ void multiply_int8(const QuantizedLinear<T>& a, const QuantizedPanels& w, const 
         return multiply_stored<4>(w, a.num_rows, sums, team);
     }
     const int64_t quads = w.num_inputs / 4 * PANEL, headers = rows.num_groups * 2 * PANEL;
-    walk(a.num_outputs, a.num_rows, 1, team, [&](int64_t number, int64_t count, int64_t begin, int64_t end) {
-        float* to = (float*)scratch(count * (quads + headers) * 4);
-        Int8Panels<T> panels{sums, to, {}, number};
-        for (int64_t i = 0; i < count; i++) {
-            panels.quads[i] = w.quads(number + i, (uint32_t*)to + count * headers + i * quads);
-            for (int64_t group = 0; group < rows.num_groups; group++) {
-                const Header header = w.header(number + i, group * a.input_group / w.group);
-                std::memcpy(to + i * headers + group * 2 * PANEL, &header, sizeof header);
-            }
+    walk(a.num_outputs, a.num_rows, 1, team, [&](int64_t number, int64_t, int64_t begin, int64_t end) {
+        float* to = (float*)scratch((quads + headers) * 4);
+        for (int64_t group = 0; group < rows.num_groups; group++) {
+            const Header header = w.header(number, group * a.input_group / w.group);
+            std::memcpy(to + group * 2 * PANEL, &header, sizeof header);
         }
-        multiply_passes<Int8Sums<T>::MANY>(panels, number, count, begin, end);
+        const Int8Panel<T> panel{sums, to, w.quads(number, (uint32_t*)to + headers)};
+        multiply_passes<Int8Sums<T>::MANY, 1>(panel, number, 1, begin, end);
     });
 }
 
