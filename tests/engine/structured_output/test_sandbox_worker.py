@@ -116,14 +116,3 @@ def test_a_mask_is_slow_only_if_it_is_so_twice(
         sandbox_worker.Walk(json.dumps({"grammars": [{"lark_grammar": "start: /[a-z]{9}/"}]}), tokenizer).error()
         == reason
     )
-
-
-def test_what_a_grammar_takes_is_measured_while_it_is_there(tokenizer: Any) -> None:
-    small = json.dumps({"grammars": [{"lark_grammar": "start: /[a-z]{9}/"}]})
-    large = json.dumps(
-        {"grammars": [{"lark_grammar": "start: /(" + "|".join(f"word-{i}" for i in range(9000)) + ")/"}]}
-    )
-    sandbox_worker._try(small, tokenizer)
-    reason, num_bytes = sandbox_worker._try(large, tokenizer)
-    assert reason == ""
-    assert num_bytes > 2**20
