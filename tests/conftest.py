@@ -19,7 +19,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("SPLITFUSE_MODEL", "demo")
 
 
-# A shell starts what runs in its background with SIGINT ignored, and every server of a test would inherit that.
+# A shell starts what runs in its background with SIGINT ignored, nohup does so with SIGHUP, and every server of a test
+# would inherit that.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
