@@ -78,7 +78,7 @@ kills: $(VENV)/.test  ## kill -9 KILLS=1000 times over requests of every kind: n
 	$(CAMPAIGN) kills --kills $(or $(KILLS),1000) $(ARGS)
 
 clients: $(VENV)/.test  ## packages of clients against real servers, each in a venv of its own; ARGS="openai langchain" for some
-	PYTHONPATH="tests/campaigns$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python tests/clients $(ARGS)
+	PYTHONPATH="tests/campaigns:tests/support$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python tests/clients $(ARGS)
 
 tensor-parallel: $(VENV)/.test  ## a rank of a tensor-parallel server killed or stopped at 20 moments; ARGS="--size 3"
 	$(CAMPAIGN) ranks $(ARGS)

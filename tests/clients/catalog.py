@@ -38,7 +38,7 @@ CLIENTS = (
     Client("guidellm", "guidellm_cli.py", ("guidellm==0.8.1",), shares_torch=True),
     Client("llama-index", "llama_index_sdk.py", ("llama-index-llms-openai-like==0.8.1",)),
     Client("dspy", "dspy_sdk.py", ("dspy==3.4.1",)),
-    Client("lm-eval", "lm_eval_cli.py", ("lm-eval[api]==0.4.13",)),
+    Client("lm-eval", "lm_eval_cli.py", ("lm-eval[api]==0.4.13",), shares_torch=True),
     Client("locust", "locust_cli.py", ("locust==2.47.0",)),
     Client("aiperf", "aiperf_cli.py", ("aiperf==0.13.0",)),
     Client("inspect-ai", "inspect_ai_sdk.py", ("inspect-ai==0.3.285", "openai==3.54.0")),

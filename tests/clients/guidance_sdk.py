@@ -52,7 +52,7 @@ class Checks:
             with user():
                 model = self._openai + QUESTION
             with assistant():
-                model += gen(tools=[tool], tool_choice=choice)
+                model += gen(tools=[tool], tool_choice=choice, max_tokens=100)
                 model += gen("it", max_tokens=24) if called else ""
             assert called or choice == "auto"
 

@@ -29,8 +29,11 @@ class Checks:
 
     def wrong_key(self) -> None:
         if key() != "unused":
-            requests = self._report("/v1/completions", "wrong", check="validate_backend=false")
-            assert requests["total"]["successful"] == 0 if requests else True
+            totals = self._report("/v1/completions", "wrong", check="validate_backend=false")["metrics"][
+                "request_totals"
+            ]
+            assert totals["successful"] == 0
+            assert totals["errored"] >= 8
 
     def _check(self, benchmark: Any) -> None:
         totals = benchmark["metrics"]["request_totals"]

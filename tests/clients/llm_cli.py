@@ -47,11 +47,13 @@ class Checks:
         assert self._llm("-c", "Why?", "-o", "max_tokens", "24").strip()
 
     def usage(self) -> None:
+        self.chat()  # it takes no usage from a response that its length has cut off
         assert json.loads(self._llm("logs", "--json", "-n", "1"))[0]["output_tokens"] > 0
 
     def schema(self) -> None:
         schema = '{"type": "object", "properties": {"wet": {"type": "boolean"}}, "required": ["wet"]}'
-        assert set(json.loads(self._llm("-m", "chat", "--schema", schema, QUESTION))) == {"wet"}
+        answer = json.loads(self._llm("-m", "chat", "--schema", schema, QUESTION))  # more properties are allowed
+        assert isinstance(answer["wet"], bool)
 
     def tool(self) -> None:
         for model in ("chat", "responses"):
