@@ -19,13 +19,12 @@ def block_map(blocks: BlockManager, running: Iterable[Request], waiting: Iterabl
     """
     num_blocks = blocks.device.num_blocks
     stride = -(-num_blocks // MAX_CELLS)
-    cache = blocks.cache
-    cells = [FREE if cache is None or block not in cache else CACHED for block in range(0, num_blocks, stride)]
+    cached = () if blocks.cache is None else blocks.cache.blocks
+    cells = [CACHED if block in cached else FREE for block in range(0, num_blocks, stride)]
     for request in running:
-        for block in request.block_table:
-            index, rest = divmod(block, stride)
-            if not rest:
-                cells[index] = request.arrival_order if cells[index] in (FREE, CACHED) else SHARED
-    runs = [value for what, same in groupby(cells) for value in (sum(1 for _ in same), what)]
+        table, number = request.block_table, request.arrival_order
+        for index in table if stride == 1 else [block // stride for block in table if not block % stride]:
+            cells[index] = number if cells[index] in (FREE, CACHED) else SHARED
+    runs = [value for what, same in groupby(cells) for value in (len(list(same)), what)]
     swapped = [[each.arrival_order, len(each.host_block_table)] for each in waiting if each.host_block_table]
     return {"num_blocks": num_blocks, "stride": stride, "runs": runs, "swapped": swapped}

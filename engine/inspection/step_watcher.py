@@ -64,12 +64,19 @@ class StepWatcher:
         plan = decision.plan
         device, host = scheduler.blocks.device, scheduler.blocks.host
         most = self._max_num_batched_tokens
+        chunks, decodes = [], []
+        for row in batch.rows:
+            number = row.request.arrival_order
+            if row.is_decode:
+                decodes.append(number)
+            else:
+                chunks.append([number, row.start, row.num_tokens])
         record = {
             "step": batch.step,
             "start": decision.now,
             "budget": min(decision.budget or most, most),
-            "chunks": [[r.request.arrival_order, r.start, r.num_tokens] for r in batch.rows if not r.is_decode],
-            "decodes": [row.request.arrival_order for row in batch.rows if row.is_decode],
+            "chunks": chunks,
+            "decodes": decodes,
             "admitted": [[each.arrival_order, prefix.num_tokens] for each, prefix in plan.admitted.items()],
             "preempted": [
                 [each.arrival_order, "swap" if is_swapped else "recompute", *plan.prices[each]]
@@ -92,9 +99,9 @@ class StepWatcher:
         if record is not None:  # else it was decided before anyone looked
             self._steps.append(record | {"end": now} | _results(batch, outputs))
         self._ended += [
-            (item.request.arrival_order, item.request.finish_reason or "", now)
+            (item.request.arrival_order, item.request.finish_reason, now)
             for item in progress
-            if item.request.is_finished
+            if item.request.finish_reason is not None
         ]
 
     def _left_out(self, plan: Plan) -> list[int]:
@@ -106,7 +113,10 @@ class StepWatcher:
 
 def _results(batch: Batch, outputs: Sequence[RowOutput]) -> Record:
     """What came of drafts and grammars."""
-    rows = [(row.request.arrival_order, output) for row, output in zip(batch.rows, outputs, strict=True)]
-    drafts = [[number, each.num_drafts, max(0, len(each.token_ids) - 1)] for number, each in rows if each.num_drafts]
-    forced = [number for number, each in rows if each.forced_from is not None]
+    rows = zip(batch.rows, outputs, strict=True)
+    special = [
+        (row.request.arrival_order, each) for row, each in rows if each.num_drafts or each.forced_from is not None
+    ]
+    drafts = [[number, each.num_drafts, max(0, len(each.token_ids) - 1)] for number, each in special if each.num_drafts]
+    forced = [number for number, each in special if each.forced_from is not None]
     return {key: value for key, value in (("drafts", drafts), ("forced", forced)) if value}

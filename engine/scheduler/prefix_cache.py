@@ -8,7 +8,7 @@ collision of sha256.
 
 import hashlib
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from .cache_shares import CacheShares
 
@@ -32,6 +32,11 @@ class PrefixCache:
 
     def __contains__(self, block: int) -> bool:
         return block in self._content
+
+    @property
+    def blocks(self) -> Collection[int]:
+        """Those whose contents can be found."""
+        return self._content.keys()
 
     def extend_hashes(self, hashes: list[bytes], token_ids: Sequence[int], *, tenant: str, salt: str = "") -> None:
         """Append the hashes of the full blocks of `token_ids` that `hashes` does not have yet."""

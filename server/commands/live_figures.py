@@ -46,8 +46,11 @@ class LiveFigures:
             for shape in data:
                 self._requests.setdefault(shape["number"], _Seen(shape))
         elif event == "steps":
+            decodes: list[int] = []
             for record in data:
-                self._add(record)
+                # true: the same as in the record before it
+                decodes = decodes if record.get("decodes") is True else record.get("decodes", [])
+                self._add({**record, "decodes": decodes})
         elif event == "ended":
             for number, _, _ in data:
                 self._requests.pop(number, None)

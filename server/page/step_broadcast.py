@@ -124,7 +124,7 @@ class StepBroadcast:
         requests, steps, ended = watcher.take()
         self._send_requests(requests, self._viewers)
         if steps:
-            self._put(_event("steps", steps))
+            self._put(_event("steps", _shortened(steps)))
         if ended:
             self._put(_event("ended", ended))
 
@@ -149,6 +149,15 @@ class StepBroadcast:
 
 def _event(name: str, value: Any) -> bytes:
     return frame(dumps(value), event=name).encode("ascii")
+
+
+def _shortened(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """`decodes` is true where the same requests decoded in the record before: most steps, and most of what they say."""
+    before = [{}, *steps]
+    return [
+        step | {"decodes": True} if step.get("decodes") and step["decodes"] == previous.get("decodes") else step
+        for previous, step in zip(before, steps, strict=False)
+    ]
 
 
 def _shown(request: "Request", owner: str) -> dict[str, Any]:

@@ -46,7 +46,12 @@ export class Run {
   }
 
   addSteps(records) {
-    for (const record of records) this.addStep(record);
+    let before = [];
+    for (const record of records) {
+      if (record.decodes === true) record.decodes = before;  // the same as in the record before it
+      before = record.decodes ?? [];
+      this.addStep(record);
+    }
     if (this.steps.length > MAX_STEPS * 1.25) this.forget();
     if (this.gaps.length > MAX_GAPS * 1.25) this.gaps.splice(0, this.gaps.length - MAX_GAPS);
     if (this.ttfts.length > MAX_STEPS) this.ttfts.splice(0, this.ttfts.length - MAX_STEPS);

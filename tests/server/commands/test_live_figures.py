@@ -43,6 +43,15 @@ def test_the_screen() -> None:
     assert "id-1                 4/6       0  prefill" in screen
 
 
+def test_the_same_decodes_as_in_the_step_before() -> None:
+    figures = figures_of_two()
+    steps = [{"step": 2 + i, "start": 2.0 + i, "end": 3.0 + i, "decodes": d} for i, d in enumerate(([0, 1], True))]
+    figures.take("steps", steps)
+    screen = "\n".join(figures.screen(width=100, height=40))
+    assert "id-0                 6/6       4  decode" in screen
+    assert "id-1                 4/6       2  decode" in screen
+
+
 def test_what_has_ended_is_gone_and_what_was_preempted_is_told() -> None:
     figures = figures_of_two()
     figures.take("ended", [[0, "stop", 2.0]])

@@ -104,6 +104,17 @@ async def test_all_viewers_get_the_same_steps(engine: Any) -> None:
         await chunks.close()
 
 
+async def test_the_same_decodes_are_told_once(engine: Any) -> None:
+    chunks = Reader(StepBroadcast().chunks(engine, owner=""))
+    await chunks.until("blocks")
+    for _ in range(2):
+        engine.bench.add(request(4, 3))
+    for _ in range(3):
+        engine.bench.step()
+    assert [step.get("decodes") for step in await chunks.until("steps")] == [None, [0, 1], True]
+    await chunks.close()
+
+
 async def test_ids_are_told_to_their_owner_alone(engine: Any) -> None:
     broadcast = StepBroadcast()
     alice, bob = (Reader(broadcast.chunks(engine, owner=owner)) for owner in ("alice", "bob"))

@@ -94,7 +94,10 @@ async def test_steps_of_a_real_engine(live):
     number = shape["number"]
     chunks = [row for step in seen["steps"] for row in step.get("chunks", ()) if row[0] == number]
     assert (chunks[0][1], sum(row[2] for row in chunks)) == (0, 400)
-    assert sum(number in step.get("decodes", ()) for step in seen["steps"]) == 4
+    decodes = [step["decodes"] for step in seen["steps"] if "decodes" in step]
+    assert decodes[0] == [number]
+    assert decodes == [[number] if each is not True else True for each in decodes]  # true: as in the step before
+    assert len(decodes) == 4
     assert [number, "length"] in [each[:2] for each in seen["ended"]]
     result = (await live.get(made["result_url"])).json()
     found = (await live.get(f"{made['result_url']}/explain")).json()
