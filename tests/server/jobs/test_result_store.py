@@ -114,6 +114,20 @@ def test_oldest_finished_goes_first_and_running_never():
     store.check()
 
 
+def test_what_has_gone_to_make_room_leaves_nothing_until_it_would_have_expired():
+    store, clock = make_store(ttl=100, max_results=10)
+    for number in range(1000):
+        clock.now = number / 100
+        job = make_job(str(number))
+        store.add(job)
+        finish(job)
+    assert len(store._expiries) < 100
+    store.check()
+    clock.now = 109.95
+    assert not has(store, "994")
+    assert has(store, "996")
+
+
 def test_full_of_unfinished_jobs():
     store, _ = make_store(max_results=2)
     store.add(make_job("a"))
