@@ -38,7 +38,8 @@ class BatchRow(NamedTuple):
     @property
     def token_ids(self) -> list[int]:
         """The tokens to compute."""
-        return self.request.token_ids[self.start : self.end] + list(self.draft_token_ids)
+        known = self.request.token_ids[self.start : self.start + self.num_tokens]
+        return known + list(self.draft_token_ids) if self.draft_token_ids else known
 
     @property
     def is_decode(self) -> bool:

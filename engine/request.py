@@ -7,6 +7,7 @@ a number, not an entry of token_ids. There is no prefill and no decode here, onl
 and no HTTP.
 """
 
+from array import array
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -85,7 +86,7 @@ class Request:
         self.num_computed_tokens = 0
         self.num_output_placeholders = 0
         self.num_read_tokens = 0  # computed before a preemption: the prompt logprobs that follow from them are known
-        self.block_table: list[int] = []
+        self.block_table: array[int] = array("i")  # whose bytes the kernels' tables are made of
         self.host_block_table: list[int] = []  # where its computed tokens are while it is swapped out
         self.block_hashes: list[bytes] = []  # of its full blocks, as far as they were needed
         self.status = Status.WAITING

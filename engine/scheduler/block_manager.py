@@ -140,7 +140,7 @@ class BlockManager:
     def release(self, request: Request) -> None:
         """Free everything it holds; it has to be computed again."""
         self.device.free(request.block_table)
-        request.block_table.clear()
+        del request.block_table[:]
         request.num_computed_tokens = 0
         self._drop_host_blocks(request)
 
@@ -151,7 +151,7 @@ class BlockManager:
         request.host_block_table.extend(self.host.allocate(used))
         self._moves.swap_out.extend(zip(request.block_table[:used], request.host_block_table, strict=True))
         self.device.free(request.block_table)
-        request.block_table.clear()
+        del request.block_table[:]
 
     def _drop_host_blocks(self, request: Request) -> None:
         if request.host_block_table:

@@ -28,7 +28,7 @@ class RequestSnapshot:
         self.request = row.request
         self.seed, self.tenant = row.request.seed, row.request.tenant
         self.token_ids = row.request.token_ids[: row.end]
-        self.block_table = list(row.request.block_table)
+        self.block_table = row.request.block_table[:]
 
     def __hash__(self) -> int:
         return hash(self.request)
