@@ -1,0 +1,60 @@
+"""QueueLimits: how many requests may wait and for how long, and when who is refused may come again."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from ..config import EngineConfig
+from ..errors import QueueFullError
+
+_NUM_ENDS_KEPT = 64
+_LEAST_S, _MOST_S = 1.0, 60.0  # of what somebody is told to wait
+
+
+class Predictions(Protocol):
+    """What the cost model says of the requests that are there."""
+
+    def predicted_wait_s(self) -> float:
+        """Seconds until a request that came now would get its first token."""
+
+    def predicted_s_until_ended(self, num_requests: int) -> float:
+        """Seconds until so many outputs have ended at the latest."""
+
+
+class QueueLimits:
+    """`max_queue_size` and `max_queue_seconds` of a config, and the rate at which outputs ended."""
+
+    def __init__(self, config: EngineConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._max_size, self._max_seconds = config.max_queue_size, config.max_queue_seconds
+        self._clock = clock
+        self._end_times: deque[float] = deque(maxlen=_NUM_ENDS_KEPT)
+
+    def note_end(self) -> None:
+        """An output has ended."""
+        self._end_times.append(self._clock())
+
+    def check(self, predictions: Predictions, *, num_waiting: int, num_new: int) -> None:
+        """Raise QueueFullError if so many new outputs may not wait behind those that do, or would wait too long."""
+        self.check_size(predictions, num_waiting=num_waiting, num_new=num_new)
+        if self._max_seconds is not None and (wait := predictions.predicted_wait_s()) > self._max_seconds:
+            why = f"a first token is {wait:.1f} s away and --max-queue-seconds is {self._max_seconds:g}"
+            raise _queue_full(why, wait - self._max_seconds)
+
+    def check_size(self, predictions: Predictions, *, num_waiting: int, num_new: int) -> None:
+        """Raise QueueFullError if so many new ones may not wait behind those that do."""
+        if num_waiting and num_waiting + num_new > self._max_size:
+            seconds = self._seconds_until_room(predictions, num_waiting + num_new - self._max_size)
+            raise _queue_full(f"{num_waiting} requests wait and the queue holds {self._max_size}", seconds)
+
+    def _seconds_until_room(self, predictions: Predictions, num_outputs: int) -> float:
+        """Until so many have left, at the rate at which the last ones did; by the cost model before two have."""
+        times = self._end_times
+        if len(times) < 2 or times[-1] <= times[0]:
+            return predictions.predicted_s_until_ended(num_outputs)
+        return num_outputs * (self._clock() - times[0]) / len(times)
+
+
+def _queue_full(why: str, seconds: float) -> QueueFullError:
+    retry_after_s = min(_MOST_S, max(_LEAST_S, seconds))
+    return QueueFullError(f"{why}; try again in {retry_after_s:.0f} s", retry_after_s=retry_after_s)
