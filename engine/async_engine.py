@@ -10,7 +10,6 @@ import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -18,7 +17,7 @@ from .chat.renderer import Renderer, as_json
 from .config import EngineConfig
 from .config.engine_config import StepLimits
 from .core import EngineCore
-from .errors import ConstraintError, QueueFullError, RankLostError, RequestFailedError, UnavailableError
+from .errors import ConstraintError, RankLostError, RequestFailedError, UnavailableError
 from .input_processor import InputProcessor, Prompt, length_of
 from .inspection.block_map import block_map
 from .inspection.step_watcher import StepWatcher
@@ -27,6 +26,7 @@ from .outputs import OutputDelta, RequestMetrics, Resumed, StepStats
 from .request import Request
 from .sampling_params import SamplingParams
 from .scheduler.policies import num_interactive
+from .scheduler.queue_limits import QueueLimits
 from .step_pipeline import StepPipeline
 from .tokenizer.tokenizer import Tokenizer
 from .workers.input_threads import InputThreads
@@ -106,7 +106,7 @@ class AsyncEngine:
         self._draining = False
         self._last_progress = time.monotonic()
         self._steps: deque[StepStats] = deque(maxlen=_NUM_STEPS_KEPT)
-        self._finished_times: deque[float] = deque(maxlen=64)
+        self._queue_limits = QueueLimits(config)
         self._num_failures_in_a_row = 0
 
     async def start(self) -> None:
@@ -227,7 +227,7 @@ class AsyncEngine:
     async def _read(self, work: Callable[[], _T], *, length: int) -> _T:
         """Do some of the work of reading a request, within the limits of the queue."""
         assert self._core is not None
-        self._check_queue(self._core, num_waiting=self._input_threads.num_requests, num_new=1)
+        self._queue_limits.check_size(self._core, num_waiting=self._input_threads.num_requests, num_new=1)
         with self._input_threads.hold(num_requests=1, length=length):
             return await self._input_threads.run(work, length=length)
 
@@ -314,7 +314,7 @@ class AsyncEngine:
             "cost_model": core.cost_model.to_dict(),
             **self._input_processor.stats(),
             **self._pipeline.stats(),
-            "steps": [asdict(step) for step in self._steps],
+            "steps": [step.to_dict() for step in self._steps],
         }
 
     # For those who look on.
@@ -361,30 +361,8 @@ class AsyncEngine:
         if not is_new or params.is_background:
             return core
         num_waiting = num_interactive(core.scheduler.waiting) + self._input_threads.num_requests
-        self._check_queue(core, num_waiting=num_waiting, num_new=params.n)
-        longest = self.config.max_queue_seconds
-        if longest is not None and (wait := core.predicted_wait_s()) > longest:
-            retry_after = min(60.0, max(1.0, wait - longest))
-            raise _queue_full(f"a first token is {wait:.1f} s away and --max-queue-seconds is {longest:g}", retry_after)
+        self._queue_limits.check(core, num_waiting=num_waiting, num_new=params.n)
         return core
-
-    def _check_queue(self, core: EngineCore, *, num_waiting: int, num_new: int) -> None:
-        size = self.config.max_queue_size
-        if num_waiting and num_waiting + num_new > size:
-            retry_after = self._seconds_until_room(core, num_waiting + num_new - size)
-            raise _queue_full(f"{num_waiting} requests wait and the queue holds {size}", retry_after)
-
-    def _seconds_until_room(self, core: EngineCore, num_requests: int) -> float:
-        """Time until so many requests have left, at the rate at which the last ones did. At least 1 s, at most 60.
-
-        By the cost model as long as fewer than two have.
-        """
-        times = self._finished_times
-        if len(times) < 2 or times[-1] <= times[0]:
-            seconds = core.predicted_s_until_ended(num_requests)
-        else:
-            seconds = num_requests * (time.monotonic() - times[0]) / len(times)
-        return min(60.0, max(1.0, seconds))
 
     def _tokens_per_s(self) -> float:
         """Output tokens per second over the steps kept, 0 if the last is over a second old."""
@@ -453,7 +431,7 @@ class AsyncEngine:
     def _output_finished(self, delta: OutputDelta) -> None:
         assert delta.finish_reason is not None
         assert delta.metrics is not None
-        self._finished_times.append(time.monotonic())
+        self._queue_limits.note_end()
         self._count_failures(delta)
         for observer in self.observers:
             _notify(observer.on_output_finished, delta.metrics, delta.finish_reason)
@@ -478,10 +456,6 @@ class AsyncEngine:
                 self._dispatch([delta])
         self._idle.set()
         self._dead.set()
-
-
-def _queue_full(why: str, retry_after_s: float) -> QueueFullError:
-    return QueueFullError(f"{why}; try again in {retry_after_s:.0f} s", retry_after_s=retry_after_s)
 
 
 def _notify(call: Callable[..., None], *arguments: object) -> None:

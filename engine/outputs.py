@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, overload
 
 from .errors import RequestFailedError
@@ -258,6 +258,10 @@ class StepStats:
     num_accepted_tokens_per_pos: tuple[int, ...] = ()  # drafts whose 1st, 2nd, … token was right
     ttfts: tuple[float, ...] = ()  # seconds from arrival, of interactive requests whose first token came in this step
     itls: tuple[float, ...] = ()  # seconds between tokens, of interactive requests that got a further one
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON. `asdict` would copy every gap: 100 steps of 256 requests took the event loop 37 ms."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def __str__(self) -> str:
         line = (

@@ -46,6 +46,6 @@ async def response_prompt(
 async def _fits(engine: "AsyncEngine", body: ResponsesRequest, text: str, *, default_room: int) -> bool:
     """Whether the text leaves room for the output."""
     room = body.max_output_tokens if type(body.max_output_tokens) is int else default_room
-    stats = engine.stats()
-    limit = min(engine.max_model_len, stats["num_blocks"] * stats["block_size"])
+    cache = engine.loaded.cache
+    limit = min(engine.max_model_len, cache.num_blocks * cache.block_size)
     return bool(len(await engine.encode(text, add_special_tokens=False)) + room <= limit)
