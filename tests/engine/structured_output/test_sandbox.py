@@ -1,12 +1,15 @@
 """The process that tries grammars: it survives every grammar, answers every question, and ends with its owner."""
 
 import contextlib
+import errno
 import gc
 import os
 import resource
 import signal
+import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from llguidance import LLMatcher
@@ -141,6 +144,19 @@ def test_a_process_that_cannot_start_starts_next_time() -> None:
         assert own._process.current is not None
         own._process.current.process.kill()
         own._process.current.process.wait()
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM])
+def test_a_process_that_the_system_refuses_starts_next_time(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_args: Any, **_kwargs: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    own = new_sandbox()
+    with monkeypatch.context() as refusing:
+        refusing.setattr(subprocess, "Popen", refuse)
+        with pytest.raises(UnavailableError, match=os.strerror(number)):
+            own.run(GOOD)
+    assert outcome(own, GOOD) == ""
 
 
 def test_a_trial_that_cannot_start_starts_next_time(sandbox: Sandbox) -> None:

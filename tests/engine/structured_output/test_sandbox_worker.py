@@ -1,5 +1,6 @@
 """The order in which grammars are tried, with trials that end when the test says so."""
 
+import errno
 import json
 import os
 import selectors
@@ -99,6 +100,25 @@ def test_slow_ones_leave_the_first_tries_alone_and_too_many_are_refused(line: Li
     assert [answer["id"] for answer in line.answers[2:]] == easy
     line.end(0, OK)
     assert (NUM_SECOND_TRIES, False) in line.running()
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM])
+def test_a_child_that_the_system_refuses_leaves_nothing_behind(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> int:
+        raise OSError(number, os.strerror(number))
+
+    answers: list[dict[str, Any]] = []
+    monkeypatch.setattr(sandbox_worker, "_answer", lambda job, **fields: answers.append(job | fields))
+    monkeypatch.setattr(os, "fork", refuse)
+    num_open = len(os.listdir("/proc/self/fd"))
+    with selectors.PollSelector() as selector:
+        trials = sandbox_worker.Trials(selector, None)
+        for index in range(3):
+            trials.add({"id": index})
+            trials.begin()
+        assert not selector.get_map()
+    assert answers == [{"id": index, "unavailable": os.strerror(number)} for index in range(3)]
+    assert len(os.listdir("/proc/self/fd")) == num_open
 
 
 @pytest.mark.parametrize(
