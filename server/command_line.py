@@ -210,9 +210,12 @@ def _serve(args: argparse.Namespace, *, signals: StopSignals) -> int:
 
         serve_replicas(settings, signals)
     else:
-        from .process.process import serve
+        from .process.gc_policy import collecting_nothing
 
-        serve(settings, signals, replica=os.environ.get(REPLICA_VARIABLE))
+        with collecting_nothing():
+            from .process.process import serve
+
+            serve(settings, signals, replica=os.environ.get(REPLICA_VARIABLE))
     return 0
 
 

@@ -86,8 +86,17 @@ async def test_a_server_that_is_never_idle_collects_too(collected, monkeypatch):
         await asyncio.wait_for(collected.wait(), 10)
 
 
-async def test_a_server_that_did_nothing_does_not_collect(collected):
-    unfinished = Unfinished(0)
-    async with collecting(unfinished):
-        await asyncio.wait_for(unfinished.asked.wait(), 10)
-    assert not collected.is_set()
+async def test_a_server_that_did_nothing_collects_once_what_its_start_has_left(collected):
+    with gc_policy.collecting_nothing():
+        assert not gc.isenabled()
+        ref = weakref.ref(Cycle())
+        unfinished = Unfinished(0)
+        async with collecting(unfinished):
+            assert gc.isenabled()
+            await asyncio.wait_for(collected.wait(), 10)
+            assert ref() is None
+            collected.clear()
+            unfinished.num_calls = 0
+            unfinished.asked.clear()
+            await asyncio.wait_for(unfinished.asked.wait(), 10)
+            assert not collected.is_set()
