@@ -130,7 +130,7 @@ class DurableResults(ResultStore):
         """The job of a row; None if it has not ended, or has expired."""
         if row.result is None or self._is_expired(row):
             return None
-        job = self._job_of(row)
+        job = self._job_of(row, json.loads(row.request))
         job.ttl_s = None if row.expires is None else row.expires - self._wall_clock()
         for event in load_result(row.result):
             job.sink(delta_of(event, request_id=row.seq_id))
@@ -227,8 +227,8 @@ class DurableResults(ResultStore):
     def _is_expired(self, row: JobRow) -> bool:
         return row.expires is not None and row.expires <= self._wall_clock()
 
-    def _job_of(self, row: JobRow) -> Job:
-        request, key, body = json.loads(row.request), row.idempotency_key, row.body_digest
+    def _job_of(self, row: JobRow, request: Mapping[str, Any]) -> Job:
+        key, body = row.idempotency_key, row.body_digest
         job = Job(
             row.seq_id,
             model=request["model"],
@@ -280,9 +280,9 @@ class DurableResults(ResultStore):
         return lambda time: min(time + shift, now)
 
     def _begun(self, row: JobRow) -> BegunJob:
-        job = self._job_of(row)
+        request = json.loads(row.request)
         arrival_time = self._clock() - max(0.0, self._wall_clock() - row.created)
-        return BegunJob(row, job, json.loads(row.request), arrival_time)
+        return BegunJob(row, self._job_of(row, request), request, arrival_time)
 
 
 def _dumped(request: KeptRequest, job: Job, handle: "Handle", *, user: str, fingerprint: str, ttl_s: float) -> str:

@@ -24,6 +24,7 @@ from splitfuse.engine.outputs import OutputDelta
 from splitfuse.server.api.native.routes import KIND, KeptGenerate
 from splitfuse.server.jobs.job import Job
 from splitfuse.server.jobs.result_store import ResultLimits
+from splitfuse.server.process.gc_policy import collecting_nothing
 from splitfuse.server.storage.durable_results import DurableResults
 from splitfuse.server.storage.journal import Journal, KeptJob
 from splitfuse.server.storage.records import Changes, Ending, JobRow, dump_result, dump_segment, event_of
@@ -196,15 +197,16 @@ def commits(args: argparse.Namespace) -> None:
 
 def recovery(args: argparse.Namespace) -> None:
     """From a file to jobs that can go on; the page cache is warm."""
-    for num_finished, num_unfinished in ((100_000, 1000), (0, 10_000)):
+    for counts in ((100_000, 1000, 0), (0, 256, 9744), (0, 10_000, 0)):
         with tempfile.TemporaryDirectory(dir=args.folder) as folder:
             path = Path(folder, "results.db")
-            _fill(path, round(num_finished * args.scale), round(num_unfinished * args.scale))
-            asyncio.run(_open(path, path.stat().st_size))
+            _fill(path, *(round(count * args.scale) for count in counts))
+            with collecting_nothing():  # as in a server that starts
+                asyncio.run(_open(path, path.stat().st_size))
 
 
-def _fill(path: Path, num_finished: int, num_unfinished: int) -> None:
-    """Finished jobs of 128 tokens, and unfinished ones of which 64 were told."""
+def _fill(path: Path, num_finished: int, num_running: int, num_waiting: int) -> None:
+    """Finished jobs of 128 tokens, running ones of which 64 were told, and waiting ones."""
     store = SqliteStore(path, is_synced=False)
     store.begin_process()
     result = dump_result(
@@ -214,12 +216,15 @@ def _fill(path: Path, num_finished: int, num_unfinished: int) -> None:
         endings = [Ending(num, "completed", time.time(), time.time() + 3600, result) for num in nums]
         store.commit(Changes(accepted=[_row(num) for num in nums], endings=endings))
     segment = 1
-    for nums in _groups(range(num_finished + 1, num_finished + num_unfinished + 1), 256):
+    num_begun = num_finished + num_running
+    for nums in _groups(range(num_finished + 1, num_begun + 1), 256):
         store.commit(Changes(accepted=[_row(num, first_segment=segment) for num in nums]))
         for step in range(NUM_TOLD):
             body = dump_segment([(num, event_of(_delta(num, step))) for num in nums], wall=time.time(), monotonic=0.0)
             store.commit(Changes(segment=(segment, body)))
             segment += 1
+    for nums in _groups(range(num_begun + 1, num_begun + num_waiting + 1), 256):
+        store.commit(Changes(accepted=[_row(num, first_segment=segment) for num in nums]))
     store.close()
 
 
@@ -229,7 +234,7 @@ async def _open(path: Path, size: int) -> None:
     results = DurableResults(limits, open_store=lambda: SqliteStore(path), kinds={KIND: KeptGenerate()})
     await results.open()
     spent = time.perf_counter() - start
-    assert all(len(each.kept.job.events) == NUM_TOLD for each in results.to_resume)
+    assert {len(each.kept.job.events) for each in results.to_resume} <= {0, NUM_TOLD}
     start = time.perf_counter()
     await results.use(lambda store: store.find("job1"))
     found = time.perf_counter() - start
