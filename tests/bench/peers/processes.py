@@ -30,17 +30,21 @@ def end_children_on_sigterm() -> None:
 def python_of(peer: str) -> str:
     """The peer's interpreter: this one's for splitfuse and transformers. Raises FileNotFoundError."""
     venv = PEERS_FOLDER / peer
-    if peer == "splitfuse" or peer.startswith("transformers"):
+    if _is_here(peer):
         return sys.executable
     if not (venv / "bin/python").exists():
         raise FileNotFoundError(f"{venv} has no peer; make it: tests/bench/peers/setup.sh {peer}")
     return str(venv / "bin/python")
 
 
+def _is_here(peer: str) -> bool:
+    return peer == "splitfuse" or peer.startswith("transformers")
+
+
 def environment_of(peer: str) -> dict[str, str]:
     """This process's, without our own import path where it is not ours."""
     environment = {**os.environ, **ENVIRONMENT.get(peer, {})}
-    if python_of(peer) != sys.executable:
+    if not _is_here(peer):
         environment.pop("PYTHONPATH", None)
         environment["PATH"] = f"{PEERS_FOLDER / peer / 'bin'}:{environment['PATH']}"
     return environment
