@@ -64,6 +64,7 @@ CREATE TABLE webhooks (
   num_tries INTEGER NOT NULL, next_try REAL NOT NULL) WITHOUT ROWID;
 CREATE INDEX webhooks_due ON webhooks (next_try);
 """,
+    "ALTER TABLE begun_lines ADD COLUMN is_running INTEGER NOT NULL DEFAULT 1;",
 )
 SCHEMA_VERSION = len(_MIGRATIONS)
 _COLUMNS = ", ".join(JobRow.__slots__)
@@ -85,6 +86,7 @@ def _upsert(table: str, key: str, names: Sequence[str], *, changing: Sequence[st
     return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({values}) ON CONFLICT ({key}) DO UPDATE SET {updates}"
 
 
+_BEGIN_LINE = "INSERT INTO begun_lines VALUES (?, ?, 0, 1) ON CONFLICT (batch_id, line) DO UPDATE SET is_running = 1"
 _UPSERT_FILE = _upsert("files", "file_id", FileRow.__slots__, changing=("expires", "num_bytes", "num_lines", "state"))
 _UPSERT_BATCH = _upsert("batches", "batch_id", BatchRow.__slots__, changing=("expires", "body", "is_over"))
 
@@ -172,7 +174,9 @@ class SqliteStore(BatchStore):
                 "is_running = 0 WHERE status IS NULL",
                 (num_crashes,),
             )
-            db.execute("UPDATE begun_lines SET num_crashes = num_crashes + ?", (num_crashes,))
+            db.execute(
+                "UPDATE begun_lines SET num_crashes = num_crashes + ? * is_running, is_running = 0", (num_crashes,)
+            )
             db.execute("UPDATE files SET state = 'deleted' WHERE state = 'partial' AND purpose = 'batch'")
         return is_clean
 
@@ -212,7 +216,7 @@ class SqliteStore(BatchStore):
             db.executemany(_UPSERT_FILE, map(_values, changes.files))
             db.executemany("INSERT OR IGNORE INTO file_parts VALUES (?, ?, ?)", changes.parts)
             db.executemany(_UPSERT_BATCH, map(_values, changes.batches))
-            db.executemany("INSERT OR IGNORE INTO begun_lines VALUES (?, ?, 0)", changes.begun)
+            db.executemany(_BEGIN_LINE, changes.begun)
             db.executemany("DELETE FROM begun_lines WHERE batch_id = ? AND line = ?", changes.answered)
 
     def find_file(self, file_id: str) -> FileRow | None:

@@ -304,6 +304,19 @@ def test_a_line_is_answered_once(sqlite_reopened: ReopenFile) -> None:
     assert store.lines_done("b", "out", "err").num_crashes == {2: 1}, "it did not crash this time"
 
 
+def test_a_line_counts_only_the_crashes_of_processes_that_ran_it(sqlite_reopened: ReopenFile) -> None:
+    store = sqlite_reopened()
+    store.begin_process()
+    store.write_batches(BatchChanges(begun=(("b", 1), ("b", 2))))
+    for _ in range(2):  # 2 is tried alone and ends the process again
+        store = sqlite_reopened()
+        assert not store.begin_process()
+        store.write_batches(BatchChanges(begun=(("b", 2),)))
+    store = sqlite_reopened()
+    store.begin_process()
+    assert store.lines_done("b", "out", "err").num_crashes == {1: 1, 2: 3}
+
+
 def test_files_are_swept_when_they_are_of_no_more_use(sqlite_reopened: ReopenFile) -> None:
     store = sqlite_reopened()
     files = (file_row("cut", state="partial"), file_row("out", state="partial", purpose="batch_output"))
