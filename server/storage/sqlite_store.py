@@ -98,7 +98,7 @@ class SqliteStore(BatchStore):
 
     def __init__(self, path: Path | None, *, is_synced: bool = True) -> None:
         """`path`: None for a store in memory. `is_synced`: a commit outlives a power cut too. Raises ConfigError."""
-        self._has_deleted = False  # since the last sweep
+        self._has_deleted = True  # since the last sweep; or a process before that died
         try:
             self._db = _connected(path)
         except sqlite3.Error as exc:
@@ -294,6 +294,7 @@ class SqliteStore(BatchStore):
 
     def sweep(self, now: float, *, max_jobs: int) -> int:
         with self._changing() as db:
+            before = db.total_changes
             db.execute("DELETE FROM batches WHERE is_over AND expires <= ?", (now,))
             db.execute("UPDATE files SET state = 'deleted' WHERE expires <= ? AND state != 'deleted'", (now,))
             for num, file_id in db.execute("SELECT num, file_id FROM files WHERE state = 'deleted' LIMIT 1").fetchall():
@@ -301,6 +302,7 @@ class SqliteStore(BatchStore):
                 swept = db.execute(f"DELETE FROM file_parts WHERE rowid IN ({some})", (file_id, _SWEPT_PARTS))
                 if swept.rowcount < _SWEPT_PARTS:
                     db.execute("DELETE FROM files WHERE num = ?", (num,))
+            self._has_deleted |= db.total_changes > before
         with self._changing() as db:
             oldest = "coalesce((SELECT min(first_segment) FROM jobs WHERE status IS NULL), 1 << 62)"
             db.execute(f"DELETE FROM segments WHERE num < {oldest}")

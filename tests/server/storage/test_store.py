@@ -226,6 +226,23 @@ def test_what_is_deleted_is_in_no_file_any_more(sqlite_reopened: Reopen, path: P
     assert not any(secret.encode() in data for data in files)
 
 
+def test_what_a_killed_process_deleted_is_gone_after_the_first_sweep(path: Path) -> None:
+    store = SqliteStore(path)
+    secret = b"deleting is forgetting"
+    store.commit(Changes(accepted=[row(1, request=secret.decode() * 50)]))
+    store.write_batches(BatchChanges(files=(file_row("1"),), parts=(("file-1", 0, secret * 50),)))
+    store.commit(Changes(deleted=["job1"]))
+    copy = path.with_name("copy.db")
+    for suffix in ("", "-wal"):
+        Path(f"{copy}{suffix}").write_bytes(Path(f"{path}{suffix}").read_bytes())
+    store.close()
+    store = SqliteStore(copy)
+    for now in (600.0, 600.0):  # the file has expired
+        store.sweep(now, max_jobs=5)
+    assert not any(secret in Path(f"{copy}{suffix}").read_bytes() for suffix in ("", "-wal"))
+    store.close()
+
+
 def test_no_other_user_can_read_it(sqlite_reopened: Reopen, path: Path) -> None:
     sqlite_reopened()
     assert path.stat().st_mode & 0o077 == 0
