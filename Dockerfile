@@ -26,7 +26,7 @@ COPY engine/ engine/
 COPY kernels/ kernels/
 COPY server/ server/
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install -c constraints.txt ".[postgres]" && splitfuse --version
+    pip install -c constraints.txt ".[encryption,postgres]" && splitfuse --version
 COPY docker/finish_venv.sh ./
 RUN sh finish_venv.sh /opt/venv && splitfuse --version
 
@@ -39,7 +39,7 @@ COPY engine/ engine/
 COPY kernels/ kernels/
 COPY server/ server/
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install -c constraints.txt ".[gpu,postgres]" && splitfuse --version
+    pip install -c constraints.txt ".[encryption,gpu,postgres]" && splitfuse --version
 COPY docker/finish_venv.sh ./
 RUN sh finish_venv.sh /opt/venv && splitfuse --version
 

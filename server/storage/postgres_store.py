@@ -15,6 +15,7 @@ import psycopg
 
 from ...engine.errors import ConfigError
 from .records import Changes, JobRow, Webhook
+from .sealing import Sealing, new_mark
 from .store import Store, StoreError
 
 SCHEMA_VERSION = 1
@@ -39,6 +40,7 @@ CREATE TABLE splitfuse_segments (
   body BYTEA NOT NULL, UNIQUE (holder, part));
 """
 _MORE_SCHEMA = """
+ALTER TABLE splitfuse_meta ADD COLUMN IF NOT EXISTS key_mark BYTEA;
 CREATE TABLE IF NOT EXISTS splitfuse_webhooks (
   seq_id TEXT PRIMARY KEY, target TEXT NOT NULL, status TEXT NOT NULL, finished DOUBLE PRECISION NOT NULL,
   num_tries INTEGER NOT NULL, next_try DOUBLE PRECISION NOT NULL);
@@ -93,8 +95,20 @@ class Holder:
 class PostgresStore(Store):
     """A Store for one of several servers. Made anew after its lease was lost."""
 
-    def __init__(self, conninfo: str, *, url: str, model: str, lease_s: float, is_synced: bool = True) -> None:
-        """`url`: where other servers reach this one. `model`: whose jobs it can take over. Raises ConfigError."""
+    def __init__(
+        self,
+        conninfo: str,
+        *,
+        url: str,
+        model: str,
+        lease_s: float,
+        is_synced: bool = True,
+        sealing: Sealing | None = None,
+    ) -> None:
+        """`url`: where other servers reach this one. `model`: whose jobs it can take over. `sealing`: what jobs give
+        comes encrypted with its keys. Raises ConfigError.
+        """
+        self._sealing = sealing
         self._conninfo = conninfo
         self._model = model
         self._lease_s = lease_s
@@ -127,16 +141,20 @@ class PostgresStore(Store):
     def _prepare(self) -> None:
         with self._db.transaction():
             self._db.execute("SELECT pg_advisory_xact_lock(%s)", (_SCHEMA_LOCK,))
-            if self._value("SELECT to_regclass('splitfuse_meta') IS NULL"):
+            is_new = self._value("SELECT to_regclass('splitfuse_meta') IS NULL")
+            if is_new:
                 self._db.execute(_SCHEMA)
                 self._db.execute("INSERT INTO splitfuse_meta VALUES (%s)", (SCHEMA_VERSION,))
             self._db.execute(_MORE_SCHEMA)
-            version = self._value("SELECT version FROM splitfuse_meta")
-        if version > SCHEMA_VERSION:
-            raise ConfigError(
-                f"--results {_scheme(self._conninfo)}: a later version of splitfuse made the tables (format {version}, "
-                f"this one knows {SCHEMA_VERSION}); use that version or another database"
-            )
+            version, mark = self._db.execute("SELECT version, key_mark FROM splitfuse_meta").fetchone() or (0, None)
+            place = _scheme(self._conninfo)
+            if version > SCHEMA_VERSION:
+                raise ConfigError(
+                    f"--results {place}: a later version of splitfuse made the tables (format {version}, "
+                    f"this one knows {SCHEMA_VERSION}); use that version or another database"
+                )
+            if (mark := new_mark(self._sealing, mark, is_new=is_new, results=place)) is not None:
+                self._db.execute("UPDATE splitfuse_meta SET key_mark = %s", (mark,))
 
     def _join(self, url: str) -> int:
         insert = "INSERT INTO splitfuse_holders (url, expires) VALUES (%s, now() + make_interval(secs => %s))"

@@ -5,6 +5,7 @@ import dataclasses
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from postgres_server import PostgresServer
@@ -12,11 +13,13 @@ from postgres_server import PostgresServer
 from splitfuse.engine.errors import ConfigError
 from splitfuse.server.storage.batch_rows import BatchChanges, BatchRow, FileRow, LinesDone, Page
 from splitfuse.server.storage.records import Changes, Ending, JobRow, Webhook
+from splitfuse.server.storage.sealing import Sealing
 from splitfuse.server.storage.sqlite_store import SCHEMA_VERSION, SqliteStore
 from splitfuse.server.storage.store import BatchStore, Store, StoreError
 
 Reopen = Callable[[], Store]
 ReopenFile = Callable[[], BatchStore]
+StoreKind = TypeVar("StoreKind", bound=Store)
 
 
 @pytest.fixture
@@ -57,10 +60,17 @@ def reopened(request: pytest.FixtureRequest) -> Reopen:
     return reopen
 
 
-def reopening(open_store: Callable[[], Store]) -> Iterator[Reopen]:
-    opened: list[Store] = []
+@pytest.fixture(params=["plain", "encrypted"])
+def files_reopened(path: Path, request: pytest.FixtureRequest) -> Iterator[ReopenFile]:
+    """Opens a store that keeps files and batches too."""
+    sealing = Sealing(bytes(32)) if request.param == "encrypted" else None
+    yield from reopening(lambda: SqliteStore(path, sealing=sealing))
 
-    def reopen() -> Store:
+
+def reopening(open_store: Callable[[], StoreKind]) -> Iterator[Callable[[], StoreKind]]:
+    opened: list[StoreKind] = []
+
+    def reopen() -> StoreKind:
         while opened:
             opened.pop().close()
         opened.append(open_store())
@@ -226,6 +236,23 @@ def test_what_is_deleted_is_in_no_file_any_more(sqlite_reopened: Reopen, path: P
     assert not any(secret.encode() in data for data in files)
 
 
+def test_what_a_killed_process_deleted_is_gone_after_the_first_sweep(path: Path) -> None:
+    store = SqliteStore(path)
+    secret = b"deleting is forgetting"
+    store.commit(Changes(accepted=[row(1, request=secret.decode() * 50)]))
+    store.write_batches(BatchChanges(files=(file_row("1"),), parts=(("file-1", 0, secret * 50),)))
+    store.commit(Changes(deleted=["job1"]))
+    copy = path.with_name("copy.db")
+    for suffix in ("", "-wal"):
+        Path(f"{copy}{suffix}").write_bytes(Path(f"{path}{suffix}").read_bytes())
+    store.close()
+    store = SqliteStore(copy)
+    for now in (600.0, 600.0):  # the file has expired
+        store.sweep(now, max_jobs=5)
+    assert not any(secret in Path(f"{copy}{suffix}").read_bytes() for suffix in ("", "-wal"))
+    store.close()
+
+
 def test_no_other_user_can_read_it(sqlite_reopened: Reopen, path: Path) -> None:
     sqlite_reopened()
     assert path.stat().st_mode & 0o077 == 0
@@ -263,14 +290,14 @@ def batch_row(name: str, **changed: object) -> BatchRow:
     return dataclasses.replace(BatchRow(f"batch-{name}", "me", 100.0, 500.0, "{}"), **changed)  # type: ignore[arg-type]
 
 
-def test_files_and_batches_are_there_again(sqlite_reopened: ReopenFile) -> None:
-    store = sqlite_reopened()
+def test_files_and_batches_are_there_again(files_reopened: ReopenFile) -> None:
+    store = files_reopened()
     files = [file_row("1"), file_row("2", owner="you"), file_row("3", purpose="batch_output"), file_row("4")]
     batches = [batch_row("1", idempotency_key=b"k", body_digest=b"b"), batch_row("2"), batch_row("3", owner="you")]
     store.write_batches(BatchChanges(files=tuple(files), batches=tuple(batches)))
     store.write_batches(BatchChanges(parts=(("file-1", 1, b"bc"), ("file-1", 0, b"a"))))
     store.write_batches(BatchChanges(batches=(batch_row("1", body='{"a":1}', is_over=True),)))
-    store = sqlite_reopened()
+    store = files_reopened()
     assert store.find_file("file-2") == files[1]
     assert store.list_files("me", Page(2), now=200.0) == [files[3], files[2]]
     assert store.list_files("me", Page(2, after="file-3"), now=200.0) == [files[0]]
@@ -287,38 +314,40 @@ def test_files_and_batches_are_there_again(sqlite_reopened: ReopenFile) -> None:
     assert store.list_batches("me", Page(9), now=200.0) == [batches[1], found]
 
 
-def test_a_line_is_answered_once(sqlite_reopened: ReopenFile) -> None:
-    store = sqlite_reopened()
+def test_a_line_is_answered_once(files_reopened: ReopenFile) -> None:
+    store = files_reopened()
     store.begin_process()
-    store.write_batches(BatchChanges(begun=(("b", 1), ("b", 2), ("b", 3), ("other", 1))))
-    store.write_batches(BatchChanges(parts=(("out", 1, b"first"),), answered=(("b", 1),)))
-    store.write_batches(BatchChanges(parts=(("out", 1, b"second"), ("err", 3, b"x")), answered=(("b", 3),)))
-    store = sqlite_reopened()
+    out, err = "file-out", "file-err"
+    outputs = (file_row("out", purpose="batch_output"), file_row("err", purpose="batch_output"))
+    store.write_batches(BatchChanges(files=outputs, begun=(("b", 1), ("b", 2), ("b", 3), ("other", 1))))
+    store.write_batches(BatchChanges(parts=((out, 1, b"first"),), answered=(("b", 1),)))
+    store.write_batches(BatchChanges(parts=((out, 1, b"second"), (err, 3, b"x")), answered=(("b", 3),)))
+    store = files_reopened()
     assert not store.begin_process()
     store.write_batches(BatchChanges(begun=(("b", 2),)))
-    assert store.lines_done("b", "out", "err") == LinesDone(frozenset({1}), frozenset({3}), {2: 1})
-    assert store.parts("out", after=-1, limit=9) == [(1, b"first")]
+    assert store.lines_done("b", out, err) == LinesDone(frozenset({1}), frozenset({3}), {2: 1})
+    assert store.parts(out, after=-1, limit=9) == [(1, b"first")]
     store.end_process()
-    store = sqlite_reopened()
+    store = files_reopened()
     store.begin_process()
-    assert store.lines_done("b", "out", "err").num_crashes == {2: 1}, "it did not crash this time"
+    assert store.lines_done("b", out, err).num_crashes == {2: 1}, "it did not crash this time"
 
 
-def test_a_line_counts_only_the_crashes_of_processes_that_ran_it(sqlite_reopened: ReopenFile) -> None:
-    store = sqlite_reopened()
+def test_a_line_counts_only_the_crashes_of_processes_that_ran_it(files_reopened: ReopenFile) -> None:
+    store = files_reopened()
     store.begin_process()
     store.write_batches(BatchChanges(begun=(("b", 1), ("b", 2))))
     for _ in range(2):  # 2 is tried alone and ends the process again
-        store = sqlite_reopened()
+        store = files_reopened()
         assert not store.begin_process()
         store.write_batches(BatchChanges(begun=(("b", 2),)))
-    store = sqlite_reopened()
+    store = files_reopened()
     store.begin_process()
     assert store.lines_done("b", "out", "err").num_crashes == {1: 1, 2: 3}
 
 
-def test_files_are_swept_when_they_are_of_no_more_use(sqlite_reopened: ReopenFile) -> None:
-    store = sqlite_reopened()
+def test_files_are_swept_when_they_are_of_no_more_use(files_reopened: ReopenFile) -> None:
+    store = files_reopened()
     files = (file_row("cut", state="partial"), file_row("out", state="partial", purpose="batch_output"))
     files += (file_row("late", expires=900.0), file_row("gone", state="deleted"))
     parts = tuple((file.file_id, number, b"x") for file in files for number in range(70))
