@@ -56,6 +56,7 @@ def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
     yield container
     container.process.kill()
     container.process.communicate()
+    container.client.close()
 
 
 def test_it_is_not_larger_than_it_was() -> None:
