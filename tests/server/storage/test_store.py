@@ -13,10 +13,9 @@ from splitfuse.engine.errors import ConfigError
 from splitfuse.server.storage.batch_rows import BatchChanges, BatchRow, FileRow, LinesDone, Page
 from splitfuse.server.storage.records import Changes, Ending, JobRow, Webhook
 from splitfuse.server.storage.sqlite_store import SCHEMA_VERSION, SqliteStore
-from splitfuse.server.storage.store import BatchStore, Store, StoreError
+from splitfuse.server.storage.store import BatchStore, StoreError
 
-Reopen = Callable[[], Store]
-ReopenFile = Callable[[], BatchStore]
+Reopen = Callable[[], BatchStore]
 
 
 @pytest.fixture
@@ -39,7 +38,7 @@ def postgres_reopened(postgres: PostgresServer) -> Iterator[Reopen]:
 
     database = postgres.database()
 
-    def opened() -> Store:
+    def opened() -> BatchStore:
         store = PostgresStore(database, url="http://here", model="", lease_s=60)
         with psycopg.connect(database, autocommit=True) as db:
             db.execute(
@@ -57,10 +56,10 @@ def reopened(request: pytest.FixtureRequest) -> Reopen:
     return reopen
 
 
-def reopening(open_store: Callable[[], Store]) -> Iterator[Reopen]:
-    opened: list[Store] = []
+def reopening(open_store: Callable[[], BatchStore]) -> Iterator[Reopen]:
+    opened: list[BatchStore] = []
 
-    def reopen() -> Store:
+    def reopen() -> BatchStore:
         while opened:
             opened.pop().close()
         opened.append(open_store())
@@ -263,14 +262,14 @@ def batch_row(name: str, **changed: object) -> BatchRow:
     return dataclasses.replace(BatchRow(f"batch-{name}", "me", 100.0, 500.0, "{}"), **changed)  # type: ignore[arg-type]
 
 
-def test_files_and_batches_are_there_again(sqlite_reopened: ReopenFile) -> None:
-    store = sqlite_reopened()
+def test_files_and_batches_are_there_again(reopened: Reopen) -> None:
+    store = reopened()
     files = [file_row("1"), file_row("2", owner="you"), file_row("3", purpose="batch_output"), file_row("4")]
     batches = [batch_row("1", idempotency_key=b"k", body_digest=b"b"), batch_row("2"), batch_row("3", owner="you")]
     store.write_batches(BatchChanges(files=tuple(files), batches=tuple(batches)))
     store.write_batches(BatchChanges(parts=(("file-1", 1, b"bc"), ("file-1", 0, b"a"))))
     store.write_batches(BatchChanges(batches=(batch_row("1", body='{"a":1}', is_over=True),)))
-    store = sqlite_reopened()
+    store = reopened()
     assert store.find_file("file-2") == files[1]
     assert store.list_files("me", Page(2), now=200.0) == [files[3], files[2]]
     assert store.list_files("me", Page(2, after="file-3"), now=200.0) == [files[0]]
@@ -284,46 +283,59 @@ def test_files_and_batches_are_there_again(sqlite_reopened: ReopenFile) -> None:
     assert found == dataclasses.replace(batches[0], body='{"a":1}', is_over=True)
     assert store.find_batch_key("you", b"k") is None
     assert store.unfinished_batches() == batches[1:]
+    assert store.num_unfinished_batches() == 2
     assert store.list_batches("me", Page(9), now=200.0) == [batches[1], found]
 
 
-def test_a_line_is_answered_once(sqlite_reopened: ReopenFile) -> None:
-    store = sqlite_reopened()
+def begun(store: BatchStore, *names: str) -> None:
+    """Batches with files for their answers."""
+    batches = tuple(dataclasses.replace(batch_row(name), batch_id=name) for name in names)
+    plain = file_row("", state="partial", purpose="batch_output")
+    outputs = tuple((f"{kind}-{name}", name) for kind in ("out", "err") for name in names)
+    files = tuple(dataclasses.replace(plain, file_id=file_id) for file_id, _ in outputs)
+    store.write_batches(BatchChanges(files=files, batches=batches, outputs=outputs))
+
+
+def test_a_line_is_answered_once(reopened: Reopen) -> None:
+    store = reopened()
     store.begin_process()
+    begun(store, "b", "other")
     store.write_batches(BatchChanges(begun=(("b", 1), ("b", 2), ("b", 3), ("other", 1))))
-    store.write_batches(BatchChanges(parts=(("out", 1, b"first"),), answered=(("b", 1),)))
-    store.write_batches(BatchChanges(parts=(("out", 1, b"second"), ("err", 3, b"x")), answered=(("b", 3),)))
-    store = sqlite_reopened()
+    store.write_batches(BatchChanges(parts=(("out-b", 1, b"first"),), answered=(("b", 1),)))
+    store.write_batches(BatchChanges(parts=(("out-b", 1, b"second"), ("err-b", 3, b"x")), answered=(("b", 3),)))
+    store = reopened()
     assert not store.begin_process()
     store.write_batches(BatchChanges(begun=(("b", 2),)))
-    assert store.lines_done("b", "out", "err") == LinesDone(frozenset({1}), frozenset({3}), {2: 1})
-    assert store.parts("out", after=-1, limit=9) == [(1, b"first")]
+    assert store.lines_done("b", "out-b", "err-b") == LinesDone(frozenset({1}), frozenset({3}), {2: 1})
+    assert store.parts("out-b", after=-1, limit=9) == [(1, b"first")]
     store.end_process()
-    store = sqlite_reopened()
+    store = reopened()
     store.begin_process()
-    assert store.lines_done("b", "out", "err").num_crashes == {2: 1}, "it did not crash this time"
+    assert store.lines_done("b", "out-b", "err-b").num_crashes == {2: 1}, "it did not crash this time"
 
 
-def test_a_line_counts_only_the_crashes_of_processes_that_ran_it(sqlite_reopened: ReopenFile) -> None:
-    store = sqlite_reopened()
+def test_a_line_counts_only_the_crashes_of_processes_that_ran_it(reopened: Reopen) -> None:
+    store = reopened()
     store.begin_process()
+    begun(store, "b")
     store.write_batches(BatchChanges(begun=(("b", 1), ("b", 2))))
     for _ in range(2):  # 2 is tried alone and ends the process again
-        store = sqlite_reopened()
+        store = reopened()
         assert not store.begin_process()
         store.write_batches(BatchChanges(begun=(("b", 2),)))
-    store = sqlite_reopened()
+    store = reopened()
     store.begin_process()
-    assert store.lines_done("b", "out", "err").num_crashes == {1: 1, 2: 3}
+    assert store.lines_done("b", "out-b", "err-b").num_crashes == {1: 1, 2: 3}
 
 
-def test_files_are_swept_when_they_are_of_no_more_use(sqlite_reopened: ReopenFile) -> None:
-    store = sqlite_reopened()
+def test_files_are_swept_when_they_are_of_no_more_use(reopened: Reopen) -> None:
+    store = reopened()
     files = (file_row("cut", state="partial"), file_row("out", state="partial", purpose="batch_output"))
     files += (file_row("late", expires=900.0), file_row("gone", state="deleted"))
     parts = tuple((file.file_id, number, b"x") for file in files for number in range(70))
     batches = (batch_row("over", is_over=True), batch_row("open"))
     store.write_batches(BatchChanges(files=files, parts=parts, batches=batches))
+    store = reopened()
     store.begin_process()
     left = [store.find_file(file.file_id) for file in files]
     assert [file and file.state for file in left] == ["deleted", "partial", "ready", "deleted"]
@@ -335,3 +347,14 @@ def test_files_are_swept_when_they_are_of_no_more_use(sqlite_reopened: ReopenFil
         store.sweep(600.0, max_jobs=1)
     assert [store.file_bytes(file.file_id) for file in files] == [0, 0, 70, 0]
     assert (store.find_batch("batch-over"), store.find_batch("batch-open")) == (None, batches[1])
+
+
+def test_a_file_that_is_deleted_stays_so(reopened: Reopen) -> None:
+    store = reopened()
+    store.write_batches(BatchChanges(files=(file_row("1", filename="\0é"), file_row("2"))))
+    store.write_batches(BatchChanges(files=(file_row("1", state="deleted"),)))
+    assert store.list_files("me", Page(9), now=200.0) == [file_row("2")]
+    assert store.find_file("file-\0") is store.find_batch("batch-\0") is None
+    for _ in range(2):
+        store.sweep(200.0, max_jobs=1)
+    assert store.find_file("file-1") is None
