@@ -6,9 +6,10 @@
 #
 # The demo model is part of the package; other models are named as the last argument of `docker run … serve MODEL`.
 
-ARG PYTHON_VERSION=3.11
+# any image with this Python, its venv and apt
+ARG BASE=python:3.11-slim
 
-FROM python:${PYTHON_VERSION}-slim AS build
+FROM ${BASE} AS build
 WORKDIR /src
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PATH=/opt/venv/bin:$PATH
@@ -26,7 +27,7 @@ COPY engine/ engine/
 COPY kernels/ kernels/
 COPY server/ server/
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install -c constraints.txt ".[postgres]" && splitfuse --version
+    pip install -c constraints.txt ".[encryption,postgres]" && splitfuse --version
 COPY docker/finish_venv.sh ./
 RUN sh finish_venv.sh /opt/venv && splitfuse --version
 
@@ -39,11 +40,11 @@ COPY engine/ engine/
 COPY kernels/ kernels/
 COPY server/ server/
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install -c constraints.txt ".[gpu,postgres]" && splitfuse --version
+    pip install -c constraints.txt ".[encryption,gpu,postgres]" && splitfuse --version
 COPY docker/finish_venv.sh ./
 RUN sh finish_venv.sh /opt/venv && splitfuse --version
 
-FROM python:${PYTHON_VERSION}-slim AS runtime
+FROM ${BASE} AS runtime
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="splitfuse" \

@@ -109,7 +109,7 @@ image:  ## the CPU image, splitfuse:cpu, by docker, podman or buildah; BASE=… 
 	@test -n "$(BUILDER)" || { echo "no docker, podman or buildah that works: apt-get install buildah"; exit 1; }
 	$(BUILDER) build -t splitfuse:cpu --target cpu --build-arg TORCH_INDEX_URL=$(TORCH_INDEX) \
 		$(if $(filter-out docker,$(BUILDER)),--format docker) \
-		$(if $(BASE),--build-context python:3.11-slim=docker-image://$(BASE)) $(ARGS) .
+		$(if $(BASE),--build-arg BASE=$(BASE)) $(ARGS) .
 
 image-check: image $(VENV)/.test  ## builds it and runs it with a read-only root: answers, drain, nothing written beside
 	SPLITFUSE_TEST_BUILDER=$(BUILDER) SPLITFUSE_TEST_IMAGE=splitfuse:cpu \

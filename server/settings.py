@@ -70,6 +70,11 @@ class Settings(EngineConfig):
         15.0, at_least=0.5, help="seconds without a sign of life after which other servers take a server's jobs over"
     )
     results_url: str = setting("", help="where other servers on the database reach this one, default http://HOST:PORT")
+    results_key_file: str | None = setting(
+        None,
+        repr=False,
+        help="file with a key, 32 bytes as base64, that encrypts results on disk; needs pip install cryptography",
+    )
     id_tag: str = setting(
         "", help="beginning of every id, by which a balancer finds the server that has it: letters, digits and -"
     )
@@ -132,6 +137,8 @@ class Settings(EngineConfig):
             raise ConfigError(
                 "--webhook-targets needs --results FILE or postgresql://…, where what is to be told is kept"
             )
+        if self.results_key_file is not None and self.results == "memory":
+            raise ConfigError("--results-key-file needs --results FILE or postgresql://…, which it encrypts")
         if self.ray_address is not None and self.replicas is None:
             raise ConfigError("--ray-address says where replicas run: give --replicas N, too")
         if not re.fullmatch(r"((?!resp$)[A-Za-z0-9][A-Za-z0-9-]{0,31})?", self.id_tag):

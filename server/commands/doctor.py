@@ -24,6 +24,7 @@ from ...engine.models.registry import read_model_config
 _EXTRAS = (
     ("matplotlib", "matplotlib", "matplotlib", "splitfuse plot"),
     ("psycopg", "psycopg", "'psycopg[binary]'", "--results postgresql://…"),
+    ("cryptography", "cryptography", "cryptography", "--results-key-file"),
     (
         "OTLP",
         "opentelemetry.exporter.otlp.proto.http",

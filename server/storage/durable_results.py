@@ -17,6 +17,7 @@ from ..jobs.result_store import ResultLimits, ResultStore, newness
 from .journal import Journal, KeptJob
 from .kept_request import KeptKind, KeptRequest
 from .records import JobRow, Segment, delta_of, load_result, load_segment
+from .sealing import DamagedError, Seal, Sealing
 from .store import Store, StoreError
 from .unfinished_job import BegunJob, UnfinishedJob
 
@@ -25,6 +26,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _log = logging.getLogger("splitfuse.results")
+# In place of a request that cannot be read: its job only fails.
+_DAMAGED_REQUEST: dict[str, Any] = {
+    "kind": None,
+    "attachment": None,
+    "prompt_token_ids": [],
+    "seed": 0,
+    "model": "",
+    "num_outputs": 1,
+    "stream_interval": 1,
+}
 
 
 class DurableResults(ResultStore):
@@ -36,12 +47,14 @@ class DurableResults(ResultStore):
         *,
         open_store: Callable[[], Store],
         kinds: Mapping[str, KeptKind],
+        sealing: Sealing | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(limits, clock=clock)
         self._open_store = open_store
         self._kinds = kinds
+        self._sealing = sealing
         self._wall_clock = wall_clock
         self._journal: Journal | None = None
         self._kept: dict[str, KeptJob] = {}  # those that run here
@@ -130,22 +143,36 @@ class DurableResults(ResultStore):
         """The job of a row; None if it has not ended, or has expired."""
         if row.result is None or self._is_expired(row):
             return None
-        job = self._job_of(row, json.loads(row.request))
+        try:
+            request, result = self._text(row, "request")[0], self._text(row, "result")[0]
+        except DamagedError as exc:
+            _log.error("results: job %s…: error id %s: %s", row.seq_id[:8], exc.error_id, exc)
+            job = self._job_of(row, _DAMAGED_REQUEST)
+            deltas = [OutputDelta(row.seq_id, 0, "", (), None, "error", None, None, exc)]
+        else:
+            job = self._job_of(row, json.loads(request))
+            deltas = [delta_of(event, request_id=row.seq_id) for event in load_result(result)]
         job.ttl_s = None if row.expires is None else row.expires - self._wall_clock()
-        for event in load_result(row.result):
-            job.sink(delta_of(event, request_id=row.seq_id))
+        for delta in deltas:
+            job.sink(delta)
         return job
+
+    def _text(self, row: JobRow, name: str) -> tuple[str, Seal | None]:
+        """A text of a row, and the job's key, where the store is encrypted. Raises DamagedError."""
+        text = getattr(row, name)
+        return (text, None) if self._sealing is None else self._sealing.open_text(row.owner, row.seq_id, name, text)
 
     async def accept(self, job: Job, handle: "Handle", request: KeptRequest, *, user: str, fingerprint: str) -> None:
         """Return when the job is on disk: from then on it is kept. Raises StoreUnavailableError."""
         journal = self._opened()
         kept, key = self._kept[job.seq_id], job.idempotency_key
+        text = _dumped(request, job, handle, user=user, fingerprint=fingerprint, ttl_s=kept.ttl_s)
         row = JobRow(
             num=kept.num,
             seq_id=job.seq_id,
             owner=job.owner,
             created=job.created,
-            request=_dumped(request, job, handle, user=user, fingerprint=fingerprint, ttl_s=kept.ttl_s),
+            request=kept.stored("request", text),
             first_segment=journal.next_segment,
             idempotency_key=None if key is None else key.digest,
             body_digest=None if key is None else key.body_digest,
@@ -159,7 +186,8 @@ class DurableResults(ResultStore):
         if self.failure is not None:
             raise _unavailable(self.failure)
         ttl_s = min(self.limits.ttl, job.ttl_s or self.limits.ttl)
-        kept = KeptJob(journal.new_number(), job, len(job.outputs), ttl_s, webhook)
+        seal = None if self._sealing is None else self._sealing.new_seal(job.owner, job.seq_id)
+        kept = KeptJob(journal.new_number(), job, len(job.outputs), ttl_s, webhook, seal=seal)
         self._kept[job.seq_id] = kept
         return journal.sink(kept)
 
@@ -176,7 +204,7 @@ class DurableResults(ResultStore):
         """Keep a job as another model has taken it up; that is on disk before anything of it is told."""
         user, ttl_s = unfinished.request["user"], unfinished.kept.ttl_s
         text = _dumped(request, unfinished.kept.job, handle, user=user, fingerprint=fingerprint, ttl_s=ttl_s)
-        self._opened().renew(unfinished.row.num, text)
+        self._opened().renew(unfinished.row.num, unfinished.kept.stored("request", text))
 
     def fail(self, unfinished: UnfinishedJob, *, reason: str) -> None:
         """End a job that cannot go on, with what it had."""
@@ -238,7 +266,7 @@ class DurableResults(ResultStore):
             created=row.created,
             attempt=row.num_attempts,
             idempotency_key=None if key is None or body is None else IdempotencyKey(key, body),
-            ttl_s=request["ttl_s"],
+            ttl_s=request.get("ttl_s"),
         )
         job.num_prompt_tokens = len(request["prompt_token_ids"])
         if (attachment := self._attachment(request)) is not None:
@@ -280,9 +308,16 @@ class DurableResults(ResultStore):
         return lambda time: min(time + shift, now)
 
     def _begun(self, row: JobRow) -> BegunJob:
-        request = json.loads(row.request)
         arrival_time = self._clock() - max(0.0, self._wall_clock() - row.created)
-        return BegunJob(row, self._job_of(row, request), request, arrival_time)
+        try:
+            text, seal = self._text(row, "request")
+        except DamagedError:
+            assert self._sealing is not None
+            request = {**_DAMAGED_REQUEST, "ttl_s": self.limits.ttl}
+            seal = self._sealing.new_seal(row.owner, row.seq_id)  # for its end
+            return BegunJob(row, self._job_of(row, request), request, arrival_time, seal=seal, is_damaged=True)
+        request = json.loads(text)
+        return BegunJob(row, self._job_of(row, request), request, arrival_time, seal=seal)
 
 
 def _dumped(request: KeptRequest, job: Job, handle: "Handle", *, user: str, fingerprint: str, ttl_s: float) -> str:

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from ...engine.outputs import OutputDelta
 from ..jobs.job import Job
 from .records import Changes, Ending, Event, JobRow, dump_result, dump_segment, event_of
+from .sealing import Seal
 from .store import Store, StoreError
 
 _log = logging.getLogger("splitfuse.results")
@@ -41,6 +42,11 @@ class KeptJob:
     ttl_s: float
     webhook: str | None = None  # whom its end is told
     deltas: list[OutputDelta] = field(default_factory=list)
+    seal: Seal | None = None  # what encrypts it, where the store is encrypted
+
+    def stored(self, name: str, text: str) -> str:
+        """A text of this name as its row has it."""
+        return text if self.seal is None else self.seal.seal_text(name, text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,7 @@ class _Stop:
     """The last entry."""
 
 
+_Told = tuple[KeptJob, int, Event]  # a job's event, and its number among those of the job
 _Entry = tuple[KeptJob, OutputDelta] | _Change | _Call | _Probe | _Stop
 
 
@@ -96,7 +103,7 @@ class Journal:
         num_jobs, num_segments = store.last_numbers()
         self._next_job, self._next_segment = max(num_jobs, last_job) + 1, num_segments + 1
         self._unwritten = Changes()
-        self._unwritten_events: list[tuple[int, Event]] = []
+        self._unwritten_events: list[_Told] = []
         self._swept_at = float("-inf")
         self._sweep_interval_s = _SWEEP_S  # less while there is more to sweep than one transaction should hold
         self._thread = threading.Thread(target=self._run, name="splitfuse-journal", daemon=True)
@@ -211,12 +218,12 @@ class Journal:
                     unwritten.deleted += entry.deleted
                     unwritten.renewed += entry.renewed
                 case (KeptJob() as kept, OutputDelta() as delta):
-                    events.append((kept.num, event_of(delta)))
+                    events.append((kept, len(kept.deltas), event_of(delta)))
                     if (ending := self._ending(kept, delta)) is not None:
                         unwritten.endings.append(ending)
         segment = None
         if events:
-            body = dump_segment(events, wall=self._wall_clock(), monotonic=time.monotonic())
+            body = dump_segment(_packed(events), wall=self._wall_clock(), monotonic=time.monotonic())
             segment = (self._next_segment, body)
         try:
             self._store.commit(replace(unwritten, accepted=accepted, segment=segment, probes=probes))
@@ -225,7 +232,7 @@ class Journal:
                 _log.exception("results: a transaction failed")
                 exc = StoreError(f"{type(exc).__name__} in a transaction")
             lost = {row.num for row in accepted}  # their clients are told so
-            self._unwritten_events = [event for event in events if event[0] not in lost]
+            self._unwritten_events = [event for event in events if event[0].num not in lost]
             return exc
         self._next_segment += segment is not None
         self._unwritten, self._unwritten_events = Changes(), []
@@ -250,7 +257,8 @@ class Journal:
         reasons = {each.finish_reason for each in kept.deltas}
         status = "failed" if "error" in reasons else "cancelled" if "abort" in reasons else "completed"
         now = self._wall_clock()
-        return Ending(kept.num, status, now, now + kept.ttl_s, dump_result(kept.deltas), kept.webhook)
+        result = kept.stored("result", dump_result(kept.deltas))
+        return Ending(kept.num, status, now, now + kept.ttl_s, result, kept.webhook)
 
     def _sweep(self) -> None:
         if time.monotonic() - self._swept_at < self._sweep_interval_s:
@@ -274,3 +282,16 @@ class Journal:
                     entry.done(failure)
                 case (KeptJob() as kept, OutputDelta() as delta):
                     kept.job.sink(delta)
+
+
+def _packed(events: Sequence[_Told]) -> list[tuple[int, Event | str]]:
+    """What a segment holds of each event; of an encrypted job all together are one item."""
+    packed: list[tuple[int, Event | str]] = []
+    to_seal: dict[int, tuple[Seal, int, list[Event]]] = {}
+    for kept, number, event in events:
+        if kept.seal is None:
+            packed.append((kept.num, event))
+        else:
+            to_seal.setdefault(kept.num, (kept.seal, number, []))[2].append(event)
+    packed += [(num, seal.seal_events(first, sealed)) for num, (seal, first, sealed) in to_seal.items()]
+    return packed

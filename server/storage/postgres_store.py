@@ -17,6 +17,7 @@ from ...engine.errors import ConfigError
 from .postgres.batch_tables import BatchTables
 from .postgres.schema import SCHEMA_VERSION, migrate
 from .records import Changes, JobRow, Webhook
+from .sealing import Sealing, new_mark
 from .store import StoreError
 
 _COLUMNS = ", ".join(JobRow.__slots__)
@@ -68,8 +69,20 @@ class Holder:
 class PostgresStore(BatchTables):
     """A BatchStore for one of several servers. Made anew after its lease was lost."""
 
-    def __init__(self, conninfo: str, *, url: str, model: str, lease_s: float, is_synced: bool = True) -> None:
-        """`url`: where other servers reach this one. `model`: whose jobs it can take over. Raises ConfigError."""
+    def __init__(
+        self,
+        conninfo: str,
+        *,
+        url: str,
+        model: str,
+        lease_s: float,
+        is_synced: bool = True,
+        sealing: Sealing | None = None,
+    ) -> None:
+        """`url`: where other servers reach this one. `model`: whose jobs it can take over. `sealing`: what jobs give
+        comes encrypted with its keys. Raises ConfigError.
+        """
+        self._sealing = sealing
         self._conninfo = conninfo
         self._model = model
         self._lease_s = lease_s
@@ -100,11 +113,17 @@ class PostgresStore(BatchTables):
         return db
 
     def _prepare(self) -> None:
-        if (version := migrate(self._db)) > SCHEMA_VERSION:
-            raise ConfigError(
-                f"--results {_scheme(self._conninfo)}: a later version of splitfuse made the tables (format {version}, "
-                f"this one knows {SCHEMA_VERSION}); use that version or another database"
-            )
+        place = _scheme(self._conninfo)
+        with self._db.transaction():
+            version = migrate(self._db)
+            if version > SCHEMA_VERSION:
+                raise ConfigError(
+                    f"--results {place}: a later version of splitfuse made the tables (format {version}, this one "
+                    f"knows {SCHEMA_VERSION}); use that version or another database"
+                )
+            mark = self._value("SELECT key_mark FROM splitfuse_meta")
+            if (mark := new_mark(self._sealing, mark, is_new=version == 0, results=place)) is not None:
+                self._db.execute("UPDATE splitfuse_meta SET key_mark = %s", (mark,))
 
     def _join(self, url: str) -> int:
         insert = "INSERT INTO splitfuse_holders (url, expires) VALUES (%s, now() + make_interval(secs => %s))"

@@ -1,7 +1,8 @@
 """What is stored of a job, and how its events are written: as JSON, so that a file can be read without this program.
 
     an event:     [index, "text", [ids]] or [index, "text", [ids], {what is not in every event}]
-    a segment:    [wall time, monotonic time, [[job, event], …]], all events between two commits, after a checksum
+    a segment:    [wall time, monotonic time, [[job, event], …]], all events between two commits, after a checksum;
+                  in an encrypted store [[job, "its sealed events"], …]
     a result:     [event, …], all events of a job that has ended
 
 Times in rows are wall clock seconds. Those in events are of the writing process's monotonic clock, which the two times
@@ -82,7 +83,7 @@ class Segment(NamedTuple):
 
     wall: float
     monotonic: float
-    events: list[tuple[int, Event]]
+    events: list[tuple[int, Event | str]]  # a string: several events of the job, sealed
 
 
 @dataclass(slots=True)
@@ -140,7 +141,7 @@ def delta_of(event: Event, *, request_id: str, time_of: Callable[[float], float]
     )
 
 
-def dump_segment(events: Sequence[tuple[int, Event]], *, wall: float, monotonic: float) -> bytes:
+def dump_segment(events: Sequence[tuple[int, Event | str]], *, wall: float, monotonic: float) -> bytes:
     """The bytes of a segment that is written at this time."""
     text = _encode([wall, monotonic, events]).encode()
     return zlib.crc32(text).to_bytes(_CHECKSUM_BYTES, "big") + text

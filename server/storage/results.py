@@ -11,6 +11,7 @@ from ..jobs.result_store import ResultLimits, ResultStore
 from ..settings import Settings
 from .durable_results import DurableResults
 from .kept_request import KeptKind
+from .sealing import Sealing
 from .shared_results import SharedResults
 from .sqlite_store import SqliteStore
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def results_of(settings: Settings, kinds: Mapping[str, KeptKind]) -> ResultStore:
-    """In memory, in a file, or in a database. Raises ConfigError if the database's driver is not installed."""
+    """In memory, in a file, or in a database. Raises ConfigError if a package is missing, or the key."""
     limits = ResultLimits(
         ttl=settings.result_ttl,
         max_results=settings.max_results,
@@ -29,14 +30,16 @@ def results_of(settings: Settings, kinds: Mapping[str, KeptKind]) -> ResultStore
     )
     if settings.results == "memory":
         return ResultStore(limits)
+    sealing = None if settings.results_key_file is None else Sealing.read(Path(settings.results_key_file))
     if settings.has_shared_results:
-        open_shared = _postgres(settings)
-        return SharedResults(limits, open_store=open_shared, kinds=kinds, lease_s=settings.results_lease)
-    open_store = partial(SqliteStore, Path(settings.results), is_synced=settings.results_sync == "full")
-    return DurableResults(limits, open_store=open_store, kinds=kinds)
+        open_shared, lease_s = _postgres(settings, sealing), settings.results_lease
+        return SharedResults(limits, open_store=open_shared, kinds=kinds, lease_s=lease_s, sealing=sealing)
+    is_synced = settings.results_sync == "full"
+    open_store = partial(SqliteStore, Path(settings.results), is_synced=is_synced, sealing=sealing)
+    return DurableResults(limits, open_store=open_store, kinds=kinds, sealing=sealing)
 
 
-def _postgres(settings: Settings) -> "Callable[[], PostgresStore]":
+def _postgres(settings: Settings, sealing: Sealing | None) -> "Callable[[], PostgresStore]":
     try:
         module = importlib.import_module(".postgres_store", __package__)
     except ImportError as exc:
@@ -49,4 +52,5 @@ def _postgres(settings: Settings) -> "Callable[[], PostgresStore]":
         model=settings.model_name,
         lease_s=settings.results_lease,
         is_synced=settings.results_sync == "full",
+        sealing=sealing,
     )

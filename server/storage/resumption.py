@@ -35,10 +35,13 @@ class Resumption:
 
     async def resume(self, jobs: Sequence[UnfinishedJob]) -> None:
         """The same for these jobs."""
-        for each in (each for each in jobs if each.row.num_crashes >= MAX_CRASHES):
-            reason = f"interrupted: {each.row.num_crashes} processes died while it was running"
-            self._results.fail(each, reason=reason)
-        jobs = [each for each in jobs if each.row.num_crashes < MAX_CRASHES]
+        for each in jobs:
+            if each.is_damaged:
+                self._results.fail(each, reason="interrupted: what was kept of it was changed on disk")
+            elif each.row.num_crashes >= MAX_CRASHES:
+                reason = f"interrupted: {each.row.num_crashes} processes died while it was running"
+                self._results.fail(each, reason=reason)
+        jobs = [each for each in jobs if each.row.num_crashes < MAX_CRASHES and not each.is_damaged]
         for each in (each for each in jobs if each.is_suspect):
             await self._results.begin([each])
             await self._submit(each)

@@ -18,6 +18,7 @@ from ..jobs.result_store import ResultLimits
 from .durable_results import DurableResults
 from .kept_request import KeptKind, KeptRequest
 from .records import JobRow
+from .sealing import Sealing
 from .shared_key_locks import SharedKeyLocks
 from .store import Store
 from .unfinished_job import UnfinishedJob
@@ -44,8 +45,9 @@ class SharedResults(DurableResults):
         open_store: "Callable[[], PostgresStore]",
         kinds: Mapping[str, KeptKind],
         lease_s: float,
+        sealing: Sealing | None = None,
     ) -> None:
-        super().__init__(limits, open_store=open_store, kinds=kinds)
+        super().__init__(limits, open_store=open_store, kinds=kinds, sealing=sealing)
         self._lease_s = lease_s
         self._key_locks = SharedKeyLocks(self._call)
         self._engine: AsyncEngine | None = None

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from ...engine.errors import ConfigError
 from .batch_rows import BatchChanges, BatchRow, FileRow, LinesDone, Page
 from .records import Changes, JobRow, Webhook
+from .sealing import OVERHEAD_BYTES, Seal, Sealing, new_mark
 from .store import BatchStore, StoreError
 
 T = TypeVar("T")
@@ -77,6 +78,8 @@ _TELL = "INSERT INTO webhooks SELECT seq_id, ?, ?, ?, 0, 0.0 FROM jobs WHERE num
 _WEBHOOK = ", ".join(Webhook._fields)
 _SELECT_FILE = f"SELECT {', '.join(FileRow.__slots__)} FROM files"
 _SELECT_BATCH = f"SELECT {', '.join(BatchRow.__slots__)} FROM batches"
+# Where the store is encrypted the name holds the key of the parts, which take a while to delete.
+_FORGET_NAMES = "UPDATE files SET filename = '' WHERE state = 'deleted' AND filename != ''"
 _SWEPT_PARTS = 32  # at once: 4 MiB of an uploaded file
 
 
@@ -96,9 +99,12 @@ class SqliteStore(BatchStore):
     not at all.
     """
 
-    def __init__(self, path: Path | None, *, is_synced: bool = True) -> None:
-        """`path`: None for a store in memory. `is_synced`: a commit outlives a power cut too. Raises ConfigError."""
-        self._has_deleted = False  # since the last sweep
+    def __init__(self, path: Path | None, *, is_synced: bool = True, sealing: Sealing | None = None) -> None:
+        """`path`: None for a store in memory. `is_synced`: a commit outlives a power cut too. `sealing` encrypts files
+        and batches; what jobs give comes encrypted. Raises ConfigError.
+        """
+        self._sealing = sealing
+        self._has_deleted = True  # since the last sweep; or a process before that died
         try:
             self._db = _connected(path)
         except sqlite3.Error as exc:
@@ -131,6 +137,10 @@ class SqliteStore(BatchStore):
                 for statement in migration.split(";"):
                     self._db.execute(statement)
             self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            found = self._db.execute("SELECT value FROM meta WHERE key = 'key_mark'").fetchone()
+            mark = new_mark(self._sealing, found and found[0], is_new=version == 0, results=str(path))
+            if mark is not None:
+                self._db.execute("INSERT INTO meta VALUES ('key_mark', ?)", (mark,))
 
     def commit(self, changes: Changes) -> None:
         if not changes:
@@ -178,6 +188,7 @@ class SqliteStore(BatchStore):
                 "UPDATE begun_lines SET num_crashes = num_crashes + ? * is_running, is_running = 0", (num_crashes,)
             )
             db.execute("UPDATE files SET state = 'deleted' WHERE state = 'partial' AND purpose = 'batch'")
+            db.execute(_FORGET_NAMES)
         return is_clean
 
     def end_process(self) -> None:
@@ -212,22 +223,29 @@ class SqliteStore(BatchStore):
             return [seq_id for (seq_id,) in db.execute("DELETE FROM jobs WHERE owner = ? RETURNING seq_id", (owner,))]
 
     def write_batches(self, changes: BatchChanges) -> None:
+        has_deleted = any(file.state == "deleted" for file in changes.files)
+        self._has_deleted |= has_deleted
         with self._changing() as db:
-            db.executemany(_UPSERT_FILE, map(_values, changes.files))
-            db.executemany("INSERT OR IGNORE INTO file_parts VALUES (?, ?, ?)", changes.parts)
-            db.executemany(_UPSERT_BATCH, map(_values, changes.batches))
+            db.executemany(_UPSERT_FILE, [_values(self._sealed(file)) for file in changes.files])
+            db.executemany("INSERT OR IGNORE INTO file_parts VALUES (?, ?, ?)", self._sealed_parts(changes.parts))
+            db.executemany(_UPSERT_BATCH, [_values(self._sealed(batch)) for batch in changes.batches])
+            if has_deleted:
+                db.execute(_FORGET_NAMES)
             db.executemany(_BEGIN_LINE, changes.begun)
             db.executemany("DELETE FROM begun_lines WHERE batch_id = ? AND line = ?", changes.answered)
 
     def find_file(self, file_id: str) -> FileRow | None:
+        return self._opened(self._stored_file(file_id))
+
+    def _stored_file(self, file_id: str) -> FileRow | None:
         return next(self._rows(FileRow, f"{_SELECT_FILE} WHERE file_id = ?", file_id), None)
 
     def find_batch(self, batch_id: str) -> BatchRow | None:
-        return next(self._rows(BatchRow, f"{_SELECT_BATCH} WHERE batch_id = ?", batch_id), None)
+        return self._opened(next(self._rows(BatchRow, f"{_SELECT_BATCH} WHERE batch_id = ?", batch_id), None))
 
     def find_batch_key(self, owner: str, idempotency_key: bytes) -> BatchRow | None:
         query = f"{_SELECT_BATCH} WHERE owner = ? AND idempotency_key = ?"
-        return next(self._rows(BatchRow, query, owner, idempotency_key), None)
+        return self._opened(next(self._rows(BatchRow, query, owner, idempotency_key), None))
 
     def list_files(self, owner: str, page: Page, *, now: float, purpose: str | None = None) -> list[FileRow]:
         where = "state = 'ready' AND coalesce(?, purpose) = purpose"
@@ -247,17 +265,21 @@ class SqliteStore(BatchStore):
             values = (*values, owner, page.after)
         select = f"SELECT {', '.join(columns)} FROM {table} WHERE owner = ? AND expires > ?"
         query = f"{select} AND {where} ORDER BY num {order} LIMIT ?"
-        return list(self._rows(kind, query, owner, now, *values, page.limit))
+        return self._readable(self._rows(kind, query, owner, now, *values, page.limit))
 
     def unfinished_batches(self) -> list[BatchRow]:
-        return list(self._rows(BatchRow, f"{_SELECT_BATCH} WHERE NOT is_over ORDER BY num"))
+        return self._readable(self._rows(BatchRow, f"{_SELECT_BATCH} WHERE NOT is_over ORDER BY num"))
 
     def num_unfinished_batches(self) -> int:
         return self._one("SELECT count(*) FROM batches WHERE NOT is_over")
 
     def parts(self, file_id: str, *, after: int, limit: int) -> list[tuple[int, bytes]]:
         query = "SELECT number, body FROM file_parts WHERE file_id = ? AND number > ? ORDER BY number LIMIT ?"
-        return [(number, body) for number, body in self._read(query, file_id, after, limit)]
+        parts = self._read(query, file_id, after, limit)
+        if self._sealing is None:
+            return [(number, body) for number, body in parts]
+        seal = self._file_seal(file_id)
+        return [] if seal is None else [(number, seal.open(str(number), body)) for number, body in parts]
 
     def lines_done(self, batch_id: str, output_file_id: str, error_file_id: str) -> LinesDone:
         query = "SELECT number FROM file_parts WHERE file_id = ?"
@@ -277,7 +299,9 @@ class SqliteStore(BatchStore):
         return self._one("SELECT count(*) FROM file_parts WHERE file_id = ?", file_id)
 
     def file_bytes(self, file_id: str) -> int:
-        return self._one("SELECT coalesce(sum(length(body)), 0) FROM file_parts WHERE file_id = ?", file_id)
+        overhead = 0 if self._sealing is None else OVERHEAD_BYTES
+        query = "SELECT coalesce(sum(length(body) - ?), 0) FROM file_parts WHERE file_id = ?"
+        return self._one(query, overhead, file_id)
 
     def due_webhooks(self, now: float, *, limit: int) -> list[Webhook]:
         query = f"SELECT {_WEBHOOK} FROM webhooks WHERE next_try <= ? ORDER BY next_try LIMIT ?"
@@ -297,13 +321,16 @@ class SqliteStore(BatchStore):
 
     def sweep(self, now: float, *, max_jobs: int) -> int:
         with self._changing() as db:
+            before = db.total_changes
             db.execute("DELETE FROM batches WHERE is_over AND expires <= ?", (now,))
             db.execute("UPDATE files SET state = 'deleted' WHERE expires <= ? AND state != 'deleted'", (now,))
+            db.execute(_FORGET_NAMES)
             for num, file_id in db.execute("SELECT num, file_id FROM files WHERE state = 'deleted' LIMIT 1").fetchall():
                 some = "SELECT rowid FROM file_parts WHERE file_id = ? LIMIT ?"
                 swept = db.execute(f"DELETE FROM file_parts WHERE rowid IN ({some})", (file_id, _SWEPT_PARTS))
                 if swept.rowcount < _SWEPT_PARTS:
                     db.execute("DELETE FROM files WHERE num = ?", (num,))
+            self._has_deleted |= db.total_changes > before
         with self._changing() as db:
             oldest = "coalesce((SELECT min(first_segment) FROM jobs WHERE status IS NULL), 1 << 62)"
             db.execute(f"DELETE FROM segments WHERE num < {oldest}")
@@ -318,6 +345,31 @@ class SqliteStore(BatchStore):
 
     def close(self) -> None:
         self._db.close()
+
+    def _sealed(self, row: Row) -> Row:
+        return row if self._sealing is None else self._sealing.seal_row(row)
+
+    def _opened(self, row: Row | None) -> Row | None:
+        return row if self._sealing is None or row is None else self._sealing.open_row(row)
+
+    def _readable(self, rows: Iterator[Row]) -> list[Row]:
+        return list(rows if self._sealing is None else self._sealing.open_rows(rows))
+
+    def _file_seal(self, file_id: str) -> Seal | None:
+        """What encrypts the parts of a file; None if it is gone."""
+        file = self._stored_file(file_id)
+        return None if file is None or self._sealing is None else self._sealing.file_seal(file)
+
+    def _sealed_parts(self, parts: Sequence[tuple[str, int, bytes]]) -> Sequence[tuple[str, int, bytes]]:
+        """Without those of files that are gone."""
+        if self._sealing is None:
+            return parts
+        seals = {file_id: self._file_seal(file_id) for file_id in {part[0] for part in parts}}
+        return [
+            (file_id, number, seal.seal(str(number), body))
+            for file_id, number, body in parts
+            if (seal := seals[file_id]) is not None
+        ]
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:

@@ -8,6 +8,7 @@ from ...engine.outputs import KnownOutput, Resumed
 from ..jobs.job import Job
 from .journal import KeptJob
 from .records import Event, JobRow, delta_of
+from .sealing import DamagedError, Seal
 
 MAX_CRASHES = 3  # a job that was running at so many is not tried again; before the last time it is tried alone
 
@@ -20,6 +21,7 @@ class UnfinishedJob:
     row: JobRow
     request: dict[str, Any]  # as it was stored
     resumed: Resumed
+    is_damaged: bool = False  # it was changed on disk
 
     @property
     def has_told(self) -> bool:
@@ -35,16 +37,41 @@ class UnfinishedJob:
 class BegunJob:
     """Collects what is on disk of a job that has not ended."""
 
-    def __init__(self, row: JobRow, job: Job, request: dict[str, Any], arrival_time: float) -> None:
+    def __init__(
+        self,
+        row: JobRow,
+        job: Job,
+        request: dict[str, Any],
+        arrival_time: float,
+        *,
+        seal: Seal | None = None,
+        is_damaged: bool = False,
+    ) -> None:
         self.row = row
+        self._is_damaged = is_damaged
         self._request = request
         self._arrival_time = arrival_time
-        self._kept = KeptJob(row.num, job, len(job.outputs), request["ttl_s"], request.get("webhook"))
+        self._kept = KeptJob(row.num, job, len(job.outputs), request["ttl_s"], request.get("webhook"), seal=seal)
         self._forced_from: list[int | None] = [None for _ in job.outputs]
         self._first_token_times: list[float | None] = [None for _ in job.outputs]
 
-    def take(self, event: Event, time_of: Callable[[float], float], *, written: float) -> None:
-        """The next event, and when it was written."""
+    def take(self, item: Event | str, time_of: Callable[[float], float], *, written: float) -> None:
+        """The next event, or several that are sealed, and when they were written."""
+        if self._is_damaged:
+            return
+        try:
+            events = self._opened(item)
+        except DamagedError:
+            self._is_damaged = True
+            return
+        for event in events:
+            self._take(event, time_of, written=written)
+
+    def _opened(self, item: Event | str) -> list[Event]:
+        seal = self._kept.seal
+        return [item] if seal is None else seal.open_events(len(self._kept.deltas), item)
+
+    def _take(self, event: Event, time_of: Callable[[float], float], *, written: float) -> None:
         delta = delta_of(event, request_id=self.row.seq_id, time_of=time_of)
         self._kept.deltas.append(delta)
         self._kept.num_left -= delta.finish_reason is not None
@@ -66,4 +93,4 @@ class BegunJob:
             for output in self._kept.job.outputs
         )
         resumed = Resumed(self._request["seed"], known, self._arrival_time)
-        return UnfinishedJob(self._kept, self.row, self._request, resumed)
+        return UnfinishedJob(self._kept, self.row, self._request, resumed, self._is_damaged)

@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from splitfuse.engine.scheduler.block_manager import CacheSpec
 
 ENDPOINTS = ("/v1/completions", "/generate")
 PROMPT_LEN = 16
+TOGGLE_S = 2.0
 OPENING_S = 5.0  # over which paced streams are opened
 FIRST_WORD = (
     256  # token ids from here on are single words, a step's number in letters: the client learns which step sent it
@@ -192,19 +194,26 @@ def request_bytes(endpoint: str, *, prompt: list[int], num_tokens: int, port: in
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
+async def _open(args: argparse.Namespace, endpoint: str, number: int, *, notes: bool) -> Stream:
+    prompt = [number % 250, number // 250, *range(PROMPT_LEN - 2)]
+    stream = Stream(request_bytes(endpoint, prompt=prompt, num_tokens=args.tokens, port=args.port), notes=notes)
+    await asyncio.get_running_loop().create_connection(lambda: stream, "127.0.0.1", args.port)
+    return stream
+
+
+async def _view(port: int) -> asyncio.BaseTransport:
+    viewer = Viewer(f"GET /stats/stream HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+    transport, _ = await asyncio.get_running_loop().create_connection(lambda: viewer, "127.0.0.1", port)
+    return transport
+
+
 async def load(args: argparse.Namespace, endpoint: str, *, pause_s: float = 0) -> tuple[list[Stream], float, float]:
     """Open the streams, so many seconds apart, and read them to the end; when all were open, when all had ended."""
-    loop = asyncio.get_running_loop()
     for _ in range(args.viewers):
-        head = f"GET /stats/stream HTTP/1.1\r\nHost: 127.0.0.1:{args.port}\r\n\r\n".encode()
-        await loop.create_connection(lambda head=head: Viewer(head), "127.0.0.1", args.port)
+        await _view(args.port)
     streams = []
     for number in range(args.streams):
-        prompt = [number % 250, number // 250, *range(PROMPT_LEN - 2)]
-        head = request_bytes(endpoint, prompt=prompt, num_tokens=args.tokens, port=args.port)
-        stream = Stream(head, notes=bool(pause_s))
-        await loop.create_connection(lambda stream=stream: stream, "127.0.0.1", args.port)
-        streams.append(stream)
+        streams.append(await _open(args, endpoint, number, notes=bool(pause_s)))
         await asyncio.sleep(pause_s)
     opened = time.monotonic()
     await asyncio.gather(*(stream.ended for stream in streams))
@@ -229,9 +238,9 @@ class ServerProcess:
                 raise RuntimeError(f"the null server ended with status {self._process.wait()}")
 
     def cpu_seconds(self) -> float:
-        """Processor time so far."""
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """Processor time of all threads so far."""
+        tasks = Path(f"/proc/{self._process.pid}/task").iterdir()
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
     def stop(self) -> None:
         """End it in order, so that it writes its step times."""
@@ -279,12 +288,61 @@ def delays(args: argparse.Namespace, endpoint: str) -> None:
     )
 
 
+def viewer_cost(args: argparse.Namespace, endpoint: str) -> None:
+    """Print what a viewer adds to the server's time per token: it comes and goes, between windows of two seconds.
+
+    Each window with it is held against the mean of those before and after it, for the machine's speed drifts.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        server = ServerProcess(args, Path(folder, "steps.json"))
+        try:
+            ratios = asyncio.run(_toggle(args, endpoint, server))
+        finally:
+            server.stop()
+    error = statistics.stdev(ratios) / len(ratios) ** 0.5
+    print(
+        f"{endpoint:>16} {args.streams:>5} streams, time per token with a viewer / without: median "
+        f"{statistics.median(ratios):.3f}, mean {statistics.mean(ratios):.3f} +- {error:.3f}, {len(ratios)} windows"
+    )
+
+
+async def _toggle(args: argparse.Namespace, endpoint: str, server: ServerProcess) -> list[float]:
+    streams: list[Stream] = []
+
+    async def keep_open(number: int) -> None:
+        while True:
+            streams.append(stream := await _open(args, endpoint, number, notes=False))
+            await stream.ended
+
+    async def window() -> float:
+        await asyncio.sleep(TOGGLE_S / 4)  # what coming and going costs is left out
+        spent, num_tokens = server.cpu_seconds(), sum(stream.num_events for stream in streams)
+        await asyncio.sleep(TOGGLE_S)
+        return (server.cpu_seconds() - spent) / (sum(stream.num_events for stream in streams) - num_tokens)
+
+    tasks = [asyncio.create_task(keep_open(number)) for number in range(args.streams)]
+    await asyncio.sleep(TOGGLE_S)
+    ratios = []
+    before = await window()
+    for _ in range(args.toggles):
+        viewer = await _view(args.port)
+        with_viewer = await window()
+        viewer.close()
+        after = await window()
+        ratios.append(2 * with_viewer / (before + after))
+        before = after
+    for task in tasks:
+        task.cancel()
+    return ratios
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--streams", type=int, default=256)
     add("--tokens", type=int, default=512, help="of each stream")
     add("--viewers", type=int, default=0, help="readers of the stream of steps beside them")
+    add("--toggles", type=int, default=0, help="a reader that comes and goes so often: what it costs")
     add("--pace-ms", type=float, default=0, help="time between steps; the added delay is reported")
     add("--stream-interval", type=int, default=1, help="tokens per event after the first")
     add("--endpoint", choices=ENDPOINTS, nargs="+", default=ENDPOINTS)
@@ -303,7 +361,7 @@ def main() -> None:
         return
     os.sched_setaffinity(0, {1})
     for endpoint in args.endpoint:
-        (delays if args.pace_ms else throughput)(args, endpoint)
+        (delays if args.pace_ms else viewer_cost if args.toggles else throughput)(args, endpoint)
 
 
 if __name__ == "__main__":

@@ -41,20 +41,20 @@ class Checks:
         assert re.fullmatch("[0-9]{2} C", self._ask(self._vllm, gen("it", regex="[0-9]{2} C")))
 
     def tool_and_its_result(self) -> None:
-        for choice in ("required", "auto"):
-            called: list[str] = []
+        called: list[str] = []
 
-            def weather(town: str, called: list[str] = called) -> str:
-                called.append(town)
-                return ANSWER
+        def weather(town: str) -> str:
+            called.append(town)
+            return ANSWER
 
-            tool = Tool.from_callable(weather, description="The weather in a town", parameters=Town)
-            with user():
-                model = self._openai + QUESTION
-            with assistant():
-                model += gen(tools=[tool], tool_choice=choice, max_tokens=100)
-                model += gen("it", max_tokens=24) if called else ""
-            assert called or choice == "auto"
+        tool = Tool.from_callable(weather, description="The weather in a town", parameters=Town)
+        with user():
+            model = self._openai + QUESTION
+        with assistant():
+            # With tools guidance takes no max_tokens, so of "auto" a small model would write until its context is full.
+            model += gen(tools=[tool], tool_choice="required")
+            model += gen("it", max_tokens=24)
+        assert called
 
     def errors(self) -> None:
         raised(openai.NotFoundError, lambda: self._ask(self._wrong, gen("it", max_tokens=4)))

@@ -41,9 +41,9 @@ def test_there_is_one_stage_for_each_target_and_cpu_is_the_default() -> None:
 def test_every_base_is_an_earlier_stage_or_the_pinned_slim_python() -> None:
     earlier: set[str] = set()
     for stage in STAGES:
-        assert stage.base in earlier or stage.base == "python:${PYTHON_VERSION}-slim"
+        assert stage.base in earlier or stage.base == "${BASE}"
         earlier.add(stage.name)
-    (version,) = re.findall(r"^ARG PYTHON_VERSION=(\S+)", (ROOT / "Dockerfile").read_text(), re.M)
+    (version,) = re.findall(r"^ARG BASE=python:(\S+)-slim$", (ROOT / "Dockerfile").read_text(), re.M)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["requires-python"] == f">={version}"
 

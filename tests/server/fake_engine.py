@@ -30,6 +30,7 @@ from splitfuse.engine.sampling_params import SamplingParams
 VOCAB_SIZE = 300  # ids from 256 on have no text
 MAX_MODEL_LEN = 512
 NUM_BLOCKS = 100
+BLOCK_SIZE = 16
 
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>"
@@ -92,7 +93,8 @@ class FakeEngine:
         self.max_model_len = MAX_MODEL_LEN
         self.model_config = SimpleNamespace(vocab_size=VOCAB_SIZE, hf_config={"model_type": "fake"}, quantization=None)
         self.observers: list[Any] = []
-        self.loaded = SimpleNamespace(num_blocks=NUM_BLOCKS, max_model_len=MAX_MODEL_LEN, device="cpu", dtype="float32")
+        cache = SimpleNamespace(num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE)
+        self.loaded = SimpleNamespace(max_model_len=MAX_MODEL_LEN, device="cpu", dtype="float32", cache=cache)
         self.is_healthy = True
         self.is_failing = False
         self.is_started = False
@@ -223,7 +225,7 @@ class FakeEngine:
             "num_waiting": len(self.handles) - num_running,
             "num_blocks": NUM_BLOCKS,
             "num_used_blocks": num_running,
-            "block_size": 16,
+            "block_size": BLOCK_SIZE,
             "steps": [],
         }
 

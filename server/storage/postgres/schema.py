@@ -31,8 +31,9 @@ CREATE TABLE splitfuse_segments (
   num BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, holder BIGINT NOT NULL, part BIGINT NOT NULL,
   body BYTEA NOT NULL, UNIQUE (holder, part));
 """,
-    # Some databases of version 1 have the webhooks already.
+    # Some databases of version 1 have the first two already.
     """
+ALTER TABLE splitfuse_meta ADD COLUMN IF NOT EXISTS key_mark BYTEA;
 CREATE TABLE IF NOT EXISTS splitfuse_webhooks (
   seq_id TEXT PRIMARY KEY, target TEXT NOT NULL, status TEXT NOT NULL, finished DOUBLE PRECISION NOT NULL,
   num_tries INTEGER NOT NULL, next_try DOUBLE PRECISION NOT NULL);

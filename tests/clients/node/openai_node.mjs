@@ -2,6 +2,7 @@
 import { ANSWER, QUESTION, assert, key, main, model, need, thrown, url } from "./checks.mjs";
 
 const { OpenAI, NotFoundError, BadRequestError, AuthenticationError } = need("openai");
+const { LengthFinishReasonError } = need("openai/core/error");
 const { zodResponseFormat, zodTextFormat } = need("openai/helpers/zod");
 const { z } = need("zod");
 
@@ -52,7 +53,8 @@ await main("openai", {
       const calls = [];
       const asked = { ...few, max_tokens: 60, tool_choice, tools: [weather(calls)] };
       const runner = client.chat.completions.runTools(asked, { maxChatCompletions: 2 });
-      await runner.done();
+      // what the model says of "auto" may be cut off by its length, which is an error to the package
+      await runner.done().catch((error) => assert(tool_choice === "auto" && error instanceof LengthFinishReasonError));
       if (tool_choice === "required") {
         assert(calls.length > 0);
         assert.equal(runner.allChatCompletions().length, 2);

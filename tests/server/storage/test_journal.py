@@ -12,6 +12,7 @@ from splitfuse.engine.outputs import OutputDelta
 from splitfuse.server.jobs.job import Job
 from splitfuse.server.storage.journal import Journal, KeptJob
 from splitfuse.server.storage.records import Changes, JobRow, load_segment
+from splitfuse.server.storage.sealing import Seal, Sealing
 from splitfuse.server.storage.sqlite_store import SqliteStore
 from splitfuse.server.storage.store import StoreError
 
@@ -38,7 +39,9 @@ class GatedStore(SqliteStore):
 class Kept:
     """A journal over a gated store, and what it says of failures."""
 
-    def __init__(self, path: Path, *, is_shared: bool = False) -> None:
+    def __init__(self, path: Path, *, is_shared: bool = False, sealing: Sealing | None = None) -> None:
+        self._sealing = sealing
+        self._seals: dict[int, Seal] = {}
         self.store = GatedStore(path)
         self.failures: list[StoreError | None] = []
         self.changed = asyncio.Event()
@@ -50,7 +53,10 @@ class Kept:
 
     def job(self, *, num_outputs: int = 1) -> KeptJob:
         num = self.journal.new_number()
-        return KeptJob(num, Job(f"job{num}", model="m", num_outputs=num_outputs), num_outputs, 60.0)
+        kept = KeptJob(num, Job(f"job{num}", model="m", num_outputs=num_outputs), num_outputs, 60.0)
+        if self._sealing is not None:
+            kept.seal = self._seals[num] = self._sealing.new_seal("", kept.job.seq_id)
+        return kept
 
     async def accept(self, kept: KeptJob) -> None:
         seq_id = kept.job.seq_id
@@ -59,12 +65,17 @@ class Kept:
         )
 
     def events_on_disk(self) -> list[tuple[int, list[int]]]:
-        return [(num, event[2]) for body in self.store.segments(0) for num, event in load_segment(body).events]
+        events: list[tuple[int, list[int]]] = []
+        for num, item in [item for body in self.store.segments(0) for item in load_segment(body).events]:
+            first = sum(job == num for job, _ in events)
+            opened = self._seals[num].open_events(first, item) if self._seals else [item]
+            events += [(num, event[2]) for event in opened]
+        return events
 
 
-@pytest.fixture
-async def kept(tmp_path: Path) -> AsyncIterator[Kept]:
-    kept = Kept(tmp_path / "results.db")
+@pytest.fixture(params=["plain", "encrypted"])
+async def kept(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Kept]:
+    kept = Kept(tmp_path / "results.db", sealing=Sealing(bytes(32)) if request.param == "encrypted" else None)
     yield kept
     kept.store.gate.set()
     await kept.journal.close()

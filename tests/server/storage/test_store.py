@@ -12,6 +12,7 @@ from postgres_server import PostgresServer
 from splitfuse.engine.errors import ConfigError
 from splitfuse.server.storage.batch_rows import BatchChanges, BatchRow, FileRow, LinesDone, Page
 from splitfuse.server.storage.records import Changes, Ending, JobRow, Webhook
+from splitfuse.server.storage.sealing import Sealing
 from splitfuse.server.storage.sqlite_store import SCHEMA_VERSION, SqliteStore
 from splitfuse.server.storage.store import BatchStore, StoreError
 
@@ -32,11 +33,14 @@ def sqlite_reopened(path: Path) -> Iterator[Reopen]:
 @pytest.fixture
 def postgres_reopened(postgres: PostgresServer) -> Iterator[Reopen]:
     """The same in a database, when the lease of the one before has run out."""
+    yield from reopening(opener(postgres.database()))
+
+
+def opener(database: str) -> Callable[[], BatchStore]:
+    """Opens the store in a database and has the leases of others run out."""
     import psycopg
 
     from splitfuse.server.storage.postgres_store import PostgresStore
-
-    database = postgres.database()
 
     def opened() -> BatchStore:
         store = PostgresStore(database, url="http://here", model="", lease_s=60)
@@ -46,7 +50,7 @@ def postgres_reopened(postgres: PostgresServer) -> Iterator[Reopen]:
             )
         return store
 
-    yield from reopening(opened)
+    return opened
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -54,6 +58,17 @@ def reopened(request: pytest.FixtureRequest) -> Reopen:
     """Either."""
     reopen: Reopen = request.getfixturevalue(f"{request.param}_reopened")
     return reopen
+
+
+@pytest.fixture(params=["sqlite", "sqlite encrypted", "postgres"])
+def files_reopened(path: Path, request: pytest.FixtureRequest) -> Iterator[Reopen]:
+    """Either, encrypted or not."""
+    kind, _, encrypted = request.param.partition(" ")
+    sealing = Sealing(bytes(32)) if encrypted else None
+    if kind == "sqlite":
+        yield from reopening(lambda: SqliteStore(path, sealing=sealing))
+    else:
+        yield from reopening(opener(request.getfixturevalue("postgres").database()))
 
 
 def reopening(open_store: Callable[[], BatchStore]) -> Iterator[Reopen]:
@@ -225,6 +240,23 @@ def test_what_is_deleted_is_in_no_file_any_more(sqlite_reopened: Reopen, path: P
     assert not any(secret.encode() in data for data in files)
 
 
+def test_what_a_killed_process_deleted_is_gone_after_the_first_sweep(path: Path) -> None:
+    store = SqliteStore(path)
+    secret = b"deleting is forgetting"
+    store.commit(Changes(accepted=[row(1, request=secret.decode() * 50)]))
+    store.write_batches(BatchChanges(files=(file_row("1"),), parts=(("file-1", 0, secret * 50),)))
+    store.commit(Changes(deleted=["job1"]))
+    copy = path.with_name("copy.db")
+    for suffix in ("", "-wal"):
+        Path(f"{copy}{suffix}").write_bytes(Path(f"{path}{suffix}").read_bytes())
+    store.close()
+    store = SqliteStore(copy)
+    for now in (600.0, 600.0):  # the file has expired
+        store.sweep(now, max_jobs=5)
+    assert not any(secret in Path(f"{copy}{suffix}").read_bytes() for suffix in ("", "-wal"))
+    store.close()
+
+
 def test_no_other_user_can_read_it(sqlite_reopened: Reopen, path: Path) -> None:
     sqlite_reopened()
     assert path.stat().st_mode & 0o077 == 0
@@ -262,14 +294,14 @@ def batch_row(name: str, **changed: object) -> BatchRow:
     return dataclasses.replace(BatchRow(f"batch-{name}", "me", 100.0, 500.0, "{}"), **changed)  # type: ignore[arg-type]
 
 
-def test_files_and_batches_are_there_again(reopened: Reopen) -> None:
-    store = reopened()
+def test_files_and_batches_are_there_again(files_reopened: Reopen) -> None:
+    store = files_reopened()
     files = [file_row("1"), file_row("2", owner="you"), file_row("3", purpose="batch_output"), file_row("4")]
     batches = [batch_row("1", idempotency_key=b"k", body_digest=b"b"), batch_row("2"), batch_row("3", owner="you")]
     store.write_batches(BatchChanges(files=tuple(files), batches=tuple(batches)))
     store.write_batches(BatchChanges(parts=(("file-1", 1, b"bc"), ("file-1", 0, b"a"))))
     store.write_batches(BatchChanges(batches=(batch_row("1", body='{"a":1}', is_over=True),)))
-    store = reopened()
+    store = files_reopened()
     assert store.find_file("file-2") == files[1]
     assert store.list_files("me", Page(2), now=200.0) == [files[3], files[2]]
     assert store.list_files("me", Page(2, after="file-3"), now=200.0) == [files[0]]
@@ -296,46 +328,46 @@ def begun(store: BatchStore, *names: str) -> None:
     store.write_batches(BatchChanges(files=files, batches=batches, outputs=outputs))
 
 
-def test_a_line_is_answered_once(reopened: Reopen) -> None:
-    store = reopened()
+def test_a_line_is_answered_once(files_reopened: Reopen) -> None:
+    store = files_reopened()
     store.begin_process()
     begun(store, "b", "other")
     store.write_batches(BatchChanges(begun=(("b", 1), ("b", 2), ("b", 3), ("other", 1))))
     store.write_batches(BatchChanges(parts=(("out-b", 1, b"first"),), answered=(("b", 1),)))
     store.write_batches(BatchChanges(parts=(("out-b", 1, b"second"), ("err-b", 3, b"x")), answered=(("b", 3),)))
-    store = reopened()
+    store = files_reopened()
     assert not store.begin_process()
     store.write_batches(BatchChanges(begun=(("b", 2),)))
     assert store.lines_done("b", "out-b", "err-b") == LinesDone(frozenset({1}), frozenset({3}), {2: 1})
     assert store.parts("out-b", after=-1, limit=9) == [(1, b"first")]
     store.end_process()
-    store = reopened()
+    store = files_reopened()
     store.begin_process()
     assert store.lines_done("b", "out-b", "err-b").num_crashes == {2: 1}, "it did not crash this time"
 
 
-def test_a_line_counts_only_the_crashes_of_processes_that_ran_it(reopened: Reopen) -> None:
-    store = reopened()
+def test_a_line_counts_only_the_crashes_of_processes_that_ran_it(files_reopened: Reopen) -> None:
+    store = files_reopened()
     store.begin_process()
     begun(store, "b")
     store.write_batches(BatchChanges(begun=(("b", 1), ("b", 2))))
     for _ in range(2):  # 2 is tried alone and ends the process again
-        store = reopened()
+        store = files_reopened()
         assert not store.begin_process()
         store.write_batches(BatchChanges(begun=(("b", 2),)))
-    store = reopened()
+    store = files_reopened()
     store.begin_process()
     assert store.lines_done("b", "out-b", "err-b").num_crashes == {1: 1, 2: 3}
 
 
-def test_files_are_swept_when_they_are_of_no_more_use(reopened: Reopen) -> None:
-    store = reopened()
+def test_files_are_swept_when_they_are_of_no_more_use(files_reopened: Reopen) -> None:
+    store = files_reopened()
     files = (file_row("cut", state="partial"), file_row("out", state="partial", purpose="batch_output"))
     files += (file_row("late", expires=900.0), file_row("gone", state="deleted"))
     parts = tuple((file.file_id, number, b"x") for file in files for number in range(70))
     batches = (batch_row("over", is_over=True), batch_row("open"))
     store.write_batches(BatchChanges(files=files, parts=parts, batches=batches))
-    store = reopened()
+    store = files_reopened()
     store.begin_process()
     left = [store.find_file(file.file_id) for file in files]
     assert [file and file.state for file in left] == ["deleted", "partial", "ready", "deleted"]
@@ -349,8 +381,8 @@ def test_files_are_swept_when_they_are_of_no_more_use(reopened: Reopen) -> None:
     assert (store.find_batch("batch-over"), store.find_batch("batch-open")) == (None, batches[1])
 
 
-def test_a_file_that_is_deleted_stays_so(reopened: Reopen) -> None:
-    store = reopened()
+def test_a_file_that_is_deleted_stays_so(files_reopened: Reopen) -> None:
+    store = files_reopened()
     store.write_batches(BatchChanges(files=(file_row("1", filename="\0é"), file_row("2"))))
     store.write_batches(BatchChanges(files=(file_row("1", state="deleted"),)))
     assert store.list_files("me", Page(9), now=200.0) == [file_row("2")]
