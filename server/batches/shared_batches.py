@@ -15,6 +15,7 @@ from ...engine.errors import SplitfuseError
 from ..http.errors import HeldElsewhereError, MovedError, NotReadyError
 from ..settings import Settings
 from ..storage.batch_rows import BatchChanges, BatchRow
+from ..storage.sealing import DamagedError
 from ..storage.shared_key_locks import SharedKeyLocks
 from ..storage.shared_results import BEATS_PER_LEASE, MAX_CLAIMED, SharedResults
 from .batch import Batch
@@ -97,9 +98,10 @@ class SharedBatches(Batches):
     async def _begin_strays(self, strays: set[str]) -> None:
         """Run what is held without a run for longer than it takes to begin: its commit looked like a failure."""
         for batch_id in strays & self._strays:
-            row: BatchRow | None = await self._call(partial(_found, batch_id=batch_id))
-            if row is not None and not row.is_over:
-                self._start(Batch.from_row(row))
+            with contextlib.suppress(DamagedError):  # claiming it has been logged
+                row: BatchRow | None = await self._call(partial(_found, batch_id=batch_id))
+                if row is not None and not row.is_over:
+                    self._start(Batch.from_row(row))
         self._strays = strays
 
     async def _not_here(self, batch_id: str) -> SplitfuseError:

@@ -79,8 +79,8 @@ class PostgresStore(BatchTables):
         is_synced: bool = True,
         sealing: Sealing | None = None,
     ) -> None:
-        """`url`: where other servers reach this one. `model`: whose jobs it can take over. `sealing`: what jobs give
-        comes encrypted with its keys. Raises ConfigError.
+        """`url`: where other servers reach this one. `model`: whose jobs it can take over. `sealing` encrypts files
+        and batches; what jobs give comes encrypted. Raises ConfigError.
         """
         self._sealing = sealing
         self._conninfo = conninfo

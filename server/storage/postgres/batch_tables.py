@@ -6,10 +6,12 @@ no row. A ready file has none; any server may delete it. A holder is a server of
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..batch_rows import BatchChanges, BatchRow, FileRow, LinesDone, Page
+from ..sealing import OVERHEAD_BYTES, Seal, Sealing
 from ..store import BatchStore
 
 if TYPE_CHECKING:
@@ -30,7 +32,8 @@ INSERT INTO splitfuse_files ({", ".join(FileRow.__slots__)}, holder, batch_id)
 SELECT {", ".join(f"%({name})s" for name in FileRow.__slots__)}, %(me)s, %(batch_id)s::text
 WHERE %(batch_id)s::text IS NULL OR {_IS_HELD}
 ON CONFLICT (file_id) DO UPDATE SET expires = EXCLUDED.expires, num_bytes = EXCLUDED.num_bytes,
-  num_lines = EXCLUDED.num_lines, state = EXCLUDED.state
+  num_lines = EXCLUDED.num_lines, state = EXCLUDED.state,
+  filename = CASE WHEN EXCLUDED.state = 'deleted' THEN '' ELSE splitfuse_files.filename END
 WHERE splitfuse_files.state = 'ready' OR
   splitfuse_files.state = 'partial' AND splitfuse_files.holder = EXCLUDED.holder"""
 _INSERT_PART = """
@@ -53,8 +56,9 @@ RETURNING num, {", ".join(BatchRow.__slots__)}"""
 _CLAIM_LINES = """
 UPDATE splitfuse_begun_lines SET num_crashes = num_crashes + is_running::int, is_running = FALSE
 WHERE batch_id = ANY(%s)"""
-_CUT_UPLOADS = f"""
-UPDATE splitfuse_files SET state = 'deleted' WHERE state = 'partial' AND purpose = 'batch' AND {_NO_HOLDER}"""
+# Where the store is encrypted the name holds the key of the parts, which take a while to delete.
+_DELETE_FILES = "UPDATE splitfuse_files SET state = 'deleted', filename = '' WHERE state <> 'deleted' AND "
+_CUT_UPLOADS = f"""{_DELETE_FILES} state = 'partial' AND purpose = 'batch' AND {_NO_HOLDER}"""
 # What is not over and has expired is of a model that no server has any more.
 _SWEEP_BATCHES = f"""
 WITH swept AS (DELETE FROM splitfuse_batches WHERE expires <= %s AND (is_over OR {_NO_HOLDER}) RETURNING batch_id)
@@ -70,6 +74,7 @@ class BatchTables(BatchStore):
     """A part of a store: what is done with files and batches. Of the rest it needs the connection and its server."""
 
     _model: str
+    _sealing: Sealing | None  # encrypts files and batches
 
     @property
     @abstractmethod
@@ -90,30 +95,30 @@ class BatchTables(BatchStore):
         with self._changing() as db, db.cursor() as cursor:
             if changes.batches:
                 common = {"me": me, "model": self._model}
-                cursor.executemany(_UPSERT_BATCH, [_values(row) | common for row in changes.batches])
+                cursor.executemany(_UPSERT_BATCH, [_values(self._sealed(row)) | common for row in changes.batches])
             if changes.files:
                 batch_of = dict(changes.outputs)
-                files = [
-                    _values(row) | {"filename": _text(row.filename), "me": me, "batch_id": batch_of.get(row.file_id)}
-                    for row in changes.files
-                ]
-                cursor.executemany(_UPSERT_FILE, files)
+                files = [self._sealed(replace(row, filename=_text(row.filename))) for row in changes.files]
+                common = {"me": me}
+                values = [_values(row) | common | {"batch_id": batch_of.get(row.file_id)} for row in files]
+                cursor.executemany(_UPSERT_FILE, values)
             if changes.parts:
-                cursor.executemany(_INSERT_PART, [(number, body, name, me) for name, number, body in changes.parts])
+                parts = self._sealed_parts(changes.parts)
+                cursor.executemany(_INSERT_PART, [(number, body, file_id, me) for file_id, number, body in parts])
             if changes.begun:
                 cursor.executemany(_BEGIN_LINE, [(line, batch_id, me) for batch_id, line in changes.begun])
             if changes.answered:
                 cursor.executemany(_END_LINE, [(line, batch_id, me) for batch_id, line in changes.answered])
 
     def find_file(self, file_id: str) -> FileRow | None:
-        return next(iter(self._read(FileRow, f"{_SELECT_FILE} WHERE file_id = %s", _text(file_id))), None)
+        return self._opened(self._read(FileRow, f"{_SELECT_FILE} WHERE file_id = %s", _text(file_id)))
 
     def find_batch(self, batch_id: str) -> BatchRow | None:
-        return next(iter(self._read(BatchRow, f"{_SELECT_BATCH} WHERE batch_id = %s", _text(batch_id))), None)
+        return self._opened(self._read(BatchRow, f"{_SELECT_BATCH} WHERE batch_id = %s", _text(batch_id)))
 
     def find_batch_key(self, owner: str, idempotency_key: bytes) -> BatchRow | None:
         query = f"{_SELECT_BATCH} WHERE owner = %s AND idempotency_key = %s"
-        return next(iter(self._read(BatchRow, query, owner, idempotency_key)), None)
+        return self._opened(self._read(BatchRow, query, owner, idempotency_key))
 
     def list_files(self, owner: str, page: Page, *, now: float, purpose: str | None = None) -> list[FileRow]:
         where = "state = 'ready' AND coalesce(%s, purpose) = purpose"
@@ -133,11 +138,11 @@ class BatchTables(BatchStore):
             values = (*values, owner, _text(page.after))
         select = f"SELECT {', '.join(columns)} FROM {table} WHERE owner = %s AND expires > %s"
         query = f"{select} AND {where} ORDER BY num {order} LIMIT %s"
-        return self._read(kind, query, owner, now, *values, page.limit)
+        return self._readable(self._read(kind, query, owner, now, *values, page.limit))
 
     def unfinished_batches(self) -> list[BatchRow]:
         """As BatchStore: of all servers."""
-        return self._read(BatchRow, f"{_SELECT_BATCH} WHERE NOT is_over ORDER BY num")
+        return self._readable(self._read(BatchRow, f"{_SELECT_BATCH} WHERE NOT is_over ORDER BY num"))
 
     def num_unfinished_batches(self) -> int:
         """As BatchStore: of all servers."""
@@ -148,7 +153,11 @@ class BatchTables(BatchStore):
         with self._connected() as db:
             # Binary: as text a part has twice its bytes.
             query = f"SELECT number, body FROM splitfuse_file_parts {where}"
-            return db.execute(query, (file_id, after, limit), binary=True).fetchall()
+            parts = db.execute(query, (file_id, after, limit), binary=True).fetchall()
+        if self._sealing is None or not parts:
+            return parts
+        seal = self._seals([file_id]).get(file_id)
+        return [] if seal is None else [(number, seal.open(str(number), body)) for number, body in parts]
 
     def lines_done(self, batch_id: str, output_file_id: str, error_file_id: str) -> LinesDone:
         query = "SELECT number FROM splitfuse_file_parts WHERE file_id = %s"
@@ -167,8 +176,9 @@ class BatchTables(BatchStore):
         return self._number("SELECT count(*) FROM splitfuse_file_parts WHERE file_id = %s", file_id)
 
     def file_bytes(self, file_id: str) -> int:
-        query = "SELECT coalesce(sum(length(body)), 0) FROM splitfuse_file_parts WHERE file_id = %s"
-        return self._number(query, file_id)
+        overhead = 0 if self._sealing is None else OVERHEAD_BYTES
+        query = "SELECT coalesce(sum(length(body) - %s), 0) FROM splitfuse_file_parts WHERE file_id = %s"
+        return self._number(query, overhead, file_id)
 
     # What servers that share a database need beside a BatchStore.
 
@@ -193,7 +203,7 @@ class BatchTables(BatchStore):
             files = "UPDATE splitfuse_files SET holder = %s WHERE batch_id = ANY(%s) AND state = 'partial'"
             db.execute(files, (self._me, batch_ids))
             db.execute(_CLAIM_LINES, (batch_ids,))
-            return rows
+        return self._readable(rows)
 
     def release_batches(self) -> None:
         """Other servers may claim this one's at once."""
@@ -231,6 +241,36 @@ class BatchTables(BatchStore):
                 swept = db.execute(_SWEEP_PARTS, {"file_id": file_id, "limit": _SWEPT_PARTS})
                 if swept.rowcount < _SWEPT_PARTS:
                     db.execute("DELETE FROM splitfuse_files WHERE file_id = %s", (file_id,))
+
+    def _sealed(self, row: Row) -> Row:
+        return row if self._sealing is None else self._sealing.seal_row(row)
+
+    def _opened(self, rows: Sequence[Row]) -> Row | None:
+        """The one row, if it is there."""
+        if self._sealing is None or not rows:
+            return next(iter(rows), None)
+        return self._sealing.open_row(rows[0])
+
+    def _readable(self, rows: Sequence[Row]) -> list[Row]:
+        return list(rows if self._sealing is None else self._sealing.open_rows(rows))
+
+    def _seals(self, file_ids: Iterable[str]) -> dict[str, Seal]:
+        """What encrypts the parts of these files, by their ids; without those that are gone."""
+        if self._sealing is None:
+            return {}
+        files = self._read(FileRow, f"{_SELECT_FILE} WHERE file_id = ANY(%s)", [*file_ids])
+        return {file.file_id: seal for file in files if (seal := self._sealing.file_seal(file)) is not None}
+
+    def _sealed_parts(self, parts: Sequence[tuple[str, int, bytes]]) -> Sequence[tuple[str, int, bytes]]:
+        """Without those of files that are gone."""
+        if self._sealing is None:
+            return parts
+        seals = self._seals({file_id for file_id, _, _ in parts})
+        return [
+            (file_id, number, seals[file_id].seal(str(number), body))
+            for file_id, number, body in parts
+            if file_id in seals
+        ]
 
     def _read(self, kind: Callable[..., T], query: str, *values: object) -> list[T]:
         with self._connected() as db:

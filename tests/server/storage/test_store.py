@@ -36,14 +36,14 @@ def postgres_reopened(postgres: PostgresServer) -> Iterator[Reopen]:
     yield from reopening(opener(postgres.database()))
 
 
-def opener(database: str) -> Callable[[], BatchStore]:
+def opener(database: str, sealing: Sealing | None = None) -> Callable[[], BatchStore]:
     """Opens the store in a database and has the leases of others run out."""
     import psycopg
 
     from splitfuse.server.storage.postgres_store import PostgresStore
 
     def opened() -> BatchStore:
-        store = PostgresStore(database, url="http://here", model="", lease_s=60)
+        store = PostgresStore(database, url="http://here", model="", lease_s=60, sealing=sealing)
         with psycopg.connect(database, autocommit=True) as db:
             db.execute(
                 "UPDATE splitfuse_holders SET expires = now() - interval '1s' WHERE num < %s", (store.holder.num,)
@@ -60,7 +60,7 @@ def reopened(request: pytest.FixtureRequest) -> Reopen:
     return reopen
 
 
-@pytest.fixture(params=["sqlite", "sqlite encrypted", "postgres"])
+@pytest.fixture(params=["sqlite", "sqlite encrypted", "postgres", "postgres encrypted"])
 def files_reopened(path: Path, request: pytest.FixtureRequest) -> Iterator[Reopen]:
     """Either, encrypted or not."""
     kind, _, encrypted = request.param.partition(" ")
@@ -68,7 +68,7 @@ def files_reopened(path: Path, request: pytest.FixtureRequest) -> Iterator[Reope
     if kind == "sqlite":
         yield from reopening(lambda: SqliteStore(path, sealing=sealing))
     else:
-        yield from reopening(opener(request.getfixturevalue("postgres").database()))
+        yield from reopening(opener(request.getfixturevalue("postgres").database(), sealing))
 
 
 def reopening(open_store: Callable[[], BatchStore]) -> Iterator[Reopen]:
