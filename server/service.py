@@ -9,13 +9,14 @@ import importlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 from starlette.requests import HTTPConnection
 
 from ..engine.errors import ConfigError, InvalidRequestError, ModelNotFoundError
 from ..engine.sampling_params import SamplingParams
 from .batches.batches import Batches
+from .batches.shared_batches import SharedBatches
 from .http.auth import KeyRing
 from .http.connection_limit import ConnectionLimit
 from .http.errors import NotReadyError
@@ -30,7 +31,7 @@ from .page.step_broadcast import StepBroadcast
 from .settings import Settings
 from .storage.durable_results import DurableResults
 from .storage.kept_request import KeptKind, KeptRequest
-from .storage.memory_store import MemoryStore, StoreUser
+from .storage.memory_store import MemoryStore
 from .storage.results import results_of
 from .storage.resumption import Resumption
 from .storage.shared_results import SharedResults
@@ -83,7 +84,7 @@ class Service:
         self.json = JsonWriter(max_shared_bytes=settings.max_result_bytes // 4)
         self._memory = MemoryStore(clock=time.time)
         self._endpoints = endpoints or {}
-        self.batches = Batches(self._batch_store, settings, self._answer_batched, clock=time.time)
+        self.batches = self._new_batches()
         speculation = settings.speculation
         self.metrics = Metrics(
             prefix=settings.metrics_prefix,
@@ -130,11 +131,15 @@ class Service:
             raise InvalidRequestError("this model has no tokenizer; send token ids to /generate or /v1/completions")
         return tokenizer
 
-    @property
-    def _batch_store(self) -> StoreUser:
-        """Where batches are: in memory too where several servers share a database, which has no tables for them yet."""
-        is_durable = isinstance(self.results, DurableResults) and not self.results.is_shared
-        return cast(StoreUser, self.results) if is_durable else self._memory
+    def _new_batches(self) -> Batches:
+        """Where the results are."""
+        settings, answer = self.settings, self._answer_batched
+        if isinstance(self.results, SharedResults):
+            return SharedBatches(
+                self.results, settings, answer, clock=time.time, may_claim=lambda: self.state == "ready"
+            )
+        store = self.results if isinstance(self.results, DurableResults) else self._memory
+        return Batches(store, settings, answer, clock=time.time)
 
     @property
     def has_lost_store(self) -> bool:
@@ -178,7 +183,7 @@ class Service:
             if isinstance(self.results, SharedResults):
                 self.results.begin_claiming(resumption, self._engine)
         self._is_loaded = True
-        if self._batch_store is not self._memory:
+        if isinstance(self.results, DurableResults):
             await self.batches.resume()
 
     def _begin_telling(self, results: DurableResults) -> None:

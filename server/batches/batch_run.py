@@ -81,7 +81,8 @@ class BatchRun:
         now = self._context.clock()
         self.batch = self.batch.entered(status, now, **changed)
         row = self.batch.to_row(expires=max(now, self.batch.deadline) + self._context.file_ttl)
-        await self._context.writer.write(BatchChanges(files=files, batches=(row,)))
+        outputs = tuple((file.file_id, self.batch.batch_id) for file in files)
+        await self._context.writer.write(BatchChanges(files=files, batches=(row,), outputs=outputs))
 
     async def _fail(self, errors: list[dict[str, Any]]) -> None:
         await self._enter("failed", errors=errors, output_file_id=None, error_file_id=None)

@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+import hashlib
+from collections.abc import AsyncIterator, Callable, Collection
 from contextvars import Context
 from dataclasses import replace
 
-from ...engine.errors import InvalidRequestError, QueueFullError
+from ...engine.errors import InvalidRequestError, QueueFullError, SplitfuseError
 from ..http.errors import IdempotencyKeyReusedError, NotReadyError, ResultNotFoundError
 from ..ids import new_id
 from ..jobs.idempotency import IdempotencyKey, KeyLocks
@@ -35,7 +36,7 @@ class Batches:
         self._clock = clock
         self._key_locks = KeyLocks()
         self._runs: dict[str, BatchRun] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._context = BatchContext(
             store=store,
             files=self.files,
@@ -54,23 +55,30 @@ class Batches:
 
     async def stop(self) -> None:
         """Leave what is not finished to the next process."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._drop(set(self._tasks))
         self._context.writer.close()
+
+    async def _drop(self, batch_ids: Collection[str]) -> None:
+        """Run these no longer."""
+        tasks = [self._tasks[batch_id] for batch_id in batch_ids if batch_id in self._tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def create(self, asked: AskedBatch, *, owner: str, key: IdempotencyKey | None) -> Batch:
         """Run a batch of the owner's file. Raises InvalidRequestError, QueueFullError, StoreUnavailableError."""
-        file = await self._input(asked.input_file_id, owner=owner)
-        if len(self._runs) >= MAX_UNFINISHED:
-            raise QueueFullError(f"{len(self._runs)} batches are unfinished; try later", retry_after_s=_FULL_RETRY_S)
-        batch = asked.begun(new_id("batch_", self._settings.id_tag), owner, self._clock())
-        expires = batch.deadline + self._settings.file_ttl
-        row = batch.to_row(expires=expires)
-        if key is not None:
-            row = replace(row, idempotency_key=key.digest, body_digest=key.body_digest)
-        file = replace(file, expires=max(file.expires, expires))
-        await self._store.use(lambda store: store.write_batches(BatchChanges(files=(file,), batches=(row,))))
+        async with self._key_locks.hold(owner, _lock_of(asked.input_file_id)):
+            file = await self._input(asked.input_file_id, owner=owner)
+            num_unfinished = await self._store.use(lambda store: store.num_unfinished_batches())
+            if num_unfinished >= MAX_UNFINISHED:
+                raise QueueFullError(f"{num_unfinished} batches are unfinished; try later", retry_after_s=_FULL_RETRY_S)
+            batch = asked.begun(new_id("batch_", self._settings.id_tag), owner, self._clock())
+            expires = batch.deadline + self._settings.file_ttl
+            row = batch.to_row(expires=expires)
+            if key is not None:
+                row = replace(row, idempotency_key=key.digest, body_digest=key.body_digest)
+            file = replace(file, expires=max(file.expires, expires))
+            await self._store.use(lambda store: store.write_batches(BatchChanges(files=(file,), batches=(row,))))
         self._start(batch)
         return batch
 
@@ -105,28 +113,33 @@ class Batches:
     async def cancel(self, batch_id: str, *, owner: str) -> Batch:
         """End the owner's batch soon. Raises ResultNotFoundError, InvalidRequestError if it is over."""
         batch = await self.find(batch_id, owner=owner)
-        run = self._runs.get(batch_id)
-        if run is None and not batch.is_over:
-            raise NotReadyError("the server is shutting down; the batch goes on in the next one", code="draining")
-        if run is None or run.batch.is_over:
+        if batch.is_over:
             raise InvalidRequestError(f"the batch is {batch.status}; only one that is not over can be cancelled")
+        if (run := self._runs.get(batch_id)) is None:
+            raise await self._not_here(batch_id)
         await run.cancel()
-        return await self._counted(run.batch)
+        return await self.find(batch_id, owner=owner)
+
+    async def _not_here(self, batch_id: str) -> SplitfuseError:
+        """Why an unfinished batch does not run here."""
+        return NotReadyError("the server is shutting down; the batch goes on in the next one", code="draining")
 
     async def delete_file(self, file_id: str, *, owner: str) -> None:
         """Forget the owner's file. Raises ResultNotFoundError, InvalidRequestError while a batch reads it."""
-        file = await self.files.find(file_id, owner=owner)
-        for run in self._runs.values():
-            if run.batch.input_file_id == file_id:
-                raise InvalidRequestError(f"{run.batch.batch_id} reads this file; cancel it, or wait for its end")
-        await self.files.delete(file)
+        async with self._key_locks.hold(owner, _lock_of(file_id)):
+            file = await self.files.find(file_id, owner=owner)
+            for row in await self._store.use(lambda store: store.unfinished_batches()):
+                if row.owner == owner and Batch.from_row(row).input_file_id == file_id:
+                    raise InvalidRequestError(f"{row.batch_id} reads this file; cancel it, or wait for its end")
+            await self.files.delete(file)
 
     def _start(self, batch: Batch) -> None:
+        if batch.batch_id in self._runs:
+            return
         run = self._runs[batch.batch_id] = BatchRun(batch, self._context)
         # In a context of its own: what it runs is no part of the request that made it.
-        task = asyncio.create_task(run.run(), context=Context())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task = self._tasks[batch.batch_id] = asyncio.create_task(run.run(), context=Context())
+        task.add_done_callback(lambda _: self._tasks.pop(batch.batch_id))
         task.add_done_callback(lambda _: self._runs.pop(batch.batch_id))
 
     async def _input(self, file_id: str, *, owner: str) -> FileRow:
@@ -151,3 +164,8 @@ class Batches:
             return batch
         completed, failed = await self._store.use(lambda store: (store.num_parts(output), store.num_parts(error)))
         return replace(batch, completed=completed, failed=failed)
+
+
+def _lock_of(file_id: str) -> IdempotencyKey:
+    """Whoever holds it knows that the file stays as it is. No client's key has this digest."""
+    return IdempotencyKey(hashlib.sha256(b"\0file " + file_id.encode()).digest(), b"")

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from functools import partial
 
 from ...engine.errors import InvalidRequestError
-from ..http.errors import FileTooLargeError, ResultNotFoundError
+from ..http.errors import FileTooLargeError, ResultNotFoundError, StoreUnavailableError
 from ..ids import new_id
 from ..settings import Settings
 from ..storage.batch_rows import BatchChanges, FileRow, Page
@@ -38,9 +38,14 @@ class Files:
         await self._write(BatchChanges(files=(file,)))
         for number, start in enumerate(range(0, len(contents), PART_BYTES)):
             await self._write(BatchChanges(parts=((file.file_id, number, contents[start : start + PART_BYTES]),)))
-        file = dataclasses.replace(file, state="ready")
+        return await self._complete(dataclasses.replace(file, state="ready"))
+
+    async def _complete(self, file: FileRow) -> FileRow:
         await self._write(BatchChanges(files=(file,)))
-        return file
+        found = await self._store.use(lambda store: store.find_file(file.file_id))
+        if found is None or found.state != file.state:  # other servers gave this one up meanwhile
+            raise StoreUnavailableError("the upload was cut short")
+        return found
 
     def new(self, owner: str, filename: str, purpose: str, *, ttl_s: float | None = None) -> FileRow:
         """A file without contents, under an id that cannot be guessed; not written yet."""

@@ -56,6 +56,7 @@ class BatchChanges:
     batches: tuple[BatchRow, ...] = ()
     begun: tuple[tuple[str, int], ...] = ()  # batch and line
     answered: tuple[tuple[str, int], ...] = ()  # no longer begun
+    outputs: tuple[tuple[str, str], ...] = ()  # those of `files` that a batch writes, and the batch
 
 
 @dataclass(frozen=True, slots=True)

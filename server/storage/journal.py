@@ -147,6 +147,8 @@ class Journal:
         future: Future[T] = Future()
 
         def run(store: Store) -> None:
+            if not future.set_running_or_notify_cancel():  # else it could be cancelled before it has a result
+                return
             try:
                 future.set_result(function(store))
             except BaseException as exc:

@@ -1,4 +1,4 @@
-"""PostgresStore: kept jobs in a PostgreSQL database that several servers share.
+"""PostgresStore: kept jobs, files and batches in a PostgreSQL database that several servers share.
 
 Each server is a holder: a number that no other one has or gets, and a lease that it renews. Every transaction that
 writes locks the holder's row and fails if it is marked dead, so once a server's lease has run out and another one has
@@ -14,37 +14,12 @@ from typing import Any
 import psycopg
 
 from ...engine.errors import ConfigError
+from .postgres.batch_tables import BatchTables
+from .postgres.schema import SCHEMA_VERSION, migrate
 from .records import Changes, JobRow, Webhook
 from .sealing import Sealing, new_mark
-from .store import Store, StoreError
+from .store import StoreError
 
-SCHEMA_VERSION = 1
-_SCHEMA = """
-CREATE TABLE splitfuse_meta (version INTEGER NOT NULL);
-CREATE TABLE splitfuse_holders (
-  num BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, url TEXT NOT NULL, expires TIMESTAMPTZ NOT NULL,
-  is_dead BOOLEAN NOT NULL DEFAULT FALSE);
-CREATE TABLE splitfuse_jobs (
-  num BIGINT PRIMARY KEY, seq_id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL, created DOUBLE PRECISION NOT NULL,
-  request TEXT NOT NULL, first_segment BIGINT NOT NULL, is_running BOOLEAN NOT NULL,
-  num_attempts INTEGER NOT NULL, num_crashes INTEGER NOT NULL, status TEXT, finished DOUBLE PRECISION,
-  expires DOUBLE PRECISION, result TEXT, idempotency_key BYTEA, body_digest BYTEA,
-  holder BIGINT NOT NULL, model TEXT NOT NULL);
-CREATE INDEX splitfuse_jobs_unfinished ON splitfuse_jobs (created, num) WHERE status IS NULL;
-CREATE INDEX splitfuse_jobs_expiring ON splitfuse_jobs (expires) WHERE status IS NOT NULL;
-CREATE INDEX splitfuse_jobs_of_owner ON splitfuse_jobs (owner, created, seq_id);
-CREATE UNIQUE INDEX splitfuse_jobs_by_key ON splitfuse_jobs (owner, idempotency_key)
-  WHERE idempotency_key IS NOT NULL;
-CREATE TABLE splitfuse_segments (
-  num BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, holder BIGINT NOT NULL, part BIGINT NOT NULL,
-  body BYTEA NOT NULL, UNIQUE (holder, part));
-"""
-_MORE_SCHEMA = """
-ALTER TABLE splitfuse_meta ADD COLUMN IF NOT EXISTS key_mark BYTEA;
-CREATE TABLE IF NOT EXISTS splitfuse_webhooks (
-  seq_id TEXT PRIMARY KEY, target TEXT NOT NULL, status TEXT NOT NULL, finished DOUBLE PRECISION NOT NULL,
-  num_tries INTEGER NOT NULL, next_try DOUBLE PRECISION NOT NULL);
-"""
 _COLUMNS = ", ".join(JobRow.__slots__)
 _SELECT = f"SELECT {_COLUMNS} FROM splitfuse_jobs"
 # A server counts its own segments only, so the number of its next one is a bound that may be far too low.
@@ -80,20 +55,19 @@ _TELL = """
 INSERT INTO splitfuse_webhooks SELECT seq_id, %s, %s, %s, 0, 0.0 FROM splitfuse_jobs WHERE num = %s AND holder = %s
 ON CONFLICT DO NOTHING"""
 _NUMBER_BITS = 32  # of a job's number, below the holder's
-_SCHEMA_LOCK = 0x73706C6974  # servers that start at once make the tables once
 _CONNECT_S = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A server that holds jobs, and where it answers."""
+    """A server that holds jobs and batches, and where it answers."""
 
     num: int
     url: str
 
 
-class PostgresStore(Store):
-    """A Store for one of several servers. Made anew after its lease was lost."""
+class PostgresStore(BatchTables):
+    """A BatchStore for one of several servers. Made anew after its lease was lost."""
 
     def __init__(
         self,
@@ -105,8 +79,8 @@ class PostgresStore(Store):
         is_synced: bool = True,
         sealing: Sealing | None = None,
     ) -> None:
-        """`url`: where other servers reach this one. `model`: whose jobs it can take over. `sealing`: what jobs give
-        comes encrypted with its keys. Raises ConfigError.
+        """`url`: where other servers reach this one. `model`: whose jobs it can take over. `sealing` encrypts files
+        and batches; what jobs give comes encrypted. Raises ConfigError.
         """
         self._sealing = sealing
         self._conninfo = conninfo
@@ -139,21 +113,16 @@ class PostgresStore(Store):
         return db
 
     def _prepare(self) -> None:
+        place = _scheme(self._conninfo)
         with self._db.transaction():
-            self._db.execute("SELECT pg_advisory_xact_lock(%s)", (_SCHEMA_LOCK,))
-            is_new = self._value("SELECT to_regclass('splitfuse_meta') IS NULL")
-            if is_new:
-                self._db.execute(_SCHEMA)
-                self._db.execute("INSERT INTO splitfuse_meta VALUES (%s)", (SCHEMA_VERSION,))
-            self._db.execute(_MORE_SCHEMA)
-            version, mark = self._db.execute("SELECT version, key_mark FROM splitfuse_meta").fetchone() or (0, None)
-            place = _scheme(self._conninfo)
+            version = migrate(self._db)
             if version > SCHEMA_VERSION:
                 raise ConfigError(
-                    f"--results {place}: a later version of splitfuse made the tables (format {version}, "
-                    f"this one knows {SCHEMA_VERSION}); use that version or another database"
+                    f"--results {place}: a later version of splitfuse made the tables (format {version}, this one "
+                    f"knows {SCHEMA_VERSION}); use that version or another database"
                 )
-            if (mark := new_mark(self._sealing, mark, is_new=is_new, results=place)) is not None:
+            mark = self._value("SELECT key_mark FROM splitfuse_meta")
+            if (mark := new_mark(self._sealing, mark, is_new=version == 0, results=place)) is not None:
                 self._db.execute("UPDATE splitfuse_meta SET key_mark = %s", (mark,))
 
     def _join(self, url: str) -> int:
@@ -199,11 +168,12 @@ class PostgresStore(Store):
             crashed = "SELECT FROM splitfuse_jobs WHERE status IS NULL AND is_running AND holder <> %s LIMIT 1"
             is_clean = db.execute(crashed, mine).fetchone() is None
         with self.claiming(limit=None):
-            return is_clean
+            return self._take_batches_over() and is_clean
 
     def end_process(self) -> None:
-        """As Store: other servers go on with this one's jobs at once."""
+        """As Store: other servers go on with this one's jobs and batches at once."""
         with self._changing() as db:
+            self._release(db)
             not_running = "UPDATE splitfuse_jobs SET is_running = FALSE WHERE holder = %s AND status IS NULL"
             db.execute(not_running, (self.holder.num,))
             db.execute("UPDATE splitfuse_holders SET is_dead = TRUE WHERE num = %s", (self.holder.num,))
@@ -260,6 +230,7 @@ class PostgresStore(Store):
             return int(self._value(f"SELECT {sizes} FROM splitfuse_jobs WHERE owner = %s", owner))
 
     def sweep(self, now: float, *, max_jobs: int) -> int:
+        self._sweep_batches(now)
         with self._changing() as db:
             oldest = "coalesce((SELECT min(first_segment) FROM splitfuse_jobs WHERE status IS NULL), 1::bigint << 62)"
             db.execute(f"DELETE FROM splitfuse_segments WHERE num < {oldest}")
@@ -294,10 +265,17 @@ class PostgresStore(Store):
 
     def holder_of(self, seq_id: str) -> Holder | None:
         """The server that holds a job, if it is alive."""
-        query = """SELECT holder.num, url FROM splitfuse_jobs JOIN splitfuse_holders AS holder ON holder.num = holder
-            WHERE seq_id = %s AND NOT is_dead AND holder.expires > now()"""
+        return self._living_holder("splitfuse_jobs", "seq_id", seq_id)
+
+    def batch_holder(self, batch_id: str) -> Holder | None:
+        """The same of a batch."""
+        return self._living_holder("splitfuse_batches", "batch_id", batch_id)
+
+    def _living_holder(self, table: str, column: str, held: str) -> Holder | None:
+        query = f"""SELECT holder.num, url FROM {table} JOIN splitfuse_holders AS holder ON holder.num = holder
+            WHERE {column} = %s AND NOT is_dead AND holder.expires > now()"""
         with self._connected() as db:
-            found = db.execute(query, (seq_id,)).fetchone()
+            found = db.execute(query, (held,)).fetchone()
         return None if found is None else Holder(*found)
 
     def try_lock(self, number: int) -> bool:
@@ -309,6 +287,10 @@ class PostgresStore(Store):
         """Release it."""
         with self._connected():
             self._value("SELECT pg_advisory_unlock(%s)", number)
+
+    @property
+    def _me(self) -> int:
+        return self.holder.num
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator["psycopg.Connection[Any]"]:

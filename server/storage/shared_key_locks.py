@@ -43,4 +43,4 @@ class SharedKeyLocks(KeyLocks):
             if await self._call(lambda store: store.try_lock(number)):
                 return
             await asyncio.sleep(_RETRY_S)
-        raise StoreUnavailableError("another server is busy with a request that has this Idempotency-Key")
+        raise StoreUnavailableError("another server is busy with a request that has this Idempotency-Key or file")

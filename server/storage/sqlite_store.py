@@ -270,6 +270,9 @@ class SqliteStore(BatchStore):
     def unfinished_batches(self) -> list[BatchRow]:
         return self._readable(self._rows(BatchRow, f"{_SELECT_BATCH} WHERE NOT is_over ORDER BY num"))
 
+    def num_unfinished_batches(self) -> int:
+        return self._one("SELECT count(*) FROM batches WHERE NOT is_over")
+
     def parts(self, file_id: str, *, after: int, limit: int) -> list[tuple[int, bytes]]:
         query = "SELECT number, body FROM file_parts WHERE file_id = ? AND number > ? ORDER BY number LIMIT ?"
         parts = self._read(query, file_id, after, limit)

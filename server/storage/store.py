@@ -89,6 +89,9 @@ class BatchStore(Store, Protocol):
     def unfinished_batches(self) -> list[BatchRow]:
         """Batches that are not over, in the order in which they came."""
 
+    def num_unfinished_batches(self) -> int:
+        """How many these are."""
+
     def parts(self, file_id: str, *, after: int, limit: int) -> list[tuple[int, bytes]]:
         """So many parts of a file behind this number, in order."""
 

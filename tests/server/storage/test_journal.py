@@ -208,3 +208,14 @@ async def test_close_writes_what_has_come(tmp_path: Path) -> None:
     assert after.begin_process(), "it ended properly"
     assert sum(len(load_segment(body).events) for body in after.segments(0)) == 100
     after.close()
+
+
+async def test_a_read_that_is_cancelled_ends_nothing_else(kept: Kept) -> None:
+    kept.store.gate.clear()
+    reads = [asyncio.create_task(kept.journal.read(lambda store: store.last_numbers())) for _ in range(3)]
+    await asyncio.sleep(0)
+    reads[0].cancel()
+    reads[1].cancel()
+    kept.store.gate.set()
+    assert await asyncio.wait_for(reads[2], 10) == (0, 0)
+    assert await asyncio.wait_for(kept.journal.read(lambda store: store.last_numbers()), 10) == (0, 0)

@@ -13,11 +13,40 @@ psycopg = pytest.importorskip("psycopg", reason="needs psycopg: pip install 'psy
 from postgres_server import PostgresServer  # noqa: E402
 
 from splitfuse.engine.errors import ConfigError  # noqa: E402
-from splitfuse.server.storage.postgres_store import SCHEMA_VERSION, PostgresStore  # noqa: E402
+from splitfuse.server.storage.batch_rows import BatchChanges, BatchRow, FileRow, LinesDone, Page  # noqa: E402
+from splitfuse.server.storage.postgres.schema import SCHEMA_VERSION  # noqa: E402
+from splitfuse.server.storage.postgres_store import PostgresStore  # noqa: E402
 from splitfuse.server.storage.records import Changes, Ending, JobRow  # noqa: E402
 from splitfuse.server.storage.store import StoreError  # noqa: E402
 
 Open = Callable[..., PostgresStore]
+# As it was before there were batches.
+VERSION_1 = """
+CREATE TABLE splitfuse_meta (version INTEGER NOT NULL);
+INSERT INTO splitfuse_meta VALUES (1);
+CREATE TABLE splitfuse_holders (
+  num BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, url TEXT NOT NULL, expires TIMESTAMPTZ NOT NULL,
+  is_dead BOOLEAN NOT NULL DEFAULT FALSE);
+CREATE TABLE splitfuse_jobs (
+  num BIGINT PRIMARY KEY, seq_id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL, created DOUBLE PRECISION NOT NULL,
+  request TEXT NOT NULL, first_segment BIGINT NOT NULL, is_running BOOLEAN NOT NULL,
+  num_attempts INTEGER NOT NULL, num_crashes INTEGER NOT NULL, status TEXT, finished DOUBLE PRECISION,
+  expires DOUBLE PRECISION, result TEXT, idempotency_key BYTEA, body_digest BYTEA,
+  holder BIGINT NOT NULL, model TEXT NOT NULL);
+CREATE INDEX splitfuse_jobs_unfinished ON splitfuse_jobs (created, num) WHERE status IS NULL;
+CREATE INDEX splitfuse_jobs_expiring ON splitfuse_jobs (expires) WHERE status IS NOT NULL;
+CREATE INDEX splitfuse_jobs_of_owner ON splitfuse_jobs (owner, created, seq_id);
+CREATE UNIQUE INDEX splitfuse_jobs_by_key ON splitfuse_jobs (owner, idempotency_key)
+  WHERE idempotency_key IS NOT NULL;
+CREATE TABLE splitfuse_segments (
+  num BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, holder BIGINT NOT NULL, part BIGINT NOT NULL,
+  body BYTEA NOT NULL, UNIQUE (holder, part));
+CREATE TABLE splitfuse_webhooks (
+  seq_id TEXT PRIMARY KEY, target TEXT NOT NULL, status TEXT NOT NULL, finished DOUBLE PRECISION NOT NULL,
+  num_tries INTEGER NOT NULL, next_try DOUBLE PRECISION NOT NULL);
+INSERT INTO splitfuse_jobs VALUES
+  (1, 'done', 'me', 1, '{}', 1, FALSE, 1, 0, 'completed', 2, 9e9, '[]', NULL, NULL, 1, 'm');
+"""
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +66,8 @@ def opened(database: str) -> Iterator[Open]:
             return store
 
         yield open_store
-        run(database, "TRUNCATE splitfuse_jobs, splitfuse_segments, splitfuse_holders RESTART IDENTITY")
+        tables = ["jobs", "segments", "holders", "files", "file_parts", "batches", "begun_lines"]
+        run(database, f"TRUNCATE {', '.join(f'splitfuse_{table}' for table in tables)} RESTART IDENTITY")
 
 
 def run(database: str, statement: str) -> None:
@@ -171,6 +201,159 @@ def test_a_lock_is_one_servers(opened: Open) -> None:
     assert not second.try_lock(-(2**63))
     first.unlock(-(2**63))
     assert second.try_lock(-(2**63))
+
+
+def batch(name: str, **changed: object) -> BatchRow:
+    return dataclasses.replace(BatchRow(name, "me", 1.0, 9e9, "{}"), **changed)  # type: ignore[arg-type]
+
+
+def file(name: str, **changed: object) -> FileRow:
+    plain = FileRow(name, "me", 1.0, 9e9, "batch_output", "f", 0, 0, "partial")
+    return dataclasses.replace(plain, **changed)  # type: ignore[arg-type]
+
+
+def begin(store: PostgresStore, *names: str) -> None:
+    """Batches with files for their answers."""
+    outputs = tuple((f"{kind}-{name}", name) for name in names for kind in ("out", "err"))
+    files = tuple(file(file_id) for file_id, _ in outputs)
+    store.write_batches(BatchChanges(files=files, batches=tuple(map(batch, names)), outputs=outputs))
+
+
+def held(store: PostgresStore, *, limit: int | None = None) -> list[str]:
+    return [row.batch_id for row in store.claim_batches(limit=limit)]
+
+
+def test_a_batch_of_a_dead_server_is_another_ones(opened: Open, database: str) -> None:
+    dead, alive = opened(), opened()
+    begin(dead, "a", "b")
+    dead.write_batches(BatchChanges(begun=(("a", 1), ("a", 2)), parts=(("out-a", 0, b"kept"),), answered=(("a", 1),)))
+    assert (held(alive), alive.batch_holder("a"), dead.held_batches()) == ([], dead.holder, {"a", "b"})
+    expire(database, dead)
+    assert alive.batch_holder("a") is None
+    assert held(alive) == [], "nobody has given it up"
+    assert alive.beat()
+    assert held(alive) == ["a", "b"]
+    assert (alive.batch_holder("a"), alive.held_batches()) == (alive.holder, {"a", "b"})
+    assert alive.lines_done("a", "out-a", "err-a") == LinesDone(frozenset({0}), frozenset(), {2: 1})
+    alive.write_batches(BatchChanges(parts=(("out-a", 2, b"its own"),), begun=(("a", 3),)))
+    assert alive.parts("out-a", after=-1, limit=9) == [(0, b"kept"), (2, b"its own")]
+    with pytest.raises(StoreError, match="took this one's jobs over"):
+        dead.write_batches(BatchChanges(parts=(("out-a", 3, b"x"),)))
+    for change in (dead.release_batches, dead.end_process, lambda: dead.claim_batches(limit=1)):
+        with pytest.raises(StoreError):
+            change()
+
+
+def test_what_a_server_writes_of_a_batch_that_it_does_not_hold_hits_no_row(opened: Open) -> None:
+    """It lost its lease, has a new one, and has not noticed yet that what it runs is another one's."""
+    holder, other = opened(), opened()
+    begin(holder, "a")
+    holder.write_batches(BatchChanges(begun=(("a", 1),)))
+    other.write_batches(
+        BatchChanges(
+            files=(file("out-a", state="ready", num_lines=1), file("new")),
+            parts=(("out-a", 1, b"x"), ("new", 1, b"x")),
+            batches=(batch("a", body='{"late":1}', is_over=True),),
+            begun=(("a", 2),),
+            answered=(("a", 1),),
+            outputs=(("out-a", "a"), ("new", "a")),
+        )
+    )
+    assert (holder.find_batch("a"), holder.find_file("out-a")) == (batch("a"), file("out-a"))
+    assert (holder.find_file("new"), holder.num_parts("new")) == (None, 0)
+    assert holder.lines_done("a", "out-a", "err-a") == LinesDone(frozenset(), frozenset(), {1: 0})
+
+
+def test_each_batch_is_claimed_by_one_server(opened: Open) -> None:
+    dead, living = opened(), [opened() for _ in range(4)]
+    names = [f"batch-{number}" for number in range(40)]
+    begin(dead, *names)
+    dead.end_process()
+    taken: list[list[str]] = [[] for _ in living]
+
+    def claim(store: PostgresStore, batch_ids: list[str]) -> None:
+        while new := held(store, limit=3):
+            batch_ids += new
+
+    threads = [threading.Thread(target=claim, args=each) for each in zip(living, taken, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(batch_id for batch_ids in taken for batch_id in batch_ids) == sorted(names)
+    for store, batch_ids in zip(living, taken, strict=True):
+        assert store.held_batches() == {*batch_ids}
+
+
+def test_a_batch_that_is_let_go_counts_no_crash(opened: Open) -> None:
+    first, second, other_model = opened(), opened(), opened(model="another")
+    begin(first, "a")
+    first.write_batches(BatchChanges(begun=(("a", 1),)))
+    first.release_batches()
+    assert first.held_batches() == set()
+    assert held(other_model) == [], "it could not go on with it"
+    assert held(second) == ["a"]
+    assert second.lines_done("a", "out-a", "err-a").num_crashes == {1: 0}
+    second.write_batches(BatchChanges(begun=(("a", 1),)))
+    second.end_process()
+    assert held(first) == ["a"]
+    assert first.lines_done("a", "out-a", "err-a").num_crashes == {1: 0}
+
+
+def test_a_batch_whose_holder_is_forgotten_is_claimed(opened: Open, database: str) -> None:
+    dead, alive = opened(), opened()
+    begin(dead, "a")
+    run(database, f"DELETE FROM splitfuse_holders WHERE num = {dead.holder.num}")
+    assert held(alive) == ["a"], "a server of an earlier version sweeps holders without jobs"
+
+
+def test_an_upload_that_was_cut_short_is_swept(opened: Open, database: str) -> None:
+    dead, alive = opened(), opened()
+    upload = file("cut", purpose="batch", num_bytes=2)
+    dead.write_batches(BatchChanges(files=(upload, file("ready", purpose="batch", state="ready"))))
+    dead.write_batches(BatchChanges(parts=(("cut", 0, b"x"),)))
+    alive.sweep(2.0, max_jobs=1)
+    assert (alive.find_file("cut"), alive.num_file_bytes()) == (upload, 2), "it is still coming in"
+    expire(database, dead)
+    assert alive.beat()
+    alive.sweep(2.0, max_jobs=1)
+    assert (alive.find_file("cut"), alive.num_parts("cut"), alive.num_file_bytes()) == (None, 0, 0)
+    assert [each.file_id for each in alive.list_files("me", Page(9), now=2.0)] == ["ready"]
+
+
+def test_one_server_sweeps_at_a_time(opened: Open, database: str) -> None:
+    first, second = opened(), opened()
+    expired = file("old", state="ready", expires=1.0)
+    first.write_batches(BatchChanges(files=(expired,)))
+    with psycopg.connect(database) as db:
+        db.execute("SELECT pg_advisory_xact_lock(%s)", (0x7377656570,))
+        second.sweep(2.0, max_jobs=1)
+        assert second.find_file("old") == expired
+    second.sweep(2.0, max_jobs=1)
+    assert second.find_file("old") is None
+
+
+def test_tables_of_the_first_version_are_brought_to_this_one(postgres: PostgresServer) -> None:
+    database, fresh = postgres.database(), postgres.database()
+    run(database, VERSION_1)
+    for url in (database, fresh):
+        PostgresStore(url, url="http://one", model="m", lease_s=60).close()
+    assert tables(database) == tables(fresh)
+    store = PostgresStore(database, url="http://one", model="m", lease_s=60)
+    found = store.find("done")
+    assert found is not None
+    assert (found.status, found.result) == ("completed", "[]")
+    begin(store, "a")
+    assert store.unfinished_batches() == [batch("a")]
+    store.close()
+
+
+def tables(database: str) -> list[tuple[object, ...]]:
+    columns = "SELECT table_name, column_name, data_type, is_nullable FROM information_schema.columns"
+    with psycopg.connect(database) as db:
+        found = db.execute(f"{columns} WHERE table_schema = 'public' ORDER BY table_name, ordinal_position").fetchall()
+        found += db.execute("SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'public' ORDER BY 1")
+        return [*found, *db.execute("SELECT version FROM splitfuse_meta")]
 
 
 def test_a_later_format_is_refused(opened: Open, database: str) -> None:

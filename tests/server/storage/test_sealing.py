@@ -386,6 +386,36 @@ def test_with_a_file_its_key_is_gone_before_its_parts_are(path: Path) -> None:
     store.close()
 
 
+def test_files_and_batches_in_a_database_are_encrypted_too(postgres: PostgresServer) -> None:
+    import psycopg
+
+    from splitfuse.server.storage.postgres_store import PostgresStore
+
+    database, sealing = postgres.database(), Sealing(KEY)
+    store, other = (PostgresStore(database, url="http://here", model="", lease_s=60, sealing=sealing) for _ in range(2))
+    batches = (BATCH, dataclasses.replace(BATCH, batch_id="batch-2"))
+    parts = tuple(("file-1", number, b"a secret line %d" % number) for number in (0, 1))
+    store.write_batches(BatchChanges(files=(FILE,), parts=parts, batches=batches))
+    with psycopg.connect(database, autocommit=True, client_encoding="utf8") as db:
+        tables = [
+            db.execute(f"SELECT * FROM splitfuse_{name}").fetchall() for name in ("files", "file_parts", "batches")
+        ]
+        assert all(tables)
+        assert "secret" not in str(tables)
+        assert other.parts("file-1", after=-1, limit=9) == [(number, body) for _, number, body in parts]
+        assert (other.find_file("file-1"), other.find_batch("batch-1"), other.file_bytes("file-1")) == (FILE, BATCH, 30)
+        db.execute("UPDATE splitfuse_batches SET body = 'forged' WHERE batch_id = 'batch-1'")
+        store.release_batches()
+        assert [batch.batch_id for batch in other.claim_batches(limit=9)] == ["batch-2"], "the other is left alone"
+        with pytest.raises(DamagedError):
+            other.find_batch("batch-1")
+        other.write_batches(BatchChanges(files=(dataclasses.replace(FILE, state="deleted"),)))
+        assert other.parts("file-1", after=-1, limit=9) == []
+        assert db.execute("SELECT filename, state FROM splitfuse_files").fetchall() == [("", "deleted")]
+    for each in (store, other):
+        each.close()
+
+
 def test_a_file_or_a_batch_that_was_changed_on_disk_fails_alone(path: Path) -> None:
     filled(path).close()
     change(path, "UPDATE file_parts SET number = 1 - number + 10 WHERE file_id = 'file-1'")

@@ -5,7 +5,6 @@ import dataclasses
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 from postgres_server import PostgresServer
@@ -15,11 +14,9 @@ from splitfuse.server.storage.batch_rows import BatchChanges, BatchRow, FileRow,
 from splitfuse.server.storage.records import Changes, Ending, JobRow, Webhook
 from splitfuse.server.storage.sealing import Sealing
 from splitfuse.server.storage.sqlite_store import SCHEMA_VERSION, SqliteStore
-from splitfuse.server.storage.store import BatchStore, Store, StoreError
+from splitfuse.server.storage.store import BatchStore, StoreError
 
-Reopen = Callable[[], Store]
-ReopenFile = Callable[[], BatchStore]
-StoreKind = TypeVar("StoreKind", bound=Store)
+Reopen = Callable[[], BatchStore]
 
 
 @pytest.fixture
@@ -36,21 +33,24 @@ def sqlite_reopened(path: Path) -> Iterator[Reopen]:
 @pytest.fixture
 def postgres_reopened(postgres: PostgresServer) -> Iterator[Reopen]:
     """The same in a database, when the lease of the one before has run out."""
+    yield from reopening(opener(postgres.database()))
+
+
+def opener(database: str, sealing: Sealing | None = None) -> Callable[[], BatchStore]:
+    """Opens the store in a database and has the leases of others run out."""
     import psycopg
 
     from splitfuse.server.storage.postgres_store import PostgresStore
 
-    database = postgres.database()
-
-    def opened() -> Store:
-        store = PostgresStore(database, url="http://here", model="", lease_s=60)
+    def opened() -> BatchStore:
+        store = PostgresStore(database, url="http://here", model="", lease_s=60, sealing=sealing)
         with psycopg.connect(database, autocommit=True) as db:
             db.execute(
                 "UPDATE splitfuse_holders SET expires = now() - interval '1s' WHERE num < %s", (store.holder.num,)
             )
         return store
 
-    yield from reopening(opened)
+    return opened
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -60,17 +60,21 @@ def reopened(request: pytest.FixtureRequest) -> Reopen:
     return reopen
 
 
-@pytest.fixture(params=["plain", "encrypted"])
-def files_reopened(path: Path, request: pytest.FixtureRequest) -> Iterator[ReopenFile]:
-    """Opens a store that keeps files and batches too."""
-    sealing = Sealing(bytes(32)) if request.param == "encrypted" else None
-    yield from reopening(lambda: SqliteStore(path, sealing=sealing))
+@pytest.fixture(params=["sqlite", "sqlite encrypted", "postgres", "postgres encrypted"])
+def files_reopened(path: Path, request: pytest.FixtureRequest) -> Iterator[Reopen]:
+    """Either, encrypted or not."""
+    kind, _, encrypted = request.param.partition(" ")
+    sealing = Sealing(bytes(32)) if encrypted else None
+    if kind == "sqlite":
+        yield from reopening(lambda: SqliteStore(path, sealing=sealing))
+    else:
+        yield from reopening(opener(request.getfixturevalue("postgres").database(), sealing))
 
 
-def reopening(open_store: Callable[[], StoreKind]) -> Iterator[Callable[[], StoreKind]]:
-    opened: list[StoreKind] = []
+def reopening(open_store: Callable[[], BatchStore]) -> Iterator[Reopen]:
+    opened: list[BatchStore] = []
 
-    def reopen() -> StoreKind:
+    def reopen() -> BatchStore:
         while opened:
             opened.pop().close()
         opened.append(open_store())
@@ -290,7 +294,7 @@ def batch_row(name: str, **changed: object) -> BatchRow:
     return dataclasses.replace(BatchRow(f"batch-{name}", "me", 100.0, 500.0, "{}"), **changed)  # type: ignore[arg-type]
 
 
-def test_files_and_batches_are_there_again(files_reopened: ReopenFile) -> None:
+def test_files_and_batches_are_there_again(files_reopened: Reopen) -> None:
     store = files_reopened()
     files = [file_row("1"), file_row("2", owner="you"), file_row("3", purpose="batch_output"), file_row("4")]
     batches = [batch_row("1", idempotency_key=b"k", body_digest=b"b"), batch_row("2"), batch_row("3", owner="you")]
@@ -311,31 +315,41 @@ def test_files_and_batches_are_there_again(files_reopened: ReopenFile) -> None:
     assert found == dataclasses.replace(batches[0], body='{"a":1}', is_over=True)
     assert store.find_batch_key("you", b"k") is None
     assert store.unfinished_batches() == batches[1:]
+    assert store.num_unfinished_batches() == 2
     assert store.list_batches("me", Page(9), now=200.0) == [batches[1], found]
 
 
-def test_a_line_is_answered_once(files_reopened: ReopenFile) -> None:
+def begun(store: BatchStore, *names: str) -> None:
+    """Batches with files for their answers."""
+    batches = tuple(dataclasses.replace(batch_row(name), batch_id=name) for name in names)
+    plain = file_row("", state="partial", purpose="batch_output")
+    outputs = tuple((f"{kind}-{name}", name) for kind in ("out", "err") for name in names)
+    files = tuple(dataclasses.replace(plain, file_id=file_id) for file_id, _ in outputs)
+    store.write_batches(BatchChanges(files=files, batches=batches, outputs=outputs))
+
+
+def test_a_line_is_answered_once(files_reopened: Reopen) -> None:
     store = files_reopened()
     store.begin_process()
-    out, err = "file-out", "file-err"
-    outputs = (file_row("out", purpose="batch_output"), file_row("err", purpose="batch_output"))
-    store.write_batches(BatchChanges(files=outputs, begun=(("b", 1), ("b", 2), ("b", 3), ("other", 1))))
-    store.write_batches(BatchChanges(parts=((out, 1, b"first"),), answered=(("b", 1),)))
-    store.write_batches(BatchChanges(parts=((out, 1, b"second"), (err, 3, b"x")), answered=(("b", 3),)))
+    begun(store, "b", "other")
+    store.write_batches(BatchChanges(begun=(("b", 1), ("b", 2), ("b", 3), ("other", 1))))
+    store.write_batches(BatchChanges(parts=(("out-b", 1, b"first"),), answered=(("b", 1),)))
+    store.write_batches(BatchChanges(parts=(("out-b", 1, b"second"), ("err-b", 3, b"x")), answered=(("b", 3),)))
     store = files_reopened()
     assert not store.begin_process()
     store.write_batches(BatchChanges(begun=(("b", 2),)))
-    assert store.lines_done("b", out, err) == LinesDone(frozenset({1}), frozenset({3}), {2: 1})
-    assert store.parts(out, after=-1, limit=9) == [(1, b"first")]
+    assert store.lines_done("b", "out-b", "err-b") == LinesDone(frozenset({1}), frozenset({3}), {2: 1})
+    assert store.parts("out-b", after=-1, limit=9) == [(1, b"first")]
     store.end_process()
     store = files_reopened()
     store.begin_process()
-    assert store.lines_done("b", out, err).num_crashes == {2: 1}, "it did not crash this time"
+    assert store.lines_done("b", "out-b", "err-b").num_crashes == {2: 1}, "it did not crash this time"
 
 
-def test_a_line_counts_only_the_crashes_of_processes_that_ran_it(files_reopened: ReopenFile) -> None:
+def test_a_line_counts_only_the_crashes_of_processes_that_ran_it(files_reopened: Reopen) -> None:
     store = files_reopened()
     store.begin_process()
+    begun(store, "b")
     store.write_batches(BatchChanges(begun=(("b", 1), ("b", 2))))
     for _ in range(2):  # 2 is tried alone and ends the process again
         store = files_reopened()
@@ -343,16 +357,17 @@ def test_a_line_counts_only_the_crashes_of_processes_that_ran_it(files_reopened:
         store.write_batches(BatchChanges(begun=(("b", 2),)))
     store = files_reopened()
     store.begin_process()
-    assert store.lines_done("b", "out", "err").num_crashes == {1: 1, 2: 3}
+    assert store.lines_done("b", "out-b", "err-b").num_crashes == {1: 1, 2: 3}
 
 
-def test_files_are_swept_when_they_are_of_no_more_use(files_reopened: ReopenFile) -> None:
+def test_files_are_swept_when_they_are_of_no_more_use(files_reopened: Reopen) -> None:
     store = files_reopened()
     files = (file_row("cut", state="partial"), file_row("out", state="partial", purpose="batch_output"))
     files += (file_row("late", expires=900.0), file_row("gone", state="deleted"))
     parts = tuple((file.file_id, number, b"x") for file in files for number in range(70))
     batches = (batch_row("over", is_over=True), batch_row("open"))
     store.write_batches(BatchChanges(files=files, parts=parts, batches=batches))
+    store = files_reopened()
     store.begin_process()
     left = [store.find_file(file.file_id) for file in files]
     assert [file and file.state for file in left] == ["deleted", "partial", "ready", "deleted"]
@@ -364,3 +379,14 @@ def test_files_are_swept_when_they_are_of_no_more_use(files_reopened: ReopenFile
         store.sweep(600.0, max_jobs=1)
     assert [store.file_bytes(file.file_id) for file in files] == [0, 0, 70, 0]
     assert (store.find_batch("batch-over"), store.find_batch("batch-open")) == (None, batches[1])
+
+
+def test_a_file_that_is_deleted_stays_so(files_reopened: Reopen) -> None:
+    store = files_reopened()
+    store.write_batches(BatchChanges(files=(file_row("1", filename="\0é"), file_row("2"))))
+    store.write_batches(BatchChanges(files=(file_row("1", state="deleted"),)))
+    assert store.list_files("me", Page(9), now=200.0) == [file_row("2")]
+    assert store.find_file("file-\0") is store.find_batch("batch-\0") is None
+    for _ in range(2):
+        store.sweep(200.0, max_jobs=1)
+    assert store.find_file("file-1") is None
