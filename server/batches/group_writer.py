@@ -1,7 +1,7 @@
 """GroupWriter: what many lines have to write at once is written in one transaction."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from ...engine.errors import UnavailableError
@@ -21,7 +21,10 @@ class GroupWriter:
         self._task: asyncio.Task[None] | None = None
 
     async def write(self, changes: BatchChanges) -> None:
-        """Return when this, and all before it, is written. What a cancelled caller gave is written too."""
+        """Return when this, and all before it, is written. What a cancelled caller gave is written too.
+
+        Raises what the store raises of these changes, apart from UnavailableError.
+        """
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((changes, written))
         if self._task is None or self._task.done():
@@ -36,19 +39,28 @@ class GroupWriter:
     async def _run(self) -> None:
         while self._waiting:
             taken, self._waiting = self._waiting, []
-            await self._write(_joined(changes for changes, _ in taken))
-            for _, written in taken:
-                if not written.done():
-                    written.set_result(None)
+            try:
+                await self._write(taken)
+            except Exception:  # one cannot be written: each stands for itself
+                for one in taken:
+                    try:
+                        await self._write([one])
+                    except Exception as exc:
+                        if not one[1].done():
+                            one[1].set_exception(exc)
 
-    async def _write(self, changes: BatchChanges) -> None:
+    async def _write(self, taken: Sequence[_Waiting]) -> None:
+        changes = _joined(changes for changes, _ in taken)
         while True:
             try:
                 await self._store.use(lambda store: store.write_batches(changes))
             except UnavailableError:
                 await asyncio.sleep(self._retry_s)
             else:
-                return
+                break
+        for _, written in taken:
+            if not written.done():
+                written.set_result(None)
 
 
 def _joined(changes: Iterable[BatchChanges]) -> BatchChanges:
