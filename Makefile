@@ -74,7 +74,7 @@ faults: $(VENV)/.test  ## real faults in real processes: a table of what is prom
 page: $(VENV)/.test  ## the page in a Chromium (apt-get install chromium); ARGS="-k hostile" for a part
 	$(BIN)/python -m pytest -q -rs tests/server/behaviour/test_page.py tests/server/page tests/server/api/page $(ARGS)
 
-kills: $(VENV)/.test  ## kill -9 KILLS=1000 times over requests of every kind: nothing lost, repeated or changed; ARGS="--dtype bfloat16"
+kills: $(VENV)/.test  ## kill -9 KILLS=1000 times over requests of every kind: nothing lost, repeated or changed; ARGS="--dtype bfloat16 --encrypted"
 	$(CAMPAIGN) kills --kills $(or $(KILLS),1000) $(ARGS)
 
 clients: $(VENV)/.test  ## packages of clients against real servers, each in a venv of its own; ARGS="openai langchain" for some

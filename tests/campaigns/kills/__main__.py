@@ -7,6 +7,7 @@ of them by Last-Event-ID; at its end it must equal the result, and the result th
 import argparse
 import itertools
 import random
+import secrets
 import sys
 import tempfile
 import time
@@ -39,11 +40,17 @@ def main() -> int:
         default="float32",
         help="in bfloat16 answers are not compared with an undisturbed server's",
     )
+    parser.add_argument("--encrypted", action="store_true", help="with a --results-key-file")
     options = parser.parse_args()
     print(f"seed {options.seed}, {options.kills} kills", flush=True)
     expected = expected_answers() if options.dtype == "float32" else None
     with tempfile.TemporaryDirectory() as folder:
-        campaign = Campaign(Path(folder, "results.db"), options.dtype, expected, random.Random(options.seed))
+        key_file = Path(folder, "key") if options.encrypted else None
+        if key_file is not None:
+            key_file.write_text(secrets.token_hex(32))
+            key_file.chmod(0o600)
+        path, rng = Path(folder, "results.db"), random.Random(options.seed)
+        campaign = Campaign(path, key_file, options.dtype, expected, rng)
         campaign.run(kills=options.kills, until=time.monotonic() + 60 * options.minutes)
     print("\n".join(campaign.faults) or "nothing wrong")
     return 1 if campaign.faults else 0
@@ -52,11 +59,18 @@ def main() -> int:
 class Campaign:
     """Servers that die on one file, and the jobs that go on over them."""
 
-    def __init__(self, path: Path, dtype: str, expected: dict[str, dict[str, Any]] | None, rng: random.Random) -> None:
+    def __init__(
+        self,
+        path: Path,
+        key_file: Path | None,
+        dtype: str,
+        expected: dict[str, dict[str, Any]] | None,
+        rng: random.Random,
+    ) -> None:
         """`expected`: the answers of each kind, where they follow from the request alone."""
         self.faults: list[str] = []
-        self._dtype = dtype
-        self._path = path
+        results = ("--results", str(path), *(("--results-key-file", str(key_file)) if key_file else ()))
+        self._settings = (*SETTINGS, "--dtype", dtype, *results)
         self._expected = expected
         self._rng = rng
         self._jobs: list[Job] = []
@@ -82,7 +96,7 @@ class Campaign:
         rng = self._rng
         sync = ("--results-sync", rng.choice(["full", "normal"]))
         drafts = DRAFTS if rng.random() < 0.3 else ()
-        return Served(*SETTINGS, "--dtype", self._dtype, "--results", str(self._path), *sync, *drafts, is_forked=True)
+        return Served(*self._settings, *sync, *drafts, is_forked=True)
 
     def _live_and_die(self) -> None:
         start = time.monotonic()
