@@ -19,7 +19,7 @@ negative_data_rejection.expected-statuses = [400, 401, 404, 413]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(float(SECONDS) + 600)
 @pytest.mark.skipif(SCHEMATHESIS is None, reason="needs the command schemathesis: `make schemathesis` installs it")
 def test_the_server_keeps_to_its_schema(live_server, tmp_path):
     config = tmp_path / "schemathesis.toml"
