@@ -1,5 +1,7 @@
 """From an EngineConfig to the parts of an engine: tokenizer, model runner, input processor, step pipeline."""
 
+import contextlib
+import ctypes
 from dataclasses import dataclass
 
 from .config import EngineConfig
@@ -101,6 +103,12 @@ class EngineParts:
         )
 
 
+def _return_freed_memory() -> None:
+    """Of a GGUF file of 94 MiB glibc keeps 36 MiB that loading had taken and freed. Takes 16 ms."""
+    with contextlib.suppress(AttributeError):  # only glibc has it
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def load(config: EngineConfig) -> EngineParts:
     """Fetch, read and lay out the model. Raises ConfigError."""
     folder = model_folder(config, config.model)
@@ -119,4 +127,5 @@ def load(config: EngineConfig) -> EngineParts:
         seed=config.seed,
     )
     mark = fingerprint(folder, config, dtype=str(runner.loaded.dtype))
+    _return_freed_memory()
     return EngineParts(tokenizer, runner, input_processor, mark)
