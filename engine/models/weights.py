@@ -6,6 +6,7 @@ happens to the files later concerns no running server.
 
 import hashlib
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +30,7 @@ SINGLE_FILE = "model.safetensors"
 
 
 class WeightSource(Protocol):
-    """Gives the tensors of a checkpoint by name."""
+    """Gives the tensors of a checkpoint by name. On a CPU to several threads at once."""
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """The tensor of this name, in the model's dtype. Raises ConfigError if it is missing or of another shape."""
@@ -65,6 +66,7 @@ class SafetensorsSource:
         self._entries: dict[tuple[Path, str], TensorEntry] = {}
         self._file_of_name: dict[str, Path] = {}
         self._taken: set[str] = set()
+        self._opening = threading.Lock()
         for path, names in files_and_names(folder):
             for name in names if names is not None else self._open(path).keys():
                 self._file_of_name[name] = path
@@ -150,16 +152,17 @@ class SafetensorsSource:
         return file.get_tensor(name) if entry is None else read_tensor(entry)
 
     def _open(self, path: Path) -> Any:
-        if path not in self._files:
-            if not path.exists():
-                raise ConfigError(f"{path} is missing, but {INDEX_FILE} names it; fetch the file again")
-            try:
-                self._versions[path] = version_of(path)
-                self._files[path] = safe_open(str(path), framework="pt", device="cpu")  # checks more than we do
-            except (SafetensorError, OSError, ValueError) as exc:
-                raise ConfigError(f"{path} is not a whole safetensors file ({exc}); fetch the file again") from exc
-            self._entries |= {(path, entry.name): entry for entry in tensor_entries(path)}
-        return self._files[path]
+        with self._opening:
+            if path not in self._files:
+                if not path.exists():
+                    raise ConfigError(f"{path} is missing, but {INDEX_FILE} names it; fetch the file again")
+                try:
+                    self._versions[path] = version_of(path)
+                    self._files[path] = safe_open(str(path), framework="pt", device="cpu")  # checks more than we do
+                except (SafetensorError, OSError, ValueError) as exc:
+                    raise ConfigError(f"{path} is not a whole safetensors file ({exc}); fetch the file again") from exc
+                self._entries |= {(path, entry.name): entry for entry in tensor_entries(path)}
+            return self._files[path]
 
 
 def _load_order(name: str) -> tuple[bool, list[str | int]]:

@@ -3,6 +3,7 @@
 Each is read when it is taken, into memory of its own, as from safetensors files (weights.py).
 """
 
+import threading
 from pathlib import Path
 
 import torch
@@ -24,6 +25,7 @@ class GgufSource:
         self._places = places(self._header)
         self._dtype = dtype
         self._file = path.open("rb")
+        self._lock = threading.Lock()  # of its position
         self._taken: set[str] = set()
 
     def check(self) -> None:
@@ -72,8 +74,10 @@ class GgufSource:
         self._taken.add(name)
         num_bytes = place.info.num_bytes // (1 if place.expert is None else place.info.shape[0])
         whole = torch.empty(num_bytes, dtype=torch.uint8)
-        self._file.seek(place.info.offset + num_bytes * (place.expert or 0))
-        if self._file.readinto(whole.numpy().data) != num_bytes:
+        with self._lock:
+            self._file.seek(place.info.offset + num_bytes * (place.expert or 0))
+            num_read = self._file.readinto(whole.numpy().data)
+        if num_read != num_bytes:
             raise ConfigError(f"{self._header.path} ends within {place.info.name}; fetch the file again")
         if not place.num_rotated_heads:
             return whole.view(shape[0] if len(shape) > 1 else 1, -1)

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,13 @@ def test_a_file_that_changes_while_it_is_read_is_refused(file: Path, change: Cal
 
     with pytest.raises(ConfigError, match=r"model\.safetensors was changed while it was read"):
         load()
+
+
+def test_threads_take_tensors_at_once(tmp_path: Path) -> None:
+    names = [f"t{number}" for number in range(200)]
+    save_file({name: torch.full((5000,), float(name[1:])) for name in names}, tmp_path / "model.safetensors")
+    source = SafetensorsSource(tmp_path, dtype=torch.float32)
+    with ThreadPoolExecutor(8) as pool:
+        taken = list(pool.map(lambda name: source.take(name, (5000,)), names))
+    assert all(bool((tensor == number).all()) for number, tensor in enumerate(taken))
+    assert not source.unread()
