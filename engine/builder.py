@@ -1,7 +1,5 @@
 """From an EngineConfig to the parts of an engine: tokenizer, model runner, input processor, step pipeline."""
 
-import contextlib
-import ctypes
 from dataclasses import dataclass
 
 from .config import EngineConfig
@@ -23,6 +21,7 @@ from .spec_decode.ngram import NgramDrafter
 from .step_pipeline import StepPipeline
 from .structured_output.compiler import GrammarCompiler
 from .tokenizer.tokenizer import Tokenizer
+from .workers.heap import return_freed_memory
 
 # Of the self-test, so that each kind of step is taken: 11 ms of CPU time with the demo model.
 _TEST_PROMPT_LEN = 4
@@ -103,12 +102,6 @@ class EngineParts:
         )
 
 
-def _return_freed_memory() -> None:
-    """Of a GGUF file of 94 MiB glibc keeps 36 MiB that loading had taken and freed. Takes 16 ms."""
-    with contextlib.suppress(AttributeError):  # only glibc has it
-        ctypes.CDLL(None).malloc_trim(0)
-
-
 def load(config: EngineConfig) -> EngineParts:
     """Fetch, read and lay out the model. Raises ConfigError."""
     folder = model_folder(config, config.model)
@@ -127,5 +120,5 @@ def load(config: EngineConfig) -> EngineParts:
         seed=config.seed,
     )
     mark = fingerprint(folder, config, dtype=str(runner.loaded.dtype))
-    _return_freed_memory()
+    return_freed_memory()
     return EngineParts(tokenizer, runner, input_processor, mark)

@@ -10,6 +10,8 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 
+from ...engine.workers.heap import return_freed_memory
+
 IDLE_CHECK_S = 1.0
 # Collections of the young generations, one per about 8,000 new objects, after which a full one is worth its time.
 MIN_YOUNG_COLLECTIONS = 10
@@ -40,6 +42,7 @@ async def collect_when_idle(num_unfinished: Callable[[], int]) -> None:
             is_due = is_first or gc.get_count()[2] >= MIN_YOUNG_COLLECTIONS
             if (is_idle and was_idle and is_due) or time.monotonic() - last > MAX_INTERVAL_S:
                 gc.collect()
+                return_freed_memory()  # else mixed traffic leaves 13 MiB an hour between what is used
                 if is_first and is_idle:
                     gc.freeze()  # what is there now stays: 0.1 s of a full collection
                     is_first = False

@@ -1,16 +1,20 @@
-"""`splitfuse` that writes the number of its asyncio tasks to the file SOAK_TASKS names when it gets SIGUSR2."""
+"""`splitfuse` that on SIGUSR2 collects garbage and writes its asyncio tasks to the file that SOAK_TASKS names."""
 
 import asyncio
+import gc
 import os
 import signal
 import sys
 from pathlib import Path
 from types import FrameType
 
+from splitfuse.engine.workers.heap import return_freed_memory
 from splitfuse.server.cli import main
 
 
 def _write_tasks(number: int, frame: FrameType | None) -> None:
+    gc.collect()
+    return_freed_memory()
     names = sorted(task.get_name() for task in asyncio.all_tasks())
     path = Path(os.environ["SOAK_TASKS"])
     path.with_suffix(".new").write_text("\n".join(names))
