@@ -116,10 +116,11 @@ async def tokenize(request: Request) -> Response:
     body = await read_request(request, TokenizeRequest)
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("send either prompt or messages", param="prompt")
+    chat = body.chat_of([] if body.messages is None else read_messages(body.messages))  # checks what a prompt ignores
     if body.prompt is not None:
         tokens = await service.encode(body.prompt, add_special_tokens=body.add_special_tokens)
     else:
-        text, _ = await chat_prompt(service, body.chat_of(read_messages(body.messages)))
+        text, _ = await chat_prompt(service, chat)
         tokens = await service.encode(text, add_special_tokens=False)
     answer = {"tokens": tokens, "count": len(tokens), "max_model_len": service.engine.max_model_len}
     texts = {"token_strs": list(map(service.token_text, tokens))} if body.return_token_strs else {}

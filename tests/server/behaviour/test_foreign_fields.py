@@ -263,6 +263,11 @@ async def test_the_texts_of_tokens(served):
     assert (answer["tokens"], answer["token_strs"]) == ([97, 98], ["a", "b"])
 
 
+async def test_what_a_prompt_to_tokenize_ignores_is_checked_too(served):
+    response = await served.client.post("/tokenize", json={"prompt": "ab", "tool_choice": True})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "tool_choice")
+
+
 async def test_special_tokens_are_left_out_of_a_prompt(served, monkeypatch):
     prompts = []
     submit = served.engine.submit
