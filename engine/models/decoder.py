@@ -123,10 +123,10 @@ class Decoder:
 
         SmolLM2's 30 layers from its GGUF take 0.8 s so beside busy neighbours, 1.5 one after the other.
         """
-        indices = range(self.config.num_layers)
-        if self._device.type != "cpu":  # its weights are read ahead, in this order
+        indices, num_threads = range(self.config.num_layers), min(_MAX_LOADING, torch.get_num_threads())
+        if num_threads == 1 or self._device.type != "cpu":  # a GPU's weights are read ahead, in this order
             return [self._load_layer(index) for index in indices]
-        pool = ThreadPoolExecutor(min(_MAX_LOADING, torch.get_num_threads()), thread_name_prefix="splitfuse-load")
+        pool = ThreadPoolExecutor(num_threads, thread_name_prefix="splitfuse-load")
         try:
             return list(pool.map(self._load_layer, indices))
         finally:

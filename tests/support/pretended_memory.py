@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from splitfuse.engine.models import weights
+from splitfuse.engine.models import decoder, weights
 from splitfuse.engine.models.weight_reader import WeightReader
 from splitfuse.engine.models.weights import SafetensorsSource
 
@@ -62,6 +62,8 @@ class PretendedMemory:
     def install(self, patch: pytest.MonkeyPatch) -> None:
         """Engines on the CPU take it for their GPU: they read ahead, and size their caches by it."""
         source, read = SafetensorsSource, WeightReader._read
+
+        patch.setattr(decoder, "_MAX_LOADING", 1)  # a GPU's, in the thread that is counted
 
         def counted(*args: Any) -> Tensor:
             with self.counting():
