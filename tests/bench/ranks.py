@@ -22,6 +22,7 @@ from splitfuse.engine.sampling_params import SamplingParams
 from splitfuse.kernels import ops
 
 WIDTH = 1024
+NUM_THREADS = 2
 NUM_SUMS, NUM_ROUNDS = 200, 20
 
 
@@ -60,8 +61,8 @@ def print_sums(num_ranks: int) -> None:
         os.close(memory)
 
 
-def generator(folder: Path, points: list[Point], *, num_ranks: int, num_threads: int) -> Generate:
-    """`generate` of an LLM on so many ranks, of so many threads each."""
+def generator(folder: Path, points: list[Point], *, num_ranks: int) -> Generate:
+    """`generate` of an LLM whose ranks share the threads."""
     llm = LLM(
         model=str(folder),
         load_format="dummy",
@@ -70,10 +71,11 @@ def generator(folder: Path, points: list[Point], *, num_ranks: int, num_threads:
         max_num_seqs=max(point.num_seqs for point in points),
         max_model_len=max(point.prompt_len for point in points) + 64,
         tensor_parallel_size=num_ranks,
-        num_threads=num_threads,
+        num_threads=NUM_THREADS,
     )
 
     def generate(prompts: list[list[int]], output_len: int) -> list[list[int]]:
+        torch.set_num_threads(NUM_THREADS // num_ranks)  # the whole process has one number, the last engine's
         params = SamplingParams(temperature=0, max_tokens=output_len, ignore_eos=True)
         return [output.outputs[0].token_ids for output in llm.generate(prompts, params)]
 
@@ -90,7 +92,7 @@ def main() -> None:
         folder = Path(scratch)
         (folder / "config.json").write_text(json.dumps(SHAPES["llama-221m"]))
         vocab_size = read_model_config(folder).vocab_size
-        engines = [generator(folder, args.points, num_ranks=ranks, num_threads=2 // ranks) for ranks in (2, 1)]
+        engines = [generator(folder, args.points, num_ranks=ranks) for ranks in (2, 1)]
     for point in args.points:
         rates = []
         for pair in range(-1, args.pairs):  # the first one warms up
