@@ -19,8 +19,8 @@ class Store(Protocol):
     def begin_process(self) -> bool:
         """Note that a process uses the store from now on. Returns whether the one before had ended properly.
 
-        If it had not, each job and each line that was running counts one crash more. None of them is
-        running now, and uploads that were cut short are deleted.
+        If it had not, each job and each line that was running counts one crash more. None of them is running now, and
+        uploads that were cut short are deleted.
         """
 
     def end_process(self) -> None:
