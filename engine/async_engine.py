@@ -17,7 +17,7 @@ from .chat.renderer import Renderer, as_json
 from .config import EngineConfig
 from .config.engine_config import StepLimits
 from .core import EngineCore
-from .errors import ConstraintError, RankLostError, RequestFailedError, UnavailableError
+from .errors import ConstraintError, EngineDeadError, RankLostError, UnavailableError
 from .input_processor import InputProcessor, Prompt, length_of
 from .inspection.block_map import block_map
 from .inspection.step_watcher import StepWatcher
@@ -132,8 +132,13 @@ class AsyncEngine:
         parts = load(self.config)
         return parts, parts.pipeline(self.config.for_streams(str(parts.runner.loaded.device)))
 
+    @property
+    def has_died(self) -> bool:
+        """Whether the loop has stopped because of an error."""
+        return self._dead.is_set()
+
     async def wait_dead(self) -> None:
-        """Return when the loop has stopped because of an error."""
+        """Return when it has."""
         await self._dead.wait()
 
     async def stop(self) -> None:
@@ -448,7 +453,7 @@ class AsyncEngine:
     def _fail_all(self) -> None:
         error_id = uuid.uuid4().hex[:12]
         _log.error("requests failed with the loop, error id %s", error_id)
-        error = RequestFailedError(f"the engine stopped (error id {error_id})", error_id=error_id)
+        error = EngineDeadError(f"the engine died (error id {error_id})", error_id=error_id)
         nothing = RequestMetrics(time.monotonic(), None, None, time.monotonic(), 0, 0, 0, 0)
         for request_id, left in list(self._outputs_left.items()):
             for index in sorted(left):

@@ -9,7 +9,8 @@ SplitfuseError
 ├── RankLostError          a process of a tensor-parallel model has ended or hangs: the engine stops
 ├── UnavailableError       loading, draining or stopped (HTTP 503)
 └── RequestFailedError     this request failed inside the engine; others went on (HTTP 500)
-    └── ConstraintError    … because of what it asked for: no token was left that it allows (HTTP 400)
+    ├── ConstraintError    … because of what it asked for: no token was left that it allows (HTTP 400)
+    └── EngineDeadError    … because the engine died, with all that it had
 """
 
 import uuid
@@ -68,6 +69,10 @@ class RequestFailedError(SplitfuseError):
         super().__init__(message)
         self.error_id = error_id
         self.code = code  # where users can do something about it; the message is then for them
+
+
+class EngineDeadError(RequestFailedError):
+    """The engine died while it had this request. Where results are kept, another process can go on with it."""
 
 
 class ConstraintError(RequestFailedError):

@@ -214,7 +214,7 @@ class Service:
         if self._telling is not None:
             self._telling.cancel()
         if isinstance(self.results, DurableResults):
-            await self.results.close()
+            await self.results.close(has_crashed=self._engine is not None and self._engine.has_died)
         if self._is_ours and self._is_loaded and self._engine is not None:
             self._is_ours = False
             await self._engine.stop()

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass
 from typing import Any
 
-from ...engine.errors import InvalidRequestError, RequestFailedError, UnavailableError, new_error_id
+from ...engine.errors import EngineDeadError, InvalidRequestError, RequestFailedError, UnavailableError, new_error_id
 from ..http.errors import describe
 from ..storage.batch_rows import BatchChanges, FileRow, LinesDone
 from ..storage.memory_store import StoreUser
@@ -193,7 +193,7 @@ class BatchRun:
         while True:
             try:
                 return await self._context.answer(self.batch.endpoint, line.body, self.batch.owner)
-            except UnavailableError:  # the engine or the server stops, which is not the line's fault
+            except (UnavailableError, EngineDeadError):  # tried again where the engine or the server stops
                 await asyncio.sleep(self._context.retry_s)
 
     # The end.

@@ -87,12 +87,14 @@ class DurableResults(ResultStore):
         store = self._open_store()
         return store, store.begin_process(), self._read_back(store.unfinished(), store.segments)
 
-    async def close(self) -> None:
-        """Write what has come. Jobs that have not ended stay unfinished on disk, and their streams break off."""
+    async def close(self, *, has_crashed: bool = False) -> None:
+        """Write what has come. Jobs that have not ended stay unfinished on disk, and their streams break off.
+        `has_crashed`: the engine died, so that for each one that was running this counts as a crash.
+        """
         if self._journal is None:
             return
         journal, self._journal = self._journal, None
-        await journal.close()
+        await journal.close(has_crashed=has_crashed)
         for kept in self._kept.values():
             kept.job.suspend()
 

@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from ...engine.errors import EngineDeadError
 from ...engine.outputs import OutputDelta
 from ..jobs.job import Job
 from .records import Changes, Ending, Event, JobRow, dump_result, dump_segment, event_of
@@ -65,6 +66,13 @@ class _Call:
     run: Callable[[Store], None]
 
 
+@dataclass(frozen=True, slots=True)
+class _Suspension:
+    """Let a job's readers go, after all that has come of it."""
+
+    kept: KeptJob
+
+
 class _Probe:
     """Find out whether the store can be written."""
 
@@ -74,7 +82,7 @@ class _Stop:
 
 
 _Told = tuple[KeptJob, int, Event]  # a job's event, and its number among those of the job
-_Entry = tuple[KeptJob, OutputDelta] | _Change | _Call | _Probe | _Stop
+_Entry = tuple[KeptJob, OutputDelta] | _Suspension | _Change | _Call | _Probe | _Stop
 
 
 class Journal:
@@ -140,7 +148,8 @@ class Journal:
     def sink(self, kept: KeptJob) -> Callable[[OutputDelta], None]:
         """Where the engine's deltas of this job go."""
         put = self._entries.put
-        return lambda delta: put((kept, delta))
+        # What the engine had when it died has not ended: another process goes on with it.
+        return lambda delta: put(_Suspension(kept) if isinstance(delta.error, EngineDeadError) else (kept, delta))
 
     async def read(self, function: Callable[[Store], T]) -> T:
         """What the function gets from the store, after all that has come before has been written. Raises StoreError."""
@@ -158,10 +167,10 @@ class Journal:
         self._entries.put(_Call(run))
         return await asyncio.wrap_future(future)
 
-    async def close(self) -> None:
-        """Write what has come, note the proper end, and let go of the store."""
+    async def close(self, *, has_crashed: bool = False) -> None:
+        """Write what has come, note how the process ends, and let go of the store."""
         with contextlib.suppress(StoreError):
-            await self.read(lambda store: store.end_process())
+            await self.read(lambda store: store.end_process(has_crashed=has_crashed))
         self._entries.put(_Stop())
         await asyncio.to_thread(self._thread.join)
 
@@ -282,6 +291,8 @@ class Journal:
                     entry.done(failure)
                 case (KeptJob() as kept, OutputDelta() as delta):
                     kept.job.sink(delta)
+                case _Suspension(kept):
+                    kept.job.suspend()
 
 
 def _packed(events: Sequence[_Told]) -> list[tuple[int, Event | str]]:

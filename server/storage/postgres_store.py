@@ -170,12 +170,13 @@ class PostgresStore(BatchTables):
         with self.claiming(limit=None):
             return self._take_batches_over() and is_clean
 
-    def end_process(self) -> None:
+    def end_process(self, *, has_crashed: bool = False) -> None:
         """As Store: other servers go on with this one's jobs and batches at once."""
         with self._changing() as db:
             self._release(db)
-            not_running = "UPDATE splitfuse_jobs SET is_running = FALSE WHERE holder = %s AND status IS NULL"
-            db.execute(not_running, (self.holder.num,))
+            if not has_crashed:
+                not_running = "UPDATE splitfuse_jobs SET is_running = FALSE WHERE holder = %s AND status IS NULL"
+                db.execute(not_running, (self.holder.num,))
             db.execute("UPDATE splitfuse_holders SET is_dead = TRUE WHERE num = %s", (self.holder.num,))
 
     def unfinished(self) -> list[JobRow]:

@@ -46,6 +46,8 @@ class Resumption:
             await self._results.begin([each])
             await self._submit(each)
             await each.kept.job.ended.wait()
+            if self._engine.has_died:
+                return  # the others did not run when it did
         others = [each for each in jobs if not each.is_suspect]
         if others:
             await self._results.begin(others)

@@ -64,11 +64,11 @@ class SharedResults(DurableResults):
         """From now on go on with what dead servers left."""
         self._resumption, self._engine = resumption, engine
 
-    async def close(self) -> None:
+    async def close(self, *, has_crashed: bool = False) -> None:
         """As DurableResults; other servers go on with what has not ended at once."""
         if self._beating is not None:
             await _cancel([self._beating])
-        await self._let_go()
+        await self._let_go(has_crashed=has_crashed)
 
     async def accept(self, job: Job, handle: "Handle", request: KeptRequest, *, user: str, fingerprint: str) -> None:
         """As DurableResults. Raises MovedError if the lease was lost since the job's sink was made."""
@@ -139,9 +139,9 @@ class SharedResults(DurableResults):
                 self._engine.abort(kept.job.seq_id)
         await super().open()
 
-    async def _let_go(self) -> None:
+    async def _let_go(self, *, has_crashed: bool = False) -> None:
         await _cancel(self._resuming)
-        await super().close()
+        await super().close(has_crashed=has_crashed)
 
     async def _claimed(self) -> list[UnfinishedJob]:
         room = min(MAX_CLAIMED, (self.limits.max_results - len(self._jobs)) // 2)  # half, for others come meanwhile

@@ -191,9 +191,9 @@ class SqliteStore(BatchStore):
             db.execute(_FORGET_NAMES)
         return is_clean
 
-    def end_process(self) -> None:
+    def end_process(self, *, has_crashed: bool = False) -> None:
         with self._changing() as db:
-            db.execute("INSERT OR REPLACE INTO meta VALUES ('is_clean', 1)")
+            db.execute("INSERT OR REPLACE INTO meta VALUES ('is_clean', ?)", (not has_crashed,))
 
     def unfinished(self) -> list[JobRow]:
         return list(self._rows(JobRow, f"{_SELECT} WHERE status IS NULL ORDER BY num"))

@@ -23,8 +23,8 @@ class Store(Protocol):
         uploads that were cut short are deleted.
         """
 
-    def end_process(self) -> None:
-        """Note that the process ends properly."""
+    def end_process(self, *, has_crashed: bool = False) -> None:
+        """Note that the process ends: properly, or because its engine died, which counts as a crash."""
 
     def unfinished(self) -> list[JobRow]:
         """Jobs that have not ended, in the order in which they came."""

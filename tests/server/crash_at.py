@@ -1,17 +1,20 @@
 """`splitfuse serve` that dies, as by kill -9, right before or right after a commit, or when a prompt comes or runs.
+With `engine` its engine dies of that, by an exception.
 
 python crash_at.py before|after|before-batch|after-batch NUMBER serve …
 python crash_at.py prompt TEXT serve …
 python crash_at.py token ID serve …
+python crash_at.py engine ID serve …
 """
 
 import itertools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from splitfuse.engine.batch import Batch, RowOutput
+from splitfuse.engine.core import EngineCore, ScheduledStep, StepOutput
 from splitfuse.engine.runner.model_runner import ModelRunner
 from splitfuse.server.cli import main
 from splitfuse.server.service import Service
@@ -58,12 +61,27 @@ def die_of(token_id: int) -> None:
     ModelRunner.run = run_or_die  # type: ignore[method-assign]
 
 
+def kill_engine_of(token_id: int) -> None:
+    """Have the engine fail outside its model, after the third step of a prompt which begins so."""
+    update = EngineCore.update
+
+    def update_or_die(self: EngineCore, step: ScheduledStep, outputs: Sequence[RowOutput]) -> StepOutput:
+        for row in step.batch.rows:
+            if row.request.token_ids[0] == token_id and row.request.num_output_tokens == 3:
+                raise OverflowError("a bug of the engine")
+        return update(self, step, outputs)
+
+    EngineCore.update = update_or_die  # type: ignore[method-assign]
+
+
 if __name__ == "__main__":
     kind, value = sys.argv[1:3]
     if kind == "prompt":
         die_of_text(value)
     elif kind == "token":
         die_of(int(value))
+    elif kind == "engine":
+        kill_engine_of(int(value))
     else:
         side, _, is_batch = kind.partition("-")
         die_at("write_batches" if is_batch else "commit", int(value), before=side == "before")

@@ -151,6 +151,10 @@ class FakeEngine:
             await asyncio.wait(self._tasks)
         self.is_started = False
 
+    @property
+    def has_died(self) -> bool:
+        return self.died.is_set()
+
     async def wait_dead(self) -> None:
         await self.died.wait()
 

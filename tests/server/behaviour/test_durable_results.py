@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from kept_results import ARGS, PROMPT, Reader, comparable
-from serving import ServerProcess, run_cli
+from serving import ServerProcess, parse_events, run_cli
 
 # More by hand: SPLITFUSE_TEST_KILLS=100 pytest tests/server/behaviour/test_durable_results.py
 NUM_KILLS = int(os.environ.get("SPLITFUSE_TEST_KILLS", "1"))
@@ -125,6 +125,27 @@ def test_what_sigterm_cuts_short_the_next_process_finishes(expected: list[dict[s
         assert httpx.get(f"{server.url}/results").json()["data"] == []
 
 
+def test_what_a_dead_engine_leaves_the_next_process_finishes(expected: list[dict[str, Any]], tmp_path: Path) -> None:
+    args = (*ARGS, "--results", str(tmp_path / "results.db"))
+    with ServerProcess(*args, program=(CRASH_AT, "engine", "7")) as server:
+        seq_ids = submit_all(server.url)
+        readers = [Reader(f"{server.url}/result/{seq_id}/stream") for seq_id in seq_ids]
+        stream = {"prompt": [7, 20], "max_tokens": 8, "ignore_eos": True, "stream": True}
+        events = parse_events(httpx.post(f"{server.url}/generate", json=stream, timeout=60).text)
+        assert [event["event"] for event in events] == ["token"] * 3 + ["error"], "nobody goes on with it"
+        assert server.wait()[0] == 1
+    told = [reader.events() for reader in readers]
+    assert any(events and events[-1]["event"] == "token" for events in told)
+    assert not [event for events in told for event in events if event["event"] == "error"]
+    with ServerProcess(*args) as server:
+        assert [comparable(result) for result in results_of(server.url, seq_ids)] == expected
+        for seq_id, events in zip(seq_ids, told, strict=True):
+            last = int(events[-1]["id"]) if events else -1
+            rest = Reader(f"{server.url}/result/{seq_id}/stream", after=last).events()
+            ids = [int(event["id"]) for event in events + rest if "id" in event]
+            assert ids == list(range(len(ids)))
+
+
 def test_with_another_dtype_unfinished_jobs_fail_and_say_why(tmp_path: Path) -> None:
     results = ("--results", str(tmp_path / "results.db"))
     with ServerProcess("--dtype", "float32", *results) as server:
@@ -176,17 +197,18 @@ def test_with_another_template_what_has_told_nothing_begins_afresh(tmp_path: Pat
         assert answered["output"][0]["content"] == again["output"][0]["content"]
 
 
-def test_a_job_that_kills_its_process_is_tried_alone_and_then_no_more(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "code"), [("token", 137), ("engine", 1)])
+def test_a_job_that_kills_its_process_is_tried_alone_and_then_no_more(tmp_path: Path, kind: str, code: int) -> None:
     args = (*ARGS, "--results", str(tmp_path / "results.db"))
     poison = {"prompt": [7, 20], "max_tokens": 8}
     seq_ids: list[str] = []
     for number in range(3):
-        with contextlib.suppress(AssertionError), ServerProcess(*args, program=(CRASH_AT, "token", "7")) as server:
+        with contextlib.suppress(AssertionError), ServerProcess(*args, program=(CRASH_AT, kind, "7")) as server:
             if number == 0:
                 seq_ids = submit_all(server.url)[:3]
                 with contextlib.suppress(httpx.HTTPError):
                     httpx.post(f"{server.url}/generate", json=poison, headers={"Idempotency-Key": "poison"}, timeout=60)
-            assert server.process.wait(60) == 137
+            assert server.process.wait(60) == code
     with ServerProcess(*args) as server:
         again = httpx.post(f"{server.url}/generate", json=poison, headers={"Idempotency-Key": "poison"}).json()
         result = httpx.get(f"{server.url}{again['result_url']}").json()

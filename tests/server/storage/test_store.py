@@ -137,6 +137,11 @@ def test_only_jobs_that_ran_count_a_crash(reopened: Reopen) -> None:
     store = reopened()
     assert store.begin_process()
     assert [(job.num_crashes, job.num_attempts) for job in store.unfinished()] == [(1, 4), (2, 4)]
+    store.commit(Changes(begun=[2]))
+    store.end_process(has_crashed=True)
+    store = reopened()
+    assert not store.begin_process()
+    assert [job.num_crashes for job in store.unfinished()] == [1, 3]
     done = store.find("job3")
     assert done is not None
     assert (done.num_crashes, done.num_attempts) == (0, 1)
