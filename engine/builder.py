@@ -8,6 +8,7 @@ from .errors import ConfigError
 from .input_processor import InputProcessor
 from .models.checkpoint import model_folder
 from .models.fingerprint import fingerprint
+from .models.gguf.file import read_gguf
 from .models.registry import read_model_config
 from .output_processor import OutputProcessor
 from .request import Request
@@ -105,6 +106,7 @@ class EngineParts:
 def load(config: EngineConfig) -> EngineParts:
     """Fetch, read and lay out the model. Raises ConfigError."""
     folder = model_folder(config, config.model)
+    _header = read_gguf(folder) if folder.is_file() else None  # held, so that it is read once
     settings = config.speculation
     draft = read_model_config(model_folder(config, settings.model)) if settings and settings.model else None
     runner = ModelRunner(config, folder, draft=draft)

@@ -173,10 +173,9 @@ _BUILDERS: dict[str, Callable[[_Vocabulary], FastTokenizer]] = {"gpt2": _byte_le
 
 def _add_tokens(fast: FastTokenizer, vocabulary: _Vocabulary) -> None:
     """Have tokens found whole in a text: control tokens, and the user-defined ones, which are text like any other."""
-    known = fast.get_vocab(with_added_tokens=False)
     for kind, add in ((CONTROL, fast.add_special_tokens), (_USER_DEFINED, fast.add_tokens)):
         pairs = zip(vocabulary.tokens, vocabulary.types, strict=True)
-        texts = [token for token, token_kind in pairs if token_kind == kind and token in known and token]
+        texts = [token for token, each in pairs if each == kind and token and fast.token_to_id(token) is not None]
         add([AddedToken(text, normalized=False, special=kind == CONTROL) for text in texts])
 
 
