@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from .outputs import PromptLogprobs, TokenLogprobs
@@ -64,7 +65,7 @@ class Moves(NamedTuple):
 NO_MOVES = Moves([], [], [])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Batch:
     """The rows of one step, those with a single token first (the attention kernels want them so).
 
@@ -77,15 +78,15 @@ class Batch:
     moves: Moves = NO_MOVES
     needs_host: bool = False
 
-    @property
+    @cached_property
     def num_tokens(self) -> int:
         """Tokens in the forward pass."""
-        return sum(row.num_tokens for row in self.rows)
+        return sum([row.num_tokens for row in self.rows])
 
     @property
     def num_decode_tokens(self) -> int:
         """Tokens that continue outputs, drafts among them; the others are prompt tokens or recomputed."""
-        return sum(row.num_tokens for row in self.rows if row.is_decode)
+        return sum([row.num_tokens for row in self.rows if row.is_decode])
 
     def subset(self, rows: list[BatchRow]) -> "Batch":
         """The same step for some of its rows only, its moves having been made."""

@@ -28,6 +28,9 @@ class Decoded(NamedTuple):
     error: RequestFailedError | None = None  # of the text or of the row
 
 
+_NO_TEXT = Decoded()
+
+
 class OutputProcessor:
     """Keeps one TextStream per output, and prompt logprobs until the first token."""
 
@@ -73,7 +76,7 @@ class OutputProcessor:
         error = None if output.failure is None else _row_error(request, output.failure)
         stream = self._texts.get(request)
         if stream is None:
-            return Decoded(error=error)
+            return _NO_TEXT if error is None else Decoded(error=error)
         text, num_left = "", len(output.token_ids)
         for token_id in output.token_ids or (None,):
             num_left -= token_id is not None
@@ -90,17 +93,18 @@ class OutputProcessor:
         request, output = progress.request, progress.output
         if decoded.num_dropped:
             output = output.first(len(output.token_ids) - decoded.num_dropped)
+        has_first = self._prompt_logprobs and progress.output.token_ids
         return OutputDelta(
-            request_id=request.request_id,
-            index=request.index,
-            text=decoded.text,
-            token_ids=output.token_ids,
-            logprobs=output.logprobs,
+            request.request_id,
+            request.index,
+            decoded.text,
+            output.token_ids,
+            output.logprobs,
             finish_reason="error" if decoded.error else request.finish_reason,
             stop_reason=request.stop_reason,
-            metrics=request.metrics() if request.is_finished else None,
+            metrics=None if request.finish_reason is None else request.metrics(),
             error=decoded.error,
-            prompt_logprobs=self._prompt_logprobs.pop(request, None) if progress.output.token_ids else None,
+            prompt_logprobs=self._prompt_logprobs.pop(request, None) if has_first else None,
             forced_from=output.forced_from,
         )
 

@@ -137,7 +137,7 @@ class RequestMetrics:
         return None if self.first_scheduled_time is None else self.first_scheduled_time - self.arrival_time
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # frozen, it would take three times as long to make, for each token
 class OutputDelta:
     """What one step added to output `index` of a request. Joined deltas give the whole text and all token ids.
 

@@ -57,8 +57,12 @@ def input_arrays(batch: Batch, *, block_size: int) -> tuple[Arrays, Bounds]:
 def _flat_token_ids(rows: Sequence[BatchRow]) -> Array:
     token_ids: list[int] = []
     for row in rows:
-        known = row.token_ids
-        token_ids += known if len(known) == row.num_tokens else [*known, 0]
+        if row.num_tokens == 1 and not row.draft_token_ids:
+            known = row.request.token_ids
+            token_ids.append(known[row.start] if row.start < len(known) else 0)
+        else:
+            known = row.token_ids
+            token_ids += known if len(known) == row.num_tokens else [*known, 0]
     return np.array(token_ids, dtype=np.int64)
 
 
@@ -98,9 +102,12 @@ def _logits_indices(rows: Sequence[BatchRow], query_start_loc: Array) -> Array:
 
 def unknown_sources(batch: Batch, sample_indices: Mapping[Request, int]) -> Array:
     """[num_decodes] int64: at which index of the step before the one token of a row was sampled; -1 if it is known."""
-    decodes = [row for row in batch.rows if row.num_tokens == 1]
-    sources = (sample_indices[row.request] if row.end > row.request.num_tokens else -1 for row in decodes)
-    return np.fromiter(sources, dtype=np.int64, count=len(decodes))
+    sources = [
+        sample_indices[row.request] if row.start >= len(row.request.token_ids) else -1
+        for row in batch.rows
+        if row.num_tokens == 1
+    ]
+    return np.array(sources, dtype=np.int64)
 
 
 def as_inputs(fields: Mapping[str, Tensor], bounds: Bounds) -> Inputs:

@@ -62,9 +62,12 @@ class PendingTokens:
         rows = [row for row in self.rows if row.needs_sampling]
         tokens = self.host.tokens[: len(rows)]
         if self.results is None:
-            made = iter([_output(token_id) for token_id in tokens.tolist()])
+            outputs = list(map(_output, tokens.tolist()))
         else:
-            made = iter(self._accepted(rows, self.results._replace(token_ids=tokens)))
+            outputs = self._accepted(rows, self.results._replace(token_ids=tokens))
+        if len(rows) == len(self.rows):
+            return outputs
+        made = iter(outputs)
         return [next(made) if row.needs_sampling else NO_OUTPUT for row in self.rows]
 
     def _accepted(self, rows: list[BatchRow], sampled: Sampled) -> list[RowOutput]:

@@ -48,10 +48,10 @@ def sampling_arrays(indices: Sequence[tuple[Request, int]]) -> Arrays:
 
     The request itself may not have reached the position yet. Empty if all are greedy.
     """
-    params = [request.params for request, _ in indices]
-    temperatures = [each.temperature for each in params]
+    temperatures = [request.params.temperature for request, _ in indices]
     if not any(temperatures):
         return {}
+    params = [request.params for request, _ in indices]
     arrays: Arrays = {
         "keys": sample_keys([request.seed for request, _ in indices], [position for _, position in indices]),
         "temperature": np.array(temperatures, dtype=np.float32),

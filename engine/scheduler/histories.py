@@ -158,8 +158,9 @@ class Histories:
         if len(plan.num_tokens) == len(running):
             return
         for request in running:
-            has_all = request.num_tokens + request.num_output_placeholders >= request.max_num_tokens
-            if request not in plan.num_tokens and request not in self._catching_up and not has_all:
+            if request in plan.num_tokens or request in self._catching_up:
+                continue
+            if request.num_tokens + request.num_output_placeholders < request.max_num_tokens:
                 self._pause(_of(request), _why_left_out(plan, Source.DECODES), now)
                 self._left_out[request] = None
 

@@ -93,6 +93,13 @@ class StepBudget:
         self.num_tokens[request] = num_tokens
         self.new_blocks[request] = num_blocks
 
+    def give_one_each(self, new_blocks: Mapping[Request, int], num_blocks: int) -> None:
+        """A token to each of these, which have none yet; `num_blocks` are their blocks together."""
+        self.tokens -= len(new_blocks)
+        self.blocks -= num_blocks
+        self.num_tokens.update(dict.fromkeys(new_blocks, 1))
+        self.new_blocks.update(new_blocks)
+
     def give_drafts(self, request: Request, num_drafts: int, num_blocks: int) -> None:
         """More of them, for drafts, to one that has got its own."""
         self.tokens -= num_drafts

@@ -88,10 +88,12 @@ class Planner:
             room.stops.append(Stop(waiting[0], "policy"))
 
     def _plan_sources(
-        self, room: StepBudget, sources: Iterable[Source], own: Queues, running: Mapping[Source, Iterable[Request]]
+        self, room: StepBudget, sources: Iterable[Source], own: Queues, running: Mapping[Source, Sequence[Request]]
     ) -> None:
         """One class's share of a round."""
         for source in sources:
+            if source is Source.DECODES and self._gives_all(room, running[source]):
+                continue
             if source is not Source.WAITING:
                 self._plan_running(room, running[source])
             elif not room.preempted and self._policy.admits(own.running):
@@ -120,6 +122,16 @@ class Planner:
         if self._policy.whole_prompts and num_wanted > room.tokens:
             return 0 if room.num_tokens else num_wanted  # longer than the budget: alone
         return min(num_wanted, self._max_chunk, room.tokens)
+
+    def _gives_all(self, room: StepBudget, decodes: Sequence[Request]) -> bool:
+        """Give each its token at once, as `_plan_running` would, if there is room for all. Whether there was."""
+        block_size = self._blocks.device.block_size
+        new_blocks = {each: each.num_computed_tokens // block_size + 1 - len(each.block_table) for each in decodes}
+        num_blocks = sum(new_blocks.values())
+        if room.preempted or len(decodes) > room.tokens or num_blocks > room.blocks:
+            return False
+        room.give_one_each(new_blocks, num_blocks)
+        return True
 
     def _plan_running(self, room: StepBudget, requests: Iterable[Request]) -> None:
         blocks_to_add = self._blocks.blocks_to_add
@@ -232,5 +244,6 @@ def _by_source(running: Iterable[Request]) -> dict[Source, list[Request]]:
     decodes: list[Request] = []
     chunks: list[Request] = []
     for request in running:
-        (decodes if request.num_uncomputed_tokens == 1 else chunks).append(request)
+        num_uncomputed = len(request.token_ids) + request.num_output_placeholders - request.num_computed_tokens
+        (decodes if num_uncomputed == 1 else chunks).append(request)
     return {Source.DECODES: decodes, Source.CHUNKS: chunks}

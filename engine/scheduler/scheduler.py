@@ -250,24 +250,25 @@ class Scheduler:
             if num_blocks:  # most decodes need none
                 self.blocks.grow(request, request.num_computed_tokens + plan.num_tokens[request])
         if self.max_steps_in_flight > 1:
-            needs_host = (
-                needs_host or not plan.num_tokens or any(request.needs_host_sampling for request in plan.num_tokens)
-            )
-        rows = self._rows(plan)
-        rows.sort(key=_is_long)
-        return Batch(next(self._step), rows, self.blocks.take_moves(), needs_host)
+            # While a step is in flight nothing is planned that needs the host.
+            is_any = not self._in_flight and any(request.needs_host_sampling for request in plan.num_tokens)
+            needs_host = needs_host or not plan.num_tokens or is_any
+        return Batch(next(self._step), self._rows(plan), self.blocks.take_moves(), needs_host)
 
     def _rows(self, plan: Plan) -> list[BatchRow]:
-        """The rows, which from now on count as computed."""
-        rows, drafts = [], plan.num_drafts
+        """The rows, those with a single token first, which from now on count as computed."""
+        short: list[BatchRow] = []
+        long: list[BatchRow] = []
+        drafts = plan.num_drafts
         for request, num_tokens in plan.num_tokens.items():
             start = request.num_computed_tokens
             needs_sampling = num_tokens >= request.num_uncomputed_tokens
             request.num_computed_tokens = start + num_tokens
             if needs_sampling:
                 request.num_output_placeholders += 1
-            rows.append(BatchRow(request, start, num_tokens, needs_sampling, drafts.get(request, 0) if drafts else 0))
-        return rows
+            row = BatchRow(request, start, num_tokens, needs_sampling, drafts.get(request, 0) if drafts else 0)
+            (short if num_tokens == 1 else long).append(row)
+        return short + long
 
     def _preempt(self, request: Request, *, is_swapped: bool) -> None:
         self.running.remove(request)
@@ -396,7 +397,3 @@ class Scheduler:
             held = len(row.request.block_table) * self.blocks.device.block_size
             assert held >= row.end, f"{row.request} has lost blocks that a step in flight uses"
         assert all(request.is_finished and self._is_in_flight(request) for request in self._finished_in_flight)
-
-
-def _is_long(row: BatchRow) -> bool:
-    return row.num_tokens > 1
