@@ -16,7 +16,7 @@ from ....engine.errors import InvalidRequestError
 from ....engine.sampling_params import SamplingParams
 from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
-from ...http.errors import ResultNotFoundError
+from ...http.errors import MovedError, ResultNotFoundError
 from ...http.json_response import JsonResponse
 from ...http.json_writer import SlicedResponse
 from ...jobs.idempotency import IdempotencyKey
@@ -247,6 +247,8 @@ async def _wait(request: Request, service: Service, job: Job, *, is_owned: bool)
         if is_owned:
             service.abort(job)
         raise
+    if job.is_suspended:
+        raise MovedError
     if job.status == "failed":
         raise_failure([job])
 

@@ -324,6 +324,17 @@ async def test_a_failure(client, served):
     assert (events[-1].type, events[-1].response.error.code) == ("response.failed", "server_error")
 
 
+async def test_a_response_that_is_left_to_another_process_is_no_answer(served):
+    served.engine.hold()
+    body = {"input": "Hello", "max_output_tokens": 3}
+    answer = asyncio.create_task(served.client.post("/v1/responses", json=body))
+    await served.engine.submitted.wait()
+    (job,) = served.service.results.unfinished()
+    job.suspend()
+    response = await answer
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "resuming")
+
+
 @pytest.mark.parametrize("settings", [Settings(api_key=("mine", "yours"))])
 async def test_tenants_do_not_see_each_other(served):
     mine, yours = ({"authorization": f"Bearer {key}"} for key in ("mine", "yours"))
