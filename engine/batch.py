@@ -86,7 +86,8 @@ class Batch:
     @property
     def num_decode_tokens(self) -> int:
         """Tokens that continue outputs, drafts among them; the others are prompt tokens or recomputed."""
-        return sum([row.num_tokens for row in self.rows if row.is_decode])
+        decodes = [row for row in self.rows if row.start >= row.request.num_prompt_tokens]
+        return sum([row.num_tokens for row in decodes if row.num_tokens == 1 + row.num_drafts])
 
     def subset(self, rows: list[BatchRow]) -> "Batch":
         """The same step for some of its rows only, its moves having been made."""

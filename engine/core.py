@@ -140,7 +140,7 @@ class EngineCore:
         now = self._clock()
         batch, seconds = step.batch, now - step.start
         drafted = self.speculation.observe(batch, outputs, seconds) if self.speculation and step.is_observed else []
-        num_not_drafted = sum(row.num_drafts for row in batch.rows) - sum(each.num_drafted for each in drafted)
+        num_not_drafted = sum([row.num_drafts for row in batch.rows]) - sum(each.num_drafted for each in drafted)
         self._learn(batch, batch.num_tokens - num_not_drafted, seconds)
         self._outputs.keep_prompt_logprobs(batch, outputs)
         by_mode = self.scheduler.num_preemptions_by_mode
@@ -164,21 +164,21 @@ class EngineCore:
             num_blocks=self.blocks.device.num_blocks,
             num_preempted=sum(preempted.values()),
             num_swapped_out=preempted["swap"],
-            num_output_tokens=sum(len(delta.token_ids) for delta in deltas),
+            num_output_tokens=sum([len(delta.token_ids) for delta in deltas]),
             num_drafts=len(drafted),
             num_draft_tokens=sum(each.num_drafted for each in drafted),
             num_accepted_tokens_per_pos=accepted_per_position(drafted),
             ttfts=tuple(
                 now - item.request.arrival_time
                 for item in progress
-                if item.output.token_ids and item.gap is None and not item.request.is_background
+                if item.gap is None and item.output.token_ids and not item.request.is_background
             ),
             itls=tuple(item.gap for item in progress if item.gap is not None and not item.request.is_background),
         )
         return StepOutput(deltas, stats)
 
     def _learn(self, batch: Batch, num_tokens: int, seconds: float) -> None:
-        self.cost_model.observe(num_tokens, sum(row.start for row in batch.rows), seconds)
+        self.cost_model.observe(num_tokens, sum([row.start for row in batch.rows]), seconds)
         if self.cost_model.num_steps >= _NUM_STEPS_TO_LEARN:
             self.scheduler.costs.seconds_per_token = self.cost_model.b
 
