@@ -28,7 +28,10 @@ def parser_of(description: str, *, peers: Sequence[str]) -> argparse.ArgumentPar
 
 def scratch_folder(args: argparse.Namespace, stack: ExitStack) -> Path:
     """Where weights are made."""
-    return args.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    if args.folder is None:
+        return Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    args.folder.mkdir(parents=True, exist_ok=True)
+    return Path(args.folder)
 
 
 def model_folder(args: argparse.Namespace, stack: ExitStack) -> Path:
