@@ -199,7 +199,8 @@ def test_with_another_template_what_has_told_nothing_begins_afresh(tmp_path: Pat
 
 @pytest.mark.parametrize(("kind", "code"), [("token", 137), ("engine", 1)])
 def test_a_job_that_kills_its_process_is_tried_alone_and_then_no_more(tmp_path: Path, kind: str, code: int) -> None:
-    args = (*ARGS, "--results", str(tmp_path / "results.db"))
+    # Two at a time, so that the poison waits: a process that died of it before it was on disk would know nothing of it.
+    args = (*ARGS, "--max-num-seqs", "2", "--results", str(tmp_path / "results.db"))
     poison = {"prompt": [7, 20], "max_tokens": 8}
     seq_ids: list[str] = []
     for number in range(3):
