@@ -140,6 +140,14 @@ def test_each_job_is_claimed_by_one_server(opened: Open, database: str) -> None:
     assert not any(job.num_crashes for job in living[0].unfinished()), "it had ended properly"
 
 
+def test_what_ran_when_an_engine_died_counts_a_crash_and_is_claimed_at_once(opened: Open) -> None:
+    dead, alive = opened(), opened()
+    dead.commit(Changes(accepted=[row(dead, 1)]))
+    dead.end_process(has_crashed=True)
+    assert len(claimed(alive)) == 1
+    assert [job.num_crashes for job in alive.unfinished()] == [1]
+
+
 def test_a_claim_that_fails_is_none(opened: Open) -> None:
     dead, alive, other_model = opened(), opened(), opened(model="another")
     dead.commit(Changes(accepted=[row(dead, 1)]))
