@@ -208,13 +208,14 @@ class Service:
 
     async def close(self) -> None:
         """Stop the engine if `load` started it; what it has not finished is left to the next process."""
-        await self.batches.stop()
+        has_crashed = self._engine is not None and self._engine.has_died
+        await self.batches.stop(has_crashed=has_crashed)
         self.steps.end()
         self._memory.close()
         if self._telling is not None:
             self._telling.cancel()
         if isinstance(self.results, DurableResults):
-            await self.results.close(has_crashed=self._engine is not None and self._engine.has_died)
+            await self.results.close(has_crashed=has_crashed)
         if self._is_ours and self._is_loaded and self._engine is not None:
             self._is_ours = False
             await self._engine.stop()

@@ -53,8 +53,8 @@ class Batches:
         for row in await self._store.use(lambda store: store.unfinished_batches()):
             self._start(Batch.from_row(row))
 
-    async def stop(self) -> None:
-        """Leave what is not finished to the next process."""
+    async def stop(self, *, has_crashed: bool = False) -> None:
+        """Leave what is not finished to the next process. `has_crashed`: the engine died."""
         await self._drop(set(self._tasks))
         self._context.writer.close()
 

@@ -52,14 +52,15 @@ class SharedBatches(Batches):
         """From now on go on with what other servers left."""
         self._looking = asyncio.create_task(self._look())
 
-    async def stop(self) -> None:
-        """As Batches; other servers go on with them at once."""
+    async def stop(self, *, has_crashed: bool = False) -> None:
+        """As Batches; other servers go on with them at once, after a crash when this one's end is noted."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
-        await super().stop()
-        with contextlib.suppress(NotReadyError):
-            await self._call(lambda store: store.release_batches())
+        await super().stop(has_crashed=has_crashed)
+        if not has_crashed:  # else their lines would count no crash
+            with contextlib.suppress(NotReadyError):
+                await self._call(lambda store: store.release_batches())
 
     async def _call(self, function: "Callable[[PostgresStore], Any]") -> Any:
         return await self._results.use(function)

@@ -173,8 +173,8 @@ class PostgresStore(BatchTables):
     def end_process(self, *, has_crashed: bool = False) -> None:
         """As Store: other servers go on with this one's jobs and batches at once."""
         with self._changing() as db:
-            self._release(db)
             if not has_crashed:
+                self._release(db)
                 not_running = "UPDATE splitfuse_jobs SET is_running = FALSE WHERE holder = %s AND status IS NULL"
                 db.execute(not_running, (self.holder.num,))
             db.execute("UPDATE splitfuse_holders SET is_dead = TRUE WHERE num = %s", (self.holder.num,))

@@ -143,9 +143,13 @@ def test_each_job_is_claimed_by_one_server(opened: Open, database: str) -> None:
 def test_what_ran_when_an_engine_died_counts_a_crash_and_is_claimed_at_once(opened: Open) -> None:
     dead, alive = opened(), opened()
     dead.commit(Changes(accepted=[row(dead, 1)]))
+    begin(dead, "a")
+    dead.write_batches(BatchChanges(begun=(("a", 1),)))
     dead.end_process(has_crashed=True)
     assert len(claimed(alive)) == 1
     assert [job.num_crashes for job in alive.unfinished()] == [1]
+    assert held(alive) == ["a"]
+    assert alive.lines_done("a", "out-a", "err-a").num_crashes == {1: 1}
 
 
 def test_a_claim_that_fails_is_none(opened: Open) -> None:
