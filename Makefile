@@ -16,7 +16,7 @@ STEPS ?= 2000
 MINUTES ?=
 
 .PHONY: serve test thorough fast lint types check simulation schemathesis fuzz soak faults kills page clients tensor-parallel gpu \
-	gpu-profile image image-check balanced replicas bench bench-peers clean
+	gpu-profile image image-check balanced replicas builds bench bench-peers clean
 
 serve: $(VENV)/.serve  ## install and start on a small real model, or a toy; ARGS="MODEL --port 9000" for more
 	$(BIN)/splitfuse serve $(ARGS)
@@ -95,6 +95,14 @@ bench-peers: $(VENV)/.test  ## beside vLLM's CPU build and llama.cpp, which are 
 
 balanced: $(VENV)/.test  ## two servers on one PostgreSQL behind HAProxy: one is killed, one drained; JOBS=64
 	$(CAMPAIGN) balanced --jobs $(or $(JOBS),64) $(ARGS)
+
+# Without byte shuffles, bfloat16 products, AVX-512, AVX.
+BUILDS := -mno-avx512vbmi -mno-avx512bf16 -mno-avx512f -mno-avx
+builds: $(VENV)/.test  ## tests of the CPU kernels, compiled for lesser processors than this one
+	for flag in $(BUILDS); do \
+		compiler=$(VENV)/c++$$flag; printf '#!/bin/sh\nexec c++ "$$@" %s\n' $$flag > $$compiler; chmod +x $$compiler; \
+		echo "$$flag"; CXX=$$PWD/$$compiler $(BIN)/python -m pytest -q -n 2 --dist loadfile tests/kernels/cpu || exit 1; \
+	done
 
 replicas: $(VENV)/.test  ## the same through serve --replicas 2; needs Ray, or ARGS=--no-ray; JOBS=64
 	$(CAMPAIGN) replicas --jobs $(or $(JOBS),64) $(ARGS)

@@ -139,9 +139,8 @@ struct Int8Panel : Int8Sums<T> {
     const float* headers;   // [groups of x][scales, offsets][PANEL]
     const uint32_t* quads;  // [K/4][PANEL]
 
-    template <int M, int P>
+    template <int M>
     void multiply(int64_t row, int64_t number, Prefetch) const {
-        static_assert(P == 1, "there is one panel");
         const Int8Rows& x = this->x;
         const int8_t* rows = x.values + row * x.num_inputs;
         sums_t totals[M][V] = {};
@@ -173,32 +172,28 @@ template <typename T, int BITS>
 struct StoredInt8Panels : Int8Sums<T> {
     const QuantizedPanels& w;
 
-    template <int M, int P>
+    template <int M>
     void multiply(int64_t row, int64_t number, Prefetch) const {
         const Int8Rows& x = this->x;
         const int8_t* rows = x.values + row * x.num_inputs;
-        sums_t totals[M][P * V] = {};
+        sums_t totals[M][V] = {};
         for (int64_t i = 0; i < x.num_groups; i++) {
-            ints_t sums[M][P * V];
+            ints_t sums[M][V];
             for (int m = 0; m < M; m++)
-                for (int v = 0; v < P * V; v++) sums[m][v] = this->first(row + m, i);
+                for (int v = 0; v < V; v++) sums[m][v] = this->first(row + m, i);
             for (int64_t k = i * x.group; k < this->end_of(i); k += HALF)
-                for (int p = 0; p < P; p++)
-                    w.template each_quad<BITS>(number + p, k, [&](int v, int quad, quads_t lanes) __attribute__((always_inline)) {
-                        for (int m = 0; m < M; m++) {
-                            int32_t four;
-                            std::memcpy(&four, rows + m * x.num_inputs + k + quad * 4, 4);
-                            sums[m][p * V + v] = dot(sums[m][p * V + v], lanes, four);
-                        }
-                    });
-            for (int p = 0; p < P; p++) {
-                const Header header = w.header(number + p, i * x.group / w.group);
-                for (int v = 0; v < V; v++)
-                    for (int m = 0; m < M; m++)
-                        this->join(totals[m][p * V + v], sums[m][p * V + v], row + m, i, header.scales[v], header.offsets[v]);
-            }
+                w.template each_quad<BITS>(number, k, [&](int v, int quad, quads_t lanes) __attribute__((always_inline)) {
+                    for (int m = 0; m < M; m++) {
+                        int32_t four;
+                        std::memcpy(&four, rows + m * x.num_inputs + k + quad * 4, 4);
+                        sums[m][v] = dot(sums[m][v], lanes, four);
+                    }
+                });
+            const Header header = w.header(number, i * x.group / w.group);
+            for (int v = 0; v < V; v++)
+                for (int m = 0; m < M; m++)
+                    this->join(totals[m][v], sums[m][v], row + m, i, header.scales[v], header.offsets[v]);
         }
-        for (int m = 0; m < M; m++)
-            for (int p = 0; p < P; p++) this->finish(row + m, number + p, totals[m] + p * V);
+        for (int m = 0; m < M; m++) this->finish(row + m, number, totals[m]);
     }
 };

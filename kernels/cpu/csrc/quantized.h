@@ -12,6 +12,7 @@
 
 #include <type_traits>
 
+#include "matmul.h"
 #include "panels.h"
 
 #ifdef __F16C__
@@ -69,19 +70,77 @@ struct Header {
     sums_t scales[V], offsets[V];  // w = scale · value + offset
 };
 
-// What a panel is taken apart to: float [K][PANEL] or pairs of bfloat16 [K/2][PANEL]. `values` are four neighbouring k.
-inline void put(float* to, const sums_t values[4]) {
-    for (int j = 0; j < 4; j++) std::memcpy(to + j * PANEL, values + j, sizeof values[j]);
-}
-#ifdef __AVX512BF16__
-inline void put(uint32_t* to, const sums_t values[4]) {
-    const __m512i side_by_side = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7,
-                                                  22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    for (int i = 0; i < 2; i++) {
-        __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)values[2 * i + 1], (__m512)values[2 * i]);
-        _mm512_store_si512(to + i * PANEL, _mm512_permutexvar_epi16(side_by_side, both));
+// How values are taken apart. BITS_8_HALVES: their scales are halves, without offsets.
+enum Kind { BITS_4, BITS_5, BITS_6, BITS_8, BITS_8_HALVES, FLOAT8 };
+constexpr int bits_of(Kind kind) { return kind == BITS_4 ? 4 : kind == BITS_5 ? 5 : kind == BITS_6 ? 6 : 8; }
+
+// What a panel is taken apart to: float [K][PANEL] or pairs of bfloat16 [K/2][PANEL]. Here w = scale · lane + offset.
+template <typename Scalar, Kind KIND>
+struct Levels {
+    static constexpr int INPUTS = 1;  // of a Scalar
+    sums_t scales[V], offsets[V];
+
+    void set(const Header& h, float zero) {
+        for (int v = 0; v < V; v++) {
+            scales[v] = h.scales[v];
+            offsets[v] = h.offsets[v] - h.scales[v] * zero;
+        }
     }
-}
+};
+
+#ifdef __AVX512BF16__
+// A code becomes the low bits of a float's mantissa, BASE + code, so that nothing is converted: at byte 2, but eight bits
+// at byte 1, where only products with halves are exact, and others are converted. Lanes 2n and 2n + 1 are neighbouring
+// inputs of one output, so that what is rounded to bfloat16 stands in its place.
+template <Kind KIND>
+struct Levels<pair, KIND> {
+    static constexpr int INPUTS = 2;
+    static constexpr bool IS_CONVERTED = KIND == BITS_8 || KIND == FLOAT8;
+    static constexpr int BYTE = IS_CONVERTED ? 0 : KIND == BITS_8_HALVES ? 1 : 2;
+    static constexpr float BASE = IS_CONVERTED ? 0 : KIND == BITS_8_HALVES ? 0x1p15f : 0x1p7f;
+    sums_t scales[V][2], offsets[V][2];  // of outputs 0 to 7 and 8 to 15
+
+    void set(const Header& h, float zero) {
+        const __m512i twice = _mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
+        for (int v = 0; v < V; v++) {
+            const sums_t offset = h.offsets[v] - h.scales[v] * (zero + BASE);
+            for (int i = 0; i < 2; i++) {
+                const __m512i from = _mm512_add_epi32(twice, _mm512_set1_epi32(8 * i));
+                scales[v][i] = (sums_t)_mm512_permutexvar_ps(from, (__m512)h.scales[v]);
+                offsets[v][i] = (sums_t)_mm512_permutexvar_ps(from, (__m512)offset);
+            }
+        }
+    }
+
+    // Weights of inputs j and j + 1 of a quad, for outputs 8i to 8i + 7 of the V'th part.
+    __attribute__((always_inline)) inline __m512 floats(quads_t quads, int v, int i, int j) const {
+        const __m512i base = (__m512i)(sums_t{} + BASE);
+#ifdef __AVX512VBMI__
+        alignas(64) static constexpr Places places;
+        const __m512i placed = _mm512_mask_permutexvar_epi8(
+            base, 0x1111111111111111u << BYTE, _mm512_load_si512(places.of[i][j / 2]), (__m512i)quads);
+#else
+        const __m512i output = _mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
+        const __m512i shift = _mm512_set4_epi32(8 * j + 8, 8 * j, 8 * j + 8, 8 * j);
+        const __m512i of_outputs = _mm512_permutexvar_epi32(_mm512_add_epi32(output, _mm512_set1_epi32(8 * i)), (__m512i)quads);
+        const __m512i placed = (__m512i)(((quads_t)_mm512_srlv_epi32(of_outputs, shift) & 255) << 8 * BYTE) | base;
+#endif
+        const sums_t values = KIND == FLOAT8 ? floats_of_float8((ints_t)placed)
+                              : IS_CONVERTED ? (sums_t)_mm512_cvtepi32_ps(placed) : (sums_t)placed;
+        return (__m512)(values * scales[v][i] + offsets[v][i]);
+    }
+
+   private:
+    // For each byte of the lanes which of the quads' it is.
+    struct Places {
+        uint8_t of[2][2][64] = {};
+        constexpr Places() {
+            for (int i = 0; i < 2; i++)
+                for (int j = 0; j < 4; j++)
+                    for (int n = 0; n < 8; n++) of[i][j / 2][8 * n + j % 2 * 4 + BYTE] = uint8_t((8 * i + n) * 4 + j);
+        }
+    };
+};
 #endif
 
 struct QuantizedPanels {
@@ -90,13 +149,15 @@ struct QuantizedPanels {
     const uint16_t *super_scales, *super_offsets;
     int64_t bits, zero, group, super_group, scale_bytes, is_float8;
     int64_t num_inputs, num_groups, num_super_groups;
+    int64_t ahead;  // bytes of values from a panel to the next, which is asked for while one is taken apart
 
     template <typename Arguments>
     explicit QuantizedPanels(const Arguments& a)
         : values(a.values), high(a.high), scales(a.scales), offsets(a.offsets), super_scales(a.super_scales),
           super_offsets(a.super_offsets), bits(a.bits), zero(a.zero), group(a.group), super_group(a.super_group),
           scale_bytes(a.scale_bytes), is_float8(a.is_float8), num_inputs((a.num_inputs + BLOCK - 1) / BLOCK * BLOCK),
-          num_groups((num_inputs + group - 1) / group), num_super_groups((num_inputs + super_group - 1) / super_group) {}
+          num_groups((num_inputs + group - 1) / group), num_super_groups((num_inputs + super_group - 1) / super_group),
+          ahead(num_inputs * PANEL / (bits == 8 ? 1 : 2)) {}
 
     // Scales and offsets of a panel's group, the zero not yet in the offsets.
     Header header(int64_t number, int64_t index) const {
@@ -111,11 +172,33 @@ struct QuantizedPanels {
     // Inputs [begin, end) of a panel, whole HALFs, to `to`: floats or pairs.
     template <typename Scalar>
     void take(int64_t number, int64_t begin, int64_t end, Scalar* to) const {
-        if (is_float8) take<8, true>(number, begin, end, to);
-        else if (bits == 8) take<8, false>(number, begin, end, to);
-        else if (bits == 6) take<6, false>(number, begin, end, to);
-        else if (bits == 5) take<5, false>(number, begin, end, to);
-        else take<4, false>(number, begin, end, to);
+        by_kind([&](auto kind) { take<decltype(kind)::value>(number, begin, end, to); });
+    }
+
+    // f(the kind of the values, as a type).
+    template <typename Function>
+    void by_kind(Function f) const {
+        if (is_float8) f(std::integral_constant<Kind, FLOAT8>());
+        else if (bits == 8 && scale_bytes == 2 && !offsets) f(std::integral_constant<Kind, BITS_8_HALVES>());
+        else if (bits == 8) f(std::integral_constant<Kind, BITS_8>());
+        else if (bits == 6) f(std::integral_constant<Kind, BITS_6>());
+        else if (bits == 5) f(std::integral_constant<Kind, BITS_5>());
+        else f(std::integral_constant<Kind, BITS_4>());
+    }
+
+    // f(v, k, lanes), for inputs [begin, end) of a panel, whole HALFs: weights of the V'th part of its outputs, of k alone
+    // as floats or of k and k + 1 as pairs.
+    template <typename Scalar, Kind KIND, typename Function>
+    __attribute__((always_inline)) inline void each(int64_t number, int64_t begin, int64_t end, Function f) const {
+        int64_t index = begin / group, next = begin;
+        Levels<Scalar, KIND> levels;
+        for (int64_t k = begin; k < end; k += HALF) {
+            if (k == next) {
+                levels.set(header(number, index++), float(zero));
+                next = index * group;
+            }
+            each_of_half(number, k, levels, f);
+        }
     }
 
 #ifdef __AVX512BF16__
@@ -144,10 +227,15 @@ struct QuantizedPanels {
         if (BITS == 6) up += (number * num_inputs + k) / 16 * PANEL;
         const int shift = k % 32 ? QUADS : 0;
         for (int quad = 0; quad < QUADS; quad++)
-            for (int v = 0; v < V; v++) f(v, quad, quad_of<BITS>(low + v * WIDTH, up + v * WIDTH, quad, shift));
+            for (int v = 0; v < V; v++) {
+                if (BITS == 8 || quad % 2 == 0) fetch(low + (BITS == 8 ? quad : quad / 2) * PANEL + v * WIDTH);
+                f(v, quad, quad_of<BITS>(low + v * WIDTH, up + v * WIDTH, quad, shift));
+            }
     }
 
    private:
+    void fetch(const uint32_t* here) const { __builtin_prefetch((const char*)here + ahead, 0, 2); }
+
     sums_t level(const void* lower, const uint16_t* upper, int64_t number, int64_t index, int v) const {
         const int64_t at = (number * num_groups + index) * PANEL + v * WIDTH;
         if (scale_bytes == 4) return load_vector<sums_t>((const float*)lower + at);
@@ -166,6 +254,7 @@ struct QuantizedPanels {
         for (int quad = 0; quad < QUADS; quad++)
             for (int v = 0; v < V; v++) {
                 const quads_t both = load_vector<quads_t>(low + quad / 2 * PANEL + v * WIDTH);
+                if (quad % 2 == 0) fetch(low + quad / 2 * PANEL + v * WIDTH);
                 f(v, quad, [&](int j) __attribute__((always_inline)) {
                     return (sums_t)_mm512_permutexvar_ps((__m512i)(both >> (8 * j + quad % 2 * 4)), numbers);
                 });
@@ -173,34 +262,40 @@ struct QuantizedPanels {
     }
 #endif
 
-    template <int BITS, bool FLOAT8, typename Scalar>
-    __attribute__((noinline)) void take(int64_t number, int64_t begin, int64_t end, Scalar* to) const {
-        int64_t index = begin / group, next = begin;
-        Header h;
-        for (int64_t k = begin; k < end; k += HALF, to += HALF / PER_SCALAR<Scalar> * PANEL) {
-            if (k == next) {
-                h = header(number, index++);
-                next = index * group;
-                for (int v = 0; v < V; v++) h.offsets[v] -= h.scales[v] * float(zero);
-            }
-            auto take_quad = [&](int v, int quad, auto value_of) __attribute__((always_inline)) {
-                sums_t four[4];
-                for (int j = 0; j < 4; j++) four[j] = value_of(j) * h.scales[v] + h.offsets[v];
-                put(to + quad * 4 / PER_SCALAR<Scalar> * PANEL + v * WIDTH, four);
-            };
+    template <Kind KIND, typename Function>
+    __attribute__((always_inline)) inline void each_of_half(int64_t number, int64_t k, const Levels<float, KIND>& levels,
+                                                            Function f) const {
+        auto put = [&](int v, int quad, auto value_of) __attribute__((always_inline)) {
+            for (int j = 0; j < 4; j++) f(v, k + 4 * quad + j, value_of(j) * levels.scales[v] + levels.offsets[v]);
+        };
 #ifdef __AVX512F__
-            if constexpr (BITS == 4) {
-                each_nibble(number, k, take_quad);
-                continue;
-            }
+        if constexpr (KIND == BITS_4) return each_nibble(number, k, put);
 #endif
-            each_quad<BITS>(number, k, [&](int v, int quad, quads_t codes) __attribute__((always_inline)) {
-                take_quad(v, quad, [&](int j) __attribute__((always_inline)) {
-                    const ints_t code = (ints_t)(j < 3 ? (codes >> 8 * j) & 255 : codes >> 24);
-                    return FLOAT8 ? floats_of_float8(code) : __builtin_convertvector(code, sums_t);
-                });
+        each_quad<bits_of(KIND)>(number, k, [&](int v, int quad, quads_t quads) __attribute__((always_inline)) {
+            put(v, quad, [&](int j) __attribute__((always_inline)) {
+                const ints_t code = (ints_t)(j < 3 ? (quads >> 8 * j) & 255 : quads >> 24);
+                return KIND == FLOAT8 ? floats_of_float8(code) : __builtin_convertvector(code, sums_t);
             });
-        }
+        });
+    }
+
+#ifdef __AVX512BF16__
+    template <Kind KIND, typename Function>
+    __attribute__((always_inline)) inline void each_of_half(int64_t number, int64_t k, const Levels<pair, KIND>& levels,
+                                                            Function f) const {
+        each_quad<bits_of(KIND)>(number, k, [&](int v, int quad, quads_t quads) __attribute__((always_inline)) {
+            for (int j = 0; j < 4; j += 2)
+                f(v, k + 4 * quad + j,
+                  (uvec)_mm512_cvtne2ps_pbh(levels.floats(quads, v, 1, j), levels.floats(quads, v, 0, j)));
+        });
+    }
+#endif
+
+    template <Kind KIND, typename Scalar>
+    __attribute__((noinline)) void take(int64_t number, int64_t begin, int64_t end, Scalar* to) const {
+        each<Scalar, KIND>(number, begin, end, [&](int v, int64_t k, auto lanes) __attribute__((always_inline)) {
+            std::memcpy(to + (k - begin) / Levels<Scalar, KIND>::INPUTS * PANEL + v * WIDTH, &lanes, sizeof lanes);
+        });
     }
 
     template <int BITS>
@@ -210,7 +305,4 @@ struct QuantizedPanels {
                 std::memcpy(to + quad * PANEL + v * WIDTH, &codes, sizeof codes);
             });
     }
-
-    template <typename Scalar>
-    static constexpr int PER_SCALAR = std::is_same<Scalar, float>::value ? 1 : 2;  // k in one
 };

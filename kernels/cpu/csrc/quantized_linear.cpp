@@ -15,61 +15,85 @@
 
 namespace {
 
-// Rows [begin, end) against `count` panels, at most MOST_PANELS, in passes of about the same size, of at most MANY rows.
-template <int MANY, int MOST_PANELS, typename Panels>
-void multiply_passes(const Panels& panels, int64_t number, int64_t count, int64_t begin, int64_t end) {
+constexpr int FEW = 4;  // rows that meet weights in registers, not in memory: of 6 and more each takes a load anyway
+
+// Rows [begin, end) against a panel, in passes of about the same size, of at most MANY rows.
+template <int MANY, typename Panels>
+void multiply_passes(const Panels& panels, int64_t number, int64_t begin, int64_t end) {
     const int64_t passes = (end - begin + MANY - 1) / MANY;
     for (int64_t pass = 0; pass < passes; pass++) {
         const int num_rows = int((end - begin) / (passes - pass));
-        if (count == MOST_PANELS && num_rows <= FEW) multiply_rows<MOST_PANELS, FEW>(num_rows, panels, begin, number, {});
-        else
-            for (int64_t i = 0; i < count; i++) multiply_rows<1, MANY>(num_rows, panels, begin, number + i, {});
+        multiply_rows<MANY>(num_rows, panels, begin, number);
         begin += num_rows;
     }
 }
 
+// Panels as they are stored, for few rows. Sums are taken in DensePanels' order.
+template <typename Scalar, Kind KIND, typename Element, typename T>
+struct StoredPanels {
+    const QuantizedPanels& w;
+    const Element* x;
+    const T* bias;
+    T* out;
+    int64_t num_outputs, out_row;
+
+    // Not inlined: gcc 12 spills its registers else (4 rows in 4 bits 25 % slower).
+    template <int M>
+    __attribute__((noinline)) void multiply(int64_t row, int64_t number, Prefetch) const {
+        const Element* rows = x + row * w.num_inputs;
+        sums_t sums[M][V] = {};
+        w.template each<Scalar, KIND>(number, 0, w.num_inputs, [&](int v, int64_t k, auto lanes) __attribute__((always_inline)) {
+            for (int m = 0; m < M; m++) {
+                Scalar here;
+                std::memcpy(&here, rows + m * w.num_inputs + k, sizeof here);
+                sums[m][v] = multiply_add(sums[m][v], lanes, here);
+            }
+        });
+        for (int m = 0; m < M; m++)
+            write(out + (row + m) * out_row, bias, num_outputs, number * PANEL, (const float*)sums[m]);
+    }
+};
+
 template <typename Scalar, typename Element, typename T>
 void multiply_dense(const QuantizedLinear<T>& a, const QuantizedPanels& w, const Team& team) {
     const Element* rows = padded_rows<Element>(a.x, a.num_rows, a.num_inputs, w.num_inputs, team);
+    if (a.num_rows <= FEW)
+        return w.by_kind([&](auto kind) {
+            const StoredPanels<Scalar, decltype(kind)::value, Element, T> panels{
+                w, rows, a.bias, a.out, a.num_outputs, a.out_row};
+            walk(a.num_outputs, a.num_rows, team, [&](int64_t number, int64_t begin, int64_t end) {
+                multiply_rows<FEW>(int(end - begin), panels, begin, number);
+            });
+        });
     const int64_t steps = w.num_inputs * sizeof(Element) / sizeof(Scalar);
-    walk(a.num_outputs, a.num_rows, a.num_rows <= FEW ? SIDE : 1, team,
-         [&](int64_t number, int64_t count, int64_t begin, int64_t end) {
-             Scalar* data = (Scalar*)scratch(count * steps * PANEL * sizeof(Scalar));
-             for (int64_t i = 0; i < count; i++) w.take(number + i, 0, w.num_inputs, data + i * steps * PANEL);
-             DensePanels<Scalar, T> panels{
-                 data, (const Scalar*)rows, a.bias, a.out, a.num_outputs, a.out_row, steps, number};
-             multiply_passes<MOST, SIDE>(panels, number, count, begin, end);
-         });
-}
-
-template <int BITS, typename T>
-void multiply_stored(const QuantizedPanels& w, int64_t num_rows, const Int8Sums<T>& sums, const Team& team) {
-    const StoredInt8Panels<T, BITS> panels{sums, w};
-    walk(sums.num_outputs, num_rows, num_rows <= FEW ? SIDE : 1, team,
-         [&](int64_t number, int64_t count, int64_t begin, int64_t end) {
-             multiply_passes<Int8Sums<T>::MANY, SIDE>(panels, number, count, begin, end);
-         });
+    walk(a.num_outputs, a.num_rows, team, [&](int64_t number, int64_t begin, int64_t end) {
+        Scalar* data = (Scalar*)scratch(steps * PANEL * sizeof(Scalar));
+        w.take(number, 0, w.num_inputs, data);
+        DensePanels<Scalar, T> panel{data, (const Scalar*)rows, a.bias, a.out, a.num_outputs, a.out_row, steps, number};
+        multiply_passes<MOST>(panel, number, begin, end);
+    });
 }
 
 template <typename T>
 void multiply_int8(const QuantizedLinear<T>& a, const QuantizedPanels& w, const Team& team) {
     const Int8Rows rows(a.x, a.num_rows, a.num_inputs, w.num_inputs, a.input_group, team);
     const Int8Sums<T> sums{rows, a.bias, a.out, a.num_outputs, a.out_row, w.zero, a.offsets != nullptr};
-    if (a.num_rows <= Int8Sums<T>::MANY) {
-        if (w.bits == 8) return multiply_stored<8>(w, a.num_rows, sums, team);
-        if (w.bits == 6) return multiply_stored<6>(w, a.num_rows, sums, team);
-        if (w.bits == 5) return multiply_stored<5>(w, a.num_rows, sums, team);
-        return multiply_stored<4>(w, a.num_rows, sums, team);
-    }
+    if (a.num_rows <= Int8Sums<T>::MANY)
+        return w.by_kind([&](auto kind) {
+            const StoredInt8Panels<T, bits_of(decltype(kind)::value)> panels{sums, w};
+            walk(a.num_outputs, a.num_rows, team, [&](int64_t number, int64_t begin, int64_t end) {
+                multiply_rows<Int8Sums<T>::MANY>(int(end - begin), panels, begin, number);
+            });
+        });
     const int64_t quads = w.num_inputs / 4 * PANEL, headers = rows.num_groups * 2 * PANEL;
-    walk(a.num_outputs, a.num_rows, 1, team, [&](int64_t number, int64_t, int64_t begin, int64_t end) {
+    walk(a.num_outputs, a.num_rows, team, [&](int64_t number, int64_t begin, int64_t end) {
         float* to = (float*)scratch((quads + headers) * 4);
         for (int64_t group = 0; group < rows.num_groups; group++) {
             const Header header = w.header(number, group * a.input_group / w.group);
             std::memcpy(to + group * 2 * PANEL, &header, sizeof header);
         }
         const Int8Panel<T> panel{sums, to, w.quads(number, (uint32_t*)to + headers)};
-        multiply_passes<Int8Sums<T>::MANY, 1>(panel, number, 1, begin, end);
+        multiply_passes<Int8Sums<T>::MANY>(panel, number, begin, end);
     });
 }
 
