@@ -1,83 +1,147 @@
-"""What HAProxy (docker/haproxy.cfg) adds to a token, and what it takes of the throughput.
+"""What two servers behind HAProxy add to a token, and what they give, beside one plain server.
 
-    PYTHONPATH=tests/campaigns python -P tests/bench/balancer.py
+    PYTHONPATH=tests/campaigns:tests/support:tests/server python -P tests/bench/balancer.py [--no-ray]
 
-Each stream is read twice at once, from the server and through HAProxy: the delay is between the arrivals of one event.
-Then as many streams are read in one way alone, by turns.
+Beside a plain server are measured: docker/haproxy.cfg before that server alone, the same before two servers on one
+PostgreSQL, `serve --replicas 2` on one PostgreSQL, and that on a Ray of its own. Each stream is read twice at once,
+from the server that makes it and through HAProxy: the delay is between the arrivals of one event. Then as many streams
+are read in one way alone, by turns. Needs haproxy and postgresql of the distribution, and Ray (pip install ray).
 """
 
 import argparse
 import asyncio
+import contextlib
 import statistics
 import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import httpx
+from balanced.__main__ import SETTINGS
 from balanced.processes import Haproxy
+from postgres_server import PostgresServer
+from replicas.__main__ import command_line, num_up, servers
 from served import Served
 
 BODY = {"prompt": "Once upon a time", "temperature": 0, "ignore_eos": True}
 
 
-async def arrivals(client: httpx.AsyncClient, seq_id: str) -> list[float]:
+@dataclass
+class Way:
+    """`owners`: where a stream is read directly, by the beginning of its id."""
+
+    name: str
+    client: httpx.AsyncClient
+    owners: Mapping[str, httpx.AsyncClient]
+
+    def owner(self, seq_id: str) -> httpx.AsyncClient:
+        """The server that makes this stream."""
+        return next(client for tag, client in self.owners.items() if seq_id.startswith(tag))
+
+
+def client(url: str) -> httpx.AsyncClient:
+    """With as many connections as are wanted."""
+    return httpx.AsyncClient(base_url=url, timeout=60, trust_env=False, limits=httpx.Limits(max_connections=None))
+
+
+async def arrivals(reader: httpx.AsyncClient, seq_id: str) -> list[float]:
     """When each event of a stream came."""
     found: list[float] = []
-    async with client.stream("GET", f"/result/{seq_id}/stream") as response:
+    async with reader.stream("GET", f"/result/{seq_id}/stream") as response:
         async for part in response.aiter_raw():
             found += [time.perf_counter()] * part.count(b"\n\n")
     return found
 
 
-async def submit(client: httpx.AsyncClient, num_tokens: int) -> str:
+async def submit(way: Way, num_tokens: int) -> str:
     """The id of a new job."""
-    answer = await client.post("/generate", json={**BODY, "max_tokens": num_tokens})
+    answer = await way.client.post("/generate", json={**BODY, "max_tokens": num_tokens})
     return str(answer.json()["seq_id"])
 
 
-async def delays(
-    plain: httpx.AsyncClient, proxied: httpx.AsyncClient, num_streams: int, num_tokens: int
-) -> list[float]:
-    """Seconds by which each event came later through HAProxy."""
-    ids = [await submit(plain, num_tokens) for _ in range(num_streams)]
-    read = await asyncio.gather(*(arrivals(client, seq_id) for seq_id in ids for client in (plain, proxied)))
+async def delays(way: Way, num_streams: int, num_tokens: int) -> list[float]:
+    """Seconds by which each event came later than from the server itself, in order."""
+    ids = [await submit(way, num_tokens) for _ in range(num_streams)]
+    readers = [(reader, seq_id) for seq_id in ids for reader in (way.owner(seq_id), way.client)]
+    read = await asyncio.gather(*(arrivals(*each) for each in readers))
     pairs = zip(read[::2], read[1::2], strict=True)
-    return [later - sooner for first, second in pairs for sooner, later in zip(first, second, strict=True)]
+    return sorted(later - sooner for first, second in pairs for sooner, later in zip(first, second, strict=True))
 
 
-async def rate(client: httpx.AsyncClient, num_streams: int, num_tokens: int) -> float:
+async def rate(way: Way, num_streams: int, num_tokens: int) -> float:
     """Tokens a second over all streams."""
     start = time.perf_counter()
-    ids = await asyncio.gather(*(submit(client, num_tokens) for _ in range(num_streams)))
-    await asyncio.gather(*(arrivals(client, seq_id) for seq_id in ids))
+    ids = await asyncio.gather(*(submit(way, num_tokens) for _ in range(num_streams)))
+    await asyncio.gather(*(arrivals(way.client, seq_id) for seq_id in ids))
     return num_streams * num_tokens / (time.perf_counter() - start)
 
 
-async def measure(direct: str, proxied: str, num_tokens: int) -> None:
-    """Print a row for each number of streams."""
-    limits = httpx.Limits(max_connections=None)
-    clients = [httpx.AsyncClient(base_url=url, timeout=60, trust_env=False, limits=limits) for url in (direct, proxied)]
-    await asyncio.gather(*(rate(client, 4, 20) for client in clients))
+async def measure(plain: Way, ways: list[Way], num_tokens: int, num_turns: int) -> None:
+    """Print a row for each way and number of streams."""
+    for way in (plain, *ways):
+        await rate(way, 8, 50)
     for num_streams in (1, 8, 64):
-        late = sorted(await delays(clients[0], clients[1], num_streams, num_tokens))
-        rates: list[list[float]] = [[], []]
-        for turn in (0, 1, 1, 0):
-            rates[turn].append(await rate(clients[turn], num_streams, num_tokens))
-        plain, through = map(statistics.mean, rates)
-        delay = f"{1e3 * statistics.median(late):.2f} ms later, p99 {1e3 * late[len(late) * 99 // 100]:.2f}"
-        print(
-            f"{num_streams} streams: {delay}; {plain:.0f} tokens/s, HAProxy {through:.0f}, {through / plain:.0%}",
-            flush=True,
-        )
-    for client in clients:
-        await client.aclose()
+        late = {way.name: await delays(way, num_streams, num_tokens) for way in ways}
+        rates: dict[str, list[float]] = {way.name: [] for way in (plain, *ways)}
+        for turn in range(num_turns):
+            for way in (plain, *ways)[:: -1 if turn % 2 else 1]:
+                rates[way.name].append(await rate(way, num_streams, num_tokens))
+        print(f"{num_streams} streams: {plain.name} {statistics.median(rates[plain.name]):.0f} tokens/s")
+        for way in ways:
+            found, shares = late[way.name], [a / b for a, b in zip(rates[way.name], rates[plain.name], strict=True)]
+            print(
+                f"  {way.name}: {1e3 * statistics.median(found):.2f} ms later,"
+                f" p99 {1e3 * found[len(found) * 99 // 100]:.2f};"
+                f" {statistics.median(rates[way.name]):.0f} tokens/s,"
+                f" {statistics.median(shares):.2f} ({min(shares):.2f} to {max(shares):.2f}) of {plain.name}",
+                flush=True,
+            )
+
+
+@contextlib.contextmanager
+def opened(postgres: PostgresServer, *, has_ray: bool) -> Iterator[list[Way]]:
+    """The plain server, then all others."""
+    with contextlib.ExitStack() as stack:
+        served = stack.enter_context(Served(*SETTINGS))
+        plain = Way("one server", client(served.url), {"": client(served.url)})
+        alone = stack.enter_context(Haproxy(served.port, served.port))
+        ways = [plain, Way("HAProxy before it", client(alone.url), plain.owners)]
+        shared = ("--results", postgres.database())
+        first, second = (stack.enter_context(Served(*SETTINGS, *shared, "--id-tag", tag)) for tag in ("a-", "b-"))
+        both = stack.enter_context(Haproxy(first.port, second.port))
+        ways.append(Way("two servers", client(both.url), {"a-": client(first.url), "b-": client(second.url)}))
+        known: set[int] = set()
+        for name, args in (("--replicas 2", ()), ("--replicas 2 on Ray", ("--ray-address", "local")))[: 1 + has_ray]:
+            replicas = Served(*SETTINGS, "--results", postgres.database(), "--replicas", "2", *args)
+            stack.enter_context(replicas)
+            while num_up(replicas) < 2:
+                time.sleep(0.2)
+            ours = {f"{each}-": [pid for pid in servers(each) if pid not in known][-1] for each in ("r0", "r1")}
+            known.update(pid for each in ("r0", "r1") for pid in servers(each))
+            ways.append(Way(name, client(replicas.url), {tag: client(address(pid)) for tag, pid in ours.items()}))
+        yield ways
+
+
+def address(pid: int) -> str:
+    """Where a replica listens, as its command line says."""
+    words = command_line(pid)
+    return f"http://{words[words.index('--host') + 1]}:{words[words.index('--port') + 1]}"
 
 
 def main() -> None:
-    """Start both and measure."""
+    """Start all and measure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", type=int, default=100)
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--no-ray", action="store_true")
     options = parser.parse_args()
-    with Served("--dtype", "float32", "--no-request-log") as served, Haproxy(served.port, served.port) as haproxy:
-        asyncio.run(measure(served.url, haproxy.url, options.tokens))
+    postgres = PostgresServer()
+    postgres.start()
+    try:
+        with opened(postgres, has_ray=not options.no_ray) as (plain, *ways):
+            asyncio.run(measure(plain, ways, options.tokens, options.turns))
+    finally:
+        postgres.remove()
 
 
 if __name__ == "__main__":

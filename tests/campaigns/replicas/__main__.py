@@ -92,6 +92,11 @@ def servers(name: str) -> list[int]:
     return found
 
 
+def command_line(pid: int) -> list[str]:
+    """The words by which a process was started."""
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+
+
 def num_up(served: Served) -> int:
     """How many replicas are ready, as HAProxy's /metrics tells."""
     try:
