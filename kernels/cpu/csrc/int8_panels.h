@@ -138,9 +138,10 @@ template <typename T>
 struct Int8Panel : Int8Sums<T> {
     const float* headers;   // [groups of x][scales, offsets][PANEL]
     const uint32_t* quads;  // [K/4][PANEL]
+    int64_t num_points() const { return this->x.num_inputs / BLOCK; }
 
     template <int M>
-    void multiply(int64_t row, int64_t number, Prefetch) const {
+    void multiply(int64_t row, int64_t number, Prefetch ahead) const {
         const Int8Rows& x = this->x;
         const int8_t* rows = x.values + row * x.num_inputs;
         sums_t totals[M][V] = {};
@@ -149,6 +150,7 @@ struct Int8Panel : Int8Sums<T> {
             for (int m = 0; m < M; m++)
                 for (int v = 0; v < V; v++) sums[m][v] = this->first(row + m, i);
             for (int64_t quad = i * x.group / 4; quad < this->end_of(i) / 4; quad++) {
+                if (quad % (BLOCK / 4) == 0) ahead.fetch();
                 quads_t lanes[V];
                 for (int v = 0; v < V; v++) lanes[v] = load_vector<quads_t>(quads + quad * PANEL + v * WIDTH);
                 for (int m = 0; m < M; m++) {

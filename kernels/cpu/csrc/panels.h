@@ -1,8 +1,7 @@
 // The walk over a weight in panels of PANEL outputs, for whatever multiplies some rows by a panel: linear.cpp and
 // quantized_linear.cpp.
 //
-// What it walks has num_outputs, `panel(number)`, `num_points()` and LINES (the places in a panel at which
-// it takes a Prefetch, the lines of memory from one to the next) and `multiply<M>(row, number, ahead)`.
+// What it walks has `multiply<M>(row, number, ahead)` and num_points(), how often that fetches from its Prefetch.
 #pragma once
 
 #include "simd.h"
@@ -55,18 +54,16 @@ void multiply_rows(int num_rows, const Weight& w, int64_t row, int64_t number, P
     if constexpr (M > 1) multiply_rows<M - 1>(num_rows, w, row, number, ahead);
 }
 
-// Rows [begin, begin + count) against one panel, in passes of about the same size.
-template <typename Weight>
-void multiply_panel(const Weight& w, int64_t begin, int64_t count, int64_t number, bool fetches_next) {
-    const int64_t passes = (count + MOST - 1) / MOST;
-    const char* end = (const char*)w.panel(number + 2);
-    Prefetch ahead{(const char*)w.panel(number + 1), int((Weight::LINES + passes - 1) / passes)};
-    for (int64_t pass = 0, row = 0; pass < passes; pass++) {
-        int num_rows = int((count - row) / (passes - pass));
-        if (!fetches_next || ahead.from >= end) ahead.lines = 0;
-        multiply_rows<MOST>(num_rows, w, begin + row, number, ahead);
-        row += num_rows;
-        ahead.from += w.num_points() * ahead.lines * 64;
+// Rows [begin, end) against a panel, in passes of about the same size, of at most MANY rows, which share in fetching the
+// next panel.
+template <int MANY, typename Panels>
+void multiply_panel(const Panels& w, int64_t number, int64_t begin, int64_t end, const void* next, int64_t num_bytes) {
+    const int64_t passes = (end - begin + MANY - 1) / MANY, points = w.num_points();
+    const int lines = int((num_bytes / 64 + passes * points - 1) / (passes * points));
+    for (int64_t pass = 0, at = 0; pass < passes; pass++, at += points * lines * 64) {
+        const int num_rows = int((end - begin) / (passes - pass));
+        multiply_rows<MANY>(num_rows, w, begin, number, {(const char*)next + at, at < num_bytes ? lines : 0});
+        begin += num_rows;
     }
 }
 
@@ -79,9 +76,10 @@ void multiply_panels(const Weight& w, int64_t num_rows, const Team& team) {
     const int64_t num_panels = (w.num_outputs + PANEL - 1) / PANEL;
     const int64_t parts = (num_rows + ROWS - 1) / ROWS;
     team.each(num_panels * parts, [&](int64_t item) {
-        int64_t number = item / parts, begin = item % parts * ROWS;
-        int64_t count = num_rows - begin < ROWS ? num_rows - begin : ROWS;
-        multiply_panel(w, begin, count, number, begin + count == num_rows && number + 1 < num_panels);
+        const int64_t number = item / parts, begin = item % parts * ROWS;
+        const int64_t end = begin + ROWS < num_rows ? begin + ROWS : num_rows;
+        const bool fetches_next = end == num_rows && number + 1 < num_panels;
+        multiply_panel<MOST>(w, number, begin, end, w.panel(number + 1), fetches_next ? w.num_bytes() : 0);
     });
 }
 

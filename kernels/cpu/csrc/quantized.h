@@ -149,7 +149,9 @@ struct QuantizedPanels {
     const uint16_t *super_scales, *super_offsets;
     int64_t bits, zero, group, super_group, scale_bytes, is_float8;
     int64_t num_inputs, num_groups, num_super_groups;
-    int64_t ahead;  // bytes of values from a panel to the next, which is asked for while one is taken apart
+    // From what is taken apart to what is asked for: a panel, or none where the next one is fetched later, while many
+    // rows meet this one and memory would be idle (8 rows in 8 bits: 1.69 -> 1.24 ms).
+    int64_t ahead;
 
     template <typename Arguments>
     explicit QuantizedPanels(const Arguments& a)
@@ -157,7 +159,10 @@ struct QuantizedPanels {
           super_offsets(a.super_offsets), bits(a.bits), zero(a.zero), group(a.group), super_group(a.super_group),
           scale_bytes(a.scale_bytes), is_float8(a.is_float8), num_inputs((a.num_inputs + BLOCK - 1) / BLOCK * BLOCK),
           num_groups((num_inputs + group - 1) / group), num_super_groups((num_inputs + super_group - 1) / super_group),
-          ahead(num_inputs * PANEL / (bits == 8 ? 1 : 2)) {}
+          ahead(num_bytes()) {}
+
+    int64_t num_bytes() const { return num_inputs * PANEL / (bits == 8 ? 1 : 2); }  // of a panel's values
+    const uint8_t* panel(int64_t number) const { return values + number * num_bytes(); }
 
     // Scales and offsets of a panel's group, the zero not yet in the offsets.
     Header header(int64_t number, int64_t index) const {

@@ -17,17 +17,6 @@ namespace {
 
 constexpr int FEW = 4;  // rows that meet weights in registers, not in memory: of 6 and more each takes a load anyway
 
-// Rows [begin, end) against a panel, in passes of about the same size, of at most MANY rows.
-template <int MANY, typename Panels>
-void multiply_passes(const Panels& panels, int64_t number, int64_t begin, int64_t end) {
-    const int64_t passes = (end - begin + MANY - 1) / MANY;
-    for (int64_t pass = 0; pass < passes; pass++) {
-        const int num_rows = int((end - begin) / (passes - pass));
-        multiply_rows<MANY>(num_rows, panels, begin, number);
-        begin += num_rows;
-    }
-}
-
 // Panels as they are stored, for few rows. Sums are taken in DensePanels' order.
 template <typename Scalar, Kind KIND, typename Element, typename T>
 struct StoredPanels {
@@ -55,7 +44,7 @@ struct StoredPanels {
 };
 
 template <typename Scalar, typename Element, typename T>
-void multiply_dense(const QuantizedLinear<T>& a, const QuantizedPanels& w, const Team& team) {
+void multiply_dense(const QuantizedLinear<T>& a, QuantizedPanels& w, const Team& team) {
     const Element* rows = padded_rows<Element>(a.x, a.num_rows, a.num_inputs, w.num_inputs, team);
     if (a.num_rows <= FEW)
         return w.by_kind([&](auto kind) {
@@ -66,16 +55,17 @@ void multiply_dense(const QuantizedLinear<T>& a, const QuantizedPanels& w, const
             });
         });
     const int64_t steps = w.num_inputs * sizeof(Element) / sizeof(Scalar);
+    w.ahead = 0;
     walk(a.num_outputs, a.num_rows, team, [&](int64_t number, int64_t begin, int64_t end) {
         Scalar* data = (Scalar*)scratch(steps * PANEL * sizeof(Scalar));
         w.take(number, 0, w.num_inputs, data);
         DensePanels<Scalar, T> panel{data, (const Scalar*)rows, a.bias, a.out, a.num_outputs, a.out_row, steps, number};
-        multiply_passes<MOST>(panel, number, begin, end);
+        multiply_panel<MOST>(panel, number, begin, end, w.panel(number + 1), w.num_bytes());
     });
 }
 
 template <typename T>
-void multiply_int8(const QuantizedLinear<T>& a, const QuantizedPanels& w, const Team& team) {
+void multiply_int8(const QuantizedLinear<T>& a, QuantizedPanels& w, const Team& team) {
     const Int8Rows rows(a.x, a.num_rows, a.num_inputs, w.num_inputs, a.input_group, team);
     const Int8Sums<T> sums{rows, a.bias, a.out, a.num_outputs, a.out_row, w.zero, a.offsets != nullptr};
     if (a.num_rows <= Int8Sums<T>::MANY)
@@ -85,6 +75,7 @@ void multiply_int8(const QuantizedLinear<T>& a, const QuantizedPanels& w, const 
                 multiply_rows<Int8Sums<T>::MANY>(int(end - begin), panels, begin, number);
             });
         });
+    w.ahead = 0;
     const int64_t quads = w.num_inputs / 4 * PANEL, headers = rows.num_groups * 2 * PANEL;
     walk(a.num_outputs, a.num_rows, team, [&](int64_t number, int64_t begin, int64_t end) {
         float* to = (float*)scratch((quads + headers) * 4);
@@ -93,13 +84,13 @@ void multiply_int8(const QuantizedLinear<T>& a, const QuantizedPanels& w, const 
             std::memcpy(to + group * 2 * PANEL, &header, sizeof header);
         }
         const Int8Panel<T> panel{sums, to, w.quads(number, (uint32_t*)to + headers)};
-        multiply_passes<Int8Sums<T>::MANY>(panel, number, begin, end);
+        multiply_panel<Int8Sums<T>::MANY>(panel, number, begin, end, w.panel(number + 1), w.num_bytes());
     });
 }
 
 template <typename T>
 void multiply(const QuantizedLinear<T>& a, const Team& team) {
-    const QuantizedPanels w(a);
+    QuantizedPanels w(a);
     if (a.input_group) return multiply_int8(a, w, team);
     if constexpr (std::is_same<T, bf16>::value) {
 #ifdef SPLITFUSE_AMX
@@ -120,7 +111,8 @@ void multiply(const QuantizedLinear<T>& a, const Team* team) {
 
 template <typename T>
 void embed(const QuantizedEmbedding<T>& a, const Team* team) {
-    const QuantizedPanels w(a);
+    QuantizedPanels w(a);
+    w.ahead = 0;
     together(team, threads_for(a.num_rows * a.num_inputs * PANEL, a.num_threads), [&](const Team& team) {
         team.each(a.num_rows, [&](int64_t row) {
             float* panel = (float*)scratch(w.num_inputs * PANEL * 4);
