@@ -96,6 +96,9 @@ bench-peers: $(VENV)/.test  ## beside vLLM's CPU build and llama.cpp, which are 
 balanced: $(VENV)/.test  ## two servers on one PostgreSQL behind HAProxy: one is killed, one drained; JOBS=64
 	$(CAMPAIGN) balanced --jobs $(or $(JOBS),64) $(ARGS)
 
+replicas: $(VENV)/.test  ## the same through serve --replicas 2; needs Ray, or ARGS=--no-ray; JOBS=64
+	$(CAMPAIGN) replicas --jobs $(or $(JOBS),64) $(ARGS)
+
 # Without byte shuffles, bfloat16 products, AVX-512, AVX.
 BUILDS := -mno-avx512vbmi -mno-avx512bf16 -mno-avx512f -mno-avx
 builds: $(VENV)/.test  ## tests of the CPU kernels, compiled for lesser processors than this one
@@ -103,9 +106,6 @@ builds: $(VENV)/.test  ## tests of the CPU kernels, compiled for lesser processo
 		compiler=$(VENV)/c++$$flag; printf '#!/bin/sh\nexec c++ "$$@" %s\n' $$flag > $$compiler; chmod +x $$compiler; \
 		echo "$$flag"; CXX=$$PWD/$$compiler $(BIN)/python -m pytest -q -n 2 --dist loadfile tests/kernels/cpu || exit 1; \
 	done
-
-replicas: $(VENV)/.test  ## the same through serve --replicas 2; needs Ray, or ARGS=--no-ray; JOBS=64
-	$(CAMPAIGN) replicas --jobs $(or $(JOBS),64) $(ARGS)
 
 # The first of these that works here. BASE: another image than python:3.11-slim; TORCH_INDEX: where torch comes from,
 # empty for pip's own index; ARGS: more for the builder. Docker's format, for OCI's has no HEALTHCHECK.
