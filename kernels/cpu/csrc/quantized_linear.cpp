@@ -1,5 +1,5 @@
 // Products with quantized weights on the CPU, and rows of them: a panel is taken apart into this thread's memory and
-// meets all rows there.
+// meets all rows there; few rows meet it in registers.
 //
 // Rows keep their 16 or 32 bits and meet weights rounded to bfloat16, in tiles or pairs, or not rounded where neither
 // is to be had; or they are rounded to int8, input_group inputs at a time, and meet the values themselves. On one
