@@ -46,7 +46,7 @@ class Tile {
     typedef typename Operand<T>::Scalar Scalar;
     typedef typename Operand<T>::Vector Vector;
     static constexpr int PACK = Operand<T>::PACK;
-    static constexpr int M = V <= 2 ? 8 : 6;  // accumulators that fill the registers and hide the latency
+    static constexpr int M = V <= 2 ? 8 : 4;  // accumulators that hide the latency
 
    public:
     explicit Tile(const PagedAttention<T>& c)
@@ -82,6 +82,7 @@ class Tile {
         for (int64_t at = start / TILE * TILE; at < stop; at += TILE) {
             int64_t from = start > at ? start - at : 0, to = stop - at < TILE ? stop - at : TILE;
             gather(row, item.head * c.num_kv_heads / c.num_heads, at, from, to);
+            num_keys = in_tiles ? TILE : (to + M - 1) / M * M;
             score();
             bool is_whole = at + TILE - 1 <= position && !(c.window && at <= stop - 1 - c.window);
             finish_scores(is_whole ? nullptr : positions, at);
@@ -98,26 +99,22 @@ class Tile {
     const int64_t dim, num_pairs;
     Vector *query, *weights;
     vec *scores, *sums;
+    int64_t num_keys;  // of the tile that are looked at: what is behind the last query's own is not
     const bool in_tiles;  // the processor's (amx.h), for both products
     Scalar *key_rows, *value_rows;  // of the tile: [TILE][num_pairs], and [TILE / PACK][dim] with PACK keys in a Scalar
     Scalar* value_columns;  // value_rows the other way round, for tiles: [dim][TILE / PACK]
 
     template <typename At>
     void pack_query(At query_at, int64_t count) {
-        T* to = (T*)query;
-        std::memset(query, 0, num_pairs * V * sizeof(Vector));
-        if constexpr (PACK == 2) {
-            for (int64_t r = 0; r < count; r++) {
-                const T* from = query_at(r);
-                for (int64_t d = 0; d < dim; d++) to[(d / 2 * V * LANES + r) * 2 + d % 2] = from[d];
-            }
-        } else {
-            float* lanes = (float*)query;
-            for (int64_t r = 0; r < count; r++) {
-                const T* from = query_at(r);
-                for (int64_t d = 0; d < dim; d++) lanes[d * V * LANES + r] = to_float(from[d]);
-            }
+        Scalar* rows = value_rows;  // not in use yet
+        std::memset(rows, 0, V * LANES * num_pairs * sizeof(Scalar));
+        for (int64_t r = 0; r < count; r++) {
+            const T* from = query_at(r);
+            if constexpr (PACK == 2) std::memcpy(rows + r * num_pairs, from, dim * sizeof(T));
+            else
+                for (int64_t d = 0; d < dim; d++) rows[r * num_pairs + d] = to_float(from[d]);
         }
+        transpose((const uint32_t*)rows, V * LANES, num_pairs, (uint32_t*)query);
     }
 
     // Keys and values [from, to) of the tile; zeros for the others, whose slots may hold anything.
@@ -157,10 +154,7 @@ class Tile {
             return;
         }
 #endif
-        int64_t key = 0;
-        for (; key + M <= TILE; key += M) score_keys<M>(key);
-        constexpr int REST = TILE % M;
-        if constexpr (REST) score_keys<REST>(key);
+        for (int64_t key = 0; key < num_keys; key += M) score_keys<M>(key);
     }
 
     template <int N>
@@ -174,9 +168,9 @@ class Tile {
     // Soft-cap (Gemma 2), then hide what a query must not see.
     void finish_scores(const ivec* positions, int64_t at) {
         if (c.softcap != 0)
-            for (int64_t i = 0; i < TILE * V; i++) scores[i] = ::softcap(scores[i], c.softcap);
+            for (int64_t i = 0; i < num_keys * V; i++) scores[i] = ::softcap(scores[i], c.softcap);
         if (!positions) return;
-        for (int64_t key = 0; key < TILE; key++)
+        for (int64_t key = 0; key < num_keys; key++)
             for (int v = 0; v < V; v++) {
                 ivec here = ivec{} + int32_t(at + key);
                 ivec hidden = here > positions[v];
@@ -190,7 +184,7 @@ class Tile {
         vec fade[V];
         for (int v = 0; v < V; v++) {
             vec top = best[v];
-            for (int64_t key = 0; key < TILE; key++) {
+            for (int64_t key = 0; key < num_keys; key++) {
                 vec s = scores[key * V + v];
                 ivec more = s > top;
                 top = (vec)((more & (ivec)s) | (~more & (ivec)top));
@@ -198,7 +192,7 @@ class Tile {
             fade[v] = exp_nonpositive(best[v] - top);
             best[v] = top;
             vec sum = {};
-            for (int64_t key = 0; key < TILE; key += PACK) {
+            for (int64_t key = 0; key < num_keys; key += PACK) {
                 vec e = exp_nonpositive(scores[key * V + v] - top);
                 sum += e;
                 if constexpr (PACK == 2) {
@@ -229,7 +223,7 @@ class Tile {
         vec acc[N][V];
         for (int m = 0; m < N; m++)
             for (int v = 0; v < V; v++) acc[m][v] = sums[(d + m) * V + v] * fade[v];
-        matmul<N, V, Scalar>([&](int m) { return value_rows + d + m; }, dim, weights, TILE / PACK, acc);
+        matmul<N, V, Scalar>([&](int m) { return value_rows + d + m; }, dim, weights, num_keys / PACK, acc);
         for (int m = 0; m < N; m++)
             for (int v = 0; v < V; v++) sums[(d + m) * V + v] = acc[m][v];
     }
@@ -237,10 +231,13 @@ class Tile {
     void write(T* out, int64_t count, int64_t group, const vec* total) {
         for (int64_t d = 0; d < dim; d++)
             for (int v = 0; v < V; v++) sums[d * V + v] /= total[v];
-        const float* lanes = (const float*)sums;
+        const float* rows = (const float*)key_rows;  // not in use any more
+        transpose((const uint32_t*)sums, dim, V * LANES, (uint32_t*)rows);
         for (int64_t r = 0; r < count; r++) {
             T* to = out + (r / group * c.num_heads + r % group) * dim;
-            for (int64_t d = 0; d < dim; d++) store_one(to + d, lanes[d * V * LANES + r]);
+            int64_t d = 0;
+            for (; d + LANES <= dim; d += LANES) store_rounded(to + d, load(rows + r * dim + d));
+            for (; d < dim; d++) store_one(to + d, rows[r * dim + d]);
         }
     }
 };

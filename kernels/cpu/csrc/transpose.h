@@ -32,10 +32,18 @@ inline void transpose_block(const uint32_t* from, int64_t stride, uint32_t* to, 
     }
 }
 
-// from [lines][width] → to [width][lines]; both are multiples of 16.
-inline void transpose(const uint32_t* from, int64_t lines, int64_t width, uint32_t* to) {
-    for (int64_t line = 0; line < lines; line += 16)
-        for (int64_t column = 0; column < width; column += 16)
-            transpose_block(from + line * width + column, width, to + column * lines + line, lines);
-}
 #endif
+
+// from [lines][width] → to [width][lines].
+inline void transpose(const uint32_t* from, int64_t lines, int64_t width, uint32_t* to) {
+#ifdef __AVX512F__
+    if (lines % 16 == 0 && width % 16 == 0) {
+        for (int64_t line = 0; line < lines; line += 16)
+            for (int64_t column = 0; column < width; column += 16)
+                transpose_block(from + line * width + column, width, to + column * lines + line, lines);
+        return;
+    }
+#endif
+    for (int64_t line = 0; line < lines; line++)
+        for (int64_t column = 0; column < width; column++) to[column * lines + line] = from[line * width + column];
+}
