@@ -1,5 +1,6 @@
 """A Batch's plain numbers become the ragged arrays of one forward pass. Knows no model."""
 
+from array import array
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -130,7 +131,53 @@ def as_inputs(fields: Mapping[str, Tensor], bounds: Bounds) -> Inputs:
 
 def build_inputs(batch: Batch, *, block_size: int, device: torch.device) -> Inputs:
     """The batch, all of whose tokens are known, on the device."""
+    if batch.num_tokens == len(batch.rows) and not any(row.request.needs_prompt_logprobs for row in batch.rows):
+        return _single_tokens(batch.rows, block_size=block_size, device=device)
     arrays, bounds = input_arrays(batch, block_size=block_size)
     return as_inputs(
         {name: torch.from_numpy(array).to(device, non_blocking=True) for name, array in arrays.items()}, bounds
     )
+
+
+def _single_tokens(rows: Sequence[BatchRow], *, block_size: int, device: torch.device) -> Inputs:
+    """Rows of one token each: as `input_arrays`, in two pieces made of lists.
+
+    Each numpy call costs 10 us once the weights have gone through the caches: in a step of one row on a CPU
+    `input_arrays` takes 245 to 330 us, this 100 to 122.
+    """
+    num_rows, tables = len(rows), [row.request.block_table for row in rows]
+    positions = [row.start for row in rows]
+    sampling = [index for index, row in enumerate(rows) if row.needs_sampling]
+    longs = array(
+        "q", [row.draft_token_ids[0] if row.draft_token_ids else row.request.token_ids[row.start] for row in rows]
+    )
+    longs.extend(positions)
+    longs.extend(
+        [table[at // block_size] * block_size + at % block_size for table, at in zip(tables, positions, strict=True)]
+    )
+    longs.extend(sampling)
+    width = max(map(len, tables))
+    ints = array("i", range(num_rows + 1))
+    ints.extend([at + 1 for at in positions])
+    for table in tables:
+        ints.extend(table)
+        ints.frombytes(bytes(ints.itemsize * (width - len(table))))
+    token_ids, position_ids, slots, logits_indices = (
+        torch.frombuffer(longs, dtype=torch.int64)
+        .to(device)
+        .split_with_sizes([num_rows, num_rows, num_rows, len(sampling)])
+    )
+    query_start_loc, seq_lens, block_tables = (
+        torch.frombuffer(ints, dtype=torch.int32)
+        .to(device)
+        .split_with_sizes([num_rows + 1, num_rows, num_rows * width])
+    )
+    ragged = RaggedBatch(
+        query_start_loc=query_start_loc,
+        seq_lens=seq_lens,
+        block_tables=block_tables.view(num_rows, width),
+        num_decodes=num_rows,
+        max_query_len=1,
+        max_seq_len=max(positions) + 1,
+    )
+    return Inputs(token_ids, position_ids, slots, ragged, logits_indices)

@@ -1,11 +1,13 @@
 """Every token of a row stands in its place, whether the host knows it, only guesses it, or does not know it yet."""
 
+import random
 from array import array
 
+import torch
 from scheduler_bench import request
 
 from splitfuse.engine.batch import Batch, BatchRow
-from splitfuse.engine.runner.batch_arrays import input_arrays, unknown_sources
+from splitfuse.engine.runner.batch_arrays import as_inputs, build_inputs, input_arrays, unknown_sources
 
 
 def test_known_tokens_drafts_and_those_still_to_come() -> None:
@@ -26,3 +28,20 @@ def test_known_tokens_drafts_and_those_still_to_come() -> None:
     assert arrays["slot_mapping"].tolist() == [4, 13, 21, 25, 26, 27, 36, 37, 38]
     assert bounds == (3, 3, 7)
     assert unknown_sources(Batch(0, rows[:2]), {to_come: 8}).tolist() == [-1, 8]
+
+
+def test_rows_of_one_token_are_laid_out_like_any_others() -> None:
+    choose, rows = random.Random(0), []
+    for number in range(30):
+        tokens = [choose.randrange(1000) for _ in range(choose.randint(1, 40))]
+        each = request(len(tokens), name=str(number), tokens=tokens)
+        each.block_table = array("i", [choose.randrange(100) for _ in range(len(tokens) // 4 + choose.randint(1, 3))])
+        start, drafts = choose.choice([(len(tokens) - 1, ()), (choose.randrange(len(tokens)), ()), (len(tokens), (7,))])
+        rows.append(BatchRow(each, start, 1, start >= len(tokens) - 1, draft_token_ids=drafts))
+    for count in (1, 2, 30):
+        batch = Batch(0, rows[:count])
+        arrays, bounds = input_arrays(batch, block_size=4)
+        expected = as_inputs({name: torch.from_numpy(array) for name, array in arrays.items()}, bounds)
+        torch.testing.assert_close(
+            build_inputs(batch, block_size=4, device=torch.device("cpu")), expected, atol=0, rtol=0
+        )
