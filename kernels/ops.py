@@ -195,9 +195,10 @@ def filter_logits(logits: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -
 
 
 def max_logits(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest of each row and where it stands: logits [S, V] float32 → ([S] float32, [S] int64).
+    """The largest of each row and where it stands: logits [S, V] → ([S] float32, [S] int64).
 
-    A NaN is larger than all else. Of equal ones it is the same every time on one device.
+    A NaN is larger than all else. Of equal ones it is the same every time on one device. Where the largest is not
+    finite there is no token: -1.
     """
     return _backend(logits).max_logits(logits)
 

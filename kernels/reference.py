@@ -254,7 +254,7 @@ def _filtered(row: Tensor, top_k: int, top_p: float, min_p: float) -> Tensor:
 
 def max_logits(logits: Tensor) -> tuple[Tensor, Tensor]:
     largest, tokens = logits.max(dim=-1)
-    return largest, tokens
+    return largest.float(), torch.where(torch.isfinite(largest), tokens, -1)
 
 
 def gumbel_argmax(logits: Tensor, keys: Tensor) -> Tensor:

@@ -191,9 +191,12 @@ class Decoder:
         return layer.mlp(x), residual
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Logits of hidden states [L, hidden_size], [L, vocab_size] float32: wide, so the caller chooses how many."""
+        """Logits of hidden states [L, hidden_size], [L, vocab_size]: wide, so the caller chooses how many.
+
+        In the model's dtype, or in float32 where a family changes them.
+        """
         logits = ops.linear(hidden, self._lm_head)
-        return self._parallel.gather_logits(logits, vocab_size=self.config.vocab_size).float()
+        return self._parallel.gather_logits(logits, vocab_size=self.config.vocab_size)
 
     def _load_layer(self, index: int) -> Layer:
         layer = self._layer_name(index)

@@ -37,7 +37,7 @@ class Gemma2ForCausalLM(GemmaForCausalLM):
         return fields
 
     def logits(self, hidden: Tensor) -> Tensor:
-        logits, cap = super().logits(hidden), self.config.hf_config["final_logit_softcapping"]
+        logits, cap = super().logits(hidden).float(), self.config.hf_config["final_logit_softcapping"]
         return ops.softcap(logits, cap) if cap else logits
 
     def _load_attention(self, index: int) -> Attention:

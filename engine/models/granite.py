@@ -27,7 +27,7 @@ class GraniteForCausalLM(LlamaForCausalLM):
         return super()._embed(inputs).mul_(self.config.hf_config["embedding_multiplier"])
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return super().logits(hidden).div_(self.config.hf_config["logits_scaling"])
+        return super().logits(hidden).float().div_(self.config.hf_config["logits_scaling"])
 
     def _load_attention(self, index: int) -> Attention:
         attention = super()._load_attention(index)

@@ -124,7 +124,7 @@ class AsyncRunner:
         return self._forward(fields["sources"], as_inputs(fields, bounds))
 
     def _rehearse_sampling(self, hidden: Tensor) -> None:
-        logits, ones = self._model.logits(hidden), torch.ones(len(hidden), device=hidden.device)
+        logits, ones = self._model.logits(hidden).float(), torch.ones(len(hidden), device=hidden.device)
         fields = {"keys": ones.long(), "temperature": ones}
         sample_token_ids(logits, fields)
         sample_token_ids(logits, {**fields, "top_k": ones.int(), "top_p": ones, "min_p": ones})

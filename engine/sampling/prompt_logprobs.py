@@ -28,7 +28,7 @@ def prompt_logprobs(
     size = max(1, _NUM_LOGITS // vocab_size)
     for first in range(0, len(token_ids), size):
         chunk = token_ids[first : first + size]
-        logprobs = head(hidden[first : first + size]).log_softmax(dim=-1)
+        logprobs = head(hidden[first : first + size]).float().log_softmax(dim=-1)
         own = logprobs.gather(1, torch.tensor(chunk, device=logprobs.device)[:, None])
         if own.isnan().any():  # one logit that is not finite leaves no number in its row
             return None

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-NOT_FINITE_TOKEN = -1
+NOT_FINITE_TOKEN = -1  # as ops.max_logits says it
 
 
 class SampledLogprobs(NamedTuple):

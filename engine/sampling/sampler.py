@@ -76,11 +76,13 @@ def sample(
     num_top: int,
     last_token_ids: Tensor | None = None,
 ) -> Sampled:
-    """Sample from logits [S, V] float32, which may be overwritten, without waiting for the device.
+    """Sample from logits [S, V], which may be overwritten, without waiting for the device.
 
     `fields`: the arrays of `sampling_arrays` and `Sampler.arrays` on the device. last_token_ids [S] int64: the tokens
     before those to sample, where the host does not know them.
     """
+    if fields:  # else the largest are all that is asked for, which a wider dtype does not change
+        logits = logits.float()
     rows = fields.get("logprob_rows")
     raw = None if rows is None else logits.index_select(0, rows)
     process_logits(logits, fields, masks, last_token_ids)
@@ -99,24 +101,25 @@ def _logprobs(raw: Tensor, token_ids: Tensor, num_top: int) -> SampledLogprobs:
 
 
 def sample_token_ids(logits: Tensor, arrays: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Token ids [S] int64 of logits [S, V] float32, which may be overwritten, and each row's largest logit [S].
+    """Token ids [S] int64 of logits [S, V], which may be overwritten, and each row's largest logit [S] float32.
 
-    `arrays`: those of `sampling_arrays`, on the device. A row that is not finite gets NOT_FINITE_TOKEN. Noise is keyed
-    by seed and position.
+    `arrays`: those of `sampling_arrays`, on the device; with some logits are float32. A row that is not finite gets
+    NOT_FINITE_TOKEN. Noise is keyed by seed and position.
     """
-    largest, token_ids = ops.max_logits(logits)  # NaN wins a max, so `largest` shows every row that is not finite
+    largest, token_ids = ops.max_logits(logits)
     if "keys" in arrays:
         temperature = arrays["temperature"]
         # Relative to the row's largest first, so that a tiny temperature cannot overflow.
         scaled = (logits - largest[:, None]) / temperature[:, None].clamp_min(1e-5)
         if "top_k" in arrays:
             scaled = ops.filter_logits(scaled, arrays["top_k"], arrays["top_p"], arrays["min_p"])
-        token_ids = torch.where(temperature > 0.0, ops.gumbel_argmax(scaled, arrays["keys"]), token_ids)
-    return torch.where(torch.isfinite(largest), token_ids, NOT_FINITE_TOKEN), largest
+        is_sampled = (temperature > 0.0) & (token_ids != NOT_FINITE_TOKEN)
+        token_ids = torch.where(is_sampled, ops.gumbel_argmax(scaled, arrays["keys"]), token_ids)
+    return token_ids, largest
 
 
 def sample_indices(logits: Tensor, indices: Sequence[SampleIndex], sampler: Sampler) -> list[int]:
-    """A token id for each index, NOT_FINITE_TOKEN where there is none; without grammars. logits [S, V] float32."""
+    """A token id for each index, NOT_FINITE_TOKEN where there is none; without grammars. logits [S, V]."""
     fields = _on_device(_all_arrays(indices, sampler, vocab_size=logits.shape[1]), logits.device)
     return sample(logits, fields, sampler.masks, num_top=0).token_ids.tolist()
 
@@ -133,9 +136,8 @@ def _on_device(arrays: Arrays, device: torch.device) -> dict[str, Tensor]:
 def sample_rows(logits: Tensor, rows: Sequence[BatchRow], sampler: Sampler | None = None) -> list[RowOutput]:
     """Sample for the rows of a batch that need it, and verify their drafts.
 
-    logits [S, V] float32, of each row that samples as many as it has drafts and one more; overwritten. A row that is
-    not finite fails, and so does one whose grammar leaves no token. Grammars then have
-    followed their rows' tokens.
+    logits [S, V], of each row that samples as many as it has drafts and one more; overwritten. A row that is not finite
+    fails, and so does one whose grammar leaves no token. Grammars then have followed their rows' tokens.
 
     After each draft the token is sampled that plain decoding would sample there: from the logits and the tokens up to
     there, with that position's own noise. Drafts are right as long as they are that token, so speculation changes no

@@ -226,12 +226,12 @@ def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: Atte
 
 
 def max_logits(logits: Tensor) -> tuple[Tensor, Tensor]:
-    library = build.library()
-    if library is None or logits.dtype != torch.float32:
+    run = _op("max_logits", build.DTYPES.get(logits.dtype))
+    if run is None:
         return torch_fallback.max_logits(logits)
     logits, num_rows = logits.contiguous(), len(logits)
-    largest, tokens = logits.new_empty(num_rows), torch.empty(num_rows, dtype=torch.int64)
-    library["max_logits"](logits=logits, largest=largest, tokens=tokens, num_rows=num_rows, vocab=logits.shape[1])
+    largest, tokens = torch.empty(num_rows), torch.empty(num_rows, dtype=torch.int64)
+    run(logits=logits, largest=largest, tokens=tokens, num_rows=num_rows, vocab=logits.shape[1])
     return largest, tokens
 
 

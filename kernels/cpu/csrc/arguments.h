@@ -109,9 +109,11 @@ struct GumbelArgmax {
     int64_t num_threads;
 };
 
-// largest[row], tokens[row] = max and argmax of logits[row] [vocab], the first of equal ones; a NaN is the largest.
+// largest[row], tokens[row] = max and argmax of logits[row] [vocab], the first of equal ones; a NaN is the largest. Where
+// the largest is not finite the token is -1.
+template <typename T>
 struct MaxLogits {
-    const float* logits;
+    const T* logits;
     float* largest;
     int64_t* tokens;
     int64_t num_rows, vocab;

@@ -70,7 +70,8 @@ int64_t row_threads(const Arguments& a) {
 }
 
 // The largest of some logits, in vectors that do not wait for each other; a NaN is larger than all.
-float largest_of(const float* logits, int64_t count) {
+template <typename T>
+float largest_of(const T* logits, int64_t count) {
     vec best[4];
     for (vec& each : best) each = splat(-INFINITY);
     int64_t at = 0;
@@ -83,22 +84,30 @@ float largest_of(const float* logits, int64_t count) {
     auto take = [&](float logit) { top = top != top || top > logit ? top : logit; };
     for (const vec& each : best)
         for (int i = 0; i < LANES; i++) take(each[i]);
-    for (; at < count; at++) take(logits[at]);
+    for (; at < count; at++) take(to_float(logits[at]));
     return top;
 }
 
 // A block at a time, so that only the best one is looked through for the place.
-void max_logits_row(const MaxLogits& a, int64_t row) {
+template <typename T>
+void max_logits_row(const MaxLogits<T>& a, int64_t row) {
     constexpr int64_t BLOCK = 1024;
-    const float* logits = a.logits + row * a.vocab;
+    const T* logits = a.logits + row * a.vocab;
     float top = -INFINITY;
     int64_t token = 0;
     for (int64_t at = 0; at < a.vocab; at += BLOCK) {
         const float here = largest_of(logits + at, a.vocab - at < BLOCK ? a.vocab - at : BLOCK);
         if (top == top && !(here <= top)) top = here, token = at;
     }
-    while (top == top && logits[token] != top) token++;
-    a.largest[row] = top, a.tokens[row] = token;
+    const bool is_finite = top - top == 0;
+    while (is_finite && to_float(logits[token]) != top) token++;
+    a.largest[row] = top, a.tokens[row] = is_finite ? token : -1;
+}
+
+template <typename T>
+void max_logits(const MaxLogits<T>& a, const Team* team) {
+    together(team, row_threads(a),
+             [&](const Team& team) { team.each(a.num_rows, [&](int64_t row) { max_logits_row(a, row); }); });
 }
 
 }  // namespace
@@ -113,10 +122,8 @@ void gumbel_argmax(const GumbelArgmax& a, const Team* team) {
     });
 }
 
-void max_logits(const MaxLogits& a, const Team* team) {
-    together(team, row_threads(a),
-             [&](const Team& team) { team.each(a.num_rows, [&](int64_t row) { max_logits_row(a, row); }); });
-}
+void max_logits_float32(const MaxLogits<float>& a, const Team* team) { max_logits(a, team); }
+void max_logits_bfloat16(const MaxLogits<bf16>& a, const Team* team) { max_logits(a, team); }
 
 void softcap(const Softcap& a, const Team* team) {
     together(team, a.count >= 32768 ? a.num_threads : 1, [&](const Team& team) {
