@@ -75,25 +75,40 @@ template <typename Weight>
 void multiply_panels(const Weight& w, int64_t num_rows, const Team& team) {
     const int64_t num_panels = (w.num_outputs + PANEL - 1) / PANEL;
     const int64_t parts = (num_rows + ROWS - 1) / ROWS;
-    team.each(num_panels * parts, [&](int64_t item) {
+    team.share_out(num_panels * parts, [&](int64_t item, int64_t next) {
         const int64_t number = item / parts, begin = item % parts * ROWS;
         const int64_t end = begin + ROWS < num_rows ? begin + ROWS : num_rows;
-        const bool fetches_next = end == num_rows && number + 1 < num_panels;
-        multiply_panel<MOST>(w, number, begin, end, w.panel(number + 1), fetches_next ? w.num_bytes() : 0);
+        multiply_panel<MOST>(w, number, begin, end, w.panel(next / parts), next / parts == number ? 0 : w.num_bytes());
     });
 }
 
-// product(number, begin, end) for each panel and rows [begin, end): all of them, or parts where the panels are too few for
-// the threads.
-template <typename Product>
-void walk(int64_t num_outputs, int64_t num_rows, const Team& team, Product product) {
-    const int64_t num_panels = (num_outputs + PANEL - 1) / PANEL;
-    int64_t parts = (4 * team.num_threads + num_panels - 1) / num_panels;
-    if (parts > num_rows / ROWS) parts = num_rows / ROWS;
-    if (parts < 1 || team.num_threads == 1) parts = 1;
-    const int64_t size = ((num_rows + parts - 1) / parts + BLOCK - 1) / BLOCK * BLOCK;
-    team.each(num_panels * parts, [&](int64_t item) {
+// Panels and rows as items of work: of a panel all rows, or parts of them where the panels are too few for the threads.
+struct Work {
+    int64_t num_rows, parts, size, count;
+
+    Work(int64_t num_outputs, int64_t num_rows, const Team& team) : num_rows(num_rows) {
+        const int64_t num_panels = (num_outputs + PANEL - 1) / PANEL;
+        parts = (4 * team.num_threads + num_panels - 1) / num_panels;
+        if (parts > num_rows / ROWS) parts = num_rows / ROWS;
+        if (parts < 1 || team.num_threads == 1) parts = 1;
+        size = ((num_rows + parts - 1) / parts + BLOCK - 1) / BLOCK * BLOCK;
+        count = num_panels * parts;
+    }
+
+    // product(number, begin, end): a panel and rows [begin, end).
+    template <typename Product>
+    void of(int64_t item, Product product) const {
         const int64_t begin = item % parts * size, end = begin + size < num_rows ? begin + size : num_rows;
         if (begin < end) product(item / parts, begin, end);
+    }
+};
+
+// product(number, begin, end, next) for each panel and rows [begin, end), as the threads come: one that waits for memory
+// longer takes fewer. `next`: the panel that the thread reads after this one, or the same.
+template <typename Product>
+void walk(int64_t num_outputs, int64_t num_rows, const Team& team, Product product) {
+    const Work work(num_outputs, num_rows, team);
+    team.share_out(work.count, [&](int64_t item, int64_t next) {
+        work.of(item, [&](int64_t number, int64_t begin, int64_t end) { product(number, begin, end, next / work.parts); });
     });
 }

@@ -50,17 +50,17 @@ void multiply_dense(const QuantizedLinear<T>& a, QuantizedPanels& w, const Team&
         return w.by_kind([&](auto kind) {
             const StoredPanels<Scalar, decltype(kind)::value, Element, T> panels{
                 w, rows, a.bias, a.out, a.num_outputs, a.out_row};
-            walk(a.num_outputs, a.num_rows, team, [&](int64_t number, int64_t begin, int64_t end) {
+            walk(a.num_outputs, a.num_rows, team, [&](int64_t number, int64_t begin, int64_t end, int64_t next) {
+                w.ahead = (next - number) * w.num_bytes();
                 multiply_rows<FEW>(int(end - begin), panels, begin, number);
             });
         });
     const int64_t steps = w.num_inputs * sizeof(Element) / sizeof(Scalar);
-    w.ahead = 0;
-    walk(a.num_outputs, a.num_rows, team, [&](int64_t number, int64_t begin, int64_t end) {
+    walk(a.num_outputs, a.num_rows, team, [&](int64_t number, int64_t begin, int64_t end, int64_t next) {
         Scalar* data = (Scalar*)scratch(steps * PANEL * sizeof(Scalar));
         w.take(number, 0, w.num_inputs, data);
         DensePanels<Scalar, T> panel{data, (const Scalar*)rows, a.bias, a.out, a.num_outputs, a.out_row, steps, number};
-        multiply_panel<MOST>(panel, number, begin, end, w.panel(number + 1), w.num_bytes());
+        multiply_panel<MOST>(panel, number, begin, end, w.panel(next), next == number ? 0 : w.num_bytes());
     });
 }
 
@@ -71,20 +71,20 @@ void multiply_int8(const QuantizedLinear<T>& a, QuantizedPanels& w, const Team& 
     if (a.num_rows <= Int8Sums<T>::MANY)
         return w.by_kind([&](auto kind) {
             const StoredInt8Panels<T, bits_of(decltype(kind)::value)> panels{sums, w};
-            walk(a.num_outputs, a.num_rows, team, [&](int64_t number, int64_t begin, int64_t end) {
+            walk(a.num_outputs, a.num_rows, team, [&](int64_t number, int64_t begin, int64_t end, int64_t next) {
+                w.ahead = (next - number) * w.num_bytes();
                 multiply_rows<Int8Sums<T>::MANY>(int(end - begin), panels, begin, number);
             });
         });
-    w.ahead = 0;
     const int64_t quads = w.num_inputs / 4 * PANEL, headers = rows.num_groups * 2 * PANEL;
-    walk(a.num_outputs, a.num_rows, team, [&](int64_t number, int64_t begin, int64_t end) {
+    walk(a.num_outputs, a.num_rows, team, [&](int64_t number, int64_t begin, int64_t end, int64_t next) {
         float* to = (float*)scratch((quads + headers) * 4);
         for (int64_t group = 0; group < rows.num_groups; group++) {
             const Header header = w.header(number, group * a.input_group / w.group);
             std::memcpy(to + group * 2 * PANEL, &header, sizeof header);
         }
         const Int8Panel<T> panel{sums, to, w.quads(number, (uint32_t*)to + headers)};
-        multiply_panel<Int8Sums<T>::MANY>(panel, number, begin, end, w.panel(number + 1), w.num_bytes());
+        multiply_panel<Int8Sums<T>::MANY>(panel, number, begin, end, w.panel(next), next == number ? 0 : w.num_bytes());
     });
 }
 
@@ -112,7 +112,6 @@ void multiply(const QuantizedLinear<T>& a, const Team* team) {
 template <typename T>
 void embed(const QuantizedEmbedding<T>& a, const Team* team) {
     QuantizedPanels w(a);
-    w.ahead = 0;
     together(team, threads_for(a.num_rows * a.num_inputs * PANEL, a.num_threads), [&](const Team& team) {
         team.each(a.num_rows, [&](int64_t row) {
             float* panel = (float*)scratch(w.num_inputs * PANEL * 4);

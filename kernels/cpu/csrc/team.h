@@ -1,5 +1,5 @@
-// The threads that work on an op together, or on all ops of a plan. Every thread calls the op; `each` and `take` say
-// which part of the work is its own.
+// The threads that work on an op together, or on all ops of a plan. Every thread calls the op; `each`, `take` and
+// `share_out` say which part of the work is its own.
 //
 // The threads are OpenMP's, of the runtime that torch has loaded. Between the ops of a plan they meet at a barrier of
 // ours: it spins for some 30 us, then it sleeps, so that a thread that waits for one without a core leaves its own to
@@ -34,6 +34,10 @@ inline void relax() {
 class Meeting {
    public:
     std::atomic<int64_t> next{0};  // the first item that `take` has not given away
+    static constexpr int MOST_SHARES = 64;
+    struct alignas(64) Taken {
+        std::atomic<int64_t> count{0};
+    } taken[MOST_SHARES];  // how many items of each thread's share, by `share_out`
     void* memory = nullptr;
 
     void wait(uint32_t num_threads) {
@@ -41,6 +45,7 @@ class Meeting {
         if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == num_threads) {
             arrived.store(0, std::memory_order_relaxed);
             next.store(0, std::memory_order_relaxed);
+            for (uint32_t i = 0; i < num_threads && i < MOST_SHARES; i++) taken[i].count.store(0, std::memory_order_relaxed);
             phase.store(now + 1);
             if (num_asleep.load()) wake();
             return;
@@ -88,6 +93,21 @@ class Team {
     template <typename Function>
     void take(int64_t count, Function f) const {
         for (int64_t item; (item = meeting.next.fetch_add(1, std::memory_order_relaxed)) < count;) f(item);
+    }
+
+    // f(item, next) for this thread's share of the items, as `each`, then for what is left of the others' shares. `next`:
+    // the item that most likely comes after this one, whose memory can be asked for early, or the same one. Once between
+    // two barriers. (Threads waited for each other for a tenth of a step of one row when shares were fixed; items one by
+    // one as they come were slower, for each thread then reads here and there.)
+    template <typename Function>
+    void share_out(int64_t count, Function f) const {
+        if (num_threads > Meeting::MOST_SHARES) return each(count, [&](int64_t item) { f(item, item); });
+        for (int i = 0; i < num_threads; i++) {
+            const int64_t of = (thread + i) % num_threads, end = count * (of + 1) / num_threads;
+            std::atomic<int64_t>& taken = meeting.taken[of].count;
+            for (int64_t item; (item = count * of / num_threads + taken.fetch_add(1, std::memory_order_relaxed)) < end;)
+                f(item, i == 0 && item + 1 < end ? item + 1 : item);
+        }
     }
 
     // The same `bytes` for all threads, until the op ends. A barrier.

@@ -51,8 +51,11 @@ void multiply_tiles(const Weight& w, const Arguments& a, const Team& team) {
     const int64_t fitting = MANY_BYTES / 2 / w.num_inputs / BLOCK * BLOCK, size = fitting > BLOCK ? fitting : BLOCK;
     for (int64_t first = 0; first < a.num_rows; first += size) {
         const int64_t num_rows = a.num_rows - first < size ? a.num_rows - first : size;
-        walk(a.num_outputs, num_rows, team, [&](int64_t number, int64_t begin, int64_t end) {
-            multiply_tiles(w, a, rows, number, first + begin, first + end);
+        const Work work(a.num_outputs, num_rows, team);
+        team.each(work.count, [&](int64_t item) {
+            work.of(item, [&](int64_t number, int64_t begin, int64_t end) {
+                multiply_tiles(w, a, rows, number, first + begin, first + end);
+            });
         });
     }
 }
