@@ -23,8 +23,9 @@ from .http.errors import NotReadyError
 from .http.json_writer import JsonWriter
 from .ids import new_id
 from .jobs.idempotency import IdempotencyKey
-from .jobs.job import Check, Job, Signal, raise_failure
+from .jobs.job import Check, Job, raise_failure
 from .jobs.result_size import bounded
+from .jobs.signal import Signal
 from .metrics import CACHE_SETTINGS, Metrics
 from .page.policy_comparison import PolicyComparison
 from .page.step_broadcast import StepBroadcast

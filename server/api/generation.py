@@ -14,7 +14,8 @@ from ...engine.sampling_params import SamplingParams
 from ..http.auth import owner_of
 from ..http.disconnect import unless_disconnected
 from ..http.every_answer import answer_headers
-from ..jobs.job import Job, Signal
+from ..jobs.job import Job
+from ..jobs.signal import Signal
 from ..service import Service, service_of
 from .answer_check import AnswerCheck
 from .answer_format import AnswerFormat, chat_prompt, constrained, rendered

@@ -5,12 +5,14 @@ An API brings a writer: what its events look like stands there, when they are wr
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import closing
 
 from ...engine.errors import InvalidRequestError
 from ...engine.outputs import OutputDelta
 from ..http.errors import Problem
 from ..http.sse import EventStream
 from ..jobs.job import Job
+from ..jobs.signal import TimedWaits
 
 PING = b": ping\n\n"
 PING_S = 15.0
@@ -66,24 +68,25 @@ async def chunks(jobs: Sequence[Job], writer: StreamWriter, *, first_id: int = 0
     if beginning := writer.begin():
         yield beginning
     positions = [first_id] * len(jobs)
-    while True:
-        frames, num_events = [], 0
-        for index, job in enumerate(jobs):
-            if deltas := job.events[positions[index] : positions[index] + MAX_BATCH]:
-                frames.append(writer.write(index, positions[index], deltas))
-                positions[index] += len(deltas)
-                num_events += len(deltas)
-        if frames:
-            if chunk := b"".join(frames):
-                yield chunk
-            if num_events >= MAX_BATCH:
-                await asyncio.sleep(0)  # a reader that keeps up would keep the loop
-        elif jobs[0].is_suspended:  # only kept jobs are, and those have streams of their own
-            return  # without an end: readers come back to the next process
-        elif jobs[-1].finished and all(job.finished for job in jobs):
-            break
-        elif not await jobs[0].changed.wait(PING_S):
-            yield writer.ping
+    with closing(TimedWaits(jobs[0].changed, PING_S)) as waits:
+        while True:
+            frames, num_events = [], 0
+            for index, job in enumerate(jobs):
+                if deltas := job.events[positions[index] : positions[index] + MAX_BATCH]:
+                    frames.append(writer.write(index, positions[index], deltas))
+                    positions[index] += len(deltas)
+                    num_events += len(deltas)
+            if frames:
+                if chunk := b"".join(frames):
+                    yield chunk
+                if num_events >= MAX_BATCH:
+                    await asyncio.sleep(0)  # a reader that keeps up would keep the loop
+            elif jobs[0].is_suspended:  # only kept jobs are, and those have streams of their own
+                return  # without an end: readers come back to the next process
+            elif jobs[-1].finished and all(job.finished for job in jobs):
+                break
+            elif not await waits.wait():
+                yield writer.ping
     for job in jobs:
         job.was_read.set()
     for chunk in await writer.end():

@@ -15,6 +15,7 @@ from ...engine.errors import RequestFailedError, SplitfuseError
 from ...engine.outputs import CompletionOutput, OutputDelta, PromptLogprobs, RequestMetrics, TokenLogprobs
 from ..http.errors import NotReadyError
 from .idempotency import IdempotencyKey
+from .signal import Signal
 
 if TYPE_CHECKING:
     from ...engine.async_engine import Handle
@@ -39,37 +40,6 @@ class Check(Protocol):
 
     def report(self, output: CompletionOutput) -> dict[str, Any]:
         """The fields that stand beside the output."""
-
-
-class Signal:
-    """Wakes all tasks that wait at the moment it fires; remembers nothing."""
-
-    def __init__(self) -> None:
-        self._waiters: set[asyncio.Future[bool]] = set()
-
-    def fire(self) -> None:
-        """Wake all that wait now."""
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(True)
-
-    async def wait(self, seconds: float | None = None) -> bool:
-        """Wait for the next `fire`; False if the time ran out."""
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[bool] = loop.create_future()
-        self._waiters.add(waiter)
-        timer = None if seconds is None else loop.call_later(seconds, _give_up, waiter)
-        try:
-            return await waiter
-        finally:
-            self._waiters.discard(waiter)
-            if timer is not None:
-                timer.cancel()
-
-
-def _give_up(waiter: asyncio.Future[bool]) -> None:
-    if not waiter.done():
-        waiter.set_result(False)
 
 
 class Job:

@@ -13,7 +13,7 @@ from splitfuse.engine.errors import InvalidRequestError, UnavailableError
 from splitfuse.server.batches.batch import AskedBatch, Batch
 from splitfuse.server.batches.batches import Batches
 from splitfuse.server.http.errors import StoreUnavailableError
-from splitfuse.server.jobs.job import Signal
+from splitfuse.server.jobs.signal import Signal
 from splitfuse.server.settings import Settings
 from splitfuse.server.storage.memory_store import MemoryStore
 from splitfuse.server.storage.store import Store

@@ -103,7 +103,7 @@ async def test_in_the_background(client, served):
     await served.engine.allow(2)
     job = served.service.results.get(response.id.removeprefix("resp_"), owner="")
     while len(job.events) < 2:
-        await job.changed.wait(10)
+        await asyncio.wait_for(job.changed.wait(), 10)
     response = await client.responses.retrieve(response.id)
     assert (response.status, response.output_text) == ("in_progress", answer_text(PROMPT, num_tokens=2))
     assert response.output[0].status == "in_progress"
