@@ -140,7 +140,8 @@ class EngineCore:
         now = self._clock()
         batch, seconds = step.batch, now - step.start
         drafted = self.speculation.observe(batch, outputs, seconds) if self.speculation and step.is_observed else []
-        num_not_drafted = sum([row.num_drafts for row in batch.rows]) - sum(each.num_drafted for each in drafted)
+        num_planned = sum([row.num_drafts for row in batch.rows]) if step.is_observed else 0  # else none are
+        num_not_drafted = num_planned - sum(each.num_drafted for each in drafted)
         self._learn(batch, batch.num_tokens - num_not_drafted, seconds)
         self._outputs.keep_prompt_logprobs(batch, outputs)
         by_mode = self.scheduler.num_preemptions_by_mode
@@ -152,6 +153,7 @@ class EngineCore:
         if self.speculation is not None:
             self.speculation.forget_ended()
         num_decode_tokens = batch.num_decode_tokens
+        interactive = [item for item in progress if not item.request.is_background]
         stats = StepStats(
             step=batch.step,
             time=now,
@@ -169,11 +171,9 @@ class EngineCore:
             num_draft_tokens=sum(each.num_drafted for each in drafted),
             num_accepted_tokens_per_pos=accepted_per_position(drafted),
             ttfts=tuple(
-                now - item.request.arrival_time
-                for item in progress
-                if item.gap is None and item.output.token_ids and not item.request.is_background
+                [now - item.request.arrival_time for item in interactive if item.gap is None and item.output.token_ids]
             ),
-            itls=tuple(item.gap for item in progress if item.gap is not None and not item.request.is_background),
+            itls=tuple([item.gap for item in interactive if item.gap is not None]),
         )
         return StepOutput(deltas, stats)
 

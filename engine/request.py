@@ -8,6 +8,7 @@ and no HTTP.
 """
 
 from array import array
+from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -152,6 +153,11 @@ class Request:
         if not self.needs_prompt_logprobs:
             return False
         return max(self.num_read_tokens, self.num_computed_tokens) < self.num_prompt_tokens - 1
+
+    @staticmethod
+    def any_needs_host_sampling(requests: "Iterable[Request]") -> bool:
+        """Whether one of them does; of all rows of every step, so without a call for each."""
+        return True in [each.needs_prompt_logprobs and each.needs_host_sampling for each in requests]
 
     @property
     def is_finished(self) -> bool:

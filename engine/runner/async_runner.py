@@ -170,24 +170,24 @@ class AsyncRunner:
         size = None if graphs is None else self._graph_size(graphs, batch.num_tokens)
         if graphs is not None and size is not None:
             arrays = graphs.pad(arrays, size)
-        fields = self.buffers.send(host, {**arrays, **sampling_arrays([(row.request, row.end) for row in rows])})
+        requests = [row.request for row in rows]
+        fields = self.buffers.send(host, {**arrays, **sampling_arrays(requests, (row.end for row in rows))})
         step = LaunchedStep(fields, bounds, self._tokens[: len(rows)], graphs, size)
         self._stream.run(lambda: self._compute(step))
-        self._send_more(step, rows)
-        is_right = self._send_masks(step, rows)
+        step.has_more = False in [request.is_plainly_sampled for request in requests]
+        self._send_more(step, rows if step.has_more else [])
+        is_right = not step.has_more or self._send_masks(step, rows)
         results = self._run_sampling(step, rows) if is_right else None
         self.buffers.receive(host, step.tokens)
-        self._sample_indices = {row.request: index for index, row in enumerate(rows)}
+        self._sample_indices = dict(zip(requests, range(len(rows)), strict=True))
         assert host.event is not None
         self._pending = PendingTokens(host, host.event, batch.rows, step, results) if is_right else None
         return self._pending
 
     def _send_more(self, step: LaunchedStep, rows: list[BatchRow]) -> None:
         """What is read of rows that need more than filters."""
-        step.has_more = not all(row.request.is_plainly_sampled for row in rows)
-        indices = [SampleIndex(row.request, (), row.end - row.request.num_tokens) for row in rows if step.has_more]
-        vocab_size = self._model.config.vocab_size if step.has_more else 0
-        if arrays := self._sampler.arrays(indices, vocab_size=vocab_size):
+        indices = [SampleIndex(row.request, (), row.end - row.request.num_tokens) for row in rows]
+        if arrays := self._sampler.arrays(indices, vocab_size=self._model.config.vocab_size):
             step.fields |= self.buffers.send_more(arrays)
 
     def _send_masks(self, step: LaunchedStep, rows: list[BatchRow]) -> bool:
@@ -196,7 +196,7 @@ class AsyncRunner:
         A grammar needs the token of the step before, which comes when that has ended: this one's forward pass is
         behind it in the queue.
         """
-        constrained = [(at, row) for at, row in enumerate(rows) if step.has_more and row.request.grammar is not None]
+        constrained = [(at, row) for at, row in enumerate(rows) if row.request.grammar is not None]
         if any(row.end > row.request.num_tokens for _, row in constrained):
             assert self._pending is not None, "the token comes from the step before"
             self._pending.wait()

@@ -86,13 +86,13 @@ def _logits_indices(rows: Sequence[BatchRow], query_start_loc: Array) -> Array:
     """Of each row that samples its last known token and its drafts; after all of these, those for prompt logprobs."""
     sampling = [index for index, row in enumerate(rows) if row.needs_sampling]
     indices = query_start_loc[1:][sampling].astype(np.int64) - 1
-    if any(row.num_drafts for row in rows):
+    if sum([row.num_drafts for row in rows]):
         num_drafts = np.array([rows[index].num_drafts for index in sampling], dtype=np.int64)
         counts = num_drafts + 1
         # One arange over all indices, set back to 0 at the start of each row.
         offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         indices = np.repeat(indices - num_drafts, counts) + offsets
-    if not any(row.request.needs_prompt_logprobs for row in rows):
+    if True not in [row.request.needs_prompt_logprobs for row in rows]:
         return indices
     # The logprob of a prompt token comes from the logits of the token before it.
     before = [

@@ -43,17 +43,16 @@ class Sampler:
         return {**arrays, "logprob_rows": np.array(rows)} if rows else arrays
 
 
-def sampling_arrays(indices: Sequence[tuple[Request, int]]) -> Arrays:
-    """What is read of (request, position of the token to sample): keys, temperatures (0 = greedy), and filters if any.
-
-    The request itself may not have reached the position yet. Empty if all are greedy.
+def sampling_arrays(requests: Sequence[Request], positions: Iterable[int]) -> Arrays:
+    """What is read of requests that sample the tokens at these positions: keys, temperatures (0 = greedy), and filters
+    if any. A request itself may not have reached its position yet. Empty if all are greedy.
     """
-    temperatures = [request.params.temperature for request, _ in indices]
+    params = [request.params for request in requests]
+    temperatures = [each.temperature for each in params]
     if not any(temperatures):
         return {}
-    params = [request.params for request, _ in indices]
     arrays: Arrays = {
-        "keys": sample_keys([request.seed for request, _ in indices], [position for _, position in indices]),
+        "keys": sample_keys([request.seed for request in requests], list(positions)),
         "temperature": np.array(temperatures, dtype=np.float32),
     }
     if any(each.top_k or each.top_p < 1.0 or each.min_p > 0.0 for each in params):
@@ -125,7 +124,7 @@ def sample_indices(logits: Tensor, indices: Sequence[SampleIndex], sampler: Samp
 
 
 def _all_arrays(indices: Sequence[SampleIndex], sampler: Sampler, *, vocab_size: int) -> Arrays:
-    arrays = sampling_arrays([(index.request, index.position) for index in indices])
+    arrays = sampling_arrays([index.request for index in indices], (index.position for index in indices))
     return {**arrays, **sampler.arrays(indices, vocab_size=vocab_size)}
 
 

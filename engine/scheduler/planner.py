@@ -115,7 +115,7 @@ class Planner:
         The blocks of a preempted request are in use and what it has computed is not known; nor is what a request gives
         that needs the host.
         """
-        return bool(room.preempted) or any(request.needs_host_sampling for request in room.num_tokens)
+        return bool(room.preempted) or Request.any_needs_host_sampling(room.num_tokens)
 
     def _num_tokens_for(self, num_wanted: int, room: StepBudget) -> int:
         """How many of its tokens a request gets; 0 if none can be given."""

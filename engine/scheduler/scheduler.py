@@ -251,7 +251,7 @@ class Scheduler:
                 self.blocks.grow(request, request.num_computed_tokens + plan.num_tokens[request])
         if self.max_steps_in_flight > 1:
             # While a step is in flight nothing is planned that needs the host.
-            is_any = not self._in_flight and any(request.needs_host_sampling for request in plan.num_tokens)
+            is_any = not self._in_flight and Request.any_needs_host_sampling(plan.num_tokens)
             needs_host = needs_host or not plan.num_tokens or is_any
         return Batch(next(self._step), self._rows(plan), self.blocks.take_moves(), needs_host)
 
