@@ -38,7 +38,7 @@ class Request:
     __slots__ = (
         "arrival_order", "arrival_time", "bad_words", "block_hashes", "block_table",
         "finish_reason", "finished_time", "first_scheduled_time", "first_token_time", "grammar",
-        "history", "host_block_table", "index", "is_background", "is_plainly_sampled", "last_token_time",
+        "history", "host_block_table", "index", "is_background", "is_greedy", "is_plainly_sampled", "last_token_time",
         "max_num_tokens", "needs_prompt_logprobs", "num_accepted_tokens", "num_cached_tokens", "num_computed_tokens",
         "num_draft_tokens", "num_output_placeholders", "num_preemptions", "num_prompt_tokens", "num_read_tokens",
         "params", "parent", "request_id", "seed", "status", "stop_reason", "stop_token_ids", "tenant", "token_ids",
@@ -80,7 +80,8 @@ class Request:
 
         # The n outputs of a prompt share its logprobs: they are computed with the first one, before its first token.
         self.needs_prompt_logprobs = params.prompt_logprobs is not None and index == 0 and not known.token_ids
-        # From temperature, filters and noise alone; asked for every row of every step.
+        self.is_greedy = not params.temperature
+        # From temperature, filters and noise alone; asked for every row of every step, as is_greedy is.
         self.is_plainly_sampled = grammar is None and params.logprobs is None and not self.changes_logits(0)
         self.num_prompt_tokens = len(prompt_token_ids)
         self.token_ids = [*prompt_token_ids, *known.token_ids]

@@ -47,13 +47,12 @@ def sampling_arrays(requests: Sequence[Request], positions: Iterable[int]) -> Ar
     """What is read of requests that sample the tokens at these positions: keys, temperatures (0 = greedy), and filters
     if any. A request itself may not have reached its position yet. Empty if all are greedy.
     """
-    params = [request.params for request in requests]
-    temperatures = [each.temperature for each in params]
-    if not any(temperatures):
+    if False not in [request.is_greedy for request in requests]:
         return {}
+    params = [request.params for request in requests]
     arrays: Arrays = {
         "keys": sample_keys([request.seed for request in requests], list(positions)),
-        "temperature": np.array(temperatures, dtype=np.float32),
+        "temperature": np.array([each.temperature for each in params], dtype=np.float32),
     }
     if any(each.top_k or each.top_p < 1.0 or each.min_p > 0.0 for each in params):
         arrays["top_k"] = np.array([each.top_k for each in params], dtype=np.int32)

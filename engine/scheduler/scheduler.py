@@ -262,8 +262,9 @@ class Scheduler:
         drafts = plan.num_drafts
         for request, num_tokens in plan.num_tokens.items():
             start = request.num_computed_tokens
-            needs_sampling = num_tokens >= request.num_uncomputed_tokens
-            request.num_computed_tokens = start + num_tokens
+            end = start + num_tokens
+            needs_sampling = end >= len(request.token_ids) + request.num_output_placeholders
+            request.num_computed_tokens = end
             if needs_sampling:
                 request.num_output_placeholders += 1
             row = BatchRow(request, start, num_tokens, needs_sampling, drafts.get(request, 0) if drafts else 0)
