@@ -95,14 +95,14 @@ class Team {
         for (int64_t item; (item = meeting.next.fetch_add(1, std::memory_order_relaxed)) < count;) f(item);
     }
 
-    // f(item, next) for this thread's share of the items, as `each`, then for what is left of the others' shares. `next`:
-    // the item that most likely comes after this one, whose memory can be asked for early, or the same one. Once between
-    // two barriers. (Threads waited for each other for a tenth of a step of one row when shares were fixed; items one by
-    // one as they come were slower, for each thread then reads here and there.)
+    // f(item, next) for this thread's share of the items, as `each`, then for what is left of the next few threads' shares.
+    // `next`: the item that most likely comes after this one, whose memory can be asked for early, or the same one. Once
+    // between two barriers. (Threads waited for each other for a tenth of a step of one row when shares were fixed; items
+    // one by one as they come were slower, for each thread then reads here and there.)
     template <typename Function>
     void share_out(int64_t count, Function f) const {
         if (num_threads > Meeting::MOST_SHARES) return each(count, [&](int64_t item) { f(item, item); });
-        for (int i = 0; i < num_threads; i++) {
+        for (int i = 0; i < num_threads && i <= MOST_HELPED; i++) {
             const int64_t of = (thread + i) % num_threads, end = count * (of + 1) / num_threads;
             std::atomic<int64_t>& taken = meeting.taken[of].count;
             for (int64_t item; (item = count * of / num_threads + taken.fetch_add(1, std::memory_order_relaxed)) < end;)
@@ -118,6 +118,7 @@ class Team {
     }
 
    private:
+    static constexpr int MOST_HELPED = 4;  // other threads, whose counters are far away where there are many
     struct Shared;
     Meeting& meeting;
 };
