@@ -211,8 +211,9 @@ def _serve(args: argparse.Namespace, *, signals: StopSignals) -> int:
         serve_replicas(settings, signals)
     else:
         from .process.gc_policy import collecting_nothing
+        from .process.torch_ahead import linking_torch
 
-        with collecting_nothing():
+        with linking_torch(), collecting_nothing():
             from .process.process import serve
 
             serve(settings, signals, replica=os.environ.get(REPLICA_VARIABLE))
