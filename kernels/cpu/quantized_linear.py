@@ -213,22 +213,21 @@ def _codes(weight: QuantizedWeight, padded: int) -> Tensor:
 
 
 def _values(codes: Tensor, bits: int) -> tuple[Tensor, Tensor | None]:
-    """The low four bits of each two quads side by side and the bits above them; with 8 bits the quads as they are."""
+    """The low four bits of each two quads side by side and the bits above them; with 8 bits the quads as they are.
+
+    First the quads, an int32 each, side by side for all outputs of a panel: what follows then runs along them.
+    """
+    quads = codes.contiguous().view(torch.int32).transpose(1, 2).contiguous()  # [panels, K/4, 32]
     if bits == 8:
-        return _by_output(codes), None
-    pairs = (codes & 15).view(*codes.shape[:2], -1, 2, 4)
-    low = _by_output((pairs[:, :, :, 0] | pairs[:, :, :, 1] << 4).flatten(2))
+        return quads.view(torch.uint8), None
+    low = quads if bits == 4 else quads & 0x0F0F0F0F
+    values = (low[:, 0::2] | low[:, 1::2] << 4).view(torch.uint8)
     if bits == 4:
-        return low, None
+        return values, None
     num_quads = 8 if bits == 5 else 4  # whose upper bits share a byte
-    upper = (codes >> 4).view(*codes.shape[:2], -1, num_quads, 4)
-    shifted = upper << torch.arange(0, 8, 8 // num_quads, dtype=torch.uint8)[:, None]
-    return low, _by_output(shifted.sum(dim=3, dtype=torch.uint8).flatten(2))
-
-
-def _by_output(rows: Tensor) -> Tensor:
-    """[panels, 32, bytes] → [panels, bytes / 4, 32, 4]."""
-    return rows.contiguous().view(torch.int32).transpose(1, 2).contiguous().view(torch.uint8)
+    upper = (quads >> 4 & 0x03030303).view(len(quads), -1, num_quads, PANEL)
+    shifts = torch.arange(0, 8, 8 // num_quads, dtype=torch.int32)[:, None]
+    return values, (upper << shifts).sum(dim=2, dtype=torch.int32).view(torch.uint8)
 
 
 _Pair = tuple[Tensor | None, Tensor | None]
