@@ -24,12 +24,10 @@ class QuantizedLinear:
     def __init__(
         self, weight: QuantizedWeight, bias: Tensor | None, library: Library, dtype: torch.dtype, *, input_bits: int
     ) -> None:
-        layout = _layout(weight)
+        layout, inputs = _layout(weight), _input_rounding(weight, input_bits)
         self._shape, self._order, self._dtype = weight.values.shape, weight.order, dtype
         self._bias = None if bias is None else bias.contiguous()
-        self._multiply = partial(
-            library[f"quantized_linear_{DTYPES[dtype]}"], input_group=_input_group(weight, input_bits), **layout
-        )
+        self._multiply = partial(library[f"quantized_linear_{DTYPES[dtype]}"], **inputs, **layout)
         self._embed = partial(library[f"quantized_embedding_{DTYPES[dtype]}"], **layout)
 
     @property
@@ -163,15 +161,15 @@ def _num_padded(weight: QuantizedWeight) -> int:
     return weight.values.shape[1] + -weight.values.shape[1] % BLOCK
 
 
-def _input_group(weight: QuantizedWeight, input_bits: int) -> int:
-    """How many inputs are rounded together, 0: none are. They share a scale of the weight's."""
+def _input_rounding(weight: QuantizedWeight, input_bits: int) -> dict[str, int]:
+    """How many inputs are rounded together, those of a row or some that share a scale of the weight's, and to what."""
     padded = _num_padded(weight)
     if weight.rounds_inputs:
-        return padded
-    if input_bits == 16 or _is_float8(weight):
-        return 0
+        return {"input_bits": 8, "input_group": padded}
     group = padded if len(weight.scales) == 1 else weight.group
-    return group if group < _INPUT_GROUPS[-1] else next((size for size in _INPUT_GROUPS if group % size == 0), group)
+    if group >= _INPUT_GROUPS[-1]:
+        group = next((size for size in _INPUT_GROUPS if group % size == 0), group)
+    return {"input_bits": 16 if _is_float8(weight) else input_bits, "input_group": group}
 
 
 def _layout(weight: QuantizedWeight) -> dict[str, Any]:

@@ -73,7 +73,7 @@ struct Linear {
 };
 
 // x [rows, inputs] times a quantized weight (quantized.h) plus bias [outputs] or null, into out, its rows out_row apart.
-// input_group: inputs that are rounded to int8 together, or 0: they keep their 16 bits.
+// input_bits: 8, inputs are rounded to int8, or 16; input_group: how many together.
 template <typename T>
 struct QuantizedLinear {
     const T* x;
@@ -82,7 +82,7 @@ struct QuantizedLinear {
     const uint16_t *super_scales, *super_offsets;
     const T* bias;
     T* out;
-    int64_t num_rows, num_outputs, num_inputs, out_row, input_group;
+    int64_t num_rows, num_outputs, num_inputs, out_row, input_bits, input_group;
     int64_t bits, zero, group, super_group, scale_bytes, is_float8;
     int64_t num_threads;
 };

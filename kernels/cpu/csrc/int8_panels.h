@@ -1,5 +1,5 @@
-// Rows rounded to int8, and their products with the values of quantized weights: integers within a group of inputs, so
-// exact there, then floats, group after group.
+// Rows rounded to integers, and their products with the values of quantized weights: exact within a group of inputs, then
+// floats, group after group. An integer is an int8, or 128 of one plus another: 15 bits, by two products.
 #pragma once
 
 #include <cmath>
@@ -10,26 +10,30 @@
 #include <immintrin.h>
 #endif
 
-// x [T][K] in groups: int8, the largest of a group ±127, its scale, and the sum of the group.
+// x [T][K] in groups: integers of LEVELS int8, the largest of a group ±127 or ±127 · 128, its scale, and the sum of the
+// group.
+template <int LEVELS>
 class Int8Rows {
    public:
     int64_t num_inputs, num_groups, group;
-    int8_t* values;   // [T][inputs]
+    int8_t* values;   // [T][LEVELS][inputs], the upper level first
     float* scales;    // [T][groups]
     int32_t* sums;    // [T][groups]
 
     template <typename T>
     Int8Rows(const T* x, int64_t num_rows, int64_t width, int64_t padded, int64_t group, const Team& team)
         : num_inputs(padded), num_groups((padded + group - 1) / group), group(group) {
-        scales = (float*)team.share(num_rows * (num_groups * 8 + padded));
+        scales = (float*)team.share(num_rows * (num_groups * 8 + LEVELS * padded));
         sums = (int32_t*)(scales + num_rows * num_groups);
         values = (int8_t*)(sums + num_rows * num_groups);
         team.each(num_rows * num_groups, [&](int64_t item) {
             const int64_t row = item / num_groups, k = item % num_groups * group, end = k + group < padded ? k + group : padded;
-            round(x + row * width, k, end, width, item, row * padded);
+            round(x + row * width, k, end, width, item, row * LEVELS * padded);
         });
         team.barrier();
     }
+
+    const int8_t* row(int64_t number, int level) const { return values + (number * LEVELS + level) * num_inputs; }
 
    private:
     template <typename T>
@@ -51,12 +55,19 @@ class Int8Rows {
         float size;
         std::memcpy(&size, &largest, 4);
         const bool is_finite = largest < 0x7f800000;
-        scales[index] = is_finite ? size * (1.0f / 127) : NAN;
-        const float up = is_finite && size > 1e-35f ? 127 / size : 0;
+        const float most_integer = LEVELS == 1 ? 127 : 127 * 128;
+        scales[index] = is_finite ? size * (1 / most_integer) : NAN;
+        const float up = is_finite && size > 1e-33f ? most_integer / size : 0;
         for (int64_t k = begin; k < end; k += LANES) {
             // Adding 1.5 · 2^23 rounds to nearest, and the integer stands in the low bits.
             const ivec rounded = (ivec)(at(x, k, width) * up + 12582912.0f) - 0x4b400000;
-            store_bytes(&values[to + k], rounded);
+            if constexpr (LEVELS == 2) {
+                const ivec upper = (rounded + 64) >> 7;
+                store_bytes(&values[to + k], upper);
+                store_bytes(&values[to + num_inputs + k], rounded - (upper << 7));
+            } else {
+                store_bytes(&values[to + k], rounded);
+            }
             sum += rounded;
         }
         sums[index] = across(sum, [](auto a, auto b) { return a + b; });
@@ -124,17 +135,17 @@ inline sums_t multiply_add_once(sums_t a, sums_t b, sums_t c) {
 }
 
 // The products of some rows with panels, group after group of x.
-template <typename T>
+template <typename T, int LEVELS>
 struct Int8Sums {
     static constexpr int MANY = V == 2 ? 6 : 2;  // rows whose sums, of integers and of floats, fit the registers
-    const Int8Rows& x;
+    const Int8Rows<LEVELS>& x;
     const T* bias;
     T* out;
     int64_t num_outputs, out_row, zero;
     bool has_offsets;
 
-    // Where the integers of a group begin: `dot` takes DOT_ZERO off each value.
-    ints_t first(int64_t row, int64_t group) const {
+    // `dot` takes DOT_ZERO off each value, where the weight's zero is to be.
+    ints_t at_zero(int64_t row, int64_t group) const {
         return ints_t{} + int32_t(DOT_ZERO - zero) * x.sums[row * x.num_groups + group];
     }
 
@@ -153,29 +164,33 @@ struct Int8Sums {
 };
 
 // A panel that has been taken apart, for many rows.
-template <typename T>
-struct Int8Panel : Int8Sums<T> {
+template <typename T, int LEVELS>
+struct Int8Panel : Int8Sums<T, LEVELS> {
     const float* headers;   // [groups of x][scales, offsets][PANEL]
     const uint32_t* quads;  // [K/4][PANEL]
-    int64_t num_points() const { return this->x.num_inputs / BLOCK; }
+    int64_t num_points() const { return this->x.num_inputs / BLOCK * LEVELS; }
 
     template <int M>
     void multiply(int64_t row, int64_t number, Prefetch ahead) const {
-        const Int8Rows& x = this->x;
-        const int8_t* rows = x.values + row * x.num_inputs;
+        const auto& x = this->x;
         sums_t totals[M][V] = {};
         for (int64_t i = 0; i < x.num_groups; i++) {
-            ints_t sums[M][V];
-            for (int m = 0; m < M; m++)
-                for (int v = 0; v < V; v++) sums[m][v] = this->first(row + m, i);
-            for (int64_t quad = i * x.group / 4; quad < this->end_of(i) / 4; quad++) {
-                if (quad % (BLOCK / 4) == 0) ahead.fetch();
-                quads_t lanes[V];
-                for (int v = 0; v < V; v++) lanes[v] = load_vector<quads_t>(quads + quad * PANEL + v * WIDTH);
-                for (int m = 0; m < M; m++) {
-                    int32_t four;
-                    std::memcpy(&four, rows + m * x.num_inputs + quad * 4, 4);
-                    for (int v = 0; v < V; v++) sums[m][v] = dot(sums[m][v], lanes[v], four);
+            ints_t sums[M][V] = {};
+            for (int level = 0; level < LEVELS; level++) {
+                const bool is_last = level == LEVELS - 1;
+                for (int m = 0; m < M; m++)
+                    for (int v = 0; v < V; v++)
+                        sums[m][v] = (sums[m][v] << 7) + (is_last ? this->at_zero(row + m, i) : ints_t{});
+                const int8_t* rows = x.row(row, level);
+                for (int64_t quad = i * x.group / 4; quad < this->end_of(i) / 4; quad++) {
+                    if (quad % (BLOCK / 4) == 0) ahead.fetch();
+                    quads_t lanes[V];
+                    for (int v = 0; v < V; v++) lanes[v] = load_vector<quads_t>(quads + quad * PANEL + v * WIDTH);
+                    for (int m = 0; m < M; m++) {
+                        int32_t four;
+                        std::memcpy(&four, rows + m * LEVELS * x.num_inputs + quad * 4, 4);
+                        for (int v = 0; v < V; v++) sums[m][v] = dot(sums[m][v], lanes[v], four);
+                    }
                 }
             }
             for (int v = 0; v < V; v++) {
@@ -189,31 +204,34 @@ struct Int8Panel : Int8Sums<T> {
 };
 
 // Panels as they are stored, for rows that meet them once: values are taken apart in registers.
-template <typename T, int BITS>
-struct StoredInt8Panels : Int8Sums<T> {
+template <typename T, int BITS, int LEVELS>
+struct StoredInt8Panels : Int8Sums<T, LEVELS> {
+    static constexpr int MANY = Int8Sums<T, LEVELS>::MANY / LEVELS;
     const QuantizedPanels& w;
 
     template <int M>
     void multiply(int64_t row, int64_t number, Prefetch) const {
-        const Int8Rows& x = this->x;
-        const int8_t* rows = x.values + row * x.num_inputs;
+        const auto& x = this->x;
         sums_t totals[M][V] = {};
         for (int64_t i = 0; i < x.num_groups; i++) {
-            ints_t sums[M][V];
+            ints_t sums[LEVELS][M][V] = {};
             for (int m = 0; m < M; m++)
-                for (int v = 0; v < V; v++) sums[m][v] = this->first(row + m, i);
+                for (int v = 0; v < V; v++) sums[LEVELS - 1][m][v] = this->at_zero(row + m, i);
             for (int64_t k = i * x.group; k < this->end_of(i); k += HALF)
                 w.template each_quad<BITS>(number, k, [&](int v, int quad, quads_t lanes) __attribute__((always_inline)) {
-                    for (int m = 0; m < M; m++) {
-                        int32_t four;
-                        std::memcpy(&four, rows + m * x.num_inputs + k + quad * 4, 4);
-                        sums[m][v] = dot(sums[m][v], lanes, four);
-                    }
+                    for (int m = 0; m < M; m++)
+                        for (int level = 0; level < LEVELS; level++) {
+                            int32_t four;
+                            std::memcpy(&four, x.row(row + m, level) + k + quad * 4, 4);
+                            sums[level][m][v] = dot(sums[level][m][v], lanes, four);
+                        }
                 });
             const Header header = w.header(number, i * x.group / w.group);
             for (int v = 0; v < V; v++)
-                for (int m = 0; m < M; m++)
-                    this->join(totals[m][v], sums[m][v], row + m, i, header.scales[v], header.offsets[v]);
+                for (int m = 0; m < M; m++) {
+                    const ints_t sum = LEVELS == 2 ? (sums[0][m][v] << 7) + sums[LEVELS - 1][m][v] : sums[0][m][v];
+                    this->join(totals[m][v], sum, row + m, i, header.scales[v], header.offsets[v]);
+                }
         }
         for (int m = 0; m < M; m++) this->finish(row + m, number, totals[m]);
     }

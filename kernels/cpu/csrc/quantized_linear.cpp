@@ -1,10 +1,11 @@
 // Products with quantized weights on the CPU, and rows of them: a panel is taken apart into this thread's memory and
 // meets all rows there; few rows meet it in registers.
 //
-// Rows keep their 16 or 32 bits and meet weights rounded to bfloat16, in tiles or pairs, or not rounded where neither
-// is to be had; or they are rounded to int8, input_group inputs at a time, and meet the values themselves. On one
-// processor a row goes one way and its sums are taken in one order whatever the number of rows, so that its result does
-// not depend on the other rows, to the bit.
+// Rows are rounded to int8, input_group inputs at a time, and meet the values themselves, if that is wanted. Else rows in
+// bfloat16 are rounded to 15 bits in the same way, where int8 is multiplied by its own instructions; where there are tiles
+// they keep their 16 bits and meet weights rounded to bfloat16, in tiles, or in pairs where that is all there is. Others
+// meet weights as floats. On one processor a row goes one way and its sums are taken in one order whatever the number of
+// rows, so that its result does not depend on the other rows, to the bit.
 
 #include "arguments.h"
 #include "dense_panels.h"
@@ -15,6 +16,7 @@
 
 namespace {
 
+constexpr int64_t MOST_GROUP = 512;  // inputs whose products of 8 and 15 bits can be added in 32
 constexpr int FEW = 4;  // rows that meet weights in registers, not in memory: of 6 and more each takes a load anyway
 
 // Panels as they are stored, for few rows. Sums are taken in DensePanels' order.
@@ -64,16 +66,17 @@ void multiply_dense(const QuantizedLinear<T>& a, QuantizedPanels& w, const Team&
     });
 }
 
-template <typename T>
+template <int LEVELS, typename T>
 void multiply_int8(const QuantizedLinear<T>& a, QuantizedPanels& w, const Team& team) {
-    const Int8Rows rows(a.x, a.num_rows, a.num_inputs, w.num_inputs, a.input_group, team);
-    const Int8Sums<T> sums{rows, a.bias, a.out, a.num_outputs, a.out_row, w.zero, a.offsets != nullptr};
-    if (a.num_rows <= Int8Sums<T>::MANY)
+    const Int8Rows<LEVELS> rows(a.x, a.num_rows, a.num_inputs, w.num_inputs, a.input_group, team);
+    const Int8Sums<T, LEVELS> sums{rows, a.bias, a.out, a.num_outputs, a.out_row, w.zero, a.offsets != nullptr};
+    constexpr int FEW = StoredInt8Panels<T, 8, LEVELS>::MANY;
+    if (a.num_rows <= FEW)
         return w.by_kind([&](auto kind) {
-            const StoredInt8Panels<T, bits_of(decltype(kind)::value)> panels{sums, w};
+            const StoredInt8Panels<T, bits_of(decltype(kind)::value), LEVELS> panels{sums, w};
             walk(a.num_outputs, a.num_rows, team, [&](int64_t number, int64_t begin, int64_t end, int64_t next) {
                 w.ahead = (next - number) * w.num_bytes();
-                multiply_rows<Int8Sums<T>::MANY>(int(end - begin), panels, begin, number);
+                multiply_rows<FEW>(int(end - begin), panels, begin, number);
             });
         });
     const int64_t quads = w.num_inputs / 4 * PANEL, headers = rows.num_groups * 2 * PANEL;
@@ -83,18 +86,22 @@ void multiply_int8(const QuantizedLinear<T>& a, QuantizedPanels& w, const Team& 
             const Header header = w.header(number, group * a.input_group / w.group);
             std::memcpy(to + group * 2 * PANEL, &header, sizeof header);
         }
-        const Int8Panel<T> panel{sums, to, w.quads(number, (uint32_t*)to + headers)};
-        multiply_panel<Int8Sums<T>::MANY>(panel, number, begin, end, w.panel(next), next == number ? 0 : w.num_bytes());
+        const Int8Panel<T, LEVELS> panel{sums, to, w.quads(number, (uint32_t*)to + headers)};
+        multiply_panel<Int8Sums<T, LEVELS>::MANY>(
+            panel, number, begin, end, w.panel(next), next == number ? 0 : w.num_bytes());
     });
 }
 
 template <typename T>
 void multiply(const QuantizedLinear<T>& a, const Team& team) {
     QuantizedPanels w(a);
-    if (a.input_group) return multiply_int8(a, w, team);
+    if (a.input_bits == 8) return multiply_int8<1>(a, w, team);
     if constexpr (std::is_same<T, bf16>::value) {
 #ifdef SPLITFUSE_AMX
         if (amx::is_allowed()) return multiply_tiles(w, a, team);
+#endif
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+        if (!a.is_float8 && a.input_group <= MOST_GROUP) return multiply_int8<2>(a, w, team);
 #endif
 #ifdef __AVX512BF16__
         return multiply_dense<pair, bf16>(a, w, team);
