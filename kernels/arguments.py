@@ -37,13 +37,14 @@ class StepArrays(NamedTuple):
 
 
 class CacheView(NamedTuple):
-    """The paged keys and values of one layer, of equal strides, in the model's dtype or, on a GPU, in e4m3.
+    """The paged keys and values of one layer, of equal strides, in the model's dtype, e4m3 (GPU) or int8 (CPU).
 
-    e4m3 (Micikevicius et al. 2022) holds them over their head's scale, cut off at ±448.
+    e4m3 (Micikevicius et al. 2022) holds them over their head's scale, cut off at ±448. int8 has a scale for each head
+    and token, max|x| / 127, within the tensor: int8_cache.py.
     """
 
-    keys: Tensor  # [N, Hkv, S, D]
-    values: Tensor  # [N, Hkv, S, D]
+    keys: Tensor  # [N, Hkv, S, D], of int8 [N, Hkv, S, D + 4]
+    values: Tensor  # likewise
     scales: Tensor | None = None  # [2, Hkv] float32, the keys' and the values'; None: 1
 
 

@@ -22,6 +22,7 @@ from .arguments import RaggedBatch as RaggedBatch
 from .arguments import RopeArgs as RopeArgs
 from .arguments import StepArrays as StepArrays
 from .backend import Backend
+from .int8_cache import token_width as token_width
 from .quantize import QuantizedWeight as QuantizedWeight
 
 _BACKEND_OF_DEVICE = {"cuda": "cuda", "cpu": "cpu", "meta": "reference"}
@@ -159,6 +160,8 @@ def rope_and_cache(
     The first R ≤ D dimensions of a head are rotated, in halves: (x1, x2) → (x1·cos - x2·sin, x2·cos + x1·sin) with
     x1 = x[:R/2], x2 = x[R/2:R]. With R = 0 none is (learned positions).
     positions [T] int64. slot_mapping [T] int64: token t goes to block slot // S, offset slot % S; -1 writes nothing.
+    A cache of int8 gets what was rotated in float32 rounded once, to nearest even: off by max|x| / 254 at most. A head
+    that is not finite is NaN for every token that reads it.
     → rotated q [T, Hq, D], contiguous or not; q may be overwritten: use what returns.
     """
     return _backend(q).rope_and_cache(q, k, v, positions, slot_mapping, rope, cache)
@@ -170,13 +173,14 @@ def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: Atte
     q [T, Hq, D] → [T, Hq, D]. Query head h reads KV head h // (Hq // Hkv).
     Query token i of row b stands at position p = seq_lens[b] - query_len + i and sees cached positions
     max(0, p - sliding_window + 1) .. p, or 0 .. p if sliding_window is 0. Slots beyond are never read, or masked
-    so that whatever they hold (NaN too) does not matter.
+    so that whatever they hold (NaN too) does not matter. Of an int8 cache scores are multiplied by the scales of keys,
+    weights by those of values, so that nothing is rounded beyond what it is of a cache in q's dtype.
     """
     return _backend(q).paged_attention(q, cache, ragged, args)
 
 
 def copy_blocks(caches: list[Tensor], source: Tensor, target: Tensor) -> None:
-    """cache[target[i]] = cache[source[i]] for every cache [N, Hkv, S, D]; source, target [n] int64, targets distinct.
+    """cache[target[i]] = cache[source[i]] for every cache [N, …]; source, target [n] int64, targets distinct.
 
     No block is both a source and a target.
     """

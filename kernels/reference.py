@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from . import int8_cache
 from .arguments import AttentionArgs, CacheView, RaggedBatch, RopeArgs
 from .quantize import QuantizedWeight, can_quantize, dequantized, quantize, round_rows
 
@@ -94,6 +95,9 @@ def _write(cache: Tensor, x: Tensor, slot_mapping: Tensor, scales: Tensor | None
     kept = slot_mapping >= 0
     slots = slot_mapping[kept]
     block_size = cache.shape[2]
+    if cache.dtype == torch.int8:
+        int8_cache.write(cache, slots // block_size, slots % block_size, x[kept])
+        return
     if scales is not None:
         x = x / scales[:, None].to(x.dtype)
     if cache.dtype == torch.float8_e4m3fn:
@@ -107,6 +111,8 @@ def _read(cache: Tensor, blocks: Tensor, offsets: Tensor, scales: Tensor | None)
     if cache.dtype == torch.float8_e4m3fn:
         read = cache.view(torch.uint8)[blocks, :, offsets].view(cache.dtype).float()
         return read if scales is None else read * scales[:, None]
+    if cache.dtype == torch.int8:
+        return int8_cache.read(cache, blocks, slice(None), offsets)
     return cache[blocks, :, offsets]
 
 

@@ -203,7 +203,8 @@ def rope_and_cache(
         q=q, k=k, v=v, q_norm=rope.q_norm, k_norm=rope.k_norm, out=out, k_cache=cache.keys, v_cache=cache.values,
         cos_sin=rope.cos_sin, positions=positions, slots=slot_mapping, num_tokens=num_tokens, num_heads=num_heads,
         num_kv_heads=k.shape[1], head_dim=head_dim, rotary=rope.cos_sin.shape[1], block_size=cache.keys.shape[2],
-        q_token=q.stride(0), k_token=k.stride(0), v_token=v.stride(0), eps=rope.eps,
+        q_token=q.stride(0), k_token=k.stride(0), v_token=v.stride(0), is_cache_int8=cache.keys.dtype == torch.int8,
+        eps=rope.eps,
     )  # fmt: skip
     return out
 
@@ -220,7 +221,8 @@ def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: Atte
         seq_lens=ragged.seq_lens, block_tables=ragged.block_tables, num_short=num_short(ragged), num_rows=num_rows,
         max_blocks=ragged.block_tables.stride(0), num_heads=q.shape[1], num_kv_heads=cache.keys.shape[1],
         head_dim=q.shape[2], block_size=cache.keys.shape[2], q_token=q.stride(0), q_head=q.stride(1),
-        window=args.sliding_window, scale=args.scale, softcap=args.softcap,
+        window=args.sliding_window, is_cache_int8=cache.keys.dtype == torch.int8, scale=args.scale,
+        softcap=args.softcap,
     )  # fmt: skip
     return out
 

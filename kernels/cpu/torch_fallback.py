@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .. import int8_cache
 from ..arguments import AttentionArgs, CacheView, RaggedBatch, RopeArgs
 from ..reference import copy_blocks as copy_blocks
 from ..reference import gumbel_argmax as gumbel_argmax
@@ -66,21 +67,25 @@ def rope_and_cache(
     if rope.k_norm is not None:
         k = rms_norm(k, rope.k_norm, eps=rope.eps)
     cos, sin = rope.cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)
-    q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
+    q, k = _rotate(q, cos, sin).to(q.dtype), _rotate(k, cos, sin)
     kept = slot_mapping >= 0
     if not bool(kept.all()):
         slot_mapping, k, v = slot_mapping[kept], k[kept], v[kept]
     block_size = cache.keys.shape[2]
     blocks, offsets = slot_mapping // block_size, slot_mapping % block_size
-    cache.keys[blocks, :, offsets] = k
-    cache.values[blocks, :, offsets] = v
+    for each, x in ((cache.keys, k), (cache.values, v)):
+        if each.dtype == torch.int8:
+            int8_cache.write(each, blocks, offsets, x)
+        else:
+            each[blocks, :, offsets] = x.to(each.dtype)
     return q
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """In float32."""
     half = cos.shape[-1]
     x1, x2, rest = torch.split(x.float(), [half, half, x.shape[-1] - 2 * half], dim=-1)
-    return torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin, rest), dim=-1).to(x.dtype)
+    return torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin, rest), dim=-1)
 
 
 def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: AttentionArgs) -> Tensor:
@@ -94,13 +99,13 @@ def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: Atte
         blocks = ragged.block_tables[row, first : -(-length // block_size)]
         seen = length - first * block_size
         # Cut at the row's length: what lies behind may be anything, and a mask does not stop a NaN.
-        keys, values = (each[blocks].transpose(0, 1).flatten(1, 2)[:, :seen] for each in cache[:2])
+        keys, values = (_read(each, blocks).transpose(0, 1).flatten(1, 2)[:, :seen] for each in cache[:2])
         mask = _mask(query_len, seen, window)
         if args.softcap:
             out[tokens] = _attend_capped(q[tokens], keys, values, mask, args)
             continue
         attended = F.scaled_dot_product_attention(
-            q[tokens].transpose(0, 1)[None],
+            q[tokens].transpose(0, 1)[None].to(keys.dtype),
             keys[None],
             values[None],
             attn_mask=mask,
@@ -110,6 +115,10 @@ def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: Atte
         )
         out[tokens] = attended[0].transpose(0, 1)
     return out
+
+
+def _read(cache: Tensor, blocks: Tensor) -> Tensor:
+    return int8_cache.read(cache, blocks) if cache.dtype == torch.int8 else cache[blocks]
 
 
 def _attend_capped(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, args: AttentionArgs) -> Tensor:

@@ -5,15 +5,16 @@
 #include "simd.h"
 
 // T: of the values, W: of the norms' weights. q, k, v [tokens, heads, D], their tokens q_token, k_token, v_token apart;
-// q_norm, k_norm [D] or null; caches [N, Hkv, S, D]; cos_sin [positions, rotary].
+// q_norm, k_norm [D] or null; caches as in paged_cache.h, of T or int8; cos_sin [positions, rotary].
 template <typename T, typename W>
 struct RopeAndCache {
     const T *q, *k, *v;
     const W *q_norm, *k_norm;
-    T *out, *k_cache, *v_cache;
+    T* out;
+    void *k_cache, *v_cache;
     const float* cos_sin;
     const int64_t *positions, *slots;
-    int64_t num_tokens, num_heads, num_kv_heads, head_dim, rotary, block_size, q_token, k_token, v_token;
+    int64_t num_tokens, num_heads, num_kv_heads, head_dim, rotary, block_size, q_token, k_token, v_token, is_cache_int8;
     float eps;
     int64_t num_threads;
 };
@@ -49,13 +50,15 @@ struct Gated {
 };
 
 // Rows [0, num_short) a query at a time, rows [num_short, num_rows) in tiles. q [tokens, Hq, D], its tokens q_token and
-// its heads q_head apart; caches [N, Hkv, S, D]; block_tables [rows, max_blocks].
+// its heads q_head apart; caches as in paged_cache.h, of T or int8; block_tables [rows, max_blocks].
 template <typename T>
 struct PagedAttention {
-    const T *q, *k_cache, *v_cache;
+    const T* q;
+    const void *k_cache, *v_cache;
     T* out;
     const int32_t *query_start_loc, *seq_lens, *block_tables;
     int64_t num_short, num_rows, max_blocks, num_heads, num_kv_heads, head_dim, block_size, q_token, q_head, window;
+    int64_t is_cache_int8;
     float scale, softcap;
     int64_t num_threads;
 };

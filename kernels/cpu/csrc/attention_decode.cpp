@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "arguments.h"
+#include "paged_cache.h"
 #include "team.h"
 
 namespace {
@@ -29,7 +30,7 @@ inline void score_keys(const float* q, const T* keys, int64_t count, int64_t hea
     }
 }
 
-#ifdef __AVX512BF16__
+#ifdef __AVX512F__
 // Lane i of the result is the sum of from[i]: a tree of shuffles, a quarter of the work of sixteen sums of their own.
 inline vec sums_of_16(const vec* from) {
     __m512 twos[8], fours[4], eights[2];
@@ -49,6 +50,32 @@ inline vec sums_of_16(const vec* from) {
                               _mm512_shuffle_f32x4(eights[0], eights[1], 0xdd));
 }
 
+// Scores of `count` consecutive keys of 16·n int8, without their scales, as score_keys: sixteen sums at a time.
+template <int HEADS>
+inline void score_int8_keys(const float* q, const int8_t* keys, int64_t count, int64_t head_dim, float* scores, int64_t stride) {
+    constexpr int KEYS = LANES / HEADS;
+    for (int64_t i = 0; i < count; i += KEYS) {
+        const int64_t here = count - i < KEYS ? count - i : KEYS;
+        const int8_t* key[KEYS];
+        for (int k = 0; k < KEYS; k++) key[k] = keys + (i + (k < here ? k : here - 1)) * head_dim;
+        vec acc[LANES] = {};
+        for (int64_t d = 0; d < head_dim; d += LANES) {
+            vec query[HEADS];
+            for (int g = 0; g < HEADS; g++) query[g] = load(q + g * head_dim + d);
+#pragma GCC unroll 16
+            for (int k = 0; k < KEYS; k++) {
+                const vec floats = load(key[k] + d);
+                for (int g = 0; g < HEADS; g++) acc[g * KEYS + k] += query[g] * floats;
+            }
+        }
+        float sums[LANES];
+        store(sums, sums_of_16(acc));
+        for (int g = 0; g < HEADS; g++) std::memcpy(scores + g * stride + i, sums + g * KEYS, here * sizeof(float));
+    }
+}
+#endif
+
+#ifdef __AVX512BF16__
 // Scores of `count` consecutive keys of 32·NUM bfloat16 against one query, sixteen keys at a time.
 template <int NUM>
 inline void score_by_sixteen(const bf16* q, const bf16* keys, int64_t count, float scale, float* scores) {
@@ -123,9 +150,14 @@ inline void softmax(float* scores, int64_t count) {
     for (int64_t i = 0; i < padded; i += LANES) store(scores + i, load(scores + i) * inverse);
 }
 
-template <typename T>
-inline void fetch(const T* from, int64_t count) {
-    for (int64_t i = 0; i < count; i += 64 / sizeof(T)) __builtin_prefetch(from + i);
+inline void fetch(const void* from, int64_t bytes) {
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char*)from + i);
+}
+
+template <typename C>
+inline void fetch(const CachedRun<C>& run, int64_t count, int64_t head_dim) {
+    fetch(run.values, count * head_dim * sizeof(C));
+    if (PagedCache<C>::HAS_SCALES) fetch(run.scales, count * sizeof(float));
 }
 
 // The keys that a query token sees, [first, first + count) of a row, at `num_kv` KV heads from `kv_head` on.
@@ -144,37 +176,48 @@ struct Span {
 
     int64_t run_at(int64_t i) const { return std::min(a.block_size - (first + i) % a.block_size, count - i); }
 
-    // Where key `i` of the span lies for its KV head `h`.
-    int64_t slot(int64_t i, int64_t h) const {
+    // Where token `i` of the span lies for its KV head `h`.
+    template <typename C>
+    CachedRun<C> token_at(const PagedCache<C>& cache, int64_t i, int64_t h) const {
         int64_t at = first + i;
-        return ((table[at / a.block_size] * a.num_kv_heads + kv_head + h) * a.block_size + at % a.block_size) * a.head_dim;
+        return cache.at(table[at / a.block_size], kv_head + h, at % a.block_size);
     }
 
-    // visit(cached vectors, h, i, run) for each block and head. The heads lie side by side in a block, so all of them
+    // visit(CachedRun, h, i, run) for each block and head. The heads lie side by side in a block, so all of them
     // go before the next block, which is fetched meanwhile: 16 layers of 32 rows x 290 keys, 8 KV heads of 64, take
     // 7.4 ms so, 8.7 without fetching, 13.5 a head at a time (a plain read: 6.4); blocks in disorder 10.8, 14.3, 20.7.
-    template <typename Visit>
-    void each_run(const T* cache, Visit&& visit) const {
+    template <typename C, typename Visit>
+    void each_run(const PagedCache<C>& cache, Visit&& visit) const {
         for (int64_t i = 0, run; i < count; i += run) {
             run = run_at(i);
             for (int64_t h = 0; h < num_kv; h++) {
-                if (i + run < count) fetch(cache + slot(i + run, h), run_at(i + run) * a.head_dim);
-                visit(cache + slot(i, h), h, i, run);
+                if (i + run < count) fetch(token_at(cache, i + run, h), run_at(i + run), a.head_dim);
+                visit(token_at(cache, i, h), h, i, run);
             }
         }
     }
 
-    void fetch_first(const T* cache) const {
-        for (int64_t h = 0; h < num_kv; h++) fetch(cache + slot(0, h), run_at(0) * a.head_dim);
+    template <typename C>
+    void fetch_first(const PagedCache<C>& cache) const {
+        for (int64_t h = 0; h < num_kv; h++) fetch(token_at(cache, 0, h), run_at(0), a.head_dim);
     }
 };
 
+// some(number of heads, the first of them) for all heads of a group, some at a time.
+template <typename Some>
+inline void each_some(int64_t group, Some&& some) {
+    int64_t g = 0;
+    for (; g + 4 <= group; g += 4) some(std::integral_constant<int, 4>{}, g);
+    for (; g + 2 <= group; g += 2) some(std::integral_constant<int, 2>{}, g);
+    for (; g < group; g++) some(std::integral_constant<int, 1>{}, g);
+}
+
 // Scores of `run` consecutive keys against the query heads of one KV head; `query` is q in float32, scaled.
-template <typename T>
-inline void score_group(const PagedAttention<T>& a, const T* q, const float* query, const T* keys, int64_t run, float* scores, int64_t stride) {
+template <typename T, typename C>
+inline void score_group(const PagedAttention<T>& a, const T* q, const float* query, const C* keys, int64_t run, float* scores, int64_t stride) {
     int64_t group = a.num_heads / a.num_kv_heads, dim = a.head_dim;
 #ifdef __AVX512BF16__
-    if constexpr (sizeof(T) == 2) {
+    if constexpr (std::is_same<C, bf16>::value) {
         auto score = [&](auto num) {
             for (int64_t g = 0; g < group; g++) score_by_sixteen<num>(q + g * a.q_head, keys, run, a.scale, scores + g * stride);
         };
@@ -182,42 +225,51 @@ inline void score_group(const PagedAttention<T>& a, const T* q, const float* que
         if (dim == 128) return score(std::integral_constant<int, 4>{});
     }
 #endif
-    int64_t g = 0;
-    for (; g + 4 <= group; g += 4) score_keys<4>(query + g * dim, keys, run, dim, scores + g * stride, stride);
-    for (; g + 2 <= group; g += 2) score_keys<2>(query + g * dim, keys, run, dim, scores + g * stride, stride);
-    for (; g < group; g++) score_keys<1>(query + g * dim, keys, run, dim, scores + g * stride, stride);
+#ifdef __AVX512F__
+    if constexpr (std::is_same<C, int8_t>::value)
+        if (dim % LANES == 0)
+            return each_some(group, [&](auto num, int64_t g) {
+                score_int8_keys<num>(query + g * dim, keys, run, dim, scores + g * stride, stride);
+            });
+#endif
+    each_some(group, [&](auto num, int64_t g) {
+        score_keys<num>(query + g * dim, keys, run, dim, scores + g * stride, stride);
+    });
 }
 
-template <typename T>
-inline void add_group(const PagedAttention<T>& a, const T* values, const float* weights, int64_t stride, int64_t run, float* sums) {
-    int64_t g = 0, group = a.num_heads / a.num_kv_heads, dim = a.head_dim;
-    for (; g + 4 <= group; g += 4) add_values<4>(values, weights + g * stride, stride, run, dim, sums + g * dim);
-    for (; g + 2 <= group; g += 2) add_values<2>(values, weights + g * stride, stride, run, dim, sums + g * dim);
-    for (; g < group; g++) add_values<1>(values, weights + g * stride, stride, run, dim, sums + g * dim);
+// Each number of a token times its scale, for every head of a group: numbers[g * stride + i].
+inline void multiply_by_scales(float* numbers, int64_t group, int64_t stride, const loose_float* scales, int64_t run) {
+    for (int64_t g = 0; g < group; g++)
+        for (int64_t i = 0; i < run; i++) numbers[g * stride + i] *= scales[i];
 }
 
 // One query token against some KV heads of its row: all scores first, then the softmax, then all values. The order of
 // sums depends on the position alone, so a token's result is the same to the bit however its prompt was cut in chunks.
-template <typename T>
+template <typename C, typename T>
 void attend(const PagedAttention<T>& a, const Span<T>& span, const T* q, T* out) {
+    const auto key_cache = cache_of<C>(a, a.k_cache), value_cache = cache_of<C>(a, a.v_cache);
     int64_t group = a.num_heads / a.num_kv_heads, heads = group * span.num_kv, dim = a.head_dim;
     int64_t stride = (span.count + LANES - 1) / LANES * LANES;
     float *query = (float*)scratch((2 * heads * dim + heads * stride) * sizeof(float)), *sums = query + heads * dim, *scores = sums + heads * dim;
     for (int64_t g = 0; g < heads; g++)
         for (int64_t d = 0; d < dim; d++) query[g * dim + d] = to_float(q[g * a.q_head + d]) * a.scale;
 
-    span.each_run(a.k_cache, [&](const T* keys, int64_t h, int64_t i, int64_t run) {
+    span.each_run(key_cache, [&](const CachedRun<C>& keys, int64_t h, int64_t i, int64_t run) {
         int64_t g = h * group;
-        score_group(a, q + g * a.q_head, query + g * dim, keys, run, scores + g * stride + i, stride);
+        score_group(a, q + g * a.q_head, query + g * dim, keys.values, run, scores + g * stride + i, stride);
+        if (keys.scales) multiply_by_scales(scores + g * stride + i, group, stride, keys.scales, run);
     });
-    span.fetch_first(a.v_cache);
+    span.fetch_first(value_cache);
     if (a.softcap > 0)
         for (int64_t i = 0; i < heads * stride; i += LANES) store(scores + i, softcap(load(scores + i), a.softcap));
     for (int64_t g = 0; g < heads; g++) softmax(scores + g * stride, span.count);
     std::memset(sums, 0, heads * dim * sizeof(float));
-    span.each_run(a.v_cache, [&](const T* values, int64_t h, int64_t i, int64_t run) {
-        int64_t g = h * group;
-        add_group(a, values, scores + g * stride + i, stride, run, sums + g * dim);
+    span.each_run(value_cache, [&](const CachedRun<C>& values, int64_t h, int64_t i, int64_t run) {
+        float* weights = scores + h * group * stride + i;
+        if (values.scales) multiply_by_scales(weights, group, stride, values.scales, run);
+        each_some(group, [&](auto num, int64_t g) {
+            add_values<num>(values.values, weights + g * stride, stride, run, dim, sums + (h * group + g) * dim);
+        });
     });
     for (int64_t d = 0; d < heads * dim; d++) store_one(out + d, sums[d]);
 }
@@ -235,7 +287,8 @@ void attend_short_rows(const PagedAttention<T>& a, const Team& team) {
         for (int64_t token = a.query_start_loc[row]; token < a.query_start_loc[row + 1]; token++) {
             Span<T> span(a, row, token, kv_head, std::min(num_kv, a.num_kv_heads - kv_head));
             T* out = a.out + (token * a.num_heads + head) * a.head_dim;
-            attend(a, span, a.q + token * a.q_token + head * a.q_head, out);
+            const T* q = a.q + token * a.q_token + head * a.q_head;
+            a.is_cache_int8 ? attend<int8_t>(a, span, q, out) : attend<T>(a, span, q, out);
         }
     });
 }

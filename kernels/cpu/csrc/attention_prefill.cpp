@@ -5,6 +5,7 @@
 // keys and values are read as they lie in their blocks and the softmax runs down the lanes without a horizontal sum.
 // Pairs (matmul.h) are two neighbours of D for the scores, two neighbouring keys for the values. Where the processor has
 // tiles they take both products: keys and values are their rows, queries and weights their panels.
+// A value of int8 is multiplied as it is: its scale goes to its weights, before these are rounded.
 // Tiles begin at multiples of TILE keys whatever the chunk, so a token's result does not depend on how its prompt was cut.
 
 #include <vector>
@@ -12,6 +13,7 @@
 #include "amx.h"
 #include "arguments.h"
 #include "matmul.h"
+#include "paged_cache.h"
 #include "team.h"
 #include "transpose.h"
 
@@ -81,7 +83,8 @@ class Tile {
         int64_t start = c.window && position - c.window + 1 > 0 ? position - c.window + 1 : 0;
         for (int64_t at = start / TILE * TILE; at < stop; at += TILE) {
             int64_t from = start > at ? start - at : 0, to = stop - at < TILE ? stop - at : TILE;
-            gather(row, item.head * c.num_kv_heads / c.num_heads, at, from, to);
+            const int64_t kv_head = item.head * c.num_kv_heads / c.num_heads;
+            c.is_cache_int8 ? gather<int8_t>(row, kv_head, at, from, to) : gather<T>(row, kv_head, at, from, to);
             num_keys = in_tiles ? TILE : (to + M - 1) / M * M;
             score();
             bool is_whole = at + TILE - 1 <= position && !(c.window && at <= stop - 1 - c.window);
@@ -100,6 +103,7 @@ class Tile {
     Vector *query, *weights;
     vec *scores, *sums;
     int64_t num_keys;  // of the tile that are looked at: what is behind the last query's own is not
+    float key_scales[TILE], value_scales[TILE];  // of the tile: a score's factor, and an int8 value's
     const bool in_tiles;  // the processor's (amx.h), for both products
     Scalar *key_rows, *value_rows;  // of the tile: [TILE][num_pairs], and [TILE / PACK][dim] with PACK keys in a Scalar
     Scalar* value_columns;  // value_rows the other way round, for tiles: [dim][TILE / PACK]
@@ -118,30 +122,66 @@ class Tile {
     }
 
     // Keys and values [from, to) of the tile; zeros for the others, whose slots may hold anything.
+    template <typename C>
     void gather(int64_t row, int64_t kv_head, int64_t at, int64_t from, int64_t to) {
         const int32_t* table = c.block_tables + row * c.max_blocks;
-        static const T nothing[MAX_HEAD_DIM] = {};
+        const auto key_cache = cache_of<C>(c, c.k_cache), value_cache = cache_of<C>(c, c.v_cache);
+        static C nothing[MAX_HEAD_DIM] = {};
         for (int64_t i = 0; i < TILE; i += PACK) {
-            const T *keys[PACK], *values[PACK];
+            const C *keys[PACK], *values[PACK];
             for (int p = 0; p < PACK; p++) {
-                int64_t key = at + i + p;
-                bool is_there = i + p >= from && i + p < to;
-                int64_t slot = is_there ? ((table[key / c.block_size] * c.num_kv_heads + kv_head) * c.block_size + key % c.block_size) * dim : 0;
-                keys[p] = is_there ? c.k_cache + slot : nothing, values[p] = is_there ? c.v_cache + slot : nothing;
-            }
-            if constexpr (PACK == 2) {
-                for (int p = 0; p < 2; p++) {
-                    T* to = (T*)(key_rows + (i + p) * num_pairs);
-                    std::memcpy(to, keys[p], dim * sizeof(T));
-                    if (dim % 2) to[dim] = T{};
+                CachedRun<C> key = {nothing, nullptr}, value = key;
+                if (i + p >= from && i + p < to) {
+                    const int64_t block = table[(at + i + p) / c.block_size], offset = (at + i + p) % c.block_size;
+                    key = key_cache.at(block, kv_head, offset), value = value_cache.at(block, kv_head, offset);
                 }
-                uint32_t* together = (uint32_t*)(value_rows + i / 2 * dim);
-                const uint16_t *low = (const uint16_t*)values[0], *high = (const uint16_t*)values[1];
-                for (int64_t d = 0; d < dim; d++) together[d] = low[d] | uint32_t(high[d]) << 16;
-            } else {
-                float *key = (float*)key_rows + i * dim, *value = (float*)value_rows + i * dim;
-                for (int64_t d = 0; d < dim; d++) key[d] = to_float(keys[0][d]), value[d] = to_float(values[0][d]);
+                keys[p] = key.values, values[p] = value.values;
+                key_scales[i + p] = key.scales ? c.scale * *key.scales : c.scale;
+                value_scales[i + p] = value.scales ? float(*value.scales) : 0;
             }
+            widen(i, keys, values);
+        }
+    }
+
+    // Keys i and i + PACK - 1, and as many values, to where they are multiplied.
+    template <typename C>
+    void widen(int64_t i, const C* const* keys, const C* const* values) {
+        if constexpr (PACK == 2) {
+            for (int p = 0; p < 2; p++) {
+                bf16* to = (bf16*)(key_rows + (i + p) * num_pairs);
+                copy(to, keys[p]);
+                if (dim % 2) to[dim] = bf16{};
+            }
+            uint32_t* together = (uint32_t*)(value_rows + i / 2 * dim);
+            int64_t d = 0;
+            if constexpr (std::is_same<C, int8_t>::value)
+                for (; d + LANES <= dim; d += LANES) {
+                    const uvec low = (uvec)load(values[0] + d), high = (uvec)load(values[1] + d);
+                    const uvec both = low >> 16 | (high & 0xffff0000u);
+                    std::memcpy(together + d, &both, sizeof both);
+                }
+            for (; d < dim; d++) together[d] = bits_of(values[0][d]) | uint32_t(bits_of(values[1][d])) << 16;
+        } else {
+            copy((float*)key_rows + i * dim, keys[0]);
+            copy((float*)value_rows + i * dim, values[0]);
+        }
+    }
+
+    static uint16_t bits_of(bf16 x) { return x.bits; }
+    static uint16_t bits_of(int8_t x) {
+        bf16 rounded;  // exact
+        store_one(&rounded, x);
+        return rounded.bits;
+    }
+
+    template <typename To, typename C>
+    void copy(To* to, const C* from) {
+        if constexpr (std::is_same<To, C>::value) {
+            std::memcpy(to, from, dim * sizeof(C));
+        } else {
+            int64_t d = 0;
+            for (; d + LANES <= dim; d += LANES) store(to + d, load(from + d));
+            for (; d < dim; d++) store_one(to + d, to_float(from[d]));
         }
     }
 
@@ -150,7 +190,7 @@ class Tile {
 #ifdef SPLITFUSE_AMX
         if (in_tiles) {
             amx::multiply<V>((const uint32_t*)key_rows, (const uint32_t*)query, num_pairs, (float*)scores, TILE, false);
-            for (int64_t i = 0; i < TILE * V; i++) scores[i] *= c.scale;
+            for (int64_t i = 0; i < TILE * V; i++) scores[i] *= key_scales[i / V];
             return;
         }
 #endif
@@ -162,7 +202,7 @@ class Tile {
         vec acc[N][V] = {};
         matmul<N, V, Scalar>([&](int m) { return key_rows + (key + m) * num_pairs; }, 1, query, num_pairs, acc);
         for (int m = 0; m < N; m++)
-            for (int v = 0; v < V; v++) scores[(key + m) * V + v] = acc[m][v] * c.scale;
+            for (int v = 0; v < V; v++) scores[(key + m) * V + v] = acc[m][v] * key_scales[key + m];
     }
 
     // Soft-cap (Gemma 2), then hide what a query must not see.
@@ -195,9 +235,11 @@ class Tile {
             for (int64_t key = 0; key < num_keys; key += PACK) {
                 vec e = exp_nonpositive(scores[key * V + v] - top);
                 sum += e;
+                if (c.is_cache_int8) e *= value_scales[key];
                 if constexpr (PACK == 2) {
                     vec next = exp_nonpositive(scores[(key + 1) * V + v] - top);
                     sum += next;
+                    if (c.is_cache_int8) next *= value_scales[key + 1];
                     weights[key / 2 * V + v] = as_bf16(e) | as_bf16(next) << 16;
                 } else {
                     weights[key * V + v] = e;

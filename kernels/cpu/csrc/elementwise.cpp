@@ -8,6 +8,8 @@
 #include <type_traits>
 
 #include "arguments.h"
+#include "integer_rounding.h"
+#include "paged_cache.h"
 #include "team.h"
 
 namespace {
@@ -25,8 +27,8 @@ inline float weighted(float x, float scale, W weight) {
 }
 
 // Normalise (if weight) and rotate one head: `from` [D] → `to` [D].
-template <typename T, typename W>
-inline void rope_head(const T* from, T* to, const W* weight, float eps, const float* cos_sin, int64_t rotary, int64_t dim) {
+template <typename T, typename To, typename W>
+inline void rope_head(const T* from, To* to, const W* weight, float eps, const float* cos_sin, int64_t rotary, int64_t dim) {
     float x[MAX_HEAD_DIM];
     int64_t d = 0;
     for (; d + LANES <= dim; d += LANES) store(x + d, load(from + d));
@@ -51,6 +53,30 @@ inline void rope_head(const T* from, T* to, const W* weight, float eps, const fl
     for (d = rotary; d < dim; d++) store_one(to + d, x[d]);
 }
 
+// The next LANES values of a row, zeros where it has only `left`.
+template <typename T>
+inline vec load_part(const T* from, int64_t left) {
+    if (left >= LANES) return load(from);
+    T rest[LANES] = {};
+    std::memcpy(rest, from, left * sizeof(T));
+    return load(rest);
+}
+
+// A head [D] rounded to int8, with a scale of its own.
+template <typename T>
+void store_int8(const CachedRun<int8_t>& to, const T* head, int64_t dim) {
+    const auto numbers = [&](int64_t d) { return load_part(head + d, dim - d); };
+    const IntegerRounding rounding(numbers, 0, dim);
+    int64_t d = 0;
+    for (; d + LANES <= dim; d += LANES) store_bytes(to.values + d, rounding(numbers(d)));
+    if (d < dim) {
+        int8_t rest[LANES];
+        store_bytes(rest, rounding(numbers(d)));
+        std::memcpy(to.values + d, rest, dim - d);
+    }
+    *to.scales = rounding.scale;
+}
+
 template <typename T, typename W>
 void rope_and_cache_token(const RopeAndCache<T, W>& r, int64_t t) {
     int64_t dim = r.head_dim;
@@ -60,9 +86,16 @@ void rope_and_cache_token(const RopeAndCache<T, W>& r, int64_t t) {
     if (r.slots[t] < 0) return;
     int64_t block = r.slots[t] / r.block_size, offset = r.slots[t] % r.block_size;
     for (int64_t h = 0; h < r.num_kv_heads; h++) {
-        int64_t at = ((block * r.num_kv_heads + h) * r.block_size + offset) * dim;
-        rope_head(r.k + t * r.k_token + h * dim, r.k_cache + at, r.k_norm, r.eps, cos_sin, r.rotary, dim);
-        std::memcpy(r.v_cache + at, r.v + t * r.v_token + h * dim, dim * sizeof(T));
+        const T *k = r.k + t * r.k_token + h * dim, *v = r.v + t * r.v_token + h * dim;
+        if (r.is_cache_int8) {
+            float rotated[MAX_HEAD_DIM];
+            rope_head(k, rotated, r.k_norm, r.eps, cos_sin, r.rotary, dim);
+            store_int8(cache_of<int8_t>(r, r.k_cache).at(block, h, offset), rotated, dim);
+            store_int8(cache_of<int8_t>(r, r.v_cache).at(block, h, offset), v, dim);
+        } else {
+            rope_head(k, cache_of<T>(r, r.k_cache).at(block, h, offset).values, r.k_norm, r.eps, cos_sin, r.rotary, dim);
+            std::memcpy(cache_of<T>(r, r.v_cache).at(block, h, offset).values, v, dim * sizeof(T));
+        }
     }
 }
 
@@ -195,15 +228,6 @@ void select_rows(const SelectRows<T>& a, const Team* team) {
             std::memcpy(a.out + row * a.width, a.x + from * a.x_row, a.width * sizeof(T));
         });
     });
-}
-
-// The next LANES values of a row, zeros where it has only `left`.
-template <typename T>
-inline vec load_part(const T* from, int64_t left) {
-    if (left >= LANES) return load(from);
-    T rest[LANES] = {};
-    std::memcpy(rest, from, left * sizeof(T));
-    return load(rest);
 }
 
 // out = f(x, d) for each vector of a row, d being where it begins.

@@ -2,8 +2,7 @@
 // floats, group after group. An integer is an int8, or 128 of one plus another: 15 bits, by two products.
 #pragma once
 
-#include <cmath>
-
+#include "integer_rounding.h"
 #include "quantized.h"
 
 #ifdef __AVX2__
@@ -46,21 +45,12 @@ class Int8Rows {
 
     template <typename T>
     void round(const T* x, int64_t begin, int64_t end, int64_t width, int64_t index, int64_t to) {
-        ivec most = {}, sum = {};
+        const auto numbers = [&](int64_t k) { return at(x, k, width); };
+        const IntegerRounding rounding(numbers, begin, end, LEVELS == 1 ? 127 : 127 * 128);
+        scales[index] = rounding.scale;
+        ivec sum = {};
         for (int64_t k = begin; k < end; k += LANES) {
-            const ivec size = (ivec)at(x, k, width) & INT32_MAX;  // a NaN's is above infinity's
-            most = size > most ? size : most;
-        }
-        const int32_t largest = across(most, [](auto a, auto b) { return a > b ? a : b; });
-        float size;
-        std::memcpy(&size, &largest, 4);
-        const bool is_finite = largest < 0x7f800000;
-        const float most_integer = LEVELS == 1 ? 127 : 127 * 128;
-        scales[index] = is_finite ? size * (1 / most_integer) : NAN;
-        const float up = is_finite && size > 1e-33f ? most_integer / size : 0;
-        for (int64_t k = begin; k < end; k += LANES) {
-            // Adding 1.5 · 2^23 rounds to nearest, and the integer stands in the low bits.
-            const ivec rounded = (ivec)(at(x, k, width) * up + 12582912.0f) - 0x4b400000;
+            const ivec rounded = rounding(numbers(k));
             if constexpr (LEVELS == 2) {
                 const ivec upper = (rounded + 64) >> 7;
                 store_bytes(&values[to + k], upper);
@@ -71,30 +61,6 @@ class Int8Rows {
             sum += rounded;
         }
         sums[index] = across(sum, [](auto a, auto b) { return a + b; });
-    }
-
-    // Halves of the lanes joined until one is left.
-    template <typename Join>
-    static int32_t across(ivec x, Join join) {
-        typedef int32_t ivec8 __attribute__((vector_size(32)));
-        typedef int32_t ivec4 __attribute__((vector_size(16)));
-        ivec8 halves[2];
-        std::memcpy(halves, &x, sizeof x);
-        const ivec8 half = join(halves[0], halves[1]);
-        ivec4 quarters[2];
-        std::memcpy(quarters, &half, sizeof half);
-        const ivec4 q = join(quarters[0], quarters[1]);
-        return join(join(q[0], q[2]), join(q[1], q[3]));
-    }
-
-    static void store_bytes(int8_t* to, ivec x) {
-#ifdef __AVX512F__  // gcc 12 converts one after the other
-        _mm_storeu_si128((__m128i*)to, _mm512_cvtepi32_epi8((__m512i)x));
-#else
-        typedef int8_t bytes_t __attribute__((vector_size(LANES)));
-        const bytes_t bytes = __builtin_convertvector(x, bytes_t);
-        std::memcpy(to, &bytes, sizeof bytes);
-#endif
     }
 };
 

@@ -43,8 +43,8 @@ inline sums_t floats_of_halves(const uint16_t* from) {
 }
 
 inline sums_t floats_of_bytes(const int8_t* from) {
-#ifdef __AVX512F__  // gcc 12 converts one after the other
-    return (sums_t)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)from)));
+#ifdef __AVX512F__
+    return load(from);
 #endif
     typedef int8_t bytes_t __attribute__((vector_size(WIDTH)));
     return __builtin_convertvector(load_vector<bytes_t>(from), sums_t);

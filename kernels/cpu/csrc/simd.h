@@ -20,6 +20,7 @@ struct bf16 {
 };
 
 inline float to_float(float x) { return x; }
+inline float to_float(int8_t x) { return x; }
 inline float to_float(bf16 x) {
     uint32_t bits = uint32_t(x.bits) << 16;
     float out;
@@ -54,6 +55,14 @@ inline vec load(const bf16* from) {
     hvec half;
     std::memcpy(&half, from, sizeof half);
     return (vec)(__builtin_convertvector(half, uvec) << 16);
+#endif
+}
+inline vec load(const int8_t* from) {
+#ifdef __AVX512F__  // gcc 12 converts one after the other
+    return (vec)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)from)));
+#else
+    typedef int8_t bytes_t __attribute__((vector_size(LANES)));
+    return __builtin_convertvector(load_vector<bytes_t>(from), vec);
 #endif
 }
 inline void store(float* to, vec x) { std::memcpy(to, &x, sizeof x); }

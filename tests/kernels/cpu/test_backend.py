@@ -1,5 +1,6 @@
 """The CPU backend, native and in torch ops, against the reference in float64."""
 
+import math
 import random
 import weakref
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from splitfuse.kernels import ops, reference
+from splitfuse.kernels import int8_cache, ops, reference
 from splitfuse.kernels.cpu import backend as cpu
 from splitfuse.kernels.cpu import build
 
@@ -148,12 +149,22 @@ def ragged_case(rng: random.Random, *, block_size: int, num_kv_heads: int, head_
     return caches[0], caches[1], ragged, sum(queries)
 
 
+def in_int8(cache: Tensor) -> Tensor:
+    """A cache [N, Hkv, S, D] of floats, every slot rounded."""
+    num_blocks, num_kv_heads, block_size, head_dim = cache.shape
+    rounded = torch.empty(num_blocks, num_kv_heads, block_size, ops.token_width(head_dim, torch.int8), dtype=torch.int8)
+    slots = torch.arange(num_blocks * block_size)
+    int8_cache.write(rounded, slots // block_size, slots % block_size, cache.transpose(1, 2).flatten(0, 1))
+    return rounded
+
+
+@pytest.mark.parametrize("is_int8", [False, True])
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("seed", range(16))
-def test_paged_attention(dtype: torch.dtype, seed: int) -> None:
+def test_paged_attention(dtype: torch.dtype, seed: int, is_int8: bool) -> None:
     rng = random.Random(seed)
     torch.manual_seed(seed)
-    num_kv_heads, group, head_dim = rng.choice([1, 2]), rng.choice([1, 3, 4, 71]), rng.choice([16, 24, 37, 64, 80])
+    num_kv_heads, group, head_dim = rng.choice([1, 2]), rng.choice([1, 3, 4, 71]), rng.choice([16, 24, 37, 64, 80, 128])
     window, softcap = rng.choice([0, 0, 7, 30, 64]), rng.choice([0.0, 0.5, 50.0])
     k, v, ragged, num_tokens = ragged_case(
         rng, block_size=rng.choice([1, 4, 16, 32]), num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype
@@ -161,16 +172,61 @@ def test_paged_attention(dtype: torch.dtype, seed: int) -> None:
     heads = num_kv_heads * group
     q = randn(num_tokens, heads + 5, head_dim, dtype=dtype, seed=seed)[:, :heads]  # a strided view, as of a qkv tensor
     args = ops.AttentionArgs(head_dim**-0.5, window, softcap)
-    out = cpu.paged_attention(q, ops.CacheView(k, v), ragged, args)
-    close(out, reference.paged_attention(q.double(), ops.CacheView(k.double(), v.double()), ragged, args))
+    cache, wide = ops.CacheView(k, v), ops.CacheView(k.double(), v.double())
+    if is_int8:
+        cache = wide = ops.CacheView(in_int8(k), in_int8(v))
+    out = cpu.paged_attention(q, cache, ragged, args)
+    close(out, reference.paged_attention(q.double(), wide, ragged, args))
 
 
+@pytest.mark.parametrize("query_len", [1, 40])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("head_dim", [64, 80, 128])
+def test_what_an_int8_cache_costs(head_dim: int, dtype: torch.dtype, query_len: int) -> None:
+    """Scores are off by δ = |q|₁ · max|k| / 254 · scale at most: weights by a factor e^±2δ, values by max|v| / 254."""
+    length = 100
+    k, v = (randn(10, 2, 16, head_dim, dtype=dtype, seed=seed) for seed in (1, 2))
+    q = randn(query_len, 4, head_dim, dtype=dtype, seed=3)
+    ends = torch.tensor([0, query_len], dtype=torch.int32), torch.tensor([length], dtype=torch.int32)
+    table = torch.arange(10, dtype=torch.int32)[None]
+    ragged = ops.RaggedBatch(*ends, table, int(query_len == 1), query_len, length)
+    args = ops.AttentionArgs(head_dim**-0.5)
+    exact = reference.paged_attention(q.double(), ops.CacheView(k.double(), v.double()), ragged, args)
+    got = cpu.paged_attention(q, ops.CacheView(in_int8(k), in_int8(v)), ragged, args)
+    delta = float(q.double().abs().sum(dim=-1).max() * k.double().abs().max()) / 254 * args.scale
+    largest = float(v.double().abs().max())
+    bound = largest * (math.exp(2 * delta) - 1) + largest / 254 + TOLERANCE[dtype]
+    error = float((got.double() - exact).abs().max())
+    assert error < bound
+    assert error < 0.03, "errors cancel: 0.014 at most was seen"
+
+
+def test_an_int8_cache_hands_on_what_is_not_finite() -> None:
+    k, v = (randn(10, 1, 16, 64, dtype=torch.float32, seed=seed) for seed in (1, 2))
+    k[2, 0, 3, 5], v[5, 0, 0, 1] = torch.inf, torch.nan  # of rows 0 and 1
+    lengths = torch.tensor([40, 40, 40], dtype=torch.int32)
+    table = torch.arange(9, dtype=torch.int32).view(3, 3)
+    for query_len in (1, 40):
+        starts = torch.arange(4, dtype=torch.int32) * query_len
+        num_decodes = 3 if query_len == 1 else 0
+        ragged = ops.RaggedBatch(starts, lengths, table, num_decodes, query_len, 40)
+        q = randn(3 * query_len, 2, 64, dtype=torch.float32, seed=3)
+        args = ops.AttentionArgs(0.125)
+        out = cpu.paged_attention(q, ops.CacheView(in_int8(k), in_int8(v)), ragged, args)
+        last = out.view(3, query_len, -1)[:, -1]
+        assert last.isnan().all(dim=-1).tolist() == [True, True, False]
+        assert not out.view(3, query_len, -1)[2].isnan().any()
+
+
+@pytest.mark.parametrize("is_int8", [False, True])
 @pytest.mark.parametrize(("window", "softcap"), [(0, 0.0), (50, 0.0), (50, 5.0)])
-def test_a_chunk_gives_the_same_bits_however_it_is_cut(window: int, softcap: float) -> None:
+def test_a_chunk_gives_the_same_bits_however_it_is_cut(window: int, softcap: float, is_int8: bool) -> None:
     if build.library() is None:
         pytest.skip("torch's SDPA promises no such thing")
     length, block_size = 200, 16
     k, v = (randn(13, 2, block_size, 64, dtype=torch.bfloat16, seed=seed) for seed in (1, 2))
+    if is_int8:
+        k, v = in_int8(k), in_int8(v)
     q = randn(length, 6, 64, dtype=torch.bfloat16, seed=3)
     table = torch.arange(13, dtype=torch.int32)[None]
 
@@ -209,6 +265,56 @@ def test_rope_and_cache(dtype: torch.dtype, norm: str | None, rotary: int, num_t
     close(cpu.rope_and_cache(q, k, v, positions, slots, rope, ops.CacheView(*caches)), expected)
     for cache, wanted in zip(caches, expected_caches, strict=True):
         close(cache, wanted)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(("head_dim", "rotary", "block_size"), [(64, 64, 16), (80, 32, 16), (128, 128, 8), (37, 0, 3)])
+def test_an_int8_cache_is_off_by_half_a_step(dtype: torch.dtype, head_dim: int, rotary: int, block_size: int) -> None:
+    """A step is max|x| / 127 of a head and token. What is not finite is NaN, what was not written stays."""
+    num_tokens = 20
+    q, k, v = randn(num_tokens, 8, head_dim, dtype=dtype, seed=1).split([4, 2, 2], dim=1)
+    v[5] = 0
+    k[6, 1, 3], v[7, 0, 2] = torch.inf, torch.nan
+    cos_sin = torch.rand(100, rotary, generator=torch.Generator().manual_seed(2))
+    positions, slots = torch.arange(num_tokens), torch.randperm(10 * block_size)[:num_tokens]
+    slots[1] = -1
+    caches = [
+        torch.full((10, 2, block_size, ops.token_width(head_dim, torch.int8)), 77, dtype=torch.int8) for _ in range(2)
+    ]
+    exact = [torch.zeros(10, 2, block_size, head_dim, dtype=torch.float64) for _ in range(2)]
+    wide = (each.double() for each in (q, k, v))
+    rope = ops.RopeArgs(cos_sin.double())
+    expected = reference.rope_and_cache(*wide, positions, slots, rope, ops.CacheView(*exact))
+    rotated = cpu.rope_and_cache(q, k, v, positions, slots, ops.RopeArgs(cos_sin), ops.CacheView(*caches))
+    close(rotated, expected)
+    untouched = torch.ones(10 * block_size, dtype=torch.bool)
+    slots = slots[slots >= 0]
+    untouched[slots] = False
+    unwritten = torch.full((1,), 0x4D4D4D4D, dtype=torch.int32).view(torch.float32) * 77  # what 77 in all bytes says
+    for cache, wanted in zip(caches, exact, strict=True):
+        kept = int8_cache.read(cache, slice(None)).transpose(1, 2).flatten(0, 1)
+        wanted = wanted.transpose(1, 2).flatten(0, 1)[slots]
+        assert bool((kept[untouched] == unwritten).all())
+        kept = kept[slots].double()
+        step = wanted.abs().amax(dim=-1, keepdim=True) / 127
+        is_broken = ~wanted.isfinite().all(dim=-1)
+        assert is_broken.sum() == 1
+        assert kept[is_broken].isnan().all()
+        assert bool(((kept - wanted).abs() <= step * 0.5001)[~is_broken].all())
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_native_and_torch_write_the_same_int8_cache(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    q = randn(300, 4, 64, dtype=dtype, seed=1)
+    cos_sin, slots = torch.rand(300, 64, generator=torch.Generator().manual_seed(2)), torch.arange(300)
+    caches = torch.zeros(2, 2, 20, 4, 16, ops.token_width(64, torch.int8), dtype=torch.int8)
+    for pair in caches:
+        cpu.rope_and_cache(q, q, q, slots, slots, ops.RopeArgs(cos_sin), ops.CacheView(*pair))
+        monkeypatch.setattr(build, "library", lambda: None)
+    one, other = (int8_cache.read(each.flatten(0, 1), slice(None)) for each in caches)
+    differ = (one - other).abs() > 1e-6 * one.abs().max()
+    assert differ.double().mean() < 1e-3, "but for halves that rounding of the product decides"
+    torch.testing.assert_close(one, other, atol=1.01 * float(one.abs().max()) / 127, rtol=0)
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -1,0 +1,58 @@
+// Numbers that are rounded to integers together: x ≈ value · scale, the largest of them ±127 or so, to nearest even. Where
+// one is not finite the scale is NaN.
+#pragma once
+
+#include <cmath>
+
+#include "simd.h"
+
+// Halves of the lanes joined until one is left.
+template <typename Join>
+inline int32_t across(ivec x, Join join) {
+    typedef int32_t ivec8 __attribute__((vector_size(32)));
+    typedef int32_t ivec4 __attribute__((vector_size(16)));
+    ivec8 halves[2];
+    std::memcpy(halves, &x, sizeof x);
+    const ivec8 half = join(halves[0], halves[1]);
+    ivec4 quarters[2];
+    std::memcpy(quarters, &half, sizeof half);
+    const ivec4 q = join(quarters[0], quarters[1]);
+    return join(join(q[0], q[2]), join(q[1], q[3]));
+}
+
+class IntegerRounding {
+   public:
+    float scale;
+
+    // `at(k)`: the numbers of [begin, end) from k on, zeros behind the last.
+    template <typename At>
+    IntegerRounding(At&& at, int64_t begin, int64_t end, float largest_integer = 127) {
+        ivec most = {};
+        for (int64_t k = begin; k < end; k += LANES) {
+            const ivec size = (ivec)at(k) & INT32_MAX;  // a NaN's is above infinity's
+            most = size > most ? size : most;
+        }
+        const int32_t largest = across(most, [](auto a, auto b) { return a > b ? a : b; });
+        float size;
+        std::memcpy(&size, &largest, 4);
+        const bool is_finite = largest < 0x7f800000;
+        scale = is_finite ? size * (1 / largest_integer) : NAN;
+        up = is_finite && size > 1e-33f ? largest_integer / size : 0;
+    }
+
+    // Adding 1.5 · 2^23 rounds to nearest, and the integer stands in the low bits.
+    ivec operator()(vec x) const { return (ivec)(x * up + 12582912.0f) - 0x4b400000; }
+
+   private:
+    float up;
+};
+
+inline void store_bytes(int8_t* to, ivec x) {
+#ifdef __AVX512F__  // gcc 12 converts one after the other
+    _mm_storeu_si128((__m128i*)to, _mm512_cvtepi32_epi8((__m512i)x));
+#else
+    typedef int8_t bytes_t __attribute__((vector_size(LANES)));
+    const bytes_t bytes = __builtin_convertvector(x, bytes_t);
+    std::memcpy(to, &bytes, sizeof bytes);
+#endif
+}
