@@ -51,7 +51,9 @@ class EngineConfig:
         "none", choices=("none", "int8"), help="int8: round what meets quantized weights, token by token (CPU)"
     )
     kv_cache_dtype: str = setting(
-        "auto", choices=("auto", "fp8"), help="auto: the model's; fp8: e4m3, half the memory and traffic (CUDA)"
+        "auto",
+        choices=("auto", "int8", "fp8"),
+        help="auto: the model's; int8 (CPU), fp8: e4m3 (CUDA): rounded, twice the tokens in the same memory",
     )
     max_model_len: int | None = setting(  # a prompt and an output have a token each at least
         None, at_least=2, help="longest prompt plus output, in tokens; less needs less memory"

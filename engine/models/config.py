@@ -83,10 +83,6 @@ class ModelConfig:
         stretched = (int(yarn["factor"] * yarn["original_max_position_embeddings"]) for yarn in yarns)
         return max([self.max_position_embeddings, *stretched])
 
-    def kv_bytes_per_token(self, dtype_bytes: int) -> int:
-        """Bytes of keys and values that one token takes over all layers."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * dtype_bytes
-
 
 def _layer_types(fields: Mapping[str, Any]) -> list[str]:
     """What each layer sees. Without layer_types all layers see the window, if there is one."""

@@ -17,7 +17,10 @@ CPU_MEMORY_SHARE = 0.25
 
 
 class KVCache:
-    """Per layer K and V, each [num_blocks, num_kv_heads, block_size, head_dim]: one block of a head is contiguous."""
+    """Per layer K and V, each [num_blocks, num_kv_heads, block_size, head_dim]: one block of a head is contiguous.
+
+    Of int8 the last dimension is wider: a token's scale is in its block, too (kernels/int8_cache.py).
+    """
 
     def __init__(
         self,
@@ -32,7 +35,7 @@ class KVCache:
         self.block_size = block_size
         self._device = device
 
-        shape = (num_blocks, model.num_kv_heads, block_size, model.head_dim)
+        shape = (num_blocks, model.num_kv_heads, block_size, ops.token_width(model.head_dim, dtype))
         # Not zeroed: kernels never read a slot that was not written, and untouched pages cost no memory.
         try:
             self.layers = [
@@ -42,7 +45,7 @@ class KVCache:
             self._caches = [cache for layer in self.layers for cache in layer]
             self._host_blocks = HostBlocks(self._caches, num_host_blocks) if num_host_blocks else None
         except RuntimeError as exc:  # torch's out of memory is one
-            block_bytes = block_size * model.kv_bytes_per_token(dtype.itemsize)
+            block_bytes = block_size * kv_bytes_per_token(model, dtype)
             raise ConfigError(
                 f"KV cache: {num_blocks} blocks and {num_host_blocks} on the host, of {block_bytes} bytes each, "
                 "cannot be allocated; set --kv-cache-memory-bytes or --swap-space lower"
@@ -72,6 +75,11 @@ class KVCache:
         self._host_blocks.swap_in(pairs)
         ops.synchronize(self._device)
         return (time.perf_counter() - start) / count
+
+
+def kv_bytes_per_token(model: ModelConfig, dtype: torch.dtype) -> int:
+    """Bytes of keys and values that a token takes over all layers, in a cache of this dtype."""
+    return 2 * model.num_layers * model.num_kv_heads * ops.token_width(model.head_dim, dtype) * dtype.itemsize
 
 
 def num_cache_blocks(

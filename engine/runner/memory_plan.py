@@ -8,7 +8,7 @@ import torch
 from ..config import EngineConfig
 from ..models.config import ModelConfig
 from ..models.device_memory import available_memory
-from ..models.kv_cache import CPU_MEMORY_SHARE
+from ..models.kv_cache import CPU_MEMORY_SHARE, kv_bytes_per_token
 from ..models.planned_weights import WeightLayout, planned_weight_bytes
 from ..models.registry import read_model_config
 from ..scheduler.block_allocator import num_blocks_for
@@ -65,7 +65,7 @@ def plan_memory(config: EngineConfig, folder: Path, *, memory: int | None = None
     weight_bytes = planned_weight_bytes(folder, model, layout, max_model_len=max_model_len, num_ranks=num_ranks)
     step_bytes = _step_bytes(config, model, dtype.itemsize) if is_gpu else 0
     rank = replace(model, num_kv_heads=max(1, model.num_kv_heads // num_ranks))
-    token_bytes = rank.kv_bytes_per_token(resolve_cache_dtype(config.kv_cache_dtype, dtype, device).itemsize)
+    token_bytes = kv_bytes_per_token(rank, resolve_cache_dtype(config.kv_cache_dtype, dtype, device))
     useful = config.step_limits.num_seqs * num_blocks_for(max_model_len, config.block_size)
     if (budget := config.kv_cache_memory_bytes) is None:
         room = _gpu_room if is_gpu else _cpu_room

@@ -17,7 +17,7 @@ from ..device import stream_of
 from ..errors import ConfigError
 from ..models.config import ModelConfig
 from ..models.device_memory import memory_of, refusing_out_of_memory
-from ..models.kv_cache import KVCache, num_cache_blocks
+from ..models.kv_cache import KVCache, kv_bytes_per_token, num_cache_blocks
 from ..models.registry import model_class, read_model_config
 from ..models.weights import weight_source
 from ..parallel.tensor_parallel import ALONE, TensorParallel
@@ -37,6 +37,8 @@ _WEIGHT_BITS = {"int8": 8, "int4": 4}
 _INPUT_BITS = {"none": 16, "int8": 8}
 _TOO_LARGE = "the weights do not fit; try --quantization fp8, int8 or int4, or a smaller model"
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# --kv-cache-dtype: what it is, on which device, and what to take on another.
+_CACHE_DTYPES = {"int8": (torch.int8, "cpu", "fp8"), "fp8": (torch.float8_e4m3fn, "cuda", "int8")}
 
 
 @dataclass(frozen=True)
@@ -92,14 +94,14 @@ class ModelRunner:
         )
         num_blocks = num_cache_blocks(
             config,
-            bytes_per_token=cached.kv_bytes_per_token(cache_dtype.itemsize)
-            + (draft.kv_bytes_per_token(dtype.itemsize) if draft else 0),
+            bytes_per_token=kv_bytes_per_token(cached, cache_dtype)
+            + (kv_bytes_per_token(draft, dtype) if draft else 0),
             # All at full length.
             useful=config.step_limits.num_seqs * num_blocks_for(max_model_len, config.block_size),
             memory=memory,
             step_bytes=step_bytes,
         )
-        block_bytes = config.block_size * cached.kv_bytes_per_token(cache_dtype.itemsize)
+        block_bytes = config.block_size * kv_bytes_per_token(cached, cache_dtype)
         num_host_blocks = int(config.swap_space * 2**30) // block_bytes
         self._cache = make_cache(
             model_config,
@@ -246,14 +248,17 @@ def resolve_dtype(name: str, model_config: ModelConfig, device: torch.device) ->
 def resolve_cache_dtype(name: str, dtype: torch.dtype, device: torch.device) -> torch.dtype:
     """The dtype for --kv-cache-dtype. Raises ConfigError where there are no kernels for it.
 
-    Keys and values are stored as they are, at scale 1 as vLLM's default is: e4m3 is a float, so a scale moves its range
+    fp8 has keys and values as they are, at scale 1 as vLLM's default is: e4m3 is a float, so a scale moves its range
     (2^-9 to 448), not its precision.
     """
     if name == "auto":
         return dtype
-    if device.type != "cuda":
-        raise ConfigError(f"--kv-cache-dtype {name} is built for --device cuda only so far; leave it out")
-    return torch.float8_e4m3fn
+    cache_dtype, device_type, other = _CACHE_DTYPES[name]
+    if device.type != device_type:
+        raise ConfigError(
+            f"--kv-cache-dtype {name} is built for --device {device_type} only so far; take {other}, or leave it out"
+        )
+    return cache_dtype
 
 
 def check_quantization(config: EngineConfig, model_config: ModelConfig) -> None:

@@ -96,13 +96,20 @@ class ParallelCache(KVCache):
     """Rank 0's share of a cache, whose blocks the other ranks copy as it does."""
 
     def __init__(
-        self, model: ModelConfig, *, ranks: "RankProcesses", num_blocks: int, num_host_blocks: int, **options: Any
+        self,
+        model: ModelConfig,
+        *,
+        ranks: "RankProcesses",
+        num_blocks: int,
+        num_host_blocks: int,
+        dtype: torch.dtype,
+        **options: Any,
     ) -> None:
         """`model` is whole. Raises ConfigError."""
         self._ranks = ranks
-        ranks.tell(num_blocks, num_host_blocks)
+        ranks.tell(num_blocks, num_host_blocks, dtype)
         own = own_config(model, ranks.parallel)
-        super().__init__(own, num_blocks=num_blocks, num_host_blocks=num_host_blocks, **options)
+        super().__init__(own, num_blocks=num_blocks, num_host_blocks=num_host_blocks, dtype=dtype, **options)
         ranks.wait_ready()
 
     def copy_blocks(self, **moves: Any) -> None:

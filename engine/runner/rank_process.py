@@ -41,11 +41,11 @@ class RankRunner:
         self._cache: KVCache
         self._hidden: Tensor
 
-    def make_cache(self, num_blocks: int, num_host_blocks: int) -> None:
+    def make_cache(self, num_blocks: int, num_host_blocks: int, dtype: torch.dtype) -> None:
         """Raises ConfigError."""
         self._cache = KVCache(
             own_config(self._config, self._parallel), num_blocks=num_blocks, num_host_blocks=num_host_blocks,
-            block_size=self._setup.config.block_size, dtype=self._setup.dtype, device=torch.device("cpu"),
+            block_size=self._setup.config.block_size, dtype=dtype, device=torch.device("cpu"),
         )  # fmt: skip
 
     def copy_blocks(self, moves: dict[str, Any]) -> None:

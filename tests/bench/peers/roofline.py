@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from splitfuse.engine.models.config import ModelConfig
+from splitfuse.engine.models.kv_cache import kv_bytes_per_token
 from splitfuse.kernels import ops
 
 PROMPT_ROWS = 1024  # rows of the matrix product that counts as fast
@@ -51,7 +52,7 @@ class Cost:
         """The least seconds of a pass over tokens [start, start + num_tokens) of each sequence."""
         config = self.config
         end = start + num_tokens
-        bytes_read = self.weight_bytes + num_seqs * end * config.kv_bytes_per_token(2)
+        bytes_read = self.weight_bytes + num_seqs * end * kv_bytes_per_token(config, torch.bfloat16)
         pairs = num_seqs * (end * (end + 1) - start * (start + 1)) / 2  # of a query and a key
         flop = 2 * num_seqs * (num_tokens * self.layer_params + self.head_params)
         flop += 4 * pairs * config.num_layers * config.num_heads * config.head_dim

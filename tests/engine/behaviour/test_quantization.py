@@ -11,6 +11,7 @@ from splitfuse.engine import LLM, EngineConfig, SamplingParams
 from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.models.weights import SafetensorsSource
 from splitfuse.engine.outputs import RequestOutput
+from splitfuse.engine.runner.model_runner import resolve_cache_dtype
 from splitfuse.kernels import ops
 from splitfuse.kernels.quantize import QuantizedWeight, quantize
 from splitfuse.kernels.reference import rounded_to_e4m3
@@ -55,9 +56,16 @@ def test_on_a_cpu_fp8_is_rounding_beforehand(tmp_path: Path) -> None:
     assert tokens(tmp_path) == quantized
 
 
-def test_a_cache_of_e4m3_wants_a_card(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "device", "other"), [("fp8", "cpu", "int8"), ("int8", "cuda", "fp8")])
+def test_a_cache_that_the_device_cannot_read_is_refused(name: str, device: str, other: str) -> None:
+    of = "cuda" if device == "cpu" else "cpu"
+    with pytest.raises(ConfigError, match=f"--kv-cache-dtype {name} is built for --device {of} only .* take {other}"):
+        resolve_cache_dtype(name, torch.bfloat16, torch.device(device))
+
+
+def test_loading_refuses_a_cache_that_the_device_cannot_read(tmp_path: Path) -> None:
     save_model("llama-mha", tmp_path)
-    with pytest.raises(ConfigError, match="--kv-cache-dtype fp8 is built for --device cuda only so far; leave it out"):
+    with pytest.raises(ConfigError, match="--kv-cache-dtype fp8"):
         tokens(tmp_path, device="cpu", kv_cache_dtype="fp8")
 
 

@@ -119,13 +119,21 @@ def arrival(rng: random.Random, index: int) -> Arrival:
     return Arrival(prompt, params, at_step=rng.randint(0, 30))
 
 
-def test_swaps_and_forks_reach_all_ranks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cache_dtype", ["auto", "int8"])
+def test_swaps_and_forks_reach_all_ranks(cache_dtype: str, tmp_path: Path) -> None:
     save_model("llama-mha", tmp_path)
     options = {"num_kv_blocks": 30, "block_size": 4, "swap_space": 1e-2, "preemption_mode": "swap"}
     params = SamplingParams(n=3, temperature=0.9, seed=1, max_tokens=20, ignore_eos=True)
     found = []
     for size in (1, 2):
-        with LLM(str(tmp_path), device="cpu", dtype="float32", tensor_parallel_size=size, **options) as llm:
+        with LLM(
+            str(tmp_path),
+            device="cpu",
+            dtype="float32",
+            kv_cache_dtype=cache_dtype,
+            tensor_parallel_size=size,
+            **options,
+        ) as llm:
             outputs = llm.generate([prompt[:30] for prompt in PROMPTS], params)
             assert llm.core.scheduler.num_preemptions > 0, "the test is meant to swap"
         found.append([[output.token_ids for output in each.outputs] for each in outputs])

@@ -14,7 +14,7 @@ from splitfuse.engine.models.forward_inputs import Inputs
 from splitfuse.engine.models.kv_cache import KVCache
 from splitfuse.engine.models.registry import model_class, read_model_config
 from splitfuse.engine.models.weights import weight_source
-from splitfuse.kernels import ops
+from splitfuse.kernels import ops, reference
 from splitfuse.kernels.cpu import build
 
 BLOCK_SIZE, NUM_BLOCKS = 4, 200
@@ -49,15 +49,24 @@ class Case(NamedTuple):
         return out
 
 
-def load(name: str, folder: Path, dtype: torch.dtype, **options: int) -> Case:
+def load(
+    name: str, folder: Path, dtype: torch.dtype, *, cache_dtype: torch.dtype | None = None, **options: int
+) -> Case:
     save_model(name, folder)
     config = read_model_config(folder)
     with weight_source(folder, load_format="auto", dtype=dtype, seed=0, device=CPU) as source:
         model = model_class(config.architecture)(config, source, device=CPU, max_model_len=300, dtype=dtype, **options)
-    cache = KVCache(config, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, dtype=dtype, device=CPU)
-    for each in cache._caches:
-        each.copy_(torch.randn(each.shape, generator=torch.Generator().manual_seed(1)))
+    cache = KVCache(config, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, dtype=cache_dtype or dtype, device=CPU)
+    numbers = torch.randn(NUM_BLOCKS * BLOCK_SIZE, config.num_kv_heads, config.head_dim, generator=seeded(1))
+    slots = torch.arange(len(numbers))
+    for each in cache.layers:
+        view, unrotated = ops.CacheView(*each), ops.RopeArgs(torch.empty(len(numbers), 0))
+        reference.rope_and_cache(numbers, numbers, numbers, slots, slots, unrotated, view)
     return Case(model, cache)
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
 
 def inputs_of(rows: list[tuple[int, int]], seed: int) -> Inputs:
@@ -120,9 +129,18 @@ def test_what_has_no_plan_says_why_and_runs(name: str, tmp_path: Path) -> None:
     assert torch.equal(case.forward(inputs), case.op_by_op(inputs))
 
 
-@pytest.mark.parametrize("options", [{"weight_bits": 8}, {"weight_bits": 4}, {"weight_bits": 4, "input_bits": 8}])
-def test_packed_weights(options: dict[str, int], tmp_path: Path) -> None:
-    case = load("llama-gqa-tied", tmp_path, torch.bfloat16, **options)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"weight_bits": 8},
+        {"weight_bits": 4},
+        {"weight_bits": 4, "input_bits": 8},
+        {"cache_dtype": torch.int8},
+        {"cache_dtype": torch.int8, "dtype": torch.float32},
+    ],
+)
+def test_packed_weights_and_caches(options: dict[str, Any], tmp_path: Path) -> None:
+    case = load("llama-gqa-tied", tmp_path, **{"dtype": torch.bfloat16, **options})
     assert case.model.plan.refusal(case.cache) is None
     for seed, rows in enumerate(BATCHES):
         torch.set_num_threads(1 + seed % 4)
@@ -130,8 +148,8 @@ def test_packed_weights(options: dict[str, int], tmp_path: Path) -> None:
         assert torch.equal(case.forward(inputs), case.op_by_op(inputs)), rows
 
 
-@pytest.mark.parametrize("options", [{}, {"weight_bits": 8}, {"weight_bits": 4}])
-def test_a_row_is_the_same_alone_and_in_company(options: dict[str, int], tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [{}, {"weight_bits": 8}, {"weight_bits": 4}, {"cache_dtype": torch.int8}])
+def test_a_row_is_the_same_alone_and_in_company(options: dict[str, Any], tmp_path: Path) -> None:
     case = load("llama-gqa-tied", tmp_path, torch.bfloat16, **options)
     inputs = inputs_of([(1, 5 + row) for row in range(20)], 0)
     together = case.forward(inputs)

@@ -33,7 +33,7 @@ class Copies(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8, torch.float8_e4m3fn])
 def test_blocks_come_back_as_they_left(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     block_bytes = 3 * 64 * dtype.itemsize
     monkeypatch.setattr(host_blocks, "_PIECE_BYTES", 4 * block_bytes)

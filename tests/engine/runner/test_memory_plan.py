@@ -20,7 +20,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("fields", [{"kv_cache_memory_bytes": 2**20}, {"num_kv_blocks": 77}, {"max_model_len": 40}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"kv_cache_memory_bytes": 2**20},
+        {"kv_cache_memory_bytes": 2**20, "kv_cache_dtype": "int8"},
+        {"num_kv_blocks": 77},
+        {"max_model_len": 40},
+    ],
+)
 def test_it_gives_the_blocks_that_loading_gives(fields, folder):
     config = EngineConfig(model=str(folder), device="cpu", **fields)
     loaded = ModelRunner(config, folder).loaded
@@ -47,6 +55,16 @@ def test_on_a_gpu_weights_and_a_step_are_taken_off_what_it_has():
     assert found.step_bytes > 0
     assert found.num_blocks == left // (found.token_bytes * found.block_size)
     assert found.fits
+
+
+def test_an_int8_cache_holds_nearly_twice_the_tokens():
+    fields = {"device": "cpu", "dtype": "bfloat16", "kv_cache_memory_bytes": 2**22, "max_num_seqs": 4096}
+    plain, rounded = (
+        plan_memory(EngineConfig(kv_cache_dtype=name, **fields), DEMO_FOLDER) for name in ("auto", "int8")
+    )
+    head_dim = plain.model_config.head_dim
+    assert rounded.token_bytes * 2 * head_dim == plain.token_bytes * (head_dim + 4)
+    assert 1.85 < rounded.num_tokens / plain.num_tokens < 2
 
 
 def test_what_does_not_fit_is_said():
