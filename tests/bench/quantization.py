@@ -26,6 +26,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "as it is": {},
     "int8": {"quantization": "int8"},
     "int4": {"quantization": "int4"},
+    "int8 cache": {"kv_cache_dtype": "int8"},
     "int8, int8 inputs": {"quantization": "int8", "quantization_activations": "int8"},
     "int4, int8 inputs": {"quantization": "int4", "quantization_activations": "int8"},
 }

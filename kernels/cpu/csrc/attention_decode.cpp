@@ -208,6 +208,7 @@ template <typename Some>
 inline void each_some(int64_t group, Some&& some) {
     int64_t g = 0;
     for (; g + 4 <= group; g += 4) some(std::integral_constant<int, 4>{}, g);
+    for (; g + 3 <= group; g += 3) some(std::integral_constant<int, 3>{}, g);
     for (; g + 2 <= group; g += 2) some(std::integral_constant<int, 2>{}, g);
     for (; g < group; g++) some(std::integral_constant<int, 1>{}, g);
 }

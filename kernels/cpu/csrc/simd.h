@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-#ifdef __AVX512F__
+#ifdef __AVX2__
 #include <immintrin.h>
 #endif
 
@@ -58,8 +58,12 @@ inline vec load(const bf16* from) {
 #endif
 }
 inline vec load(const int8_t* from) {
-#ifdef __AVX512F__  // gcc 12 converts one after the other
+#if defined(__AVX512F__)  // gcc 12 converts one after the other
     return (vec)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)from)));
+#elif defined(__AVX2__)
+    const __m128i low = _mm_loadl_epi64((const __m128i*)from), high = _mm_loadl_epi64((const __m128i*)(from + 8));
+    const __m256 halves[2] = {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(low)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(high))};
+    return load_vector<vec>(halves);
 #else
     typedef int8_t bytes_t __attribute__((vector_size(LANES)));
     return __builtin_convertvector(load_vector<bytes_t>(from), vec);
