@@ -163,7 +163,7 @@ FOREIGN_OPTIONS: Mapping[str, ForeignOption] = dict(_table())
 # Values of our own flags under other servers' names; None: the flag is left out, since the model's files say it.
 _VALUES: dict[str, dict[str, str | None]] = {
     "--dtype": {"half": "float16", "float": "float32"},
-    "--kv-cache-dtype": {"fp8_e4m3": "fp8"},
+    "--kv-cache-dtype": {"fp8_e4m3": "fp8", "int8_per_token_head": "int8"},
     "--load-format": {"gguf": "auto"},
     "--reasoning-parser": {"deepseek-r1": "deepseek_r1"},
     "--quantization": dict.fromkeys(

@@ -93,6 +93,7 @@ def test_common_flags_of_other_servers_are_explained(flag: str) -> None:
         ("-q awq --quantization gptq -q int8 --quantization int4", "--quantization int8 --quantization int4"),
         ("--reasoning-parser deepseek-r1", "--reasoning-parser deepseek_r1"),
         ("--kv-cache-dtype auto --gpu-memory-utilization 0.5", "--kv-cache-dtype auto --gpu-memory-utilization 0.5"),
+        ("--kv-cache-dtype int8_per_token_head", "--kv-cache-dtype int8"),
         ("--uvicorn-log-level info -O 3 --swap-space 0", "--swap-space 0"),
         ("-- --tokenizer X", "-- --tokenizer X"),
     ],

@@ -276,7 +276,8 @@ def test_an_int8_cache_is_off_by_half_a_step(dtype: torch.dtype, head_dim: int, 
     v[5] = 0
     k[6, 1, 3], v[7, 0, 2] = torch.inf, torch.nan
     cos_sin = torch.rand(100, rotary, generator=torch.Generator().manual_seed(2))
-    positions, slots = torch.arange(num_tokens), torch.randperm(10 * block_size)[:num_tokens]
+    positions = torch.arange(num_tokens)
+    slots = torch.randperm(10 * block_size, generator=torch.Generator().manual_seed(3))[:num_tokens]
     slots[1] = -1
     caches = [
         torch.full((10, 2, block_size, ops.token_width(head_dim, torch.int8)), 77, dtype=torch.int8) for _ in range(2)
