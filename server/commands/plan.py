@@ -79,6 +79,11 @@ def _ways_out(
             changed = planned(replace(config, quantization=bits))
             if changed.fits:
                 yield f"--quantization {bits}: weights {shown(changed.weight_bytes)}"
+    if config.kv_cache_dtype == "auto":
+        name = "fp8" if found.device == "cuda" else "int8"
+        changed = planned(replace(config, kv_cache_dtype=name))
+        if changed.fits:
+            yield f"--kv-cache-dtype {name}: a token {shown(changed.token_bytes)}"
     if found.num_ranks == 1 and found.device == "cuda":
         yield "--tensor-parallel-size 2, where there are two cards"
     yield f"a machine with more memory, or a smaller model: the weights alone take {shown(found.weight_bytes)}"

@@ -36,6 +36,16 @@ def test_where_nothing_fits_it_says_what_would(capfd):
     assert code == 0
 
 
+@pytest.mark.parametrize(("device", "name"), [("cpu", "int8"), ("cuda", "fp8")])
+def test_a_rounded_cache_is_a_way_out(capfd, device, name):
+    sizes = ("--memory", "4GiB", "--kv-cache-memory-bytes", "4MiB")
+    flags = ("demo", "--device", device, "--dtype", "bfloat16", *sizes)
+    code, out = printed(capfd, *flags)
+    assert code == 1
+    assert f"try       --kv-cache-dtype {name}: a token " in out
+    assert printed(capfd, *flags, "--kv-cache-dtype", name)[0] == 0
+
+
 def test_ranks_are_named(capfd):
     _, out = printed(capfd, "demo", "--memory", "24GB", "--device", "cuda", "--tensor-parallel-size", "2")
     assert re.search(r"weights +[\d.]+ MiB on each rank", out)
