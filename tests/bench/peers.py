@@ -161,7 +161,7 @@ def parse() -> argparse.Namespace:
     add = parser.add_argument
     add("--points", nargs="+", type=Point.parse, default=[Point(1, 32), Point(8, 128), Point(32, 256)])
     add("--output-len", type=int, default=64)
-    add("--gguf", type=Path, help="a real model; its weights are requantized to --bits")
+    add("--gguf", type=Path, help="a real model; its weights are requantized to --bits (of a folder: not)")
     add("--bits", type=int, choices=WEIGHT_BITS, default=16, help="of a real model's weights: BF16, Q8_0, Q4_0")
     add("--settings", type=json.loads, default={}, help='of peers, as JSON: {"vllm": {"enforce_eager": true}}')
     return parser.parse_args()
@@ -181,7 +181,9 @@ def main() -> None:
     args = parse()
     end_children_on_sigterm()
     with ExitStack() as stack:
-        if args.gguf:
+        if args.gguf and args.gguf.is_dir():
+            folder = args.gguf
+        elif args.gguf:
             folder = requantized(args.gguf, args.bits, scratch_folder(args, stack))
         else:
             folder = model_folder(args, stack)
