@@ -99,8 +99,8 @@ balanced: $(VENV)/.test  ## two servers on one PostgreSQL behind HAProxy: one is
 replicas: $(VENV)/.test  ## the same through serve --replicas 2; needs Ray, or ARGS=--no-ray; JOBS=64
 	$(CAMPAIGN) replicas --jobs $(or $(JOBS),64) $(ARGS)
 
-# Without byte shuffles, bfloat16 products, AVX-512, AVX.
-BUILDS := -mno-avx512vbmi -mno-avx512bf16 -mno-avx512f -mno-avx
+# Without byte shuffles, byte products, bfloat16 products, AVX-512, AVX.
+BUILDS := -mno-avx512vbmi -mno-avx512vnni -mno-avx512bf16 -mno-avx512f -mno-avx
 builds: $(VENV)/.test  ## tests of the CPU kernels, compiled for lesser processors than this one
 	for flag in $(BUILDS); do \
 		compiler=$(VENV)/c++$$flag; printf '#!/bin/sh\nexec c++ "$$@" %s\n' $$flag > $$compiler; chmod +x $$compiler; \

@@ -27,9 +27,9 @@ def write(cache: Tensor, blocks: Tensor, offsets: Tensor, x: Tensor) -> None:
 
 
 def read(cache: Tensor, *index: Tensor | slice) -> Tensor:
-    """cache [N, Hkv, S, D][index] in float32, with an index that copies."""
+    """Values [N, Hkv, S, D][index] of a cache [N, Hkv, S, D + 4], in float32."""
     values, scale_bytes = _parts(cache)
-    return values[index].float() * scale_bytes[index].contiguous().view(torch.float32)
+    return values[index].float() * scale_bytes[index].clone(memory_format=torch.contiguous_format).view(torch.float32)
 
 
 def _parts(cache: Tensor) -> tuple[Tensor, Tensor]:

@@ -223,6 +223,7 @@ def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16, i
 
     `bits` 8 or 4: quantized first (quantize.py); a shape that has no quantized layout stays as it is. `input_bits` 8:
     the inputs of a quantized weight may be rounded to int8, token by token and group by group, where that is faster.
+    16: to no fewer than 15 bits in this way, and then only from bfloat16.
     """
     return _backend(weight).pack_linear(weight, bias, bits=bits, input_bits=input_bits)
 

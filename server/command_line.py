@@ -211,9 +211,10 @@ def _serve(args: argparse.Namespace, *, signals: StopSignals) -> int:
         serve_replicas(settings, signals)
     else:
         from .process.gc_policy import collecting_nothing
-        from .process.torch_ahead import linking_torch
+        from .process.torch_ahead import start_linking_torch
 
-        with linking_torch(), collecting_nothing():
+        start_linking_torch()
+        with collecting_nothing():
             from .process.process import serve
 
             serve(settings, signals, replica=os.environ.get(REPLICA_VARIABLE))

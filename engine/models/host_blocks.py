@@ -21,7 +21,7 @@ class HostBlocks:
     """Room for `num_blocks` blocks of these caches. Copies are done in the order of the device's work."""
 
     def __init__(self, caches: list[Tensor], num_blocks: int) -> None:
-        """caches: each [N, Hkv, S, D], of one shape and dtype. Raises RuntimeError without memory."""
+        """caches: each [N, …], of one shape and dtype. Raises RuntimeError without memory."""
         self._caches = [_movable(cache) for cache in caches]
         self._device, block = caches[0].device, self._caches[0][0]
         self.num_blocks = num_blocks

@@ -13,7 +13,7 @@ from .build import DTYPES, Library
 from .linear import BLOCK, PANEL, Linear, NativeLinear, pack
 
 _HALF_BLOCK = 16
-_INPUT_GROUPS = (128, 64, 32)
+_INPUT_GROUPS = (128, 64, 32, 16)
 
 
 class QuantizedLinear:
@@ -167,9 +167,8 @@ def _input_rounding(weight: QuantizedWeight, input_bits: int) -> dict[str, int]:
     if weight.rounds_inputs:
         return {"input_bits": 8, "input_group": padded}
     group = padded if len(weight.scales) == 1 else weight.group
-    if group >= _INPUT_GROUPS[-1]:
-        group = next((size for size in _INPUT_GROUPS if group % size == 0), group)
-    return {"input_bits": 16 if _is_float8(weight) else input_bits, "input_group": group}
+    size = next(size for size in _INPUT_GROUPS if group % size == 0)
+    return {"input_bits": 16 if _is_float8(weight) else input_bits, "input_group": size}
 
 
 def _layout(weight: QuantizedWeight) -> dict[str, Any]:

@@ -1,25 +1,19 @@
 """Links torch's largest library while the server's own modules are imported: 0.2 s of its start. Imports no torch."""
 
-import contextlib
 import ctypes
 import importlib.util
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 _LIBRARY = "lib/libtorch_cpu.so"  # Linux's name of it
 
 
-@contextlib.contextmanager
-def linking_torch() -> Iterator[None]:
-    """Until this ends at the latest a thread does it, which leaves the GIL to others, as torch's import does not."""
-    thread = threading.Thread(target=_link, name="splitfuse-link")
+def start_linking_torch() -> threading.Thread:
+    """The thread that does it. It leaves the GIL to others, as torch's import does not."""
+    thread = threading.Thread(target=_link, name="splitfuse-link")  # no daemon: what is half linked must not be left so
     thread.start()
-    try:
-        yield
-    finally:
-        thread.join()  # the process may end now, and what is half linked with it
+    return thread
 
 
 def _link() -> None:

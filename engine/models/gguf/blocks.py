@@ -72,7 +72,8 @@ def _signed(values: Tensor, middle: int) -> Tensor:
 
 def _nibbles(blocks: Tensor, *, num_bytes: int = 16) -> Tensor:
     """[n, 2 · bytes] of each run of so many bytes the low halves, then the high ones."""
-    runs = blocks.contiguous().view(torch.int64).view(len(blocks), -1, num_bytes // 8)  # eight bytes at a time
+    copied = blocks.clone(memory_format=torch.contiguous_format)  # so that eight bytes can be taken at a time
+    runs = copied.view(torch.int64).view(len(blocks), -1, num_bytes // 8)
     low = 0x0F0F0F0F0F0F0F0F
     return torch.stack((runs & low, runs >> 4 & low), dim=2).view(torch.uint8).view(len(blocks), -1)
 

@@ -76,7 +76,8 @@ struct Linear {
 };
 
 // x [rows, inputs] times a quantized weight (quantized.h) plus bias [outputs] or null, into out, its rows out_row apart.
-// input_bits: 8, inputs are rounded to int8, or 16; input_group: how many together.
+// input_bits: 8, inputs are rounded to int8, or 16, those of bfloat16 perhaps to 15 bits; input_group: how many together,
+// at most 128, so that sums of 32 bits hold their products.
 template <typename T>
 struct QuantizedLinear {
     const T* x;

@@ -71,6 +71,13 @@ constexpr int DOT_ZERO = 128;
 constexpr int DOT_ZERO = 0;
 #endif
 
+// Whether `dot` is one instruction.
+#if defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && !defined(__AVX512F__))
+constexpr bool HAS_DOT = true;
+#else
+constexpr bool HAS_DOT = false;
+#endif
+
 // sum + Σ (value - DOT_ZERO) · x over the four of each lane.
 inline ints_t dot(ints_t sum, quads_t values, int32_t x) {
 #if defined(__AVX512VNNI__)

@@ -1,4 +1,4 @@
-// Numbers that are rounded to integers together: x ≈ value · scale, the largest of them ±127 or so, to nearest even. Where
+// Numbers that are rounded to integers together: x ≈ value · scale, the largest of them ±largest_integer, to nearest even. Where
 // one is not finite the scale is NaN.
 #pragma once
 
@@ -37,7 +37,8 @@ class IntegerRounding {
         std::memcpy(&size, &largest, 4);
         const bool is_finite = largest < 0x7f800000;
         scale = is_finite ? size * (1 / largest_integer) : NAN;
-        up = is_finite && size > 1e-33f ? largest_integer / size : 0;
+        up = is_finite && size > 1e-33f  // below it the quotient may be infinite
+                 ? largest_integer / size : 0;
     }
 
     // Adding 1.5 · 2^23 rounds to nearest, and the integer stands in the low bits.

@@ -2,9 +2,9 @@
 // meets all rows there; few rows meet it in registers.
 //
 // Rows are rounded to int8, input_group inputs at a time, and meet the values themselves, if that is wanted. Else rows in
-// bfloat16 are rounded to 15 bits in the same way, where int8 is multiplied by its own instructions; where there are tiles
-// they keep their 16 bits and meet weights rounded to bfloat16, in tiles, or in pairs where that is all there is. Others
-// meet weights as floats. On one processor a row goes one way and its sums are taken in one order whatever the number of
+// bfloat16 keep their 16 bits and meet weights rounded to bfloat16 where there are tiles; else they are rounded to 15 bits in
+// the same way where bytes have products of their own, or meet such weights in pairs (float8 always). Others meet weights
+// as floats. On one processor a row goes one way and its sums are taken in one order whatever the number of
 // rows, so that its result does not depend on the other rows, to the bit.
 
 #include "arguments.h"
@@ -16,7 +16,6 @@
 
 namespace {
 
-constexpr int64_t MOST_GROUP = 512;  // inputs whose products of 8 and 15 bits can be added in 32
 constexpr int FEW = 4;  // rows that meet weights in registers, not in memory: of 6 and more each takes a load anyway
 
 // Panels as they are stored, for few rows. Sums are taken in DensePanels' order.
@@ -70,13 +69,13 @@ template <int LEVELS, typename T>
 void multiply_int8(const QuantizedLinear<T>& a, QuantizedPanels& w, const Team& team) {
     const Int8Rows<LEVELS> rows(a.x, a.num_rows, a.num_inputs, w.num_inputs, a.input_group, team);
     const Int8Sums<T, LEVELS> sums{rows, a.bias, a.out, a.num_outputs, a.out_row, w.zero, a.offsets != nullptr};
-    constexpr int FEW = StoredInt8Panels<T, 8, LEVELS>::MANY;
-    if (a.num_rows <= FEW)
+    constexpr int MOST_STORED = StoredInt8Panels<T, 8, LEVELS>::MANY;
+    if (a.num_rows <= MOST_STORED)
         return w.by_kind([&](auto kind) {
             const StoredInt8Panels<T, bits_of(decltype(kind)::value), LEVELS> panels{sums, w};
             walk(a.num_outputs, a.num_rows, team, [&](int64_t number, int64_t begin, int64_t end, int64_t next) {
                 w.ahead = (next - number) * w.num_bytes();
-                multiply_rows<FEW>(int(end - begin), panels, begin, number);
+                multiply_rows<MOST_STORED>(int(end - begin), panels, begin, number);
             });
         });
     const int64_t quads = w.num_inputs / 4 * PANEL, headers = rows.num_groups * 2 * PANEL;
@@ -100,9 +99,7 @@ void multiply(const QuantizedLinear<T>& a, const Team& team) {
 #ifdef SPLITFUSE_AMX
         if (amx::is_allowed()) return multiply_tiles(w, a, team);
 #endif
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
-        if (!a.is_float8 && a.input_group <= MOST_GROUP) return multiply_int8<2>(a, w, team);
-#endif
+        if (HAS_DOT && !a.is_float8) return multiply_int8<2>(a, w, team);
 #ifdef __AVX512BF16__
         return multiply_dense<pair, bf16>(a, w, team);
 #endif
