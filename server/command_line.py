@@ -211,9 +211,7 @@ def _serve(args: argparse.Namespace, *, signals: StopSignals) -> int:
         serve_replicas(settings, signals)
     else:
         from .process.gc_policy import collecting_nothing
-        from .process.torch_ahead import start_linking_torch
 
-        start_linking_torch()
         with collecting_nothing():
             from .process.process import serve
 
