@@ -1,0 +1,33 @@
+"""What a server's start leaves out of torch is there for all that needs it."""
+
+import subprocess
+import sys
+
+from splitfuse.server.process.deferred_import import DEFERRED
+
+
+def run(code: str) -> str:
+    """What a new process prints that defers the meta kernels."""
+    begin = "from splitfuse.server.process.deferred_import import defer_meta_kernels as defer; defer(); defer(); import torch"
+    return subprocess.run([sys.executable, "-c", f"{begin}, sys\n{code}"], check=True, capture_output=True, text=True).stdout
+
+
+def test_torch_computes_without_the_meta_kernels() -> None:
+    code = f"print(torch.ones(2, 3).matmul(torch.ones(3)).tolist(), len(dir(sys.modules['{DEFERRED}'])) < 10)"
+    assert run(code) == "[3.0, 3.0] True\n"
+
+
+def test_torch_compile_finds_them() -> None:
+    code = "print(torch.compile(lambda x: x.cumsum(0) + 1, backend='aot_eager')(torch.ones(3)).tolist())"
+    assert run(code) == "[2.0, 3.0, 4.0]\n"
+
+
+def test_they_are_registered_once() -> None:
+    code = f"import torch._dynamo; import {DEFERRED} as m; print(m.__spec__.loader is not None, 'meta_mm' in dir(m))"
+    assert run(code) == "True True\n"
+
+
+def test_a_process_with_torch_is_left_alone() -> None:
+    code = "before = list(sys.meta_path); defer(); print(sys.meta_path == before)"
+    begin = "import sys, torch\nfrom splitfuse.server.process.deferred_import import defer_meta_kernels as defer\n"
+    assert subprocess.run([sys.executable, "-c", begin + code], check=True, capture_output=True).stdout == b"True\n"
