@@ -132,6 +132,10 @@ class AsyncEngine:
         parts = load(self.config)
         return parts, parts.pipeline(self.config.for_streams(str(parts.runner.loaded.device)))
 
+    async def prepare(self) -> None:
+        """Make what structured output needs, which a start leaves to the first request for it: best while none runs."""
+        await self._input_processor.prepare()
+
     @property
     def has_died(self) -> bool:
         """Whether the loop has stopped because of an error."""

@@ -1,5 +1,6 @@
 """From an EngineConfig to the parts of an engine: tokenizer, model runner, input processor, step pipeline."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from .config import EngineConfig
@@ -111,7 +112,9 @@ def load(config: EngineConfig) -> EngineParts:
     draft = read_model_config(model_folder(config, settings.model)) if settings and settings.model else None
     runner = ModelRunner(config, folder, draft=draft)
     has_tokenizer = config.load_format != "dummy" or folder.is_file() or (folder / "tokenizer.json").exists()
-    tokenizer = Tokenizer(folder, chat_template=config.chat_template) if has_tokenizer else None
+    with ThreadPoolExecutor(1) as beside:  # which holds the GIL as little as a tokenizer lets go of it
+        mark = beside.submit(fingerprint, folder, config, dtype=str(runner.loaded.dtype))
+        tokenizer = Tokenizer(folder, chat_template=config.chat_template) if has_tokenizer else None
     model_config = runner.loaded.model_config
     input_processor = InputProcessor(
         tokenizer=tokenizer,
@@ -121,6 +124,5 @@ def load(config: EngineConfig) -> EngineParts:
         max_cache_tokens=runner.loaded.cache.num_blocks * config.block_size,
         seed=config.seed,
     )
-    mark = fingerprint(folder, config, dtype=str(runner.loaded.dtype))
     return_freed_memory()
-    return EngineParts(tokenizer, runner, input_processor, mark)
+    return EngineParts(tokenizer, runner, input_processor, mark.result())

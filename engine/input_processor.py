@@ -85,6 +85,11 @@ class InputProcessor:
         """What has become of the grammars; empty where there can be none."""
         return {} if self._grammars is None else self._grammars.stats()
 
+    async def prepare(self) -> None:
+        """Make what compiling a grammar needs, where it can be. Holds the GIL for some 0.25 s."""
+        if self._grammars is not None:
+            await asyncio.gather(asyncio.wrap_future(self._grammars.prepare()), return_exceptions=True)
+
     async def tokenize_async(self, prompt: Prompt, params: SamplingParams, *, threads: InputThreads) -> TokenizedPrompt:
         """As `tokenize`, in these threads; what is too long by its length alone is refused before."""
         self._check_length(prompt, params)

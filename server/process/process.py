@@ -141,7 +141,7 @@ class _Process:
             limit_s = self._settings.drain_timeout + END_S
             self._signals.on_stop(lambda: loop.call_soon_threadsafe(self._stop.set), limit_s=limit_s)
             self._tasks = [
-                asyncio.create_task(collect_when_idle(lambda: engine.num_unfinished)),
+                asyncio.create_task(collect_when_idle(lambda: engine.num_unfinished, engine.prepare)),
                 asyncio.create_task(self._watch()),
             ]
             print(as_line(banner(self._settings, engine, port=port, replica=self._replica)), flush=True)

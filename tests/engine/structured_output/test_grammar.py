@@ -196,5 +196,5 @@ def test_an_unsupported_tokenizer_is_an_error_per_request(tmp_path: Path) -> Non
     fast.save(str(tmp_path / "tokenizer.json"))
     compiler = GrammarCompiler(Tokenizer(tmp_path), read_model_config(DEMO_FOLDER))
     with pytest.raises(InvalidRequestError, match="cannot be used with this model: ") as info:
-        compiler.compile(StructuredOutputs(json_object=True))
+        compiler.compile(StructuredOutputs(json_object=True)).result()
     assert info.value.param == "structured_outputs"

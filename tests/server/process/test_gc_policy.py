@@ -49,8 +49,11 @@ def collected(monkeypatch):
 
 
 @contextlib.asynccontextmanager
-async def collecting(unfinished):
-    task = asyncio.create_task(gc_policy.collect_when_idle(unfinished))
+async def collecting(unfinished, prepare=lambda: None):
+    async def prepared():
+        prepare()
+
+    task = asyncio.create_task(gc_policy.collect_when_idle(unfinished, prepared))
     await asyncio.sleep(0)
     yield
     task.cancel()
@@ -100,3 +103,17 @@ async def test_a_server_that_did_nothing_collects_once_what_its_start_has_left(c
             unfinished.asked.clear()
             await asyncio.wait_for(unfinished.asked.wait(), 10)
             assert not collected.is_set()
+
+
+async def test_what_the_start_has_left_is_made_at_the_first_idle_moment_and_once(collected):
+    calls = []
+    unfinished = Unfinished(1)
+    async with collecting(unfinished, lambda: calls.append(collected.is_set())):
+        await asyncio.wait_for(unfinished.asked.wait(), 10)
+        assert not calls
+        unfinished.count = 0
+        await asyncio.wait_for(collected.wait(), 10)
+        unfinished.num_calls = 0
+        unfinished.asked.clear()
+        await asyncio.wait_for(unfinished.asked.wait(), 10)
+    assert calls == [False]  # before the collection, so that it counts as what is there from then on
