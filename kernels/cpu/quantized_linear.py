@@ -24,7 +24,7 @@ class QuantizedLinear:
     def __init__(
         self, weight: QuantizedWeight, bias: Tensor | None, library: Library, dtype: torch.dtype, *, input_bits: int
     ) -> None:
-        layout, inputs = _layout(weight), _input_rounding(weight, input_bits)
+        layout, inputs = _layout(weight, library), _input_rounding(weight, input_bits)
         self._shape, self._order, self._dtype = weight.values.shape, weight.order, dtype
         self._bias = None if bias is None else bias.contiguous()
         self._multiply = partial(library[f"quantized_linear_{DTYPES[dtype]}"], **inputs, **layout)
@@ -171,10 +171,11 @@ def _input_rounding(weight: QuantizedWeight, input_bits: int) -> dict[str, int]:
     return {"input_bits": 16 if _is_float8(weight) else input_bits, "input_group": size}
 
 
-def _layout(weight: QuantizedWeight) -> dict[str, Any]:
+def _layout(weight: QuantizedWeight, library: Library) -> dict[str, Any]:
     """The weight as fields of quantized.h."""
     padded, group = _num_padded(weight), _padded_group(weight)
-    values, high = _values(_codes(weight, padded), weight.bits)
+    zero = 2 ** (weight.bits - 1) if weight.values.dtype == torch.int8 else 0
+    values, high = _values(weight, padded, zero, library)
     lowers, uppers = _levels(weight)
     padded_groups = -(-padded // group)
     scales, offsets = (None if lower is None else _per_panel(lower, padded_groups) for lower in lowers)
@@ -188,7 +189,7 @@ def _layout(weight: QuantizedWeight) -> dict[str, Any]:
         "super_scales": supers[0],
         "super_offsets": supers[1],
         "bits": weight.bits,
-        "zero": 2 ** (weight.bits - 1) if weight.values.dtype == torch.int8 else 0,
+        "zero": zero,
         "group": group,
         "super_group": super_group,
         "scale_bytes": scales.itemsize if scales is not None else 0,
@@ -200,31 +201,16 @@ def _padded_group(weight: QuantizedWeight) -> int:
     return _num_padded(weight) if len(weight.scales) == 1 else weight.group
 
 
-def _codes(weight: QuantizedWeight, padded: int) -> Tensor:
-    """[panels, 32, padded K] uint8: the values without a sign."""
-    codes = weight.values.view(torch.uint8)
-    if weight.values.dtype == torch.int8:
-        codes = codes + 2 ** (weight.bits - 1)  # modulo 256
-    num_outputs, num_inputs = codes.shape
-    return F.pad(codes, (0, padded - num_inputs, 0, -num_outputs % PANEL)).view(-1, PANEL, padded)
-
-
-def _values(codes: Tensor, bits: int) -> tuple[Tensor, Tensor | None]:
-    """The low four bits of each two quads side by side and the bits above them; with 8 bits the quads as they are.
-
-    First the quads, an int32 each, side by side for all outputs of a panel: what follows then runs along them.
-    """
-    quads = codes.contiguous().view(torch.int32).transpose(1, 2).contiguous()  # [panels, K/4, 32]
-    if bits == 8:
-        return quads.view(torch.uint8), None
-    low = quads if bits == 4 else quads & 0x0F0F0F0F
-    values = (low[:, 0::2] | low[:, 1::2] << 4).view(torch.uint8)
-    if bits == 4:
-        return values, None
-    num_quads = 8 if bits == 5 else 4  # whose upper bits share a byte
-    upper = (quads >> 4 & 0x03030303).view(len(quads), -1, num_quads, PANEL)
-    shifts = torch.arange(0, 8, 8 // num_quads, dtype=torch.int32)[:, None]
-    return values, (upper << shifts).sum(dim=2, dtype=torch.int32).view(torch.uint8)
+def _values(weight: QuantizedWeight, padded: int, zero: int, library: Library) -> tuple[Tensor, Tensor | None]:
+    """The values of quantized.h, and what of them is above four bits if they have 5 or 6."""
+    bits, num_panels = weight.bits, -(-len(weight.values) // PANEL)
+    values = torch.empty(num_panels * PANEL * padded * (8 if bits == 8 else 4) // 8, dtype=torch.uint8)
+    high = torch.empty(num_panels * PANEL * padded * (bits - 4) // 8, dtype=torch.uint8) if bits in (5, 6) else None
+    library["quantized_values"](
+        codes=weight.values.contiguous(), values=values, high=high, num_outputs=len(weight.values),
+        num_inputs=weight.values.shape[1], num_padded=padded, bits=bits, zero=zero,
+    )  # fmt: skip
+    return values, high
 
 
 _Pair = tuple[Tensor | None, Tensor | None]
@@ -244,7 +230,7 @@ def _fits_int8(part: Tensor | None) -> bool:
 
 
 def _fits_half(part: Tensor | None) -> bool:
-    return part is None or torch.equal(part.half().float(), part.float())
+    return part is None or part.dtype == torch.float16 or torch.equal(part.half().float(), part.float())
 
 
 def _as(pair: Sequence[Tensor | None], dtype: torch.dtype) -> _Pair:

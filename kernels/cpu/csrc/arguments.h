@@ -104,6 +104,14 @@ struct QuantizedEmbedding {
     int64_t num_threads;
 };
 
+// values and high, or null, of quantized.h: codes [outputs, inputs] plus `zero`, modulo 2^bits.
+struct QuantizedValues {
+    const uint8_t* codes;
+    uint32_t *values, *high;
+    int64_t num_outputs, num_inputs, num_padded, bits, zero;
+    int64_t num_threads;
+};
+
 // tokens[row] = argmax of logits[row] [vocab] + noise of keys[row].
 struct GumbelArgmax {
     const float* logits;

@@ -240,7 +240,7 @@ def test_rows_of_a_table_are_those_of_the_weight(
 def test_packed_weights_are_about_as_large_as_in_their_files(library: build.Library) -> None:
     bits = {"Q8_0": 8.5, "Q4_0": 4.5, "Q4_1": 5, "Q5_0": 5.5, "Q5_1": 6, "Q4_K": 4.5, "Q5_K": 5.5, "Q6_K": 6.5625}
     for name, file_bits in bits.items():
-        layout = quantized_linear._layout(random_weight(FORMS[name], 512, 512))
+        layout = quantized_linear._layout(random_weight(FORMS[name], 512, 512), library)
         size = sum(part.nbytes for part in layout.values() if isinstance(part, torch.Tensor))
         assert size <= 1.05 * file_bits / 8 * 512 * 512, name
 
@@ -291,10 +291,10 @@ def test_builds_for_other_processors(name: str, tmp_path: Path, monkeypatch: pyt
 
 @functools.cache
 def _built(compiler: str, arch: str, folder: Path) -> build.Library:
-    """quantized_linear.cpp alone, hardly optimised: what counts is which instructions it uses."""
+    """Only what this needs, hardly optimised: what counts is which instructions it uses."""
     flags = [flag for flag in build._FLAGS if not flag.startswith(("-march", "-O"))]
-    built, source = folder / "native.so", build._FOLDER / "quantized_linear.cpp"
-    command = [compiler, *flags, "-O1", f"-march={arch}", "-shared", str(source), "-o", str(built)]
+    built, sources = folder / "native.so", map(str, build._FOLDER.glob("quantized_*.cpp"))
+    command = [compiler, *flags, "-O1", f"-march={arch}", "-shared", *sources, "-o", str(built)]
     subprocess.run([part for part in command if part != "-fopenmp"], check=True)
     loaded, header = ctypes.CDLL(str(built)), (build._FOLDER / "arguments.h").read_text()
     ops = {name: fields for name, _, fields in build._ops(header) if name.startswith("quantized")}
