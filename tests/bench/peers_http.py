@@ -4,9 +4,10 @@
 llama.cpp's own cmake. Random bfloat16 weights, or a real model's: `--peers llama-server --real '{"splitfuse": FILE,
 "llama-server": FILE}'`. The server that is not asked is stopped (SIGSTOP).
 
-Two loads. Rate: 40 requests of 128 random tokens for 64 new ones, 32 at once; the engine
-without HTTP does the same for comparison. Mix: eight streams of 400 tokens, beside them five prompts of 1500 tokens,
-one every two seconds; what counts is the gap between the streams' tokens, and how long a prompt waits for its first.
+Three loads. Rate: 40 requests of 128 random tokens for 64 new ones, 32 at once, first streamed and then as whole
+answers; the engine without HTTP does the same for comparison. Clients: 1 to 32 of them, each with two such requests.
+Mix: eight streams of 400 tokens, beside them five prompts of 1500 tokens, one every two seconds; what counts is the gap
+between the streams' tokens, and how long a prompt waits for its first. peers_plot.py draws what `--save-result` writes.
 """
 
 import argparse
@@ -40,10 +41,13 @@ OURS, OFFLINE = "splitfuse", "splitfuse offline"
 REAL_VOCAB_SIZE = 49_152  # of SmolLM2
 START_S = 300.0
 RATE = {"num_requests": 40, "prompt_len": 128, "output_len": 64, "at_once": 32}
+RATES = {"tokens/s": True, "tokens/s, whole": False}  # and whether answers are streamed
+CLIENTS = {f"tokens/s, {count} clients": count for count in (1, 2, 4, 8, 16, 32)}
 STREAMS = {"count": 8, "prompt_len": 32, "output_len": 400}
 LONG = {"count": 5, "prompt_len": 1500, "output_len": 4, "first_at": 1.0, "every": 2.0}
 # Per figure, whether more is better.
-FIGURES = {"tokens/s": True, "P50 gap ms": False, "P99 gap ms": False, "longest gap ms": False, "long TTFT ms": False}
+FIGURES = dict.fromkeys((*RATES, *CLIENTS), True)
+FIGURES |= dict.fromkeys(("P50 gap ms", "P99 gap ms", "longest gap ms", "long TTFT ms"), False)
 
 Load = Sequence[tuple[LoadRequest, bool]]  # what is asked, and whether it is one of the streams
 
@@ -106,14 +110,24 @@ class Prompts:
 
 
 async def send(
-    url: str, model: str, demands: Sequence[LoadRequest], at_once: int | None = None
+    url: str, model: str, demands: Sequence[LoadRequest], at_once: int | None = None, *, streams: bool = True
 ) -> tuple[list[Outcome], float]:
     """The outcomes in order, and the seconds of the whole. Raises RuntimeError where one failed."""
     target = Target("/v1/completions", model, ignore_eos=True)
+
+    async def whole(http: httpx.AsyncClient, demand: LoadRequest) -> Outcome:
+        answer = await http.post(target.endpoint, json=target.body(demand) | {"stream": False, "stream_options": None})
+        usage = answer.json().get("usage", {})
+        return Outcome(prompt_len=demand.prompt_len, output_len=usage.get("completion_tokens", 0))
+
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     timeout = httpx.Timeout(READ_TIMEOUT_S, pool=None)
     async with httpx.AsyncClient(base_url=url, timeout=timeout, limits=limits) as http:
-        outcomes, seconds = await drive(demands, lambda demand: measure(http, target, demand), max_concurrency=at_once)
+        outcomes, seconds = await drive(
+            demands,
+            lambda demand: measure(http, target, demand) if streams else whole(http, demand),
+            max_concurrency=at_once,
+        )
     for outcome, demand in zip(outcomes, demands, strict=True):
         if outcome.error or outcome.output_len != demand.output_len:
             raise RuntimeError(f"{url}: {outcome.error or f'{outcome.output_len} tokens of {demand.output_len} came'}")
@@ -123,12 +137,26 @@ async def send(
 def rate(server: Server | Worker, model: str, prompts: Prompts) -> dict[str, float]:
     """Output tokens/s of the first load."""
     num, length, output_len = RATE["num_requests"], RATE["prompt_len"], RATE["output_len"]
-    demands = [prompts.demand(length, output_len) for _ in range(num)]
-    if isinstance(server, Worker):
-        seconds, _ = server.ask([list(demand.prompt) for demand in demands], output_len)  # type: ignore[arg-type]
-    else:
-        _, seconds = asyncio.run(send(server.url, model, demands, RATE["at_once"]))
-    return {"tokens/s": num * output_len / seconds}
+    found: dict[str, float] = {}
+    for figure, streams in RATES.items():
+        demands = [prompts.demand(length, output_len) for _ in range(num)]
+        if isinstance(server, Worker):
+            seconds, _ = server.ask([list(demand.prompt) for demand in demands], output_len)  # type: ignore[arg-type]
+        else:
+            _, seconds = asyncio.run(send(server.url, model, demands, RATE["at_once"], streams=streams))
+        found[figure] = num * output_len / seconds
+    return found
+
+
+def clients(server: Server, model: str, prompts: Prompts) -> dict[str, float]:
+    """Output tokens/s of each number of clients."""
+    length, output_len = RATE["prompt_len"], RATE["output_len"]
+    found: dict[str, float] = {}
+    for figure, count in CLIENTS.items():
+        demands = [prompts.demand(length, output_len) for _ in range(2 * count)]
+        _, seconds = asyncio.run(send(server.url, model, demands, count))
+        found[figure] = len(demands) * output_len / seconds
+    return found
 
 
 def mix(server: Server, model: str, prompts: Prompts) -> dict[str, float]:
@@ -155,7 +183,7 @@ def run(args: argparse.Namespace, folder: Path, contestants: dict[str, Server | 
     for pair in range(-1, args.pairs):
         for load in args.loads:
             for peer, contestant in contestants.items():
-                if load == "mix" and isinstance(contestant, Worker):
+                if load != "rate" and isinstance(contestant, Worker):
                     continue
                 contestant.wake()
                 vocab_size = REAL_VOCAB_SIZE if args.real else SHAPES[args.model]["vocab_size"]
@@ -169,7 +197,7 @@ def run(args: argparse.Namespace, folder: Path, contestants: dict[str, Server | 
     return runs
 
 
-LOADS = {"rate": rate, "mix": mix}
+LOADS = {"rate": rate, "clients": clients, "mix": mix}
 
 
 def _row(found: dict[str, float]) -> str:
@@ -186,17 +214,18 @@ def summary(runs: Runs) -> dict[str, dict[str, dict[str, float]]]:
                 pairs = zip(ours, figures[figure], strict=True)
                 ratios = [a / b if is_more_better else b / a for a, b in pairs]
                 row = {"median": statistics.median(figures[figure]), "ratio": statistics.median(ratios)}
+                row |= {"min": min(figures[figure]), "max": max(figures[figure])}
                 result.setdefault(figure, {})[peer] = row | {"ratio_min": min(ratios), "ratio_max": max(ratios)}
     return result
 
 
 def show(result: dict[str, dict[str, dict[str, float]]]) -> None:
     """The table."""
-    print(f"\n{'':>15} {'peer':>18} {'median':>8}   ours is so many times better (min to max)")
+    print(f"\n{'':>20} {'peer':>18} {'median':>8}   ours is so many times better (min to max)")
     for figure, rows in result.items():
         for peer, row in rows.items():
             ratio = "" if peer == OURS else f"{row['ratio']:.2f} ({row['ratio_min']:.2f} to {row['ratio_max']:.2f})"
-            print(f"{figure:>15} {peer:>18} {row['median']:>8.1f}   {ratio}")
+            print(f"{figure:>20} {peer:>18} {row['median']:>8.1f}   {ratio}")
 
 
 def start(args: argparse.Namespace, folder: Path, stack: ExitStack) -> dict[str, Server | Worker]:

@@ -1,0 +1,70 @@
+"""A picture of what peers_http.py has measured: output tokens/s by the number of clients, gaps beside long prompts.
+
+`python tests/bench/peers_plot.py RESULT.json PICTURE.png --title "two cores of …"`; needs matplotlib.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from peers_http import CLIENTS
+
+Rows = dict[str, dict[str, float]]  # by peer
+# Paul Tol's bright scheme: safe for the colour-blind.
+COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44")
+GAPS = {"P50 gap ms": "median gap", "P99 gap ms": "99th percentile", "longest gap ms": "longest gap"}
+TTFT = {"long TTFT ms": "first token of\na long prompt"}
+
+
+def draw_clients(axes: Axes, figures: dict[str, Rows], colours: dict[str, str]) -> None:
+    """Medians, with a line from the least to the most."""
+    for peer, colour in colours.items():
+        rows = [figures[name][peer] for name in CLIENTS]
+        medians, counts = [row["median"] for row in rows], list(CLIENTS.values())
+        axes.plot(counts, medians, color=colour, marker="o", label=peer)
+        axes.vlines(counts, [row["min"] for row in rows], [row["max"] for row in rows], color=colour)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(list(CLIENTS.values()), [str(count) for count in CLIENTS.values()])
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("clients at once (prompts of 128 tokens)")
+    axes.set_ylabel("output tokens/s")
+    axes.legend(frameon=False)
+
+
+def draw_gaps(axes: Axes, figures: dict[str, Rows], colours: dict[str, str]) -> None:
+    """Bars beside each other, on a logarithmic scale."""
+    names, width = GAPS | TTFT, 0.8 / len(colours)
+    for number, (peer, colour) in enumerate(colours.items()):
+        places = [place + (number - (len(colours) - 1) / 2) * width for place in range(len(names))]
+        values = [figures[name][peer]["median"] for name in names]
+        bars = axes.bar(places, values, width, color=colour)
+        axes.bar_label(bars, [f"{value:,.0f}" for value in values], fontsize=7)
+    axes.set_xticks(range(len(names)), list(names.values()), fontsize=8)
+    axes.set_yscale("log")
+    axes.set_ylabel("ms, eight streams while long prompts come")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("result", type=Path)
+    parser.add_argument("picture", type=Path)
+    parser.add_argument("--title", required=True)
+    args = parser.parse_args()
+    figures = json.loads(args.result.read_text())["figures"]
+    peers = list(figures[next(iter(CLIENTS))])
+    colours = dict(zip(peers, COLOURS, strict=False))
+    figure = Figure(figsize=(10, 4), dpi=120, layout="constrained")
+    left, right = figure.subplots(1, 2)
+    draw_clients(left, figures, colours)
+    draw_gaps(right, figures, colours)
+    for axes in (left, right):
+        axes.grid(axis="y", alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(args.title, fontsize=10)
+    figure.savefig(args.picture)
+
+
+if __name__ == "__main__":
+    main()
