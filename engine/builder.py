@@ -112,7 +112,7 @@ def load(config: EngineConfig) -> EngineParts:
     draft = read_model_config(model_folder(config, settings.model)) if settings and settings.model else None
     runner = ModelRunner(config, folder, draft=draft)
     has_tokenizer = config.load_format != "dummy" or folder.is_file() or (folder / "tokenizer.json").exists()
-    with ThreadPoolExecutor(1) as beside:  # which holds the GIL as little as a tokenizer lets go of it
+    with ThreadPoolExecutor(1) as beside:  # hashing releases the GIL, a tokenizer holds it
         mark = beside.submit(fingerprint, folder, config, dtype=str(runner.loaded.dtype))
         tokenizer = Tokenizer(folder, chat_template=config.chat_template) if has_tokenizer else None
     model_config = runner.loaded.model_config

@@ -29,7 +29,7 @@ _RETRY_S = 2.0
 _NUM_SLOW = 2  # compiled at once here, of those that took long there
 
 
-class _Tools(NamedTuple):
+class _Setup(NamedTuple):
     """What every grammar is compiled with."""
 
     tokenizer: Any  # llguidance's
@@ -47,7 +47,7 @@ class GrammarCompiler:
         self._threads = ThreadPoolExecutor(max_workers=MAX_COMPILING, thread_name_prefix="splitfuse-grammar")
         self._slow = threading.Semaphore(_NUM_SLOW)
         self._lock = threading.Lock()
-        self._tools: Future[_Tools] | None = None
+        self._setup: Future[_Setup] | None = None
         self._cache: OrderedDict[StructuredOutputs, Future[CompiledGrammar]] = OrderedDict()  # last used last
         self._num_bytes = self._num_compiling = 0
         self._num_queries = self._num_hits = self._num_refused = 0
@@ -62,15 +62,15 @@ class GrammarCompiler:
             "grammar_cache_bytes": self._num_bytes,
         }
 
-    def prepare(self) -> "Future[_Tools]":
+    def prepare(self) -> "Future[_Setup]":
         """Begin to make what grammars need, if that has not begun; best while nothing runs.
 
         It takes 33 MiB and holds the GIL: 15 ms for 4,096 entries, 0.25 s for 49,152, 0.6 s for 128,000.
         """
         with self._lock:
-            if self._tools is None:
-                self._tools = self._threads.submit(self._make_tools)
-            return self._tools
+            if self._setup is None:
+                self._setup = self._threads.submit(self._set_up)
+            return self._setup
 
     def compile(self, outputs: StructuredOutputs) -> "Future[CompiledGrammar]":
         """A future of the grammar, which requests share: do not cancel it.
@@ -78,7 +78,7 @@ class GrammarCompiler:
         It raises InvalidRequestError, QueueFullError, UnavailableError; this method the second if too many grammars are
         being compiled.
         """
-        tools = self.prepare()  # before what waits for it may take every thread
+        setup = self.prepare()  # before what waits for it may take every thread
         with self._lock:
             self._num_queries += 1
             known = self._cache.get(outputs)
@@ -89,12 +89,12 @@ class GrammarCompiler:
             if self._num_compiling >= MAX_COMPILING:
                 message = f"{MAX_COMPILING} grammars are being compiled; try again in {_RETRY_S:.0f} s"
                 raise QueueFullError(message, retry_after_s=_RETRY_S)
-            future = self._cache[outputs] = self._threads.submit(self._compile, outputs, tools)
+            future = self._cache[outputs] = self._threads.submit(self._compile, outputs, setup)
             self._num_compiling += 1
         future.add_done_callback(partial(self._finish, outputs))
         return future
 
-    def _make_tools(self) -> _Tools:
+    def _set_up(self) -> _Setup:
         why_not = "config.json names no end token (eos_token_id), so no output could end"
         try:
             if self._end:
@@ -103,7 +103,7 @@ class GrammarCompiler:
                 text = self._tokenizer.to_json()
                 tokenizer = LLTokenizer(text, n_vocab=self._vocab_size, eos_token=self._end)
                 sandbox = Sandbox(tokenizer_json=text, vocab_size=self._vocab_size, eos_token_ids=self._end)
-                return _Tools(tokenizer, CompletionFinder(tokenizer), sandbox)
+                return _Setup(tokenizer, CompletionFinder(tokenizer), sandbox)
         except ImportError:
             why_not = "llguidance is not installed here; `pip install llguidance`"
         except Exception as exc:  # llguidance does not support every tokenizer; other requests can be served
@@ -112,24 +112,24 @@ class GrammarCompiler:
             f"structured_outputs cannot be used with this model: {why_not}", param="structured_outputs"
         )
 
-    def _compile(self, outputs: StructuredOutputs, making: "Future[_Tools]") -> CompiledGrammar:
-        tools = making.result()
+    def _compile(self, outputs: StructuredOutputs, making: "Future[_Setup]") -> CompiledGrammar:
+        setup = making.result()
         from llguidance import LLMatcher
 
         source = grammar_source(outputs)
         try:
-            trial = tools.sandbox.run(source)
+            trial = setup.sandbox.run(source)
         except SandboxError as exc:
             raise refusal(outputs, str(exc)) from exc
         with self._slow if trial.is_slow else contextlib.nullcontext():
-            matcher = LLMatcher(tools.tokenizer, source, log_level=0, limits=limits())
+            matcher = LLMatcher(setup.tokenizer, source, log_level=0, limits=limits())
         if matcher.is_error():
             raise refusal(outputs, matcher.get_error())
         return CompiledGrammar(
             matcher,
-            finder=tools.finder,
-            vocab_size=tools.tokenizer.vocab_size,
-            eos_token_ids=frozenset(tools.tokenizer.eos_tokens),
+            finder=setup.finder,
+            vocab_size=setup.tokenizer.vocab_size,
+            eos_token_ids=frozenset(setup.tokenizer.eos_tokens),
             num_bytes=trial.num_bytes + len(source),
         )
 

@@ -1,7 +1,7 @@
 """A part of torch that serving does not use is imported when it may be needed, not while a server starts.
 
-torch's meta kernels tell the shapes of results without computing them, for torch.compile and torch.export: 0.24 s of the
-0.92 that importing torch takes. Both import further parts of torch, and before any of these the meta kernels come in.
+torch's meta kernels tell the shapes of results without computing them, for torch.compile and torch.export: 0.24 s of
+the 0.92 that importing torch takes. Both import further parts of torch, and before any of these the kernels come in.
 """
 
 import importlib

@@ -1,6 +1,6 @@
 """A picture of what peers_http.py has measured: output tokens/s by the number of clients, gaps beside long prompts.
 
-`python tests/bench/peers_plot.py RESULT.json PICTURE.png --title "two cores of …"`; needs matplotlib.
+`python tests/bench/peers_plot.py CLIENTS.json MIX.json PICTURE.png --title "two cores of …"`: two results or one twice.
 """
 
 import argparse
@@ -48,17 +48,16 @@ def draw_gaps(axes: Axes, figures: dict[str, Rows], colours: dict[str, str]) -> 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("result", type=Path)
-    parser.add_argument("picture", type=Path)
+    for name in ("clients", "mix", "picture"):
+        parser.add_argument(name, type=Path)
     parser.add_argument("--title", required=True)
     args = parser.parse_args()
-    figures = json.loads(args.result.read_text())["figures"]
-    peers = list(figures[next(iter(CLIENTS))])
-    colours = dict(zip(peers, COLOURS, strict=False))
+    clients, mix = (json.loads(path.read_text())["figures"] for path in (args.clients, args.mix))
+    colours = dict(zip(clients[next(iter(CLIENTS))], COLOURS, strict=False))
     figure = Figure(figsize=(10, 4), dpi=120, layout="constrained")
     left, right = figure.subplots(1, 2)
-    draw_clients(left, figures, colours)
-    draw_gaps(right, figures, colours)
+    draw_clients(left, clients, colours)
+    draw_gaps(right, mix, colours)
     for axes in (left, right):
         axes.grid(axis="y", alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)

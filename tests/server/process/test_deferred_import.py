@@ -6,10 +6,13 @@ import sys
 from splitfuse.server.process.deferred_import import DEFERRED
 
 
+IMPORT = "from splitfuse.server.process.deferred_import import defer_meta_kernels as defer"
+
+
 def run(code: str) -> str:
     """What a new process prints that defers the meta kernels."""
-    begin = "from splitfuse.server.process.deferred_import import defer_meta_kernels as defer; defer(); defer(); import torch"
-    return subprocess.run([sys.executable, "-c", f"{begin}, sys\n{code}"], check=True, capture_output=True, text=True).stdout
+    command = [sys.executable, "-c", f"{IMPORT}; defer(); defer(); import torch, sys\n{code}"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def test_torch_computes_without_the_meta_kernels() -> None:
@@ -28,6 +31,5 @@ def test_they_are_registered_once() -> None:
 
 
 def test_a_process_with_torch_is_left_alone() -> None:
-    code = "before = list(sys.meta_path); defer(); print(sys.meta_path == before)"
-    begin = "import sys, torch\nfrom splitfuse.server.process.deferred_import import defer_meta_kernels as defer\n"
-    assert subprocess.run([sys.executable, "-c", begin + code], check=True, capture_output=True).stdout == b"True\n"
+    code = f"import sys, torch; {IMPORT}; before = list(sys.meta_path); defer(); print(sys.meta_path == before)"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout == b"True\n"
