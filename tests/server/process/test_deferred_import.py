@@ -5,7 +5,6 @@ import sys
 
 from splitfuse.server.process.deferred_import import DEFERRED
 
-
 IMPORT = "from splitfuse.server.process.deferred_import import defer_meta_kernels as defer"
 
 
