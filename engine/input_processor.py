@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
@@ -86,9 +86,10 @@ class InputProcessor:
         return {} if self._grammars is None else self._grammars.stats()
 
     async def prepare(self) -> None:
-        """Make what compiling a grammar needs, where it can be. Holds the GIL for some 0.25 s."""
-        if self._grammars is not None:
-            await asyncio.gather(asyncio.wrap_future(self._grammars.prepare()), return_exceptions=True)
+        """Make what compiling a grammar needs. Holds the GIL for some 0.25 s. What cannot be is told to a request."""
+        with suppress(InvalidRequestError, RuntimeError):  # no thread can be started
+            if self._grammars is not None:
+                await asyncio.shield(asyncio.wrap_future(self._grammars.prepare()))
 
     async def tokenize_async(self, prompt: Prompt, params: SamplingParams, *, threads: InputThreads) -> TokenizedPrompt:
         """As `tokenize`, in these threads; what is too long by its length alone is refused before."""

@@ -44,6 +44,11 @@ class GrammarCompiler:
         self._tokenizer = tokenizer
         self._vocab_size = max(model_config.vocab_size, tokenizer.vocab_size)
         self._end = sorted(i for i in model_config.eos_token_ids if 0 <= i < model_config.vocab_size)
+        self._why_not = "" if self._end else "config.json names no end token (eos_token_id), so no output could end"
+        try:
+            import llguidance  # noqa: F401  # now, since later no file might be left to open
+        except ImportError:
+            self._why_not = "llguidance is not installed here; `pip install llguidance`"
         self._threads = ThreadPoolExecutor(max_workers=MAX_COMPILING, thread_name_prefix="splitfuse-grammar")
         self._slow = threading.Semaphore(_NUM_SLOW)
         self._lock = threading.Lock()
@@ -95,17 +100,15 @@ class GrammarCompiler:
         return future
 
     def _set_up(self) -> _Setup:
-        why_not = "config.json names no end token (eos_token_id), so no output could end"
+        why_not = self._why_not
         try:
-            if self._end:
+            if not why_not:
                 from llguidance import LLTokenizer
 
                 text = self._tokenizer.to_json()
                 tokenizer = LLTokenizer(text, n_vocab=self._vocab_size, eos_token=self._end)
                 sandbox = Sandbox(tokenizer_json=text, vocab_size=self._vocab_size, eos_token_ids=self._end)
                 return _Setup(tokenizer, CompletionFinder(tokenizer), sandbox)
-        except ImportError:
-            why_not = "llguidance is not installed here; `pip install llguidance`"
         except Exception as exc:  # llguidance does not support every tokenizer; other requests can be served
             why_not = str(exc)
         raise InvalidRequestError(

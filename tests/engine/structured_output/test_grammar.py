@@ -14,6 +14,7 @@ from tokenizers import decoders, models, normalizers
 
 from splitfuse.engine.config import DEMO_FOLDER
 from splitfuse.engine.errors import InvalidRequestError
+from splitfuse.engine.input_processor import InputProcessor
 from splitfuse.engine.models.registry import parse_model_config, read_model_config
 from splitfuse.engine.structured_output.compiler import GrammarCompiler
 from splitfuse.engine.structured_output.grammar import Grammar, TokenMasks
@@ -198,3 +199,14 @@ def test_an_unsupported_tokenizer_is_an_error_per_request(tmp_path: Path) -> Non
     with pytest.raises(InvalidRequestError, match="cannot be used with this model: ") as info:
         compiler.compile(StructuredOutputs(json_object=True)).result()
     assert info.value.param == "structured_outputs"
+
+
+async def test_preparing_for_an_unsupported_tokenizer_is_no_error(tmp_path: Path) -> None:
+    FastTokenizer(models.WordLevel({"a": 0}, unk_token="a")).save(str(tmp_path / "tokenizer.json"))
+    tokenizer, config = Tokenizer(tmp_path), read_model_config(DEMO_FOLDER)
+    compiler = GrammarCompiler(tokenizer, config)
+    processor = InputProcessor(
+        tokenizer=tokenizer, grammars=compiler, model_config=config, max_model_len=64, max_cache_tokens=64, seed=0
+    )
+    await processor.prepare()
+    assert isinstance(compiler.prepare().exception(), InvalidRequestError)
