@@ -14,8 +14,12 @@ from peers_http import CLIENTS
 Rows = dict[str, dict[str, float]]  # by peer
 # Paul Tol's bright scheme: safe for the colour-blind.
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44")
-GAPS = {"P50 gap ms": "median gap", "P99 gap ms": "99th percentile", "longest gap ms": "longest gap"}
-TTFT = {"long TTFT ms": "first token of\na long prompt"}
+GAPS = {
+    "P50 gap ms": "median gap",
+    "P99 gap ms": "99th percentile",
+    "longest gap ms": "longest gap",
+    "long TTFT ms": "first token of\na long prompt",
+}
 
 
 def draw_clients(axes: Axes, figures: dict[str, Rows], colours: dict[str, str]) -> None:
@@ -35,13 +39,13 @@ def draw_clients(axes: Axes, figures: dict[str, Rows], colours: dict[str, str]) 
 
 def draw_gaps(axes: Axes, figures: dict[str, Rows], colours: dict[str, str]) -> None:
     """Bars beside each other, on a logarithmic scale."""
-    names, width = GAPS | TTFT, 0.8 / len(colours)
+    width = 0.8 / len(colours)
     for number, (peer, colour) in enumerate(colours.items()):
-        places = [place + (number - (len(colours) - 1) / 2) * width for place in range(len(names))]
-        values = [figures[name][peer]["median"] for name in names]
+        places = [place + (number - (len(colours) - 1) / 2) * width for place in range(len(GAPS))]
+        values = [figures[name][peer]["median"] for name in GAPS]
         bars = axes.bar(places, values, width, color=colour)
         axes.bar_label(bars, [f"{value:,.0f}" for value in values], fontsize=7)
-    axes.set_xticks(range(len(names)), list(names.values()), fontsize=8)
+    axes.set_xticks(range(len(GAPS)), list(GAPS.values()), fontsize=8)
     axes.set_yscale("log")
     axes.set_ylabel("ms, eight streams while long prompts come")
 

@@ -20,14 +20,14 @@ void keep(const QuantizedValues& a, const uint32_t (*quads)[PANEL], int num_quad
     for (int q = 0; q < num_quads; q += 2)
         for (int o = 0; o < PANEL; o++)
             values[q / 2 * PANEL + o] = (quads[q][o] & 0x0f0f0f0f) | (quads[q + 1][o] & 0x0f0f0f0f) << 4;
+    if (!high) return;
     const int step = a.bits - 4, together = 8 / step;  // upper bits of a value, quads that share a byte
-    if (high)
-        for (int q = 0; q < num_quads; q++)
-            for (int o = 0; o < PANEL; o++) {
-                const uint32_t upper = (quads[q][o] >> 4 & 0x03030303) << step * (q % together);
-                uint32_t& to = high[q / together * PANEL + o];
-                to = q % together ? to | upper : upper;
-            }
+    for (int q = 0; q < num_quads; q++)
+        for (int o = 0; o < PANEL; o++) {
+            const uint32_t upper = (quads[q][o] >> 4 & 0x03030303) << step * (q % together);
+            uint32_t& to = high[q / together * PANEL + o];
+            to = q % together ? to | upper : upper;
+        }
 }
 
 void lay_out(const QuantizedValues& a) {
