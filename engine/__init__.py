@@ -5,12 +5,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .async_engine import AsyncEngine
     from .config import EngineConfig
-    from .llm import LLM, pipeline
-    from .outputs import CompletionOutput, OutputDelta, RequestOutput
-    from .sampling_params import SamplingParams
-    from .structured_output.params import StructuredOutputs, StructuredOutputsParams
+    from .core.outputs import CompletionOutput, OutputDelta, RequestOutput
+    from .core.sampling_params import SamplingParams
+    from .extras.structured_output.params import StructuredOutputs, StructuredOutputsParams
+    from .serving.async_engine import AsyncEngine
+    from .serving.llm import LLM, pipeline
 
 # Read by the OpenMP runtime when torch loads it. By default its threads spin for long at every barrier, and beside
 # other busy processes each barrier then costs a time slice: 58 tok/s instead of 2,634 for the demo model (16
@@ -33,16 +33,16 @@ __all__ = [
 ]
 
 _HOME = {
-    "AsyncEngine": ".async_engine",
-    "CompletionOutput": ".outputs",
+    "AsyncEngine": ".serving.async_engine",
+    "CompletionOutput": ".core.outputs",
     "EngineConfig": ".config",
-    "LLM": ".llm",
-    "OutputDelta": ".outputs",
-    "RequestOutput": ".outputs",
-    "SamplingParams": ".sampling_params",
-    "StructuredOutputs": ".structured_output.params",
-    "StructuredOutputsParams": ".structured_output.params",
-    "pipeline": ".llm",
+    "LLM": ".serving.llm",
+    "OutputDelta": ".core.outputs",
+    "RequestOutput": ".core.outputs",
+    "SamplingParams": ".core.sampling_params",
+    "StructuredOutputs": ".extras.structured_output.params",
+    "StructuredOutputsParams": ".extras.structured_output.params",
+    "pipeline": ".serving.llm",
 }
 
 

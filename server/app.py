@@ -54,7 +54,7 @@ _ROUTERS = (
 _ERROR_FORMS: dict[str, ErrorForm] = {"/v1/messages": anthropic_errors.error_answer}
 
 if TYPE_CHECKING:
-    from ..engine.async_engine import AsyncEngine
+    from ..engine.serving.async_engine import AsyncEngine
 
 
 def build_app(settings: Settings, engine: "AsyncEngine | None" = None) -> FastAPI:

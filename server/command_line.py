@@ -173,7 +173,7 @@ def _add_rehearsals(commands: Any, command: Sequence[str]) -> dict[str, argparse
     picture: dict[str, Any] = {"type": Path, "default": Path("splitfuse.png"), "metavar": "PNG"}
     made["plot"].add_argument("-o", "--output", help="picture to write, default splitfuse.png", **picture)
     if {"simulate", "completion"} & {*command}:  # its flags stand with the code that reads them
-        from ..engine.simulation.recording import DECIDING_FIELDS
+        from ..engine.extras.simulation.recording import DECIDING_FIELDS
         from .commands.simulate import add_arguments
 
         add_arguments(made["simulate"])
@@ -252,13 +252,13 @@ def _simulate(args: argparse.Namespace) -> int:
 
 
 def _replay(args: argparse.Namespace) -> int:
-    from ..engine.simulation.replay import run
+    from ..engine.extras.simulation.replay import run
 
     return run(args.file)
 
 
 def _plot(args: argparse.Namespace) -> int:
-    from ..engine.simulation.plot import run
+    from ..engine.extras.simulation.plot import run
 
     return run(args.files, args.output)
 
@@ -307,7 +307,7 @@ def _settings_with_model(args: argparse.Namespace) -> Settings:
 
 
 def _params(args: argparse.Namespace) -> Any:
-    from ..engine.sampling_params import SamplingParams
+    from ..engine.core.sampling_params import SamplingParams
 
     fields = {"max_tokens": args.max_tokens, "temperature": args.temperature}
     defaults = {"default_max_tokens": None} if args.command == "chat" else {}

@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from ..engine.outputs import RequestMetrics, StepStats
+from ..engine.core.outputs import RequestMetrics, StepStats
 from .queued_output import num_dropped_lines
 
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # process-wide: no _created series

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from starlette.requests import HTTPConnection
 
+from ..engine.core.sampling_params import SamplingParams
 from ..engine.errors import ConfigError, InvalidRequestError, ModelNotFoundError
-from ..engine.sampling_params import SamplingParams
 from .batches.batches import Batches
 from .batches.shared_batches import SharedBatches
 from .http.auth import KeyRing
@@ -40,9 +40,9 @@ from .telemetry.listeners import listeners_of
 from .telemetry.request_ends import RequestEnds
 
 if TYPE_CHECKING:
-    from ..engine.async_engine import AsyncEngine
-    from ..engine.input_processor import Prompt
-    from ..engine.tokenizer.tokenizer import Tokenizer
+    from ..engine.serving.async_engine import AsyncEngine
+    from ..engine.serving.input_processor import Prompt
+    from ..engine.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -171,7 +171,7 @@ class Service:
             await self.results.open()
             self._begin_telling(self.results)
         if self._engine is None:
-            module = await asyncio.to_thread(importlib.import_module, "..engine.async_engine", __package__)
+            module = await asyncio.to_thread(importlib.import_module, "..engine.serving.async_engine", __package__)
             self._engine = module.AsyncEngine(self.settings.engine_config())
         assert self._engine is not None
         self._engine.observers.append(self.metrics)

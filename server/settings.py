@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from ..engine.chat.reasoning_parser import REASONING_FORMATS
-from ..engine.chat.tool_parsers.registry import TOOL_FORMATS
 from ..engine.config import EngineConfig
 from ..engine.config.setting import setting
 from ..engine.errors import ConfigError
+from ..engine.extras.chat.reasoning_parser import REASONING_FORMATS
+from ..engine.extras.chat.tool_parsers.registry import TOOL_FORMATS
 from .http.keys import digest, read_key_file
 from .webhook_targets import WebhookTargets
 

@@ -15,16 +15,16 @@ PACKAGES = {"server": {"engine", "client"}, "engine": {"kernels"}, "kernels": se
 # Nothing below these folders may import torch; what stands in them can be tested in milliseconds.
 NO_TORCH = {
     "engine/config": ["torch", "numpy", "transformers"],
-    "engine/scheduler": ["torch", "numpy", "transformers"],
-    "engine/simulation": ["torch", "numpy", "transformers"],
-    "engine/chat": ["torch", "numpy", "transformers"],
+    "engine/core": ["torch", "numpy", "transformers"],
+    "engine/extras/simulation": ["torch", "numpy", "transformers"],
+    "engine/extras/chat": ["torch", "numpy", "transformers"],
     "server": ["torch", "transformers"],
     "client": ["torch", "fastapi", "splitfuse.engine", "splitfuse.server"],
 }
 MAX_MODULES = 16
 # Folders of tests/ that hold to the rule of tests/README.md.
 MIRRORS = ["engine", "server/commands", "server/http", "server/jobs", "server/process"]
-ONE_FILE_EACH = {"engine/models", "engine/chat/tool_parsers"}  # a family, a style of tool calls
+ONE_FILE_EACH = {"engine/execution/models", "engine/extras/chat/tool_parsers"}  # a family, a style of tool calls
 
 
 def sources(folder: str) -> list[Path]:
@@ -117,7 +117,7 @@ def test_imports_inside_are_relative_and_point_down(folder: str) -> None:
         # `serve` handles signals after these imports: 0.06 s; with argparse and the settings they took 0.2 s.
         (["splitfuse.server.cli"], ["argparse", "logging", "dataclasses", "splitfuse.server.settings"]),
         (
-            ["splitfuse.engine.async_engine", "splitfuse.engine.llm"],
+            ["splitfuse.engine.serving.async_engine", "splitfuse.engine.serving.llm"],
             ["fastapi", "pydantic", "uvicorn", "transformers", "triton"],
         ),
         (["splitfuse.kernels.cpu.backend"], ["triton"]),

@@ -5,25 +5,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ...engine.chat.answer_parser import AnswerParser
-from ...engine.chat.harmony_parser import HarmonyParser
-from ...engine.chat.reasoning_parser import REASONING_FORMATS, ReasoningFormat, ReasoningParser, detected_reasoning
-from ...engine.chat.template import ChatTemplate
-from ...engine.chat.tool_parsers.registry import NEUTRAL_FORMAT, TOOL_FORMATS, detected_format
-from ...engine.chat.tools import Tool
 from ...engine.checks import check_text
+from ...engine.core.sampling_params import SamplingParams
 from ...engine.errors import InvalidRequestError
-from ...engine.sampling_params import SamplingParams
-from ...engine.structured_output.answer_grammar import answer_grammar, free_answer_grammar
-from ...engine.structured_output.params import StructuredOutputs
+from ...engine.extras.chat.answer_parser import AnswerParser
+from ...engine.extras.chat.harmony_parser import HarmonyParser
+from ...engine.extras.chat.reasoning_parser import (
+    REASONING_FORMATS,
+    ReasoningFormat,
+    ReasoningParser,
+    detected_reasoning,
+)
+from ...engine.extras.chat.template import ChatTemplate
+from ...engine.extras.chat.tool_parsers.registry import NEUTRAL_FORMAT, TOOL_FORMATS, detected_format
+from ...engine.extras.chat.tools import Tool
+from ...engine.extras.structured_output.answer_grammar import answer_grammar, free_answer_grammar
+from ...engine.extras.structured_output.params import StructuredOutputs
 from ..service import Service
 from ..settings import Settings
 from .chat_request import Chat
 
 if TYPE_CHECKING:
-    from ...engine.async_engine import AsyncEngine
-    from ...engine.input_processor import Prompt
-    from ...engine.tokenizer.tokenizer import Tokenizer
+    from ...engine.serving.async_engine import AsyncEngine
+    from ...engine.serving.input_processor import Prompt
+    from ...engine.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Required
 from pydantic import Field, PlainValidator, SkipValidation
 from typing_extensions import TypedDict
 
-from ...engine.chat.messages import Message
-from ...engine.chat.template import RESERVED_NAMES
-from ...engine.chat.tools import Tool, ToolChoice, read_tool_choice, read_tools, strict_names
 from ...engine.errors import InvalidRequestError
+from ...engine.extras.chat.messages import Message
+from ...engine.extras.chat.template import RESERVED_NAMES
+from ...engine.extras.chat.tools import Tool, ToolChoice, read_tool_choice, read_tools, strict_names
 from .message_fields import look_into_messages, look_into_tools
 from .request_model import Reading, RequestModel
 
 if TYPE_CHECKING:
-    from ...engine.async_engine import AsyncEngine
+    from ...engine.serving.async_engine import AsyncEngine
 
 _MAX_VARIABLES = 64
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]

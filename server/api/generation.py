@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ...engine.sampling_params import SamplingParams
+from ...engine.core.sampling_params import SamplingParams
 from ..http.auth import owner_of
 from ..http.disconnect import unless_disconnected
 from ..http.every_answer import answer_headers
@@ -23,7 +23,7 @@ from .chat_request import Chat
 from .streaming import StreamWriter, stream
 
 if TYPE_CHECKING:
-    from ...engine.input_processor import Prompt
+    from ...engine.serving.input_processor import Prompt
 
 
 @dataclass(frozen=True, kw_only=True)

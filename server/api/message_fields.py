@@ -1,6 +1,6 @@
 """What clients put into messages, items, their parts and tools beside what is read: ignored by name, or refused.
 
-The engine reads and checks what it knows of them (engine/chat/messages.py); what it would pass over is looked at here.
+The engine reads and checks what it knows of them (messages.py); what it would pass over is looked at here.
 """
 
 from collections.abc import Iterator, Mapping

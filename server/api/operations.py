@@ -6,9 +6,9 @@ from pydantic import SkipValidation
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from ...engine.chat.messages import read_messages
 from ...engine.checks import check_token_ids
 from ...engine.errors import InvalidRequestError
+from ...engine.extras.chat.messages import read_messages
 from ..http.errors import NotReadyError, describe
 from ..http.json_response import JsonResponse
 from ..service import Service, service_of

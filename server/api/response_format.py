@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from ...engine.structured_output.params import StructuredOutputs
+from ...engine.extras.structured_output.params import StructuredOutputs
 from .request_model import Name, RequestModel
 
 Kind = Literal["text", "json_object", "json_schema"]

@@ -11,9 +11,9 @@ from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from ...engine.checks import schemas_of
+from ...engine.core.sampling_params import SamplingParams
 from ...engine.errors import InvalidRequestError
-from ...engine.sampling_params import SamplingParams
-from ...engine.structured_output.params import StructuredOutputs
+from ...engine.extras.structured_output.params import StructuredOutputs
 from ..http.every_answer import MAX_CHARS, is_label
 from .known_fields import CONSTRAINTS, HARMLESS, HINTS, NOTHING, asks_for_nothing
 from .request_model import ModelName, RequestModel, User

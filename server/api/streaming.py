@@ -7,8 +7,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import closing
 
+from ...engine.core.outputs import OutputDelta
 from ...engine.errors import InvalidRequestError
-from ...engine.outputs import OutputDelta
 from ..http.errors import Problem
 from ..http.sse import EventStream
 from ..jobs.job import Job

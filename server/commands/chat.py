@@ -7,14 +7,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...engine.chat.messages import read_messages
+from ...engine.core.sampling_params import SamplingParams
 from ...engine.errors import ConfigError, SplitfuseError
-from ...engine.sampling_params import SamplingParams
+from ...engine.extras.chat.messages import read_messages
 from ..settings import Settings
 from .session import Session
 
 if TYPE_CHECKING:
-    from ...engine.tokenizer.tokenizer import Tokenizer
+    from ...engine.text.tokenizer import Tokenizer
 
 _HELP = """/system TEXT  begin again with this system message; without TEXT without one
 /reset        begin again; the system message stays

@@ -17,8 +17,8 @@ from ...engine.config import EngineConfig
 from ...engine.config.cores import num_usable_cores
 from ...engine.config.named_models import default_model
 from ...engine.errors import ConfigError
-from ...engine.models.checkpoint import local_model
-from ...engine.models.registry import read_model_config
+from ...engine.execution.models.checkpoint import local_model
+from ...engine.execution.models.registry import read_model_config
 
 # Name, module, packages and what needs them.
 _EXTRAS = (

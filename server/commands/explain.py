@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ...engine.core.outputs import RequestMetrics
 from ...engine.errors import ConfigError
-from ...engine.inspection.explanation import Explanation, explain
-from ...engine.inspection.words import phase_text
-from ...engine.outputs import RequestMetrics
-from ...engine.simulation.replay import Line, read_recording, recorded_outputs
+from ...engine.extras.inspection.explanation import Explanation, explain
+from ...engine.extras.inspection.words import phase_text
+from ...engine.extras.simulation.replay import Line, read_recording, recorded_outputs
 
 _MAX_LISTED = 8
 

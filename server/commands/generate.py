@@ -4,8 +4,8 @@ import contextlib
 import shlex
 import sys
 
+from ...engine.core.sampling_params import SamplingParams
 from ...engine.errors import ConfigError
-from ...engine.sampling_params import SamplingParams
 from ..settings import Settings
 from .session import Session
 

@@ -6,8 +6,8 @@ import signal
 from collections.abc import AsyncGenerator
 from typing import cast
 
-from ...engine.outputs import OutputDelta
-from ...engine.sampling_params import SamplingParams
+from ...engine.core.outputs import OutputDelta
+from ...engine.core.sampling_params import SamplingParams
 from ..settings import Settings
 
 
@@ -15,7 +15,7 @@ class Session:
     """An engine that lives as long as the `with` block. The event loop runs only while an answer is awaited."""
 
     def __init__(self, settings: Settings) -> None:
-        from ...engine.async_engine import AsyncEngine
+        from ...engine.serving.async_engine import AsyncEngine
 
         self.answered = ""
         self.engine: AsyncEngine = AsyncEngine(settings.engine_config())

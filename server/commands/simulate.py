@@ -17,10 +17,10 @@ from ...client.bench.slo import ServiceLevel, effective_throughput
 from ...client.bench.traces import TraceError, TraceRow, read_trace
 from ...client.bench.workload import PromptMaker, normal_rows
 from ...engine.config import EngineConfig
+from ...engine.core.cost_model import CPU_SECONDS, CostModel
 from ...engine.errors import ConfigError
-from ...engine.scheduler.cost_model import CPU_SECONDS, CostModel
-from ...engine.simulation.requests import Arrival, Served
-from ...engine.simulation.simulator import Simulation
+from ...engine.extras.simulation.requests import Arrival, Served
+from ...engine.extras.simulation.simulator import Simulation
 
 DEFAULT_NUM_BLOCKS = 4096
 CPU_SWAP_S = 2e-5  # 16 tokens of that model, 196 KB, at 10 GB/s

@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ...engine.core.outputs import CompletionOutput, OutputDelta, PromptLogprobs, RequestMetrics, TokenLogprobs
 from ...engine.errors import RequestFailedError, SplitfuseError
-from ...engine.outputs import CompletionOutput, OutputDelta, PromptLogprobs, RequestMetrics, TokenLogprobs
 from ..http.errors import NotReadyError
 from .idempotency import IdempotencyKey
 from .signal import Signal
 
 if TYPE_CHECKING:
-    from ...engine.async_engine import Handle
+    from ...engine.serving.async_engine import Handle
 
 # What an event costs beside its text, measured with tracemalloc: delta, ids tuple, list slot.
 EVENT_BYTES = 250

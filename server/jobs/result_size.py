@@ -2,8 +2,8 @@
 
 import dataclasses
 
+from ...engine.core.sampling_params import SamplingParams
 from ...engine.errors import InvalidRequestError
-from ...engine.sampling_params import SamplingParams
 from .job import EVENT_BYTES, LOGPROB_BYTES
 
 _TOKEN_BYTES = EVENT_BYTES + 32  # with its id and text

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...engine.errors import InvalidRequestError, QueueFullError, RequestFailedError
 
 if TYPE_CHECKING:
-    from ...engine.async_engine import AsyncEngine
+    from ...engine.serving.async_engine import AsyncEngine
 
 _TIMEOUT_S = 20.0
 _MODULE = f"{__package__}.policy_worker"

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...engine.config import EngineConfig
-from ...engine.inspection.step_watcher import StepWatcher
-from ...engine.scheduler.cost_model import CostModel
-from ...engine.simulation.requests import Arrival
-from ...engine.simulation.simulator import Simulation
+from ...engine.core.cost_model import CostModel
+from ...engine.extras.inspection.step_watcher import StepWatcher
+from ...engine.extras.simulation.requests import Arrival
+from ...engine.extras.simulation.simulator import Simulation
 
 
 def simulated(job: Mapping[str, Any], policy: str) -> list[dict[str, Any]]:

@@ -14,9 +14,9 @@ from ..http.json_response import dumps
 from ..http.sse import frame
 
 if TYPE_CHECKING:
-    from ...engine.async_engine import AsyncEngine
-    from ...engine.inspection.step_watcher import StepWatcher
-    from ...engine.request import Request
+    from ...engine.core.request import Request
+    from ...engine.extras.inspection.step_watcher import StepWatcher
+    from ...engine.serving.async_engine import AsyncEngine
 
 BATCH_S = 0.05
 _BLOCKS_EVERY = 10  # batches

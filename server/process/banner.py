@@ -7,7 +7,7 @@ from ..settings import Settings
 from ..version import package_version
 
 if TYPE_CHECKING:
-    from ...engine.async_engine import AsyncEngine
+    from ...engine.serving.async_engine import AsyncEngine
 
 
 def banner(settings: Settings, engine: "AsyncEngine", *, port: int, replica: str | None = None) -> str:

@@ -8,7 +8,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 
-from ...engine.outputs import RequestMetrics, StepStats
+from ...engine.core.outputs import RequestMetrics, StepStats
 
 _TICK_S = 1.0
 # A limit that is learned is a large one: a step that was ended too soon costs every request. vLLM waits 300 s.

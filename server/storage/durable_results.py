@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ...engine.core.outputs import OutputDelta, RequestMetrics
 from ...engine.errors import ConfigError, QueueFullError, RequestFailedError, new_error_id
-from ...engine.outputs import OutputDelta, RequestMetrics
 from ..http.errors import NotReadyError, ResultNotFoundError, StoreUnavailableError
 from ..jobs.idempotency import IdempotencyKey
 from ..jobs.job import Attachment, Job
@@ -22,7 +22,7 @@ from .store import Store, StoreError
 from .unfinished_job import BegunJob, UnfinishedJob
 
 if TYPE_CHECKING:
-    from ...engine.async_engine import Handle
+    from ...engine.serving.async_engine import Handle
 
 T = TypeVar("T")
 _log = logging.getLogger("splitfuse.results")

@@ -18,8 +18,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from ...engine.core.outputs import OutputDelta
 from ...engine.errors import EngineDeadError
-from ...engine.outputs import OutputDelta
 from ..jobs.job import Job
 from .records import Changes, Ending, Event, JobRow, dump_result, dump_segment, event_of
 from .sealing import Seal

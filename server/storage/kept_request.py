@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ...engine.sampling_params import SamplingParams
+from ...engine.core.sampling_params import SamplingParams
 from ..jobs.job import Attachment
 from ..settings import Settings
 
 if TYPE_CHECKING:
-    from ...engine.async_engine import AsyncEngine
-    from ...engine.input_processor import Prompt
+    from ...engine.serving.async_engine import AsyncEngine
+    from ...engine.serving.input_processor import Prompt
 
 
 @dataclass(frozen=True, kw_only=True)

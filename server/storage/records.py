@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
+from ...engine.core.outputs import OutputDelta, PromptLogprobs, RequestMetrics, TokenLogprobs
 from ...engine.errors import ConstraintError, RequestFailedError
-from ...engine.history import History
-from ...engine.outputs import OutputDelta, PromptLogprobs, RequestMetrics, TokenLogprobs
+from ...engine.extras.inspection.history import History
 
 Event = Sequence[Any]
 _CHECKSUM_BYTES = 4

@@ -11,8 +11,8 @@ from .kept_request import KeptKind, KeptRequest
 from .unfinished_job import MAX_CRASHES, UnfinishedJob
 
 if TYPE_CHECKING:
-    from ...engine.async_engine import AsyncEngine, Handle
-    from ...engine.input_processor import Prompt
+    from ...engine.serving.async_engine import AsyncEngine, Handle
+    from ...engine.serving.input_processor import Prompt
 
 
 class Resumption:

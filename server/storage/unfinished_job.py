@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ...engine.outputs import KnownOutput, Resumed
+from ...engine.core.outputs import KnownOutput, Resumed
 from ..jobs.job import Job
 from .journal import KeptJob
 from .records import Event, JobRow, delta_of

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ...engine.outputs import RequestMetrics
+from ...engine.core.outputs import RequestMetrics
 from .request_ends import RequestRecord
 
 

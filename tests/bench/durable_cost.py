@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from splitfuse.client.bench.latency import percentile
-from splitfuse.engine.outputs import OutputDelta
+from splitfuse.engine.core.outputs import OutputDelta
 from splitfuse.server.api.native.routes import KIND, KeptGenerate
 from splitfuse.server.jobs.job import Job
 from splitfuse.server.jobs.result_store import ResultLimits

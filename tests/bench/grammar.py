@@ -13,12 +13,12 @@ from pathlib import Path
 import torch
 
 from splitfuse.engine.config import DEMO_FOLDER
-from splitfuse.engine.models.config import ModelConfig
-from splitfuse.engine.models.registry import read_model_config
-from splitfuse.engine.structured_output.compiler import GrammarCompiler
-from splitfuse.engine.structured_output.grammar import CompiledGrammar, Grammar, TokenMasks
-from splitfuse.engine.structured_output.params import StructuredOutputs
-from splitfuse.engine.tokenizer.tokenizer import Tokenizer
+from splitfuse.engine.execution.models.config import ModelConfig
+from splitfuse.engine.execution.models.registry import read_model_config
+from splitfuse.engine.extras.structured_output.compiler import GrammarCompiler
+from splitfuse.engine.extras.structured_output.grammar import CompiledGrammar, Grammar, TokenMasks
+from splitfuse.engine.extras.structured_output.params import StructuredOutputs
+from splitfuse.engine.text.tokenizer import Tokenizer
 
 STEPS = 60
 SCHEMA = {

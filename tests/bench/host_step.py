@@ -17,15 +17,15 @@ from typing import Any
 import torch
 
 from splitfuse.engine.config import EngineConfig
-from splitfuse.engine.core import EngineCore
+from splitfuse.engine.core.block_manager import CacheSpec
+from splitfuse.engine.core.engine_core import EngineCore
+from splitfuse.engine.core.request import Request
+from splitfuse.engine.core.sampling_params import SamplingParams
+from splitfuse.engine.core.step_pipeline import StepPipeline
 from splitfuse.engine.device import ImmediateStream
-from splitfuse.engine.output_processor import OutputProcessor
-from splitfuse.engine.request import Request
-from splitfuse.engine.runner.async_runner import AsyncRunner
-from splitfuse.engine.runner.cuda_graphs import graph_sizes
-from splitfuse.engine.sampling_params import SamplingParams
-from splitfuse.engine.scheduler.block_manager import CacheSpec
-from splitfuse.engine.step_pipeline import StepPipeline
+from splitfuse.engine.execution.runner.async_runner import AsyncRunner
+from splitfuse.engine.execution.runner.cuda_graphs import graph_sizes
+from splitfuse.engine.serving.output_processor import OutputProcessor
 
 CONTEXT, NUM_STEPS, VOCAB_SIZE = 1024, 200, 8
 BUDGET = 2048

@@ -19,10 +19,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from splitfuse.client.bench.latency import percentile
-from splitfuse.engine.batch import NO_OUTPUT, Batch, Moves, RowOutput
 from splitfuse.engine.config import DEMO_FOLDER
-from splitfuse.engine.models.registry import read_model_config
-from splitfuse.engine.scheduler.block_manager import CacheSpec
+from splitfuse.engine.core.batch import NO_OUTPUT, Batch, Moves, RowOutput
+from splitfuse.engine.core.block_manager import CacheSpec
+from splitfuse.engine.execution.models.registry import read_model_config
 
 ENDPOINTS = ("/v1/completions", "/generate")
 PROMPT_LEN = 16
@@ -76,7 +76,7 @@ def serve(args: argparse.Namespace) -> None:
     """The server process: `splitfuse serve` that loads a NullRunner."""
     os.sched_setaffinity(0, {0})
     from splitfuse.engine import builder
-    from splitfuse.engine.input_processor import InputProcessor
+    from splitfuse.engine.serving.input_processor import InputProcessor
     from splitfuse.server.process.process import serve as serve_with
     from splitfuse.server.process.stop_signals import StopSignals
     from splitfuse.server.queued_output import queued_output
@@ -125,7 +125,7 @@ def _tokenizer() -> Any:
     """The engine's own class over a vocabulary of bytes and numbers."""
     import tokenizers
 
-    from splitfuse.engine.tokenizer.tokenizer import Tokenizer
+    from splitfuse.engine.text.tokenizer import Tokenizer
 
     words = [*sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()), *("Ġ" + word(i) for i in range(NUM_WORDS))]
     fast = tokenizers.Tokenizer(tokenizers.models.BPE(vocab={text: i for i, text in enumerate(words)}, merges=[]))

@@ -26,9 +26,9 @@ from options import model_folder, parser_of, scratch_folder
 from processes import Worker, end_children_on_sigterm, environment_of, python_of
 from roofline import Cost, Meter, Rates
 
-from splitfuse.engine.bench_offline import Point
-from splitfuse.engine.models.config import ModelConfig
-from splitfuse.engine.models.registry import read_model_config
+from splitfuse.engine.execution.models.config import ModelConfig
+from splitfuse.engine.execution.models.registry import read_model_config
+from splitfuse.engine.serving.bench_offline import Point
 
 OURS = "splitfuse"
 WEIGHT_BITS = {16: 16.0, 8: 8.5, 4: 4.5}  # of Q8_0 and Q4_0 with their scales

@@ -20,9 +20,9 @@ from load import closed_loop, fresh_ids, model_folder, running, serve_ids
 from splitfuse.client.bench.traces import TraceRow, read_trace
 from splitfuse.client.bench.workload import normal_rows
 from splitfuse.engine import EngineConfig
-from splitfuse.engine.scheduler.block_manager import BlockManager
-from splitfuse.engine.scheduler.cost_model import CostModel
-from splitfuse.engine.simulation.simulator import Simulation
+from splitfuse.engine.core.block_manager import BlockManager
+from splitfuse.engine.core.cost_model import CostModel
+from splitfuse.engine.extras.simulation.simulator import Simulation
 from splitfuse.server.commands.simulate import arriving
 
 BLOCK_SIZE = 16

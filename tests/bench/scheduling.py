@@ -6,12 +6,12 @@ Goal: at most 60 µs + 1.5 µs per sequence (median) at 256 sequences, for sched
 import statistics
 import time
 
-from splitfuse.engine.batch import NO_OUTPUT, RowOutput
 from splitfuse.engine.config import EngineConfig
-from splitfuse.engine.request import Request
-from splitfuse.engine.sampling_params import SamplingParams
-from splitfuse.engine.scheduler.block_manager import BlockManager, CacheSpec
-from splitfuse.engine.scheduler.scheduler import Scheduler
+from splitfuse.engine.core.batch import NO_OUTPUT, RowOutput
+from splitfuse.engine.core.block_manager import BlockManager, CacheSpec
+from splitfuse.engine.core.request import Request
+from splitfuse.engine.core.sampling_params import SamplingParams
+from splitfuse.engine.core.scheduler import Scheduler
 
 STEPS = 300
 

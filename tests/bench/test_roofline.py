@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from splitfuse.engine.bench_offline import SHAPES
-from splitfuse.engine.models.registry import parse_model_config
+from splitfuse.engine.execution.models.registry import parse_model_config
+from splitfuse.engine.serving.bench_offline import SHAPES
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from splitfuse.client import (
 )
 from splitfuse.client.bench import cli
 from splitfuse.client.sampling import Sampling
-from splitfuse.engine.sampling_params import FIELD_NAMES
+from splitfuse.engine.core.sampling_params import FIELD_NAMES
 
 from .conftest import KEY, MakeCaller
 from .cutting_proxy import CuttingProxy

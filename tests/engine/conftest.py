@@ -10,8 +10,8 @@ import pytest
 from splitfuse.engine.config import DEMO_FOLDER
 
 if TYPE_CHECKING:
-    from splitfuse.engine.structured_output.compiler import GrammarCompiler
-    from splitfuse.engine.tokenizer.tokenizer import Tokenizer
+    from splitfuse.engine.extras.structured_output.compiler import GrammarCompiler
+    from splitfuse.engine.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +26,7 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def tokenizer() -> "Tokenizer":
     """The demo model's."""
-    from splitfuse.engine.tokenizer.tokenizer import Tokenizer
+    from splitfuse.engine.text.tokenizer import Tokenizer
 
     return Tokenizer(DEMO_FOLDER)
 
@@ -34,7 +34,7 @@ def tokenizer() -> "Tokenizer":
 @pytest.fixture(scope="module")
 def compiler(tokenizer: "Tokenizer") -> "GrammarCompiler":
     """For the demo model."""
-    from splitfuse.engine.models.registry import read_model_config
-    from splitfuse.engine.structured_output.compiler import GrammarCompiler
+    from splitfuse.engine.execution.models.registry import read_model_config
+    from splitfuse.engine.extras.structured_output.compiler import GrammarCompiler
 
     return GrammarCompiler(tokenizer, read_model_config(DEMO_FOLDER))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from splitfuse.engine.runner.cuda_graphs import graph_sizes
+from splitfuse.engine.execution.runner.cuda_graphs import graph_sizes
 
 
 class Repeater:

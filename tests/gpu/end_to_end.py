@@ -25,9 +25,9 @@ from captured import Replays
 from switches import SWITCHES, without
 
 from splitfuse.engine import EngineConfig, SamplingParams
-from splitfuse.engine.bench_offline import SHAPES
-from splitfuse.engine.builder import EngineParts, load
-from splitfuse.engine.core import EngineCore
+from splitfuse.engine.core.engine_core import EngineCore
+from splitfuse.engine.serving.bench_offline import SHAPES
+from splitfuse.engine.serving.builder import EngineParts, load
 
 ALL_SHAPES = {
     **SHAPES,

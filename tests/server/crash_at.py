@@ -13,9 +13,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from splitfuse.engine.batch import Batch, RowOutput
-from splitfuse.engine.core import EngineCore, ScheduledStep, StepOutput
-from splitfuse.engine.runner.model_runner import ModelRunner
+from splitfuse.engine.core.batch import Batch, RowOutput
+from splitfuse.engine.core.engine_core import EngineCore, ScheduledStep, StepOutput
+from splitfuse.engine.execution.runner.model_runner import ModelRunner
 from splitfuse.server.cli import main
 from splitfuse.server.service import Service
 from splitfuse.server.storage.sqlite_store import SqliteStore

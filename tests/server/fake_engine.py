@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from splitfuse.engine.chat.template import ChatTemplate
 from splitfuse.engine.checks import check_token_ids
 from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.core.outputs import OutputDelta, PromptLogprobs, RequestMetrics, StepStats, TokenLogprobs
+from splitfuse.engine.core.sampling_params import SamplingParams
 from splitfuse.engine.errors import (
     ContextLengthError,
     InvalidRequestError,
@@ -24,8 +25,7 @@ from splitfuse.engine.errors import (
     RequestFailedError,
     UnavailableError,
 )
-from splitfuse.engine.outputs import OutputDelta, PromptLogprobs, RequestMetrics, StepStats, TokenLogprobs
-from splitfuse.engine.sampling_params import SamplingParams
+from splitfuse.engine.extras.chat.template import ChatTemplate
 
 VOCAB_SIZE = 300  # ids from 256 on have no text
 MAX_MODEL_LEN = 512

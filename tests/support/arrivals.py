@@ -8,9 +8,9 @@ from typing import Any
 from fake_model import VOCAB_SIZE
 from world_settings import Conditions, WorldSettings
 
-from splitfuse.engine.input_processor import InputProcessor, TokenizedPrompt
-from splitfuse.engine.request import Request
-from splitfuse.engine.sampling_params import SamplingParams
+from splitfuse.engine.core.request import Request
+from splitfuse.engine.core.sampling_params import SamplingParams
+from splitfuse.engine.serving.input_processor import InputProcessor, TokenizedPrompt
 
 _END_TOKENS = range(16)
 

@@ -10,9 +10,9 @@ from schedule_audit import ScheduleAudit
 from shares_audit import SharesAudit
 from world_settings import WorldSettings
 
-from splitfuse.engine.batch import Batch
-from splitfuse.engine.core import EngineCore
-from splitfuse.engine.request import Request
+from splitfuse.engine.core.batch import Batch
+from splitfuse.engine.core.engine_core import EngineCore
+from splitfuse.engine.core.request import Request
 
 
 class Audit:

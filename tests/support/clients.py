@@ -7,8 +7,8 @@ from math import inf
 
 from fake_model import FakeModel, Oracle
 
-from splitfuse.engine.outputs import OutputDelta
-from splitfuse.engine.request import Request
+from splitfuse.engine.core.outputs import OutputDelta
+from splitfuse.engine.core.request import Request
 
 
 class FakeText:

@@ -5,10 +5,10 @@ from typing import Any
 from planted_bug import Bugs, Method, plant
 from world_settings import WorldSettings
 
-from splitfuse.engine.batch import Batch
-from splitfuse.engine.scheduler.block_manager import BlockManager
-from splitfuse.engine.scheduler.planner import Planner
-from splitfuse.engine.scheduler.scheduler import Scheduler
+from splitfuse.engine.core.batch import Batch
+from splitfuse.engine.core.block_manager import BlockManager
+from splitfuse.engine.core.planner import Planner
+from splitfuse.engine.core.scheduler import Scheduler
 
 BUGS: Bugs = {}
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 
-from splitfuse.engine.batch import BatchRow
 from splitfuse.engine.config import EngineConfig
-from splitfuse.engine.request import Request, Status
+from splitfuse.engine.core.batch import BatchRow
+from splitfuse.engine.core.request import Request, Status
 
 PROMPT_WEIGHT, OUTPUT_WEIGHT = 1, 2  # what a token of service counts
 

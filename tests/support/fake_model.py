@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
-from splitfuse.engine.batch import NO_OUTPUT, Batch, BatchRow, Moves, RowFailure, RowOutput
-from splitfuse.engine.request import Request
+from splitfuse.engine.core.batch import NO_OUTPUT, Batch, BatchRow, Moves, RowFailure, RowOutput
+from splitfuse.engine.core.request import Request
 
 VOCAB_SIZE = 1024
 UNWRITTEN = -1

@@ -5,8 +5,8 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from splitfuse.engine import LLM
-from splitfuse.engine.request import Request
-from splitfuse.engine.spec_decode.manager import Speculation
+from splitfuse.engine.core.request import Request
+from splitfuse.engine.extras.spec_decode.manager import Speculation
 
 Prompt = tuple[int, ...]
 

@@ -132,7 +132,7 @@ def _forker() -> _Forker:
 
 def _wait(requests: socket.socket) -> dict[str, Any] | None:
     """Returns what a new process is to do, in that process; None in this one, at its end."""
-    import splitfuse.engine.builder  # torch
+    import splitfuse.engine.serving.builder  # torch
     import splitfuse.server.cli
     import splitfuse.server.process.process  # noqa: F401
 

@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType as Type
 from tiny_models import CONFIGS, byte_tokenizer, make_model
 from transformers import PretrainedConfig, PreTrainedModel
 
-from splitfuse.engine.models.gguf import architectures as known
+from splitfuse.engine.extras.gguf import architectures as known
 
 ARCHITECTURES = {"gemma3_text": "gemma3", "qwen3_moe": "qwen3moe"}  # by model_type, where that is another word
 _ADDING_ONE = ("gemma", "gemma2", "gemma3")

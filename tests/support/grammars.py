@@ -1,8 +1,8 @@
 """A grammar compiled and waited for."""
 
-from splitfuse.engine.structured_output.compiler import GrammarCompiler
-from splitfuse.engine.structured_output.grammar import CompiledGrammar
-from splitfuse.engine.structured_output.params import StructuredOutputs
+from splitfuse.engine.extras.structured_output.compiler import GrammarCompiler
+from splitfuse.engine.extras.structured_output.grammar import CompiledGrammar
+from splitfuse.engine.extras.structured_output.params import StructuredOutputs
 
 
 def compiled(compiler: GrammarCompiler, **fields: object) -> CompiledGrammar:

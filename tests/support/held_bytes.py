@@ -5,7 +5,7 @@ from types import FunctionType, ModuleType
 
 import torch
 
-from splitfuse.engine.models.forward_plan import ForwardPlan
+from splitfuse.engine.execution.models.forward_plan import ForwardPlan
 
 
 def held_bytes(root: object) -> int:

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from splitfuse.engine.config import EngineConfig
-from splitfuse.engine.models.forward_inputs import Inputs
-from splitfuse.engine.runner.model_runner import ModelRunner
+from splitfuse.engine.execution.models.forward_inputs import Inputs
+from splitfuse.engine.execution.runner.model_runner import ModelRunner
 from splitfuse.kernels.ops import RaggedBatch
 
 BLOCK_SIZE = 16

@@ -7,12 +7,12 @@ from itertools import chain
 
 from fake_model import BAD, FakeModel, entry, root
 
-from splitfuse.engine.batch import Batch
-from splitfuse.engine.request import Request, Status
-from splitfuse.engine.scheduler.block_allocator import BlockAllocator
-from splitfuse.engine.scheduler.block_manager import BlockManager
-from splitfuse.engine.scheduler.prefix_cache import PrefixCache
-from splitfuse.engine.scheduler.scheduler import Scheduler
+from splitfuse.engine.core.batch import Batch
+from splitfuse.engine.core.block_allocator import BlockAllocator
+from splitfuse.engine.core.block_manager import BlockManager
+from splitfuse.engine.core.prefix_cache import PrefixCache
+from splitfuse.engine.core.request import Request, Status
+from splitfuse.engine.core.scheduler import Scheduler
 
 
 class MemoryAudit:

@@ -4,10 +4,10 @@ from typing import Any
 
 from planted_bug import Bugs, Method, plant
 
-from splitfuse.engine.scheduler.block_allocator import BlockAllocator
-from splitfuse.engine.scheduler.block_manager import BlockManager, Prefix
-from splitfuse.engine.scheduler.cache_shares import CacheShares
-from splitfuse.engine.scheduler.prefix_cache import PrefixCache, _packed
+from splitfuse.engine.core.block_allocator import BlockAllocator
+from splitfuse.engine.core.block_manager import BlockManager, Prefix
+from splitfuse.engine.core.cache_shares import CacheShares
+from splitfuse.engine.core.prefix_cache import PrefixCache, _packed
 
 BUGS: Bugs = {}
 

@@ -5,10 +5,10 @@ from typing import Any
 
 from planted_bug import Bugs, Method, plant
 
-from splitfuse.engine.batch import Batch
-from splitfuse.engine.scheduler.planner import Planner
-from splitfuse.engine.scheduler.scheduler import Scheduler
-from splitfuse.engine.step_pipeline import StepPipeline
+from splitfuse.engine.core.batch import Batch
+from splitfuse.engine.core.planner import Planner
+from splitfuse.engine.core.scheduler import Scheduler
+from splitfuse.engine.core.step_pipeline import StepPipeline
 
 BUGS: Bugs = {}
 

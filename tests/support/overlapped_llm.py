@@ -10,9 +10,9 @@ from simulated_stream import SimulatedStream
 from tiny_models import VOCAB_SIZE
 
 from splitfuse.engine import LLM, CompletionOutput, SamplingParams
-from splitfuse.engine.batch import Batch, Moves, RowOutput
-from splitfuse.engine.runner.async_runner import AsyncRunner
-from splitfuse.engine.runner.cuda_graphs import GraphCapturer, graph_sizes
+from splitfuse.engine.core.batch import Batch, Moves, RowOutput
+from splitfuse.engine.execution.runner.async_runner import AsyncRunner
+from splitfuse.engine.execution.runner.cuda_graphs import GraphCapturer, graph_sizes
 
 SAMPLING_FIELDS: list[dict[str, Any]] = [
     *[{"temperature": 0}, {}, {"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.05}, {"top_k": 40, "top_p": 0.9}],
@@ -94,7 +94,7 @@ def launcher_of(llm: LLM) -> AsyncRunner:
 def overlapped_llm(folder: str, stream: SimulatedStream, **settings: Any) -> LLM:
     """An LLM whose steps are launched on this stream."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("splitfuse.engine.runner.model_runner.stream_of", lambda device: stream)
+        patch.setattr("splitfuse.engine.execution.runner.model_runner.stream_of", lambda device: stream)
         llm = LLM(folder, async_scheduling=True, **settings)
     runner = llm.pipeline._runner
     runner._runner = InOrder(runner._runner, stream)

@@ -11,14 +11,14 @@ from simulated_stream import SimulatedEvent, SimulatedStream
 from world import World
 from world_settings import Conditions
 
-from splitfuse.engine.batch import Batch, BatchRow, Moves, RowOutput
-from splitfuse.engine.core import EngineCore
-from splitfuse.engine.request import Request
-from splitfuse.engine.scheduler.plan import Plan, Queues
-from splitfuse.engine.scheduler.scheduler import Scheduler
-from splitfuse.engine.spec_decode.drafter import Drafter
-from splitfuse.engine.spec_decode.manager import Speculation
-from splitfuse.engine.step_pipeline import StepPipeline, StepState, Work
+from splitfuse.engine.core.batch import Batch, BatchRow, Moves, RowOutput
+from splitfuse.engine.core.engine_core import EngineCore
+from splitfuse.engine.core.plan import Plan, Queues
+from splitfuse.engine.core.request import Request
+from splitfuse.engine.core.scheduler import Scheduler
+from splitfuse.engine.core.step_pipeline import StepPipeline, StepState, Work
+from splitfuse.engine.extras.spec_decode.drafter import Drafter
+from splitfuse.engine.extras.spec_decode.manager import Speculation
 
 
 class RequestSnapshot:

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from splitfuse.engine.models import decoder, weights
-from splitfuse.engine.models.weight_reader import WeightReader
-from splitfuse.engine.models.weights import SafetensorsSource
+from splitfuse.engine.execution.models import decoder, weights
+from splitfuse.engine.execution.models.weight_reader import WeightReader
+from splitfuse.engine.execution.models.weights import SafetensorsSource
 
 
 class PretendedMemory:
@@ -72,7 +72,7 @@ class PretendedMemory:
         def ahead(*args: Any, **options: Any) -> SafetensorsSource:
             return source(*args, **{**options, "reads_ahead_to": torch.device("cpu")})
 
-        patch.setattr("splitfuse.engine.runner.model_runner.memory_of", lambda device: self)
+        patch.setattr("splitfuse.engine.execution.runner.model_runner.memory_of", lambda device: self)
         patch.setattr(weights, "SafetensorsSource", ahead)
         patch.setattr(WeightReader, "_read", counted)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from splitfuse.engine import LLM, CompletionOutput, SamplingParams
-from splitfuse.engine.outputs import PromptLogprobs
+from splitfuse.engine.core.outputs import PromptLogprobs
 
 
 @dataclass

@@ -3,13 +3,13 @@
 import io
 import random
 
-from splitfuse.engine.batch import NO_OUTPUT, Batch, RowFailure, RowOutput
 from splitfuse.engine.config import EngineConfig
-from splitfuse.engine.request import Request
-from splitfuse.engine.sampling_params import SamplingParams
-from splitfuse.engine.scheduler.block_manager import BlockManager, CacheSpec
-from splitfuse.engine.scheduler.scheduler import Scheduler
-from splitfuse.engine.simulation.recording import Recorder
+from splitfuse.engine.core.batch import NO_OUTPUT, Batch, RowFailure, RowOutput
+from splitfuse.engine.core.block_manager import BlockManager, CacheSpec
+from splitfuse.engine.core.request import Request
+from splitfuse.engine.core.sampling_params import SamplingParams
+from splitfuse.engine.core.scheduler import Scheduler
+from splitfuse.engine.extras.simulation.recording import Recorder
 
 STOP = 5
 LONGEST = 120

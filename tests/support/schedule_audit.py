@@ -1,9 +1,9 @@
 """What every decision of the scheduler must keep, derived from the states before and after it, not by its own code."""
 
-from splitfuse.engine.batch import Batch, BatchRow
 from splitfuse.engine.config import EngineConfig
-from splitfuse.engine.request import Request, Status
-from splitfuse.engine.scheduler.scheduler import Scheduler
+from splitfuse.engine.core.batch import Batch, BatchRow
+from splitfuse.engine.core.request import Request, Status
+from splitfuse.engine.core.scheduler import Scheduler
 
 MAX_PREEMPTIONS = 2  # no request is preempted more often while another can be
 

@@ -5,13 +5,13 @@ from typing import Any
 
 from planted_bug import Bugs, Method, plant
 
-from splitfuse.engine.batch import NO_OUTPUT, RowFailure, RowOutput
-from splitfuse.engine.core import EngineCore
-from splitfuse.engine.runner.isolation import IsolatingRunner
-from splitfuse.engine.scheduler.fair_queue import TokenCounters
-from splitfuse.engine.scheduler.planner import Planner
-from splitfuse.engine.scheduler.policies import Source
-from splitfuse.engine.scheduler.scheduler import Scheduler
+from splitfuse.engine.core.batch import NO_OUTPUT, RowFailure, RowOutput
+from splitfuse.engine.core.engine_core import EngineCore
+from splitfuse.engine.core.fair_queue import TokenCounters
+from splitfuse.engine.core.isolation import IsolatingRunner
+from splitfuse.engine.core.planner import Planner
+from splitfuse.engine.core.policies import Source
+from splitfuse.engine.core.scheduler import Scheduler
 
 BUGS: Bugs = {}
 

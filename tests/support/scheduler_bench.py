@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, field
 
-from splitfuse.engine.batch import NO_OUTPUT, Batch, RowOutput
 from splitfuse.engine.config import EngineConfig
-from splitfuse.engine.request import Request
-from splitfuse.engine.sampling_params import SamplingParams
-from splitfuse.engine.scheduler.block_manager import BlockManager, CacheSpec
-from splitfuse.engine.scheduler.scheduler import Scheduler
+from splitfuse.engine.core.batch import NO_OUTPUT, Batch, RowOutput
+from splitfuse.engine.core.block_manager import BlockManager, CacheSpec
+from splitfuse.engine.core.request import Request
+from splitfuse.engine.core.sampling_params import SamplingParams
+from splitfuse.engine.core.scheduler import Scheduler
 
 TOKEN = 7
 

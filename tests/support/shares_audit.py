@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from splitfuse.engine.scheduler.block_manager import BlockManager
+from splitfuse.engine.core.block_manager import BlockManager
 
 
 class SharesAudit:

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from splitfuse.engine.parallel import rank_processes
-from splitfuse.engine.parallel.tensor_parallel import TensorParallel
-from splitfuse.engine.runner import rank_process
+from splitfuse.engine.execution.models.tensor_parallel import TensorParallel
+from splitfuse.engine.extras.parallel import rank_process, rank_processes
 from splitfuse.kernels import ops
 
 

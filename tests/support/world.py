@@ -10,13 +10,13 @@ from clients import Clients, FakeText
 from fake_model import VOCAB_SIZE, FakeModel, Faults, Seer
 from world_settings import CALM, Conditions, random_conditions, random_settings
 
-from splitfuse.engine.batch import Batch
-from splitfuse.engine.core import EngineCore
-from splitfuse.engine.output_processor import OutputProcessor
-from splitfuse.engine.scheduler.block_manager import CacheSpec
-from splitfuse.engine.simulation.recording import Recorder
-from splitfuse.engine.spec_decode.manager import Speculation
-from splitfuse.engine.step_pipeline import StepPipeline, Work
+from splitfuse.engine.core.batch import Batch
+from splitfuse.engine.core.block_manager import CacheSpec
+from splitfuse.engine.core.engine_core import EngineCore
+from splitfuse.engine.core.step_pipeline import StepPipeline, Work
+from splitfuse.engine.extras.simulation.recording import Recorder
+from splitfuse.engine.extras.spec_decode.manager import Speculation
+from splitfuse.engine.serving.output_processor import OutputProcessor
 
 _LOOK_UP = 0.1  # how often a request's prefix is looked up beside the engine
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fake_model import VOCAB_SIZE
 
 from splitfuse.engine.config import EngineConfig
-from splitfuse.engine.scheduler.policies import BATCHING_POLICIES, QUEUE_ORDERS
+from splitfuse.engine.core.policies import BATCHING_POLICIES, QUEUE_ORDERS
 
 TENANTS = ("ann", "ben", "cat", "dan")
 

@@ -6,9 +6,9 @@ Turns are lists of blocks there; here a turn of the user becomes messages of the
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ....engine.chat.messages import Message
-from ....engine.chat.tools import Tool, read_tools
 from ....engine.errors import InvalidRequestError
+from ....engine.extras.chat.messages import Message
+from ....engine.extras.chat.tools import Tool, read_tools
 
 _BETWEEN_BLOCKS = "\n\n"
 # The first system block of Claude Code is for Anthropic's accounting and differs in each request: with it in front no

@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Iterable
 from typing import Any
 
-from ....engine.chat.answer_parts import AnswerPart, read_whole
+from ....engine.extras.chat.answer_parts import AnswerPart, read_whole
 from ...jobs.job import Job
 from ..answer_format import AnswerFormat
 from ..tool_input import tool_input

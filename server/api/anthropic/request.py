@@ -7,11 +7,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SkipValidation
 
-from ....engine.chat.tools import ToolChoice, read_tool_choice
 from ....engine.checks import Integer
+from ....engine.core.sampling_params import SamplingParams
 from ....engine.errors import InvalidRequestError
-from ....engine.sampling_params import SamplingParams
-from ....engine.structured_output.params import StructuredOutputs
+from ....engine.extras.chat.tools import ToolChoice, read_tool_choice
+from ....engine.extras.structured_output.params import StructuredOutputs
 from ..chat_request import Chat, Variable
 from ..request_model import ModelName, RequestModel, User
 from ..sampling_request import SamplingRequest, like

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ....engine.chat.answer_parts import AnswerPart
-from ....engine.outputs import OutputDelta
+from ....engine.core.outputs import OutputDelta
+from ....engine.extras.chat.answer_parts import AnswerPart
 from ...http.errors import Problem
 from ...http.json_response import dumps, quoted
 from ...http.sse import frame

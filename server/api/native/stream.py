@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ....engine.outputs import OutputDelta
+from ....engine.core.outputs import OutputDelta
 from ...http.errors import Problem, describe
 from ...http.json_response import dumps
 from ...http.json_writer import JsonWriter, SharedBody

@@ -5,12 +5,12 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, SkipValidation, WithJsonSchema
 
-from ....engine.chat.messages import Message, read_messages
-from ....engine.chat.tools import ToolChoice, read_tools
 from ....engine.checks import Integer
+from ....engine.core.sampling_params import SamplingParams
 from ....engine.errors import InvalidRequestError
-from ....engine.sampling_params import SamplingParams
-from ....engine.structured_output.params import StructuredOutputs
+from ....engine.extras.chat.messages import Message, read_messages
+from ....engine.extras.chat.tools import ToolChoice, read_tools
+from ....engine.extras.structured_output.params import StructuredOutputs
 from ..chat_request import Chat, Variable
 from ..request_model import ModelName, RequestModel
 from ..sampling_request import SAMPLING_FIELDS, like

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from ....engine.chat.answer_parts import AnswerPart, joined, read_whole
-from ....engine.outputs import OutputDelta
+from ....engine.core.outputs import OutputDelta
+from ....engine.extras.chat.answer_parts import AnswerPart, joined, read_whole
 from ...http.errors import Problem
 from ...http.json_response import dumps
 from ...http.sse import SPACE, LineStream

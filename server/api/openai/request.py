@@ -9,9 +9,9 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import SkipValidation, model_validator
 from pydantic_core import PydanticCustomError
 
-from ....engine.chat.messages import read_messages
+from ....engine.core.sampling_params import SamplingParams
 from ....engine.errors import InvalidRequestError
-from ....engine.sampling_params import SamplingParams
+from ....engine.extras.chat.messages import read_messages
 from ..chat_request import Chat, ChatFields, ChatMessage, ToolFields
 from ..known_fields import NOTHING
 from ..prompt import Prompts, without_special_tokens

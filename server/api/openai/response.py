@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ....engine.outputs import CompletionOutput, OutputDelta, TokenLogprobs
+from ....engine.core.outputs import CompletionOutput, OutputDelta, TokenLogprobs
 from ...http.json_response import dumps
 from ...jobs.job import Job, usage
 from ..native.response import finite_logprob

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from ....engine.outputs import OutputDelta
+from ....engine.core.outputs import OutputDelta
 from ...http.errors import Problem
 from ...http.json_response import dumps
 from ...http.sse import frame

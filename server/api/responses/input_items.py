@@ -5,8 +5,8 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ....engine.chat.messages import Message
 from ....engine.errors import InvalidRequestError
+from ....engine.extras.chat.messages import Message
 from ...storage.batch_rows import Page
 
 Item = dict[str, Any]

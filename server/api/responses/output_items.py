@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ....engine.chat.answer_parts import AnswerPart
+from ....engine.extras.chat.answer_parts import AnswerPart
 
 Event = dict[str, Any]
 

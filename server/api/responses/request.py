@@ -9,9 +9,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field, SkipValidation
 from pydantic_core import PydanticCustomError
 
-from ....engine.chat.messages import Message, read_items
+from ....engine.core.sampling_params import SamplingParams
 from ....engine.errors import InvalidRequestError
-from ....engine.sampling_params import SamplingParams
+from ....engine.extras.chat.messages import Message, read_items
 from ...jobs.job import Job
 from ..answer_check import AnswerCheck
 from ..answer_format import AnswerFormat

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from ....engine.chat.messages import Message, read_items
+from ....engine.core.outputs import OutputDelta
 from ....engine.errors import InvalidRequestError, SplitfuseError
-from ....engine.outputs import OutputDelta
+from ....engine.extras.chat.messages import Message, read_items
 from ...http.errors import describe
 from ...jobs.job import Job, usage
 from ...jobs.result_store import ID_PREFIX

@@ -11,9 +11,9 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ....engine.chat.messages import Message
+from ....engine.core.sampling_params import SamplingParams
 from ....engine.errors import InvalidRequestError
-from ....engine.sampling_params import SamplingParams
+from ....engine.extras.chat.messages import Message
 from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
 from ...http.errors import MovedError, ResultNotFoundError

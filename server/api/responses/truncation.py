@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ....engine.chat.messages import Message
+from ....engine.extras.chat.messages import Message
 from ...settings import Settings
 from ..answer_format import AnswerFormat, model_prompt
 from .request import ResponsesRequest
 
 if TYPE_CHECKING:
-    from ....engine.async_engine import AsyncEngine
+    from ....engine.serving.async_engine import AsyncEngine
 
 _ROOM = 8  # one part of the context in so many is for the output, where the request sets it no limit
 

@@ -9,8 +9,8 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from splitfuse.engine.bench_offline import SHAPES
-from splitfuse.engine.models.weights import DummySource
+from splitfuse.engine.execution.models.weights import DummySource
+from splitfuse.engine.serving.bench_offline import SHAPES
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from splitfuse.engine.models.config import ModelConfig
-from splitfuse.engine.models.kv_cache import kv_bytes_per_token
+from splitfuse.engine.execution.models.config import ModelConfig
+from splitfuse.engine.execution.models.kv_cache import kv_bytes_per_token
 from splitfuse.kernels import ops
 
 PROMPT_ROWS = 1024  # rows of the matrix product that counts as fast

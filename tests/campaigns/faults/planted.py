@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from splitfuse.engine.batch import Batch
-from splitfuse.engine.runner.isolation import IsolatingRunner
+from splitfuse.engine.core.batch import Batch
+from splitfuse.engine.core.isolation import IsolatingRunner
 from splitfuse.server.cli import main
 
 MARK = 7

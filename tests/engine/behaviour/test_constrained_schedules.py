@@ -12,9 +12,9 @@ from simulated_stream import SimulatedStream
 from tiny_models import VOCAB_SIZE
 
 from splitfuse.engine import LLM, SamplingParams, StructuredOutputs
-from splitfuse.engine.batch import Batch, Moves, RowOutput
+from splitfuse.engine.core.batch import Batch, Moves, RowOutput
+from splitfuse.engine.core.outputs import CompletionOutput
 from splitfuse.engine.errors import ConstraintError
-from splitfuse.engine.outputs import CompletionOutput
 
 pytestmark = pytest.mark.sampled(2)
 

@@ -14,8 +14,8 @@ from quantized_checkpoints import awq, compressed, fp8, gptq, has_compressed_ten
 from safetensors.torch import load_file, save_file
 
 from splitfuse.engine.errors import ConfigError
-from splitfuse.engine.models.registry import model_class, read_model_config
-from splitfuse.engine.models.weights import weight_source
+from splitfuse.engine.execution.models.registry import model_class, read_model_config
+from splitfuse.engine.execution.models.weights import weight_source
 
 CASES = {
     "awq": awq(4, 32),

@@ -16,8 +16,8 @@ import torch, triton
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 from splitfuse.engine import LLM, SamplingParams
-from splitfuse.engine.models.decoder import Decoder
-from splitfuse.engine.runner import cuda_graphs
+from splitfuse.engine.execution.models.decoder import Decoder
+from splitfuse.engine.execution.runner import cuda_graphs
 from splitfuse.kernels import ops
 
 class Repeater:

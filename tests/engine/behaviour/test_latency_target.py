@@ -4,15 +4,15 @@ import pytest
 from engines import Collector, running_engine
 
 from splitfuse.engine import SamplingParams
-from splitfuse.engine.batch import NO_OUTPUT, Batch, Moves, RowOutput
 from splitfuse.engine.config import EngineConfig
-from splitfuse.engine.core import EngineCore
+from splitfuse.engine.core.batch import NO_OUTPUT, Batch, Moves, RowOutput
+from splitfuse.engine.core.block_manager import CacheSpec
+from splitfuse.engine.core.engine_core import EngineCore
+from splitfuse.engine.core.outputs import StepStats
+from splitfuse.engine.core.request import Request
+from splitfuse.engine.core.step_pipeline import StepPipeline
 from splitfuse.engine.errors import QueueFullError
-from splitfuse.engine.output_processor import OutputProcessor
-from splitfuse.engine.outputs import StepStats
-from splitfuse.engine.request import Request
-from splitfuse.engine.scheduler.block_manager import CacheSpec
-from splitfuse.engine.step_pipeline import StepPipeline
+from splitfuse.engine.serving.output_processor import OutputProcessor
 
 SECONDS = (2e-3, 1e-4, 1e-7)  # of the machine below: per step, per token, per token of context
 

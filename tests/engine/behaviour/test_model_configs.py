@@ -12,9 +12,9 @@ from transformers import AutoModelForCausalLM
 
 from splitfuse.engine import LLM, EngineConfig, SamplingParams
 from splitfuse.engine.errors import ConfigError
-from splitfuse.engine.models.registry import parse_model_config
-from splitfuse.engine.runner.model_runner import ModelRunner
-from splitfuse.engine.tokenizer.tokenizer import Tokenizer
+from splitfuse.engine.execution.models.registry import parse_model_config
+from splitfuse.engine.execution.runner.model_runner import ModelRunner
+from splitfuse.engine.text.tokenizer import Tokenizer
 
 PROMPT = [20 + i * 7 % 200 for i in range(120)]
 OURS_LIKE_THEIRS: list[tuple[str, dict[str, Any]]] = [

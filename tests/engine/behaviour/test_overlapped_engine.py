@@ -15,14 +15,14 @@ from random_schedule import Arrival, run_schedule
 from tiny_models import VOCAB_SIZE
 
 from splitfuse.engine import LLM, SamplingParams
-from splitfuse.engine.batch import Batch
-from splitfuse.engine.core import StepOutput
-from splitfuse.engine.runner.async_runner import AsyncRunner
-from splitfuse.engine.runner.cuda_graphs import graph_sizes
-from splitfuse.engine.runner.launched_step import PendingTokens
-from splitfuse.engine.sampling.sampler import sample
-from splitfuse.engine.sampling_params import FIELD_NAMES
-from splitfuse.engine.simulation.replay import replay
+from splitfuse.engine.core.batch import Batch
+from splitfuse.engine.core.engine_core import StepOutput
+from splitfuse.engine.core.sampling_params import FIELD_NAMES
+from splitfuse.engine.execution.runner.async_runner import AsyncRunner
+from splitfuse.engine.execution.runner.cuda_graphs import graph_sizes
+from splitfuse.engine.execution.runner.launched_step import PendingTokens
+from splitfuse.engine.execution.sampling.sampler import sample
+from splitfuse.engine.extras.simulation.replay import replay
 
 PROMPTS = [[random.Random(i).randrange(20, VOCAB_SIZE) for _ in range(3 + 11 * i % 60)] for i in range(14)]
 PLAIN_FIELDS: list[dict[str, Any]] = [
@@ -188,7 +188,7 @@ def test_what_is_not_finite_fails_alone(tiny_folder: str, monkeypatch: pytest.Mo
         logits[1:] = float("nan")
         return sample(logits, *args, **more)
 
-    monkeypatch.setattr("splitfuse.engine.runner.async_runner.sample", spoilt)
+    monkeypatch.setattr("splitfuse.engine.execution.runner.async_runner.sample", spoilt)
     llm = LLM(model=tiny_folder, dtype="float32", device="cpu", async_scheduling=True)
     arrivals = [Arrival(prompt, SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)) for prompt in PROMPTS[:2]]
     run_schedule(llm, arrivals)

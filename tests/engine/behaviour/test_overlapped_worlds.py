@@ -15,7 +15,7 @@ import pytest
 from overlapped_world import OverlappedWorld
 from world_settings import Recording, can_be_recorded
 
-from splitfuse.engine.simulation.replay import replay
+from splitfuse.engine.extras.simulation.replay import replay
 
 pytestmark = pytest.mark.sampled(2)
 

@@ -12,11 +12,11 @@ from tiny_models import save_model, write_config
 
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.errors import ConfigError
-from splitfuse.engine.models import weights
-from splitfuse.engine.models.registry import model_class, read_model_config
-from splitfuse.engine.models.weight_reader import WeightReader
-from splitfuse.engine.models.weights import DummySource
-from splitfuse.engine.runner.model_runner import ModelRunner
+from splitfuse.engine.execution.models import weights
+from splitfuse.engine.execution.models.registry import model_class, read_model_config
+from splitfuse.engine.execution.models.weight_reader import WeightReader
+from splitfuse.engine.execution.models.weights import DummySource
+from splitfuse.engine.execution.runner.model_runner import ModelRunner
 from splitfuse.kernels import quantize
 
 SIZES = {

@@ -10,8 +10,8 @@ from tiny_models import VOCAB_SIZE, save_model
 from transformers import PreTrainedModel
 
 from splitfuse.engine import LLM, SamplingParams
-from splitfuse.engine.outputs import Logprob, PromptLogprobs, TokenLogprobs
-from splitfuse.engine.sampling import prompt_logprobs
+from splitfuse.engine.core.outputs import Logprob, PromptLogprobs, TokenLogprobs
+from splitfuse.engine.execution.sampling import prompt_logprobs
 
 pytestmark = pytest.mark.sampled(2)
 

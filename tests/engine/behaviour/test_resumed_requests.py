@@ -7,7 +7,7 @@ import pytest
 
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.config import DEMO_FOLDER
-from splitfuse.engine.outputs import CompletionOutput, KnownOutput, OutputDelta, Resumed
+from splitfuse.engine.core.outputs import CompletionOutput, KnownOutput, OutputDelta, Resumed
 
 pytestmark = pytest.mark.sampled(2)
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from splitfuse.engine import SamplingParams
-from splitfuse.engine.batch import BatchRow
-from splitfuse.engine.request import Request
-from splitfuse.engine.sampling.sampler import sample_rows
+from splitfuse.engine.core.batch import BatchRow
+from splitfuse.engine.core.request import Request
+from splitfuse.engine.execution.sampling.sampler import sample_rows
 
 pytestmark = pytest.mark.sampled(2)
 

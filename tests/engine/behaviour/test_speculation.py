@@ -24,14 +24,14 @@ from random_schedule import Arrival, run_schedule
 from tiny_models import VOCAB_SIZE
 
 from splitfuse.engine import LLM, CompletionOutput, SamplingParams
-from splitfuse.engine.batch import NO_OUTPUT, Batch, BatchRow, RowOutput
 from splitfuse.engine.config import EngineConfig
-from splitfuse.engine.request import Request
-from splitfuse.engine.sampling.sampler import sample_rows
-from splitfuse.engine.scheduler.block_manager import BlockManager, CacheSpec
-from splitfuse.engine.scheduler.scheduler import Scheduler
-from splitfuse.engine.simulation.recording import Recorder
-from splitfuse.engine.simulation.replay import replay
+from splitfuse.engine.core.batch import NO_OUTPUT, Batch, BatchRow, RowOutput
+from splitfuse.engine.core.block_manager import BlockManager, CacheSpec
+from splitfuse.engine.core.request import Request
+from splitfuse.engine.core.scheduler import Scheduler
+from splitfuse.engine.execution.sampling.sampler import sample_rows
+from splitfuse.engine.extras.simulation.recording import Recorder
+from splitfuse.engine.extras.simulation.replay import replay
 
 PROMPTS = [[20, 30, 40, 50], [60, 61, 62] * 8, list(range(15, 90))]
 

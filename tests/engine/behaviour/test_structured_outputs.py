@@ -14,9 +14,9 @@ from random_schemas import random_schema
 from shared_cores import NUM_WORKERS
 
 from splitfuse.engine import LLM, SamplingParams, StructuredOutputs
+from splitfuse.engine.core.outputs import CompletionOutput
 from splitfuse.engine.errors import ConstraintError, InvalidRequestError
-from splitfuse.engine.outputs import CompletionOutput
-from splitfuse.engine.structured_output.compiler import MAX_GRAMMARS
+from splitfuse.engine.extras.structured_output.compiler import MAX_GRAMMARS
 
 # They take 9 s.
 NUM_SCHEMAS = int(os.environ.get("SPLITFUSE_TEST_SCHEMAS", "500"))
@@ -262,14 +262,14 @@ def test_what_has_been_compiled_is_kept_within_bounds(demo: LLM, monkeypatch: py
     assert compiler is not None
     first = compiler.compile(StructuredOutputs(regex="first"))
     assert compiler.compile(StructuredOutputs(regex="first")) is first
-    monkeypatch.setattr("splitfuse.engine.structured_output.compiler.MAX_GRAMMARS", 5)
+    monkeypatch.setattr("splitfuse.engine.extras.structured_output.compiler.MAX_GRAMMARS", 5)
     for number in range(9):
         compiler.compile(StructuredOutputs(regex=f"number {number}")).result()
         compiler.compile(StructuredOutputs(regex="first"))  # used, so it stays
     assert len(compiler._cache) <= 5
     assert compiler.compile(StructuredOutputs(regex="first")) is first
-    monkeypatch.setattr("splitfuse.engine.structured_output.compiler.MAX_GRAMMARS", MAX_GRAMMARS)
-    monkeypatch.setattr("splitfuse.engine.structured_output.compiler.MAX_BYTES", 1)
+    monkeypatch.setattr("splitfuse.engine.extras.structured_output.compiler.MAX_GRAMMARS", MAX_GRAMMARS)
+    monkeypatch.setattr("splitfuse.engine.extras.structured_output.compiler.MAX_BYTES", 1)
     compiler.compile(StructuredOutputs(regex="last")).result()
     assert not compiler._cache
     assert compiler._num_bytes == 0

@@ -17,7 +17,7 @@ from tiny_models import CONFIGS, VARIANTS, VOCAB_SIZE, greedy, save_model
 
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.errors import ConfigError, RankLostError
-from splitfuse.engine.sampling import prompt_logprobs
+from splitfuse.engine.execution.sampling import prompt_logprobs
 from splitfuse.kernels.cpu import build
 
 pytestmark = pytest.mark.sampled(2)

@@ -14,8 +14,8 @@ import pytest
 from world import World
 from world_settings import Recording, can_be_recorded
 
-from splitfuse.engine.scheduler.policies import BATCHING_POLICIES, QUEUE_ORDERS
-from splitfuse.engine.simulation.replay import replay
+from splitfuse.engine.core.policies import BATCHING_POLICIES, QUEUE_ORDERS
+from splitfuse.engine.extras.simulation.replay import replay
 
 
 def seeds(text: str) -> range:

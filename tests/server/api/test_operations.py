@@ -11,9 +11,9 @@ from fake_engine import FakeEngine
 from prometheus_client.parser import text_string_to_metric_families
 from serving import serving
 
+from splitfuse.engine.core.outputs import StepStats
+from splitfuse.engine.core.sampling_params import FIELD_NAMES
 from splitfuse.engine.errors import ConfigError, QueueFullError
-from splitfuse.engine.outputs import StepStats
-from splitfuse.engine.sampling_params import FIELD_NAMES
 from splitfuse.server.app import build_app
 from splitfuse.server.metrics import Metrics
 from splitfuse.server.settings import Settings

@@ -13,8 +13,8 @@ from splitfuse.server.process.process import END_S
 # A prompt that begins with token 7 hangs the step, one that begins with 8 the event loop.
 HANGING = """
 import sys, threading
-from splitfuse.engine.core import EngineCore
-from splitfuse.engine.runner.model_runner import ModelRunner
+from splitfuse.engine.core.engine_core import EngineCore
+from splitfuse.engine.execution.runner.model_runner import ModelRunner
 from splitfuse.server.cli import main
 
 run, add = ModelRunner.run, EngineCore.add

@@ -8,7 +8,7 @@ import openai
 import pytest
 from serving import parse_events
 
-from splitfuse.engine.chat.template import ChatTemplate
+from splitfuse.engine.extras.chat.template import ChatTemplate
 from splitfuse.server.api.answer_format import AnswerFormat
 from splitfuse.server.settings import Settings
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from splitfuse.engine.sampling_params import SamplingParams
+from splitfuse.engine.core.sampling_params import SamplingParams
 from splitfuse.server.commands.chat import Conversation
 
 

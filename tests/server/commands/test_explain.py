@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from recorded_life import Life
 
-from splitfuse.engine.inspection.explanation import explain
+from splitfuse.engine.extras.inspection.explanation import explain
 from splitfuse.server.cli import main
 
 

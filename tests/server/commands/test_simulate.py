@@ -10,8 +10,8 @@ from splitfuse.client.bench.latency import percentile
 from splitfuse.client.bench.slo import ServiceLevel, effective_throughput
 from splitfuse.client.bench.workload import normal_rows
 from splitfuse.engine.config import EngineConfig
-from splitfuse.engine.scheduler.cost_model import CostModel
-from splitfuse.engine.simulation.simulator import Simulation
+from splitfuse.engine.core.cost_model import CostModel
+from splitfuse.engine.extras.simulation.simulator import Simulation
 from splitfuse.server.cli import main
 from splitfuse.server.commands.simulate import arriving, outcome
 

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from splitfuse.engine.core.sampling_params import SamplingParams
 from splitfuse.engine.errors import InvalidRequestError
-from splitfuse.engine.sampling_params import SamplingParams
 from splitfuse.server.jobs.job import Job
 from splitfuse.server.jobs.result_size import bounded
 from splitfuse.server.settings import Settings

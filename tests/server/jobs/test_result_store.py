@@ -4,8 +4,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from splitfuse.engine.core.outputs import OutputDelta
 from splitfuse.engine.errors import QueueFullError
-from splitfuse.engine.outputs import OutputDelta
 from splitfuse.server.http.errors import QuotaExceededError, ResultNotFoundError
 from splitfuse.server.jobs.job import EVENT_BYTES, Job
 from splitfuse.server.jobs.result_store import ResultLimits, ResultStore

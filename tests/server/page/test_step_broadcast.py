@@ -10,10 +10,10 @@ import pytest
 from scheduler_bench import Bench, request
 
 from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.core.request import Request
 from splitfuse.engine.errors import QueueFullError
-from splitfuse.engine.inspection.block_map import block_map
-from splitfuse.engine.inspection.step_watcher import StepWatcher
-from splitfuse.engine.request import Request
+from splitfuse.engine.extras.inspection.block_map import block_map
+from splitfuse.engine.extras.inspection.step_watcher import StepWatcher
 from splitfuse.server.page import step_broadcast
 from splitfuse.server.page.step_broadcast import StepBroadcast, Viewer
 

@@ -95,7 +95,7 @@ def test_an_idle_server_ends_at_once():
 
 DYING = """
 import sys
-from splitfuse.engine.core import EngineCore
+from splitfuse.engine.core.engine_core import EngineCore
 from splitfuse.server.cli import main
 
 update, num_left = EngineCore.update, 5

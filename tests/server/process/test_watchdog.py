@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from splitfuse.engine.outputs import StepStats
+from splitfuse.engine.core.outputs import StepStats
 from splitfuse.server.process.watchdog import Watchdog
 
 

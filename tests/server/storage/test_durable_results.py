@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from fake_engine import FakeEngine
 
-from splitfuse.engine.outputs import KnownOutput, OutputDelta, Resumed
-from splitfuse.engine.sampling_params import SamplingParams
+from splitfuse.engine.core.outputs import KnownOutput, OutputDelta, Resumed
+from splitfuse.engine.core.sampling_params import SamplingParams
 from splitfuse.server.api.native.routes import KeptGenerate
 from splitfuse.server.http.errors import NotReadyError, ResultNotFoundError
 from splitfuse.server.jobs.job import Job

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from splitfuse.engine.outputs import OutputDelta
+from splitfuse.engine.core.outputs import OutputDelta
 from splitfuse.server.jobs.job import Job
 from splitfuse.server.storage.journal import Journal, KeptJob
 from splitfuse.server.storage.records import Changes, JobRow, load_segment

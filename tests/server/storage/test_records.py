@@ -4,9 +4,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from splitfuse.engine.core.outputs import OutputDelta, PromptLogprobs, RequestMetrics, TokenLogprobs
 from splitfuse.engine.errors import ConstraintError, RequestFailedError
-from splitfuse.engine.history import Event, History
-from splitfuse.engine.outputs import OutputDelta, PromptLogprobs, RequestMetrics, TokenLogprobs
+from splitfuse.engine.extras.inspection.history import Event, History
 from splitfuse.server.storage.records import (
     delta_of,
     dump_result,

@@ -16,8 +16,8 @@ import pytest
 from fake_engine import FakeEngine
 from postgres_server import PostgresServer
 
+from splitfuse.engine.core.outputs import OutputDelta
 from splitfuse.engine.errors import ConfigError
-from splitfuse.engine.outputs import OutputDelta
 from splitfuse.server.api.native.routes import KeptGenerate
 from splitfuse.server.http.errors import ResultNotFoundError
 from splitfuse.server.jobs.job import Job
@@ -33,7 +33,7 @@ from splitfuse.server.storage.sealing import OVERHEAD_BYTES, DamagedError, Seali
 from splitfuse.server.storage.sqlite_store import SqliteStore
 
 if TYPE_CHECKING:
-    from splitfuse.engine.async_engine import Handle
+    from splitfuse.engine.serving.async_engine import Handle
 
 KEY = bytes(range(32))
 PROMPT = "a secret of the prompt"

@@ -7,8 +7,8 @@ import pytest
 from fake_engine import answer_text
 from serving import parse_events, stream_events
 
-from splitfuse.engine.chat.template import ChatTemplate
 from splitfuse.engine.errors import InvalidRequestError
+from splitfuse.engine.extras.chat.template import ChatTemplate
 from splitfuse.server.api import streaming
 from splitfuse.server.settings import Settings
 

@@ -8,7 +8,7 @@ import pytest
 from fake_engine import answer_text
 from serving import parse_events, stream_events
 
-from splitfuse.engine.outputs import OutputDelta
+from splitfuse.engine.core.outputs import OutputDelta
 from splitfuse.server.api.native.stream import NativeStreamWriter
 from splitfuse.server.api.streaming import chunks as chunks_of
 from splitfuse.server.http.json_writer import JsonWriter

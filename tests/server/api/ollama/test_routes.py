@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 from fake_engine import answer_text
 
-from splitfuse.engine.chat.template import ChatTemplate
+from splitfuse.engine.extras.chat.template import ChatTemplate
 from splitfuse.server.api import streaming
 from splitfuse.server.settings import Settings
 

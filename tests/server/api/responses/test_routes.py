@@ -8,7 +8,7 @@ import pytest
 from fake_engine import answer_text
 from serving import parse_events
 
-from splitfuse.engine.chat.template import ChatTemplate
+from splitfuse.engine.extras.chat.template import ChatTemplate
 from splitfuse.server.settings import Settings
 
 MODEL = "splitfuse-demo-5m"

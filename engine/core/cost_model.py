@@ -1,0 +1,257 @@
+"""CostModel: what a step costs in seconds, `a + b * tokens + c * context`, learned from the steps themselves.
+
+`tokens` are those of the forward pass; `context` is the sum over its rows of the tokens already in the cache, which
+attention reads. The fit is recursive least squares on relative errors. It forgets only in the direction in which the
+new step brings news (directional forgetting, Cao and Schwartz 2000): a thousand decodes do not wash out what a prompt
+has taught.
+No clock of its own and no torch.
+"""
+
+import itertools
+import math
+import statistics
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .policies import num_interactive
+from .request import Request
+
+# A 40 M-parameter Llama, bfloat16, one thread of an AMX CPU with a busy neighbour: 1,733 steps of 1 to 512 tokens at
+# contexts up to 8,000; median error of this fit 11 %.
+CPU_SECONDS = (3.8e-3, 3.9e-4, 1.6e-6)
+
+_MEMORY = 0.98  # what is kept of old knowledge in the direction of a new step: about the last 50 such steps count
+_CLIPPED_MEMORY = 0.7  # the same for a step that was clipped: if there are more like it, they are right
+_BAD = 0.2  # a median error as large as this: the start, or the machine's speed has changed
+_BAD_MEMORY = 0.9  # then knowledge in every direction fades
+_PRIOR_WEIGHT = 1e-9  # steps that the prior is worth: it only decides where nothing has been seen
+_CLIP = 3.0  # a step off by more than this many median errors counts as off by just so much
+_LEAST_CLIP = 0.15
+_NUM_ERRORS_KEPT = 256
+_NUM_ERRORS_CLIPPED_BY = 32
+_BACKGROUND = (
+    0.1  # of a step's time; the gaps of interactive requests may grow to 1.2 times with all else that it costs
+)
+
+Vector = list[float]
+Matrix = list[list[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class FitError:
+    """How far predictions were off before each step was learned: |predicted - measured| / measured, last steps only."""
+
+    num_steps: int
+    median: float | None = None  # None: no step has been seen
+    p90: float | None = None
+
+
+class CostModel:
+    """Predicts step times and learns from them; a fixed one (for simulation) only predicts."""
+
+    def __init__(self, prior: tuple[float, float, float] = CPU_SECONDS, *, learns: bool = True) -> None:
+        """`prior`: a, b, c to start from; all at least 0."""
+        if min(prior) < 0 or not sum(prior) > 0:
+            raise ValueError(f"a, b, c must be at least 0 and not all 0, not {prior}")
+        self.learns = learns
+        self.num_steps = 0
+        self._coefficients = list(prior)
+        largest = max(prior)
+        self._floor = [_PRIOR_WEIGHT / max(value, largest * 1e-9) ** 2 for value in prior]
+        self._information: Matrix = [[self._floor[i] if i == j else 0.0 for j in range(3)] for i in range(3)]
+        self._errors: deque[float] = deque(maxlen=_NUM_ERRORS_KEPT)
+        # Before anything is known a step may be off threefold without being clipped.
+        self._recent: deque[float] = deque([1.0] * 8, maxlen=_NUM_ERRORS_CLIPPED_BY)
+
+    @classmethod
+    def fixed(cls, a: float, b: float, c: float) -> "CostModel":
+        """A model that stays as it is: seconds per step, per token and per token of context."""
+        return cls((a, b, c), learns=False)
+
+    @property
+    def a(self) -> float:
+        """Seconds that every step takes."""
+        return self._coefficients[0]
+
+    @property
+    def b(self) -> float:
+        """Seconds per token of the pass."""
+        return self._coefficients[1]
+
+    @property
+    def c(self) -> float:
+        """Seconds per token of context."""
+        return self._coefficients[2]
+
+    def predict(self, tokens: int, context: int) -> float:
+        """Seconds of a step."""
+        a, b, c = self._coefficients
+        return a + b * tokens + c * context
+
+    def budget_for(self, target_s: float, context: int, *, maximum: int) -> int:
+        """The most tokens whose step is predicted to end within `target_s`; at least 1, at most `maximum`."""
+        a, b, c = self._coefficients
+        room = target_s - a - c * context
+        if room >= b * maximum:
+            return maximum
+        return max(1, int(room / b)) if room > 0 else 1
+
+    def observe(self, tokens: int, context: int, seconds: float) -> None:
+        """Learn from a step that took so long."""
+        if not self.learns or not 0 < seconds < math.inf:
+            return
+        predicted = max(self.predict(tokens, context), seconds * 1e-6)
+        self.num_steps += 1
+        self._errors.append(abs(predicted - seconds) / seconds)
+        off = (seconds - predicted) / predicted
+        self._recent.append(abs(off))
+        usual = sorted(self._recent)[len(self._recent) // 2]
+        limit = max(_LEAST_CLIP, _CLIP * usual)
+        seconds = min(seconds, predicted * (1 + limit))
+        # In units of the step's own time, so that short steps count as much as long ones. Of the two times the longer:
+        # a step that only seems short must not weigh more than all others together.
+        unit = max(predicted, seconds)
+        if usual >= _BAD:
+            self._fade()
+        memory = _MEMORY if off < limit else _CLIPPED_MEMORY
+        self._learn([1 / unit, tokens / unit, context / unit], seconds / unit, memory)
+
+    def _fade(self) -> None:
+        for i, row in enumerate(self._information):
+            row[:] = [_BAD_MEMORY * value for value in row]
+            row[i] += (1 - _BAD_MEMORY) * self._floor[i]
+
+    def _learn(self, row: Vector, target: float, memory: float) -> None:
+        """Minimise (row · θ - target)² + (θ - old)ᵀ information (θ - old) over θ >= 0."""
+        information = self._information
+        seen = _times(information, row)
+        share = (1 - memory) / max(_dot(row, seen), 1e-300)
+        for i in range(3):
+            for j in range(3):
+                information[i][j] -= share * seen[i] * seen[j]
+        wanted = [old + target * x for old, x in zip(_times(information, self._coefficients), row, strict=True)]
+        for i in range(3):
+            for j in range(3):
+                information[i][j] += row[i] * row[j]
+        self._coefficients = _minimum(information, wanted)
+
+    @property
+    def error(self) -> FitError:
+        """The fit's error on the last steps."""
+        if not self._errors:
+            return FitError(self.num_steps)
+        ordered = sorted(self._errors)
+        return FitError(self.num_steps, statistics.median(ordered), ordered[int(0.9 * (len(ordered) - 1))])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Coefficients and error, for JSON."""
+        error = self.error
+        return {
+            "a": self.a,
+            "b": self.b,
+            "c": self.c,
+            "learns": self.learns,
+            "num_steps": error.num_steps,
+            "median_error": error.median,
+            "p90_error": error.p90,
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "CostModel":
+        """A model that starts from the coefficients of `to_dict`."""
+        prior = (float(values["a"]), float(values["b"]), float(values["c"]))
+        return cls(prior, learns=bool(values.get("learns", True)))
+
+    def __repr__(self) -> str:
+        return f"CostModel({self.a * 1e3:.3g} ms + {self.b * 1e6:.3g} us * tokens + {self.c * 1e6:.3g} us * context)"
+
+
+def _dot(left: Vector, right: Vector) -> float:
+    return left[0] * right[0] + left[1] * right[1] + left[2] * right[2]
+
+
+def _times(matrix: Matrix, vector: Vector) -> Vector:
+    return [_dot(row, vector) for row in matrix]
+
+
+_SUBSETS = ((0, 1, 2), (0, 1), (0, 2), (1, 2), (0,), (1,), (2,))
+
+
+def _minimum(matrix: Matrix, vector: Vector) -> Vector:
+    """The θ >= 0 that minimises θᵀ matrix θ - 2 θᵀ vector: the best of the minima with some parts held at 0."""
+    best, least = [0.0, 0.0, 0.0], 0.0
+    for subset in _SUBSETS:
+        found = _solve(matrix, vector, subset)
+        if found is not None and min(found) >= 0:
+            if len(subset) == 3:
+                return found
+            value = _dot(found, _times(matrix, found)) - 2 * _dot(found, vector)
+            if value < least:
+                best, least = found, value
+    return best
+
+
+def _solve(matrix: Matrix, vector: Vector, subset: tuple[int, ...]) -> Vector | None:
+    """Solve the symmetric positive definite system for the parts in `subset`, the others being 0; None if singular."""
+    # Scaled to a unit diagonal: the three unknowns differ by many powers of ten.
+    scale = [matrix[i][i] ** -0.5 for i in subset]
+    rows = [
+        [matrix[i][j] * scale[p] * scale[q] for q, j in enumerate(subset)] + [vector[i] * scale[p]]
+        for p, i in enumerate(subset)
+    ]
+    size = len(subset)
+    for p in range(size):
+        if rows[p][p] < 1e-13:
+            return None
+        for lower in rows[p + 1 :]:
+            factor = lower[p] / rows[p][p]
+            for q in range(p, size + 1):
+                lower[q] -= factor * rows[p][q]
+    found = [0.0, 0.0, 0.0]
+    for p in reversed(range(size)):
+        known = sum(rows[p][q] * found[subset[q]] / scale[q] for q in range(p + 1, size))
+        found[subset[p]] = (rows[p][size] - known) / rows[p][p] * scale[p]
+    return found
+
+
+def step_budget(
+    model: CostModel, running: Sequence[Request], *, target_s: float, maximum: int, block_size: int
+) -> int | None:
+    """Tokens of the next step such that its decodes get their tokens in time; None = the configured one."""
+    num_decodes = sum(request.num_uncomputed_tokens == 1 for request in running)
+    if not num_decodes:
+        return None
+    context = sum(request.num_computed_tokens for request in running)
+    # A prompt gets a block's worth at the least: late is better than never.
+    return max(model.budget_for(target_s, context, maximum=maximum), num_decodes + block_size)
+
+
+def seconds_until_ended(model: CostModel, requests: Iterable[Request], count: int, *, max_num_seqs: int) -> float:
+    """Seconds until `count` of these requests, in queue order, have ended, if each output gets as long as it may; 0 if
+    there are none.
+    """
+    rows = list(itertools.islice(requests, max_num_seqs))
+    if not rows:
+        return 0.0
+    num_rounds, rest = divmod(count - 1, len(rows))
+    num_steps = sorted(request.max_num_tokens - request.num_tokens for request in rows)
+    num_prompt_tokens = sum(request.num_uncomputed_tokens for request in rows if request.num_uncomputed_tokens > 1)
+    step_s = model.predict(len(rows), sum(request.num_tokens for request in rows))
+    return (num_rounds + 1) * num_prompt_tokens * model.b + (num_rounds * num_steps[-1] + num_steps[rest]) * step_s
+
+
+def background_budget(model: CostModel, running: Sequence[Request], waiting: Sequence[Request]) -> int | None:
+    """Tokens that background requests may have in a step of interactive ones, of whose time they take _BACKGROUND at
+    most; None if there are none of the one kind or of the other.
+    """
+    num_running = num_interactive(running)
+    if not num_running and not num_interactive(waiting):
+        return None
+    if num_running == len(running) and num_interactive(waiting) == len(waiting):
+        return None
+    contexts = [request.num_computed_tokens for request in running]
+    seconds = model.predict(num_running, sum(contexts[:num_running]))
+    per_token = model.b + model.c * max(contexts[num_running:], default=0)
+    return int(_BACKGROUND * seconds / per_token) if per_token else None

@@ -1,0 +1,97 @@
+"""Runs a batch synchronously; if that raises, finds the failing row by bisecting the batch, so that only it fails.
+
+A row fails when it has failed alone twice: some faults pass, such as a moment without memory. A try that fails leaves
+no trace: rows write the same cache slots again, noise is keyed by seed and position, and a grammar rolls back to the
+tokens that its request has.
+"""
+
+import logging
+import re
+from collections.abc import Callable
+from typing import Protocol
+
+from ..errors import FAILED_ON_REQUEST, RankLostError, is_out_of_memory, new_error_id
+from .batch import Batch, Moves, RowFailure, RowOutput
+from .request import Request
+
+_log = logging.getLogger("splitfuse.engine")
+
+# Behind an illegal access, and the like, every call to the GPU fails: no row is at fault. What torch, Triton and cuBLAS
+# say then; not what they say of a call that was refused.
+_LOST_DEVICE = re.compile(
+    r"(CUDA error|Triton Error \[CUDA\]): (?!out of memory|invalid (configuration )?argument|CUBLAS_)"
+    r"|CUBLAS_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR)"
+)
+
+
+class Runner(Protocol):
+    """Moves blocks and computes batches: ModelRunner; tests and simulations have others."""
+
+    def move(self, moves: Moves) -> None: ...
+
+    def run(self, batch: Batch) -> list[RowOutput]:
+        """One output per row. Running rows again gives the same."""
+
+
+class IsolatingRunner:
+    """A Runner that fails rows instead of steps. `draft` fills in the drafts of a batch that has room for some."""
+
+    def __init__(self, runner: Runner, draft: Callable[[Batch], Batch] | None = None) -> None:
+        self._runner = runner
+        self._draft = draft
+
+    def run(self, batch: Batch) -> list[RowOutput]:
+        """One output per row.
+
+        A failure to move blocks leaves the cache in an unknown state: it is raised. So is the loss of the device.
+        """
+        if any(batch.moves):
+            self._runner.move(batch.moves)
+        if not batch.rows:
+            return []
+        if self._draft is None or not (batch.needs_host and any(row.num_drafts for row in batch.rows)):
+            return self._run_isolated(batch)
+        # There may be fewer drafts than planned, which changes the order of the rows.
+        drafted = self._draft(batch)
+        outputs = dict(zip((row.request for row in drafted.rows), self._run_isolated(drafted), strict=True))
+        return [outputs[row.request] for row in batch.rows]
+
+    def _run_isolated(self, batch: Batch) -> list[RowOutput]:
+        try:
+            return self._runner.run(batch)
+        except Exception as exc:
+            _refuse_lost_device(exc)
+            _log.warning("a step with %d rows failed (%s); trying again", len(batch.rows), _described(exc))
+        if len(batch.rows) == 1:
+            return [self._run_last_time(batch)]
+        middle = len(batch.rows) // 2
+        halves = batch.rows[:middle], batch.rows[middle:]
+        return [output for rows in halves for output in self._run_isolated(batch.subset(rows))]
+
+    def _run_last_time(self, batch: Batch) -> RowOutput:
+        try:
+            return self._runner.run(batch)[0]
+        except Exception as exc:
+            _refuse_lost_device(exc)
+            return RowOutput(failure=_failure(batch.rows[0].request, exc))
+
+
+def _refuse_lost_device(exc: Exception) -> None:
+    """Raise the exception again if no other step can succeed after it."""
+    if isinstance(exc, RankLostError):
+        raise exc
+    if _LOST_DEVICE.search(str(exc)):
+        _log.error("the GPU can no longer be used; the engine stops, restart the server")
+        raise exc
+
+
+def _described(exc: Exception) -> str:
+    if is_out_of_memory(exc):
+        return "out of memory: lower --gpu-memory-utilization, --max-num-batched-tokens or --max-num-seqs"
+    return type(exc).__name__
+
+
+def _failure(request: Request, exc: Exception) -> RowFailure:
+    error_id = new_error_id()
+    _log.error("request %s failed, error id %s", request.request_id, error_id, exc_info=exc)
+    return RowFailure(FAILED_ON_REQUEST, error_id)

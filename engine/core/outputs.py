@@ -1,0 +1,272 @@
+"""What comes out of the engine: deltas while a request runs, whole outputs at its end. Plain data, no torch."""
+
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple, overload
+
+from ..errors import RequestFailedError
+from ..extras.inspection.history import History
+
+
+class Logprob(NamedTuple):
+    """A token's log-probability and its rank among all, 1 = the most likely."""
+
+    logprob: float
+    rank: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs(Mapping[int, Logprob]):
+    """Log-probabilities at one position, of the model's distribution before temperature and filters.
+
+    `top` lists the most likely tokens in falling order as (token id, logprob); `logprob` and `rank` are those of the
+    token that is there. As a mapping, of token id to Logprob, it is like vLLM's.
+    """
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+    rank: int | None = None
+
+    def __getitem__(self, token_id: int) -> Logprob:
+        for rank, (candidate, logprob) in enumerate(self.top, 1):
+            if candidate == token_id:
+                return Logprob(logprob, rank)
+        if token_id != self.token_id:
+            raise KeyError(token_id)
+        return Logprob(self.logprob, self.rank)
+
+    def __iter__(self) -> Iterator[int]:
+        yield self.token_id
+        yield from (token_id for token_id, _ in self.top if token_id != self.token_id)
+
+    def __len__(self) -> int:
+        return len(self.top) + all(token_id != self.token_id for token_id, _ in self.top)
+
+
+class PromptLogprobs(Sequence[TokenLogprobs | None]):
+    """Logprobs of each prompt token given those before it; the first has none, so that entry is None.
+
+    Kept in flat arrays: a long prompt's would take ten times the memory as objects.
+    """
+
+    def __init__(self, num_top: int) -> None:
+        self.num_top = num_top
+        self._token_ids = array("i")
+        self._logprobs = array("f")
+        self._ranks = array("i")
+        self._top_ids = array("i")
+        self._top_logprobs = array("f")
+
+    def add(
+        self,
+        token_ids: Sequence[int],
+        logprobs: Sequence[float],
+        ranks: Sequence[int],
+        top_ids: Sequence[int],
+        top_logprobs: Sequence[float],
+    ) -> None:
+        """Append positions: each one's token, then `num_top` candidates of each, flat."""
+        assert len(token_ids) == len(logprobs) == len(ranks)
+        assert len(top_ids) == len(top_logprobs) == self.num_top * len(token_ids)
+        self._token_ids.extend(token_ids)
+        self._logprobs.extend(logprobs)
+        self._ranks.extend(ranks)
+        self._top_ids.extend(top_ids)
+        self._top_logprobs.extend(top_logprobs)
+
+    def extend(self, other: "PromptLogprobs") -> None:
+        """Append another one's positions."""
+        self.add(other._token_ids, other._logprobs, other._ranks, other._top_ids, other._top_logprobs)
+
+    def to_lists(self) -> list[list[float]]:
+        """The numbers, for `from_lists`."""
+        arrays = (self._token_ids, self._logprobs, self._ranks, self._top_ids, self._top_logprobs)
+        return [list(values) for values in arrays]
+
+    @classmethod
+    def from_lists(cls, num_top: int, lists: Sequence[Sequence[Any]]) -> "PromptLogprobs":
+        """The same again."""
+        scores = cls(num_top)
+        scores.add(*lists)
+        return scores
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the numbers."""
+        return len(self._token_ids) * (12 + 8 * self.num_top)
+
+    def __len__(self) -> int:
+        return 1 + len(self._token_ids)
+
+    @overload
+    def __getitem__(self, index: int) -> TokenLogprobs | None: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[TokenLogprobs | None]: ...
+    def __getitem__(self, index: int | slice) -> TokenLogprobs | list[TokenLogprobs | None] | None:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        position = range(len(self))[index] - 1  # IndexError beyond the end, which ends an iteration
+        if position < 0:
+            return None
+        candidates = slice(position * self.num_top, (position + 1) * self.num_top)
+        top = zip(self._top_ids[candidates], self._top_logprobs[candidates], strict=True)
+        return TokenLogprobs(self._token_ids[position], self._logprobs[position], tuple(top), self._ranks[position])
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMetrics:
+    """When things happened to one output sequence, in seconds of the engine's monotonic clock; None = not yet."""
+
+    arrival_time: float
+    first_scheduled_time: float | None
+    first_token_time: float | None
+    finished_time: float | None
+    num_prompt_tokens: int
+    num_output_tokens: int
+    num_cached_tokens: int
+    num_preemptions: int
+    num_draft_tokens: int = 0  # verified
+    num_accepted_tokens: int = 0  # of these, those that were right
+    history: History | None = None  # of a request that a scheduler had
+
+    @property
+    def time_in_queue(self) -> float | None:
+        """Seconds from arrival to the first step."""
+        return None if self.first_scheduled_time is None else self.first_scheduled_time - self.arrival_time
+
+
+@dataclass(slots=True)  # frozen, it would take three times as long to make, for each token
+class OutputDelta:
+    """What one step added to output `index` of a request. Joined deltas give the whole text and all token ids.
+
+    `text` can be empty while token_ids is not: the bytes so far are half a character or may begin a stop string.
+    The last delta of an output has a finish_reason (stop, length, abort, error) and metrics.
+    """
+
+    request_id: str
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    metrics: RequestMetrics | None = None
+    error: RequestFailedError | None = None
+    prompt_logprobs: PromptLogprobs | None = None  # with the first token of output 0, if they were asked for
+    forced_from: int | None = None  # the number of output tokens before its forced completion, if that has begun
+
+
+@dataclass(frozen=True, slots=True)
+class KnownOutput:
+    """What is known of one output of a request that another process began. Times are as in RequestMetrics."""
+
+    token_ids: tuple[int, ...] = ()
+    forced_from: int | None = None
+    first_token_time: float | None = None  # of the first known token
+    last_token_time: float | None = None  # since when its next token is waited for here
+    has_ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A request that goes on where another process left it: with the seed that it had there, one entry for each of its
+    n outputs, and the time of its arrival by this process's clock, which may be negative.
+    """
+
+    seed: int
+    outputs: tuple[KnownOutput, ...]
+    arrival_time: float
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    """One finished or growing output sequence."""
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    metrics: RequestMetrics | None = None
+    error: RequestFailedError | None = None
+
+    def add(self, delta: OutputDelta) -> None:
+        """Append what a delta carries."""
+        self.text += delta.text
+        self.token_ids.extend(delta.token_ids)
+        if delta.logprobs is not None:
+            self.logprobs = (self.logprobs or []) + list(delta.logprobs)
+        if delta.finish_reason is not None:
+            self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
+            self.metrics, self.error = delta.metrics, delta.error
+
+    @property
+    def cumulative_logprob(self) -> float | None:
+        """The log-probability of all tokens together; None without `logprobs`."""
+        return None if self.logprobs is None else sum(item.logprob for item in self.logprobs)
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """All outputs of one request."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    num_cached_tokens: int = 0
+    prompt_logprobs: list[TokenLogprobs | None] | None = None  # the first token has none
+
+    def add(self, delta: OutputDelta) -> None:
+        """Append what a delta carries."""
+        self.outputs[delta.index].add(delta)
+        if delta.prompt_logprobs is not None:
+            self.prompt_logprobs = list(delta.prompt_logprobs)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every output has ended."""
+        return all(output.finish_reason is not None for output in self.outputs)
+
+    @property
+    def metrics(self) -> RequestMetrics | None:
+        """Those of the first output, once it has ended."""
+        return self.outputs[0].metrics
+
+
+@dataclass(frozen=True, slots=True)
+class StepStats:
+    """One engine step, for metrics, logs and pictures."""
+
+    step: int
+    time: float  # when it ended, monotonic seconds
+    duration: float  # seconds, schedule to update
+    num_prefill_tokens: int
+    num_decode_tokens: int
+    num_running: int
+    num_waiting: int
+    num_used_blocks: int
+    num_blocks: int
+    num_preempted: int  # requests that were preempted
+    num_swapped_out: int = 0  # of these, those whose tokens went to the host
+    num_output_tokens: int = 0  # sampled: with drafts there can be several of one request
+    num_drafts: int = 0  # requests whose drafts were verified
+    num_draft_tokens: int = 0
+    num_accepted_tokens_per_pos: tuple[int, ...] = ()  # drafts whose 1st, 2nd, … token was right
+    ttfts: tuple[float, ...] = ()  # seconds from arrival, of interactive requests whose first token came in this step
+    itls: tuple[float, ...] = ()  # seconds between tokens, of interactive requests that got a further one
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON. `asdict` would copy every gap: 100 steps of 256 requests took the event loop 37 ms."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    def __str__(self) -> str:
+        line = (
+            f"[Step={self.step}] prefill_tokens={self.num_prefill_tokens} decode_tokens={self.num_decode_tokens} "
+            f"running={self.num_running} waiting={self.num_waiting} blocks={self.num_used_blocks}/{self.num_blocks} "
+            f"preempted={self.num_preempted} ms={self.duration * 1e3:.1f} time={self.time:.4f}"
+        )
+        return f"{line} gap_ms={max(self.itls) * 1e3:.1f}" if self.itls else line

@@ -1,0 +1,41 @@
+"""PreemptionCosts: whether a victim's tokens are better swapped to the host or computed again."""
+
+from typing import NamedTuple
+
+from .block_allocator import num_blocks_for
+from .request import Request
+
+# No request is preempted more often than this while another can be.
+MAX_PREEMPTIONS = 2
+
+
+class Prices(NamedTuple):
+    """What each way to preempt a request is estimated to cost, in seconds; None where the rate is not known yet."""
+
+    swap: float | None
+    recompute: float | None
+
+
+class PreemptionCosts:
+    """Compares by measured rates, in seconds. Until both are known, swapping is preferred: it loses no work."""
+
+    def __init__(self, mode: str) -> None:
+        self._mode = mode
+        self.max_preemptions = MAX_PREEMPTIONS
+        self.seconds_per_block: float | None = None  # to copy one block, one way
+        self.seconds_per_token: float | None = None  # to compute one prompt token in a full step
+
+    def prefers_swap(self, request: Request, block_size: int) -> bool:
+        """For this victim, given that the host has room."""
+        if self._mode != "auto":
+            return self._mode == "swap"
+        prices = self.prices(request, block_size)
+        return prices.swap is None or prices.recompute is None or prices.swap < prices.recompute
+
+    def prices(self, request: Request, block_size: int) -> Prices:
+        """Of this victim: its blocks copied there and back, or its tokens computed again."""
+        num_tokens, per_block, per_token = request.num_computed_tokens, self.seconds_per_block, self.seconds_per_token
+        return Prices(
+            None if per_block is None else 2 * num_blocks_for(num_tokens, block_size) * per_block,
+            None if per_token is None else num_tokens * per_token,
+        )

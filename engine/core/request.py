@@ -1,0 +1,188 @@
+"""Request: one output sequence as the scheduler sees it, a list of tokens and how far the model has got with them.
+
+    token_ids:  [0, num_computed_tokens) computed | [num_computed_tokens, num_tokens) not yet | placeholders
+
+While steps are in flight, what they compute counts as computed, and each token that they will sample is a placeholder:
+a number, not an entry of token_ids. There is no prefill and no decode here, only catching up. Knows no text, no tensors
+and no HTTP.
+"""
+
+from array import array
+from collections.abc import Iterable
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from ..extras.inspection.history import OpenHistory
+from .outputs import KnownOutput, RequestMetrics
+from .sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from ..extras.structured_output.grammar import Grammar
+
+
+NOTHING_KNOWN = KnownOutput()
+
+
+class Status(Enum):
+    """The state of a request. PREEMPTED waits like WAITING, but has run before."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+
+
+class Request:
+    """One sequence. After construction only the scheduler writes to it."""
+
+    __slots__ = (
+        "arrival_order", "arrival_time", "bad_words", "block_hashes", "block_table",
+        "finish_reason", "finished_time", "first_scheduled_time", "first_token_time", "grammar",
+        "history", "host_block_table", "index", "is_background", "is_greedy", "is_plainly_sampled", "last_token_time",
+        "max_num_tokens", "needs_prompt_logprobs", "num_accepted_tokens", "num_cached_tokens", "num_computed_tokens",
+        "num_draft_tokens", "num_output_placeholders", "num_preemptions", "num_prompt_tokens", "num_read_tokens",
+        "params", "parent", "request_id", "seed", "status", "stop_reason", "stop_token_ids", "tenant", "token_ids",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        request_id: str,
+        prompt_token_ids: list[int],
+        params: SamplingParams,
+        max_num_tokens: int,
+        seed: int,
+        index: int = 0,
+        stop_token_ids: frozenset[int] = frozenset(),
+        bad_words: tuple[tuple[int, ...], ...] = (),
+        grammar: "Grammar | None" = None,
+        tenant: str = "",
+        parent: "Request | None" = None,
+        arrival_time: float = 0.0,
+        arrival_order: int = 0,
+        known: KnownOutput = NOTHING_KNOWN,
+    ) -> None:
+        assert prompt_token_ids, "the input processor refuses empty prompts"
+        assert len(prompt_token_ids) + len(known.token_ids) < max_num_tokens, "there is room for a token"
+        self.request_id = request_id
+        self.index = index
+        self.params = params
+        self.is_background = params.is_background  # asked for every request of every step
+        self.seed = seed
+        self.max_num_tokens = max_num_tokens  # prompt and output together
+        self.stop_token_ids = stop_token_ids  # the model's end tokens (unless ignored) and the request's own
+        self.bad_words = bad_words  # token sequences that must not be completed
+        self.grammar = grammar  # follows token_ids by itself; the step's thread alone touches it
+        self.tenant = tenant  # requests of one tenant may share blocks, and share its part of the machine
+        self.parent = parent  # the first of the n outputs of this prompt, if it is another one
+        self.arrival_time = arrival_time
+        self.arrival_order = arrival_order
+
+        # The n outputs of a prompt share its logprobs: they are computed with the first one, before its first token.
+        self.needs_prompt_logprobs = params.prompt_logprobs is not None and index == 0 and not known.token_ids
+        self.is_greedy = not params.temperature
+        # From temperature, filters and noise alone; asked for every row of every step, as is_greedy is.
+        self.is_plainly_sampled = grammar is None and params.logprobs is None and not self.changes_logits(0)
+        self.num_prompt_tokens = len(prompt_token_ids)
+        self.token_ids = [*prompt_token_ids, *known.token_ids]
+        self.num_computed_tokens = 0
+        self.num_output_placeholders = 0
+        self.num_read_tokens = 0  # computed before a preemption: the prompt logprobs that follow from them are known
+        self.block_table: array[int] = array("i")  # whose bytes the kernels' tables are made of
+        self.host_block_table: list[int] = []  # where its computed tokens are while it is swapped out
+        self.block_hashes: list[bytes] = []  # of its full blocks, as far as they were needed
+        self.status = Status.WAITING
+        self.finish_reason: str | None = None
+        self.stop_reason: int | str | None = None
+        self.num_preemptions = 0
+        self.num_draft_tokens = 0
+        self.num_accepted_tokens = 0
+        self.num_cached_tokens = 0
+        self.first_scheduled_time: float | None = known.first_token_time
+        self.first_token_time: float | None = known.first_token_time
+        self.last_token_time: float | None = known.last_token_time
+        self.finished_time: float | None = None
+        self.history: OpenHistory | None = None  # from when it is queued
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output tokens known so far."""
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens sampled so far."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        """Tokens that no step has been given yet, placeholders among them; 1 while decoding."""
+        return len(self.token_ids) + self.num_output_placeholders - self.num_computed_tokens
+
+    @property
+    def num_skippable_tokens(self) -> int:
+        """Tokens that need not be computed where a cache has them: not the last, nor what a prompt logprob needs."""
+        num_read = max(self.num_read_tokens, self.num_computed_tokens)
+        if self.needs_prompt_logprobs and num_read < self.num_prompt_tokens - 1:
+            return num_read
+        return self.num_tokens - 1
+
+    def changes_logits(self, num_output_tokens: int) -> bool:
+        """Whether logits processors have to change its logits before the token after so many output tokens is sampled.
+
+        The one list of the parameters that do, beside the grammar's mask; `logits_processors.py` applies each.
+        """
+        params = self.params
+        return bool(
+            params.logit_bias
+            or params.allowed_token_ids is not None
+            or self.bad_words
+            or params.min_tokens > num_output_tokens
+            or params.repetition_penalty != 1.0
+            or params.presence_penalty
+            or params.frequency_penalty
+            or (self.grammar is not None and params.ignore_eos)
+        )
+
+    @property
+    def needs_host_sampling(self) -> bool:
+        """Whether its next row needs the host before another step can be decided. The one list of what does:
+
+        prompt logprobs, as long as there are some to compute. All else runs on the device, and the host follows: stop
+        strings are found one step late; a grammar's mask is made while the step that it is for computes.
+        """
+        if not self.needs_prompt_logprobs:
+            return False
+        return max(self.num_read_tokens, self.num_computed_tokens) < self.num_prompt_tokens - 1
+
+    @staticmethod
+    def any_needs_host_sampling(requests: "Iterable[Request]") -> bool:
+        """Whether one of them does; of all rows of every step, so without a call for each."""
+        return True in [each.needs_prompt_logprobs and each.needs_host_sampling for each in requests]
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has ended, for whatever reason."""
+        return self.status is Status.FINISHED
+
+    def metrics(self) -> RequestMetrics:
+        """Its times and counts so far."""
+        return RequestMetrics(
+            arrival_time=self.arrival_time,
+            first_scheduled_time=self.first_scheduled_time,
+            first_token_time=self.first_token_time,
+            finished_time=self.finished_time,
+            num_prompt_tokens=self.num_prompt_tokens,
+            num_output_tokens=self.num_output_tokens,
+            num_cached_tokens=self.num_cached_tokens,
+            num_preemptions=self.num_preemptions,
+            num_draft_tokens=self.num_draft_tokens,
+            num_accepted_tokens=self.num_accepted_tokens,
+            history=self.history.closed() if self.history is not None and self.is_finished else None,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"Request({self.request_id}/{self.index} {self.status.value} "
+            f"{self.num_computed_tokens}/{self.num_tokens} tokens, {len(self.block_table)} blocks)"
+        )

@@ -1,0 +1,145 @@
+"""How a request is sampled and when it ends: the one table of these fields, their limits and defaults.
+
+Every entry (HTTP, LLM, AsyncEngine) builds a SamplingParams, so each rule is here and only here. Rules that need the
+model (vocabulary, context length) are `check_against`, called once per request. Knows no tensors.
+"""
+
+from collections.abc import Mapping
+from dataclasses import InitVar, dataclass, field
+from typing import Any
+
+from ..checks import (
+    Flag,
+    Integer,
+    Number,
+    Strings,
+    Text,
+    TokenIds,
+    TokenNumbers,
+    check_token_ids,
+    ruled,
+    rules_of,
+    unknown_field,
+)
+from ..errors import InvalidRequestError
+from ..extras.structured_output.params import StructuredOutputs, StructuredOutputsRule
+
+_TOKENS = Integer(1, 2**31 - 1)
+_LOGPROBS = Integer(0, 20)
+_DAY_MS = Integer(1, 86_400_000)
+_PENALTY = Number(-2.0, 2.0)
+_STRUCTURED = StructuredOutputsRule()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingParams:
+    """Sampling fields under vLLM's names. Raises InvalidRequestError.
+
+    Give lists for `stop`, `bad_words` and ids; a single stop string is taken as a list of one.
+    """
+
+    max_tokens: int | None = ruled(None, _TOKENS, "Most tokens of output.")
+    max_length: int | None = ruled(None, _TOKENS, "Most tokens of prompt and output together; the smaller limit wins.")
+    min_tokens: int = ruled(0, Integer(0, 2**31 - 1), "No end token and no stop string before so many tokens.")
+    temperature: float = ruled(1.0, Number(0.0, 100.0), "0 is greedy.")
+    top_p: float = ruled(1.0, Number(0.0, 1.0), "Sample among the likeliest tokens with this probability together.")
+    top_k: int = ruled(0, Integer(-1, 2**31 - 1), "Sample among so many tokens; 0 or -1 is off.")
+    min_p: float = ruled(0.0, Number(0.0, 1.0), "Least probability, relative to the likeliest token's.")
+    repetition_penalty: float = ruled(1.0, Number(0.0, 100.0, is_above_low=True), "Above 1: fewer repetitions.")
+    presence_penalty: float = ruled(0.0, _PENALTY, "Taken off the logit of each token that the output has.")
+    frequency_penalty: float = ruled(0.0, _PENALTY, "The same, times how often the output has it.")
+    seed: int | None = ruled(None, Integer(-(2**63), 2**64 - 1), "The same seed gives the same output.")
+    n: int = ruled(1, Integer(1, 64), "Outputs per prompt.")
+    stop: tuple[str, ...] = ruled((), Strings(16, 256), "Strings that end the output; they are cut off.")
+    stop_token_ids: tuple[int, ...] = ruled((), TokenIds(256), "Tokens that end the output.")
+    include_stop_str_in_output: bool = ruled(False, Flag(), "Leave the stop string in the text.")
+    ignore_eos: bool = ruled(False, Flag(), "Go on after the model's end token.")
+    logit_bias: Mapping[int, float] = ruled(
+        dict, TokenNumbers(1024, Number(-100.0, 100.0)), "Added to the logits of these token ids."
+    )
+    bad_words: tuple[str, ...] = ruled((), Strings(256, 256), "Strings that the output must not have.")
+    allowed_token_ids: tuple[int, ...] | None = ruled(
+        None, TokenIds(65_536, min_items=1), "The only tokens that may be sampled."
+    )
+    logprobs: int | None = ruled(None, _LOGPROBS, "Return logprobs of the output, with so many of the likeliest.")
+    prompt_logprobs: int | None = ruled(None, _LOGPROBS, "The same of the prompt.")
+    skip_special_tokens: bool = ruled(True, Flag(), "Leave special tokens out of the text.")
+    truncate_prompt_tokens: int | None = ruled(None, _TOKENS, "Keep no more than the last so many prompt tokens.")
+    structured_outputs: StructuredOutputs | None = ruled(  # noqa: RUF009
+        None, _STRUCTURED, "What the output must be: one constraint."
+    )
+    cache_salt: str = ruled("", Text(256), "Share cached prefixes only with requests that have the same salt.")
+    priority: int = ruled(0, Integer(-(2**31), 2**31 - 1), "Lower first, with --scheduling-policy priority.")
+    timeout_ms: int | None = ruled(None, _DAY_MS, "From arrival; then it ends with what there is.")
+    max_queue_ms: int | None = ruled(None, _DAY_MS, "The same if it has not begun by then.")
+    # Not a request's to set: instead of max_tokens, cut to what fits; None: all that fits.
+    default_max_tokens: int | None = 64
+    # Not a request's either: behind all that is not in the background, whatever the scheduling policy.
+    is_background: bool = False
+    # What the user calls a field where it is not its name here ("max_completion_tokens"), for refusals; `prompt` too.
+    names: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    # vLLM's own, for scripts written for it. Text is always made, and of a list of outputs the last one is whole.
+    detokenize: InitVar[bool] = True
+    spaces_between_special_tokens: InitVar[bool] = True
+    output_kind: InitVar[Any] = None
+    best_of: InitVar[int | None] = None
+    logits_processors: InitVar[Any] = None
+    guided_decoding: InitVar[Any] = None
+
+    def __post_init__(
+        self, _detokenize: bool, _spaces: bool, _kind: Any, best_of: int | None, processors: Any, guided: Any
+    ) -> None:
+        fields, names = vars(self), self.names
+        if guided is not None and self.structured_outputs is None:
+            fields["structured_outputs"] = guided
+        _check_of_vllm(best_of, processors, n=self.n)
+        for name, default, rule in _RULES:
+            if (value := fields[name]) is not default:
+                fields[name] = rule.checked(names.get(name, name), value)  # in its normal form from here on
+        fields["top_k"] = max(self.top_k, 0)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise InvalidRequestError(
+                f"min_tokens {self.min_tokens} is more than {self.name_of('max_tokens')} {self.max_tokens}",
+                param="min_tokens",
+            )
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any], **own: Any) -> "SamplingParams":
+        """Build from a request's JSON fields. A field set to null counts as absent. Unknown names are refused by name.
+
+        `own` are fields that are not a request's: default_max_tokens, is_background and names.
+        """
+        for name in sorted(fields.keys() - FIELD_NAMES):
+            raise unknown_field(name, FIELD_NAMES)
+        return cls(**own, **{name: value for name, value in fields.items() if value is not None})
+
+    def name_of(self, field_name: str) -> str:
+        """What the user calls this field, or the prompt."""
+        return self.names.get(field_name, field_name)
+
+    def check_against(self, *, vocab_size: int) -> None:
+        """Check every token id against the width of the logits (not the tokenizer's size: they can differ)."""
+        named = {
+            "stop_token_ids": self.stop_token_ids,
+            "allowed_token_ids": self.allowed_token_ids or (),
+            "logit_bias": self.logit_bias,
+        }
+        for name, ids in named.items():
+            check_token_ids(ids, vocab_size=vocab_size, param=name)
+
+
+def _check_of_vllm(best_of: int | None, processors: Any, *, n: int) -> None:
+    """Raise for what would change the answer."""
+    if best_of not in (None, n):
+        raise InvalidRequestError(
+            f"best_of {best_of} is not taken: it may equal n, {n}; ask for more with n", param="best_of"
+        )
+    if processors:
+        raise InvalidRequestError(
+            "logits_processors are not taken; see logit_bias, bad_words and allowed_token_ids",
+            param="logits_processors",
+        )
+
+
+_RULES = rules_of(SamplingParams)
+FIELD_NAMES = frozenset(name for name, _, _ in _RULES)

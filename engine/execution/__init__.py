@@ -1,0 +1,1 @@
+"""Execution of a step on a device: the runner, the models and the sampler."""

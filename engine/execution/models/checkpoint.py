@@ -1,0 +1,142 @@
+"""A model's folder or GGUF file: where it is, its JSON files, and the numbers in them. Imports no torch."""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ...config import EngineConfig
+from ...config.named_models import named_model
+from ...errors import ConfigError
+
+JOIN = "join its parts: llama-gguf-split --merge FIRST-PART WHOLE.gguf"
+_HUB_ID = re.compile(r"[^/.~:][^/:]*/[^/:]+(:[^:]+\.gguf)?")
+_SPLIT = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
+
+
+def local_model(model: str | None) -> Path | None:
+    """A model's folder or GGUF file; None for one of the hub. Raises ConfigError if it is no model, or not there."""
+    if (named := named_model(model)) is not None:
+        return named
+    assert model is not None
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return _model_in(path)
+    if path.is_file():
+        if not is_gguf(path):
+            raise ConfigError(f"{path} is a file, and no GGUF file; give a .gguf file, or the folder of a model")
+        return path
+    if not _HUB_ID.fullmatch(model):
+        raise ConfigError(
+            f"model folder {model!r} does not exist; give a folder, a .gguf file, or a hub id like owner/name or "
+            "owner/name:FILE.gguf"
+        )
+    return None
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether a file begins as GGUF does, or at least is called so."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"GGUF" or path.suffix == ".gguf"
+    except OSError:
+        return path.suffix == ".gguf"
+
+
+def model_folder(config: EngineConfig, model: str | None) -> Path:
+    """The folder or GGUF file of a model, fetched from the hub if it is not local. Raises ConfigError."""
+    local = local_model(model)
+    if local is not None:
+        return local
+    hub_id, _, file = str(model).partition(":")
+    return _download(hub_id, file, with_weights=config.load_format != "dummy")
+
+
+def _model_in(folder: Path) -> Path:
+    """What to read of a folder: all of it, or its only GGUF file. Raises ConfigError if it holds several."""
+    ggufs = [path for path in sorted(folder.glob("*.gguf")) if path.is_file()]
+    if ggufs and not any(folder.glob("*.safetensors")):
+        if len(ggufs) == 1:
+            return ggufs[0]
+        if _SPLIT.search(ggufs[0].name):
+            raise ConfigError(f"{ggufs[0]} is one part of a split GGUF; {JOIN}")
+        raise ConfigError(f"{folder} holds several GGUF files, so name one: {', '.join(path.name for path in ggufs)}")
+    return folder
+
+
+def _download(hub_id: str, file: str, *, with_weights: bool) -> Path:
+    from huggingface_hub import hf_hub_download, snapshot_download
+
+    patterns = ["*.json", "*.jinja", "tokenizer.model"] + (["*.safetensors"] if with_weights else [])
+    try:
+        if file:
+            return Path(hf_hub_download(hub_id, file))
+        folder = Path(snapshot_download(hub_id, allow_patterns=patterns))
+    except Exception as exc:  # the hub's client raises many kinds, all of which mean: not available
+        first_line = str(exc).strip().splitlines()[0] if str(exc).strip() else type(exc).__name__
+        name = f"{hub_id}:{file}" if file else hub_id
+        raise ConfigError(f"model {name!r} is no local folder and the hub does not give it: {first_line}") from exc
+    if not (folder / "config.json").exists():
+        raise ConfigError(f"{hub_id} has no config.json; for one of its GGUF files name it: {hub_id}:FILE.gguf")
+    return folder
+
+
+def version_of(path: Path) -> tuple[int, ...]:
+    """What tells a file from what is written over it or put in its place; empty if there is none any more."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def other_format(folder: Path) -> str | None:
+    """What a folder without safetensors of a model holds instead, and what to do; None if it is nothing known."""
+    if (folder / "adapter_config.json").exists():
+        base = read_json(folder / "adapter_config.json").get("base_model_name_or_path") or "its base model"
+        return (
+            f"{folder} is an adapter (LoRA or alike) for {base}, not a model, and adapters are not served yet; serve "
+            f"{base}, or merge the two first: peft's merge_and_unload(), then save_pretrained()"
+        )
+    return None
+
+
+def tokenizer_only(folder: Path) -> str | None:
+    """The same of a folder without config.json that holds a tokenizer."""
+    names = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
+    if found := next((name for name in names if (folder / name).exists()), None):
+        return f"{folder} holds a tokenizer ({found}) and no model: config.json is missing; give the model's folder"
+    return None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file of the model folder. Raises ConfigError naming the file."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as exc:
+        raise ConfigError(f"{path} is missing; is this a Hugging Face model folder?") from exc
+    except (OSError, UnicodeDecodeError, ValueError, RecursionError) as exc:
+        raise ConfigError(f"{path} cannot be read as JSON ({exc}); fetch the file again") from exc
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path} must hold a JSON object; fetch the file again")
+    return value
+
+
+def positive_int(fields: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    """The positive integer under `name`; where it is missing or null, `default`. Raises ConfigError."""
+    value = fields.get(name)
+    value = default if value is None else value
+    if type(value) is not int or value < 1:
+        raise ConfigError(f"{name} must be a positive integer, not {value!r}")
+    return value
+
+
+def positive_number(fields: Mapping[str, Any], name: str, default: float | None = None) -> float:
+    """The finite number above 0 under `name`; where it is missing or null, `default`. Raises ConfigError."""
+    value: Any = fields.get(name)
+    value = default if value is None else value
+    if type(value) not in (int, float) or not 0 < value < math.inf:
+        raise ConfigError(f"{name} must be a number above 0, not {value!r}")
+    return float(value)

@@ -1,0 +1,97 @@
+"""ModelConfig: the shape of a model, from config.json as its family normalizes it. `registry` reads the file."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...errors import ConfigError
+from ...extras.quantization.checkpoint_format import CheckpointFormat
+from ...extras.quantization.registry import checkpoint_format
+from .checkpoint import positive_int
+from .rope_config import RopeConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Shape of one decoder-only model, in Hugging Face's names for Llama. Raises ConfigError."""
+
+    architecture: str
+    vocab_size: int  # width of the logits
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    max_position_embeddings: int
+    norm_eps: float
+    ropes: tuple[RopeConfig, ...]  # per layer
+    tie_word_embeddings: bool
+    attention_bias: bool
+    mlp_bias: bool
+    hidden_act: str
+    quantization: CheckpointFormat | None  # of the weights in the files
+    sliding_windows: tuple[int, ...]  # per layer, 0 = none
+    dtype: str
+    eos_token_ids: tuple[int, ...]
+    description: str  # what the files say they are, for people; may be empty
+    hf_config: Mapping[str, Any] = field(repr=False)  # all of config.json, as its family normalized it
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any], generation: Mapping[str, Any]) -> "ModelConfig":
+        """From config.json as its family normalized it, and generation_config.json."""
+        num_heads = positive_int(fields, "num_attention_heads")
+        num_kv_heads = positive_int(fields, "num_key_value_heads", num_heads)
+        if num_heads % num_kv_heads:
+            raise ConfigError(
+                f"num_attention_heads {num_heads} is not a multiple of num_key_value_heads {num_kv_heads}"
+            )
+        hidden_size = positive_int(fields, "hidden_size")
+        head_dim = positive_int(fields, "head_dim", hidden_size // num_heads)
+        layer_types = _layer_types(fields)
+        ropes = {kind: RopeConfig.of_layers(fields, layer_type=kind, head_dim=head_dim) for kind in set(layer_types)}
+        window = positive_int(fields, "sliding_window") if fields.get("sliding_window") else 0
+        eos = generation.get("eos_token_id", fields.get("eos_token_id"))
+        return cls(
+            architecture=fields["architectures"][0],
+            vocab_size=positive_int(fields, "vocab_size"),
+            hidden_size=hidden_size,
+            num_layers=len(layer_types),
+            num_heads=num_heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            intermediate_size=positive_int(fields, "intermediate_size"),
+            max_position_embeddings=positive_int(fields, "max_position_embeddings"),
+            norm_eps=float(fields.get("rms_norm_eps", 1e-6)),
+            ropes=tuple(ropes[kind] for kind in layer_types),
+            tie_word_embeddings=bool(fields.get("tie_word_embeddings", False)),
+            attention_bias=bool(fields.get("attention_bias", False)),
+            mlp_bias=bool(fields.get("mlp_bias", False)),
+            hidden_act=str(fields.get("hidden_act", "silu")),
+            quantization=checkpoint_format(fields.get("quantization_config")),
+            sliding_windows=tuple(window if kind == "sliding_attention" else 0 for kind in layer_types),
+            dtype=str(fields.get("dtype") or fields.get("torch_dtype") or "float32"),
+            eos_token_ids=tuple(eos) if isinstance(eos, list) else () if eos is None else (int(eos),),
+            description=str(fields.get("description", "")),
+            hf_config=fields,
+        )
+
+    @property
+    def max_len_limit(self) -> int:
+        """Positions that can be served: those the model was made for, or as far as YaRN stretches them."""
+        yarns = [rope.scaling for rope in self.ropes if rope.scaling.get("rope_type") == "yarn"]
+        stretched = (int(yarn["factor"] * yarn["original_max_position_embeddings"]) for yarn in yarns)
+        return max([self.max_position_embeddings, *stretched])
+
+
+def _layer_types(fields: Mapping[str, Any]) -> list[str]:
+    """What each layer sees. Without layer_types all layers see the window, if there is one."""
+    num_layers = positive_int(fields, "num_hidden_layers")
+    kinds = fields.get("layer_types")
+    if not kinds:
+        return ["sliding_attention" if fields.get("sliding_window") else "full_attention"] * num_layers
+    if len(kinds) != num_layers:
+        raise ConfigError(f"layer_types has {len(kinds)} entries for {num_layers} layers")
+    if unknown := set(kinds) - {"sliding_attention", "full_attention"}:
+        raise ConfigError(f"layer_types: {unknown.pop()!r} is not known; known: full_attention, sliding_attention")
+    return list(kinds)

@@ -1,0 +1,23 @@
+"""Inputs: what one forward pass over a ragged batch reads."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from ....kernels.ops import RaggedBatch
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Arrays = dict[str, Array]
+
+
+class Inputs(NamedTuple):
+    """One forward pass over T tokens of B rows, L of which need logits."""
+
+    token_ids: Tensor  # [T] int64
+    positions: Tensor  # [T] int64
+    slot_mapping: Tensor  # [T] int64, block · block_size + offset
+    ragged: RaggedBatch
+    # [L] int64, T-indices: of each row that samples its last known token and its drafts, then the tokens before those
+    # with prompt logprobs
+    logits_indices: Tensor

@@ -1,0 +1,50 @@
+"""ForwardPlan: a decoder's layers in one native call where `ops.record` can make a plan of them, else op by op."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from ....kernels import ops
+from .forward_inputs import Inputs
+from .kv_cache import KVCache
+
+
+class ForwardPlan:
+    """Of one model, a plan for each cache that it writes to. For one thread."""
+
+    def __init__(
+        self,
+        run_layers: Callable[[Tensor, Inputs, KVCache], Tensor],
+        *,
+        width: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self._run_layers = run_layers
+        self._record = partial(ops.record, width=width, dtype=dtype, device=device)
+        self._plans: WeakKeyDictionary[KVCache, Any] = WeakKeyDictionary()
+
+    def run(self, x: Tensor, inputs: Inputs, kv_cache: KVCache) -> Tensor:
+        """What the layers make of embedded tokens [T, hidden_size]: [L, hidden_size]."""
+        plan = self._plan(kv_cache)
+        if isinstance(plan, str):
+            return self._run_layers(x, inputs, kv_cache)
+        arrays = ops.StepArrays(inputs.positions, inputs.slot_mapping, inputs.ragged, inputs.logits_indices)
+        out: Tensor = plan.run(x, arrays)
+        return out
+
+    def refusal(self, kv_cache: KVCache) -> str | None:
+        """Why there is no plan for this cache; None if there is one."""
+        plan = self._plan(kv_cache)
+        return plan if isinstance(plan, str) else None
+
+    def _plan(self, kv_cache: KVCache) -> Any:
+        plan = self._plans.get(kv_cache)
+        if plan is None:
+            plan = self._record(lambda x, arrays: self._run_layers(x, Inputs(x, *arrays), kv_cache))
+            self._plans[kv_cache] = plan
+        return plan

@@ -1,0 +1,52 @@
+"""A bar on the terminal while weights are loaded, if that takes longer than a second."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+
+from ....kernels.ops import QuantizedWeight
+
+_DELAY_S = 1.0
+
+
+@contextmanager
+def with_progress(source: Any, *, total: int | None) -> Iterator[Any]:
+    """The WeightSource, with a bar of how many of `total` tensors (None: not known) are taken of it.
+
+    Without one where standard error is no terminal.
+    """
+    if not sys.stderr.isatty():
+        yield source
+        return
+    from tqdm import tqdm
+
+    with tqdm(total=total, desc="loading", unit=" tensors", delay=_DELAY_S, leave=False) as bar:
+        yield _Counted(source, bar.update)
+
+
+class _Counted:
+    """A WeightSource that tells of each tensor when it is taken for the first time."""
+
+    def __init__(self, source: Any, count: Callable[[int], object]) -> None:
+        self._source = source
+        self._count = count
+        self._taken: set[str] = set()
+        self.has = source.has
+        self.unread = source.unread
+
+    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        self._note(name)
+        tensor: Tensor = self._source.take(name, shape)
+        return tensor
+
+    def take_quantized(self, name: str, shape: tuple[int, ...]) -> QuantizedWeight | None:
+        self._note(name)
+        weight: QuantizedWeight | None = self._source.take_quantized(name, shape)
+        return weight
+
+    def _note(self, name: str) -> None:
+        self._count(name not in self._taken)
+        self._taken.add(name)

@@ -1,0 +1,128 @@
+"""A decoder some of whose MLPs are mixtures of experts: a router gives each token to a few of many small MLPs.
+
+A checkpoint has each expert's matrices under the family's own names, or, as transformers 5 keeps them in memory, those
+of all of a layer's experts in one tensor. Both load, an expert at a time.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ....kernels import ops
+from ...errors import ConfigError
+from .checkpoint import positive_int
+from .decoder import Decoder
+from .tensor_parallel import ALONE, TensorParallel
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertsConfig:
+    """In which layers there are how many experts, and how many of them work on a token."""
+
+    num_experts: int
+    num_experts_per_tok: int
+    intermediate_size: int  # of one expert
+    norm_topk_prob: bool  # the chosen experts' weights are made to sum to 1
+    layers: frozenset[int]  # the others have a plain MLP
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> "ExpertsConfig":
+        """Raises ConfigError."""
+        num_experts, num_chosen = positive_int(fields, "num_experts"), positive_int(fields, "num_experts_per_tok")
+        if num_chosen > num_experts:
+            raise ConfigError(f"num_experts_per_tok {num_chosen} is more than the {num_experts} experts there are")
+        step, plain = positive_int(fields, "decoder_sparse_step", 1), fields.get("mlp_only_layers") or ()
+        layers = range(positive_int(fields, "num_hidden_layers"))
+        return cls(
+            num_experts=num_experts,
+            num_experts_per_tok=num_chosen,
+            intermediate_size=positive_int(fields, "moe_intermediate_size"),
+            norm_topk_prob=bool(fields["norm_topk_prob"]),
+            layers=frozenset(layer for layer in layers if layer not in plain and (layer + 1) % step == 0),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SparseMLP:
+    """Σ weight · MLP over the experts that the router finds likeliest (Shazeer et al. 2017; Fedus et al. 2021)."""
+
+    router: Any  # packed by `ops.pack_linear`; its logits have the model's dtype, their softmax float32
+    experts: Sequence[Any]  # packed by `ops.pack_experts`, of each of this rank's slices
+    config: ExpertsConfig
+    parallel: TensorParallel = ALONE
+
+    def __call__(self, x: Tensor) -> Tensor:
+        top_k, renormalize = self.config.num_experts_per_tok, self.config.norm_topk_prob
+        weights, expert_ids = ops.route(ops.linear(x, self.router), top_k=top_k, renormalize=renormalize)
+        return self.parallel.sum([ops.experts(x, weights, expert_ids, each) for each in self.experts])
+
+
+class SparseDecoder(Decoder):
+    """A decoder with experts. A family's normalize_config has the fields of ExpertsConfig under Qwen's keys."""
+
+    sparse_block: ClassVar[str] = "mlp"  # the mixture's name within its layer
+    expert_names: ClassVar[tuple[str, str, str]] = ("gate_proj", "up_proj", "down_proj")
+
+    @classmethod
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        fields = super().normalize_config(raw)
+        if fields.get("hidden_act", "silu") not in ("silu", "swish"):
+            raise ConfigError(f"hidden_act {fields['hidden_act']!r} is not known for experts; known: silu")
+        # transformers 5 writes num_local_experts for all families.
+        fields["num_experts"] = fields.get("num_local_experts") or fields.get("num_experts")
+        return {**fields, "experts": ExpertsConfig.from_fields(fields)}
+
+    def _load(self) -> None:
+        if self._weight_bits != 16 or self._has_fp8_weights:
+            raise ConfigError(
+                f"--quantization is not built for the experts of {self.config.architecture}; leave it out"
+            )
+        super()._load()
+
+    def _load_mlp(self, index: int) -> Callable[[Tensor], Tensor]:
+        config: ExpertsConfig = self.config.hf_config["experts"]
+        if index not in config.layers:
+            return super()._load_mlp(index)
+        layer = self._layer_name(index)
+        block, fused = f"{layer}.{self.sparse_block}", f"{layer}.mlp"
+        first = f"{block}.experts.0.{self.expert_names[0]}.weight"
+        is_fused = self._source.has(f"{fused}.experts.gate_up_proj") and not self._source.has(first)
+        router = [(f"{fused if is_fused else block}.gate", config.num_experts)]
+        take = partial(self._fused_experts, fused, config) if is_fused else partial(self._experts, block, config)
+        return SparseMLP(
+            router=self._linear(router, self.config.hidden_size, bias=False),
+            experts=[
+                ops.pack_experts(self._cut(take(), rows), num_experts=config.num_experts, device=self._device)
+                for rows in self._parallel.slices(config.intermediate_size)
+            ],
+            config=config,
+            parallel=self._parallel,
+        )
+
+    def _experts(self, block: str, config: ExpertsConfig) -> Iterator[tuple[Tensor, Tensor]]:
+        """(gate_up, down) of one expert after the other."""
+        gate, up, down = self.expert_names
+        hidden, inner = self.config.hidden_size, config.intermediate_size
+        for expert in range(config.num_experts):
+            name = f"{block}.experts.{expert}"
+            halves = [self._take(f"{name}.{half}.weight", inner, hidden) for half in (gate, up)]
+            yield torch.cat(halves), self._take(f"{name}.{down}.weight", hidden, inner)
+
+    def _fused_experts(self, block: str, config: ExpertsConfig) -> Iterator[tuple[Tensor, Tensor]]:
+        hidden, inner = self.config.hidden_size, config.intermediate_size
+        gate_up = self._take(f"{block}.experts.gate_up_proj", config.num_experts, 2 * inner, hidden)
+        down = self._take(f"{block}.experts.down_proj", config.num_experts, hidden, inner)
+        yield from zip(gate_up, down, strict=True)
+
+    def _cut(self, experts: Iterator[tuple[Tensor, Tensor]], inner: slice) -> Iterator[tuple[Tensor, Tensor]]:
+        """(gate_up, down) of each expert, of its inner dimension this part."""
+        if self._parallel.is_whole:
+            yield from experts
+            return
+        for gate_up, down in experts:
+            gate, up = gate_up.chunk(2)
+            yield torch.cat([gate[inner], up[inner]]), down[:, inner]

@@ -1,0 +1,163 @@
+"""What a model's weights will take, found out without reading them: its family is given shapes instead of tensors.
+
+Only headers are read: of a GGUF file, and of safetensors that are quantized. Counted as the kernels lay weights out.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ....kernels.ops import QuantizedWeight
+from ...extras.gguf.file import read_gguf
+from ...extras.gguf.places import Place, places
+from .config import ModelConfig
+from .registry import model_class
+from .weight_reader import tensor_entries
+from .weights import files_and_names
+
+_INT4_GROUPS = (128, 64, 32)
+_ZEROS, _SCALES = ("qzeros", "weight_zero_point"), ("scales", "weight_scale")
+_POSITIONS = ("wpe.weight", "embed_positions.weight")  # tables that are added
+_CPU_MULTIPLE = 32  # of outputs and of inputs, to which the CPU's layout pads (kernels/cpu/linear.py)
+# Bits of a value with its share of scales and offsets, on a CPU and on a GPU. There 5 and 6 bits become 8, and two
+# levels of scales one of float32.
+_GGUF_BITS = {
+    "Q4_0": (4.5, 4.5), "Q4_1": (5.0, 5.0), "Q5_0": (5.5, 8.5), "Q5_1": (6.0, 9.0), "Q8_0": (8.5, 8.5),
+    "Q4_K": (4.625, 6.0), "Q5_K": (5.625, 10.0), "Q6_K": (6.5625, 10.0), "IQ4_NL": (8.5, 8.5),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightLayout:
+    """How weights are kept."""
+
+    dtype: torch.dtype
+    quantization: str | None  # as `--quantization`
+    is_gpu: bool
+
+    def matrix_bytes(self, shape: tuple[int, ...], *, stored_bytes: float | None = None, is_head: bool = False) -> int:
+        """Bytes of a weight [N, K] that is multiplied by. `stored_bytes`: of one that the files quantize."""
+        num_bytes = prod(shape) * self._bits(shape[-1], is_head=is_head) / 8 if stored_bytes is None else stored_bytes
+        if self.is_gpu:
+            return int(num_bytes)
+        padded = prod(-(-size // _CPU_MULTIPLE) * _CPU_MULTIPLE for size in shape)
+        return int(num_bytes * padded / prod(shape))
+
+    def table_bytes(self, shape: tuple[int, ...]) -> int:
+        """Bytes of what is looked up or added."""
+        return prod(shape) * self.dtype.itemsize
+
+    def _bits(self, num_inputs: int, *, is_head: bool) -> float:
+        """Of a value, with its share of scales and offsets. A head keeps 8 bits at least (decoder.py)."""
+        group = next((size for size in _INT4_GROUPS if num_inputs % size == 0), None)
+        if self.quantization == "int4" and not is_head:
+            return self.dtype.itemsize * 8 if group is None else 4 + 64 / group
+        is_rounded = self.quantization in ("int8", "int4") and num_inputs % 2 == 0
+        if is_rounded or (self.quantization == "fp8" and self.is_gpu and not is_head):
+            return 8 + 32 / num_inputs
+        return self.dtype.itemsize * 8
+
+
+class ShapeSource:
+    """A WeightSource of tensors without memory, that remembers which were taken."""
+
+    def __init__(self, names: Collection[str] | None, *, dtype: torch.dtype) -> None:
+        """`names`: of the tensors that there are; None: all that are asked for."""
+        self._names = names
+        self._dtype = dtype
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.packed: set[str] = set()  # those that are kept as the files quantize them, if they do
+
+    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        self.shapes[name] = shape
+        return torch.empty(shape, dtype=self._dtype, device="meta")
+
+    def take_quantized(self, name: str, shape: tuple[int, ...]) -> QuantizedWeight | None:
+        self.packed.add(name)
+        return None
+
+    def has(self, name: str) -> bool:
+        return self._names is None or name in self._names
+
+    def unread(self) -> list[str]:
+        return []
+
+
+def planned_weight_bytes(
+    folder: Path, config: ModelConfig, layout: WeightLayout, *, max_model_len: int, num_ranks: int = 1
+) -> int:
+    """Bytes of weights and of the tables of angles, of one of `num_ranks` that share the matrices evenly.
+
+    Raises ConfigError.
+    """
+    stored = _stored_bytes(folder, config, is_gpu=layout.is_gpu)
+    source = ShapeSource(stored.keys() or None, dtype=layout.dtype)
+    family = model_class(config.architecture)
+    family(
+        config,
+        source,
+        device=torch.device("meta"),
+        max_model_len=max_model_len,
+        dtype=layout.dtype,
+        has_fp8_weights=layout.quantization is not None,  # which a family may refuse; it rounds no sizes
+    )
+    whole, shared = 0, 0
+    stacks: dict[tuple[str, int], int] = defaultdict(int)  # outputs of matrices of one input, which are laid out as one
+    for name, shape in source.shapes.items():
+        stored_bytes = stored.get(name) if name in source.packed else None
+        is_embedding = name.endswith(f"{family.names.embed}.weight") and stored_bytes is None
+        if len(shape) < 2:
+            whole += layout.table_bytes(shape)
+        elif is_embedding or name.endswith(_POSITIONS):
+            shared += layout.table_bytes(shape) + is_embedding * _tied_head_bytes(config, layout, shape)
+        elif name.endswith("lm_head.weight") or stored_bytes is not None:
+            shared += layout.matrix_bytes(shape, stored_bytes=stored_bytes, is_head=True)
+        else:
+            stacks[name.rsplit(".", 2)[0], shape[-1]] += prod(shape[:-1])
+    shared += sum(layout.matrix_bytes((size, num_inputs)) for (_, num_inputs), size in stacks.items())
+    angles = sum(max_model_len * rope.rotary_dim * torch.float32.itemsize for rope in dict.fromkeys(config.ropes))
+    return whole + angles + -(-shared // num_ranks)
+
+
+def _tied_head_bytes(config: ModelConfig, layout: WeightLayout, shape: tuple[int, ...]) -> int:
+    """Of a head that is the embedding: another layout of it, but on a GPU where it is not rounded."""
+    shares_memory = layout.is_gpu and layout.quantization not in ("int8", "int4")
+    return 0 if shares_memory or not config.tie_word_embeddings else layout.matrix_bytes(shape, is_head=True)
+
+
+def _stored_bytes(folder: Path, config: ModelConfig, *, is_gpu: bool) -> dict[str, float | None]:
+    """Bytes by the name of a tensor, None where the files do not quantize it; {} where no header needs to be read."""
+    if folder.is_file():
+        return {name: _gguf_bytes(place, is_gpu=is_gpu) for name, place in places(read_gguf(folder)).items()}
+    if config.quantization is None:
+        return {}
+    return _safetensors_bytes(folder, is_symmetric=config.hf_config["quantization_config"].get("sym", False))
+
+
+def _gguf_bytes(place: Place, *, is_gpu: bool) -> float | None:
+    shape = place.info.shape if place.expert is None else place.info.shape[1:]
+    is_kept = place.info.type.is_quantized and len(shape) == 2 and not place.adds_one
+    return prod(shape) * _GGUF_BITS[place.info.type.name][is_gpu] / 8 if is_kept else None
+
+
+def _safetensors_bytes(folder: Path, *, is_symmetric: bool) -> dict[str, float | None]:
+    """A quantized weight is in several tensors, as NAME.qweight and NAME.scales, or has one byte for a value.
+
+    Zeros become offsets, and these and the scales float32; symmetric ones become nothing.
+    """
+    entries = [entry for path, _ in files_and_names(folder) for entry in tensor_entries(path)]
+    plain = {entry.name for entry in entries if entry.name.endswith(".weight") and entry.dtype.itemsize > 1}
+    with_offsets = {entry.name.rpartition(".")[0] for entry in entries if entry.name.endswith(_ZEROS)}
+    sums: dict[str, float] = defaultdict(float)
+    for entry in entries:
+        stem, _, part = entry.name.rpartition(".")
+        if part in ("bias", "g_idx", *_ZEROS) or f"{stem}.weight" in plain:
+            continue
+        has_offsets = part in _SCALES and stem in with_offsets and not is_symmetric
+        sums[f"{stem}.weight"] += 8 * prod(entry.shape) if has_offsets else entry.num_bytes
+    return {entry.name: None for entry in entries} | sums

@@ -1,0 +1,124 @@
+"""Which class serves which architecture name, and its row of the README's table. A family is imported when it is used.
+
+`python -m splitfuse.engine.execution.models.registry` prints the README's table.
+"""
+
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...errors import ConfigError
+from ...extras.gguf.config_fields import config_fields
+from ...extras.gguf.file import read_gguf
+from .checkpoint import other_format, read_json, tokenizer_only
+from .config import ModelConfig
+
+if TYPE_CHECKING:
+    from .decoder import Decoder
+
+
+class Family(NamedTuple):
+    """Where a class is, and a row of the README's table."""
+
+    module: str
+    name: str
+    example: str  # an id on the hub
+    notes: str
+
+
+# By the architecture that config.json names.
+MODELS = {
+    "FalconForCausalLM": Family(".falcon", "Falcon", "tiiuae/falcon-7b", "7B, 11B, 40B; no ALiBi"),
+    "Gemma2ForCausalLM": Family(".gemma2", "Gemma 2", "google/gemma-2-2b-it", "soft-caps, windows in turn"),
+    "Gemma3ForCausalLM": Family(".gemma3", "Gemma 3", "google/gemma-3-1b-it", "text models"),
+    "GemmaForCausalLM": Family(".gemma", "Gemma 1", "google/gemma-2b-it", "and CodeGemma"),
+    "GPT2LMHeadModel": Family(".gpt2", "GPT-2", "openai-community/gpt2", ""),
+    "GPTNeoXForCausalLM": Family(".gpt_neox", "GPT-NeoX", "EleutherAI/pythia-410m", "and Pythia"),
+    "GraniteForCausalLM": Family(".granite", "Granite 3", "ibm-granite/granite-3.3-2b-instruct", "not its MoE models"),
+    "LlamaForCausalLM": Family(
+        ".llama", "Llama 1 to 3", "meta-llama/Llama-3.1-8B", "and similar models: SmolLM2, Falcon 3"
+    ),
+    "MinistralForCausalLM": Family(
+        ".ministral", "Ministral", "mistralai/Ministral-8B-Instruct-2410", "windows in some layers"
+    ),
+    "MistralForCausalLM": Family(".mistral", "Mistral", "mistralai/Mistral-7B-v0.3", "with or without window"),
+    "MixtralForCausalLM": Family(".mixtral", "Mixtral", "mistralai/Mixtral-8x7B-v0.1", "mixture of experts"),
+    "Olmo2ForCausalLM": Family(".olmo2", "OLMo 2", "allenai/OLMo-2-0425-1B-Instruct", ""),
+    "OPTForCausalLM": Family(".opt", "OPT", "facebook/opt-125m", "pre- and post-norm; convert `.bin` files first"),
+    "Phi3ForCausalLM": Family(
+        ".phi3",
+        "Phi-3, Phi-4",
+        "microsoft/Phi-4-mini-instruct",
+        "longrope: long factors if `--max-model-len` is over the original length",
+    ),
+    "Qwen2ForCausalLM": Family(".qwen2", "Qwen2, Qwen2.5", "Qwen/Qwen2.5-7B-Instruct", ""),
+    "Qwen2MoeForCausalLM": Family(
+        ".qwen2_moe", "Qwen2-MoE", "Qwen/Qwen1.5-MoE-A2.7B-Chat", "mixture of experts and a shared one"
+    ),
+    "Qwen3ForCausalLM": Family(".qwen3", "Qwen3", "Qwen/Qwen3-0.6B", ""),
+    "Qwen3MoeForCausalLM": Family(".qwen3_moe", "Qwen3-MoE", "Qwen/Qwen3-30B-A3B", "mixture of experts"),
+    "SmolLM3ForCausalLM": Family(".smollm3", "SmolLM3", "HuggingFaceTB/SmolLM3-3B", "some layers without positions"),
+    "StableLmForCausalLM": Family(".stablelm", "StableLM", "stabilityai/stablelm-2-1_6b", "1.6B, 3B, 12B"),
+    "Starcoder2ForCausalLM": Family(".starcoder2", "StarCoder 2", "bigcode/starcoder2-3b", ""),
+}
+
+
+def model_class(architecture: str, *, model_type: str = "") -> "type[Decoder]":
+    """The class for config.json's architecture. Raises ConfigError that lists what is known, the nearest name first."""
+    if architecture not in MODELS:
+        nearest = _nearest(architecture, model_type)
+        hint = f"; nearest by name: {MODELS[nearest].name} ({nearest})" if nearest else ""
+        raise ConfigError(f"architecture {architecture!r} is not known{hint}; known: {', '.join(sorted(MODELS))}")
+    module = import_module(MODELS[architecture].module, __package__)
+    found: type[Decoder] = getattr(module, architecture)
+    return found
+
+
+def _nearest(architecture: str, model_type: str) -> str | None:
+    """The known architecture whose name is like one of these; None if none is."""
+    names = {family.module.removeprefix("."): known for known, family in MODELS.items()}
+    stem = architecture.split("For")[0].removesuffix("LMHeadModel")  # the suffix would make all alike
+    for name in (model_type.lower(), stem.lower()):
+        if close := get_close_matches(name, names, n=1):
+            return names[close[0]]
+    return None
+
+
+def read_model_config(folder: Path) -> ModelConfig:
+    """The shape of the model in this folder: config.json and, for the end tokens, generation_config.json.
+
+    Or in this GGUF file. Raises ConfigError.
+    """
+    if folder.is_file():
+        return parse_model_config(config_fields(read_gguf(folder)), generation={}, source=str(folder))
+    if not (folder / "config.json").exists() and (what := other_format(folder) or tokenizer_only(folder)):
+        raise ConfigError(what)
+    path = folder / "generation_config.json"
+    generation = read_json(path) if path.exists() else {}
+    return parse_model_config(
+        read_json(folder / "config.json"), generation=generation, source=str(folder / "config.json")
+    )
+
+
+def parse_model_config(raw: dict[str, Any], *, generation: dict[str, Any], source: str = "config.json") -> ModelConfig:
+    """`raw` as in config.json of any known family. Raises ConfigError that names `source`."""
+    try:
+        architecture = str((raw.get("architectures") or ["(none named)"])[0])
+        family = model_class(architecture, model_type=str(raw.get("model_type") or ""))
+        return ModelConfig.from_fields(family.normalize_config(raw), generation)
+    except ConfigError as exc:
+        raise ConfigError(f"{source}: {exc}") from exc
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as exc:
+        raise ConfigError(f"{source}: a field is missing or of the wrong kind ({type(exc).__name__}: {exc})") from exc
+
+
+def families_table() -> str:
+    """The README's table."""
+    rows = sorted(MODELS.items(), key=lambda item: item[1].name.lower())
+    lines = [f"| {row.name} | `{architecture}` | `{row.example}` | {row.notes} |" for architecture, row in rows]
+    return "\n".join(["| family | `architectures` | for example | |", "|---|---|---|---|", *lines])
+
+
+if __name__ == "__main__":
+    print(families_table())

@@ -1,0 +1,88 @@
+"""RopeConfig: rotary embedding as config.json states it, old spelling or new, every number filled in. No torch."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...errors import ConfigError
+from .checkpoint import positive_int, positive_number
+
+ROPE_TYPES = ("default", "dynamic", "linear", "llama3", "longrope", "yarn")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RopeConfig:
+    """Rotary embedding of one kind of layer: base theta, how much of a head turns, how positions are stretched."""
+
+    theta: float
+    rotary_dim: int  # the first dimensions of a head turn; 0 where positions are learned instead
+    scaling: dict[str, Any] = field(default_factory=dict)  # {} or {"rope_type": …} with all that this type needs
+
+    @classmethod
+    def of_layers(cls, fields: Mapping[str, Any], *, layer_type: str, head_dim: int) -> "RopeConfig":
+        """For layers of one type. `fields` is config.json; its rope_parameters may be nested by layer type (Gemma 3).
+
+        Raises ConfigError.
+        """
+        parameters = fields.get("rope_scaling") or fields.get("rope_parameters") or {}
+        if layer_type in parameters:
+            parameters = parameters[layer_type] or {}
+        theta = positive_number(parameters, "rope_theta", positive_number(fields, "rope_theta", 10000.0))
+        if theta <= 1.0:
+            raise ConfigError(f"rope_theta must be above 1, not {theta}")
+        share = parameters.get("partial_rotary_factor", fields.get("partial_rotary_factor", 1.0))
+        rotary_dim = int(head_dim * share)
+        if rotary_dim % 2 or not 0 <= rotary_dim <= head_dim:
+            raise ConfigError(
+                f"{rotary_dim} of head_dim {head_dim} cannot turn: rotary embedding turns pairs, no odd one"
+            )
+        return cls(theta=theta, rotary_dim=rotary_dim, scaling=_scaling(parameters, fields, rotary_dim))
+
+
+def _scaling(parameters: Mapping[str, Any], fields: Mapping[str, Any], rotary_dim: int) -> dict[str, Any]:
+    kind = parameters.get("rope_type") or parameters.get("type") or "default"
+    if kind not in ROPE_TYPES:
+        raise ConfigError(f"rope type {kind!r} is not known; known: {', '.join(ROPE_TYPES)}")
+    # "dynamic" changes nothing up to max_position_embeddings, and no request here is longer.
+    if kind in ("default", "dynamic"):
+        return {}
+    if kind == "linear":
+        return {"rope_type": kind, "factor": positive_number(parameters, "factor")}
+    longest = positive_int(fields, "max_position_embeddings")
+    trained = positive_number(parameters, "original_max_position_embeddings", float(longest))
+    # Phi-3 writes it beside the rope settings, and that counts first.
+    trained = positive_number(fields, "original_max_position_embeddings", trained)
+    numbers = {"rope_type": kind, "original_max_position_embeddings": trained}
+    if kind == "llama3":
+        return numbers | {n: positive_number(parameters, n) for n in ("factor", "low_freq_factor", "high_freq_factor")}
+    factor = positive_number(parameters, "factor", longest / trained)
+    numbers |= {"factor": factor}
+    return numbers | (_yarn(parameters, factor) if kind == "yarn" else _longrope(parameters, numbers, rotary_dim))
+
+
+def _yarn(parameters: Mapping[str, Any], factor: float) -> dict[str, Any]:
+    """YaRN (Peng et al. 2023), with the temperature's variants that checkpoints have (mscale)."""
+
+    def temperature(mscale: float) -> float:
+        return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1.0 else 1.0
+
+    mscale, mscale_all_dim = parameters.get("mscale"), parameters.get("mscale_all_dim")
+    implied = temperature(mscale) / temperature(mscale_all_dim) if mscale and mscale_all_dim else temperature(1.0)
+    return {
+        "attention_factor": positive_number(parameters, "attention_factor", implied),
+        "beta_fast": positive_number(parameters, "beta_fast", 32.0),
+        "beta_slow": positive_number(parameters, "beta_slow", 1.0),
+        "truncate": bool(parameters.get("truncate", True)),
+    }
+
+
+def _longrope(parameters: Mapping[str, Any], numbers: Mapping[str, Any], rotary_dim: int) -> dict[str, Any]:
+    """LongRoPE (Ding et al. 2024): two lists of divisors, for models run short and run long."""
+    factor, trained = numbers["factor"], numbers["original_max_position_embeddings"]
+    implied = math.sqrt(1 + math.log(factor) / math.log(trained)) if factor > 1.0 else 1.0
+    divisors = {name: [float(value) for value in parameters[name]] for name in ("short_factor", "long_factor")}
+    for name, values in divisors.items():
+        if len(values) != rotary_dim // 2 or not all(0 < value < math.inf for value in values):
+            raise ConfigError(f"{name} must be {rotary_dim // 2} numbers above 0, one for each pair that turns")
+    return divisors | {"attention_factor": positive_number(parameters, "attention_factor", implied)}

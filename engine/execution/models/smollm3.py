@@ -1,0 +1,37 @@
+"""SmolLM3 (Hugging Face 2025): a Llama in which every fourth layer has no positions (Yang et al. 2025, RNoPE)."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ...errors import ConfigError
+from .checkpoint import positive_int
+from .decoder import Decoder
+from .layers import Attention
+
+_DEFAULTS = {"tie_word_embeddings": True, "max_position_embeddings": 32768, "rope_theta": 2000000.0}
+
+
+class SmolLM3ForCausalLM(Decoder):
+    """`no_rope_layers` has a 1 for a layer with positions, a 0 for one without; a window only for the latter."""
+
+    @classmethod
+    def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        fields = super().normalize_config({**_DEFAULTS, **raw})
+        if not fields.get("no_rope_layers"):
+            every = positive_int(fields, "no_rope_layer_interval", 4)
+            fields["no_rope_layers"] = [int((layer + 1) % every != 0) for layer in range(fields["num_hidden_layers"])]
+        if len(fields["no_rope_layers"]) < fields["num_hidden_layers"]:
+            raise ConfigError("no_rope_layers has fewer entries than there are layers")
+        if not fields.get("use_sliding_window"):
+            fields |= {"sliding_window": None, "layer_types": None}
+        elif not fields.get("layer_types"):
+            kinds = ("sliding_attention", "full_attention")
+            fields["layer_types"] = [kinds[bool(rotates)] for rotates in fields["no_rope_layers"]]
+        return fields
+
+    def _load_attention(self, index: int) -> Attention:
+        attention = super()._load_attention(index)
+        if self.config.hf_config["no_rope_layers"][index]:
+            return attention
+        return replace(attention, rope=attention.rope._replace(cos_sin=attention.rope.cos_sin[:, :0].contiguous()))

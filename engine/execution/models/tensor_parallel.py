@@ -1,0 +1,132 @@
+"""TensorParallel: what one rank has of a model, and the sums in which the ranks meet (Shoeybi et al. 2019).
+
+A dimension is cut into `num_slices` equal slices, neighbours of which make up a rank's share. A sum is over slices, not
+over ranks, and in one order: so any number of ranks that has the same slices has the same bits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ....kernels.ops import QuantizedWeight
+from ...errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorParallel:
+    """One of `size` ranks. Its methods that cut raise ConfigError if a number cannot be divided."""
+
+    rank: int = 0
+    size: int = 1
+    num_slices: int = 1  # over all ranks, a multiple of `size`
+    group: Any = None  # from `ops.rank_group`; None where there is one slice
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is cut."""
+        return self.num_slices == 1
+
+    def share(self, total: int, *, unit: int = 1) -> slice:
+        """This rank's part of a dimension, in whole units (a head's rows)."""
+        what = "num_attention_heads" if unit > 1 else "the width"
+        self._divide(total // unit, self.size, f"{what} {total // unit}", "tensor_parallel_size")
+        return slice(total // self.size * self.rank, total // self.size * (self.rank + 1))
+
+    def slices(self, total: int) -> list[slice]:
+        """The slices that this rank has of a dimension."""
+        self._divide(total, self.num_slices, f"the width {total}", "tensor_parallel_slices")
+        width, count = total // self.num_slices, self.num_slices // self.size
+        first = self.rank * count
+        return [slice(width * number, width * (number + 1)) for number in range(first, first + count)]
+
+    def _divide(self, total: int, parts: int, what: str, setting: str) -> None:
+        if total % parts:
+            raise ConfigError(f"{what} of this model cannot be divided by {setting} {parts}; choose another number")
+
+    def kv_heads(self, num_kv_heads: int) -> slice:
+        """The KV heads that this rank's query heads read; where there are fewer than ranks, several ranks have one."""
+        if num_kv_heads % self.size and self.size % num_kv_heads:
+            raise ConfigError(
+                f"num_key_value_heads {num_kv_heads} cannot be divided by tensor_parallel_size {self.size}, "
+                "nor the other way round"
+            )
+        first = num_kv_heads * self.rank // self.size
+        return slice(first, first + max(1, num_kv_heads // self.size))
+
+    def qkv_rows(self, num_heads: int, num_kv_heads: int, head_dim: int) -> list[slice]:
+        """Rows of a matrix of all queries, keys and values."""
+        q_size, kv_size = num_heads * head_dim, num_kv_heads * head_dim
+        queries, heads = self.share(q_size, unit=head_dim), self.kv_heads(num_kv_heads)
+        kv = slice(heads.start * head_dim, heads.stop * head_dim)
+        return [queries, _moved(kv, q_size), _moved(kv, q_size + kv_size)]
+
+    def gate_up_rows(self, inner: int) -> list[slice]:
+        """Rows of a matrix of gate and up."""
+        rows = self.share(inner)
+        return [rows, _moved(rows, inner)]
+
+    def vocabulary(self, size: int) -> slice:
+        """Rows of the embedding and of the head."""
+        return self._vocabulary_of(size, self.rank)
+
+    def _vocabulary_of(self, size: int, rank: int) -> slice:
+        return slice(size * rank // self.size, size * (rank + 1) // self.size)
+
+    def sum(self, partials: Sequence[Tensor]) -> Tensor:
+        """Σ over slices of what each gave, [T, width] of each slice of this rank."""
+        if self.group is None:
+            return partials[0]
+        terms = partials[0] if len(partials) == 1 else torch.cat(list(partials), dim=1)
+        total: Tensor = self.group.sum(terms, width=partials[0].shape[1])
+        return total
+
+    def embed(self, lookup: Any, token_ids: Tensor, *, vocab_size: int) -> Tensor:
+        """Rows of a table of which each rank has its `vocabulary`; `lookup` finds them in this rank's part."""
+        rows = self.vocabulary(vocab_size)
+        places = token_ids - rows.start
+        is_elsewhere = (places < 0) | (places >= rows.stop - rows.start)
+        x = lookup(places.masked_fill(is_elsewhere, 0))
+        x.masked_fill_(is_elsewhere[:, None], 0.0)
+        total: Tensor = self.group.sum(x, width=x.shape[1])  # x + 0 changes no bits
+        return total
+
+    def gather_logits(self, logits: Tensor, *, vocab_size: int) -> Tensor:
+        """Those of the whole vocabulary on rank 0; elsewhere what is there."""
+        if self.size == 1:
+            return logits
+        parts = [self._vocabulary_of(vocab_size, rank) for rank in range(self.size)]
+        widths = [part.stop - part.start for part in parts]
+        gathered: Tensor = self.group.gather(logits, widths, wanted=self.rank == 0)
+        return gathered
+
+    def gather_heads(self, heads: Tensor, *, num_heads: int) -> Tensor:
+        """All heads [T, num_heads, D] on every rank, of those that each has, [T, heads, D]."""
+        flat = heads.flatten(1)
+        whole: Tensor = self.group.gather(flat, [flat.shape[1]] * self.size).view(len(heads), -1, heads.shape[2])
+        copies = whole.shape[1] // num_heads  # of each KV head, where there are fewer than ranks
+        return whole if copies == 1 else whole[:, ::copies].contiguous()
+
+
+ALONE = TensorParallel()
+
+
+def take_rows(weight: Any, rows: Sequence[slice]) -> list[Any]:
+    """These rows of a Tensor or QuantizedWeight, one piece for each slice."""
+    return [weight.rows(each) if isinstance(weight, QuantizedWeight) else weight[each] for each in rows]
+
+
+def rows_of_parts(rows: Sequence[slice], sizes: Sequence[int]) -> list[list[slice]]:
+    """Rows of a stack of matrices of these heights → rows of each."""
+    found, start = [], 0
+    for size in sizes:
+        inside = [slice(max(each.start - start, 0), min(each.stop - start, size)) for each in rows]
+        found.append([each for each in inside if each.start < each.stop])
+        start += size
+    return found
+
+
+def _moved(rows: slice, distance: int) -> slice:
+    return slice(rows.start + distance, rows.stop + distance)

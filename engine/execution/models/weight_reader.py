@@ -1,0 +1,217 @@
+"""WeightReader: tensors of safetensors files on their way to a device, read by threads before they are taken.
+
+A thread reads a tensor chunk by chunk into one of its two pinned buffers, while the device copies the other one. Copies
+are given to the stream on which the tensors are used, so no thread waits for them, and freed memory
+is not written before it has been read. A tensor is held until it is taken, and no longer; so many bytes are read ahead
+of what is taken, and no more, so that a model which is quantized as it is taken need not fit as its files have it.
+
+File format: 8 bytes of little-endian header length, a JSON header of {name: dtype, shape, data_offsets}, the bytes
+(https://github.com/huggingface/safetensors#format).
+"""
+
+import json
+import math
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ...device import Event, Stream, copy
+from ...errors import ConfigError
+
+# Reads in flight together; a fast disk needs several, and so does the kernel's copy out of its cache (3 GB/s a thread).
+NUM_THREADS = 8
+CHUNK_BYTES = 16 * 2**20
+MAX_BYTES_AHEAD = 2 * 2**30
+_MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E8M0": torch.float8_e8m0fnu,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorEntry:
+    """Where a tensor is in a file."""
+
+    path: Path
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    offset: int  # bytes from the file's beginning
+    num_bytes: int
+
+
+def tensor_entries(path: Path) -> Iterator[TensorEntry]:
+    """The tensors of a file that have one of these dtypes, in the order of their bytes. Raises ConfigError."""
+    try:
+        with path.open("rb") as file:
+            header_bytes = int.from_bytes(file.read(8), "little")
+            if header_bytes > _MAX_HEADER_BYTES:
+                raise ValueError(f"a header of {header_bytes} bytes")
+            header = json.loads(file.read(header_bytes))
+            size = os.fstat(file.fileno()).st_size - 8 - header_bytes
+        header.pop("__metadata__", None)
+        headers = sorted(header.items(), key=lambda item: item[1]["data_offsets"])
+        for name, fields in headers:
+            begin, end = fields["data_offsets"]
+            if not 0 <= begin <= end <= size:
+                raise ValueError(f"{name} ends at byte {end} of {size}")
+            dtype = _DTYPES.get(fields["dtype"])
+            if dtype is not None:
+                entry = TensorEntry(path, name, dtype, tuple(fields["shape"]), 8 + header_bytes + begin, end - begin)
+                if math.prod(entry.shape) * dtype.itemsize != entry.num_bytes:
+                    raise ValueError(f"{name} has {entry.num_bytes} bytes and shape {list(entry.shape)}")
+                yield entry
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
+        raise ConfigError(f"{path} is not a whole safetensors file ({exc}); fetch the file again") from exc
+
+
+def read_tensor(entry: TensorEntry) -> Tensor:
+    """The tensor in memory of its own. Raises OSError, ValueError.
+
+    A mapped one would change with its file, and end the process with SIGBUS where the file is cut.
+    """
+    whole = torch.empty(entry.num_bytes, dtype=torch.uint8)
+    with entry.path.open("rb") as file:
+        file.seek(entry.offset)
+        num_missing = entry.num_bytes - file.readinto(whole.numpy().data)
+    if num_missing:
+        raise ValueError(f"the file ends {num_missing} bytes early")
+    return whole.view(entry.dtype).view(entry.shape)
+
+
+@dataclass(slots=True)
+class _Buffer:
+    memory: Tensor  # [CHUNK_BYTES] uint8, pinned where the device is a GPU
+    event: Event | None = field(default=None)  # after the copy out of it
+
+
+class WeightReader:
+    """Begins to read when it is made; `take` gives each tensor once. `close` it, also if something went wrong."""
+
+    def __init__(
+        self,
+        entries: Sequence[TensorEntry],
+        *,
+        device: torch.device,
+        stream: Stream,
+        num_threads: int = NUM_THREADS,
+        chunk_bytes: int = CHUNK_BYTES,
+        max_bytes_ahead: int = MAX_BYTES_AHEAD,
+    ) -> None:
+        """`entries` in the order in which they will be taken, roughly: one that is taken out of order is read next."""
+        self._device = device
+        self._stream = stream
+        self._chunk_bytes = chunk_bytes
+        self._max_bytes_ahead = max_bytes_ahead
+        self._tensors: dict[str, Future[Tensor]] = {entry.name: Future() for entry in entries}
+        # Guards what follows, and tells of its changes.
+        self._changed = threading.Condition()
+        self._waiting = {entry.name: (entry, self._tensors[entry.name]) for entry in entries}  # to be read
+        self._wanted = ""  # the tensor that is being taken
+        self._ahead: dict[str, int] = {}  # bytes of those that are being read, or wait to be taken
+        self._is_closed = False
+        self._threads = [
+            threading.Thread(target=self._read_all, name=f"splitfuse-weights-{index}", daemon=True)
+            for index in range(num_threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def has(self, name: str) -> bool:
+        """Whether this tensor is on its way and has not been taken."""
+        return name in self._tensors
+
+    def take(self, name: str) -> Tensor:
+        """The tensor on the device, whole for work given to the stream from now on. Raises OSError, ValueError.
+
+        Raises RuntimeError where it does not fit the device.
+        """
+        with self._changed:
+            self._wanted = name
+            self._changed.notify_all()
+        try:
+            return self._tensors.pop(name).result()
+        finally:
+            with self._changed:
+                self._ahead.pop(name, None)
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Stop reading and free everything."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+        self._tensors.clear()
+
+    def _read_all(self) -> None:
+        pinned = self._device.type == "cuda"
+        if self._device.index is not None:
+            torch.cuda.set_device(self._device)
+        buffers = [_Buffer(torch.empty(self._chunk_bytes, dtype=torch.uint8, pin_memory=pinned)) for _ in range(2)]
+        while self._read_next(buffers):
+            pass
+
+    def _read_next(self, buffers: list[_Buffer]) -> bool:
+        """False if there is nothing left. Here, so that a thread which waits holds no tensor that it has read."""
+        begun = self._begin()
+        if begun is None:
+            return False
+        entry, future = begun
+        try:
+            future.set_result(self._read(entry, buffers))
+        except Exception as exc:  # `take` raises it
+            future.set_exception(exc)
+        return True
+
+    def _begin(self) -> "tuple[TensorEntry, Future[Tensor]] | None":
+        """The tensor to read now, None in the end. Waits while too much has been read ahead."""
+        with self._changed:
+            while self._waiting and not self._is_closed:
+                name = self._wanted if self._wanted in self._waiting else next(iter(self._waiting))
+                num_bytes = self._waiting[name][0].num_bytes
+                if name == self._wanted or sum(self._ahead.values()) + num_bytes <= self._max_bytes_ahead:
+                    self._ahead[name] = num_bytes
+                    return self._waiting.pop(name)
+                self._changed.wait()
+        return None
+
+    def _read(self, entry: TensorEntry, buffers: list[_Buffer]) -> Tensor:
+        whole = torch.empty(entry.num_bytes, dtype=torch.uint8, device=self._device)
+        with entry.path.open("rb", buffering=0) as file:
+            for begin in range(0, entry.num_bytes, self._chunk_bytes):
+                if self._is_closed:
+                    raise ValueError("reading was stopped")
+                buffers.reverse()
+                chunk = whole[begin : begin + self._chunk_bytes]
+                self._read_chunk(file.fileno(), entry.offset + begin, chunk, buffers[0])
+        return whole.view(entry.dtype).view(entry.shape)
+
+    def _read_chunk(self, file: int, offset: int, chunk: Tensor, buffer: _Buffer) -> None:
+        if buffer.event is not None:
+            buffer.event.wait()
+        memory = buffer.memory[: len(chunk)].numpy().data
+        done = 0
+        while done < len(chunk):
+            count = os.preadv(file, [memory[done:]], offset + done)
+            if not count:
+                raise ValueError(f"the file ends {len(chunk) - done} bytes early")
+            done += count
+        self._stream.run(lambda: copy(chunk, buffer.memory[: len(chunk)]))
+        buffer.event = self._stream.record()

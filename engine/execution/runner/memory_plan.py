@@ -1,0 +1,104 @@
+"""MemoryPlan: what a model would take of a machine's memory, before anything is loaded."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from ...config import EngineConfig
+from ...core.block_allocator import num_blocks_for
+from ..models.config import ModelConfig
+from ..models.device_memory import available_memory
+from ..models.kv_cache import CPU_MEMORY_SHARE, kv_bytes_per_token
+from ..models.planned_weights import WeightLayout, planned_weight_bytes
+from ..models.registry import read_model_config
+from .model_runner import check_quantization, resolve_cache_dtype, resolve_device, resolve_dtype, resolve_max_model_len
+
+# What a process takes beside weights and cache: Python and torch's libraries; on a GPU its CUDA context.
+_CPU_PROCESS_BYTES, _GPU_PROCESS_BYTES = 350 * 2**20, 500 * 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryPlan:
+    """Bytes and blocks of one rank. `num_blocks` may be 0 or, where there is no room for the weights, less."""
+
+    model_config: ModelConfig
+    device: str
+    dtype: str
+    num_ranks: int
+    weight_bytes: int
+    step_bytes: int  # of the largest step on a GPU, estimated
+    token_bytes: int  # of keys and values
+    block_size: int
+    num_blocks: int
+    max_model_len: int
+
+    @property
+    def num_tokens(self) -> int:
+        """That the cache holds."""
+        return max(0, self.num_blocks) * self.block_size
+
+    @property
+    def num_requests(self) -> float:
+        """Of max_model_len, that the cache holds."""
+        return self.num_tokens / self.max_model_len
+
+    @property
+    def fits(self) -> bool:
+        """Whether one request of max_model_len can be served."""
+        return self.num_tokens >= self.max_model_len
+
+
+def plan_memory(config: EngineConfig, folder: Path, *, memory: int | None = None, num_ranks: int = 1) -> MemoryPlan:
+    """The plan for the model in this folder or GGUF file. Reads config.json and headers, no weights.
+
+    `memory`: bytes that are free before the start, on a GPU all that it has; None: what this machine has free.
+    `num_ranks`: processes among which weights and KV heads are shared. Raises ConfigError.
+    """
+    model = read_model_config(folder)
+    check_quantization(config, model)
+    device = torch.device("cuda") if config.device == "cuda" and memory is not None else resolve_device(config.device)
+    config, is_gpu = config.for_device(device.type), device.type == "cuda"
+    dtype = resolve_dtype(config.dtype, model, device)
+    max_model_len = resolve_max_model_len(config, model)
+    layout = WeightLayout(dtype=dtype, quantization=config.quantization, is_gpu=is_gpu)
+    weight_bytes = planned_weight_bytes(folder, model, layout, max_model_len=max_model_len, num_ranks=num_ranks)
+    step_bytes = _step_bytes(config, model, dtype.itemsize) if is_gpu else 0
+    rank = replace(model, num_kv_heads=max(1, model.num_kv_heads // num_ranks))
+    token_bytes = kv_bytes_per_token(rank, resolve_cache_dtype(config.kv_cache_dtype, dtype, device))
+    useful = config.step_limits.num_seqs * num_blocks_for(max_model_len, config.block_size)
+    if (budget := config.kv_cache_memory_bytes) is None:
+        room = _gpu_room if is_gpu else _cpu_room
+        budget = room(config, memory, weight_bytes + step_bytes, num_ranks=num_ranks)
+    return MemoryPlan(
+        model_config=model,
+        device=device.type,
+        dtype=str(dtype).removeprefix("torch."),
+        num_ranks=num_ranks,
+        weight_bytes=weight_bytes,
+        step_bytes=step_bytes,
+        token_bytes=token_bytes,
+        block_size=config.block_size,
+        num_blocks=config.num_kv_blocks or min(budget // (token_bytes * config.block_size), useful),
+        max_model_len=max_model_len,
+    )
+
+
+def _cpu_room(config: EngineConfig, memory: int | None, rank_bytes: int, *, num_ranks: int) -> int:
+    """Bytes for one rank's cache: a share of what is free when the weights are there (kv_cache.py)."""
+    free = available_memory() + _CPU_PROCESS_BYTES if memory is None else memory  # this process has torch, too
+    return int((free - num_ranks * (rank_bytes + _CPU_PROCESS_BYTES)) * CPU_MEMORY_SHARE) // num_ranks
+
+
+def _gpu_room(config: EngineConfig, memory: int | None, rank_bytes: int, *, num_ranks: int) -> int:
+    total = torch.cuda.mem_get_info()[1] if memory is None else memory  # of each rank's own GPU
+    return int(total * config.gpu_memory_utilization) - rank_bytes - _GPU_PROCESS_BYTES
+
+
+def _step_bytes(config: EngineConfig, model: ModelConfig, itemsize: int) -> int:
+    """Of the largest step, which `serve` measures: its widest activations and its logits; twice with graphs."""
+    limits = config.step_limits
+    heads = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim
+    width = 4 * model.hidden_size + heads + 3 * model.intermediate_size
+    num_bytes = limits.num_batched_tokens * width * itemsize + limits.num_seqs * model.vocab_size * (itemsize + 3 * 4)
+    return num_bytes if config.enforce_eager else 2 * num_bytes

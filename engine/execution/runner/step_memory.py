@@ -1,0 +1,42 @@
+"""What a step takes of a GPU's memory, measured before the KV cache gets what is left."""
+
+from typing import Any
+
+import torch
+
+from ...device import stream_of
+from ..models.device_memory import DeviceMemory, refusing_out_of_memory
+from ..models.kv_cache import KVCache
+from .async_runner import AsyncRunner, compile_kernels
+
+
+def measure_step_bytes(
+    model: Any,
+    memory: DeviceMemory | None,
+    *,
+    device: torch.device,
+    cache_dtype: torch.dtype,
+    block_size: int,
+    enforce_eager: bool,
+    **sizes: Any,
+) -> int:
+    """The bytes that steps take: of the largest, which is run over padding with a cache of one block.
+
+    `model` is a Decoder, `sizes` are AsyncRunner's: max_num_tokens, max_num_seqs, max_model_len. 0 without a `memory`,
+    on a CPU. Raises ConfigError if it does not fit.
+    """
+    if memory is None:
+        return 0
+
+    def largest_step() -> None:
+        cache = KVCache(model.config, num_blocks=1, block_size=block_size, dtype=cache_dtype, device=device)
+        AsyncRunner(model, cache, stream_of(device), device=device, **sizes).rehearse_largest()
+
+    way_out = (
+        f"a step of {sizes['max_num_tokens']} tokens and {sizes['max_num_seqs']} sequences does not fit beside the "
+        "weights; lower --max-num-batched-tokens, --max-num-seqs or --max-model-len"
+    )
+    with refusing_out_of_memory(way_out):
+        compile_kernels(largest_step, device)
+        num_bytes = memory.peak(largest_step)
+    return num_bytes if enforce_eager else 2 * num_bytes  # graphs have a pool of their own, of the largest one's size

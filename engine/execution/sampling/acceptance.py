@@ -1,0 +1,102 @@
+"""Acceptance: from what was sampled to outputs: which drafts were right, which tokens grammars take, logprobs."""
+
+import math
+from collections.abc import Sequence
+
+from ...core.batch import BatchRow, RowFailure, RowOutput
+from ...core.outputs import TokenLogprobs
+from ...core.request import Request
+from ...extras.structured_output.grammar import Grammar
+from .sample_index import SampleIndex
+from .sampled import NOT_FINITE_TOKEN, Sampled
+
+NOT_FINITE = "the model's output for this request is not finite"
+_MINUS_INFINITY = float("-inf")
+_ALL_FORBIDDEN = "allowed_token_ids holds no token that bad_words and min_tokens allow here; allow another one"
+_NOTHING_LEFT = "no token is left that it and allowed_token_ids, bad_words and min_tokens all allow; drop one of them"
+
+
+class Acceptance:
+    """Makes the outputs of one step."""
+
+    def __init__(self, sampled: Sampled, indices: Sequence[SampleIndex]) -> None:
+        """`sampled` on the host, but for the raw logits; for these indices."""
+        self._token_ids: list[int] = sampled.token_ids.tolist()
+        self._largest: list[float] = sampled.largest.tolist()
+        self._logprobs = None if sampled.logprobs is None else _Logprobs(sampled, indices)
+
+    def output(self, row: BatchRow, first: int) -> RowOutput:
+        """The output of a row whose indices begin at `first`.
+
+        Nothing is read after a draft that is wrong: a grammar advances with each.
+        """
+        request = row.request
+        token_ids: list[int] = []
+        finish_reason = None
+        for draft in (*row.draft_token_ids, None):
+            index = first + len(token_ids)
+            token_id, failure = self._token_ids[index], None
+            if request.grammar is not None:
+                token_id, finish_reason, failure = self._constrained(request, request.grammar, index)
+            elif token_id == NOT_FINITE_TOKEN:
+                failure = _failure(request, self._largest[index])
+            if failure is not None:
+                if not token_ids:
+                    return RowOutput(failure=failure)
+                break  # the next step will find out whether that is so without drafts too
+            token_ids.append(token_id)
+            if token_id != draft or finish_reason is not None:
+                break
+        logprobs = None
+        if request.params.logprobs is not None:
+            assert self._logprobs is not None
+            logprobs = tuple(self._logprobs.of(first + i, token_id) for i, token_id in enumerate(token_ids))
+        forced_from = None if request.grammar is None else request.grammar.forced_from
+        return RowOutput(tuple(token_ids), logprobs, finish_reason, row.num_drafts, forced_from=forced_from)
+
+    def _constrained(self, request: Request, grammar: Grammar, index: int) -> tuple[int, str | None, RowFailure | None]:
+        """The token that the grammar takes, why the output ends with it, or why there is none."""
+        largest = self._largest[index]
+        if largest != _MINUS_INFINITY and grammar.error is None:
+            if not math.isfinite(largest):
+                return NOT_FINITE_TOKEN, None, RowFailure(NOT_FINITE)
+            token_id = grammar.take(self._token_ids[index])
+            if grammar.error is None:
+                return token_id, grammar.finish_reason, None
+        if grammar.error is None and grammar.is_accepting:  # no token is left, and the output may end here
+            return min(grammar.compiled.eos_token_ids), "stop", None
+        outputs = request.params.structured_outputs
+        assert outputs is not None
+        message = f"{outputs.name} cannot be met any further: {grammar.error or _NOTHING_LEFT}"
+        return NOT_FINITE_TOKEN, None, RowFailure(message, param=outputs.name)
+
+
+def _failure(request: Request, largest: float) -> RowFailure:
+    """Why a row without a grammar has no token; `largest` is its largest processed logit."""
+    if largest == _MINUS_INFINITY and request.params.allowed_token_ids is not None:
+        return RowFailure(_ALL_FORBIDDEN, param="allowed_token_ids")
+    return RowFailure(NOT_FINITE)
+
+
+class _Logprobs:
+    """The logprobs of the rows that have some."""
+
+    def __init__(self, sampled: Sampled, indices: Sequence[SampleIndex]) -> None:
+        assert sampled.logprobs is not None
+        counts = ((row, index.request.params.logprobs) for row, index in enumerate(indices))
+        rows = [(row, count) for row, count in counts if count is not None]
+        self._places = {row: (place, count) for place, (row, count) in enumerate(rows)}
+        self._sampled: list[int] = sampled.token_ids.tolist()
+        self._own, self._ranks, self._top_ids, self._top = (each.tolist() for each in sampled.logprobs)
+        self._raw = sampled.raw
+
+    def of(self, row: int, token_id: int) -> TokenLogprobs:
+        """Of the token taken there, which a grammar may have put in the sampled one's place."""
+        place, count = self._places[row]
+        top = tuple(zip(self._top_ids[place][:count], self._top[place][:count], strict=True))
+        if token_id == self._sampled[row]:
+            return TokenLogprobs(token_id, self._own[place], top, self._ranks[place])
+        assert self._raw is not None
+        raw = self._raw[place]
+        rank = int((raw > raw[token_id]).sum()) + 1
+        return TokenLogprobs(token_id, float(raw.log_softmax(dim=-1)[token_id]), top, rank)

@@ -1,0 +1,212 @@
+"""What requests' parameters change in their logits, all rows of a step at once: bias, forbidden and allowed token ids,
+penalties.
+
+`LogitsProcessors` lists on the host which entries change, `process_logits` changes them on the device without waiting
+for it. Where the token before is on the device only, its id is LAST in the lists.
+`Request.changes_logits` lists the parameters. The filters come afterwards.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...core.request import Request
+from ...extras.structured_output.grammar import TokenMasks
+from ..models.forward_inputs import Array, Arrays
+from .sample_index import SampleIndex
+
+LAST = -1  # instead of a token id
+_ALWAYS = -1  # instead of the token after which another one is forbidden
+_MINUS_INFINITY = float("-inf")
+_LARGEST = 3e38  # about float32's largest
+
+
+class _RequestArrays:
+    """A request's parameters per token id, and the tokens that its penalties count, as arrays; some are long."""
+
+    def __init__(self, request: Request, *, vocab_size: int) -> None:
+        params = request.params
+        self.bias_ids = np.fromiter(params.logit_bias, dtype=np.int64, count=len(params.logit_bias))
+        self.bias = np.fromiter(params.logit_bias.values(), dtype=np.float32, count=len(params.logit_bias))
+        self.allowed = None if params.allowed_token_ids is None else _mask(params.allowed_token_ids, vocab_size)
+        self.is_penalized = bool(
+            params.repetition_penalty != 1.0 or params.presence_penalty or params.frequency_penalty
+        )
+        prompt = request.token_ids[: request.num_prompt_tokens] if params.repetition_penalty != 1.0 else []
+        distinct = np.unique(np.array(prompt, dtype=np.int64))
+        self.num_prompt_ids = len(distinct)  # the repetition penalty alone counts the prompt
+        self._seen = np.empty(len(distinct) + request.max_num_tokens, dtype=np.int64)
+        self._seen[: len(distinct)] = distinct
+        self._num_seen = request.num_prompt_tokens  # of the request's tokens
+
+    def seen(self, at: SampleIndex) -> Array:
+        """Ids that are penalized: of the prompt, then each token of the output, then LAST or drafts.
+
+        Good until another one is asked for, unless the drafts there begin with these.
+        """
+        tokens = at.request.token_ids
+        if new := tokens[self._num_seen :]:
+            end = self.num_prompt_ids + at.request.num_output_tokens
+            self._seen[end - len(new) : end] = new
+            self._num_seen = len(tokens)
+        end = self.num_prompt_ids + at.num_output_tokens
+        self._seen[end - len(at.draft_token_ids) - at.num_unknown : end] = (
+            LAST if at.num_unknown else at.draft_token_ids
+        )
+        return self._seen[:end]
+
+
+def _mask(token_ids: Sequence[int], vocab_size: int) -> Array:
+    """[W] int32, a bit for each token id, as in `TokenMasks`."""
+    is_allowed = np.zeros(-(-vocab_size // 32) * 32, dtype=bool)
+    is_allowed[np.array(token_ids)] = True
+    return np.packbits(is_allowed, bitorder="little").view(np.int32)
+
+
+class _Change(NamedTuple):
+    """One row of logits and what changes there."""
+
+    row: int
+    at: SampleIndex
+    arrays: _RequestArrays
+
+
+class LogitsProcessors:
+    """Lists what changes in a step. Keeps what it makes of a request while that is in every step."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[Request, _RequestArrays] = {}
+
+    def arrays(self, indices: Iterable[tuple[int, SampleIndex]], *, vocab_size: int) -> Arrays:
+        """What changes in logits [S, vocab_size], given (row, where it samples). Empty if nothing does."""
+        kept, self._arrays = self._arrays, {}
+        changes: list[_Change] = []
+        for row, index in indices:
+            request = index.request
+            if request.changes_logits(index.num_output_tokens):
+                made = self._arrays.get(request) or kept.get(request) or _RequestArrays(request, vocab_size=vocab_size)
+                self._arrays[request] = made
+                changes.append(_Change(row, index, made))
+        return {**_additions(changes), **_penalties(changes), **_allowed(changes)} if changes else {}
+
+
+def _additions(changes: Sequence[_Change]) -> Arrays:
+    """Entries to which something is added: biases, and minus infinity, always or after one token only."""
+    parts: list[tuple[int, Array, Array, Array]] = []
+    for row, at, arrays in changes:
+        pairs = _forbidden(at)
+        if not pairs and not len(arrays.bias):
+            continue
+        forbidden = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+        ids = np.concatenate([arrays.bias_ids, forbidden[:, 0]])
+        values = np.concatenate([arrays.bias, np.full(len(forbidden), _MINUS_INFINITY, dtype=np.float32)])
+        after = np.concatenate([np.full(len(arrays.bias), _ALWAYS), forbidden[:, 1]])
+        parts.append((row, ids, values, after))
+    if not parts:
+        return {}
+    made = {
+        "add_rows": np.repeat([row for row, *_ in parts], [len(ids) for _, ids, _, _ in parts]),
+        "add_ids": np.concatenate([ids for _, ids, _, _ in parts]),
+        "add_values": np.concatenate([values for _, _, values, _ in parts]),
+    }
+    after = np.concatenate([after for *_, after in parts])
+    return {**made, "add_after": after} if (after != _ALWAYS).any() else made
+
+
+def _forbidden(index: SampleIndex) -> list[tuple[int, int]]:
+    """(token id, after which token it is forbidden)."""
+    request = index.request
+    forbidden = []
+    for *before, last in request.bad_words:
+        after = before.pop() if before and index.num_unknown else _ALWAYS
+        if index.ends_with(tuple(before)):
+            forbidden.append((last, after))
+    if request.params.min_tokens > index.num_output_tokens:
+        forbidden += [(token_id, _ALWAYS) for token_id in request.stop_token_ids]
+    if request.grammar is not None and request.params.ignore_eos:  # they are no stop tokens then
+        forbidden += [(token_id, _ALWAYS) for token_id in request.grammar.compiled.eos_token_ids]
+    return forbidden
+
+
+def _penalties(changes: Sequence[_Change]) -> Arrays:
+    """The penalties of each penalized row, and its entries: a token is among them as often as it has been seen."""
+    changes = [change for change in changes if change.arrays.is_penalized]
+    if not changes:
+        return {}
+    params = [change.at.request.params for change in changes]
+    seen = [change.arrays.seen(change.at) for change in changes]
+    lengths = np.array(list(map(len, seen)))
+    made = {
+        "penalty_rows": np.array([change.row for change in changes]),
+        "penalties": np.array(
+            [[each.repetition_penalty, each.presence_penalty, each.frequency_penalty] for each in params],
+            dtype=np.float32,
+        ),
+        "seen_owners": np.repeat(np.arange(len(seen)), lengths),
+        "seen_ids": np.concatenate(seen),
+    }
+    if not any(each.presence_penalty or each.frequency_penalty for each in params):
+        return made
+    places = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    is_output = places >= np.repeat([change.arrays.num_prompt_ids for change in changes], lengths)
+    return {**made, "seen_counts": is_output.astype(np.float32)}
+
+
+def _allowed(changes: Sequence[_Change]) -> Arrays:
+    """The masks of the rows that have allowed token ids."""
+    masks = [(row, arrays.allowed) for row, _, arrays in changes if arrays.allowed is not None]
+    if not masks:
+        return {}
+    return {"allowed_rows": np.array([row for row, _ in masks]), "allowed_masks": np.stack([mask for _, mask in masks])}
+
+
+def process_logits(
+    logits: Tensor, fields: Mapping[str, Tensor], masks: TokenMasks, last_token_ids: Tensor | None = None
+) -> None:
+    """Change logits [S, V] float32 in place as `fields` say: the arrays of `LogitsProcessors`, and those of grammars.
+
+    last_token_ids [S] int64: of each row the token before the one to sample, where it is LAST.
+    """
+    if "add_rows" in fields:
+        _add(logits, fields, last_token_ids)
+    if "penalty_rows" in fields:
+        _penalize(logits, fields, last_token_ids)
+    for kind in ("allowed", "grammar"):
+        if f"{kind}_rows" in fields:
+            masks.add_to(logits, fields[f"{kind}_rows"], fields[f"{kind}_masks"])
+
+
+def _add(logits: Tensor, fields: Mapping[str, Tensor], last_token_ids: Tensor | None) -> None:
+    rows, values = fields["add_rows"], fields["add_values"]
+    if last_token_ids is not None and "add_after" in fields:
+        after = fields["add_after"]
+        is_due = (after == _ALWAYS) | (after == last_token_ids.index_select(0, rows))
+        values = torch.where(is_due, values, 0.0)
+    logits.view(-1).index_add_(0, rows * logits.shape[1] + fields["add_ids"], values)
+
+
+def _penalize(logits: Tensor, fields: Mapping[str, Tensor], last_token_ids: Tensor | None) -> None:
+    """Repetition (Keskar et al. 2019) over prompt and output; presence and frequency (OpenAI) over the output.
+
+    An id that is listed several times gets the same value each time.
+    """
+    owners, ids, vocab_size = fields["seen_owners"], fields["seen_ids"], logits.shape[1]
+    rows = fields["penalty_rows"].index_select(0, owners)
+    if last_token_ids is not None:
+        ids = torch.where(ids == LAST, last_token_ids.index_select(0, rows), ids)
+    repetition, presence, frequency = fields["penalties"].index_select(0, owners).unbind(1)
+    entries = rows * vocab_size + ids
+    values = logits.view(-1).index_select(0, entries)
+    changed = torch.where(values > 0, values / repetition, values * repetition).clamp(-_LARGEST, _LARGEST)
+    # A tiny penalty reaches infinity; a ban is there already.
+    values = torch.where(values.isinf(), values, changed)
+    if "seen_counts" in fields:
+        size = len(fields["penalty_rows"]) * vocab_size
+        counts = torch.zeros(size, device=logits.device)
+        counts = counts.index_add_(0, owners * vocab_size + ids, fields["seen_counts"])
+        counts = counts.index_select(0, owners * vocab_size + ids)
+        values = values - torch.where(counts > 0, presence + frequency * counts, 0.0)
+    logits.view(-1).index_copy_(0, entries, values)

@@ -1,0 +1,1 @@
+"""Options of the engine, a folder each. `engine/core` imports none of them."""

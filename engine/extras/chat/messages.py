@@ -1,0 +1,160 @@
+"""A conversation as OpenAI's clients write it, checked and brought into the form that chat templates read."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...errors import InvalidRequestError
+
+Message = dict[str, Any]
+
+_TEXT_KINDS = ("input_text", "output_text", "text")
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+
+
+def read_messages(messages: object) -> list[Message]:
+    """The messages, each with a role and, optionally, content, tool_calls, tool_call_id, reasoning_content.
+
+    Parts become one text; the arguments of calls, which clients send as JSON text, become objects, as templates expect
+    them. Raises InvalidRequestError that names the field.
+    """
+    if not isinstance(messages, (list, tuple)) or not messages:
+        raise InvalidRequestError("messages must be a list of at least one message", param="messages")
+    return [_message(message, at=f"messages[{number}]", kinds=("text",)) for number, message in enumerate(messages)]
+
+
+def read_items(items: object) -> list[Message]:
+    """The same of the `input` of /v1/responses: a text, or messages, function calls, their outputs and reasoning.
+
+    Consecutive items of the assistant become one message.
+    """
+    if isinstance(items, str):
+        return [{"role": "user", "content": items}]
+    if not isinstance(items, (list, tuple)) or not items:
+        raise InvalidRequestError("input must be a string or a list of at least one item", param="input")
+    messages: list[Message] = []
+    for number, item in enumerate(items):
+        message = _of_item(item, at=f"input[{number}]")
+        if messages and _continues(messages[-1], message):
+            messages[-1] = _merged(messages[-1], message)
+        else:
+            messages.append(message)
+    return [message for message in messages if set(message) != {"role", "reasoning_content"}]
+
+
+def text_of(content: object, *, at: str, kinds: Sequence[str]) -> str:
+    """The text of a message: a string, or parts that are all text (of one of the `kinds`)."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, (list, tuple)) or not content:
+        raise InvalidRequestError(f"{at} must be a string or a list of text parts", param=at)
+    for part in content:
+        if not isinstance(part, Mapping) or part.get("type") not in kinds or not isinstance(part.get("text"), str):
+            shown = " or ".join(f'{{"type": "{kind}", "text": ...}}' for kind in kinds)
+            raise InvalidRequestError(f"{at}: only parts of {shown} are supported", param=at)
+    return "".join(part["text"] for part in content)
+
+
+def _message(message: object, *, at: str, kinds: Sequence[str]) -> Message:
+    if not isinstance(message, Mapping):
+        raise InvalidRequestError(f"{at} must be an object with a role and a content", param=at)
+    role = message.get("role")
+    if not isinstance(role, str) or role not in _ROLES:
+        raise InvalidRequestError(f"{at}.role must be one of {', '.join(_ROLES)}", param=f"{at}.role")
+    for name in ("function_call", "audio"):
+        if message.get(name):
+            raise InvalidRequestError(f"{at}.{name} is not supported; leave it out", param=f"{at}.{name}")
+    read: Message = {"role": _ROLES[role]}
+    if role == "assistant":
+        read |= _of_the_assistant(message, at=at)
+    elif message.get("tool_calls"):
+        raise InvalidRequestError(f"{at}.tool_calls goes with the role assistant only", param=f"{at}.tool_calls")
+    if message.get("content") is not None or not read.get("tool_calls"):
+        read["content"] = text_of(message.get("content"), at=f"{at}.content", kinds=kinds)
+    for name in ("name", "tool_call_id"):
+        if message.get(name) is not None:
+            read[name] = _string(message[name], at=f"{at}.{name}")
+    return read
+
+
+def _of_the_assistant(message: Mapping[str, Any], *, at: str) -> Message:
+    read: Message = {}
+    for name in ("reasoning_content", "reasoning"):
+        if message.get(name) is not None:
+            read.setdefault("reasoning_content", _string(message[name], at=f"{at}.{name}"))
+    calls = message.get("tool_calls")
+    if calls is None:
+        return read
+    if not isinstance(calls, (list, tuple)):
+        raise InvalidRequestError(f"{at}.tool_calls must be a list", param=f"{at}.tool_calls")
+    if calls:  # templates ask whether the key is there
+        read["tool_calls"] = [_call(call, at=f"{at}.tool_calls[{number}]") for number, call in enumerate(calls)]
+    return read
+
+
+def _call(call: object, *, at: str, inner: str | None = None) -> Message:
+    """A call; `inner` is the path of its name and arguments, if not under function."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(call, Mapping) or not isinstance(function, Mapping) or call.get("type", "function") != "function":
+        raise InvalidRequestError(f'{at} must be {{"id", "type": "function", "function": {{...}}}}', param=at)
+    read: Message = {"type": "function"}
+    if call.get("id") is not None:
+        read["id"] = _string(call["id"], at=f"{at}.id")
+    inner = inner or f"{at}.function"
+    name = _string(function.get("name"), at=f"{inner}.name")
+    read["function"] = {"name": name, "arguments": _arguments(function.get("arguments"), at=f"{inner}.arguments")}
+    return read
+
+
+def _arguments(value: object, *, at: str) -> dict[str, Any]:
+    """The arguments of a call as an object; what is no JSON object cannot have been a call."""
+    if value is None or value == "":
+        return {}
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as exc:
+            raise InvalidRequestError(f"{at} is not JSON: {str(exc)[:100]}", param=at) from exc
+    if not isinstance(value, dict):
+        raise InvalidRequestError(f"{at} must be a JSON object, as text", param=at)
+    return value
+
+
+def _string(value: object, *, at: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidRequestError(f"{at} must be a string", param=at)
+    return value
+
+
+def _of_item(item: object, *, at: str) -> Message:
+    kind = item.get("type", "message") if isinstance(item, Mapping) else None
+    if not isinstance(item, Mapping) or not isinstance(kind, str):
+        raise InvalidRequestError(f"{at} must be an object", param=at)
+    if kind == "message":
+        return _message(item, at=at, kinds=_TEXT_KINDS)
+    if kind == "function_call":
+        function = {"name": item.get("name"), "arguments": item.get("arguments")}
+        call = {"id": item.get("call_id"), "function": function}
+        return {"role": "assistant", "tool_calls": [_call(call, at=at, inner=at)]}
+    if kind == "function_call_output":
+        output = text_of(item.get("output"), at=f"{at}.output", kinds=_TEXT_KINDS)
+        return {"role": "tool", "tool_call_id": _string(item.get("call_id"), at=f"{at}.call_id"), "content": output}
+    if kind == "reasoning":
+        parts = item.get("content") or []
+        text = text_of(parts, at=f"{at}.content", kinds=("reasoning_text",)) if parts else ""
+        return {"role": "assistant", "reasoning_content": text}
+    raise InvalidRequestError(f"{at}.type {kind[:40]!r} is not supported", param=f"{at}.type")
+
+
+def _continues(earlier: Message, later: Message) -> bool:
+    """Whether both are parts of one turn of the assistant: reasoning, then content, then calls."""
+    if earlier["role"] != "assistant" or later["role"] != "assistant":
+        return False
+    if "content" in later and not {"content", "tool_calls"}.isdisjoint(earlier):
+        return False
+    return "reasoning_content" not in later
+
+
+def _merged(earlier: Message, later: Message) -> Message:
+    calls = [*earlier.get("tool_calls", ()), *later.get("tool_calls", ())]
+    return {**earlier, **later, **({"tool_calls": calls} if calls else {})}

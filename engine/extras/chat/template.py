@@ -1,0 +1,261 @@
+"""A model's chat template: a conversation becomes the text of a prompt, by the rules of transformers.
+
+Sandboxed and immutable, with trimmed blocks, loop controls and generation marks, `tojson`, `raise_exception` and
+`strftime_now`; keys set to null are left out. Knows no tokens.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, Template, TemplateSyntaxError, nodes
+from jinja2.compiler import CodeGenerator, Frame
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.runtime import Macro
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+from ...errors import ConfigError, InvalidRequestError
+from .described_tools import described
+
+# What a request's chat_template_kwargs may not set: the conversation itself and how it is rendered.
+RESERVED_NAMES = frozenset(
+    {
+        *("messages", "tools", "documents", "conversation", "chat_template", "tokenize"),
+        *("add_generation_prompt", "continue_final_message", "bos_token", "eos_token", "pad_token", "unk_token"),
+    }
+)
+_MAX_REASON_CHARS = 300
+_END_MARK = "SPLITFUSE_THE_FINAL_MESSAGE_ENDS_HERE "
+
+
+class ChatTemplate:
+    """A compiled template. `tool_source` is a model's second one, for conversations with tools.
+
+    `recipe` makes the same one again. `render` may take forever; renderer.py limits it.
+    """
+
+    def __init__(self, source: str, *, special_tokens: Mapping[str, str], tool_source: str | None = None) -> None:
+        self.recipe = {"source": source, "special_tokens": dict(special_tokens), "tool_source": tool_source}
+        self.source = source if tool_source is None else f"{source}\n{tool_source}"
+        self._special_tokens = dict(special_tokens)
+        environment = _environment()
+        self._template = _compiled(environment, source)
+        self._tool_template = self._template if tool_source is None else _compiled(environment, tool_source)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        describes_tools: bool = False,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt's text. With `continue_final_message` it ends within the last message, which the model goes on
+        with. `describes_tools`: the template knows none, so tools and calls become text of the messages. Raises
+        InvalidRequestError, with the template's own message if it refuses the conversation.
+        """
+        options: dict[str, Any] = {
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": continue_final_message,
+            "variables": variables,
+        }
+        if not describes_tools:
+            return self._render(messages, tools=tools, **options)
+        try:
+            return self._render(described(messages, tools or ()), tools=None, **options)
+        except InvalidRequestError:  # some templates take no system message
+            if not tools or messages[0]["role"] == "system":
+                raise
+            return self._render(described(messages, tools, has_system=False), tools=None, **options)
+
+    def _render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None,
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+        variables: Mapping[str, Any] | None,
+    ) -> str:
+        conversation = [_shown(message) for message in messages]
+        if continue_final_message:
+            conversation[-1]["content"] = _final_text(conversation) + _END_MARK
+        template = self._tool_template if tools else self._template
+        try:
+            text = template.render(
+                messages=conversation,
+                tools=list(tools) if tools else None,
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+                **{**self._special_tokens, **(variables or {})},
+            )
+        except InvalidRequestError:
+            raise
+        except Exception as exc:  # a template is the model's own program; whatever it raises is about this input
+            raise InvalidRequestError(
+                f"the chat template cannot render these messages ({type(exc).__name__}: {_short(str(exc))})",
+                param="messages",
+            ) from exc
+        return _cut_at_mark(text) if continue_final_message else text
+
+
+def read_template(setting: str) -> str:
+    """The source that --chat-template names: a file, or the template itself if it holds a tag. Raises ConfigError."""
+    if "{{" in setting or "{%" in setting:
+        return setting
+    try:
+        return Path(setting).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"--chat-template {setting!r} is neither a template nor a file that can be read") from exc
+
+
+class _Arguments(dict[str, Any]):
+    """A call's arguments, which are JSON where a template adds them to a text, as DeepSeek's does."""
+
+    def __radd__(self, text: str) -> str:
+        return text + _tojson(self)
+
+
+def _shown(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The message as templates read it."""
+    shown = {key: value for key, value in message.items() if value is not None}
+    if "tool_calls" in shown:
+        shown["tool_calls"] = [_shown_call(call) for call in shown["tool_calls"]]
+    return shown
+
+
+def _shown_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = dict(call["function"])
+    if isinstance(function.get("arguments"), dict):
+        function["arguments"] = _Arguments(function["arguments"])
+    return {**call, "function": function}
+
+
+def _final_text(conversation: Sequence[Mapping[str, Any]]) -> str:
+    text = conversation[-1].get("content")
+    if not isinstance(text, str):
+        raise InvalidRequestError(
+            "continue_final_message: the last message has no text to go on with", param="continue_final_message"
+        )
+    return text
+
+
+def _cut_at_mark(text: str) -> str:
+    """The text up to the end of the final message; a template that trims messages has trimmed the mark as well."""
+    end = text.rfind(_END_MARK.strip())
+    if end < 0:
+        raise InvalidRequestError(
+            "continue_final_message: the chat template does not show the last message as it is",
+            param="continue_final_message",
+        )
+    before = text[:end]
+    return before if text.startswith(_END_MARK, end) else before.rstrip()
+
+
+def _compiled(environment: Environment, source: str) -> Template:
+    try:
+        return environment.from_string(source)
+    except TemplateSyntaxError as exc:
+        raise ConfigError(f"the chat template does not compile (line {exc.lineno}: {exc})") from exc
+    except (RecursionError, MemoryError, SyntaxError) as exc:
+        raise ConfigError("the chat template does not compile: it nests too deeply") from exc
+
+
+def _environment() -> Environment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationMark, loopcontrols], optimized=False
+    )
+    environment.code_generator_class = _CodeGenerator
+    environment.filters["tojson"] = _tojson
+    environment.globals.update(
+        raise_exception=_refuse,
+        strftime_now=lambda pattern: datetime.now().strftime(pattern),
+        dict=_Dict(),
+        namespace=_Namespace,
+    )
+    return environment
+
+
+def _refuse(message: object) -> None:
+    raise InvalidRequestError(f"the chat template refuses this conversation: {_short(str(message))}", param="messages")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MAX_REASON_CHARS else text[:_MAX_REASON_CHARS] + "…"
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Jinja's own would escape HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+class _CodeGenerator(CodeGenerator):
+    """Computes nothing itself: `{{ "x" * 10 ** 10 }}` must take its memory when it is rendered, within limits."""
+
+    def _output_child_to_const(self, node: nodes.Expr, frame: Frame, finalize: CodeGenerator._FinalizeInfo) -> str:
+        if not isinstance(node, nodes.TemplateData):
+            raise nodes.Impossible
+        return super()._output_child_to_const(node, frame, finalize)
+
+    def visit_EvalContextModifier(self, node: nodes.EvalContextModifier, frame: Frame) -> None:
+        if not all(isinstance(option.value, nodes.Const) for option in node.options):
+            self.fail("autoescape is true or false", node.lineno)
+        super().visit_EvalContextModifier(node, frame)
+
+
+class _GenerationMark(Extension):
+    """`{% generation %}…{% endgeneration %}` marks what a model is trained on; here it is just text."""
+
+    tags = {"generation"}  # noqa: RUF012  Jinja's own declaration
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """The block as a call that returns its body."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
+
+    def _body(self, caller: Callable[[], str] | Macro) -> str:
+        return str(caller())
+
+
+class _Dict:
+    """`dict` without the type behind it, whose attributes lead out of the sandbox."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        return dict(*args, **kwargs)
+
+    def fromkeys(self, keys: Any, value: Any = None) -> dict[Any, Any]:
+        return dict.fromkeys(keys, value)
+
+
+class _Namespace(Namespace):
+    """A namespace that keeps no names beginning with an underscore."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:  # no `self`: a template may have a variable of that name
+        self, *rest = args
+        names = dict(*rest, **kwargs)
+        for name in names:
+            _check_name(name)
+        Namespace.__init__(self, names)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        super().__setitem__(name, value)
+
+
+def _check_name(name: object) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise SecurityError(f"a namespace takes no name that begins with an underscore: {name!r}")

@@ -1,0 +1,135 @@
+"""The tools that a request offers and which of them the model shall call, checked."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ...errors import InvalidRequestError
+
+MAX_TOOLS = 128
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")  # 64 for OpenAI, 128 for Anthropic
+Tool = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """Whether tools are called: never, as the model decides, at least one or exactly one; which: `names` or any."""
+
+    mode: Literal["none", "auto", "required", "named"] = "none"
+    names: tuple[str, ...] | None = None
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether the answer must be a call."""
+        return self.mode in ("required", "named")
+
+    def among(self, tools: Sequence[Tool]) -> list[Tool]:
+        """Those that may be called."""
+        if self.mode == "none":
+            return []
+        return [tool for tool in tools if self.names is None or _name_of(tool) in self.names]
+
+
+def read_tools(tools: object, *, are_flat: bool = False) -> list[Tool]:
+    """The tools as chat templates read them: {"type": "function", "function": {name, description, parameters}}.
+
+    `are_flat`: they come without the inner object, as /v1/responses has them. Raises InvalidRequestError that names the
+    field.
+    """
+    if tools is None:
+        return []
+    if not isinstance(tools, (list, tuple)):
+        raise InvalidRequestError("tools must be a list", param="tools")
+    if len(tools) > MAX_TOOLS:
+        raise InvalidRequestError(f"tools takes at most {MAX_TOOLS} tools, not {len(tools)}", param="tools")
+    read = [_tool(tool, at=f"tools[{number}]", is_flat=are_flat) for number, tool in enumerate(tools)]
+    names = [_name_of(tool) for tool in read]
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            at = f"tools[{number}].name" if are_flat else f"tools[{number}].function.name"
+            raise InvalidRequestError(f"{at}: {name!r} stands there twice", param=at)
+    return read
+
+
+def strict_names(tools: Sequence[Mapping[str, Any]] | None, *, are_flat: bool = False) -> frozenset[str]:
+    """The names of those tools that are `strict`, of tools that `read_tools` has read."""
+    functions = [tool if are_flat else tool["function"] for tool in tools or ()]
+    return frozenset(function["name"] for function in functions if function.get("strict"))
+
+
+def read_tool_choice(choice: object, tools: Sequence[Tool]) -> ToolChoice:
+    """The choice among these tools; by default auto, none where there are no tools."""
+    if choice is None:
+        return ToolChoice("auto" if tools else "none")
+    if choice in ("none", "auto", "required") and isinstance(choice, str):
+        if choice == "required" and not tools:
+            raise InvalidRequestError("tool_choice required needs tools", param="tool_choice")
+        return ToolChoice(choice if tools else "none")
+    if _type_of(choice) == "allowed_tools":
+        mode, chosen = _allowed(choice)
+        return ToolChoice(mode, _chosen_names(chosen, tools))
+    return ToolChoice("named", _chosen_names([choice], tools))
+
+
+def _allowed(choice: Any) -> tuple[Literal["auto", "required"], list[Any]]:
+    """The mode and the tools in {"type": "allowed_tools", "allowed_tools": {…}}; /v1/responses has no inner object."""
+    inner = choice.get("allowed_tools", choice)
+    mode, chosen = (inner.get("mode"), inner.get("tools")) if isinstance(inner, Mapping) else (None, None)
+    if mode in ("auto", "required") and isinstance(chosen, list) and chosen:
+        return mode, chosen
+    raise InvalidRequestError(
+        'tool_choice allowed_tools takes a mode, "auto" or "required", and a list of at least one of the tools',
+        param="tool_choice",
+    )
+
+
+def _type_of(choice: object) -> object:
+    return choice.get("type") if isinstance(choice, Mapping) else None
+
+
+def _name_of(tool: Tool) -> str:
+    name: str = tool["function"]["name"]
+    return name
+
+
+def _chosen_names(chosen: Sequence[object], tools: Sequence[Tool]) -> tuple[str, ...]:
+    names = tuple(map(_chosen_name, chosen))
+    if not {_name_of(tool) for tool in tools}.issuperset(names):
+        raise InvalidRequestError("tool_choice names a function that is not among tools", param="tool_choice")
+    return names
+
+
+def _chosen_name(choice: object) -> str:
+    """The name in {"type": "function", "function": {"name": …}}; /v1/responses leaves out the inner object."""
+    if isinstance(choice, Mapping) and _type_of(choice) == "function":
+        function = choice.get("function", choice)
+        if isinstance(function, Mapping) and isinstance(function.get("name"), str):
+            return str(function["name"])
+    raise InvalidRequestError(
+        'tool_choice must be "none", "auto", "required", {"type": "function", "function": {"name": ...}} or '
+        '{"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools": [...]}}',
+        param="tool_choice",
+    )
+
+
+def _tool(tool: object, *, at: str, is_flat: bool) -> Tool:
+    if not isinstance(tool, Mapping) or tool.get("type", "function") != "function":
+        raise InvalidRequestError(f'{at}.type must be "function"; other tools are not supported', param=f"{at}.type")
+    at = at if is_flat else f"{at}.function"
+    function = tool if is_flat else tool.get("function")
+    if not isinstance(function, Mapping):
+        raise InvalidRequestError(f"{at} must be an object with a name", param=at)
+    if not isinstance(function.get("name"), str) or not _NAME.fullmatch(function["name"]):
+        raise InvalidRequestError(f"{at}.name must be 1 to 128 letters, digits, _, . and -", param=f"{at}.name")
+    kinds = (
+        ("description", str, "a string"),
+        ("parameters", Mapping, "a JSON schema, an object"),
+        ("strict", bool, "true or false"),
+    )
+    for name, kind, expected in kinds:
+        if function.get(name) is not None and not isinstance(function[name], kind):
+            raise InvalidRequestError(f"{at}.{name} must be {expected}", param=f"{at}.{name}")
+    # `strict` is for the grammar; no model has seen it in a prompt.
+    kept = {name: value for name, value in function.items() if name not in ("strict", "type") and value is not None}
+    return {"type": "function", "function": kept}

@@ -1,0 +1,102 @@
+"""Architecture: which family serves a value of general.architecture, and what its converter did. Imports no torch.
+
+What llama.cpp's converter did to the weights (convert_hf_to_gguf.py of https://github.com/ggml-org/llama.cpp) is undone
+where they are read (source.py).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...errors import ConfigError
+from ...execution.models.checkpoint import JOIN
+from . import family_fields as fields
+from .file import GgufFile
+from .keys import Keys
+
+# Tensors that are read for the config.
+ROPE_FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
+# What a checkpoint of most families calls the parts of a tensor's name.
+NAMES = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+    "blk": "model.layers",
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_qkv": "self_attn.qkv_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.{}.gate_proj",
+    "ffn_up_exps": "mlp.experts.{}.up_proj",
+    "ffn_down_exps": "mlp.experts.{}.down_proj",
+}
+_NORMS_AFTER = {"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm"}
+_GEMMA2_NAMES = {**_NORMS_AFTER, "ffn_norm": "pre_feedforward_layernorm"}
+_GPT2_NAMES = {
+    "token_embd": "transformer.wte",
+    "position_embd": "transformer.wpe",
+    "output_norm": "transformer.ln_f",
+    "blk": "transformer.h",
+    "attn_norm": "ln_1",
+    "attn_qkv": "attn.c_attn",
+    "attn_output": "attn.c_proj",
+    "ffn_norm": "ln_2",
+    "ffn_up": "mlp.c_fc",
+    "ffn_down": "mlp.c_proj",
+}
+_GPT2_TRANSPOSED = ("attn_qkv", "attn_output", "ffn_up", "ffn_down")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """One value of general.architecture."""
+
+    family: str  # as in config.json's `architectures`
+    names: Mapping[str, str] = field(default_factory=dict)  # of tensors, where they are others than in NAMES
+    interleaves_heads: bool = False  # the rows of q and k
+    norms_add_one: bool = False
+    transposed: tuple[str, ...] = ()
+    fields: Callable[[Keys], dict[str, Any]] = lambda keys: {}  # of config.json, beside those of all
+
+
+ARCHITECTURES = {
+    "gemma": Architecture(family="GemmaForCausalLM", norms_add_one=True),
+    "gemma2": Architecture(
+        family="Gemma2ForCausalLM", names=_GEMMA2_NAMES, norms_add_one=True, fields=fields.gemma2_fields
+    ),
+    "gemma3": Architecture(
+        family="Gemma3ForCausalLM", names=_GEMMA2_NAMES, norms_add_one=True, fields=fields.gemma3_fields
+    ),
+    "gpt2": Architecture(
+        family="GPT2LMHeadModel", names=_GPT2_NAMES, transposed=_GPT2_TRANSPOSED, fields=fields.gpt2_fields
+    ),
+    "granite": Architecture(family="GraniteForCausalLM", interleaves_heads=True, fields=fields.granite_fields),
+    "llama": Architecture(family="LlamaForCausalLM", interleaves_heads=True),
+    "olmo2": Architecture(family="Olmo2ForCausalLM", names=_NORMS_AFTER),
+    "phi3": Architecture(family="Phi3ForCausalLM", names={"ffn_up": "mlp.gate_up_proj"}, fields=fields.phi3_fields),
+    "qwen2": Architecture(family="Qwen2ForCausalLM"),
+    "qwen3": Architecture(family="Qwen3ForCausalLM"),
+    "qwen3moe": Architecture(family="Qwen3MoeForCausalLM", fields=fields.qwen3_moe_fields),
+}
+
+
+def architecture_of(file: GgufFile) -> Architecture:
+    """Raises ConfigError that lists what is known."""
+    name = file.metadata.get("general.architecture")
+    if "split.count" in file.metadata and file.metadata["split.count"] != 1:
+        raise ConfigError(f"{file.path} is one part of a split GGUF; {JOIN}")
+    if not isinstance(name, str) or name not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise ConfigError(f"{file.path}: GGUF architecture {name!r} is not known; known: {known}")
+    if name == "llama" and file.metadata.get("llama.expert_count"):
+        raise ConfigError(f"{file.path}: experts in a GGUF of architecture 'llama' are not read; take its safetensors")
+    return ARCHITECTURES[name]

@@ -1,0 +1,130 @@
+"""A GGUF's metadata as the fields of a config.json. Imports no torch."""
+
+import re
+from array import array
+from math import prod
+from typing import Any
+
+from ...errors import ConfigError
+from ...execution.models.checkpoint import positive_int
+from .architectures import ROPE_FACTORS, Architecture, architecture_of
+from .file import GgufFile, Strings
+from .keys import Keys
+
+CONTROL = 3  # a token's type: no text of its own
+# More is no model's, and a table of angles for every position is made.
+_MAX_CONTEXT_LENGTH = 2**22
+_MAX_ROPE_FACTORS = 1024
+# Tokens that end an answer wherever they are control tokens: instruct models have several, and a file names one.
+_ENDS = frozenset({"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>"})
+
+
+def config_fields(file: GgufFile) -> dict[str, Any]:
+    """A config.json for this file. Raises ConfigError."""
+    try:
+        fields = _config_fields(file, architecture_of(file), Keys(file))
+    except (TypeError, ValueError, ArithmeticError, AttributeError) as exc:
+        raise ConfigError(
+            f"{file.path}: metadata is missing or of the wrong kind ({exc}); fetch the file again"
+        ) from exc
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _config_fields(file: GgufFile, architecture: Architecture, keys: Keys) -> dict[str, Any]:
+    embedding = file.tensors.get("token_embd.weight")
+    if embedding is None or len(embedding.shape) != 2:
+        raise ConfigError(f"{file.path} has no token_embd.weight; fetch the file again")
+    if positive_int({"block_count": keys("block_count")}, "block_count") > len(file.tensors):
+        raise ConfigError(f"{file.path}: block_count {keys('block_count')}, but {len(file.tensors)} tensors")
+    context_length = positive_int({"context_length": keys("context_length")}, "context_length")
+    if context_length > _MAX_CONTEXT_LENGTH:
+        raise ConfigError(f"{file.path}: context_length {context_length}; at most {_MAX_CONTEXT_LENGTH} are served")
+    eps = keys.number("attention.layer_norm_rms_epsilon") or keys.number("attention.layer_norm_epsilon")
+    if eps is None:
+        raise ConfigError(f"{file.path}: the epsilon of its norms is missing; fetch the file again")
+    return {
+        "architectures": [architecture.family],
+        "vocab_size": embedding.shape[0],
+        "hidden_size": keys("embedding_length"),
+        "num_hidden_layers": keys("block_count"),
+        "num_attention_heads": keys("attention.head_count"),
+        "num_key_value_heads": keys("attention.head_count_kv"),
+        "head_dim": keys("attention.key_length"),
+        "intermediate_size": keys("feed_forward_length"),
+        "max_position_embeddings": context_length,
+        "rms_norm_eps": eps,
+        "tie_word_embeddings": "output.weight" not in file.tensors,
+        "attention_bias": "blk.0.attn_q.bias" in file.tensors,
+        "mlp_bias": "blk.0.ffn_up.bias" in file.tensors,
+        "dtype": {"F32": "float32", "F16": "float16"}.get(embedding.type.name, "bfloat16"),
+        "eos_token_id": _end_ids(file),
+        "description": _description(file),
+        **_rope(keys),
+        **architecture.fields(keys),
+    }
+
+
+def _rope(keys: Keys) -> dict[str, Any]:
+    theta, rotary_dim = keys.number("rope.freq_base"), keys("rope.dimension_count")
+    fields = {"rope_theta": theta} if theta else {}
+    head_dim = keys("attention.key_length") or keys("embedding_length") // keys("attention.head_count")
+    if rotary_dim and rotary_dim != head_dim:
+        fields["partial_rotary_factor"] = rotary_dim / head_dim
+    scaling = _rope_scaling(keys)
+    return {**fields, "rope_scaling": scaling} if scaling else fields
+
+
+def _rope_scaling(keys: Keys) -> dict[str, Any]:
+    divisors = [_vector(keys.file, name) for name in ROPE_FACTORS if name in keys.file.tensors]
+    if divisors:  # one list for all lengths (Llama 3), or a short and a long one (Phi 3)
+        factor = keys.number("rope.scaling.attn_factor")
+        return {
+            "rope_type": "longrope",
+            "short_factor": divisors[0],
+            "long_factor": divisors[-1],
+            "attention_factor": factor if factor else 1.0,
+        }
+    kind = keys("rope.scaling.type", "none")
+    if kind == "none":
+        return {}
+    return {
+        "rope_type": kind,
+        "factor": keys.number("rope.scaling.factor"),
+        "original_max_position_embeddings": keys("rope.scaling.original_context_length"),
+    }
+
+
+def _vector(file: GgufFile, name: str) -> list[float]:
+    info = file.tensors[name]
+    if info.type.name != "F32" or len(info.shape) != 1 or info.shape[0] > _MAX_ROPE_FACTORS:
+        raise ConfigError(f"{file.path}: {name} is not a short vector of float32; fetch the file again")
+    values = array("f")
+    with file.path.open("rb") as data:
+        data.seek(info.offset)
+        values.frombytes(data.read(info.num_bytes))
+    return values.tolist()
+
+
+def _end_ids(file: GgufFile) -> list[int]:
+    """The tokens that end an answer."""
+    tokens, types = file.metadata.get("tokenizer.ggml.tokens"), file.metadata.get("tokenizer.ggml.token_type")
+    named = [file.metadata.get(f"tokenizer.ggml.{kind}_token_id") for kind in ("eos", "eot", "eom")]
+    ids = {token_id for token_id in named if isinstance(token_id, int)}
+    if isinstance(tokens, Strings) and isinstance(types, memoryview):
+        control = (token_id for token_id, kind in enumerate(types) if kind == CONTROL and token_id < len(tokens))
+        ids |= {token_id for token_id in control if tokens[token_id] in _ENDS}
+    return sorted(ids)
+
+
+def _description(file: GgufFile) -> str:
+    """What the file says it is: its name, how most of it is stored, its size."""
+    name, infos = str(file.metadata.get("general.name", "no name")), file.tensors.values()
+    bytes_of = {info.type: 0 for info in infos}
+    for info in infos:
+        bytes_of[info.type] += info.num_bytes
+    main = max(bytes_of, key=lambda kind: bytes_of[kind])
+    millions = sum(prod(info.shape) for info in infos) / 1e6
+    size = f"{millions / 1000:.3g} B" if millions >= 1000 else f"{millions:.3g} M"
+    bits = re.search(r"\d+", main.name)
+    shown = "".join(char for char in name[:80] if char.isprintable())  # on a terminal
+    return f"{shown}, {bits[0] if bits else ''}-bit GGUF ({main.name}), {size} parameters"

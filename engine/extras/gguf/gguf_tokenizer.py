@@ -1,0 +1,199 @@
+"""The tokenizer that a GGUF file's metadata describes, built without the model's folder.
+
+Two kinds: byte-level BPE ("gpt2"), whose splitting into words follows from a name, and SentencePiece's BPE ("llama"),
+which lists scores instead of merges. How llama.cpp reads them: src/llama-vocab.cpp of
+https://github.com/ggml-org/llama.cpp.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as FastTokenizer
+
+from ...errors import ConfigError
+from ...text.tokenizer_parts import TokenizerParts
+from .config_fields import CONTROL
+from .file import GgufFile, Strings, read_gguf
+
+_NORMAL, _USER_DEFINED = 1, 4  # types of tokens
+_PREFIX = "tokenizer.ggml."
+_SPECIAL_IDS = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
+
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_TEKKEN = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*|\p{{N}}{_REST}"
+_ENGLISH = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+_GPT4O = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_ENGLISH}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_ENGLISH}"
+    rf"|\p{{N}}{{1,3}}{_REST}"
+)
+_PUNCTUATION = r"[\p{P}\$\+<=>\^~\|]+"
+# The patterns that split a text into words, one after the other, by the names of `tokenizer.ggml.pre`.
+_SPLITS: dict[str, tuple[str, ...]] = {
+    "default": (_PUNCTUATION, _GPT2, r"\p{N}+", "[0-9][0-9][0-9]"),
+    **dict.fromkeys(("dbrx", "falcon3", "llama-bpe", "llama-v3", "llama3", "pixtral", "smaug-bpe"), (_LLAMA3,)),
+    **dict.fromkeys(("deepseek-r1-qwen", "megrez", "qwen2", "stablelm2"), (_LLAMA3.replace("{1,3}", ""),)),
+    "tekken": (_TEKKEN,),
+    **dict.fromkeys(("gpt-4o", "llama4"), (_GPT4O,)),
+}
+# GPT-2's own pattern, which `tokenizers` has built in, alone or after digits have become words of their own.
+_BUILT_IN = {
+    **dict.fromkeys(("exaone4", "gpt-2", "jais", "mpt", "olmo", "phi-2", "roberta-bpe", "trillion"), False),
+    **dict.fromkeys(("codeshell", "command-r", "exaone", "minerva-7b", "refact", "smollm", "starcoder"), True),
+}
+# These take a word that is a token as it is, and begin with the bos token if the file does not say otherwise.
+_WHOLE_WORDS = {"falcon3", "llama-bpe", "llama-v3", "llama3", "pixtral", "tekken"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Vocabulary:
+    """A file's tokens and what it says of them."""
+
+    architecture: str
+    keys: Mapping[str, Any]  # the metadata of its tokenizer
+    tokens: list[str]
+    types: Sequence[int]
+
+    @classmethod
+    def of(cls, file: GgufFile) -> "_Vocabulary":
+        keys = {key.removeprefix(_PREFIX): value for key, value in file.metadata.items() if key.startswith(_PREFIX)}
+        tokens, embedding = _strings(keys, "tokens"), file.tensors.get("token_embd.weight")
+        if embedding is None or len(tokens) > embedding.shape[0]:
+            raise ConfigError(f"there are more than the embeddings' tokens: {len(tokens)}; fetch the file again")
+        types = keys.get("token_type", [_NORMAL] * len(tokens))
+        if len(types) != len(tokens):
+            raise ConfigError(f"{_PREFIX}token_type has {len(types)} entries for {len(tokens)} tokens")
+        return cls(str(file.metadata.get("general.architecture")), keys, list(tokens), types)
+
+    @property
+    def special_tokens(self) -> dict[str, str]:
+        """By transformers' names."""
+        ids = {name: self.keys.get(f"{kind}_token_id") for kind, name in _SPECIAL_IDS.items()}
+        return {name: self.tokens[token_id] for name, token_id in ids.items() if token_id is not None}
+
+
+def read_gguf_tokenizer(path: Path) -> TokenizerParts:
+    """Raises ConfigError if the file has none that can be built."""
+    file = read_gguf(path)
+    kind = file.metadata.get(f"{_PREFIX}model")
+    if not isinstance(kind, str) or kind not in _BUILDERS:
+        raise ConfigError(f"{path}: a tokenizer of kind {kind!r} is not known; known: {', '.join(_BUILDERS)}")
+    try:
+        vocabulary = _Vocabulary.of(file)
+        fast = _BUILDERS[kind](vocabulary)
+        _add_tokens(fast, vocabulary)
+        _add_ends(fast, vocabulary)
+        return TokenizerParts(fast, vocabulary.special_tokens, _templates(file.metadata))
+    except ConfigError as exc:
+        raise ConfigError(f"{path}: {exc}") from exc
+    except Exception as exc:  # tokenizers raises plain Exception
+        raise ConfigError(f"{path} holds no tokenizer that can be built ({exc}); fetch the file again") from exc
+
+
+def _strings(keys: Mapping[str, Any], name: str) -> Strings:
+    strings = keys.get(name)
+    if not isinstance(strings, Strings):
+        raise ConfigError(f"{_PREFIX}{name} is missing; fetch the file again")
+    return strings
+
+
+def _byte_level(vocabulary: _Vocabulary) -> FastTokenizer:
+    pre = vocabulary.keys.get("pre", "default")
+    splits = _word_splits(pre)
+    merges = [
+        (left, right) for left, _, right in (merge.partition(" ") for merge in _strings(vocabulary.keys, "merges"))
+    ]
+    vocab = {token: token_id for token_id, token in enumerate(vocabulary.tokens)}
+    fast = FastTokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=pre in _WHOLE_WORDS))
+    if pre == "qwen2":
+        fast.normalizer = normalizers.NFC()
+    fast.pre_tokenizer = pre_tokenizers.Sequence(splits)
+    fast.decoder = decoders.ByteLevel()
+    return fast
+
+
+def _word_splits(pre: object) -> list[Any]:
+    """Raises ConfigError for a name that is not known: its words would silently be others."""
+    if isinstance(pre, str) and pre in _BUILT_IN:
+        digits = [pre_tokenizers.Digits(individual_digits=True)] if _BUILT_IN[pre] else []
+        return [*digits, pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    if isinstance(pre, str) and pre in _SPLITS:
+        splits = [pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in _SPLITS[pre]]
+        return [*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    raise ConfigError(f"{_PREFIX}pre {pre!r} is not known; known: {', '.join(sorted(_SPLITS | _BUILT_IN))}")
+
+
+def _sentencepiece(vocabulary: _Vocabulary) -> FastTokenizer:
+    """With spaces as ▁, and with the merges that SentencePiece's scores stand for."""
+    # Gemma's tokens of several spaces are written with spaces in the file.
+    tokens = ["▁" * len(token) if token and not token.strip(" ") else token for token in vocabulary.tokens]
+    unk = vocabulary.keys.get("unknown_token_id")
+    fast = FastTokenizer(
+        models.BPE(
+            vocab={token: token_id for token_id, token in enumerate(tokens)},
+            merges=_merges(tokens, vocabulary),
+            unk_token=None if unk is None else tokens[unk],
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+    )
+    has_prefix = vocabulary.keys.get("add_space_prefix", True)
+    prefix, strip = ([normalizers.Prepend("▁")], [decoders.Strip(" ", 1, 0)]) if has_prefix else ([], [])
+    fast.normalizer = normalizers.Sequence([*prefix, normalizers.Replace(" ", "▁")])
+    fast.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip])
+    return fast
+
+
+def _merges(tokens: Sequence[str], vocabulary: _Vocabulary) -> list[tuple[str, str]]:
+    """Every way to make a token of two: the token of the highest score first, in Gemma, whose scores say nothing, the
+    first one."""
+    scores = vocabulary.keys.get("scores", [])
+    if len(scores) != len(tokens) or vocabulary.architecture.startswith("gemma"):
+        scores = range(0, -len(tokens), -1)
+    known = set(tokens)
+    made = (token_id for token_id, kind in enumerate(vocabulary.types) if kind in (_NORMAL, _USER_DEFINED))
+    return [
+        (token[:cut], token[cut:])
+        for token in (tokens[token_id] for token_id in sorted(made, key=lambda token_id: -scores[token_id]))
+        for cut in range(len(token) - 1, 0, -1)
+        if token[:cut] in known and token[cut:] in known
+    ]
+
+
+_BUILDERS: dict[str, Callable[[_Vocabulary], FastTokenizer]] = {"gpt2": _byte_level, "llama": _sentencepiece}
+
+
+def _add_tokens(fast: FastTokenizer, vocabulary: _Vocabulary) -> None:
+    """Have tokens found whole in a text: control tokens, and the user-defined ones, which are text like any other."""
+    for kind, add in ((CONTROL, fast.add_special_tokens), (_USER_DEFINED, fast.add_tokens)):
+        pairs = zip(vocabulary.tokens, vocabulary.types, strict=True)
+        texts = [token for token, each in pairs if each == kind and token and fast.token_to_id(token) is not None]
+        add([AddedToken(text, normalized=False, special=kind == CONTROL) for text in texts])
+
+
+def _add_ends(fast: FastTokenizer, vocabulary: _Vocabulary) -> None:
+    """Put the bos token before a text and the eos token behind it, as the file says, or as is llama.cpp's default."""
+    keys, special = vocabulary.keys, vocabulary.special_tokens
+    begins = keys.get("add_bos_token", keys["model"] == "llama" or keys.get("pre") in _WHOLE_WORDS)
+    first = [special["bos_token"]] if begins and "bos_token" in special else []
+    last = [special["eos_token"]] if keys.get("add_eos_token", False) and "eos_token" in special else []
+    if first or last:
+        ids = [(text, fast.token_to_id(text)) for text in {*first, *last}]
+        fast.post_processor = processors.TemplateProcessing(single=[*first, "$A", *last], special_tokens=ids)
+
+
+def _templates(metadata: Mapping[str, Any]) -> dict[str, str]:
+    named = {"default": metadata.get("tokenizer.chat_template")} | {
+        key.removeprefix("tokenizer.chat_template."): value
+        for key, value in metadata.items()
+        if key.startswith("tokenizer.chat_template.")
+    }
+    return {name: text for name, text in named.items() if isinstance(text, str)}

@@ -1,0 +1,30 @@
+"""A map of the KV cache: what each block holds, in runs of equal ones. Plain JSON values."""
+
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Any
+
+from ...core.block_manager import BlockManager
+from ...core.request import Request
+
+MAX_CELLS = 4096  # of a larger cache every k-th block is shown: 4,096 take 0.5 ms to look at
+FREE, CACHED, SHARED = -1, -2, -3
+
+
+def block_map(blocks: BlockManager, running: Iterable[Request], waiting: Iterable[Request]) -> dict[str, Any]:
+    """`runs`: [how many cells, what, how many, what, …]; what: the number of the request that has it alone, or FREE,
+    CACHED (free, and found again by its tokens) or SHARED. A cell is one of `stride` blocks.
+
+    `swapped`: [[request, blocks on the host], …].
+    """
+    num_blocks = blocks.device.num_blocks
+    stride = -(-num_blocks // MAX_CELLS)
+    cached = () if blocks.cache is None else blocks.cache.blocks
+    cells = [CACHED if block in cached else FREE for block in range(0, num_blocks, stride)]
+    for request in running:
+        table, number = request.block_table, request.arrival_order
+        for index in table if stride == 1 else [block // stride for block in table if not block % stride]:
+            cells[index] = number if cells[index] in (FREE, CACHED) else SHARED
+    runs = [value for what, same in groupby(cells) for value in (len(list(same)), what)]
+    swapped = [[each.arrival_order, len(each.host_block_table)] for each in waiting if each.host_block_table]
+    return {"num_blocks": num_blocks, "stride": stride, "runs": runs, "swapped": swapped}

@@ -1,0 +1,81 @@
+"""Explanation: one output's life, from its history and its metrics: a timeline in words, and shares that add up."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...core.outputs import RequestMetrics
+from .history import History
+from .words import phase_text, sentence
+
+# Of a request that has no history: it was kept by a server that wrote none.
+_NOT_KNOWN = "when each thing happened is not known of this request"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Times in seconds since arrival. `shares` of phases add up to `e2e_s`; `history.py` names the phases."""
+
+    timeline: list[dict[str, Any]]
+    shares: dict[str, float]
+    e2e_s: float
+    ttft_s: float | None
+    predicted_ttft_s: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "e2e_s": self.e2e_s,
+            "ttft_s": self.ttft_s,
+            "predicted_ttft_s": self.predicted_ttft_s,
+            "shares": self.shares,
+            "share_texts": {phase: phase_text(phase) for phase in self.shares},
+            "timeline": self.timeline,
+        }
+
+
+def explain(metrics: RequestMetrics, *, now: float, finish_reason: str | None) -> Explanation:
+    """Of an output that has ended, or up to `now` (in the metrics' clock)."""
+    arrival, first = metrics.arrival_time, metrics.first_token_time
+    end = now if metrics.finished_time is None else metrics.finished_time
+    history = metrics.history or _coarse(metrics, end)
+    ttft = None if first is None else first - arrival
+    timeline = [_entry(0.0, "arrived", f"{metrics.num_prompt_tokens} prompt tokens")]
+    timeline += [_entry(event.time, event.what, sentence(event), event.numbers) for event in history.events]
+    if metrics.history is None:
+        timeline.append(_entry(0.0, "unknown", _NOT_KNOWN))
+    if history.num_more:
+        timeline.append(_entry(history.events[-1].time, "more", f"{history.num_more} more events are not kept"))
+    if ttft is not None:
+        timeline.append(_entry(ttft, "first token", _first_token(history)))
+    if finish_reason is not None:
+        timeline.append(_entry(end - arrival, "ended", _ended(metrics, finish_reason)))
+    timeline.sort(key=lambda entry: entry["t"])
+    return Explanation(timeline, dict(history.seconds), end - arrival, ttft, history.predicted_ttft)
+
+
+def _entry(time: float, what: str, why: str, numbers: Sequence[float] = ()) -> dict[str, Any]:
+    entry: dict[str, Any] = {"t": time, "what": what, "why": why}
+    return entry | {"numbers": list(numbers)} if numbers else entry
+
+
+def _first_token(history: History) -> str:
+    if history.predicted_ttft is None:
+        return "not predicted: too few steps had been seen, or too many requests were there"
+    return f"predicted after {1e3 * history.predicted_ttft:.0f} ms when it came"
+
+
+def _ended(metrics: RequestMetrics, finish_reason: str) -> str:
+    text = f"{finish_reason}, after {metrics.num_output_tokens} tokens"
+    if metrics.num_draft_tokens:
+        text += f"; {metrics.num_accepted_tokens} of {metrics.num_draft_tokens} drafted tokens were accepted"
+    return text
+
+
+def _coarse(metrics: RequestMetrics, end: float) -> History:
+    """What the four times alone tell."""
+    times = [metrics.arrival_time, metrics.first_scheduled_time, metrics.first_token_time, end]
+    known = [end if time is None else time for time in times]
+    names = ("queue.unknown", "prefill", "decode.alone")
+    seconds = {name: after - before for name, before, after in zip(names, known, known[1:], strict=False)}
+    return History((), seconds)

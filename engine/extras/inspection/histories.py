@@ -1,0 +1,204 @@
+"""Histories: writes what happens to each request into its history, out of the scheduler's own decisions.
+
+Costs a decode that goes on nothing: only requests that wait, catch up or are left out are looked at. What stands in the
+way of the waiting ones is noted once for all of them, and looked up when one is admitted.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+from ...core.plan import Plan
+from ...core.policies import Source
+from ...core.preemption import Prices
+from ...core.request import Request, Status
+from .history import History, OpenHistory
+from .stop_log import StopLog
+
+
+class Histories:
+    """Called by the Scheduler alone; the writer of `Request.history`."""
+
+    def __init__(self, *, is_fair: bool) -> None:
+        self._fresh: dict[Request, None] = {}  # no decision has been made since they came
+        self._behind_parent: dict[Request, None] = {}
+        self._catching_up: dict[Request, None] = {}  # running, and their next token is not the next to be computed
+        self._left_out: dict[Request, None] = {}  # decoding, and not in the last step
+        self._logs = (StopLog(is_fair=is_fair), StopLog(is_fair=is_fair))  # interactive, background
+        self._steps: deque[tuple[float, bool]] = deque()  # in flight: their start, and whether they compute prompts
+        self._last_end = float("-inf")
+        self._alone_s = 0.0  # of all steps that computed no prompt
+        self._beside_s = 0.0  # of the others
+
+    def added(self, request: Request, predicted_ttft: float | None) -> None:
+        """It is queued."""
+        phase = "interrupted" if request.num_output_tokens else "queue.step"
+        request.history = OpenHistory(request.arrival_time, phase, predicted_ttft)
+        self._fresh[request] = None
+
+    def preempted(self, request: Request, now: float, *, is_swapped: bool, prices: Prices) -> None:
+        """It is about to lose its blocks."""
+        history = _of(request)
+        self._leave(history, "preempted", now)
+        self._catching_up.pop(request, None)
+        self._left_out.pop(request, None)
+        known = (-1.0 if price is None else price for price in prices)
+        history.note(now, "preempted", "swap" if is_swapped else "recompute", request.num_computed_tokens, *known)
+
+    def admitted(self, request: Request, now: float) -> None:
+        """It runs from now on."""
+        history = _of(request)
+        is_swapped_in = bool(request.num_preemptions and request.num_computed_tokens == request.num_tokens - 1)
+        self._end_wait(request, history, now, "prefill" if not request.num_preemptions else "recompute")
+        history.note(now, "admitted", "", request.num_computed_tokens, request.num_tokens)
+        history.num_computed = request.num_computed_tokens
+        if is_swapped_in:
+            self._begin_decode(history, now)
+        else:
+            self._catching_up[request] = None
+        self._fresh.pop(request, None)
+        self._behind_parent.pop(request, None)
+
+    def decided(self, plan: Plan, running: Sequence[Request], now: float) -> None:
+        """A step was decided and applied."""
+        for stop in plan.stops:
+            self._logs[stop.request.is_background].note(stop, now)
+        if self._fresh:
+            for request in self._fresh:
+                if request.status is Status.WAITING:
+                    _of(request).turn("queue", now)
+            self._fresh.clear()
+        if plan.behind_parent or self._behind_parent:
+            self._wait_for_parents(plan.behind_parent, now)
+        num_chunks = sum(self._catch_up(each, plan, now) for each in self._catching_up) if self._catching_up else 0
+        if self._left_out or len(plan.num_tokens) != len(running):
+            self._leave_out(plan, running, now)
+        self._steps.append((now, num_chunks > 0))
+
+    def step_ended(self, now: float) -> None:
+        """The oldest step in flight has results, which are not applied yet."""
+        start, has_prompts = self._steps.popleft()
+        seconds = now - max(start, self._last_end)  # it began when the one before it ended
+        self._last_end = now
+        if has_prompts:
+            self._beside_s += seconds
+        else:
+            self._alone_s += seconds
+
+    def updated(self, now: float) -> None:
+        """They have been applied."""
+        if not self._catching_up:
+            return
+        for request in [each for each in self._catching_up if each.last_token_time == now]:
+            del self._catching_up[request]
+            history = _of(request)
+            history.spend(history.phase, now - history.since)
+            self._begin_decode(history, now)
+
+    def finished(self, request: Request, now: float) -> None:
+        """It has ended."""
+        self._end(request, _of(request), now)
+        for each in (self._fresh, self._behind_parent, self._catching_up, self._left_out):
+            each.pop(request, None)
+
+    def so_far(self, request: Request, now: float) -> History:
+        """Of a request that has not ended."""
+        history = _of(request).copy()
+        self._end(request, history, now)
+        return history.closed()
+
+    def _end(self, request: Request, history: OpenHistory, now: float) -> None:
+        if history.phase == "decode":
+            self._leave(history, "", now)
+        else:
+            self._end_wait(request, history, now, "")
+
+    def _end_wait(self, request: Request, history: OpenHistory, now: float, phase: str) -> None:
+        """Turn a wait that is over into what it was for."""
+        kind, start = history.phase, history.since
+        if kind in ("queue", "preempted"):
+            for wait in self._logs[request.is_background].waits(request, start, now):
+                history.note(wait.start, "waits", wait.why, *[wait.num_missing] * bool(wait.num_missing))
+                history.spend(f"{kind}.{wait.why}", wait.end - wait.start)
+            if now < start:  # the clock went back
+                history.spend(f"{kind}.unknown", now - start)
+            history.phase, history.since = phase, now
+        else:
+            history.turn(phase, now)
+
+    def _wait_for_parents(self, behind: Sequence[Request], now: float) -> None:
+        for request in behind:
+            if request not in self._behind_parent:
+                history = _of(request)
+                kind = history.phase.partition(".")[0]
+                self._end_wait(request, history, now, f"{kind}.parent")
+                history.note(now, "waits", "parent")
+        for request in self._behind_parent.keys() - behind:
+            _of(request).turn(_of(request).phase.partition(".")[0], now)
+        self._behind_parent = dict.fromkeys(behind)
+
+    def _catch_up(self, request: Request, plan: Plan, now: float) -> bool:
+        """Note its chunk of this step, or that it has none; whether it has one."""
+        history = _of(request)
+        start, history.num_computed = history.num_computed, request.num_computed_tokens
+        num_tokens = min(request.num_computed_tokens, request.num_tokens) - start
+        if num_tokens > 0:
+            self._resume(history, "recompute" if request.num_preemptions else "prefill", now)
+            others = sum(plan.num_tokens.values()) - plan.num_tokens[request], len(plan.num_tokens) - 1
+            history.note(now, "chunk", "", start, num_tokens, *others)
+        elif request not in plan.num_tokens:
+            is_decode = request.num_uncomputed_tokens == 1
+            self._pause(history, _why_left_out(plan, Source.DECODES if is_decode else Source.CHUNKS), now)
+        return num_tokens > 0
+
+    def _leave_out(self, plan: Plan, running: Sequence[Request], now: float) -> None:
+        """Note which requests that decode are not in this step, and which are again."""
+        for request in [each for each in self._left_out if each in plan.num_tokens]:
+            del self._left_out[request]
+            self._resume(_of(request), "decode", now)
+        if len(plan.num_tokens) == len(running):
+            return
+        for request in running:
+            if request in plan.num_tokens or request in self._catching_up:
+                continue
+            if request.num_tokens + request.num_output_placeholders < request.max_num_tokens:
+                self._pause(_of(request), _why_left_out(plan, Source.DECODES), now)
+                self._left_out[request] = None
+
+    def _pause(self, history: OpenHistory, why: str, now: float) -> None:
+        if history.phase != f"paused.{why}":
+            self._leave(history, f"paused.{why}", now)
+            history.note(now, "paused", why)
+
+    def _resume(self, history: OpenHistory, phase: str, now: float) -> None:
+        if history.phase == phase:
+            return
+        history.turn(phase, now)
+        if phase == "decode":
+            self._begin_decode(history, now)
+
+    def _begin_decode(self, history: OpenHistory, now: float) -> None:
+        history.phase, history.since = "decode", now
+        history.split = (self._alone_s, self._beside_s)
+
+    def _leave(self, history: OpenHistory, phase: str, now: float) -> None:
+        """Another phase begins; decoding is divided by what the steps were."""
+        if history.phase != "decode":
+            history.turn(phase, now)
+            return
+        left = now - history.since
+        alone, beside = self._alone_s - history.split[0], self._beside_s - history.split[1]
+        for name, seconds in (("alone", alone), ("beside_prompts", beside)):
+            spent = max(0.0, min(seconds, left))  # a step may have begun before, or end after
+            history.spend(f"decode.{name}", spent)
+            left -= spent
+        history.spend("decode.between_steps", left)
+        history.phase, history.since = phase, now
+
+
+def _why_left_out(plan: Plan, source: Source) -> str:
+    return "budget" if source in plan.sources else "policy"
+
+
+def _of(request: Request) -> OpenHistory:
+    assert request.history is not None
+    return request.history

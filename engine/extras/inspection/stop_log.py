@@ -1,0 +1,66 @@
+"""StopLog: what stood in the way of the waiting requests, by time; one entry for all of them."""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ...core.plan import Stop
+from ...core.request import Request
+
+_MAX_ENTRIES = 512  # a queue of so many requests moves on so often
+
+
+class Wait(NamedTuple):
+    """Until `end` a request waited for this; `num_missing` blocks, where it was first and these were too few."""
+
+    start: float
+    end: float
+    why: str
+    num_missing: int = 0
+
+
+class _Entry(NamedTuple):
+    time: float
+    number: int
+    arrival_time: float
+    reason: str
+    num_missing: int
+
+
+class StopLog:
+    """Of one class of requests. Only changes are kept, the last _MAX_ENTRIES of them."""
+
+    def __init__(self, *, is_fair: bool) -> None:
+        """`is_fair`: a later request goes before an earlier one because its tenant has had less."""
+        self._passed = "fairness" if is_fair else "priority"
+        self._entries: deque[_Entry] = deque(maxlen=_MAX_ENTRIES)
+
+    def note(self, stop: Stop, now: float) -> None:
+        """A decision was made, and admission stopped here."""
+        request, last = stop.request, self._entries[-1] if self._entries else None
+        if last is None or (last.number, last.reason) != (request.arrival_order, stop.reason):
+            entry = _Entry(now, request.arrival_order, request.arrival_time, stop.reason, stop.num_missing)
+            self._entries.append(entry)
+
+    def waits(self, request: Request, start: float, end: float) -> list[Wait]:
+        """What it waited for in this time, in order, without gaps; what repeats is one."""
+        waits: list[Wait] = []
+        for wait in self._backwards(request, start, end):
+            if waits and waits[-1].why == wait.why:
+                wait = wait._replace(end=waits.pop().end)
+            waits.append(wait)
+        return waits[::-1]
+
+    def _backwards(self, request: Request, start: float, end: float) -> Iterator[Wait]:
+        for entry in reversed(self._entries):
+            began = max(entry.time, start)
+            if began < end:
+                is_first = entry.number == request.arrival_order
+                passed = entry.number > request.arrival_order and entry.reason != "policy"
+                why = self._passed if passed else entry.reason
+                yield Wait(began, end, why, entry.num_missing if is_first else 0)
+                end = began
+            if entry.time <= start:
+                return
+        if end > start:
+            yield Wait(start, end, "unknown")

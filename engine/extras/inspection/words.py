@@ -1,0 +1,83 @@
+"""Words: the sentences of an explanation, one for each event of a history."""
+
+from collections.abc import Callable, Mapping
+
+from .history import Event
+
+# Of what a request waited for.
+WAITS: Mapping[str, str] = {
+    "step": "until the next step was decided; a step that runs is never interrupted",
+    "budget": "the steps' token budget was used up by requests before it",
+    "sequences": "as many requests ran as may run at once (max_num_seqs)",
+    "blocks": "the KV cache had too few free blocks",
+    "policy": "the batching policy admitted no request in these steps",
+    "preemption": "a running request had just been preempted for lack of blocks, so no other was admitted",
+    "interactive": "it is a background request, and an interactive one waited too",
+    "parent": "another output of the same prompt was computing the prompt that both share",
+    "fairness": "another tenant has had less, so its later request went first",
+    "priority": "a request with a more urgent priority went first",
+    "unknown": "other requests were before it; for what they waited is no longer known",
+}
+_PAUSES: Mapping[str, str] = {
+    "budget": "left out of the step: its token budget was used up",
+    "policy": "left out of the step: the batching policy gave it to other requests",
+}
+PHASES: Mapping[str, str] = {
+    "interrupted": "another process had it",
+    "prefill": "its prompt was computed",
+    "recompute": "computed again after a preemption",
+    "decode.alone": "steps that computed no prompts",
+    "decode.beside_prompts": "steps that also computed prompts",
+    "decode.between_steps": "between steps, and in a step that was dropped for it",
+}
+
+
+def sentence(event: Event) -> str:
+    """Why this happened."""
+    return _SENTENCES[event.what](event)
+
+
+def phase_text(phase: str) -> str:
+    """What a share is."""
+    kind, _, why = phase.partition(".")
+    if phase in PHASES:
+        return PHASES[phase]
+    return {"queue": "waited: ", "preempted": "waited after a preemption: ", "paused": ""}[kind] + (
+        _PAUSES[why] if kind == "paused" else WAITS[why]
+    )
+
+
+def _waits(event: Event) -> str:
+    missing = f": {event.numbers[0]:.0f} more were needed" if event.numbers else ""
+    return WAITS[event.why] + missing
+
+
+def _admitted(event: Event) -> str:
+    num_ready, num_tokens = event.numbers
+    if not num_ready:
+        return f"it runs from here on; all of its {num_tokens:.0f} tokens are to be computed"
+    return f"it runs from here on; {num_ready:.0f} of its {num_tokens:.0f} tokens were in the cache already"
+
+
+def _chunk(event: Event) -> str:
+    start, num_tokens, others, num_others = event.numbers
+    beside = f"beside {num_others:.0f} other requests with {others:.0f} tokens" if num_others else "alone in its step"
+    return f"tokens {start:.0f} to {start + num_tokens - 1:.0f} of it, {beside}"
+
+
+def _preempted(event: Event) -> str:
+    num_tokens, swap, recompute = event.numbers
+    way = "its blocks were copied to the host" if event.why == "swap" else "its blocks were freed"
+    known = [(name, price) for name, price in (("to swap", swap), ("to recompute", recompute)) if price >= 0]
+    prices = ", ".join(f"{name} {1e3 * price:.1f} ms" for name, price in known)
+    lacked = "requests before it needed more blocks than were free"
+    return f"{lacked}; {way} with {num_tokens:.0f} tokens" + (f" (estimated: {prices})" if prices else "")
+
+
+_SENTENCES: Mapping[str, Callable[[Event], str]] = {
+    "waits": _waits,
+    "admitted": _admitted,
+    "chunk": _chunk,
+    "paused": lambda event: _PAUSES[event.why],
+    "preempted": _preempted,
+}

@@ -1,0 +1,141 @@
+"""ParallelModel: rank 0's share of a model, which has the other ranks do what it does.
+
+It is used as a Decoder is. The other ranks' part of a step begins with a message and ends with the last sum, so
+whatever happens to rank 0 in between leaves them elsewhere: that is a RankLostError, and no row is at fault.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ....kernels.ops import RaggedBatch
+from ...config import EngineConfig
+from ...errors import ConfigError
+from ...execution.models.config import ModelConfig
+from ...execution.models.forward_inputs import Inputs
+from ...execution.models.kv_cache import KVCache
+from ...execution.models.tensor_parallel import TensorParallel
+from .cores import bind
+
+if TYPE_CHECKING:
+    from .rank_processes import RankProcesses
+
+
+class Setup(NamedTuple):
+    """The first message: what to load."""
+
+    config: EngineConfig
+    folder: Path
+    device: torch.device
+    dtype: torch.dtype
+    max_model_len: int
+    num_threads: int
+
+
+def start_ranks(setup: Setup) -> "RankProcesses | None":
+    """The other ranks, which begin to load; None if there are none and no slices. Raises ConfigError."""
+    config = setup.config
+    num_slices = config.tensor_parallel_slices or config.tensor_parallel_size
+    if num_slices == 1:
+        return None
+    if setup.device.type != "cpu":
+        raise ConfigError("tensor parallelism is built for --device cpu only so far; leave it out")
+    if setup.dtype == torch.float16:
+        raise ConfigError("tensor parallelism takes --dtype bfloat16 or float32, not float16")
+    from .rank_processes import RankProcesses  # what it imports few need
+
+    ranks = RankProcesses(size=config.tensor_parallel_size, num_slices=num_slices)
+    ranks.tell(*setup)
+    bind(0, config.tensor_parallel_size)
+    return ranks
+
+
+class ParallelModel:
+    """Calls are in the order in which the ranks get their messages: for one thread."""
+
+    def __init__(self, model: Any, ranks: "RankProcesses") -> None:
+        """Waits until the other ranks have loaded, too. Raises RankLostError."""
+        self._model = model
+        self._ranks = ranks
+        self.config: ModelConfig = model.config
+        ranks.wait_ready()
+
+    @property
+    def plan(self) -> Any:
+        """As Decoder's, of rank 0; the other ranks' are alike."""
+        return self._model.plan
+
+    def forward(self, inputs: Inputs, kv_cache: KVCache) -> Tensor:
+        """As Decoder's. Raises RankLostError."""
+        with self._in_step("forward", *packed(inputs)):
+            hidden: Tensor = self._model.forward(inputs, kv_cache)
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """As Decoder's, of neighbouring rows of what `forward` returned last. Raises RankLostError."""
+        with self._in_step("logits", hidden.storage_offset() // hidden.shape[1], len(hidden)):
+            logits: Tensor = self._model.logits(hidden)
+        return logits
+
+    @contextmanager
+    def _in_step(self, *message: Any) -> Iterator[None]:
+        self._ranks.tell(*message)
+        try:
+            yield
+        except Exception as exc:
+            raise self._ranks.lost(f"rank 0 failed within a step ({type(exc).__name__}: {exc})") from exc
+        self._ranks.check()
+
+
+class ParallelCache(KVCache):
+    """Rank 0's share of a cache, whose blocks the other ranks copy as it does."""
+
+    def __init__(
+        self,
+        model: ModelConfig,
+        *,
+        ranks: "RankProcesses",
+        num_blocks: int,
+        num_host_blocks: int,
+        dtype: torch.dtype,
+        **options: Any,
+    ) -> None:
+        """`model` is whole. Raises ConfigError."""
+        self._ranks = ranks
+        ranks.tell(num_blocks, num_host_blocks, dtype)
+        own = own_config(model, ranks.parallel)
+        super().__init__(own, num_blocks=num_blocks, num_host_blocks=num_host_blocks, dtype=dtype, **options)
+        ranks.wait_ready()
+
+    def copy_blocks(self, **moves: Any) -> None:
+        self._ranks.tell("copy_blocks", moves)
+        super().copy_blocks(**moves)
+
+
+def own_config(model: ModelConfig, parallel: TensorParallel) -> ModelConfig:
+    """With the KV heads of one rank."""
+    heads = parallel.kv_heads(model.num_kv_heads)
+    return replace(model, num_kv_heads=heads.stop - heads.start)
+
+
+def cached_config(model: ModelConfig, parallel: TensorParallel) -> ModelConfig:
+    """With the KV heads of all ranks together, some of which may be repeated."""
+    return replace(model, num_kv_heads=own_config(model, parallel).num_kv_heads * parallel.size)
+
+
+def packed(inputs: Inputs) -> list[Any]:
+    """What `unpacked` makes Inputs of; arrays, which take a tenth of the time that tensors take to send."""
+    flat = (*inputs._replace(ragged=None), *inputs.ragged)  # type: ignore[arg-type]
+    return [field.numpy() if isinstance(field, Tensor) else field for field in flat]
+
+
+def unpacked(fields: Sequence[Any]) -> Inputs:
+    """See `packed`."""
+    tensors: list[Any] = [torch.from_numpy(each) if hasattr(each, "dtype") else each for each in fields]
+    count = len(Inputs._fields)
+    return Inputs(*tensors[:count])._replace(ragged=RaggedBatch(*tensors[count:]))

@@ -1,0 +1,172 @@
+"""RankProcesses: the other ranks of a tensor-parallel model, processes that this one starts, tells and ends.
+
+They know no requests: they get messages over a pipe and do what this process, rank 0, does to its own share. All that
+they share besides has no name in the system (a memfd), so nothing is left of it, however they end.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from multiprocessing.connection import Connection, Pipe
+from typing import Any
+
+from ....kernels import ops
+from ...errors import ConfigError, RankLostError
+from ...execution.models.tensor_parallel import TensorParallel
+
+# A rank that is slow is waited for so long in a sum; one that has ended or is stopped is seen at once (_watch).
+_LIMIT_S = 10.0
+# A rank that is stopped may be so for a moment, as this process may have been with it.
+_STOPPED_S = 1.0
+_WAYS = os.WEXITED | os.WSTOPPED | os.WNOWAIT if hasattr(os, "WEXITED") else 0
+_PROGRAM = "from splitfuse.engine.extras.parallel.rank_process import main; main()"
+
+
+class RankProcesses:
+    """Of ranks 1 to `size` - 1. They end with this object, or with this process. For one thread but for `on_lost`."""
+
+    def __init__(self, *, size: int, num_slices: int) -> None:
+        """Raises ConfigError where they cannot be."""
+        if sys.platform != "linux":
+            raise ConfigError("tensor_parallel_size above 1 is built for Linux only; leave it out")
+        memory = os.memfd_create("splitfuse-ranks")
+        os.ftruncate(memory, ops.group_bytes(size))
+        group = ops.rank_group(memory, rank=0, num_ranks=size, limit_s=_LIMIT_S)
+        if group is None:
+            raise ConfigError("tensor parallelism needs the native CPU library: install g++, then start again")
+        self.parallel = TensorParallel(size=size, num_slices=num_slices, group=group)
+        self._state = _State(group)
+        self._pipes: list[Connection] = []
+        for rank in range(1, size):
+            ours, theirs = Pipe()
+            self._pipes.append(ours)
+            watcher = threading.Thread(
+                target=_live, args=(self._state, rank, size, num_slices, memory, theirs), daemon=True,
+                name=f"splitfuse-rank-{rank}",
+            )  # fmt: skip
+            watcher.start()
+        self._state.started(size - 1)
+        os.close(memory)
+        self.end: Callable[[], object] = weakref.finalize(self, self._state.end)
+
+    def tell(self, *message: Any) -> None:
+        """Send a message to all. Raises RankLostError."""
+        try:
+            for pipe in self._pipes:
+                pipe.send(message)
+        except OSError as exc:
+            raise self._state.lost("a rank reads nothing any more") from exc
+
+    def wait_ready(self) -> None:
+        """Return when all have answered the last message. Raises RankLostError with what one says is wrong."""
+        for rank, pipe in enumerate(self._pipes, 1):
+            try:
+                answer = pipe.recv()
+            except (OSError, EOFError) as exc:
+                raise self._state.lost(f"rank {rank} has ended") from exc
+            if answer is not None:
+                raise self._state.lost(f"rank {rank}: {answer}")
+
+    def check(self) -> None:
+        """Raise RankLostError if what was exchanged until now is not to be trusted."""
+        if reason := self.parallel.group.failure():
+            raise self._state.lost(reason)
+
+    def lost(self, reason: str) -> RankLostError:
+        """The error with which everything ends from now on; the first reason counts."""
+        return self._state.lost(reason)
+
+    def on_lost(self, call: Callable[[RankLostError], object]) -> None:
+        """Call this when a rank is lost, in any thread, perhaps at once."""
+        self._state.on_lost(call)
+
+
+class _State:
+    """What the watchers and rank 0 share."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+        self._lock = threading.Lock()
+        self._start = threading.Semaphore(0)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._error: RankLostError | None = None
+        self._is_ending = False
+        self._calls: list[Callable[[RankLostError], object]] = []
+
+    def add(self, process: "subprocess.Popen[bytes] | None") -> None:
+        """A rank has been started, or could not be."""
+        with self._lock:
+            if process is not None:
+                self._processes.append(process)
+        self._start.release()
+
+    def started(self, count: int) -> None:
+        for _ in range(count):
+            self._start.acquire()
+
+    def lost(self, reason: str) -> RankLostError:
+        with self._lock:
+            is_first, error = self._error is None, self._error or RankLostError(f"{reason}; the engine stops")
+            self._error, calls = error, self._calls
+        if is_first:
+            self._kill()
+            if not self._is_ending:
+                for call in calls:
+                    call(error)
+        return error
+
+    def on_lost(self, call: Callable[[RankLostError], object]) -> None:
+        with self._lock:
+            self._calls = [*self._calls, call]
+            error = self._error
+        if error is not None:
+            call(error)
+
+    def end(self) -> None:
+        """End all ranks."""
+        self._is_ending = True
+        self._kill()
+
+    def _kill(self) -> None:
+        self._group.stop()
+        with self._lock:
+            for process in self._processes:
+                process.kill()
+
+
+def _live(state: _State, rank: int, size: int, num_slices: int, memory: int, pipe: Connection) -> None:
+    """Start a rank and watch it to its end. The kernel ends it with the thread that started it: this one."""
+    numbers = [rank, size, num_slices, os.getpid(), memory, pipe.fileno()]
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", _PROGRAM, *map(str, numbers)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=(memory, pipe.fileno()),
+            process_group=0,  # a Ctrl-C in the terminal is for rank 0
+        )
+    except OSError as exc:
+        state.lost(f"rank {rank} cannot be started ({exc})")
+        state.add(None)
+        return
+    state.add(process)
+    pipe.close()  # so that the other end is at its end when the rank is
+    state.lost(f"rank {rank} {_watch(process)}")
+
+
+def _watch(process: "subprocess.Popen[bytes]") -> str:
+    """Return what has become of it when it has ended, or has been stopped for longer than a moment."""
+    import time
+
+    while True:
+        found = os.waitid(os.P_PID, process.pid, _WAYS)
+        if found is None or found.si_code not in (os.CLD_STOPPED, os.CLD_TRAPPED):
+            code = process.wait()
+            return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"has ended with exit code {code}"
+        time.sleep(_STOPPED_S)
+        if os.waitid(os.P_PID, process.pid, _WAYS | os.WNOHANG) is not None and process.returncode is None:
+            return "is stopped"

@@ -1,0 +1,192 @@
+"""Recorder: every call of a scheduler and what it decided, as JSON lines in the order of the calls.
+
+    {"splitfuse": "recording", "format": 2, "config": {…}, "num_blocks": …}  the first line
+    {"add": 0, "id": "…", "prompt": 150, "max": 214, "time": …}                          a request; numbered from 0
+    {"step": 0, "start": …, "rows": [[0, 0, 150]], "admitted": [0], "blocks": 10, …}     rows: request, start, tokens
+    {"done": 0, "end": …, "tokens": [17]}                                                its results and their time;
+                                                         with drafts "runs": [[row, number of tokens]]
+    {"finish": 0, "reason": "abort", "time": …}                                          from outside
+
+Keys that are empty are left out; readers ignore keys and lines that they do not know. With prefix caching the token ids
+decide what is shared, so then they are recorded: such a file holds what users wrote. Of sampling parameters only those
+are recorded that decide: "min" for min_tokens. "known": so many of the last prompt tokens are output, of a request that
+another process began. "stopped_at": where admission stopped and why, as `scheduler/plan.py` has it.
+"""
+
+import contextlib
+import json
+import logging
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from ...config import EngineConfig
+from ...config.setting import settings_of
+from ...core.batch import Batch, RowOutput
+from ...core.block_manager import CacheSpec
+from ...core.plan import Decision
+from ...core.request import Request, Status
+from ...core.scheduler import Progress, Scheduler
+from ...errors import ConfigError
+
+_log = logging.getLogger("splitfuse.engine")
+
+FORMAT = 2
+_FLUSH_S = 1.0  # so much of the scheduler's time may be lost if the process is killed
+_NUM_ID_CHARS = 8  # enough to find it in a log, too few to fetch its result
+# The settings on which a scheduler's decisions depend, beside the sizes of its pools.
+DECIDING_FIELDS = tuple(name for name, setting in settings_of(EngineConfig).items() if setting.decides)
+
+
+def decided(scheduler: Scheduler, batch: Batch | None, ran_before: Sequence[Request]) -> dict[str, Any]:
+    """What a call of `schedule` decided; recording and replay compare it."""
+    if batch is None:
+        return {}
+    before = set(ran_before)
+    preempted = sorted(request.arrival_order for request in before if request.status is Status.PREEMPTED)
+    made = {
+        "rows": [[row.request.arrival_order, row.start, row.num_tokens] for row in batch.rows],
+        "admitted": [request.arrival_order for request in scheduler.running if request not in before],
+        "preempted": preempted,
+        "moves": list(map(len, batch.moves)) if any(batch.moves) else [],
+        "blocks": scheduler.blocks.device.num_used_blocks,
+        "running": len(scheduler.running),
+        "waiting": len(scheduler.waiting),
+    }
+    return {key: value for key, value in made.items() if value}
+
+
+def outcome(batch: Batch) -> dict[str, Any]:
+    """The requests that have ended by the time that a step has been updated."""
+    finished = [row.request.arrival_order for row in batch.rows if row.request.is_finished]
+    return {"finished": finished} if finished else {}
+
+
+def _is_ended_by_token(request: Request) -> bool:
+    return request.finish_reason == "stop" or (
+        request.finish_reason == "length" and request.num_tokens < request.max_num_tokens
+    )
+
+
+class Recorder:
+    """A SchedulerListener that writes the lines, and closes the stream when it is freed.
+
+    What cannot be written, on a full disk say, ends the recording and nothing else.
+    """
+
+    def __init__(self, stream: TextIO, config: EngineConfig, cache: CacheSpec, max_steps_in_flight: int = 1) -> None:
+        self._stream = stream
+        self._is_failed = False
+        weakref.finalize(self, _close, stream)
+        self._has_token_ids = config.enable_prefix_caching
+        # A tenant may be named by a key, which no file should hold: tenants are numbers, those with a weight first.
+        weights = config.tenant_weights or {}
+        self._tenants = {tenant: number for number, tenant in enumerate(weights)}
+        deciding = {name: getattr(config, name) for name in DECIDING_FIELDS}
+        deciding["tenant_weights"] = {str(self._tenants[tenant]): weights[tenant] for tenant in weights} or None
+        self._costs: dict[str, Any] = {}
+        self._flushed = float("-inf")
+        self._write(
+            splitfuse="recording",
+            format=FORMAT,
+            config=deciding,
+            num_blocks=cache.num_blocks,
+            num_host_blocks=cache.num_host_blocks,
+            steps_in_flight=max_steps_in_flight,
+        )
+
+    @classmethod
+    def open(cls, config: EngineConfig, cache: CacheSpec, max_steps_in_flight: int) -> "Recorder":
+        """Into the file `config.record`. Raises ConfigError if it cannot be written."""
+        assert config.record is not None
+        try:
+            stream = Path(config.record).open("w", encoding="utf-8")  # noqa: SIM115  the recorder closes it
+        except OSError as exc:
+            raise ConfigError(f"--record {config.record}: cannot be written ({exc.strerror})") from exc
+        return cls(stream, config, cache, max_steps_in_flight)
+
+    def _write(self, **line: Any) -> None:
+        if self._is_failed:
+            return
+        try:
+            self._stream.write(json.dumps(line, separators=(",", ":")) + "\n")
+            if (now := line.get("end", self._flushed)) - self._flushed > _FLUSH_S:
+                self._stream.flush()
+                self._flushed = now
+        except OSError as exc:
+            self._is_failed = True
+            _log.error("--record has stopped, the file cannot be written (%s); requests go on", exc.strerror)
+
+    def added(self, request: Request) -> None:
+        """A request that has just been queued."""
+        more = {
+            "index": request.index,
+            "priority": request.params.priority,
+            "background": request.is_background,
+            "tenant": self._tenants.setdefault(request.tenant, len(self._tenants)),
+            "prompt_logprobs": request.needs_prompt_logprobs,
+            "min": request.params.min_tokens,
+            "known": request.num_output_tokens,
+        }
+        parent = {} if request.parent is None else {"parent": request.parent.arrival_order}
+        self._write(
+            add=request.arrival_order,
+            id=request.request_id[:_NUM_ID_CHARS],
+            time=request.arrival_time,
+            prompt=request.token_ids if self._has_token_ids else request.num_tokens,
+            max=request.max_num_tokens,
+            **{key: value for key, value in more.items() if value},
+            **parent,
+        )
+
+    def finished(self, request: Request, *, reason: str, now: float, at_text: bool = False) -> None:
+        """A request that is about to be ended from outside."""
+        more = {"at_text": True} if at_text else {}
+        self._write(finish=request.arrival_order, reason=reason, time=now, **more)
+
+    def scheduled(self, scheduler: Scheduler, decision: Decision) -> None:
+        """A decision, and what it was made from: a budget, drafts, what preemption costs."""
+        batch, plan = decision.batch, decision.plan
+        given: dict[str, Any] = {} if decision.budget is None else {"budget": decision.budget}
+        if decision.drafts:
+            given["drafts"] = [[request.arrival_order, count] for request, count in decision.drafts.items()]
+        if decision.background_budget is not None:
+            given["background_budget"] = decision.background_budget
+        if batch is not None and batch.needs_host:
+            given["needs_host"] = True
+        if scheduler.blocks.host is not None:
+            costs = {name: value for name, value in vars(scheduler.costs).items() if not name.startswith("_")}
+            if costs != self._costs:
+                given["costs"] = self._costs = costs
+        if plan.stops:
+            given["stopped_at"] = [[stop.request.arrival_order, stop.reason, stop.num_missing] for stop in plan.stops]
+        made = decided(scheduler, batch, decision.was_running)
+        self._write(step=None if batch is None else batch.step, start=decision.now, **given, **made)
+
+    def updated(self, batch: Batch, outputs: Sequence[RowOutput], progress: Sequence[Progress], *, now: float) -> None:
+        """The results of a step, after they have been applied; `progress` is what was made of them."""
+        rows = list(zip(batch.rows, outputs, strict=True))
+        taken = {item.request: item.output.token_ids for item in progress}
+        token_ids = [taken.get(row.request, output.token_ids) for row, output in rows]
+        more: dict[str, list[Any]] = {
+            "failed": [i for i, (_, output) in enumerate(rows) if output.failure is not None],
+            "nothing": [i for i, (row, output) in enumerate(rows) if row.needs_sampling and _is_nothing(output)],
+            # Ended by its last token: one that came with a late stop string has a `finish` of its own.
+            "stops": [
+                i for i, (row, output) in enumerate(rows) if output.token_ids and _is_ended_by_token(row.request)
+            ],
+            "runs": [[i, len(token_ids[i])] for i, (_, output) in enumerate(rows) if output.num_drafts],
+        }
+        if self._has_token_ids:
+            more["tokens"] = [token_id for each in token_ids for token_id in each]
+        self._write(done=batch.step, end=now, **{key: value for key, value in more.items() if value}, **outcome(batch))
+
+
+def _close(stream: TextIO) -> None:
+    with contextlib.suppress(OSError):  # what is still buffered has no room
+        stream.close()
+
+
+def _is_nothing(output: RowOutput) -> bool:
+    return not output.token_ids and output.failure is None

@@ -1,0 +1,183 @@
+"""Timeline: what a scheduler did over time, read from a recording or from the lines of `--log-steps`. No pictures."""
+
+import re
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...errors import ConfigError
+from .replay import Line, read_recording
+
+_STEP = re.compile(r"\[Step=\d+\](.*)")
+_ROUNDING_S = 2e-4  # durations are in the log with a tenth of a millisecond
+_FIELD = re.compile(r"(\w+)=([\d.]+)(?:/(\d+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What was going on from `start` to `end` (seconds): one step, or several joined and then means over time."""
+
+    start: float
+    end: float
+    prefill: float = 0.0  # tokens per step
+    decode: float = 0.0
+    running: float = 0.0  # requests
+    waiting: float = 0.0
+    used_blocks: float = 0.0
+    gap: float | None = None  # the longest time between two tokens of one request; None: no request got a second token
+    usual_gap: float | None = None  # the same for the median step
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """A run: its name, its steps from 0 s on, and the size of its pool."""
+
+    name: str
+    spans: list[Span]
+    num_blocks: int = 0
+
+    @property
+    def end(self) -> float:
+        """Seconds from the first step to the end of the last."""
+        return self.spans[-1].end
+
+    def joined(self, max_spans: int) -> "Timeline":
+        """The same with at most so many spans of equal length, if there are more steps than that."""
+        if len(self.spans) <= max_spans:
+            return self
+        width = self.end / max_spans or 1.0
+        groups: list[list[Span]] = [[] for _ in range(max_spans)]
+        for span in self.spans:
+            first, last = (min(int(at / width), max_spans - 1) for at in (span.start, span.end))
+            for index in range(first, last + 1):
+                groups[index].append(span)
+        spans = [_joined(group, i * width, (i + 1) * width) for i, group in enumerate(groups) if group]
+        return replace(self, spans=spans)
+
+
+def read_timeline(path: Path) -> Timeline:
+    """Of a recording or a step log. Raises ConfigError if it is neither."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            is_recording = lines.read(1) == "{"
+            lines.seek(0)
+            spans, num_blocks = ([], 0) if is_recording else _from_log(lines)
+    except OSError as exc:
+        raise ConfigError(f"{path} cannot be read: {exc}") from exc
+    if is_recording:
+        spans, num_blocks = _Reader().read(line for _, line in read_recording(path))
+    if not spans:
+        raise ConfigError(f"{path} holds no steps; plot takes recordings and what --log-steps writes")
+    first = spans[0].start
+    spans = [replace(span, start=span.start - first, end=span.end - first) for span in spans]
+    return Timeline(path.stem, spans, num_blocks)
+
+
+def _joined(spans: Sequence[Span], start: float, end: float) -> Span:
+    """The part of these spans between two times: means weighted by time, but of the gaps the longest and the median."""
+    # A step without duration still counts a little.
+    weights = [max(min(span.end, end) - max(span.start, start), (end - start) * 1e-6) for span in spans]
+    total = sum(weights)
+
+    def mean(values: Iterable[float]) -> float:
+        return sum(value * weight for value, weight in zip(values, weights, strict=True)) / total
+
+    gaps = [span.gap for span in spans if span.gap is not None and start < span.end <= end * (1 + 1e-9)]
+    return Span(
+        start,
+        end,
+        prefill=mean(span.prefill for span in spans),
+        decode=mean(span.decode for span in spans),
+        running=mean(span.running for span in spans),
+        waiting=mean(span.waiting for span in spans),
+        used_blocks=mean(span.used_blocks for span in spans),
+        gap=max(gaps, default=None),
+        usual_gap=statistics.median(gaps) if gaps else None,
+    )
+
+
+def _from_log(lines: Iterable[str]) -> tuple[list[Span], int]:
+    """Steps and pool size. Without times in the log the steps follow each other without a pause."""
+    spans: list[Span] = []
+    num_blocks, now = 0, 0.0
+    for line in lines:
+        if (match := _STEP.search(line)) is None:
+            continue
+        found = _FIELD.findall(match[1])
+        values = {name: float(value) for name, value, _ in found}
+        num_blocks = next((int(total) for name, _, total in found if name == "blocks" and total), num_blocks)
+        duration = values.get("ms", 0.0) / 1e3
+        before, now = now, values.get("time", now + duration)
+        start = now - duration
+        decode = values.get("decode_tokens", 0.0)
+        # A log without gaps: what decodes has waited for at least this step.
+        gap = values["gap_ms"] / 1e3 if "gap_ms" in values else duration if decode else None
+        spans.append(
+            Span(
+                start=before if abs(start - before) < _ROUNDING_S else start,
+                end=now,
+                prefill=values.get("prefill_tokens", 0.0),
+                decode=decode,
+                running=values.get("running", 0.0),
+                waiting=values.get("waiting", 0.0),
+                used_blocks=values.get("blocks", 0.0),
+                gap=gap or None,
+                usual_gap=gap or None,
+            )
+        )
+    return spans, num_blocks
+
+
+class _Reader:
+    """Follows a recording: how many tokens each request has, and when the last of them came."""
+
+    def __init__(self) -> None:
+        self._prompt_lens: dict[int, int] = {}
+        self._num_tokens: dict[int, int] = {}
+        self._last_token: dict[int, float] = {}
+        self._step: Line = {}
+
+    def read(self, lines: Iterable[Line]) -> tuple[list[Span], int]:
+        """Steps and pool size."""
+        spans: list[Span] = []
+        num_blocks = 0
+        for line in lines:
+            num_blocks = line.get("num_blocks", num_blocks)
+            if "add" in line:
+                prompt = line["prompt"]
+                self._prompt_lens[line["add"]] = len(prompt) if isinstance(prompt, list) else prompt
+                self._num_tokens[line["add"]] = self._prompt_lens[line["add"]]
+            elif "step" in line:
+                self._step = line
+            elif "done" in line:
+                spans.append(self._span(line))
+        return spans, num_blocks
+
+    def _span(self, done: Mapping[str, Any]) -> Span:
+        step, now = self._step, done["end"]
+        rows = step.get("rows", [])
+        num_decode = sum(n == 1 and start >= self._prompt_lens.get(number, 0) for number, start, n in rows)
+        gap = max(self._gaps(rows, done), default=None)
+        return Span(
+            start=step["start"],
+            end=now,
+            prefill=sum(n for _, _, n in rows) - num_decode,
+            decode=num_decode,
+            running=step.get("running", 0),
+            waiting=step.get("waiting", 0),
+            used_blocks=step.get("blocks", 0),
+            gap=gap,
+            usual_gap=gap,
+        )
+
+    def _gaps(self, rows: Sequence[Sequence[int]], done: Mapping[str, Any]) -> Iterator[float]:
+        without_token = {*done.get("failed", ()), *done.get("nothing", ())}
+        for index, (number, start, num_tokens) in enumerate(rows):
+            if index in without_token or start + num_tokens < self._num_tokens.get(number, 0):
+                continue
+            self._num_tokens[number] = start + num_tokens + 1
+            if number in self._last_token:
+                yield done["end"] - self._last_token[number]
+            self._last_token[number] = done["end"]

@@ -1,0 +1,161 @@
+"""DraftLengths: how many tokens to draft for each request, 0 where plain decoding is the better choice.
+
+Three parts decide: the AcceptanceTracker measures how often drafts are right, best_lengths finds the lengths that bring
+the most tokens per second, and the OverheadBudget bounds the cost of wrong estimates. What steps take is learned by
+StepTimes from those that only decode: there a token more costs far less than in a prompt's chunk, whose pass is bound
+by arithmetic. No torch and no clock of its own.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Generic
+
+from ...core.cost_model import CPU_SECONDS, CostModel
+from .acceptance import AcceptanceTracker, Drafted, Key
+from .length_search import Costs, best_lengths
+from .overhead_budget import OverheadBudget
+from .step_cost import StepTimes
+
+_MAX_WAIT = 128  # steps between two probes of a request whose drafts fail
+_MAX_WAIT_IF_HALF_FULL = 8  # the same while more than half of the budget is left
+_REMAINING = 0.25  # of the tokens that an output may still have, those counted on to repay what reading it costs
+_SEARCH_EVERY = 4  # steps; a search takes 20 to 100 us
+_MAX_IDLE = 8  # steps until requests are considered again, where nothing was worth drafting
+_CHECK_EVERY = 32  # steps of which one goes without drafts, to see what that takes
+
+
+class DraftLengths(Generic[Key]):
+    """One per engine. Requests are any keys."""
+
+    def __init__(self, max_length: int, *, prior: tuple[float, float, float] = CPU_SECONDS) -> None:
+        """`prior`: of the cost model of a step, until steps have been seen."""
+        self._max_length = max_length
+        self.step_times = StepTimes(prior)
+        # Seconds of the drafter: per call, per token read or drafted, per round. Almost nothing until measured.
+        self.draft_cost = CostModel((1e-5, 1e-6, 1e-6))
+        self._acceptance: AcceptanceTracker[Key] = AcceptanceTracker()
+        self._budget = OverheadBudget()
+        self._num_steps = self._num_skipped = self._next_choice = self._next_search = 0
+        self._found: tuple[dict[int, int], float] = ({}, 0.0)
+
+    def skips_step(self) -> bool:
+        """Whether `choose` and `observe` are not needed for the next step, which has no drafts: most steps, where
+        nothing is worth drafting. The two take 40 us, 3 % of a step of a small model.
+        """
+        if self._num_steps + 1 >= self._next_choice:
+            return False
+        self._num_steps += 1
+        self._num_skipped += 1
+        return True
+
+    def choose(
+        self, requests: Sequence[Key], *, context: int, unread: Mapping[Key, tuple[int, int]] | None = None
+    ) -> dict[Key, int]:
+        """Tokens to draft for each of the requests that decode in the next step; those that get none are left out.
+
+        context: tokens that they have in the cache, all together. unread: for requests that cost something before the
+        first draft, the tokens to read and the tokens that their output may still have.
+        """
+        if not requests:
+            return {}
+        self._num_steps += 1
+        if self._num_steps % _CHECK_EVERY == 0 or not self.step_times.is_known(len(requests)):
+            return {}
+        plain = self.step_times.plain(len(requests), context)
+        if self._budget.available_s(plain) <= 0:
+            num_steps = self._budget.num_steps_to_refill(plain)
+            self._next_choice = self._num_steps + min(max(num_steps, _MAX_IDLE), _MAX_WAIT)
+            return {}
+        costs = self._costs(len(requests), plain)
+        unread = unread or {}
+        chosen = self._worth_drafting(requests, costs, unread)
+        idle = [request for request in requests if request not in chosen and request not in unread]
+        chosen |= self._probes(idle, costs)
+        if not chosen:
+            latest = self._num_steps + _MAX_IDLE
+            soonest = min(map(self._acceptance.next_probe, idle), default=latest)
+            self._next_choice = max(self._num_steps + 1, min(soonest, latest))
+        return chosen
+
+    def _costs(self, num_decodes: int, plain: float) -> Costs:
+        any_at_all, token = self.step_times.extra(num_decodes, plain)
+        return Costs(
+            plain=plain,
+            token=token + self.draft_cost.b,
+            round=self.draft_cost.c * (self._max_length > 1),
+            start=any_at_all + self.draft_cost.a,
+        )
+
+    def _worth_drafting(
+        self, requests: Sequence[Key], costs: Costs, unread: Mapping[Key, tuple[int, int]]
+    ) -> dict[Key, int]:
+        """The lengths that the search found for these requests, without those whose reading would not pay off."""
+        levels = self._acceptance.levels(requests)
+        if self._num_steps >= self._next_search:
+            counts = Counter(levels.values())
+            self._found = best_lengths(counts, num_decodes=len(requests), costs=costs, max_length=self._max_length)
+            self._next_search = self._num_steps + _SEARCH_EVERY
+        best, rate = self._found
+        # What a token less to decode is worth, times how many fewer a request will have.
+        worth = (rate * costs.plain / len(requests) - 1) * _REMAINING * costs.plain / len(requests)
+        allows_reading = self._budget.allows_reading(costs.plain)
+        too_costly = {
+            request
+            for request, (num_unread, num_left) in unread.items()
+            if num_unread * self.draft_cost.b > worth * num_left or not allows_reading
+        }
+        return {
+            request: length
+            for request, level in levels.items()
+            if (length := best.get(level, 0)) and request not in too_costly
+        }
+
+    def _probes(self, requests: Sequence[Key], costs: Costs) -> dict[Key, int]:
+        """One token each for requests that are due for a probe, as far as the budget reaches."""
+        due = [request for request in requests if self._acceptance.next_probe(request) <= self._num_steps]
+        # Where calling the drafter is what costs, all are probed at once.
+        probed = requests if due and costs.round > costs.token * len(requests) else due
+        left = self._budget.available_s(costs.plain) - costs.start - costs.round
+        probes = {}
+        for request in probed:
+            if left <= costs.token:
+                break
+            probes[request] = 1
+            left -= costs.token
+        return probes
+
+    def observe(
+        self,
+        drafted: Mapping[Key, Drafted],
+        *,
+        num_decodes: int,
+        context: int,
+        seconds: float | None,
+        draft_s: float,
+        read_s: float = 0.0,
+    ) -> None:
+        """Learn from a step in which so many requests decoded: what became of its drafts and how long it took.
+
+        seconds: the step's without its drafter's, None if it did not only decode. draft_s: the drafter's, of which
+        read_s went into reading what will be of use for longer.
+        """
+        if not num_decodes:
+            return
+        plain = self.step_times.plain(num_decodes, context)
+        max_wait = _MAX_WAIT_IF_HALF_FULL if self._budget.is_half_full(plain) else _MAX_WAIT
+        num_tokens, saved = 0, 0.0
+        for request, each in drafted.items():
+            if each.num_drafted:
+                self._acceptance.observe(request, each, step=self._num_steps, max_wait=max_wait)
+                num_tokens += each.num_drafted
+                saved += each.num_accepted * plain / num_decodes
+        if num_tokens:
+            saved -= self.step_times.added(num_decodes, num_tokens, plain, seconds)
+        if seconds is not None:
+            self.step_times.observe(num_decodes, num_tokens, context, seconds)
+        num_steps, self._num_skipped = 1 + self._num_skipped, 0
+        self._budget.update(plain, num_steps=num_steps, saved_s=saved, draft_s=draft_s - read_s, read_s=read_s)
+
+    def forget(self, request: Key) -> None:
+        """The request has ended."""
+        self._acceptance.forget(request)

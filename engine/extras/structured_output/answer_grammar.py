@@ -1,0 +1,116 @@
+"""The grammar of a whole answer, in llguidance's Lark: reasoning, then calls of tools, or content of a given shape."""
+
+import json
+import re
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
+
+from ...errors import InvalidRequestError
+from ..chat.reasoning_parser import REASONING_FORMATS, ReasoningFormat
+from ..chat.tool_parsers.registry import TOOL_FORMATS
+from .call_grammar import call_rules
+from .lark import json_value, literal, text_up_to
+from .params import StructuredOutputs
+from .refusal import refusal
+from .to_llguidance import grammar_schema, spacing
+
+
+def answer_grammar(
+    *,
+    style: str | None = None,
+    tools: Sequence[Mapping[str, Any]] = (),
+    is_parallel: bool = True,
+    reasoning: str | None = None,
+    is_open: bool = False,
+    content: StructuredOutputs | None = None,
+    special_ids: Mapping[str, int] | None = None,
+) -> str:
+    """Texts that are calls of these tools in this style, or `content`, whichever of them is given.
+
+    At least one call, with `is_parallel` several, their arguments as the tools' schemas say. Before that there may be
+    `reasoning` of this format; if the prompt ends within it (`is_open`), there is. `special_ids`: the special tokens
+    among the texts of both formats. Raises InvalidRequestError.
+    """
+    special_ids = special_ids or {}
+    rules = []
+    if style is not None:
+        rules += call_rules(TOOL_FORMATS[style], tools, is_parallel=is_parallel, special_ids=special_ids)
+    rules += [] if content is None else _content(content)
+    before = "" if reasoning is None else literal(REASONING_FORMATS[reasoning].before_content, special_ids)
+    kinds = ["calls"] * (style is not None) + [f"{before} content".strip()] * (content is not None)
+    thought, their_rules = _reasoning(reasoning, is_open=is_open, special_ids=special_ids)
+    return "\n".join([f"start: {thought}({' | '.join(kinds)})", *rules, *their_rules])
+
+
+def free_answer_grammar(
+    *,
+    style: str,
+    tools: Sequence[Mapping[str, Any]],
+    unchecked: Container[str] = (),
+    is_parallel: bool = True,
+    reasoning: str | None = None,
+    is_open: bool = False,
+    special_ids: Mapping[str, int] | None = None,
+) -> str:
+    """Any text, in which a call that begins is a call of one of these tools, with arguments as their schemas say.
+
+    Those of the `unchecked` functions may be any object. What begins a call is the style's trigger. Without
+    `is_parallel` the answer ends with the first call. The rest as `answer_grammar` has it.
+    """
+    special_ids = special_ids or {}
+    form = TOOL_FORMATS[style]
+    rules = call_rules(
+        form, tools, is_parallel=is_parallel, special_ids=special_ids, unchecked=unchecked, has_begun=True
+    )
+    thought, their_rules = _reasoning(reasoning, is_open=is_open, special_ids=special_ids)
+    answer = "(before calls)* TEXT" if is_parallel else "(before calls | TEXT)"
+    # What begins like reasoning is reasoning, in which a trigger begins nothing.
+    openings = [] if reasoning is None else REASONING_FORMATS[reasoning].openings
+    other = "".join(rf" & ~/\s*{_as_regex(opening)}(?s:.*)/" for opening in openings)
+    return "\n".join(
+        [
+            f"start: {thought}{answer}",
+            text_up_to(form.trigger, "before", of="TEXT", special_ids=special_ids),
+            f"TEXT: /(?s:.*)/{other}",
+            *rules,
+            *their_rules,
+        ]
+    )
+
+
+def _as_regex(text: str) -> str:
+    return re.escape(text).replace("/", r"\/")
+
+
+def _reasoning(name: str | None, *, is_open: bool, special_ids: Mapping[str, int]) -> tuple[str, list[str]]:
+    """What stands at the start of an answer that may begin with reasoning, and its rules."""
+    if name is None:
+        return "", []
+    form: ReasoningFormat = REASONING_FORMATS[name]
+    rules = [text_up_to(form.closings[0], "thought", special_ids=special_ids), r"gap: /\s*/"]
+    if is_open:
+        return "thought gap ", rules
+    opening = " | ".join(literal(each, special_ids) for each in form.openings)
+    return f"({opening if len(form.openings) == 1 else f'({opening})'} thought gap)? ", rules
+
+
+def _content(content: StructuredOutputs) -> list[str]:
+    match content.kind:
+        case "json" | "json_object":
+            schema = grammar_schema(content)
+            spaced = {"x-guidance": spacing(content), **schema} if isinstance(schema, dict) else schema
+            try:
+                return [f"content: {json_value(spaced)}"]
+            except RecursionError as exc:
+                raise refusal(content, "the schema nests too deeply") from exc
+        case "choice":
+            return ["content: CHOICE", "CHOICE: " + " | ".join(map(json.dumps, content.choice or ()))]
+        case "regex":
+            from llguidance import regex_to_lark
+
+            assert content.regex is not None
+            return [f"content: /{regex_to_lark(content.regex)}/"]
+    raise InvalidRequestError(
+        f"{content.name} cannot go with tools, nor with a prompt that ends within reasoning: use json, regex or choice",
+        param=content.name,
+    )

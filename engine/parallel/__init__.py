@@ -1,1 +1,0 @@
-"""Tensor parallelism: how a model is cut into shares, and the processes that compute them."""

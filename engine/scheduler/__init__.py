@@ -1,1 +1,0 @@
-"""Which tokens the next step computes, and which blocks of the KV cache hold them. No torch, no clock, no I/O."""

@@ -1,0 +1,309 @@
+"""InputProcessor: a prompt and its parameters become requests, or a clear refusal."""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..checks import check_text, check_token_ids
+from ..core.outputs import KnownOutput, Resumed
+from ..core.request import Request
+from ..core.sampling_params import SamplingParams
+from ..errors import ContextLengthError, InvalidRequestError
+from ..execution.models.config import ModelConfig
+from ..execution.sampling.rng import derive_seed
+from ..text.tokenizer import Tokenizer
+from .workers.input_threads import InputThreads
+
+if TYPE_CHECKING:
+    from ..extras.structured_output.compiler import GrammarCompiler
+    from ..extras.structured_output.grammar import CompiledGrammar
+
+# Text, ids, or {"prompt": text} / {"prompt_token_ids": ids} as vLLM takes them. With text, "add_special_tokens": False
+# says that it has them already.
+Prompt = str | Sequence[int] | Mapping[str, Any]
+
+
+@contextmanager
+def _forgiven(params: SamplingParams) -> Iterator[None]:
+    """Leaves out a grammar that cannot be used, if it is optional."""
+    try:
+        yield
+    except InvalidRequestError:
+        if params.structured_outputs is None or not params.structured_outputs.is_optional:
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedPrompt:
+    """A prompt and its bad words as token ids, and the grammar of its structured outputs, compiled."""
+
+    token_ids: list[int]
+    params: SamplingParams
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    grammar: "CompiledGrammar | None" = None
+
+
+class LengthLimit(NamedTuple):
+    """The most tokens of prompt and output together."""
+
+    num_tokens: int
+    reason: str  # what sets it
+
+
+class InputProcessor:
+    """Checks what needs the model: vocabulary, context length, the size of the KV cache."""
+
+    def __init__(
+        self,
+        *,
+        tokenizer: Tokenizer | None,
+        grammars: "GrammarCompiler | None",
+        model_config: ModelConfig,
+        max_model_len: int,
+        max_cache_tokens: int,
+        seed: int,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._grammars = grammars
+        self._vocab_size = model_config.vocab_size
+        # A checkpoint may name an end token that its logits do not have.
+        self._eos_token_ids = frozenset(i for i in model_config.eos_token_ids if 0 <= i < model_config.vocab_size)
+        capacities = (
+            LengthLimit(max_model_len, "the model's context"),
+            LengthLimit(max_cache_tokens, "the KV cache (see --kv-cache-memory-bytes)"),
+        )
+        self._capacity = min(capacities, key=itemgetter(0))  # of two that are equal, the first
+        self._seed = seed
+        self._num_seeds = 0
+
+    def stats(self) -> dict[str, int]:
+        """What has become of the grammars; empty where there can be none."""
+        return {} if self._grammars is None else self._grammars.stats()
+
+    async def prepare(self) -> None:
+        """Make what compiling a grammar needs. Holds the GIL for some 0.25 s. What cannot be is told to a request."""
+        with suppress(InvalidRequestError, RuntimeError):  # no thread can be started
+            if self._grammars is not None:
+                await asyncio.shield(asyncio.wrap_future(self._grammars.prepare()))
+
+    async def tokenize_async(self, prompt: Prompt, params: SamplingParams, *, threads: InputThreads) -> TokenizedPrompt:
+        """As `tokenize`, in these threads; what is too long by its length alone is refused before."""
+        self._check_length(prompt, params)
+        compiling = self._compile(params)
+        tokenized = await threads.run(partial(self._tokenize, prompt, params), length=length_of(prompt))
+        if compiling is None:
+            return tokenized
+        with _forgiven(params):
+            # Other requests may wait for the same grammar: a cancelled one must not cancel it.
+            grammar: CompiledGrammar = await asyncio.shield(asyncio.wrap_future(compiling))
+            return replace(tokenized, grammar=grammar)
+        return tokenized
+
+    def tokenize(self, prompt: Prompt, params: SamplingParams) -> TokenizedPrompt:
+        """Tokenize and compile what has to be; can take long, so not for an event loop. Raises InvalidRequestError."""
+        self._check_length(prompt, params)
+        compiling = self._compile(params)
+        tokenized = self._tokenize(prompt, params)
+        with _forgiven(params):
+            return tokenized if compiling is None else replace(tokenized, grammar=compiling.result())
+        return tokenized
+
+    def requests(
+        self,
+        request_id: str,
+        tokenized: TokenizedPrompt,
+        *,
+        now: float,
+        tenant: str = "",
+        resumed: Resumed | None = None,
+    ) -> list[Request]:
+        """The n requests of one prompt; if it is resumed, those that have not ended. Raises InvalidRequestError
+        (ContextLengthError).
+        """
+        params, grammar = tokenized.params, tokenized.grammar
+        outputs = params.structured_outputs
+        assert (grammar is None) == (outputs is None) or (outputs is not None and outputs.is_optional)
+        token_ids = tokenized.token_ids
+        params.check_against(vocab_size=self._vocab_size)
+        if params.truncate_prompt_tokens is not None:
+            token_ids = token_ids[-params.truncate_prompt_tokens :]
+        limit = self._max_num_tokens(len(token_ids), params)
+        stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._eos_token_ids)
+        _check_some_token_is_left(params, stop_ids, tokenized.bad_words)
+        if resumed is None:
+            seed = self._next_seed() if params.seed is None else params.seed
+            resumed = Resumed(seed, (KnownOutput(),) * params.n, now)
+        # A forced completion would not respect these two.
+        can_force = params.allowed_token_ids is None and not tokenized.bad_words
+        max_tokens = limit - len(token_ids) if can_force else None
+        requests: list[Request] = []
+        for index, known in enumerate(resumed.outputs):
+            if known.has_ended:
+                continue
+            begun = None if grammar is None else grammar.begin(max_tokens=max_tokens, forced_from=known.forced_from)
+            requests.append(
+                Request(
+                    request_id=request_id,
+                    index=index,
+                    prompt_token_ids=token_ids,
+                    params=params,
+                    max_num_tokens=limit,
+                    seed=resumed.seed if index == 0 else derive_seed(resumed.seed, index),
+                    stop_token_ids=stop_ids,
+                    bad_words=tokenized.bad_words,
+                    grammar=begun,
+                    tenant=tenant,
+                    parent=requests[0] if requests else None,
+                    arrival_time=resumed.arrival_time,
+                    known=known,
+                )
+            )
+        return requests
+
+    def _compile(self, params: SamplingParams) -> "Future[CompiledGrammar] | None":
+        if params.structured_outputs is None:
+            return None
+        with _forgiven(params):
+            if self._grammars is None:
+                raise InvalidRequestError(
+                    "structured_outputs needs a tokenizer, and this model's folder has no tokenizer.json",
+                    param="structured_outputs",
+                )
+            return self._grammars.compile(params.structured_outputs)
+        return None
+
+    def _tokenize(self, prompt: Prompt, params: SamplingParams) -> TokenizedPrompt:
+        if self._tokenizer is None and (params.stop or params.bad_words):
+            param = "stop" if params.stop else "bad_words"
+            raise InvalidRequestError(f"{param} needs a tokenizer, and this model has none", param=param)
+        token_ids = self._token_ids(prompt, params)
+        return TokenizedPrompt(token_ids, params, self._bad_words(params.bad_words))
+
+    def _check_length(self, prompt: Prompt, params: SamplingParams) -> None:
+        """Raise if the prompt's characters alone are too many tokens."""
+        text = _content(prompt)
+        if not isinstance(text, str) or self._tokenizer is None:
+            return
+        num_kept, largest = params.truncate_prompt_tokens, self._capacity.num_tokens
+        if num_kept is not None and num_kept < largest:
+            return
+        if (num_tokens := self._tokenizer.length_bound.min_tokens(text)) >= largest:
+            raise self._too_long(f"at least {num_tokens}", params)
+
+    def _token_ids(self, prompt: Prompt, params: SamplingParams) -> list[int]:
+        name, has_special_tokens = params.name_of("prompt"), False
+        if isinstance(prompt, Mapping):
+            has_special_tokens = prompt.get("add_special_tokens") is False and "prompt" in prompt
+            if len(prompt) != 1 + has_special_tokens or not prompt.keys() & {"prompt", "prompt_token_ids"}:
+                raise InvalidRequestError('a prompt object has one key: "prompt" or "prompt_token_ids"', param=name)
+            prompt = _content(prompt)
+        if isinstance(prompt, str):
+            token_ids = self._encode(prompt, params, add_special_tokens=not has_special_tokens)
+        elif isinstance(prompt, (list, tuple)) and all(type(item) is int for item in prompt):
+            token_ids = list(prompt)
+            check_token_ids(token_ids, vocab_size=self._vocab_size, param=name)
+        else:
+            raise InvalidRequestError(f"{name} must be a string or a list of token ids", param=name)
+        if not token_ids:
+            raise InvalidRequestError(f"{name} is empty; send at least one token", param=name)
+        return token_ids
+
+    def _encode(self, text: str, params: SamplingParams, *, add_special_tokens: bool) -> list[int]:
+        name, num_kept = params.name_of("prompt"), params.truncate_prompt_tokens
+        check_text(text, param=name)
+        if self._tokenizer is None:
+            raise InvalidRequestError("this model has no tokenizer; send token ids", param=name)
+        if num_kept is not None:
+            text = self._tokenizer.length_bound.tail(text, num_tokens=num_kept)
+        token_ids = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        # A tokenizer wider than the logits can make ids that the embedding does not have.
+        check_token_ids(token_ids, vocab_size=self._vocab_size, param=name)
+        return token_ids
+
+    def _max_num_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
+        """Prompt and output together: what was asked for, if it fits; a default is cut to what fits."""
+        largest, holder = self._capacity
+        if num_prompt_tokens >= largest:
+            raise self._too_long(str(num_prompt_tokens), params)
+        if params.max_length is not None and params.max_length <= num_prompt_tokens:
+            raise InvalidRequestError(
+                f"max_length {params.max_length} leaves no room for output after a prompt of "
+                f"{num_prompt_tokens} tokens; it counts both",
+                param="max_length",
+            )
+        default = min(largest, num_prompt_tokens + (params.default_max_tokens or largest))
+        asked = _requested_limits(num_prompt_tokens, params)
+        limit, param = min(asked, key=itemgetter(0), default=LengthLimit(default, ""))
+        if limit > largest:
+            raise ContextLengthError(
+                f"This model's maximum context length is {largest} tokens: "
+                f"{num_prompt_tokens} prompt tokens and up to {limit - num_prompt_tokens} new ones are more than the "
+                f"{largest} that {holder} holds; set {params.name_of('max_tokens')} to {largest - num_prompt_tokens} "
+                "or less",
+                param=param,
+            )
+        if params.min_tokens > limit - num_prompt_tokens:
+            raise InvalidRequestError(
+                f"min_tokens {params.min_tokens} is more than the {limit - num_prompt_tokens} tokens that can come",
+                param="min_tokens",
+            )
+        return limit
+
+    def _too_long(self, num_tokens: str, params: SamplingParams) -> ContextLengthError:
+        # The first words are OpenAI's and vLLM's; clients know the error by them (litellm falls back to another model).
+        largest, holder = self._capacity
+        return ContextLengthError(
+            f"This model's maximum context length is {largest} tokens: the prompt has {num_tokens} tokens and {holder} "
+            f"holds {largest} with at least one new token; "
+            f"shorten the prompt or set truncate_prompt_tokens to {largest - 1} or less",
+            param=params.name_of("prompt"),
+        )
+
+    def _bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """Ids of each word, as it stands and after a space: both spellings occur in running text.
+
+        A tokenizer can be wider than the logits; what they cannot make need not be forbidden.
+        """
+        spellings = [spelling for word in words for spelling in (word, " " + word.lstrip())]
+        encoded = [tuple(self._tokenizer.encode(s, add_special_tokens=False)) for s in spellings if self._tokenizer]
+        return tuple(dict.fromkeys(ids for ids in encoded if ids and max(ids) < self._vocab_size))
+
+    def _next_seed(self) -> int:
+        self._num_seeds += 1
+        return derive_seed(self._seed, self._num_seeds)
+
+
+def length_of(prompt: Prompt) -> int:
+    """Characters or ids, 0 for what is no prompt."""
+    content = _content(prompt)
+    return len(content) if isinstance(content, (str, list, tuple)) else 0
+
+
+def _content(prompt: Prompt) -> Any:
+    return prompt.get("prompt", prompt.get("prompt_token_ids")) if isinstance(prompt, Mapping) else prompt
+
+
+def _check_some_token_is_left(
+    params: SamplingParams, stop_ids: frozenset[int], bad_words: Sequence[tuple[int, ...]]
+) -> None:
+    """Raise if what is allowed is forbidden too, from the first token on."""
+    forbidden = {word[0] for word in bad_words if len(word) == 1}.union(stop_ids if params.min_tokens else ())
+    if params.allowed_token_ids is not None and forbidden.issuperset(params.allowed_token_ids):
+        raise InvalidRequestError(
+            "allowed_token_ids holds nothing but what bad_words forbid, or end tokens that min_tokens forbids; "
+            "allow another token",
+            param="allowed_token_ids",
+        )
+
+
+def _requested_limits(num_prompt_tokens: int, params: SamplingParams) -> Iterator[LengthLimit]:
+    """Those that the request sets; the reasons are its fields."""
+    if params.max_length is not None:
+        yield LengthLimit(params.max_length, "max_length")
+    if params.max_tokens is not None:
+        yield LengthLimit(num_prompt_tokens + params.max_tokens, params.name_of("max_tokens"))

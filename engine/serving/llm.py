@@ -1,0 +1,243 @@
+"""LLM, with vLLM's interface: prompts in, finished outputs out, in this thread; `pipeline` with DeepSpeed-MII's."""
+
+import dataclasses
+import itertools
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+from ..config import EngineConfig
+from ..config.foreign_options import taken_keywords
+from ..core.outputs import CompletionOutput, OutputDelta, RequestOutput
+from ..core.sampling_params import SamplingParams
+from ..errors import InvalidRequestError
+from ..extras.chat.messages import read_messages
+from ..extras.chat.tools import read_tools
+from ..text.tokenizer import Tokenizer
+from .builder import load
+from .input_processor import Prompt
+
+_SETTINGS = frozenset(field.name for field in dataclasses.fields(EngineConfig))
+OnDelta = Callable[[OutputDelta], None]
+
+
+class LLM:
+    """An engine for scripts; a context manager, too.
+
+    Keyword arguments are those of EngineConfig, and vLLM's where they change nothing here. Raises ConfigError.
+    """
+
+    def __init__(self, model: str | None = None, **settings: Any) -> None:
+        self.config = EngineConfig(**taken_keywords({"model": model, **settings}, _SETTINGS))
+        parts = load(self.config)
+        self._input_processor = parts.input_processor
+        self._ids = itertools.count()
+        self._lock = threading.Lock()  # one call at a time takes the steps
+        self._runner = parts.runner
+        self.tokenizer = parts.tokenizer
+        self.pipeline = parts.pipeline(self.config)
+        self.core = self.pipeline.core
+        self._is_closed = False
+
+    def __enter__(self) -> "LLM":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the model's memory and the cache's. No further prompt is taken."""
+        with self._lock:
+            if not self._is_closed:
+                self._runner.close()
+            self._is_closed = True
+            for name in ("pipeline", "core", "_input_processor", "_runner"):
+                self.__dict__.pop(name, None)
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer. Raises InvalidRequestError if it has none."""
+        if self.tokenizer is None:
+            raise InvalidRequestError("this model has no tokenizer; give token ids")
+        return self.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """Those of a prompt that is given none."""
+        return SamplingParams()
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = False,
+        *,
+        on_delta: OnDelta | None = None,
+    ) -> list[RequestOutput]:
+        """One RequestOutput per prompt, in their order.
+
+        A prompt is a string, a list of ids, {"prompt": str} or {"prompt_token_ids": ids}; give one, or a list of them,
+        and one SamplingParams for all or one each. `use_tqdm` is vLLM's; no bar is shown. `on_delta` is called with
+        what comes, as it comes. Raises InvalidRequestError before anything runs, RequestFailedError if one failed.
+        """
+        with self._lock:
+            return self._generate(_as_list(prompts), sampling_params, on_delta)
+
+    def chat(
+        self,
+        messages: Sequence[Any],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = False,
+        *,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer a conversation (a list of messages) or many (a list of such lists), one RequestOutput each.
+
+        The prompts are those of /v1/chat/completions, by `chat_template` or the model's own; the template alone says
+        whether they show the tools. Raises as `generate`.
+        """
+        if self.tokenizer is None:
+            raise InvalidRequestError("chat needs a tokenizer, and this model has none", param="messages")
+        conversations = messages if messages and isinstance(messages[0], (list, tuple)) else [messages]
+        texts = [
+            self.tokenizer.render_chat(
+                read_messages(conversation),
+                template=chat_template,
+                tools=read_tools(tools),
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                variables=chat_template_kwargs,
+            )
+            for conversation in conversations
+        ]
+        prompts = [self.tokenizer.encode(text, add_special_tokens=False) for text in texts]
+        with self._lock:
+            return self._generate(list(prompts), sampling_params)
+
+    def _generate(
+        self,
+        many: list[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        on_delta: OnDelta | None = None,
+    ) -> list[RequestOutput]:
+        if self._is_closed:
+            raise InvalidRequestError("this LLM is closed; make another one")
+        params = _params_for(many, sampling_params)
+        outputs = [self._add(prompt, each) for prompt, each in zip(many, params, strict=True)]
+        by_id = {output.request_id: output for output in outputs}
+        try:
+            while self.pipeline.has_work:
+                for delta in self.pipeline.step().deltas:
+                    by_id[delta.request_id].add(delta)
+                    if delta.error is not None:
+                        raise delta.error
+                    if on_delta is not None:
+                        on_delta(delta)
+        finally:
+            self.core.abort_all()  # nothing to do unless we leave early
+            while self.pipeline.is_busy:
+                self.pipeline.step()
+        for output in outputs:
+            metrics = output.outputs[0].metrics
+            output.num_cached_tokens = metrics.num_cached_tokens if metrics else 0
+        return outputs
+
+    def _add(self, prompt: Prompt, params: SamplingParams) -> RequestOutput:
+        request_id = str(next(self._ids))
+        try:
+            tokenized = self._input_processor.tokenize(prompt, params)
+            requests = self._input_processor.requests(request_id, tokenized, now=time.monotonic())
+        except InvalidRequestError:
+            self.core.abort_all()
+            raise
+        self.core.add(requests)
+        return RequestOutput(
+            request_id=request_id,
+            prompt=prompt if isinstance(prompt, str) else None,
+            prompt_token_ids=requests[0].token_ids[: requests[0].num_prompt_tokens],
+            outputs=[CompletionOutput(index) for index in range(params.n)],
+        )
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    is_one = isinstance(prompts, (str, dict)) or (bool(prompts) and isinstance(cast(Sequence[Any], prompts)[0], int))
+    return [cast(Prompt, prompts)] if is_one else list(cast(Sequence[Prompt], prompts))
+
+
+def _params_for(
+    prompts: list[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
+) -> list[SamplingParams]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * len(prompts)
+    if len(params) != len(prompts):
+        raise InvalidRequestError(f"{len(prompts)} prompts but {len(params)} sampling params; give one, or one each")
+    return list(params)
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """One answer; lengths in tokens."""
+
+    generated_text: str
+    prompt_length: int
+    generated_length: int
+    finish_reason: str | None
+
+    def __str__(self) -> str:
+        return self.generated_text
+
+
+class Pipeline:
+    """Call it with a prompt or a list of them; what comes back is always a list."""
+
+    def __init__(self, llm: LLM) -> None:
+        self.llm = llm
+
+    def __call__(
+        self,
+        prompts: str | Sequence[str],
+        *,
+        max_new_tokens: int | None = None,
+        min_new_tokens: int | None = None,
+        do_sample: bool = True,
+        return_full_text: bool = False,
+        streaming_fn: Callable[[list[Response]], None] | None = None,
+        **fields: Any,
+    ) -> list[Response]:
+        """`fields` are SamplingParams' own. `do_sample` False is greedy; `return_full_text` puts the prompt before the
+        answer; `streaming_fn` is called with what is new of an output, in a list. Raises InvalidRequestError.
+        """
+        fields = {"max_tokens": max_new_tokens, "min_tokens": min_new_tokens, **fields}
+        params = SamplingParams.from_fields(fields if do_sample else {**fields, "temperature": 0.0})
+        on_delta = None if streaming_fn is None else partial(_stream, streaming_fn)
+        texts = [prompts] if isinstance(prompts, str) else list(prompts)
+        outputs = self.llm.generate(texts, params, on_delta=on_delta)
+        return [
+            Response(
+                text + done.text if return_full_text else done.text,
+                len(output.prompt_token_ids),
+                len(done.token_ids),
+                done.finish_reason,
+            )
+            for text, output in zip(texts, outputs, strict=True)
+            for done in output.outputs
+        ]
+
+    def destroy(self) -> None:
+        """Free what the model takes."""
+        self.llm.close()
+
+
+def _stream(streaming_fn: Callable[[list[Response]], None], delta: OutputDelta) -> None:
+    num_prompt_tokens = delta.metrics.num_prompt_tokens if delta.metrics else 0
+    streaming_fn([Response(delta.text, num_prompt_tokens, len(delta.token_ids), delta.finish_reason)])
+
+
+def pipeline(model: str | None = None, **settings: Any) -> Pipeline:
+    """A pipeline on a model folder or hub id. Settings are EngineConfig's. Raises ConfigError."""
+    return Pipeline(LLM(model, **settings))

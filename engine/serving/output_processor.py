@@ -1,0 +1,137 @@
+"""OutputProcessor: tokens become what a client reads: text up to a stop string, logprobs, errors, one delta a step.
+
+It only decides; EngineCore applies stop strings and failures to the scheduler.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..core.batch import Batch, RowFailure, RowOutput
+from ..core.outputs import OutputDelta, PromptLogprobs
+from ..core.request import Request
+from ..core.scheduler import Progress
+from ..errors import FAILED_ON_REQUEST, ConstraintError, RequestFailedError, new_error_id
+from ..text.detokenizer import TextStream
+from ..text.tokenizer import Tokenizer
+
+_log = logging.getLogger("splitfuse.engine")
+
+
+class Decoded(NamedTuple):
+    """The text of a request's new tokens, and what it means for the request."""
+
+    text: str = ""
+    num_dropped: int = 0  # of the new tokens, those after the end of the text
+    stop: str | None = None  # the stop string that was found
+    has_failed: bool = False  # a token could not be decoded
+    error: RequestFailedError | None = None  # of the text or of the row
+
+
+_NO_TEXT = Decoded()
+
+
+class OutputProcessor:
+    """Keeps one TextStream per output, and prompt logprobs until the first token."""
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        """Without a tokenizer deltas have no text."""
+        self._tokenizer = tokenizer
+        self._texts: dict[Request, TextStream] = {}
+        self._prompt_logprobs: dict[Request, PromptLogprobs] = {}
+
+    def add(self, request: Request) -> None:
+        """Begin with a request; of tokens with which it comes the text is known."""
+        params = request.params
+        if request.needs_prompt_logprobs:
+            self._prompt_logprobs[request] = PromptLogprobs(params.prompt_logprobs or 0)
+        if self._tokenizer is not None:
+            stream = self._texts[request] = TextStream(
+                self._tokenizer,
+                request.token_ids[: request.num_prompt_tokens],
+                stop=params.stop,
+                include_stop=params.include_stop_str_in_output,
+                skip_special_tokens=params.skip_special_tokens,
+            )
+            known = request.token_ids[request.num_prompt_tokens :]
+            for num_behind, token_id in zip(reversed(range(len(known))), known, strict=True):
+                _push(request, stream, token_id, num_behind=num_behind)
+
+    def forget(self, request: Request) -> None:
+        """The request has ended and its last delta has been made."""
+        self._texts.pop(request, None)
+        self._prompt_logprobs.pop(request, None)
+
+    def keep_prompt_logprobs(self, batch: Batch, outputs: Sequence[RowOutput]) -> None:
+        """Collect those that a step computed, for the delta with the first token."""
+        if not self._prompt_logprobs:
+            return
+        for row, output in zip(batch.rows, outputs, strict=True):
+            if output.prompt_logprobs is not None and row.request in self._prompt_logprobs:  # it may have ended
+                self._prompt_logprobs[row.request].extend(output.prompt_logprobs)
+
+    def decode(self, progress: Progress) -> Decoded:
+        """The text that is certain after these tokens, up to a stop string or a token that cannot be decoded."""
+        request, output = progress.request, progress.output
+        error = None if output.failure is None else _row_error(request, output.failure)
+        stream = self._texts.get(request)
+        if stream is None:
+            return _NO_TEXT if error is None else Decoded(error=error)
+        text, num_left = "", len(output.token_ids)
+        for token_id in output.token_ids or (None,):
+            num_left -= token_id is not None
+            try:
+                text += _push(request, stream, token_id, num_behind=num_left)
+            except Exception as exc:  # text concerns one request only
+                return Decoded(text, num_left, has_failed=True, error=_text_error(request, exc))
+            if stream.stopped_by is not None:
+                return Decoded(text, num_left, stop=stream.stopped_by, error=error)
+        return Decoded(text, error=error)
+
+    def delta(self, progress: Progress, decoded: Decoded) -> OutputDelta:
+        """What the step added to this output, once `decoded` has been applied to the scheduler."""
+        request, output = progress.request, progress.output
+        if decoded.num_dropped:
+            output = output.first(len(output.token_ids) - decoded.num_dropped)
+        has_first = self._prompt_logprobs and progress.output.token_ids
+        return OutputDelta(
+            request.request_id,
+            request.index,
+            decoded.text,
+            output.token_ids,
+            output.logprobs,
+            finish_reason="error" if decoded.error else request.finish_reason,
+            stop_reason=request.stop_reason,
+            metrics=None if request.finish_reason is None else request.metrics(),
+            error=decoded.error,
+            prompt_logprobs=self._prompt_logprobs.pop(request, None) if has_first else None,
+            forced_from=output.forced_from,
+        )
+
+
+def _push(request: Request, stream: TextStream, token_id: int | None, *, num_behind: int) -> str:
+    """The text that is certain with this token, which `num_behind` more follow."""
+    params = request.params
+    is_last = request.is_finished and not num_behind
+    is_end = is_last and request.finish_reason == "stop" and token_id in request.stop_token_ids
+    return stream.push(
+        None if is_end and not params.include_stop_str_in_output else token_id,
+        last=is_last,
+        may_stop=not params.min_tokens or request.num_output_tokens - num_behind > params.min_tokens,
+    )
+
+
+def _text_error(request: Request, exc: Exception) -> RequestFailedError:
+    error_id = new_error_id()
+    _log.error("request %s failed, error id %s", request.request_id, error_id, exc_info=exc)
+    return RequestFailedError(f"{FAILED_ON_REQUEST} (error id {error_id})", error_id=error_id)
+
+
+def _row_error(request: Request, failure: RowFailure) -> RequestFailedError:
+    error_id = failure.error_id or new_error_id()
+    if failure.param is not None:
+        _log.info("request %s cannot be met: %s, error id %s", request.request_id, failure.message, error_id)
+        return ConstraintError(failure.message, error_id=error_id, param=failure.param)
+    if failure.error_id is None:  # no exception has been logged for it
+        _log.error("request %s failed: %s, error id %s", request.request_id, failure.message, error_id)
+    return RequestFailedError(f"{failure.message} (error id {error_id})", error_id=error_id)

@@ -1,0 +1,154 @@
+"""WorkerProcess: a process of our own that answers one JSON line with another, for work that may hang or crash.
+
+It starts with the first message, again when it has ended, and is killed when it answers no more.
+"""
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any
+
+from ...errors import UnavailableError
+
+Reply = dict[str, Any]
+
+# A process that has answered nothing for so long while it had something to answer is stopped, or stuck.
+_SILENCE_S = 10.0
+
+
+class WorkerEndedError(Exception):
+    """The process ended before it answered. `exit_code`: minus a signal's number if that ended it."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__(f"exit code {exit_code}")
+        self.exit_code = exit_code
+
+
+class WorkerProcess:
+    """Python with these arguments, which ends with this object.
+
+    It reads `setup` first, then lines {"id": number, "job": …} and writes {"id": number, …} for each, in any order.
+    """
+
+    def __init__(self, arguments: Sequence[str], *, setup: str) -> None:
+        self._arguments = arguments
+        self._setup = setup
+        self._lock = threading.Lock()
+        self.current: Connection | None = None
+        self._end: Callable[[], object] = lambda: None  # the current one, and free what it held
+
+    def ask(self, job: str) -> Reply:
+        """The reply to a job, which is JSON. Blocks. Raises WorkerEndedError; UnavailableError if it cannot start."""
+        with self._lock:
+            connection = self._connected()
+        reply = connection.send(job)
+        if (answer := _awaited(reply, connection)) is None:
+            connection.process.kill()
+            raise WorkerEndedError(connection.process.wait())
+        return answer
+
+    def _connected(self) -> "Connection":
+        if self.current is None or self.current.is_closed:
+            self._end()
+            try:
+                self.current = Connection(self._arguments, self._setup)
+            except (OSError, RuntimeError) as exc:  # no file descriptor, memory, process or thread is left
+                raise UnavailableError(f"the server cannot start a process now ({exc}); try again in a moment") from exc
+            self._end = weakref.finalize(self, self.current.end)
+        return self.current
+
+
+def _awaited(reply: "Future[Reply | None]", connection: "Connection") -> Reply | None:
+    while True:
+        num_replies = connection.num_replies
+        try:
+            return reply.result(timeout=_SILENCE_S)
+        except TimeoutError:
+            if connection.num_replies == num_replies:
+                connection.close()
+                return None
+
+
+class Connection:
+    """One process, and the replies that are still to come. After its end each is None."""
+
+    def __init__(self, arguments: Sequence[str], setup: str) -> None:
+        # Its own session: a Ctrl-C in the terminal is for us. -P: or modules of ours would hide Python's own.
+        command = [sys.executable, "-P", *arguments]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        self.is_closed = False
+        self.num_replies = 0
+        self._lock = threading.Lock()
+        self._num_sent = 0
+        self._pending: dict[int, Future[Reply | None]] = {}
+        self._unwritten: SimpleQueue[str | None] = SimpleQueue()
+        self._unwritten.put(setup)
+        try:
+            # A thread writes, because a process that is stopped reads nothing: that must hold up no lock.
+            for work in (self._write, self._read):
+                threading.Thread(target=work, name="splitfuse-worker", daemon=True).start()
+        except RuntimeError:
+            self.close()
+            self.end()
+            raise
+
+    def send(self, job: str) -> "Future[Reply | None]":
+        """Send a job. The reply is None if the process ends first."""
+        reply: Future[Reply | None] = Future()
+        with self._lock:
+            if self.is_closed:
+                reply.set_result(None)
+                return reply
+            self._num_sent += 1
+            self._pending[self._num_sent] = reply
+            self._unwritten.put(f'{{"id": {self._num_sent}, "job": {job}}}')
+        return reply
+
+    def close(self) -> None:
+        """No more replies will come. May be called more than once."""
+        with self._lock:
+            self.is_closed = True
+            pending, self._pending = self._pending, {}
+        self._unwritten.put(None)
+        for reply in pending.values():
+            reply.set_result(None)
+
+    def end(self) -> None:
+        """Kill the process and free what it held."""
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):  # something was still to be written
+            self.process.stdin.close()
+
+    def _write(self) -> None:
+        assert self.process.stdin is not None
+        while (line := self._unwritten.get()) is not None:
+            try:
+                self.process.stdin.write(line.encode() + b"\n")
+                self.process.stdin.flush()
+            except (OSError, ValueError):  # it has just died; ValueError: and its pipe is closed
+                self.close()
+                return
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        try:
+            with self.process.stdout as stdout:
+                for line in stdout:
+                    self._receive(json.loads(line))
+        finally:
+            self.close()
+
+    def _receive(self, message: Reply) -> None:
+        with self._lock:
+            self.num_replies += 1
+            reply = self._pending.pop(message["id"], None)
+        if reply is not None:
+            reply.set_result(message)

@@ -1,0 +1,29 @@
+"""StopStringMatcher: where a text that comes in parts meets a stop string."""
+
+from collections.abc import Sequence
+
+from ..extras.chat.answer_parts import overlap
+
+
+class StopStringMatcher:
+    """Passes text on up to a stop string, and holds back an end that may be the beginning of one."""
+
+    def __init__(self, stop: Sequence[str], *, include: bool) -> None:
+        """`include`: the stop string itself is passed on too."""
+        self._stop = stop
+        self._include = include
+        self._held = ""
+        self.matched: str | None = None
+
+    def push(self, text: str, *, last: bool, may_stop: bool) -> str:
+        """Text that is certain now; sets `matched` if it ends with a stop string. `last`: nothing is held back."""
+        text, self._held = self._held + text, ""
+        if not self._stop or not may_stop:
+            return text
+        found = [(position, stop) for stop in self._stop if (position := text.find(stop)) >= 0]
+        if found:
+            position, self.matched = min(found)
+            return text[: position + len(self.matched) * self._include]
+        end = len(text) if last else len(text) - max(overlap(text, stop) for stop in self._stop)
+        self._held = text[end:]
+        return text[:end]

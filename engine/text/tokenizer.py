@@ -1,0 +1,137 @@
+"""Text to ids and back. Works with `tokenizers`; never imports transformers for that (2 s)."""
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..checks import check_text
+from ..errors import ConfigError, InvalidRequestError
+from ..extras.chat.template import ChatTemplate, read_template
+from ..extras.gguf.gguf_tokenizer import read_gguf_tokenizer
+from .folder_tokenizer import read_folder_tokenizer
+from .length_bound import LengthBound
+
+# One text is a batch of its own here, which no more threads make faster; a fork beside such threads gives a warning.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+_MANY_IDS = 1024
+
+
+class Tokenizer:
+    """A model's tokenizer, special tokens and chat template. Raises ConfigError if the folder has no readable one.
+
+    `chat_template`: a file or a template, instead of the model's own.
+    """
+
+    def __init__(self, model: Path, *, chat_template: str | None = None) -> None:
+        """`model`: a folder, or a GGUF file. What is read is read now, so that a broken file stops the start."""
+        self._model = model
+        self._parts = read_gguf_tokenizer(model) if model.is_file() else read_folder_tokenizer(model)
+        self._fast = self._parts.fast
+        # A file may carry the padding or truncation of its training; a server must not cut or fill prompts in silence.
+        self._fast.no_padding()
+        self._fast.no_truncation()
+        self.length_bound = LengthBound.of(self._fast)
+        self._chat_template = self._read_template(chat_template)
+
+    @property
+    def vocab_size(self) -> int:
+        """Entries incl. added tokens; the model's logits may be wider."""
+        return self._fast.get_vocab_size(with_added_tokens=True)
+
+    def to_json(self) -> str:
+        """The whole tokenizer as the text of a tokenizer.json."""
+        return self._fast.to_str()
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Ids of the text. Releases the GIL while it works, as `encode` of `tokenizers` does not."""
+        return self._fast.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Text of the ids; an id without text gives none. Releases the GIL if they are many."""
+        if len(token_ids) > _MANY_IDS:
+            return self._fast.decode_batch([list(token_ids)], skip_special_tokens=skip_special_tokens)[0]
+        return self._fast.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+
+    @cached_property
+    def byte_ids(self) -> frozenset[int]:
+        """Ids of the tokens <0x00> to <0xFF>, if the decoder makes bytes of them (SentencePiece's byte fallback)."""
+        found = [self._fast.token_to_id(f"<0x{byte:02X}>") for byte in range(256)]
+        ids = [token_id for token_id in found if token_id is not None]
+        if len(ids) < 256 or self._fast.decode([ids[0x41]], skip_special_tokens=False) != "A":
+            return frozenset()
+        return frozenset(ids)
+
+    @cached_property
+    def _special_ids(self) -> frozenset[int]:
+        added = self._fast.get_added_tokens_decoder()
+        return frozenset(token_id for token_id, token in added.items() if token.special)
+
+    def has_text(self, token_id: int, *, skip_special_tokens: bool = True) -> bool:
+        """Whether decoding uses this id: it skips special tokens and unknown ids."""
+        if skip_special_tokens and token_id in self._special_ids:
+            return False
+        return self._fast.id_to_token(token_id) is not None
+
+    def special_ids(self, texts: Sequence[str]) -> dict[str, int]:
+        """The ids of those texts that are special tokens, which no other tokens make up."""
+        found = {text: self._fast.token_to_id(text) for text in texts}
+        return {text: token_id for text, token_id in found.items() if token_id in self._special_ids}
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether conversations can be rendered."""
+        return self._chat_template is not None
+
+    @property
+    def chat_template(self) -> ChatTemplate:
+        """What renders conversations. Encode its texts with add_special_tokens=False: they contain these already.
+
+        Raises InvalidRequestError if there is none.
+        """
+        if self._chat_template is None:
+            raise InvalidRequestError(
+                "this model has no chat template; use /v1/completions or /generate, or start with --chat-template",
+                param="messages",
+            )
+        return self._chat_template
+
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], *, template: str | None = None, **options: Any) -> str:
+        """The prompt text of a conversation, by this template's source or the model's own template.
+
+        Options are those of ChatTemplate.render. Raises InvalidRequestError; ConfigError about `template`.
+        """
+        chat_template = self.chat_template if template is None else self._made(read_template(template))
+        text = chat_template.render(messages, **options)
+        check_text(text, param="messages")
+        return text
+
+    def apply_chat_template(
+        self,
+        conversation: Sequence[Mapping[str, Any]],
+        *,
+        tokenize: bool = True,
+        add_generation_prompt: bool = False,
+        chat_template: str | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **variables: Any,
+    ) -> str | list[int]:
+        """`render_chat` as transformers' tokenizers have it: the text, or its ids."""
+        options = {"tools": tools, "add_generation_prompt": add_generation_prompt, "variables": variables}
+        text = self.render_chat(conversation, template=chat_template, **options)
+        return self.encode(text, add_special_tokens=False) if tokenize else text
+
+    def _read_template(self, setting: str | None) -> ChatTemplate | None:
+        """--chat-template, or the model's own."""
+        sources = self._parts.chat_templates if setting is None else {"default": read_template(setting)}
+        if "default" not in sources:
+            return None
+        try:
+            return self._made(sources["default"], tool_source=sources.get("tool_use"))
+        except ConfigError as exc:
+            raise ConfigError(f"{self._model if setting is None else '--chat-template'}: {exc}") from exc
+
+    def _made(self, source: str, *, tool_source: str | None = None) -> ChatTemplate:
+        return ChatTemplate(source, special_tokens=self._parts.special_tokens, tool_source=tool_source)

@@ -1,0 +1,194 @@
+"""The step-time model: learns what is there, shrugs off what is not, and turns a target into a budget."""
+
+import json
+import random
+
+import pytest
+from scheduler_bench import request
+
+from splitfuse.engine.core.cost_model import CPU_SECONDS, CostModel, background_budget, seconds_until_ended
+from splitfuse.engine.core.request import Request
+from splitfuse.engine.core.sampling_params import SamplingParams
+
+TRUE = CostModel.fixed(5e-3, 2e-4, 5e-7)
+
+
+def some_step(rng: random.Random) -> tuple[int, int]:
+    """Tokens and context: one step in eight has a prompt in it."""
+    if rng.random() < 1 / 8:
+        return 512, rng.randint(0, 4000)
+    num_seqs = rng.randint(1, 16)
+    return num_seqs, num_seqs * rng.randint(1, 400)
+
+
+def teach(model: CostModel, *, steps: int, seed: int = 0, noise: float = 0.05, slower: float = 1.0) -> None:
+    rng = random.Random(seed)
+    for _ in range(steps):
+        tokens, context = some_step(rng)
+        model.observe(tokens, context, slower * TRUE.predict(tokens, context) * rng.lognormvariate(0, noise))
+
+
+def assert_near(model: CostModel, *, slower: float = 1.0, within: float = 0.05) -> None:
+    for tokens, context in ((1, 100), (16, 4000), (512, 0), (256, 2000)):
+        wanted = slower * TRUE.predict(tokens, context)
+        assert model.predict(tokens, context) == pytest.approx(wanted, rel=within), (tokens, context, model)
+
+
+@pytest.mark.parametrize("factor", [1e-3, 1e-1, 1.0, 10.0, 1e3])
+def test_it_finds_the_truth_from_any_start(factor: float) -> None:
+    a, b, c = CPU_SECONDS
+    model = CostModel((a * factor, b * factor, c * factor))
+    teach(model, steps=1000)
+    assert_near(model, within=0.08)
+
+
+def test_its_error_is_that_of_the_noise() -> None:
+    model = CostModel()
+    teach(model, steps=600, noise=0.05)
+    error = model.error
+    assert error.num_steps == 600
+    assert error.median is not None
+    assert error.p90 is not None
+    assert error.median < 0.05
+    assert error.median < error.p90 < 0.15
+
+
+def test_without_noise_it_is_exact() -> None:
+    model = CostModel()
+    teach(model, steps=300, noise=0.0)
+    assert (model.a, model.b, model.c) == pytest.approx((TRUE.a, TRUE.b, TRUE.c), rel=1e-3)
+
+
+def test_first_steps_that_compile_are_forgotten() -> None:
+    model = CostModel()
+    for tokens, context in ((512, 0), (1, 512), (256, 0), (2, 900)):
+        model.observe(tokens, context, 10.0)
+    teach(model, steps=60)
+    assert_near(model, within=0.2)
+
+
+def test_single_outliers_hardly_move_it() -> None:
+    model = CostModel()
+    rng = random.Random(3)
+    teach(model, steps=300)
+    for _ in range(300):
+        tokens, context = some_step(rng)
+        seconds = TRUE.predict(tokens, context) * rng.lognormvariate(0, 0.05)
+        model.observe(tokens, context, seconds * (30 if rng.random() < 0.02 else 1))
+    assert_near(model, within=0.15)
+
+
+def test_it_follows_a_machine_that_became_slower() -> None:
+    model = CostModel()
+    teach(model, steps=300)
+    teach(model, steps=150, seed=1, slower=2.5)
+    assert_near(model, slower=2.5, within=0.15)
+
+
+def test_many_decodes_do_not_wash_out_what_prompts_taught() -> None:
+    model = CostModel()
+    teach(model, steps=300)
+    rng = random.Random(5)
+    for _ in range(5000):
+        tokens = rng.randint(1, 4)
+        context = tokens * rng.randint(1, 400)
+        model.observe(tokens, context, TRUE.predict(tokens, context) * rng.lognormvariate(0, 0.05))
+    assert model.predict(512, 1000) == pytest.approx(TRUE.predict(512, 1000), rel=0.1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_coefficients_are_never_negative_or_lost(seed: int) -> None:
+    rng = random.Random(seed)
+    model = CostModel()
+    for _ in range(300):
+        model.observe(rng.choice([1, 7, 512]), rng.choice([0, 1, 100_000]), rng.choice([1e-6, 1e-3, 1.0, 100.0]))
+        assert min(model.a, model.b, model.c) >= 0
+        assert 0 < model.predict(1, 1) < 1e6
+
+
+def test_steps_without_a_duration_teach_nothing() -> None:
+    model = CostModel()
+    for seconds in (0.0, -1.0, float("nan"), float("inf")):
+        model.observe(1, 1, seconds)
+    assert model.num_steps == 0
+    assert (model.a, model.b, model.c) == CPU_SECONDS
+
+
+def test_a_fixed_model_stays() -> None:
+    model = CostModel.fixed(1.0, 0.1, 0.01)
+    teach(model, steps=10)
+    assert model.predict(2, 3) == pytest.approx(1.23)
+    assert model.error.median is None
+
+
+@pytest.mark.parametrize("prior", [(-1.0, 0.0, 1.0), (0.0, 0.0, 0.0), (float("nan"), 1.0, 1.0)])
+def test_a_senseless_start_is_refused(prior: tuple[float, float, float]) -> None:
+    with pytest.raises(ValueError, match="a, b, c"):
+        CostModel(prior)
+
+
+def test_the_budget_is_the_largest_that_meets_the_target() -> None:
+    rng = random.Random(0)
+    for _ in range(300):
+        target, context = rng.uniform(0.0, 0.2), rng.randint(0, 50_000)
+        budget = TRUE.budget_for(target, context, maximum=512)
+        assert 1 <= budget <= 512
+        assert budget == 1 or TRUE.predict(budget, context) <= target + 1e-12
+        assert budget == 512 or TRUE.predict(budget + 1, context) > target - 1e-12
+
+
+def test_the_budget_where_tokens_cost_nothing() -> None:
+    model = CostModel.fixed(1.0, 0.0, 0.0)
+    assert model.budget_for(2.0, 0, maximum=512) == 512
+    assert model.budget_for(0.5, 0, maximum=512) == 1
+
+
+def test_it_goes_through_json() -> None:
+    model = CostModel()
+    teach(model, steps=50)
+    values = json.loads(json.dumps(model.to_dict()))
+    assert values["num_steps"] == 50
+    assert values["median_error"] == pytest.approx(model.error.median)
+    again = CostModel.from_dict(values)
+    assert again.predict(512, 1000) == pytest.approx(model.predict(512, 1000))
+    assert again.learns
+    assert not CostModel.from_dict(CostModel.fixed(1, 2, 3).to_dict()).learns
+
+
+def queued(*num_new: int, num_prompt: int = 10) -> list[Request]:
+    return [
+        Request(
+            request_id="r",
+            prompt_token_ids=[1] * num_prompt,
+            params=SamplingParams(),
+            max_num_tokens=num_prompt + each,
+            seed=0,
+        )
+        for each in num_new
+    ]
+
+
+def test_the_time_until_requests_have_ended() -> None:
+    model = CostModel.fixed(1.0, 0.1, 0.0)
+    assert seconds_until_ended(model, queued(400), 1, max_num_seqs=8) == pytest.approx(1 + 400 * 1.1)
+    two = queued(400, 100)
+    assert seconds_until_ended(model, two, 1, max_num_seqs=8) == pytest.approx(2 + 100 * 1.2), "the shorter one ends"
+    assert seconds_until_ended(model, two, 2, max_num_seqs=8) == pytest.approx(2 + 400 * 1.2)
+    assert seconds_until_ended(model, two, 1, max_num_seqs=1) == pytest.approx(1 + 400 * 1.1), "the other one waits"
+    assert seconds_until_ended(model, queued(*[400] * 5), 3, max_num_seqs=2) == pytest.approx(4 + 800 * 1.2)
+
+
+def test_a_full_queue_of_long_requests_takes_more_than_a_second() -> None:
+    """With what the model expects before it has seen a step."""
+    waiting = queued(*[400] * 1024)
+    assert 5 < seconds_until_ended(CostModel(), waiting, 1, max_num_seqs=64) < 60
+
+
+def test_background_requests_get_a_tenth_of_a_step_s_time() -> None:
+    model = CostModel.fixed(0.010, 0.001, 0.0)
+    interactive, background = request(4), request(4, is_background=True)
+    assert background_budget(model, [interactive] * 10 + [background], []) == 2, "of 20 ms"
+    assert background_budget(model, [interactive], [background]) == 1
+    assert background_budget(model, [], [interactive, background]) == 1
+    assert background_budget(model, [background], []) is None, "alone they have all"
+    assert background_budget(model, [interactive], [interactive]) is None

@@ -1,0 +1,112 @@
+"""Tenants share by tokens served: the loud one does not starve the quiet one, a pause saves nothing up."""
+
+import random
+
+from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.core.batch import NO_OUTPUT, RowOutput
+from splitfuse.engine.core.block_manager import BlockManager, CacheSpec
+from splitfuse.engine.core.fair_queue import TokenCounters
+from splitfuse.engine.core.request import Request, Status
+from splitfuse.engine.core.sampling_params import SamplingParams
+from splitfuse.engine.core.scheduler import Scheduler
+
+
+def make(tenant: str, num_prompt: int = 20, num_new: int = 10) -> Request:
+    return Request(
+        request_id=tenant,
+        prompt_token_ids=[1] * num_prompt,
+        params=SamplingParams(),
+        max_num_tokens=num_prompt + num_new,
+        seed=0,
+        tenant=tenant,
+    )
+
+
+def scheduler(policy: str = "fair", weights: dict[str, float] | None = None) -> Scheduler:
+    config = EngineConfig(scheduling_policy=policy, max_num_seqs=4, max_num_batched_tokens=32, tenant_weights=weights)
+    return Scheduler(config, BlockManager(CacheSpec(400, 4), prefix_caching=False))
+
+
+def run(scheduler: Scheduler, steps: int, served: dict[str, int]) -> None:
+    for step in range(steps):
+        batch = scheduler.schedule(float(step))
+        if batch is None:
+            return
+        for row in batch.rows:
+            tenant = row.request.tenant
+            served[tenant] = served.get(tenant, 0) + row.num_tokens
+        scheduler.update(
+            batch, [RowOutput((7,)) if row.needs_sampling else NO_OUTPUT for row in batch.rows], float(step)
+        )
+        scheduler.check()
+
+
+def test_a_loud_tenant_does_not_starve_a_quiet_one() -> None:
+    for policy, share in (("fcfs", 0.0), ("fair", 0.45)):
+        one = scheduler(policy)
+        for _ in range(99):
+            one.add(make("loud"))
+        for _ in range(30):
+            one.add(make("quiet"))
+        served: dict[str, int] = {}
+        run(one, 60, served)
+        assert served.get("quiet", 0) >= share * sum(served.values())
+        assert policy == "fair" or "quiet" not in served
+
+
+def test_weights_say_how_tenants_share() -> None:
+    one = scheduler(weights={"heavy": 3.0, "light": 0.5})
+    for _ in range(200):
+        for tenant in ("heavy", "middle", "light"):
+            one.add(make(tenant))
+    served: dict[str, int] = {}
+    run(one, 300, served)
+    assert 2.5 < served["heavy"] / served["middle"] < 3.5
+    assert 1.7 < served["middle"] / served["light"] < 2.4
+
+
+def test_service_of_backlogged_tenants_differs_by_a_bounded_amount() -> None:
+    """The paper's bound: 2 · max(prompt weight · longest prompt, output weight · tokens running at once)."""
+    rng = random.Random(0)
+    one = scheduler()
+    for tenant in "abc":
+        for _ in range(200):
+            one.add(make(tenant, num_prompt=rng.randint(1, 40), num_new=rng.randint(1, 20)))
+    assert one._counters is not None
+    for _ in range(200):
+        run(one, 1, {})
+        charged = [one._counters._charged[tenant] for tenant in "abc"]
+        assert max(charged) - min(charged) <= 2 * max(40, 2 * 4 * 20)
+
+
+def test_a_pause_saves_nothing_up() -> None:
+    one = scheduler()
+    for _ in range(60):
+        one.add(make("steady"))
+    run(one, 50, {})
+    for _ in range(60):
+        one.add(make("back"))
+    served: dict[str, int] = {}
+    run(one, 40, served)
+    assert served["steady"] > 0.3 * served["back"]
+
+
+def test_every_request_ends() -> None:
+    one = scheduler()
+    rng = random.Random(3)
+    for _ in range(100):
+        one.add(make(rng.choice("abcd"), num_prompt=rng.randint(1, 60)))
+    run(one, 10_000, {})
+    assert not one.has_work
+
+
+def test_a_counter_dropped_while_its_tenant_ran_is_not_missed_when_it_is_preempted() -> None:
+    counters = TokenCounters(max_tenants=1)
+    preempted, again, stranger = make("ran"), make("ran"), make("stranger")
+    counters.joined("ran", [])
+    counters.admitted(preempted, 0)
+    counters.joined("stranger", [])  # drops the other's: nothing of it waits
+    preempted.status = Status.PREEMPTED
+    counters.joined("ran", [preempted, stranger])
+    counters.joined("third", [preempted, stranger, again])
+    assert list(counters.order([preempted, stranger, again])) == [preempted, stranger, again]

@@ -1,0 +1,184 @@
+"""Published config.json files: our numbers are transformers', and we read the tensors that it has and no others."""
+
+from copy import deepcopy
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from real_configs import REAL_CONFIGS
+from tiny_models import CONFIGS
+from torch import Tensor
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from splitfuse.engine.execution.models.config import ModelConfig
+from splitfuse.engine.execution.models.decoder import Decoder
+from splitfuse.engine.execution.models.layers import Attention, Normed, Scaled
+from splitfuse.engine.execution.models.registry import MODELS, families_table, model_class, parse_model_config
+from splitfuse.engine.execution.models.rope import rope_table
+from splitfuse.engine.execution.models.weights import DummySource
+
+pytestmark = pytest.mark.sampled(2)
+
+
+class MetaSource:
+    """Tensors that are a shape and nothing more; remembers which were taken."""
+
+    def __init__(self, names: set[str]) -> None:
+        self._names = names
+        self.shapes: dict[str, tuple[int, ...]] = {}
+
+    def has(self, name: str) -> bool:
+        return name in self._names
+
+    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        self.shapes[name] = shape
+        return torch.empty(shape, device="meta", dtype=torch.bfloat16)
+
+    def take_quantized(self, name: str, shape: tuple[int, ...]) -> None:
+        return None
+
+    def unread(self) -> list[str]:
+        return sorted(self._names - self.shapes.keys())
+
+
+def their_config(name: str) -> PretrainedConfig:
+    raw = deepcopy(REAL_CONFIGS[name])  # transformers writes into it
+    config: PretrainedConfig = CONFIG_MAPPING[raw["model_type"]].from_dict(raw)
+    return config
+
+
+@lru_cache
+def their_model(name: str) -> PreTrainedModel:
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(their_config(name))
+
+
+def their_shapes(name: str) -> dict[str, tuple[int, ...]]:
+    """What is in a checkpoint: experts one by one, and not the head where it is tied."""
+    model = their_model(name)
+    published = revert_weight_conversion(model, model.state_dict())
+    shapes = {key: tuple(tensor.shape) for key, tensor in published.items()}
+    if model.config.tie_word_embeddings:
+        del shapes["lm_head.weight"]
+    return shapes
+
+
+def our_config(name: str) -> ModelConfig:
+    return parse_model_config(REAL_CONFIGS[name], generation={})
+
+
+def our_model(config: ModelConfig, names: set[str]) -> tuple[Decoder, MetaSource]:
+    source = MetaSource(names)
+    build = model_class(config.architecture)
+    model = build(config, source, device=torch.device("meta"), max_model_len=16, dtype=torch.float32)
+    return model, source
+
+
+def attentions(model: Decoder) -> list[Attention]:
+    found = (layer.attention for layer in model._layers)
+    parts = [part.part if isinstance(part, Normed | Scaled) else part for part in found]
+    assert all(isinstance(part, Attention) for part in parts)
+    return parts  # type: ignore[return-value]
+
+
+def test_the_readme_has_the_registrys_table() -> None:
+    readme = Path(__file__).parents[3] / "README.md"
+    assert families_table() in readme.read_text(), (
+        "python -m splitfuse.engine.execution.models.registry prints the table"
+    )
+
+
+def test_every_family_has_a_published_model_and_a_tiny_one() -> None:
+    assert {raw["architectures"][0] for raw in REAL_CONFIGS.values()} == set(MODELS)
+    assert {MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type] for config in CONFIGS.values()} == set(MODELS)
+
+
+@pytest.mark.parametrize("name", REAL_CONFIGS)
+def test_dummy_norms_are_ones_and_biases_zeros(name: str) -> None:
+    source, model = DummySource(dtype=torch.float32, seed=1), their_model(name)
+    for key, module in model.named_modules():
+        is_norm = "Norm" in type(module).__name__
+        for part, parameter in module.named_parameters(recurse=False):
+            given = source.take(f"{key}.{part}", (4,) * parameter.ndim)
+            expected = 0.0 if part == "bias" else 1.0 if is_norm else None
+            assert (given == expected).all() if expected is not None else given.std() > 0.001, f"{key}.{part}"
+
+
+@pytest.mark.parametrize("name", REAL_CONFIGS)
+def test_names_and_shapes_are_the_checkpoints(name: str) -> None:
+    expected = their_shapes(name)
+    _, source = our_model(our_config(name), set(expected))
+    assert source.shapes == expected
+
+
+@pytest.mark.parametrize("name", ["openai-community/gpt2", "facebook/opt-125m", "google/gemma-2-2b"])
+def test_a_base_models_names_do_as_well(name: str) -> None:
+    prefix = model_class(our_config(name).architecture).names.prefix
+    expected = {key.removeprefix(prefix): shape for key, shape in their_shapes(name).items()}
+    _, source = our_model(our_config(name), set(expected))
+    assert source.shapes == expected
+
+
+@pytest.mark.parametrize("name", REAL_CONFIGS)
+def test_scales_and_windows_are_theirs(name: str) -> None:
+    model, _ = our_model(our_config(name), set(their_shapes(name)))
+    config = their_config(name)
+    theirs = [module for key, module in their_model(name).named_modules() if key.endswith((".self_attn", ".attn"))]
+    for index, attention in enumerate(attentions(model)):
+        window = getattr(config, "sliding_window", None) if config.model_type != "llama" else None
+        kinds = getattr(config, "layer_types", None)
+        if kinds and kinds[index] == "full_attention":
+            window = None
+        assert attention.args.sliding_window == (window or 0)
+        scale = theirs[index].scaling if theirs else (config.hidden_size // config.num_attention_heads) ** -0.5
+        assert attention.args.scale == pytest.approx(scale)
+        # Gemma 3 has the field and does not use it; it is null.
+        assert attention.args.softcap == (getattr(config, "attn_logit_softcapping", None) or 0.0)
+
+
+@pytest.mark.parametrize("name", REAL_CONFIGS)
+def test_transformers_own_spelling_of_the_config_reads_the_same(name: str) -> None:
+    """What save_pretrained writes: rope_parameters instead of rope_theta and rope_scaling, and all that was unsaid."""
+    ours = our_config(name)
+    saved = {**their_config(name).to_dict(), "architectures": REAL_CONFIGS[name]["architectures"]}
+    for field in ("dtype", "torch_dtype"):
+        saved.pop(field, None)
+    theirs = parse_model_config(saved, generation={"eos_token_id": None})
+
+    def numbers(config: ModelConfig) -> dict[str, Any]:
+        skipped = ("hf_config", "ropes", "dtype", "eos_token_ids")
+        return {key: value for key, value in vars(config).items() if key not in skipped}
+
+    assert numbers(theirs) == numbers(ours)
+    assert [vars(rope) for rope in theirs.ropes] == [vars(rope) for rope in ours.ropes]
+
+
+def rotary(name: str, positions: list[int], layer_type: str) -> Tensor:
+    """transformers' cosines and sines in our layout."""
+    modules = [module for key, module in their_model(name).named_modules() if key.endswith("rotary_emb")]
+    module = type(modules[0])(their_config(name))
+    kind = {"layer_type": layer_type} if layer_type in getattr(module, "layer_types", ()) else {}
+    cos, sin = module(torch.zeros(1), torch.tensor([positions]), **kind)
+    half = cos.shape[-1] // 2
+    return torch.cat((cos[0, :, :half], sin[0, :, :half]), dim=-1)
+
+
+@pytest.mark.parametrize("name", REAL_CONFIGS)
+def test_rope_tables_are_theirs(name: str) -> None:
+    ours = our_config(name)
+    if not ours.ropes[0].rotary_dim:
+        assert model_class(ours.architecture).partial_rotary
+        return
+    for rope in dict.fromkeys(ours.ropes):
+        layer = ours.ropes.index(rope)
+        kinds = ours.hf_config.get("layer_types")
+        # One regime of longrope at a time: all positions within the original length, or one beyond.
+        for num_positions in (4096, min(ours.max_len_limit, 40_000)):
+            positions = [0, 1, 7, 1000, num_positions - 1]
+            table = rope_table(rope, num_positions=num_positions, device=torch.device("cpu"))
+            expected = rotary(name, positions, kinds[layer] if kinds else "full_attention")
+            torch.testing.assert_close(table[positions], expected, atol=1e-6, rtol=0)

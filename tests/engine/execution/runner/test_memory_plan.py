@@ -1,0 +1,88 @@
+"""The plan of a model's memory: the blocks that loading it gives, and the limits that it is told."""
+
+from pathlib import Path
+
+import pytest
+from tiny_models import save_model
+
+from splitfuse.engine.config import DEMO_FOLDER, EngineConfig
+from splitfuse.engine.errors import ConfigError
+from splitfuse.engine.execution.models import kv_cache
+from splitfuse.engine.execution.runner.memory_plan import plan_memory
+from splitfuse.engine.execution.runner.model_runner import ModelRunner
+
+GIB = 2**30
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save_model("llama-gqa-tied", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"kv_cache_memory_bytes": 2**20},
+        {"kv_cache_memory_bytes": 2**20, "kv_cache_dtype": "int8"},
+        {"num_kv_blocks": 77},
+        {"max_model_len": 40},
+    ],
+)
+def test_it_gives_the_blocks_that_loading_gives(fields, folder):
+    config = EngineConfig(model=str(folder), device="cpu", **fields)
+    loaded = ModelRunner(config, folder).loaded
+    found = plan_memory(config, folder)
+    assert found.num_blocks == loaded.cache.num_blocks
+    assert (found.block_size, found.max_model_len) == (loaded.cache.block_size, loaded.max_model_len)
+    assert (found.device, f"torch.{found.dtype}") == ("cpu", str(loaded.dtype))
+
+
+def test_on_a_cpu_the_cache_gets_a_share_of_what_the_weights_leave(monkeypatch):
+    config = EngineConfig(device="cpu", max_num_seqs=4096)
+    memory = GIB
+    found = plan_memory(config, DEMO_FOLDER, memory=memory)
+    used = found.weight_bytes + 350 * 2**20
+    monkeypatch.setattr(kv_cache, "available_memory", lambda: memory - used)
+    assert found.num_blocks == ModelRunner(config, DEMO_FOLDER).loaded.cache.num_blocks
+
+
+def test_on_a_gpu_weights_and_a_step_are_taken_off_what_it_has():
+    config = EngineConfig(device="cuda", dtype="bfloat16", max_num_seqs=4096)
+    found = plan_memory(config, DEMO_FOLDER, memory=2 * GIB)
+    left = int(2 * GIB * 0.9) - found.weight_bytes - found.step_bytes - 500 * 2**20
+    assert found.device == "cuda"
+    assert found.step_bytes > 0
+    assert found.num_blocks == left // (found.token_bytes * found.block_size)
+    assert found.fits
+
+
+def test_an_int8_cache_holds_nearly_twice_the_tokens():
+    fields = {"device": "cpu", "dtype": "bfloat16", "kv_cache_memory_bytes": 2**22, "max_num_seqs": 4096}
+    plain, rounded = (
+        plan_memory(EngineConfig(kv_cache_dtype=name, **fields), DEMO_FOLDER) for name in ("auto", "int8")
+    )
+    head_dim = plain.model_config.head_dim
+    assert rounded.token_bytes * 2 * head_dim == plain.token_bytes * (head_dim + 4)
+    assert 1.85 < rounded.num_tokens / plain.num_tokens < 2
+
+
+def test_what_does_not_fit_is_said():
+    found = plan_memory(EngineConfig(device="cpu"), DEMO_FOLDER, memory=100 * 2**20)
+    assert not found.fits
+    assert (found.num_tokens, found.num_requests) == (0, 0)
+
+
+def test_two_ranks_share_the_keys_and_values():
+    config = EngineConfig(device="cuda")
+    one, two = (plan_memory(config, DEMO_FOLDER, memory=2 * GIB, num_ranks=ranks) for ranks in (1, 2))
+    assert two.token_bytes == one.token_bytes // 2
+    assert two.weight_bytes < one.weight_bytes
+
+
+def test_what_serving_refuses_is_refused(tmp_path):
+    save_model("qwen3-moe", tmp_path)
+    with pytest.raises(ConfigError, match="experts"):
+        plan_memory(EngineConfig(device="cpu", quantization="int8"), tmp_path)
+    with pytest.raises(ConfigError, match="max-model-len"):
+        plan_memory(EngineConfig(device="cpu", max_model_len=10**7), DEMO_FOLDER)

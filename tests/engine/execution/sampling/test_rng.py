@@ -1,0 +1,12 @@
+"""Keys of many rows are those of one at a time, and of the same rows before."""
+
+from splitfuse.engine.execution.sampling.rng import derive_seed, mix, sample_keys
+
+
+def test_keys_of_many_rows_are_those_of_each() -> None:
+    seeds = [0, 1, -1, -(2**63), 2**63, 2**64 - 1, *range(100, 110)]
+    positions = list(range(len(seeds)))
+    alone = [int(sample_keys([seed], [position])[0]) for seed, position in zip(seeds, positions, strict=True)]
+    assert sample_keys(seeds, positions).tolist() == alone
+    assert [key % 2**64 for key in alone] == [mix(derive_seed(*each)) for each in zip(seeds, positions, strict=True)]
+    assert len(set(alone)) == len(seeds)

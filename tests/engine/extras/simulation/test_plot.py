@@ -1,0 +1,208 @@
+"""Timelines out of recordings and step logs, and the picture of them."""
+
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from splitfuse.engine.config import EngineConfig
+from splitfuse.engine.core.batch import NO_OUTPUT, RowOutput
+from splitfuse.engine.core.block_manager import BlockManager, CacheSpec
+from splitfuse.engine.core.outputs import StepStats
+from splitfuse.engine.core.request import Request
+from splitfuse.engine.core.sampling_params import SamplingParams
+from splitfuse.engine.core.scheduler import Scheduler
+from splitfuse.engine.extras.simulation.recording import Recorder
+from splitfuse.engine.extras.simulation.timeline import Span, Timeline, read_timeline
+from splitfuse.server.cli import main
+
+pytestmark = pytest.mark.slow  # matplotlib
+
+
+def step_stats(step: int) -> StepStats:
+    return StepStats(
+        step=step,
+        time=step * 0.5,
+        duration=0.25,
+        num_prefill_tokens=480,
+        num_decode_tokens=32,
+        num_running=5,
+        num_waiting=7,
+        num_used_blocks=60,
+        num_blocks=100,
+        num_preempted=0,
+    )
+
+
+@pytest.fixture
+def server_log(tmp_path: Path) -> Path:
+    path = tmp_path / "server.log"
+    path.write_text("INFO: ready\n" + "".join(f"12:00:01 | {step_stats(i)}\n" for i in range(40)) + "INFO: bye\n")
+    return path
+
+
+@pytest.fixture
+def simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> list[Path]:
+    paths = []
+    for policy in ("splitfuse", "prefill_first"):
+        paths.append(tmp_path / f"{policy}.log")
+        argv = ["--clients", "6", "--limit", "30", "--batching-policy", policy, "--log-steps", str(paths[-1])]
+        assert main(["simulate", *argv]) == 0
+    capsys.readouterr()
+    return paths
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    stream = io.StringIO()
+    config = EngineConfig(block_size=4, max_num_batched_tokens=10, enable_prefix_caching=False)
+    cache = CacheSpec(50, 4)
+    recorder = Recorder(stream, config, cache)
+    scheduler = Scheduler(config, BlockManager(cache, prefix_caching=False), listener=recorder)
+    for num_prompt in (12, 4):
+        scheduler.add(
+            Request(
+                request_id="r",
+                prompt_token_ids=[1] * num_prompt,
+                params=SamplingParams(),
+                max_num_tokens=num_prompt + 3,
+                seed=0,
+            )
+        )
+    now = 100.0
+    while (batch := scheduler.schedule(now)) is not None:
+        outputs = [RowOutput((0,)) if row.needs_sampling else NO_OUTPUT for row in batch.rows]
+        scheduler.update(batch, outputs, now + 0.5)
+        now += 2.0
+    path = tmp_path / "recording.jsonl"
+    path.write_text(stream.getvalue())
+    return path
+
+
+def test_a_servers_log(server_log: Path) -> None:
+    timeline = read_timeline(server_log)
+    assert len(timeline.spans) == 40
+    assert timeline.num_blocks == 100
+    assert timeline.end == pytest.approx(19.75)
+    first = timeline.spans[0]
+    assert (first.prefill, first.decode, first.running, first.waiting, first.used_blocks) == (480, 32, 5, 7, 60)
+    assert first.gap == pytest.approx(0.25)
+
+
+def test_a_simulations_log_has_times_and_gaps(simulated: list[Path]) -> None:
+    timeline = read_timeline(simulated[0])
+    assert timeline.name == "splitfuse"
+    assert all(a.end <= b.start for a, b in zip(timeline.spans, timeline.spans[1:], strict=False))
+    assert timeline.spans[0].gap is None
+    assert any(span.gap for span in timeline.spans)
+
+
+def test_a_recording(recording: Path) -> None:
+    timeline = read_timeline(recording)
+    shown = [(s.start, s.end, s.prefill, s.decode, s.running, s.waiting, s.used_blocks, s.gap) for s in timeline.spans]
+    assert shown == [
+        (0.0, 0.5, 10, 0, 1, 1, 3, None),
+        (2.0, 2.5, 6, 0, 2, 0, 4, None),  # both get their first token
+        (4.0, 4.5, 0, 2, 2, 0, 6, 2.0),
+        (6.0, 6.5, 0, 2, 2, 0, 6, 2.0),
+    ]
+
+
+def test_joining_weighs_by_time_and_keeps_the_longest_gap() -> None:
+    spans = [
+        Span(0.0, 1.0, prefill=100, used_blocks=10, gap=0.5, usual_gap=0.5),
+        Span(1.0, 4.0, prefill=20, used_blocks=30, gap=3.0, usual_gap=3.0),
+        Span(4.0, 4.0, decode=1),
+        Span(9.0, 10.0, prefill=7),
+    ]
+    joined = Timeline("x", spans).joined(2).spans
+    assert [(s.start, s.end) for s in joined] == [(0.0, 5.0), (5.0, 10.0)]
+    assert joined[0].prefill == pytest.approx((100 + 3 * 20) / 4, rel=1e-3)
+    assert joined[0].used_blocks == pytest.approx(25, rel=1e-3)
+    assert (joined[0].gap, joined[0].usual_gap) == (3.0, 1.75)
+    assert (joined[1].prefill, joined[1].gap) == (7, None)
+    # A step longer than the width stands in all the parts that it covers.
+    assert len(Timeline("x", [Span(0.0, 9.0, prefill=5), Span(9.0, 9.1), Span(9.1, 10.0)]).joined(2).spans) == 2
+
+
+@pytest.mark.parametrize("text", ["", "nothing of ours\n", '{"splitfuse": "recording", "num_blocks": 3}\n'])
+def test_a_file_without_steps_is_refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "steps.log"
+    path.write_text(text)
+    assert main(["plot", str(path)]) == 2
+    assert "holds no steps" in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plot", "/none.log"]) == 2
+    assert "cannot be read" in capsys.readouterr().err
+
+
+def test_without_matplotlib_it_says_what_to_install(
+    server_log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert main(["plot", str(server_log)]) == 2
+    assert "pip install matplotlib" in capsys.readouterr().err
+
+
+def test_all_kinds_side_by_side(
+    server_log: Path, simulated: list[Path], recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    output = server_log.with_suffix(".png")
+    assert main(["plot", *map(str, [server_log, *simulated, recording]), "-o", str(output)]) == 0
+    assert output.read_bytes().startswith(b"\x89PNG")
+    assert "4 run(s)" in capsys.readouterr().out
+
+
+def test_what_is_drawn(simulated: list[Path]) -> None:
+    pytest.importorskip("matplotlib")
+    from splitfuse.engine.extras.simulation.plot import draw
+
+    figure = draw([read_timeline(path) for path in simulated])
+    axes = figure.get_axes()
+    assert len(axes) == 4 * 2
+    assert [each.get_ylabel() for each in axes if each.get_ylabel()] == [
+        "tokens per step",
+        "KV blocks in use",
+        "requests",
+        "gap between tokens (ms)",
+    ]
+    assert axes[0].get_title().startswith("splitfuse\n")
+    assert axes[0].get_ylim() == axes[1].get_ylim(), "policies are compared on the same scale"
+
+
+def test_a_short_run_beside_a_long_one_has_a_time_axis_of_its_own() -> None:
+    pytest.importorskip("matplotlib")
+    from splitfuse.engine.extras.simulation.plot import draw
+
+    def axes(*ends: float, used: float = 50.0) -> list[Any]:
+        spans = [[Span(0.0, end, prefill=4, decode=1, used_blocks=used, gap=0.1)] for end in ends]
+        return draw(
+            [Timeline(str(end), each, num_blocks=100) for end, each in zip(ends, spans, strict=True)]
+        ).get_axes()
+
+    assert axes(0.4, 27.0)[0].get_xlim()[1] == pytest.approx(0.4)
+    assert axes(20.0, 27.0)[0].get_xlim()[1] == pytest.approx(27.0), "runs that can be compared are"
+
+
+def test_the_pool_is_drawn_in_all_panels_or_in_none() -> None:
+    pytest.importorskip("matplotlib")
+    from splitfuse.engine.extras.simulation.plot import draw
+
+    def num_pools(*used: float) -> list[int]:
+        timelines = [Timeline(str(n), [Span(0.0, 1.0, used_blocks=n, gap=0.1)], num_blocks=100) for n in used]
+        return [len(each.get_lines()) for each in draw(timelines).get_axes()[len(used) : 2 * len(used)]]
+
+    assert num_pools(90, 2) == [1, 1]
+    assert num_pools(3, 2) == [0, 0]
+
+
+def test_an_output_that_cannot_be_written(server_log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    for output in ("/no/such/folder/a.png", "a.nonsense"):
+        assert main(["plot", str(server_log), "-o", output]) == 2
+        assert "cannot be written" in capsys.readouterr().err

@@ -1,0 +1,73 @@
+"""What of a schema a grammar is asked to enforce, and what is noted as left out."""
+
+import pytest
+
+from splitfuse.engine.extras.structured_output.enforceable import Unenforced, enforceable
+
+STRING, INTEGER = {"type": "string"}, {"type": "integer"}
+CAT = {"type": "object", "properties": {"kind": {"const": "cat"}}, "required": ["kind"]}
+DOG = {"type": "object", "properties": {"kind": {"enum": ["dog", "wolf"]}}, "required": ["kind"]}
+DEFS = {"$defs": {"Cat": CAT, "Dog": DOG}}
+REFS = [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}]
+
+ENFORCED = [
+    ({"type": "array", "items": STRING}, None),
+    ({"type": "array", "uniqueItems": False}, {"type": "array"}),
+    ({"type": "array", "uniqueItems": True, "maxItems": 1}, {"type": "array", "maxItems": 1}),
+    ({**STRING, "format": "path"}, STRING),
+    ({**STRING, "format": "email"}, None),
+    ({"oneOf": REFS, **DEFS}, {"anyOf": REFS, **DEFS}),
+    ({"oneOf": [STRING, INTEGER]}, {"anyOf": [STRING, INTEGER]}),
+    ({"type": "object", "propertyNames": STRING}, {"type": "object"}),
+    (
+        {"type": "object", "propertyNames": {"enum": ["a", "b"]}, "additionalProperties": INTEGER},
+        {"type": "object", "properties": {"a": INTEGER, "b": INTEGER}, "additionalProperties": False},
+    ),
+    (
+        {"type": "object", "propertyNames": {"pattern": "^a"}, "additionalProperties": INTEGER},
+        {"type": "object", "patternProperties": {"^a": INTEGER}, "additionalProperties": False},
+    ),
+    ({"pattern": "^(?=a)[ab]+$"}, {"pattern": "^(?:a)", "allOf": [{"pattern": "^[ab]+$"}]}),
+    ({"if": STRING}, {}),
+    ({"const": {"not": 1, "uniqueItems": True}}, None),
+    ({"properties": {"not": STRING, "if": STRING, "oneOf": STRING}}, None),
+]
+
+
+@pytest.mark.parametrize(("schema", "expected"), ENFORCED)
+def test_what_is_enforced_is_not_noted(schema, expected):
+    made = enforceable(schema)
+    assert made.schema == (schema if expected is None else expected)
+    assert made.unenforced == ()
+
+
+LEFT_OUT = [
+    ({"type": "array", "uniqueItems": True}, ["/uniqueItems"]),
+    ({"properties": {"a/b~": {"not": {}}}}, ["/properties/a~1b~0/not"]),
+    ({"if": {}, "then": {"not": {}}}, ["/if"]),
+    ({"oneOf": [STRING, {"not": {}}]}, ["/oneOf", "/oneOf/1/not"]),
+    ({"oneOf": [INTEGER, {"type": "number"}]}, ["/oneOf"]),
+    ({"anyOf": [{"items": [{"contains": {}}]}], "minContains": 2}, ["/anyOf/0/items/0/contains"]),
+    ({"$defs": {"A": {"dependentRequired": {"a": ["b"]}}}}, ["/$defs/A/dependentRequired"]),
+    ({"propertyNames": {"minLength": 2}}, ["/propertyNames"]),
+    ({"properties": {"a": {}}, "propertyNames": {"enum": ["a"]}}, ["/propertyNames"]),
+    ({"pattern": r"\ba"}, ["/pattern"]),
+]
+
+
+@pytest.mark.parametrize(("schema", "paths"), LEFT_OUT)
+def test_what_is_left_out_is_noted_with_its_place(schema, paths):
+    made = enforceable(schema)
+    assert sorted(each.path for each in made.unenforced) == paths
+    assert enforceable(made.schema).unenforced == ()
+    assert all(each.is_checked for each in made.unenforced)
+
+
+def test_look_around_within_a_pattern_cannot_be_checked():
+    assert enforceable({"pattern": "a(?=b)b"}).unenforced == (Unenforced("/pattern", is_checked=False),)
+
+
+def test_seconds_end_at_59_beside_a_pattern_of_the_schemas_own():
+    made = enforceable({"format": "time", "pattern": "Z$"}).schema
+    assert made["format"] == "time"
+    assert {each["pattern"] for each in [made, *made["allOf"]]} == {r"^\d\d:\d\d:[0-5]", "Z$"}

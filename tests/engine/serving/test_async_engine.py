@@ -1,0 +1,549 @@
+"""AsyncEngine under load: order, aborts, failures of one, a full queue, draining, and nothing left behind."""
+
+import asyncio
+import contextlib
+import random
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from engines import Collector, collect, running_engine
+
+from splitfuse.engine import LLM, AsyncEngine, EngineConfig, SamplingParams
+from splitfuse.engine.core.batch import Batch, Moves, RowFailure, RowOutput
+from splitfuse.engine.core.cost_model import CostModel
+from splitfuse.engine.errors import (
+    ConstraintError,
+    ContextLengthError,
+    InvalidRequestError,
+    QueueFullError,
+    RequestFailedError,
+    UnavailableError,
+)
+from splitfuse.engine.serving.workers.input_threads import LONG_CHARS
+
+GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+
+
+def prompts(count: int, *, seed: int = 0, longest: int = 80) -> list[list[int]]:
+    rng = random.Random(seed)
+    return [[rng.randrange(20, 270) for _ in range(rng.randint(1, longest))] for _ in range(count)]
+
+
+def blocks_are_free(engine: AsyncEngine) -> bool:
+    stats = engine.stats()
+    return bool(stats["num_free_blocks"] == stats["num_blocks"])
+
+
+async def test_concurrent_requests_get_what_they_get_alone(tiny_folder: str) -> None:
+    many = prompts(40)
+    expected = [output.outputs[0] for output in LLM(model=tiny_folder, dtype="float32").generate(many, GREEDY)]
+    async with running_engine(tiny_folder, max_num_seqs=8, max_num_batched_tokens=50) as engine:
+        outputs = await asyncio.gather(*(collect(engine, prompt, GREEDY) for prompt in many))
+        assert blocks_are_free(engine)
+    assert [(o[0].token_ids, o[0].text) for o in outputs] == [(e.token_ids, e.text) for e in expected]
+
+
+async def test_n_outputs_of_one_prompt(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder) as engine:
+        params = SamplingParams(n=3, seed=5, max_tokens=6, ignore_eos=True)
+        first = await collect(engine, "abc", params)
+        assert len({tuple(output.token_ids) for output in first}) == 3
+        assert [o.token_ids for o in await collect(engine, "abc", params)] == [o.token_ids for o in first]
+        alone = await collect(engine, "abc", SamplingParams(seed=5, max_tokens=6, ignore_eos=True))
+        assert alone[0].token_ids == first[0].token_ids
+
+
+async def test_two_hundred_requests_with_a_fifth_vanishing(tiny_folder: str) -> None:
+    """64 at a time on a small pool; aborted ones disturb no other, and nothing is left."""
+    many = prompts(200, seed=3)
+    rng = random.Random(4)
+    lengths = [rng.randint(1, 40) for _ in many]
+    params = [SamplingParams(temperature=0, max_tokens=length, ignore_eos=True) for length in lengths]
+    expected = LLM(model=tiny_folder, dtype="float32").generate(many, params)
+    gate = asyncio.Semaphore(64)
+    tasks_before = asyncio.all_tasks()
+    async with running_engine(
+        tiny_folder, max_num_seqs=16, max_num_batched_tokens=64, num_kv_blocks=60, block_size=4
+    ) as engine:
+
+        async def stay(index: int) -> list[int]:
+            async with gate:
+                return (await collect(engine, many[index], params[index]))[0].token_ids
+
+        async def leave(index: int, after: int) -> None:
+            async with gate:
+                stream = engine.generate(many[index], params[index])
+                async for _ in stream:
+                    after -= 1
+                    if after <= 0:
+                        break
+                await stream.aclose()  # type: ignore[attr-defined]
+
+        vanishing = set(rng.sample(range(200), 40))
+        results = await asyncio.gather(
+            *(leave(i, rng.randint(0, 20)) if i in vanishing else stay(i) for i in range(200))
+        )
+        assert engine.num_unfinished == 0 or await settle(engine)
+        assert blocks_are_free(engine)
+        assert engine.stats()["num_preemptions"] > 0, "the pool is meant to be too small"
+        assert not engine._sinks
+        assert not engine._outputs_left
+    for index, result in enumerate(results):
+        if index not in vanishing:
+            assert result == expected[index].outputs[0].token_ids
+    assert asyncio.all_tasks() == tasks_before
+    assert not [t for t in threading.enumerate() if t.name.startswith("splitfuse-step") and not _ends(t)]
+
+
+def _ends(thread: threading.Thread) -> bool:
+    thread.join(timeout=5)
+    return not thread.is_alive()
+
+
+async def settle(engine: AsyncEngine) -> bool:
+    await asyncio.wait_for(engine._idle.wait(), timeout=10)
+    return engine.num_unfinished == 0
+
+
+async def test_abort_frees_blocks_within_one_step(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder) as engine:
+        sink = Collector()
+        handle = await engine.submit([30] * 200, SamplingParams(max_tokens=300, ignore_eos=True), sink)
+        await sink.until(3)
+        steps = engine._steps[-1].step
+        engine.abort(handle.request_id)
+        assert sink.ended.is_set(), "it ends at once, its blocks with the step in flight"
+        assert await settle(engine)
+        assert engine._steps[-1].step <= steps + 1
+        assert blocks_are_free(engine)
+        assert sink.deltas[-1].finish_reason == "abort"
+        assert sink.deltas[-1].metrics is not None
+        engine.abort(handle.request_id)
+        engine.abort("never seen")
+
+
+def fault() -> None:
+    raise RuntimeError("kernel fault")
+
+
+class Sabotage:
+    """A runner that raises whenever a marked request is in the batch, or spoils its row."""
+
+    def __init__(
+        self, engine: AsyncEngine, *, mark: int, spoil: bool = False, fail: Callable[[], object] = fault
+    ) -> None:
+        assert engine._core is not None
+        self._runner = engine._pipeline._runner._runner
+        self._mark = mark
+        self._spoil = spoil
+        self._fail = fail
+        engine._pipeline._runner._runner = self
+
+    def move(self, moves: Moves) -> None:
+        self._runner.move(moves)
+
+    def run(self, batch: Batch) -> list[RowOutput]:
+        marked = [row.request.token_ids[0] == self._mark for row in batch.rows]
+        if any(marked) and not self._spoil:
+            self._fail()
+        return [
+            RowOutput(failure=RowFailure("not finite")) if bad else result
+            for bad, result in zip(marked, self._runner.run(batch), strict=True)
+        ]
+
+
+@pytest.mark.parametrize("spoil", [False, True])
+async def test_a_culprit_fails_alone(tiny_folder: str, spoil: bool, caplog: pytest.LogCaptureFixture) -> None:
+    many = prompts(12)
+    expected = [
+        output.outputs[0].token_ids for output in LLM(model=tiny_folder, dtype="float32").generate(many, GREEDY)
+    ]
+    async with running_engine(tiny_folder, max_num_batched_tokens=64) as engine:
+        Sabotage(engine, mark=2, spoil=spoil)
+        culprits = [asyncio.create_task(collect(engine, [2, 30 + i], GREEDY)) for i in range(3)]
+        outputs = await asyncio.gather(*(collect(engine, prompt, GREEDY) for prompt in many))
+        for culprit in culprits:
+            with pytest.raises(RequestFailedError) as info:
+                await culprit
+            assert info.value.error_id in str(info.value)
+            assert "kernel fault" not in str(info.value)
+        assert [output[0].token_ids for output in outputs] == expected
+        assert blocks_are_free(engine)
+        assert engine.is_healthy
+    if not spoil:
+        assert "kernel fault" in caplog.text
+
+
+@pytest.mark.parametrize("allocate", [lambda: torch.empty(2**60, dtype=torch.uint8), lambda: bytearray(2**60)])
+async def test_too_large_an_allocation_fails_the_row_that_needs_it(
+    tiny_folder: str, allocate: Callable[[], object]
+) -> None:
+    async with running_engine(tiny_folder) as engine:
+        expected = await collect(engine, [3], GREEDY)
+        Sabotage(engine, mark=2, fail=allocate)
+        culprit, beside = await asyncio.gather(
+            collect(engine, [2], GREEDY), collect(engine, [3], GREEDY), return_exceptions=True
+        )
+        assert isinstance(culprit, RequestFailedError)
+        assert not isinstance(beside, BaseException)
+        assert beside[0].token_ids == expected[0].token_ids
+        assert engine.is_healthy
+
+
+async def test_many_failures_in_a_row_are_told_until_a_request_succeeds(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder) as engine:
+        Sabotage(engine, mark=2)
+
+        async def fail(count: int) -> None:
+            for _ in range(count):
+                with pytest.raises(RequestFailedError):
+                    await collect(engine, [2], SamplingParams(n=3, max_tokens=2))
+
+        await fail(9)
+        await collect(engine, [3], GREEDY)
+        await fail(9)
+        assert not engine.is_failing, "a request succeeded in between"
+        engine.abort((await engine.submit([3], GREEDY, Collector())).request_id)
+        await fail(1)
+        assert engine.is_failing, "an abort is no success"
+        assert engine.is_ready, "or none could ever succeed again"
+        await collect(engine, [3], GREEDY)
+        assert not engine.is_failing
+
+
+async def test_what_requests_bring_on_themselves_is_no_failure(tiny_folder: str) -> None:
+    fields = {"structured_outputs": {"regex": "x"}, "allowed_token_ids": (40,)}
+    async with running_engine(tiny_folder) as engine:
+        for _ in range(11):
+            with pytest.raises(ConstraintError):
+                await collect(engine, [3], SamplingParams(**fields))  # type: ignore[arg-type]
+        assert not engine.is_failing
+
+
+async def test_a_full_queue_refuses_with_a_time_to_come_back(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder, max_num_seqs=1, max_queue_size=2) as engine:
+        sinks = [Collector() for _ in range(3)]
+        params = SamplingParams(max_tokens=400, ignore_eos=True)
+        await engine.submit([30], params, sinks[0])
+        await sinks[0].until(1)
+        await engine.submit([31], params, sinks[1])
+        await engine.submit([32], params, sinks[2])
+        with pytest.raises(QueueFullError) as info:
+            await engine.submit([33], params, Collector())
+        assert 1 <= info.value.retry_after_s <= 60
+
+
+async def test_before_any_request_has_ended_the_time_to_come_back_is_predicted(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder, max_num_seqs=2, max_queue_size=4) as engine:
+        assert engine._core is not None
+        engine._core.cost_model = CostModel.fixed(0.01, 0.0, 0.0)
+        params = SamplingParams(max_tokens=400, ignore_eos=True)
+        running, waiting = Collector(n=2), Collector(n=4)
+        await engine.submit([30], replace(params, n=2), running)
+        await running.until(2)
+        await engine.submit([31], replace(params, n=4), waiting)
+        with pytest.raises(QueueFullError) as info:
+            await engine.submit([32], params, Collector())
+        assert 2.0 < info.value.retry_after_s <= 4.0, "two run for 400 steps of 10 ms, less those that they have run"
+
+
+async def test_background_requests_take_no_place_in_the_queue(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder, max_num_seqs=1, max_queue_size=1) as engine:
+        running, waiting, background = Collector(), Collector(), [Collector() for _ in range(3)]
+        params = SamplingParams(max_tokens=400, ignore_eos=True)
+        await engine.submit([30], params, running)
+        await running.until(1)
+        for sink in background:
+            await engine.submit([31], SamplingParams(max_tokens=1, is_background=True), sink)
+        await engine.submit([32], params, waiting)
+        with pytest.raises(QueueFullError):
+            await engine.submit([33], params, Collector())
+        assert not any(sink.deltas for sink in background)
+
+
+async def test_draining_refuses_new_requests_and_finishes_the_rest(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder) as engine:
+        sink = Collector()
+        await engine.submit([30], GREEDY, sink)
+        drained = asyncio.create_task(engine.drain(10.0))
+        await asyncio.sleep(0)
+        assert not engine.is_ready
+        with pytest.raises(UnavailableError):
+            await engine.submit([30], GREEDY, Collector())
+        await drained
+        assert sink.deltas[-1].finish_reason == "length"
+
+
+async def test_stop_ends_every_request(tiny_folder: str) -> None:
+    engine = AsyncEngine(EngineConfig(model=tiny_folder, dtype="float32", max_num_seqs=2))
+    with pytest.raises(UnavailableError):
+        await engine.submit([30], GREEDY, Collector())
+    await engine.start()
+    sinks = [Collector() for _ in range(5)]
+    for sink in sinks:
+        await engine.submit([30], SamplingParams(max_tokens=500, ignore_eos=True), sink)
+    await engine.stop()
+    assert all(sink.deltas[-1].finish_reason == "abort" for sink in sinks)
+
+
+async def test_a_broken_loop_is_unhealthy_and_ends_every_request(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder) as engine:
+        sink = Collector()
+
+        def broken(*_: object) -> None:
+            raise RuntimeError("a bug of ours")
+
+        assert engine._core is not None
+        engine._core.schedule = broken  # type: ignore[assignment]
+        await engine.submit([30], GREEDY, sink)
+        await sink.ended.wait()
+        assert sink.deltas[-1].error is not None
+        assert not engine.is_healthy
+        with pytest.raises(UnavailableError):
+            await engine.submit([30], GREEDY, Collector())
+
+
+async def test_an_aborted_request_does_not_hide_a_hung_step(tiny_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, may_end = threading.Event(), threading.Event()
+
+    class Hung(Sabotage):
+        def run(self, batch: Batch) -> list[RowOutput]:
+            entered.set()
+            may_end.wait()
+            return self._runner.run(batch)
+
+    async with running_engine(tiny_folder) as engine:
+        Hung(engine, mark=-1)
+        handle = await engine.submit([30], GREEDY, Collector())
+        await asyncio.to_thread(entered.wait)
+        engine.abort(handle.request_id)
+        assert (engine.num_unfinished, engine.has_work) == (0, True)
+        assert engine.is_healthy
+        monkeypatch.setattr("splitfuse.engine.serving.async_engine._STALL_S", 0.0)
+        monkeypatch.setattr("splitfuse.engine.serving.async_engine._FIRST_STALL_S", 0.0)
+        assert not engine.is_healthy
+        may_end.set()
+        await settle(engine)
+        assert not engine.has_work
+
+
+async def test_a_failing_sink_costs_no_other_request(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder) as engine:
+        await engine.submit([30], GREEDY, lambda delta: 1 / 0)  # type: ignore[arg-type, return-value]
+        output = await collect(engine, [30], GREEDY)
+        assert output[0].finish_reason == "length"
+
+
+REFUSED = [
+    ("", {}, InvalidRequestError),
+    ([], {}, InvalidRequestError),
+    ([271], {}, InvalidRequestError),
+    ([-1], {}, InvalidRequestError),
+    ([True], {}, InvalidRequestError),
+    ("\ud800", {}, InvalidRequestError),
+    ({"text": "x"}, {}, InvalidRequestError),
+    ([5] * 512, {}, ContextLengthError),
+    ([5] * 500, {"max_tokens": 13}, ContextLengthError),
+    ([5], {"max_length": 513}, ContextLengthError),
+    ([5] * 8, {"max_length": 8}, InvalidRequestError),
+    ([5], {"stop_token_ids": [271]}, InvalidRequestError),
+    ([5], {"logit_bias": {"271": 1}}, InvalidRequestError),
+    ([5], {"allowed_token_ids": [-1]}, InvalidRequestError),
+    ([5], {"max_length": 4, "min_tokens": 4}, InvalidRequestError),
+]
+
+
+@pytest.mark.parametrize(("prompt", "fields", "error"), REFUSED)
+async def test_refusals(tiny_folder: str, prompt: object, fields: dict[str, object], error: type[Exception]) -> None:
+    async with running_engine(tiny_folder) as engine:
+        with pytest.raises(error):
+            await engine.submit(prompt, SamplingParams(**fields), Collector())  # type: ignore[arg-type]
+        assert engine.num_unfinished == 0
+
+
+async def test_limits_count_prompt_and_output(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder, num_kv_blocks=10, block_size=16) as engine:
+        for prompt_len, fields, expected in [
+            (150, {}, 10),  # a default is cut to the 160 tokens of the cache
+            (10, {"max_length": 13}, 3),
+            (10, {"max_length": 50, "max_tokens": 2}, 2),
+            (100, {"truncate_prompt_tokens": 8, "max_tokens": 4}, 4),
+        ]:
+            params = SamplingParams(ignore_eos=True, **fields)  # type: ignore[arg-type]
+            output = (await collect(engine, [30] * prompt_len, params))[0]
+            assert len(output.token_ids) == expected
+            assert output.finish_reason == "length"
+        with pytest.raises(ContextLengthError, match="KV cache"):
+            await engine.submit([5] * 160, SamplingParams(), Collector())
+
+
+async def test_stop_strings_and_stop_tokens(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder) as engine:
+        free = (await collect(engine, "hello", SamplingParams(seed=1, max_tokens=60, ignore_eos=True)))[0]
+        stop = free.text[5:8]
+        cut = (await collect(engine, "hello", SamplingParams(seed=1, max_tokens=60, ignore_eos=True, stop=(stop,))))[0]
+        assert (cut.finish_reason, cut.stop_reason) == ("stop", stop)
+        assert cut.text == free.text[: free.text.index(stop)]
+        token = free.token_ids[10]
+        ended = (
+            await collect(
+                engine, "hello", SamplingParams(seed=1, max_tokens=60, ignore_eos=True, stop_token_ids=(token,))
+            )
+        )[0]
+        at = free.token_ids.index(token)
+        assert (ended.finish_reason, ended.stop_reason) == ("stop", token)
+        assert ended.token_ids == free.token_ids[: at + 1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "longest"),
+    [({}, 256), ({"long_prefill_token_threshold": 0}, 400), ({"target_itl_ms": 1e6}, 400)],
+)
+async def test_on_a_cpu_streams_wait_for_pieces_of_a_prompt(
+    tiny_folder: str, settings: dict[str, int], longest: int
+) -> None:
+    async with running_engine(tiny_folder, **settings) as engine:
+        await collect(engine, [20 + i % 200 for i in range(400)], SamplingParams(temperature=0, max_tokens=1))
+        assert max(step["num_prefill_tokens"] for step in engine.stats()["steps"]) == longest
+
+
+async def test_observers_and_a_closed_pipe_cost_nothing(
+    tiny_folder: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken:
+        def on_step(self, stats: object) -> None:
+            raise RuntimeError("mine")
+
+        def on_output_finished(self, metrics: object, finish_reason: str) -> None:
+            raise RuntimeError("mine too")
+
+    def closed(*_: object, **__: object) -> None:
+        raise BrokenPipeError
+
+    async with running_engine(tiny_folder, log_steps=True) as engine:
+        monkeypatch.setattr("splitfuse.engine.serving.async_engine.print", closed, raising=False)
+        engine.observers.append(Broken())
+        assert (await collect(engine, [30], GREEDY))[0].finish_reason == "length"
+        assert engine.is_healthy
+    assert "mine too" in caplog.text
+
+
+async def test_more_outputs_than_the_queue_holds_run_on_an_idle_engine(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder, max_queue_size=2, max_num_seqs=2) as engine:
+        outputs = await collect(engine, [30], SamplingParams(n=5, max_tokens=3, ignore_eos=True))
+        assert all(len(output.token_ids) == 3 for output in outputs)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"allowed_token_ids": (1,), "min_tokens": 1},  # 1 is the end token
+        {"allowed_token_ids": (1, 5), "stop_token_ids": (5,), "min_tokens": 1},
+        {"allowed_token_ids": (22,), "bad_words": ("(",)},
+        {"allowed_token_ids": (1, 22, 23), "bad_words": ("(", ")"), "min_tokens": 1},
+    ],
+)
+async def test_parameters_that_allow_no_token_are_refused(tiny_folder: str, fields: dict[str, object]) -> None:
+    async with running_engine(tiny_folder) as engine:
+        with pytest.raises(InvalidRequestError, match="allowed_token_ids"):
+            await engine.submit([5], SamplingParams(**fields), Collector())  # type: ignore[arg-type]
+
+
+async def test_a_ban_that_leaves_no_token_after_some_ends_the_request(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder) as engine:
+        params = SamplingParams(max_tokens=4, ignore_eos=True, allowed_token_ids=[22], bad_words=["(("])
+        with pytest.raises(ConstraintError, match="bad_words") as info:
+            await collect(engine, [40], params)
+        assert info.value.param == "allowed_token_ids"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"allowed_token_ids": (40,), "bad_words": ("(",)},
+        {"repetition_penalty": 1e-38},
+        {"repetition_penalty": 1e-300, "temperature": 1e-9},
+        {"logit_bias": dict.fromkeys(range(200), -100.0)},
+    ],
+)
+async def test_extremes_still_draw(tiny_folder: str, fields: dict[str, object]) -> None:
+    async with running_engine(tiny_folder) as engine:
+        params = SamplingParams(max_tokens=4, ignore_eos=True, **fields)  # type: ignore[arg-type]
+        assert (await collect(engine, [40], params))[0].finish_reason == "length"
+
+
+async def test_the_error_id_is_in_the_log(tiny_folder: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with running_engine(tiny_folder) as engine:
+        Sabotage(engine, mark=2, spoil=True)
+        with pytest.raises(RequestFailedError) as info:
+            await collect(engine, [2], GREEDY)
+        assert info.value.error_id in caplog.text
+
+
+async def test_stop_while_loading_leaves_no_task(tiny_folder: str) -> None:
+    before = asyncio.all_tasks()
+    engine = AsyncEngine(EngineConfig(model=tiny_folder, dtype="float32"))
+    starting = asyncio.create_task(engine.start())
+    await asyncio.sleep(0)
+    await engine.stop()
+    await asyncio.wait([starting])
+    assert asyncio.all_tasks() <= before | {starting}
+
+
+@contextlib.contextmanager
+def busy_input_threads(engine: AsyncEngine) -> Iterator[None]:
+    """No prompt is tokenized meanwhile."""
+    gate = threading.Event()
+    for length in (1, 1, LONG_CHARS + 1):
+        asyncio.create_task(engine._input_threads.run(gate.wait, length=length))  # noqa: RUF006  it ends with the gate
+    try:
+        yield
+    finally:
+        gate.set()
+
+
+async def test_prompts_being_tokenized_count_as_waiting(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder, max_queue_size=4, max_queue_chars=100) as engine:
+        sinks = [Collector(2), Collector()]
+        with busy_input_threads(engine):
+            submits = [
+                asyncio.create_task(engine.submit("a" * 40, SamplingParams(n=2, max_tokens=2), sinks[0])),
+                asyncio.create_task(engine.submit("b" * 40, SamplingParams(max_tokens=2), sinks[1])),
+            ]
+            await asyncio.sleep(0)
+            with pytest.raises(QueueFullError, match="3 requests wait") as info:
+                await engine.submit("c", SamplingParams(n=2), Collector())
+            assert 1 <= info.value.retry_after_s <= 60
+            for refused in (engine.submit("c" * 21, GREEDY, Collector()), engine.encode("c" * 21)):
+                with pytest.raises(QueueFullError, match="--max-queue-chars is 100"):
+                    await refused
+            fourth = asyncio.create_task(engine.encode("c"))
+            await asyncio.sleep(0)
+            with pytest.raises(QueueFullError, match="4 requests wait"):
+                await engine.decode([30])
+        await asyncio.gather(*submits)
+        assert len(await fourth) == 1
+        await asyncio.gather(*(sink.ended.wait() for sink in sinks))
+        assert (await collect(engine, "c", SamplingParams(max_tokens=2, ignore_eos=True)))[0].finish_reason == "length"
+
+
+async def test_a_text_that_is_too_long_by_its_characters_is_not_tokenized(tiny_folder: str) -> None:
+    async with running_engine(tiny_folder) as engine:
+        with busy_input_threads(engine):
+            for prompt in ("a" * 5000, {"prompt": "a" * 5000, "add_special_tokens": False}):
+                for fields in ({}, {"truncate_prompt_tokens": 600}):
+                    with pytest.raises(ContextLengthError, match="the prompt has at least 1000 tokens"):
+                        await engine.submit(prompt, SamplingParams(**fields), Collector())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["abc " * 5000, "abcd" * 5000])
+async def test_a_long_text_is_truncated_as_in_full(tiny_folder: str, text: str) -> None:
+    async with running_engine(tiny_folder) as engine:
+        sink = Collector()
+        params = SamplingParams(truncate_prompt_tokens=50, max_tokens=1, ignore_eos=True)
+        handle = await engine.submit(text, params, sink)
+        assert handle.prompt_token_ids == (await engine.encode(text))[-50:]
+        await sink.ended.wait()

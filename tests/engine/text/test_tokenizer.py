@@ -1,0 +1,56 @@
+"""Long texts leave other threads running; they are the same tokens as short ones'. Special tokens have ids."""
+
+import threading
+
+import pytest
+
+from splitfuse.engine.config import DEMO_FOLDER
+from splitfuse.engine.text.tokenizer import Tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer(DEMO_FOLDER)
+
+
+def test_long_texts_release_the_gil(tokenizer: Tokenizer) -> None:
+    """Another thread runs between the two ends of a call, which nothing but a released lock allows."""
+    text = "zq" * 200_000
+    has_begun, num_turns, done = threading.Event(), 0, threading.Event()
+
+    def count() -> None:
+        nonlocal num_turns
+        has_begun.set()
+        while not done.wait(0.001):
+            num_turns += 1
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    has_begun.wait()
+    try:
+        before = num_turns
+        token_ids = tokenizer.encode(text)
+        encoded = num_turns
+        assert tokenizer.decode(token_ids) == text
+        decoded = num_turns
+    finally:
+        done.set()
+        thread.join()
+    assert encoded - before > 10
+    assert decoded - encoded > 10
+
+
+@pytest.mark.parametrize("count", [1, 2000])
+def test_long_texts_have_the_tokens_of_short_ones(tokenizer: Tokenizer, count: int) -> None:
+    text = "Once <|user|> upon a time, é 👩‍👩‍👧.\n" * count
+    token_ids = tokenizer.encode(text)
+    assert token_ids == tokenizer._fast.encode(text).ids
+    for skip_special_tokens in (True, False):
+        plain = tokenizer._fast.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        assert tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens) == plain
+
+
+def test_ids_of_special_tokens(tokenizer: Tokenizer) -> None:
+    found = tokenizer.special_ids(["<|end|>", "<tool_call>", "the", ""])
+    assert list(found) == ["<|end|>"]
+    assert tokenizer.encode("<|end|>") == [found["<|end|>"]]
