@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .config import EngineConfig
-    from .core.outputs import CompletionOutput, OutputDelta, RequestOutput
+    from .core.outputs import OutputDelta
     from .core.sampling_params import SamplingParams
     from .extras.structured_output.params import StructuredOutputs, StructuredOutputsParams
     from .serving.async_engine import AsyncEngine
     from .serving.llm import LLM, pipeline
+    from .serving.request_output import CompletionOutput, RequestOutput
 
 # Read by the OpenMP runtime when torch loads it. By default its threads spin for long at every barrier, and beside
 # other busy processes each barrier then costs a time slice: 58 tok/s instead of 2,634 for the demo model (16
@@ -34,11 +35,11 @@ __all__ = [
 
 _HOME = {
     "AsyncEngine": ".serving.async_engine",
-    "CompletionOutput": ".core.outputs",
+    "CompletionOutput": ".serving.request_output",
     "EngineConfig": ".config",
     "LLM": ".serving.llm",
     "OutputDelta": ".core.outputs",
-    "RequestOutput": ".core.outputs",
+    "RequestOutput": ".serving.request_output",
     "SamplingParams": ".core.sampling_params",
     "StructuredOutputs": ".extras.structured_output.params",
     "StructuredOutputsParams": ".extras.structured_output.params",

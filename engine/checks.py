@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from .errors import InvalidRequestError
+from .errors import ConfigError, InvalidRequestError
+from .extension import has_extra, load_extra
 
 Schema = dict[str, Any]
 _MAX_LISTED = 8  # names in an error message
@@ -260,3 +261,25 @@ def _token_id(name: str, key: object) -> int:
     if type(key) is not int:
         raise InvalidRequestError(f"{name}: {shown(key)} is not a token id", param=name)
     return key
+
+
+@dataclass(frozen=True)
+class ExtraRule:
+    """Rule that an extra defines, imported with the first value: class `name` of `module` in engine/extras/."""
+
+    module: str
+    name: str
+
+    def checked(self, name: str, value: object) -> Any:
+        return None if value is None else self._rule(name).checked(name, value)
+
+    def json_schema(self) -> Schema:
+        extra = self.module.partition(".")[0]
+        return self._rule(extra).json_schema() if has_extra(extra) else {}
+
+    def _rule(self, field_name: str) -> Rule:
+        try:
+            rule: Rule = getattr(load_extra(self.module, needed_for=field_name), self.name)()
+        except ConfigError as exc:
+            raise InvalidRequestError(str(exc), param=field_name) from exc
+        return rule

@@ -130,3 +130,14 @@ class RowOutput(NamedTuple):
 
 
 NO_OUTPUT = RowOutput()
+
+
+class Progress(NamedTuple):
+    """What a step did for one request: tokens, its end, or both; the request's finish_reason shows which.
+
+    `gap`: seconds since its tokens before these, None for the first.
+    """
+
+    request: Request
+    output: RowOutput = NO_OUTPUT
+    gap: float | None = None

@@ -6,16 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ..config import EngineConfig
-from ..extras.spec_decode.manager import Speculation, accepted_per_position
-from ..serving.output_processor import OutputProcessor
-from .batch import Batch, RowOutput
+from .batch import Batch, Progress, RowOutput
 from .block_manager import BlockManager, CacheSpec
 from .cost_model import CostModel, background_budget, seconds_until_ended, step_budget
 from .outputs import OutputDelta, RequestMetrics, StepStats
 from .policies import num_interactive
+from .ports import OutputBuilder, RequestObserver, Speculator, accepted_per_position
 from .request import Request
-from .scheduler import Progress, Scheduler, SchedulerListener
+from .scheduler import Scheduler, SchedulerListener
+from .scheduler_config import SchedulerConfig
 
 # After so many steps the cost model's price of a token is worth acting on.
 _NUM_STEPS_TO_LEARN = 20
@@ -44,13 +43,14 @@ class EngineCore:
 
     def __init__(
         self,
-        config: EngineConfig,
+        config: SchedulerConfig,
         cache: CacheSpec,
-        output_processor: OutputProcessor,
+        output_builder: OutputBuilder,
         *,
         max_steps_in_flight: int = 1,
         listener: SchedulerListener | None = None,
-        speculation: Speculation | None = None,
+        speculation: Speculator | None = None,
+        observer: RequestObserver | None = None,
         cost_model: CostModel | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -58,11 +58,13 @@ class EngineCore:
         self.blocks = BlockManager(
             cache, prefix_caching=config.enable_prefix_caching, tenant_weights=config.tenant_weights
         )
-        self.scheduler = Scheduler(config, self.blocks, max_steps_in_flight=max_steps_in_flight, listener=listener)
+        self.scheduler = Scheduler(
+            config, self.blocks, max_steps_in_flight=max_steps_in_flight, listener=listener, observer=observer
+        )
         self.scheduler.costs.seconds_per_block = cache.seconds_per_block
         self.speculation = speculation
         self.cost_model = cost_model or CostModel()
-        self._outputs = output_processor
+        self._outputs = output_builder
         self._clock = clock
         self._target_itl_s = None if config.target_itl_ms is None else config.target_itl_ms / 1000
         self._max_num_batched_tokens = config.step_limits.num_batched_tokens

@@ -8,10 +8,10 @@ tokens that its request has.
 import logging
 import re
 from collections.abc import Callable
-from typing import Protocol
 
 from ..errors import FAILED_ON_REQUEST, RankLostError, is_out_of_memory, new_error_id
-from .batch import Batch, Moves, RowFailure, RowOutput
+from .batch import Batch, RowFailure, RowOutput
+from .ports import Runner
 from .request import Request
 
 _log = logging.getLogger("splitfuse.engine")
@@ -22,15 +22,6 @@ _LOST_DEVICE = re.compile(
     r"(CUDA error|Triton Error \[CUDA\]): (?!out of memory|invalid (configuration )?argument|CUBLAS_)"
     r"|CUBLAS_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR)"
 )
-
-
-class Runner(Protocol):
-    """Moves blocks and computes batches: ModelRunner; tests and simulations have others."""
-
-    def move(self, moves: Moves) -> None: ...
-
-    def run(self, batch: Batch) -> list[RowOutput]:
-        """One output per row. Running rows again gives the same."""
 
 
 class IsolatingRunner:

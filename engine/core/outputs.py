@@ -1,12 +1,11 @@
-"""What comes out of the engine: deltas while a request runs, whole outputs at its end. Plain data, no torch."""
+"""What comes out of the engine: deltas of requests, and figures of steps. Plain data, no torch."""
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple, overload
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, Protocol, overload
 
 from ..errors import RequestFailedError
-from ..extras.inspection.history import History
 
 
 class Logprob(NamedTuple):
@@ -115,6 +114,25 @@ class PromptLogprobs(Sequence[TokenLogprobs | None]):
         return TokenLogprobs(self._token_ids[position], self._logprobs[position], tuple(top), self._ranks[position])
 
 
+class RequestHistory(Protocol):
+    """Record of what a request waited for and was given. The core carries it along and reads nothing of it."""
+
+    @property
+    def events(self) -> Sequence[Any]:
+        """Events in order of time."""
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """Seconds of each phase; they add up to the request's life."""
+
+
+class OpenHistory(Protocol):
+    """RequestHistory that still grows."""
+
+    def closed(self) -> RequestHistory:
+        """Return the record as plain data."""
+
+
 @dataclass(frozen=True, slots=True)
 class RequestMetrics:
     """When things happened to one output sequence, in seconds of the engine's monotonic clock; None = not yet."""
@@ -129,7 +147,7 @@ class RequestMetrics:
     num_preemptions: int
     num_draft_tokens: int = 0  # verified
     num_accepted_tokens: int = 0  # of these, those that were right
-    history: History | None = None  # of a request that a scheduler had
+    history: RequestHistory | None = None  # if a RequestObserver recorded one
 
     @property
     def time_in_queue(self) -> float | None:
@@ -178,63 +196,6 @@ class Resumed:
     seed: int
     outputs: tuple[KnownOutput, ...]
     arrival_time: float
-
-
-@dataclass(slots=True)
-class CompletionOutput:
-    """One finished or growing output sequence."""
-
-    index: int
-    text: str = ""
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprobs] | None = None
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None
-    metrics: RequestMetrics | None = None
-    error: RequestFailedError | None = None
-
-    def add(self, delta: OutputDelta) -> None:
-        """Append what a delta carries."""
-        self.text += delta.text
-        self.token_ids.extend(delta.token_ids)
-        if delta.logprobs is not None:
-            self.logprobs = (self.logprobs or []) + list(delta.logprobs)
-        if delta.finish_reason is not None:
-            self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
-            self.metrics, self.error = delta.metrics, delta.error
-
-    @property
-    def cumulative_logprob(self) -> float | None:
-        """The log-probability of all tokens together; None without `logprobs`."""
-        return None if self.logprobs is None else sum(item.logprob for item in self.logprobs)
-
-
-@dataclass(slots=True)
-class RequestOutput:
-    """All outputs of one request."""
-
-    request_id: str
-    prompt: str | None
-    prompt_token_ids: list[int]
-    outputs: list[CompletionOutput]
-    num_cached_tokens: int = 0
-    prompt_logprobs: list[TokenLogprobs | None] | None = None  # the first token has none
-
-    def add(self, delta: OutputDelta) -> None:
-        """Append what a delta carries."""
-        self.outputs[delta.index].add(delta)
-        if delta.prompt_logprobs is not None:
-            self.prompt_logprobs = list(delta.prompt_logprobs)
-
-    @property
-    def finished(self) -> bool:
-        """Whether every output has ended."""
-        return all(output.finish_reason is not None for output in self.outputs)
-
-    @property
-    def metrics(self) -> RequestMetrics | None:
-        """Those of the first output, once it has ended."""
-        return self.outputs[0].metrics
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,13 @@
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 
-from ..config import EngineConfig
 from .block_manager import BlockManager
 from .fair_queue import TokenCounters
 from .plan import Plan, Queues, StepBudget, Stop
 from .policies import BATCHING_POLICIES, Source, num_interactive
 from .preemption import PreemptionCosts
 from .request import Request, Status
+from .scheduler_config import SchedulerConfig
 
 _NOTHING = Plan({}, {}, {}, {}, {})
 
@@ -17,7 +17,7 @@ class Planner:
     """Asks the block manager and the counters, and changes nothing."""
 
     def __init__(
-        self, config: EngineConfig, blocks: BlockManager, costs: PreemptionCosts, counters: TokenCounters | None
+        self, config: SchedulerConfig, blocks: BlockManager, costs: PreemptionCosts, counters: TokenCounters | None
     ) -> None:
         self._blocks = blocks
         self._costs = costs

@@ -10,15 +10,10 @@ and no HTTP.
 from array import array
 from collections.abc import Iterable
 from enum import Enum
-from typing import TYPE_CHECKING
 
-from ..extras.inspection.history import OpenHistory
-from .outputs import KnownOutput, RequestMetrics
+from .constraint import TokenConstraint
+from .outputs import KnownOutput, OpenHistory, RequestMetrics
 from .sampling_params import SamplingParams
-
-if TYPE_CHECKING:
-    from ..extras.structured_output.grammar import Grammar
-
 
 NOTHING_KNOWN = KnownOutput()
 
@@ -55,7 +50,7 @@ class Request:
         index: int = 0,
         stop_token_ids: frozenset[int] = frozenset(),
         bad_words: tuple[tuple[int, ...], ...] = (),
-        grammar: "Grammar | None" = None,
+        grammar: TokenConstraint | None = None,
         tenant: str = "",
         parent: "Request | None" = None,
         arrival_time: float = 0.0,
@@ -102,7 +97,7 @@ class Request:
         self.first_token_time: float | None = known.first_token_time
         self.last_token_time: float | None = known.last_token_time
         self.finished_time: float | None = None
-        self.history: OpenHistory | None = None  # from when it is queued
+        self.history: OpenHistory | None = None  # written by a RequestObserver
 
     @property
     def num_tokens(self) -> int:

@@ -9,6 +9,7 @@ from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 from ..checks import (
+    ExtraRule,
     Flag,
     Integer,
     Number,
@@ -22,13 +23,12 @@ from ..checks import (
     unknown_field,
 )
 from ..errors import InvalidRequestError
-from ..extras.structured_output.params import StructuredOutputs, StructuredOutputsRule
 
 _TOKENS = Integer(1, 2**31 - 1)
 _LOGPROBS = Integer(0, 20)
 _DAY_MS = Integer(1, 86_400_000)
 _PENALTY = Number(-2.0, 2.0)
-_STRUCTURED = StructuredOutputsRule()
+_STRUCTURED = ExtraRule("structured_output.params", "StructuredOutputsRule")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,8 @@ class SamplingParams:
     prompt_logprobs: int | None = ruled(None, _LOGPROBS, "The same of the prompt.")
     skip_special_tokens: bool = ruled(True, Flag(), "Leave special tokens out of the text.")
     truncate_prompt_tokens: int | None = ruled(None, _TOKENS, "Keep no more than the last so many prompt tokens.")
-    structured_outputs: StructuredOutputs | None = ruled(  # noqa: RUF009
+    # A StructuredOutputs of the extra; the core only carries it along.
+    structured_outputs: Any = ruled(  # noqa: RUF009
         None, _STRUCTURED, "What the output must be: one constraint."
     )
     cache_salt: str = ruled("", Text(256), "Share cached prefixes only with requests that have the same salt.")

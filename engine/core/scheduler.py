@@ -15,32 +15,21 @@ import itertools
 from bisect import insort
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from ..config import EngineConfig
-from ..extras.inspection.histories import Histories
-from ..extras.inspection.history import History
-from .batch import NO_OUTPUT, Batch, BatchRow, RowOutput
+from .batch import Batch, BatchRow, Progress, RowOutput
 from .block_manager import BlockManager, Prefix
 from .fair_queue import TokenCounters
+from .outputs import RequestHistory
 from .plan import Decision, Plan, Queues
 from .planner import Planner
 from .policies import QUEUE_ORDERS, num_interactive
+from .ports import NoObserver, RequestObserver
 from .preemption import PreemptionCosts
 from .request import Request, Status
+from .scheduler_config import SchedulerConfig
 
 _FEW_DEADLINES = 64  # too few to clean up
-
-
-class Progress(NamedTuple):
-    """What a step did for one request: tokens, its end, or both; the request's finish_reason shows which.
-
-    `gap`: seconds since its tokens before these, None for the first.
-    """
-
-    request: Request
-    output: RowOutput = NO_OUTPUT
-    gap: float | None = None
 
 
 class SchedulerListener(Protocol):
@@ -71,11 +60,12 @@ class Scheduler:
 
     def __init__(
         self,
-        config: EngineConfig,
+        config: SchedulerConfig,
         blocks: BlockManager,
         *,
         max_steps_in_flight: int = 1,
         listener: SchedulerListener | None = None,
+        observer: RequestObserver | None = None,
     ) -> None:
         self.blocks = blocks
         self.max_steps_in_flight = max_steps_in_flight
@@ -93,7 +83,7 @@ class Scheduler:
         self._finished_in_flight: dict[Request, None] = {}  # finished, but a step in flight uses their blocks
         self._listener = listener
         self._listeners: tuple[SchedulerListener, ...] = () if listener is None else (listener,)
-        self._histories = Histories(is_fair=config.scheduling_policy == "fair")
+        self._observer = observer or NoObserver()
         self.waiting: list[Request] = []  # in queue order
         self.running: list[Request] = []  # in queue order
         self.num_preemptions_by_mode = {"recompute": 0, "swap": 0}
@@ -117,9 +107,9 @@ class Scheduler:
         """Tell a second listener too from now on; None: no longer."""
         self._listeners = tuple(each for each in (self._listener, watcher) if each is not None)
 
-    def history(self, request: Request, now: float) -> History:
+    def history(self, request: Request, now: float) -> RequestHistory | None:
         """What a request that has not ended has waited for and been given so far."""
-        return self._histories.so_far(request, now)
+        return self._observer.so_far(request, now)
 
     # Requests come and end.
 
@@ -134,7 +124,7 @@ class Scheduler:
                 tie = 2 * request.arrival_order + only_queued
                 deadline = request.arrival_time + milliseconds / 1000
                 heapq.heappush(self._deadlines, (deadline, tie, request, bool(only_queued)))
-        self._histories.added(request, predicted_ttft)
+        self._observer.added(request, predicted_ttft)
         for listener in self._listeners:
             listener.added(request)
 
@@ -186,7 +176,7 @@ class Scheduler:
             self.blocks.release(request)
         request.status = Status.FINISHED
         request.finish_reason, request.stop_reason, request.finished_time = reason, stop_reason, now
-        self._histories.finished(request, now)
+        self._observer.finished(request, now)
         return True
 
     def _is_in_flight(self, request: Request) -> bool:
@@ -224,7 +214,7 @@ class Scheduler:
         batch = self._apply(plan, now, needs_host=needs_host) if plan.num_tokens or plan.preempted else None
         if batch is not None:
             self._in_flight.append(batch)
-            self._histories.decided(plan, self.running, now)
+            self._observer.decided(plan, self.running, now)
         for listener in listeners:
             listener.scheduled(self, Decision(now, budget, drafts, background_budget, was_running, plan, batch))
         return batch
@@ -239,11 +229,11 @@ class Scheduler:
 
     def _apply(self, plan: Plan, now: float, *, needs_host: bool) -> Batch:
         for request, is_swapped in plan.preempted.items():
-            self._histories.preempted(request, now, is_swapped=is_swapped, prices=plan.prices[request])
+            self._observer.preempted(request, now, is_swapped=is_swapped, prices=plan.prices[request])
             self._preempt(request, is_swapped=is_swapped)
         for request, prefix in plan.admitted.items():
             self._admit(request, prefix, now)
-            self._histories.admitted(request, now)
+            self._observer.admitted(request, now)
         for request, prefix in plan.admitted.items():
             self.blocks.restore(request, prefix)
         for request, num_blocks in plan.new_blocks.items():
@@ -304,7 +294,7 @@ class Scheduler:
         assert self._in_flight, "no step is in flight"
         assert batch is self._in_flight[0], "steps end in the order in which they were decided"
         self._in_flight.popleft()
-        self._histories.step_ended(now)
+        self._observer.step_ended(now)
         progress = []
         has_cache = self.blocks.cache is not None
         for row, output in zip(batch.rows, outputs, strict=True):
@@ -326,7 +316,7 @@ class Scheduler:
                     self.blocks.free_after_tokens(request)
         if self._finished_in_flight:
             self._release_finished()
-        self._histories.updated(now)
+        self._observer.updated(now)
         for listener in self._listeners:
             listener.updated(batch, outputs, progress, now=now)
         return progress

@@ -11,43 +11,14 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from .batch import NO_OUTPUT, Batch, Moves, RowOutput
+from .batch import NO_OUTPUT, Batch, RowOutput
 from .engine_core import EngineCore, ScheduledStep, StepOutput
-from .isolation import IsolatingRunner, Runner
+from .isolation import IsolatingRunner
+from .ports import Launcher, PendingOutputs, Runner
 
 _log = logging.getLogger("splitfuse.engine")
-
-
-class PendingOutputs(Protocol):
-    """The outputs of a step that has been launched."""
-
-    def wait(self) -> list[RowOutput]:
-        """One output per row, when they have come. Raises what went wrong."""
-
-
-class Launcher(Protocol):
-    """Gives work to a device, in order, and does not wait for it."""
-
-    def move(self, moves: Moves) -> None:
-        """Have blocks copied."""
-
-    def launch(self, batch: Batch) -> PendingOutputs | None:
-        """Have a step computed. A row may go one token beyond what its request knows: the one that was sampled last.
-
-        None if that turns out to be another one than was sampled: the step has to run synchronously.
-        """
-
-    def stats(self) -> dict[str, int]:
-        """Counters of its own."""
-
-    @property
-    def has_idle_work(self) -> bool:
-        """Whether there is something to do while there are no steps."""
-
-    def do_idle_work(self) -> None:
-        """A part of it, about as long as a step."""
 
 
 class StepState(Enum):

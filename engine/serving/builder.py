@@ -14,6 +14,7 @@ from ..execution.models.fingerprint import fingerprint
 from ..execution.models.registry import read_model_config
 from ..execution.runner.model_runner import ModelRunner
 from ..extras.gguf.file import read_gguf
+from ..extras.inspection.histories import Histories
 from ..extras.simulation.recording import Recorder
 from ..extras.spec_decode.draft_model import DraftModel
 from ..extras.spec_decode.drafter import Drafter
@@ -60,6 +61,7 @@ class EngineParts:
             max_steps_in_flight=max_steps_in_flight,
             listener=Recorder.open(config, loaded.cache, max_steps_in_flight) if config.record else None,
             speculation=self.speculation(config),
+            observer=Histories.of(config),
         )
         return StepPipeline(core, self.runner, launcher)
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from ..config import EngineConfig
 from ..config.foreign_options import taken_keywords
-from ..core.outputs import CompletionOutput, OutputDelta, RequestOutput
+from ..core.outputs import OutputDelta
 from ..core.sampling_params import SamplingParams
 from ..errors import InvalidRequestError
 from ..extras.chat.messages import read_messages
@@ -19,6 +19,7 @@ from ..extras.chat.tools import read_tools
 from ..text.tokenizer import Tokenizer
 from .builder import load
 from .input_processor import Prompt
+from .request_output import CompletionOutput, RequestOutput
 
 _SETTINGS = frozenset(field.name for field in dataclasses.fields(EngineConfig))
 OnDelta = Callable[[OutputDelta], None]

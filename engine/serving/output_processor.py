@@ -5,27 +5,16 @@ It only decides; EngineCore applies stop strings and failures to the scheduler.
 
 import logging
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from ..core.batch import Batch, RowFailure, RowOutput
+from ..core.batch import Batch, Progress, RowFailure, RowOutput
 from ..core.outputs import OutputDelta, PromptLogprobs
+from ..core.ports import Decoded
 from ..core.request import Request
-from ..core.scheduler import Progress
 from ..errors import FAILED_ON_REQUEST, ConstraintError, RequestFailedError, new_error_id
 from ..text.detokenizer import TextStream
 from ..text.tokenizer import Tokenizer
 
 _log = logging.getLogger("splitfuse.engine")
-
-
-class Decoded(NamedTuple):
-    """The text of a request's new tokens, and what it means for the request."""
-
-    text: str = ""
-    num_dropped: int = 0  # of the new tokens, those after the end of the text
-    stop: str | None = None  # the stop string that was found
-    has_failed: bool = False  # a token could not be decoded
-    error: RequestFailedError | None = None  # of the text or of the row
 
 
 _NO_TEXT = Decoded()

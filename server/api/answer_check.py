@@ -7,13 +7,13 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import quote
 
-from ...engine.core.outputs import CompletionOutput
 from ...engine.core.sampling_params import SamplingParams
 from ...engine.extras.chat.answer_parts import AnswerPart, read_whole
 from ...engine.extras.structured_output.enforceable import Unenforced, enforceable
 from ...engine.extras.structured_output.refusal import refusal
 from ...engine.extras.structured_output.schema_check import CannotCheckError, SchemaError, schema_errors
 from ...engine.extras.structured_output.to_llguidance import read_schema
+from ...engine.serving.request_output import CompletionOutput
 from .answer_format import AnswerFormat
 
 _MAX_HEADER_CHARS = 1024

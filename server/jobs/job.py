@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ...engine.core.outputs import CompletionOutput, OutputDelta, PromptLogprobs, RequestMetrics, TokenLogprobs
+from ...engine.core.outputs import OutputDelta, PromptLogprobs, RequestMetrics, TokenLogprobs
 from ...engine.errors import RequestFailedError, SplitfuseError
+from ...engine.serving.request_output import CompletionOutput
 from ..http.errors import NotReadyError
 from .idempotency import IdempotencyKey
 from .signal import Signal

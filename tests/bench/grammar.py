@@ -15,8 +15,9 @@ import torch
 from splitfuse.engine.config import DEMO_FOLDER
 from splitfuse.engine.execution.models.config import ModelConfig
 from splitfuse.engine.execution.models.registry import read_model_config
+from splitfuse.engine.execution.sampling.token_masks import TokenMasks
 from splitfuse.engine.extras.structured_output.compiler import GrammarCompiler
-from splitfuse.engine.extras.structured_output.grammar import CompiledGrammar, Grammar, TokenMasks
+from splitfuse.engine.extras.structured_output.grammar import CompiledGrammar, Grammar
 from splitfuse.engine.extras.structured_output.params import StructuredOutputs
 from splitfuse.engine.text.tokenizer import Tokenizer
 

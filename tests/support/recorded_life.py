@@ -9,6 +9,7 @@ from splitfuse.engine.core.block_manager import BlockManager, CacheSpec
 from splitfuse.engine.core.request import Request
 from splitfuse.engine.core.sampling_params import SamplingParams
 from splitfuse.engine.core.scheduler import Scheduler
+from splitfuse.engine.extras.inspection.histories import Histories
 from splitfuse.engine.extras.simulation.recording import Recorder
 
 STOP = 5
@@ -42,7 +43,7 @@ class Life:
         self.recorder = Recorder(self.stream, self.config, cache)
         caching, weights = self.config.enable_prefix_caching, self.config.tenant_weights
         blocks = BlockManager(cache, prefix_caching=caching, tenant_weights=weights)
-        self.scheduler = Scheduler(self.config, blocks, listener=self.recorder)
+        self.scheduler = Scheduler(self.config, blocks, listener=self.recorder, observer=Histories.of(self.config))
         self.requests: list[Request] = []
         self.num_steps = 0
 

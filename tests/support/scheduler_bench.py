@@ -8,6 +8,7 @@ from splitfuse.engine.core.block_manager import BlockManager, CacheSpec
 from splitfuse.engine.core.request import Request
 from splitfuse.engine.core.sampling_params import SamplingParams
 from splitfuse.engine.core.scheduler import Scheduler
+from splitfuse.engine.extras.inspection.histories import Histories
 
 TOKEN = 7
 
@@ -59,7 +60,8 @@ class Bench:
         config = EngineConfig(**{"block_size": 4, "enable_prefix_caching": False, **settings})  # type: ignore[arg-type]
         cache = CacheSpec(num_blocks, config.block_size, num_host_blocks)
         caching, weights = config.enable_prefix_caching, config.tenant_weights
-        return cls(Scheduler(config, BlockManager(cache, prefix_caching=caching, tenant_weights=weights)))
+        blocks = BlockManager(cache, prefix_caching=caching, tenant_weights=weights)
+        return cls(Scheduler(config, blocks, observer=Histories.of(config)))
 
     def add(self, *requests: Request) -> None:
         for each in requests:

@@ -14,6 +14,7 @@ from splitfuse.engine.core.batch import Batch
 from splitfuse.engine.core.block_manager import CacheSpec
 from splitfuse.engine.core.engine_core import EngineCore
 from splitfuse.engine.core.step_pipeline import StepPipeline, Work
+from splitfuse.engine.extras.inspection.histories import Histories
 from splitfuse.engine.extras.simulation.recording import Recorder
 from splitfuse.engine.extras.spec_decode.manager import Speculation
 from splitfuse.engine.serving.output_processor import OutputProcessor
@@ -60,6 +61,7 @@ class World:
             max_steps_in_flight=max_steps_in_flight,
             listener=listener,
             speculation=self._speculation(),
+            observer=Histories.of(settings.config),
             clock=lambda: self._now,
         )
         if core.blocks.cache is not None:

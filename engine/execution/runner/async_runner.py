@@ -18,10 +18,10 @@ from torch import Tensor
 from ....kernels import ops
 from ...core.batch import Batch, BatchRow, Moves
 from ...core.block_allocator import num_blocks_for
+from ...core.constraint import TokenConstraint
 from ...core.request import Request
 from ...device import Stream
 from ...errors import is_out_of_memory
-from ...extras.structured_output.grammar import Grammar
 from ..models.forward_inputs import Arrays, Inputs
 from ..models.kv_cache import KVCache
 from ..sampling.sample_index import SampleIndex
@@ -340,7 +340,7 @@ def compile_kernels(launch: Callable[[], None], device: torch.device) -> None:
         _log.exception("not all kernels could be compiled ahead; they are compiled as they are needed")
 
 
-def _grammar_before(row: BatchRow) -> Grammar:
+def _grammar_before(row: BatchRow) -> TokenConstraint:
     """The row's grammar after the tokens before the one to sample; one that is in flight it has taken already."""
     request = row.request
     if row.end == request.num_tokens:

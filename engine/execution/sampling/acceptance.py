@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 
 from ...core.batch import BatchRow, RowFailure, RowOutput
+from ...core.constraint import TokenConstraint
 from ...core.outputs import TokenLogprobs
 from ...core.request import Request
-from ...extras.structured_output.grammar import Grammar
 from .sample_index import SampleIndex
 from .sampled import NOT_FINITE_TOKEN, Sampled
 
@@ -54,7 +54,9 @@ class Acceptance:
         forced_from = None if request.grammar is None else request.grammar.forced_from
         return RowOutput(tuple(token_ids), logprobs, finish_reason, row.num_drafts, forced_from=forced_from)
 
-    def _constrained(self, request: Request, grammar: Grammar, index: int) -> tuple[int, str | None, RowFailure | None]:
+    def _constrained(
+        self, request: Request, grammar: TokenConstraint, index: int
+    ) -> tuple[int, str | None, RowFailure | None]:
         """The token that the grammar takes, why the output ends with it, or why there is none."""
         largest = self._largest[index]
         if largest != _MINUS_INFINITY and grammar.error is None:
@@ -64,7 +66,7 @@ class Acceptance:
             if grammar.error is None:
                 return token_id, grammar.finish_reason, None
         if grammar.error is None and grammar.is_accepting:  # no token is left, and the output may end here
-            return min(grammar.compiled.eos_token_ids), "stop", None
+            return min(grammar.eos_token_ids), "stop", None
         outputs = request.params.structured_outputs
         assert outputs is not None
         message = f"{outputs.name} cannot be met any further: {grammar.error or _NOTHING_LEFT}"

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from ...core.request import Request
-from ...extras.structured_output.grammar import TokenMasks
 from ..models.forward_inputs import Array, Arrays
 from .sample_index import SampleIndex
+from .token_masks import TokenMasks
 
 LAST = -1  # instead of a token id
 _ALWAYS = -1  # instead of the token after which another one is forbidden
@@ -127,7 +127,7 @@ def _forbidden(index: SampleIndex) -> list[tuple[int, int]]:
     if request.params.min_tokens > index.num_output_tokens:
         forbidden += [(token_id, _ALWAYS) for token_id in request.stop_token_ids]
     if request.grammar is not None and request.params.ignore_eos:  # they are no stop tokens then
-        forbidden += [(token_id, _ALWAYS) for token_id in request.grammar.compiled.eos_token_ids]
+        forbidden += [(token_id, _ALWAYS) for token_id in request.grammar.eos_token_ids]
     return forbidden
 
 

@@ -15,14 +15,15 @@ from torch import Tensor
 
 from ....kernels import ops
 from ...core.batch import NO_OUTPUT, BatchRow, RowOutput
+from ...core.constraint import TokenConstraint
 from ...core.request import Request
-from ...extras.structured_output.grammar import Grammar, TokenMasks
 from ..models.forward_inputs import Arrays
 from .acceptance import Acceptance
 from .logits_processors import LogitsProcessors, process_logits
 from .rng import sample_keys
 from .sample_index import SampleIndex
 from .sampled import NOT_FINITE_TOKEN, Sampled, SampledLogprobs
+from .token_masks import TokenMasks
 
 # Always so many, whatever is asked for: which of equally likely tokens come first depends on the number.
 _NUM_TOP_LOGPROBS = 20
@@ -174,7 +175,7 @@ def _grammar_fields(rows: Sequence[BatchRow], indices: Sequence[SampleIndex], ma
     return {"grammar_rows": torch.tensor(at), "grammar_masks": allowed}
 
 
-def caught_up(request: Request) -> Grammar:
+def caught_up(request: Request) -> TokenConstraint:
     """A request's grammar, after all of its tokens that are known."""
     assert request.grammar is not None
     request.grammar.follow(request.token_ids, num_prompt_tokens=request.num_prompt_tokens)

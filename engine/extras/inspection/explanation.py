@@ -38,7 +38,8 @@ def explain(metrics: RequestMetrics, *, now: float, finish_reason: str | None) -
     """Of an output that has ended, or up to `now` (in the metrics' clock)."""
     arrival, first = metrics.arrival_time, metrics.first_token_time
     end = now if metrics.finished_time is None else metrics.finished_time
-    history = metrics.history or _coarse(metrics, end)
+    history = _coarse(metrics, end) if metrics.history is None else metrics.history
+    assert isinstance(history, History)
     ttft = None if first is None else first - arrival
     timeline = [_entry(0.0, "arrived", f"{metrics.num_prompt_tokens} prompt tokens")]
     timeline += [_entry(event.time, event.what, sentence(event), event.numbers) for event in history.events]

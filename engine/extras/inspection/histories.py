@@ -7,6 +7,7 @@ way of the waiting ones is noted once for all of them, and looked up when one is
 from collections import deque
 from collections.abc import Sequence
 
+from ...config import EngineConfig
 from ...core.plan import Plan
 from ...core.policies import Source
 from ...core.preemption import Prices
@@ -16,7 +17,7 @@ from .stop_log import StopLog
 
 
 class Histories:
-    """Called by the Scheduler alone; the writer of `Request.history`."""
+    """RequestObserver of one scheduler: the writer of `Request.history`."""
 
     def __init__(self, *, is_fair: bool) -> None:
         self._fresh: dict[Request, None] = {}  # no decision has been made since they came
@@ -28,6 +29,11 @@ class Histories:
         self._last_end = float("-inf")
         self._alone_s = 0.0  # of all steps that computed no prompt
         self._beside_s = 0.0  # of the others
+
+    @classmethod
+    def of(cls, config: EngineConfig) -> "Histories":
+        """Create the observer of a scheduler with this config."""
+        return cls(is_fair=config.scheduling_policy == "fair")
 
     def added(self, request: Request, predicted_ttft: float | None) -> None:
         """It is queued."""
@@ -200,5 +206,5 @@ def _why_left_out(plan: Plan, source: Source) -> str:
 
 
 def _of(request: Request) -> OpenHistory:
-    assert request.history is not None
+    assert isinstance(request.history, OpenHistory)
     return request.history

@@ -21,10 +21,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from ...core.batch import Batch, RowOutput
+from ...core.batch import Batch, Progress, RowOutput
 from ...core.plan import Decision, Plan
 from ...core.request import Request
-from ...core.scheduler import Progress, Scheduler
+from ...core.scheduler import Scheduler
 
 MAX_STEPS = 2000  # that wait to be taken
 Record = dict[str, Any]

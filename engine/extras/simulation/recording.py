@@ -23,11 +23,11 @@ from typing import Any, TextIO
 
 from ...config import EngineConfig
 from ...config.setting import settings_of
-from ...core.batch import Batch, RowOutput
+from ...core.batch import Batch, Progress, RowOutput
 from ...core.block_manager import CacheSpec
 from ...core.plan import Decision
 from ...core.request import Request, Status
-from ...core.scheduler import Progress, Scheduler
+from ...core.scheduler import Scheduler
 from ...errors import ConfigError
 
 _log = logging.getLogger("splitfuse.engine")

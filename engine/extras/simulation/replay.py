@@ -19,6 +19,7 @@ from ...core.request import Request
 from ...core.sampling_params import SamplingParams
 from ...core.scheduler import Scheduler
 from ...errors import ConfigError
+from ..inspection.histories import Histories
 from .recording import DECIDING_FIELDS, FORMAT, decided, outcome
 
 Line = Mapping[str, Any]
@@ -121,6 +122,7 @@ class _Replay:
             config,
             BlockManager(cache, prefix_caching=config.enable_prefix_caching, tenant_weights=config.tenant_weights),
             max_steps_in_flight=header.get("steps_in_flight", 1),
+            observer=Histories.of(config),
         )
         self._requests: dict[int, Request] = {}
         self._in_flight: deque[Batch] = deque()

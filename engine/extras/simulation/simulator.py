@@ -9,16 +9,16 @@ from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from ...config import EngineConfig
-from ...core.batch import NO_OUTPUT, Batch, Moves, RowOutput
+from ...core.batch import NO_OUTPUT, Batch, Moves, Progress, RowOutput
 from ...core.block_manager import CacheSpec
 from ...core.cost_model import CostModel
 from ...core.engine_core import EngineCore
 from ...core.outputs import OutputDelta
+from ...core.ports import Decoded
 from ...core.request import Request
 from ...core.sampling_params import SamplingParams
-from ...core.scheduler import Progress
 from ...core.step_pipeline import StepPipeline
-from ...serving.output_processor import Decoded, OutputProcessor
+from ...serving.output_processor import OutputProcessor
 from .requests import Arrival, Served
 
 _TOKEN = RowOutput((1,))

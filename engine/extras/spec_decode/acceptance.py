@@ -3,7 +3,9 @@
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
+
+from ...core.ports import Drafted
 
 NUM_LEVELS = 32  # acceptance is rounded to this many steps, so that a choice for 64 requests has 32 kinds at most
 _DECAY = 0.93  # weight that older drafts keep with each new one
@@ -12,13 +14,6 @@ _PRIOR_WEIGHT = 1.0  # tried tokens that the mean over all requests counts for i
 _FIRST_GUESS = 0.6  # before anything has been drafted: worth a try
 
 Key = TypeVar("Key", bound=Hashable)
-
-
-class Drafted(NamedTuple):
-    """What became of one request's draft."""
-
-    num_drafted: int
-    num_accepted: int
 
 
 @dataclass(slots=True)

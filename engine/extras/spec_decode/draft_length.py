@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Generic
 
 from ...core.cost_model import CPU_SECONDS, CostModel
-from .acceptance import AcceptanceTracker, Drafted, Key
+from ...core.ports import Drafted
+from .acceptance import AcceptanceTracker, Key
 from .length_search import Costs, best_lengths
 from .overhead_budget import OverheadBudget
 from .step_cost import StepTimes

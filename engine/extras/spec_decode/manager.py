@@ -11,8 +11,8 @@ from itertools import takewhile
 from typing import Any
 
 from ...core.batch import Batch, RowOutput
+from ...core.ports import Drafted, accepted_per_position
 from ...core.request import Request
-from .acceptance import Drafted
 from .draft_length import DraftLengths
 from .drafter import Drafter
 
@@ -178,9 +178,3 @@ class Speculation:
                 self._drafter.forget(request)
             except Exception:
                 self._failed()
-
-
-def accepted_per_position(outcomes: Sequence[Drafted]) -> tuple[int, ...]:
-    """Of how many drafts the first token was accepted, the second, and so on."""
-    longest = max((outcome.num_accepted for outcome in outcomes), default=0)
-    return tuple(sum(outcome.num_accepted > position for outcome in outcomes) for position in range(longest))

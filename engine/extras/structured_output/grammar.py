@@ -1,4 +1,4 @@
-"""Grammar: which tokens may come next in one output, and TokenMasks: the same for the rows of a step, as bits.
+"""Grammar: which tokens may come next in one output, and MaskMaker: the masks of all rows of a step, as bits.
 
 A grammar follows the request's own list of tokens, as the cache does: it catches up before a mask is made and rolls
 back tokens that were not kept. So a step may be tried any number of times, with any drafts. llguidance does the work.
@@ -9,11 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.nn import functional
 
-from ...device import to_device
 from .forced_completion import CompletionFinder, ForcedCompletion
 from .sandbox_worker import SLOW_MASK_S
 
@@ -53,6 +50,20 @@ class Grammar:
         self._num_confirmed = 0
         self._completion = ForcedCompletion(compiled.finder)
         self._error: str | None = None
+
+    @property
+    def vocab_size(self) -> int:
+        """Width of a mask in tokens."""
+        return self.compiled.vocab_size
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """End tokens of the model."""
+        return self.compiled.eos_token_ids
+
+    def new_mask_maker(self) -> "MaskMaker":
+        """Create a mask maker, which serves all grammars."""
+        return MaskMaker()
 
     @property
     def error(self) -> str | None:
@@ -139,57 +150,30 @@ class Grammar:
         self._error = reason
 
 
-class TokenMasks:
-    """Makes the masks of a step: on the host, all in one call, copied to the device once."""
+class MaskMaker:
+    """Makes the masks of a step's grammars: on the host, all in one call."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._executor: Any = None  # has threads, so it is made with the first grammar
-        # Row b: what byte b of a mask adds to its eight logits. Adding to 128,000 takes 27 us, masked_fill 190.
-        bits = torch.arange(256)[:, None] >> torch.arange(8) & 1
-        self._biases = torch.where(bits == 1, 0.0, float("-inf")).to(device)
+    def __init__(self) -> None:
+        self._executor: Any = None  # has threads, so it is made with the first mask that needs one
         self._was_slow = False
 
-    def allowed(self, grammars: Sequence[Grammar], drafts: Sequence[Sequence[int]] | None = None) -> Tensor:
-        """Which tokens may follow each grammar's, and then each of its drafts': [M, W] int32 on the host, 32 per word.
+    def fill(self, grammars: Sequence[Grammar], drafts: Sequence[Sequence[int]], masks: Tensor) -> None:
+        """Set the bits of the tokens that may follow each grammar's, and then each of its drafts': masks [M, W] int32.
 
         One row per grammar and one more for each of its draft tokens, in order; no token is allowed after a draft that
-        does not fit, or where a grammar has an `error`. The grammars stay as they are. 32 W is at least the width of
-        the logits.
+        does not fit, or where a grammar has an `error`. The grammars stay as they are.
         """
         if self._was_slow:
             _fail_the_slow(grammars)
-        num_rows = len(grammars) + sum(map(len, drafts or ()))
-        num_words = -(-grammars[0].compiled.vocab_size // 32)
-        masks = torch.zeros(num_rows, num_words, dtype=torch.int32, pin_memory=self._device.type == "cuda")
         work: list[tuple[Any, int, list[int]]] = []
         row = 0
-        for grammar, draft in zip(grammars, drafts or [()] * len(grammars), strict=True):
+        for grammar, draft in zip(grammars, drafts, strict=True):
             if grammar.error is None:
                 work.append((grammar.matcher, row, list(draft)))
             row += 1 + len(draft)
         start = time.perf_counter()
         self._fill(work, masks)
         self._was_slow = time.perf_counter() - start > SLOW_MASK_S
-        return masks
-
-    def force(self, mask: Tensor, token_id: int) -> None:
-        """Allow one token alone; mask [W] int32 on the host."""
-        mask.zero_()
-        mask.view(torch.uint8)[token_id // 8] = 1 << token_id % 8
-
-    def add_to(self, logits: Tensor, rows: Sequence[int] | Tensor, masks: Tensor) -> None:
-        """Make what is not allowed minus infinity, in place: masks[i] is for logits[rows[i]], [S, V] float32.
-
-        No row comes twice, and they ascend.
-        """
-        words = to_device(masks, self._device).view(torch.uint8)
-        biases = functional.embedding(torch.empty_like(words, dtype=torch.int32).copy_(words), self._biases)
-        biases = biases.flatten(1)[:, : logits.shape[1]]
-        if len(rows) == len(logits):
-            logits.add_(biases)
-        else:
-            logits.index_add_(0, to_device(torch.as_tensor(rows), self._device), biases)
 
     def _fill(self, work: list[tuple[Any, int, list[int]]], masks: Tensor) -> None:
         row_bytes = masks.shape[1] * masks.element_size()

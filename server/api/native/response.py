@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ....engine.core.outputs import CompletionOutput, OutputDelta, PromptLogprobs, RequestMetrics, TokenLogprobs
+from ....engine.core.outputs import OutputDelta, PromptLogprobs, RequestMetrics, TokenLogprobs
+from ....engine.serving.request_output import CompletionOutput
 from ...http.errors import describe
 from ...http.json_response import dumps, quoted
 from ...http.json_writer import JsonWriter, SharedBody

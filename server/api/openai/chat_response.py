@@ -4,9 +4,10 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ....engine.core.outputs import CompletionOutput, OutputDelta, TokenLogprobs
+from ....engine.core.outputs import OutputDelta, TokenLogprobs
 from ....engine.extras.chat.answer_parser import AnswerParser
 from ....engine.extras.chat.answer_parts import AnswerPart, read_whole
+from ....engine.serving.request_output import CompletionOutput
 from ...http.json_response import dumps, quoted
 from ...jobs.job import Job
 from ..answer_format import AnswerFormat

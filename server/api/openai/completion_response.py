@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, islice
 from typing import Any
 
-from ....engine.core.outputs import CompletionOutput, OutputDelta, TokenLogprobs
+from ....engine.core.outputs import OutputDelta, TokenLogprobs
+from ....engine.serving.request_output import CompletionOutput
 from ...http.json_response import dumps, quoted
 from ...jobs.job import Job
 from ..native.response import finite_logprob, prompt_logprobs

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ....engine.core.outputs import CompletionOutput, OutputDelta, TokenLogprobs
+from ....engine.core.outputs import OutputDelta, TokenLogprobs
+from ....engine.serving.request_output import CompletionOutput
 from ...http.json_response import dumps
 from ...jobs.job import Job, usage
 from ..native.response import finite_logprob

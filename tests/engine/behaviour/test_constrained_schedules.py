@@ -13,8 +13,8 @@ from tiny_models import VOCAB_SIZE
 
 from splitfuse.engine import LLM, SamplingParams, StructuredOutputs
 from splitfuse.engine.core.batch import Batch, Moves, RowOutput
-from splitfuse.engine.core.outputs import CompletionOutput
 from splitfuse.engine.errors import ConstraintError
+from splitfuse.engine.serving.request_output import CompletionOutput
 
 pytestmark = pytest.mark.sampled(2)
 

@@ -8,10 +8,10 @@ from safetensors.torch import load_file, save_file
 from tiny_models import VOCAB_SIZE, save_model
 
 from splitfuse.engine import LLM, EngineConfig, SamplingParams
-from splitfuse.engine.core.outputs import RequestOutput
 from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.execution.models.weights import SafetensorsSource
 from splitfuse.engine.execution.runner.model_runner import resolve_cache_dtype
+from splitfuse.engine.serving.request_output import RequestOutput
 from splitfuse.kernels import ops
 from splitfuse.kernels.quantize import QuantizedWeight, quantize
 from splitfuse.kernels.reference import rounded_to_e4m3

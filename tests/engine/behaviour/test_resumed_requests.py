@@ -7,7 +7,8 @@ import pytest
 
 from splitfuse.engine import LLM, SamplingParams
 from splitfuse.engine.config import DEMO_FOLDER
-from splitfuse.engine.core.outputs import CompletionOutput, KnownOutput, OutputDelta, Resumed
+from splitfuse.engine.core.outputs import KnownOutput, OutputDelta, Resumed
+from splitfuse.engine.serving.request_output import CompletionOutput
 
 pytestmark = pytest.mark.sampled(2)
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from splitfuse.engine import LLM, SamplingParams
-from splitfuse.engine.core.outputs import CompletionOutput
 from splitfuse.engine.serving.input_processor import InputProcessor
+from splitfuse.engine.serving.request_output import CompletionOutput
 
 PROMPT = "Once upon a time there was a little"
 END = 0  # <|endoftext|>; <|end|> is 5

@@ -14,9 +14,9 @@ from random_schemas import random_schema
 from shared_cores import NUM_WORKERS
 
 from splitfuse.engine import LLM, SamplingParams, StructuredOutputs
-from splitfuse.engine.core.outputs import CompletionOutput
 from splitfuse.engine.errors import ConstraintError, InvalidRequestError
 from splitfuse.engine.extras.structured_output.compiler import MAX_GRAMMARS
+from splitfuse.engine.serving.request_output import CompletionOutput
 
 # They take 9 s.
 NUM_SCHEMAS = int(os.environ.get("SPLITFUSE_TEST_SCHEMAS", "500"))

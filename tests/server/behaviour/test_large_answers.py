@@ -12,7 +12,8 @@ import httpx
 import pytest
 from serving import parse_events
 
-from splitfuse.engine.core.outputs import CompletionOutput, OutputDelta, RequestMetrics, TokenLogprobs
+from splitfuse.engine.core.outputs import OutputDelta, RequestMetrics, TokenLogprobs
+from splitfuse.engine.serving.request_output import CompletionOutput
 from splitfuse.server.api.answer_format import AnswerFormat
 from splitfuse.server.api.openai.chat_response import ChatResponseBuilder
 from splitfuse.server.api.openai.completion_response import CompletionResponseBuilder

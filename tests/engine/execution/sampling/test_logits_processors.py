@@ -11,7 +11,7 @@ from splitfuse.engine.core.request import Request
 from splitfuse.engine.core.sampling_params import SamplingParams
 from splitfuse.engine.execution.sampling.logits_processors import LogitsProcessors, process_logits
 from splitfuse.engine.execution.sampling.sample_index import SampleIndex
-from splitfuse.engine.extras.structured_output.grammar import TokenMasks
+from splitfuse.engine.execution.sampling.token_masks import TokenMasks
 
 VOCAB_SIZE = 50
 

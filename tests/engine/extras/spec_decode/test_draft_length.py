@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from splitfuse.engine.extras.spec_decode.acceptance import Drafted
+from splitfuse.engine.core.ports import Drafted
 from splitfuse.engine.extras.spec_decode.draft_length import DraftLengths
 from splitfuse.engine.extras.spec_decode.length_search import Costs, best_lengths
 

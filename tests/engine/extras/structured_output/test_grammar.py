@@ -15,8 +15,9 @@ from tokenizers import decoders, models, normalizers
 from splitfuse.engine.config import DEMO_FOLDER
 from splitfuse.engine.errors import InvalidRequestError
 from splitfuse.engine.execution.models.registry import parse_model_config, read_model_config
+from splitfuse.engine.execution.sampling.token_masks import TokenMasks
 from splitfuse.engine.extras.structured_output.compiler import GrammarCompiler
-from splitfuse.engine.extras.structured_output.grammar import Grammar, TokenMasks
+from splitfuse.engine.extras.structured_output.grammar import Grammar
 from splitfuse.engine.extras.structured_output.params import StructuredOutputs
 from splitfuse.engine.serving.input_processor import InputProcessor
 from splitfuse.engine.text.tokenizer import Tokenizer

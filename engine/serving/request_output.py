@@ -1,0 +1,63 @@
+"""RequestOutput: all outputs of a request, joined from their deltas. Plain data, no torch."""
+
+from dataclasses import dataclass, field
+
+from ..core.outputs import OutputDelta, RequestMetrics, TokenLogprobs
+from ..errors import RequestFailedError
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    """One finished or growing output sequence."""
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    metrics: RequestMetrics | None = None
+    error: RequestFailedError | None = None
+
+    def add(self, delta: OutputDelta) -> None:
+        """Append what a delta carries."""
+        self.text += delta.text
+        self.token_ids.extend(delta.token_ids)
+        if delta.logprobs is not None:
+            self.logprobs = (self.logprobs or []) + list(delta.logprobs)
+        if delta.finish_reason is not None:
+            self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
+            self.metrics, self.error = delta.metrics, delta.error
+
+    @property
+    def cumulative_logprob(self) -> float | None:
+        """The log-probability of all tokens together; None without `logprobs`."""
+        return None if self.logprobs is None else sum(item.logprob for item in self.logprobs)
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """All outputs of one request."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    num_cached_tokens: int = 0
+    prompt_logprobs: list[TokenLogprobs | None] | None = None  # the first token has none
+
+    def add(self, delta: OutputDelta) -> None:
+        """Append what a delta carries."""
+        self.outputs[delta.index].add(delta)
+        if delta.prompt_logprobs is not None:
+            self.prompt_logprobs = list(delta.prompt_logprobs)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every output has ended."""
+        return all(output.finish_reason is not None for output in self.outputs)
+
+    @property
+    def metrics(self) -> RequestMetrics | None:
+        """Those of the first output, once it has ended."""
+        return self.outputs[0].metrics
