@@ -23,16 +23,13 @@ from ..core.sampling_params import SamplingParams
 from ..core.step_pipeline import StepPipeline
 from ..errors import ConstraintError, EngineDeadError, RankLostError, UnavailableError
 from ..execution.models.config import ModelConfig
-from ..extras.chat.renderer import Renderer, as_json
-from ..extras.inspection.block_map import block_map
-from ..extras.inspection.step_watcher import StepWatcher
+from ..extension import load_extra
 from ..text.tokenizer import Tokenizer
 from .input_processor import InputProcessor, Prompt, length_of
 from .queue_limits import QueueLimits
 from .workers.input_threads import InputThreads
 
 if TYPE_CHECKING:
-    from ..extras.parallel.rank_processes import RankProcesses
     from .builder import EngineParts
 
 _log = logging.getLogger("splitfuse.engine")
@@ -99,9 +96,9 @@ class AsyncEngine:
         self._idle.set()
         self._dead = asyncio.Event()
         self._loop_task: asyncio.Task[None] | None = None
-        self._ranks: RankProcesses | None = None
+        self._ranks: Any = None  # other processes of a tensor-parallel model
         self._input_threads = InputThreads(max_length=config.max_queue_chars)
-        self._renderer: Renderer | None = None
+        self._renderer: Any = None  # of the chat extra, if the model has a chat template
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="splitfuse-step")
         self._draining = False
         self._last_progress = time.monotonic()
@@ -116,7 +113,8 @@ class AsyncEngine:
         self.loaded, self.fingerprint = parts.runner.loaded, parts.fingerprint
         self.tokenizer, self._input_processor = parts.tokenizer, parts.input_processor
         if self.tokenizer is not None and self.tokenizer.has_chat_template:
-            self._renderer = Renderer(self.tokenizer.chat_template)
+            chat = load_extra("chat.renderer", needed_for="a chat template")
+            self._renderer = chat.Renderer(self.tokenizer.chat_template)
         self.model_config, self.max_model_len = self.loaded.model_config, self.loaded.max_model_len
         self._core = self._pipeline.core
         self._ranks = parts.runner.ranks
@@ -229,8 +227,8 @@ class AsyncEngine:
         Raises InvalidRequestError, and as `encode`.
         """
         assert self._renderer is not None
-        conversation = as_json(messages, **options)
-        work = partial(self._renderer.render, conversation)
+        conversation = load_extra("chat.renderer", needed_for="messages").as_json(messages, **options)
+        work: Callable[[], str] = partial(self._renderer.render, conversation)
         return await self._read(work, length=len(conversation))
 
     async def _read(self, work: Callable[[], _T], *, length: int) -> _T:
@@ -333,10 +331,13 @@ class AsyncEngine:
         """The most tokens and sequences of a step on the device in use."""
         return self.config.limits_on(self.loaded.device.type)
 
-    def watch(self) -> StepWatcher:
-        """Make a record of each step from now on, until `unwatch`. It must run."""
+    def watch(self) -> Any:
+        """Return a StepWatcher, which records each step from now on, until `unwatch`. The engine must run."""
         assert self._core is not None
-        watcher = StepWatcher(self._core.scheduler, max_num_batched_tokens=self.step_limits.num_batched_tokens)
+        inspection = load_extra("inspection.step_watcher", needed_for="watching steps")
+        watcher = inspection.StepWatcher(
+            self._core.scheduler, max_num_batched_tokens=self.step_limits.num_batched_tokens
+        )
         self._core.scheduler.watch(watcher)
         return watcher
 
@@ -353,7 +354,9 @@ class AsyncEngine:
         """What each block of the KV cache holds."""
         assert self._core is not None
         scheduler = self._core.scheduler
-        return block_map(scheduler.blocks, scheduler.running, scheduler.waiting)
+        inspection = load_extra("inspection.block_map", needed_for="the map of blocks")
+        blocks: dict[str, Any] = inspection.block_map(scheduler.blocks, scheduler.running, scheduler.waiting)
+        return blocks
 
     def metrics(self, request_id: str) -> dict[int, RequestMetrics]:
         """What is known so far of the outputs of a request that have not ended, with their histories."""

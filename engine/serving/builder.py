@@ -2,26 +2,25 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from ..config import EngineConfig
+from ..core.block_manager import CacheSpec
 from ..core.engine_core import EngineCore
+from ..core.ports import RequestObserver, Speculator
 from ..core.request import Request
 from ..core.sampling_params import SamplingParams
+from ..core.scheduler import SchedulerListener
 from ..core.step_pipeline import StepPipeline
 from ..errors import ConfigError
 from ..execution.models.checkpoint import model_folder
+from ..execution.models.config import ModelConfig
 from ..execution.models.fingerprint import fingerprint
 from ..execution.models.registry import read_model_config
 from ..execution.runner.model_runner import ModelRunner
-from ..extras.gguf.file import read_gguf
-from ..extras.inspection.histories import Histories
-from ..extras.simulation.recording import Recorder
-from ..extras.spec_decode.draft_model import DraftModel
-from ..extras.spec_decode.drafter import Drafter
-from ..extras.spec_decode.manager import Speculation
-from ..extras.spec_decode.ngram import NgramDrafter
-from ..extras.structured_output.compiler import GrammarCompiler
+from ..extension import has_extra, load_extra
 from ..text.tokenizer import Tokenizer
+from .constraint_compiler import ConstraintCompiler
 from .input_processor import InputProcessor
 from .output_processor import OutputProcessor
 from .workers.heap import return_freed_memory
@@ -59,9 +58,9 @@ class EngineParts:
             loaded.cache,
             OutputProcessor(self.tokenizer),
             max_steps_in_flight=max_steps_in_flight,
-            listener=Recorder.open(config, loaded.cache, max_steps_in_flight) if config.record else None,
+            listener=_recorder(config, loaded.cache, max_steps_in_flight),
             speculation=self.speculation(config),
-            observer=Histories.of(config),
+            observer=_observer(config),
         )
         return StepPipeline(core, self.runner, launcher)
 
@@ -88,28 +87,33 @@ class EngineParts:
                         f"the model cannot generate: {delta.error}; fetch its files again, or try --dtype float32"
                     )
 
-    def speculation(self, config: EngineConfig) -> Speculation | None:
-        """Speculation as configured, if it is. Raises ConfigError."""
+    def speculation(self, config: EngineConfig) -> Speculator | None:
+        """Return the speculator as configured; None without one. Raises ConfigError."""
         settings = config.speculation
         if settings is None:
             return None
-        drafter: Drafter
+        extra = partial(load_extra, needed_for="--speculative-config")
         if settings.method == "ngram":
-            drafter = NgramDrafter(min_n=settings.prompt_lookup_min, max_n=settings.prompt_lookup_max)
+            drafter = extra("spec_decode.ngram").NgramDrafter(
+                min_n=settings.prompt_lookup_min, max_n=settings.prompt_lookup_max
+            )
         else:
-            drafter = DraftModel(config, model_folder(config, settings.model), self.runner.loaded)
-        return Speculation(
+            folder = model_folder(config, settings.model)
+            drafter = extra("spec_decode.draft_model").DraftModel(config, folder, self.runner.loaded)
+        speculation: Speculator = extra("spec_decode.manager").Speculation(
             drafter,
             max_drafts=settings.num_speculative_tokens,
             vocab_size=self.runner.loaded.model_config.vocab_size,
             adaptive=settings.adaptive,
         )
+        return speculation
 
 
 def load(config: EngineConfig) -> EngineParts:
     """Fetch, read and lay out the model. Raises ConfigError."""
     folder = model_folder(config, config.model)
-    _header = read_gguf(folder) if folder.is_file() else None  # held, so that it is read once
+    gguf = load_extra("gguf.file", needed_for=str(folder)) if folder.is_file() else None
+    _header = gguf and gguf.read_gguf(folder)  # held, so that the file is read once
     settings = config.speculation
     draft = read_model_config(model_folder(config, settings.model)) if settings and settings.model else None
     runner = ModelRunner(config, folder, draft=draft)
@@ -120,7 +124,7 @@ def load(config: EngineConfig) -> EngineParts:
     model_config = runner.loaded.model_config
     input_processor = InputProcessor(
         tokenizer=tokenizer,
-        grammars=None if tokenizer is None else GrammarCompiler(tokenizer, model_config),
+        grammars=_constraint_compiler(tokenizer, model_config),
         model_config=model_config,
         max_model_len=runner.loaded.max_model_len,
         max_cache_tokens=runner.loaded.cache.num_blocks * config.block_size,
@@ -128,3 +132,27 @@ def load(config: EngineConfig) -> EngineParts:
     )
     return_freed_memory()
     return EngineParts(tokenizer, runner, input_processor, mark.result())
+
+
+def _constraint_compiler(tokenizer: Tokenizer | None, model_config: ModelConfig) -> ConstraintCompiler | None:
+    if tokenizer is None or not has_extra("structured_output"):
+        return None
+    module = load_extra("structured_output.compiler", needed_for="structured_outputs")
+    compiler: ConstraintCompiler = module.GrammarCompiler(tokenizer, model_config)
+    return compiler
+
+
+def _observer(config: EngineConfig) -> RequestObserver | None:
+    """Return what records the requests' histories, where the extra is there."""
+    if not has_extra("inspection"):
+        return None
+    observer: RequestObserver = load_extra("inspection.histories", needed_for="histories").Histories.of(config)
+    return observer
+
+
+def _recorder(config: EngineConfig, cache: CacheSpec, max_steps_in_flight: int) -> SchedulerListener | None:
+    if not config.record:
+        return None
+    module = load_extra("simulation.recording", needed_for="--record")
+    recorder: SchedulerListener = module.Recorder.open(config, cache, max_steps_in_flight)
+    return recorder

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..checks import check_text, check_token_ids
 from ..core.outputs import KnownOutput, Resumed
@@ -17,11 +17,8 @@ from ..errors import ContextLengthError, InvalidRequestError
 from ..execution.models.config import ModelConfig
 from ..execution.sampling.rng import derive_seed
 from ..text.tokenizer import Tokenizer
+from .constraint_compiler import CompiledConstraint, ConstraintCompiler
 from .workers.input_threads import InputThreads
-
-if TYPE_CHECKING:
-    from ..extras.structured_output.compiler import GrammarCompiler
-    from ..extras.structured_output.grammar import CompiledGrammar
 
 # Text, ids, or {"prompt": text} / {"prompt_token_ids": ids} as vLLM takes them. With text, "add_special_tokens": False
 # says that it has them already.
@@ -45,7 +42,7 @@ class TokenizedPrompt:
     token_ids: list[int]
     params: SamplingParams
     bad_words: tuple[tuple[int, ...], ...] = ()
-    grammar: "CompiledGrammar | None" = None
+    grammar: CompiledConstraint | None = None
 
 
 class LengthLimit(NamedTuple):
@@ -62,7 +59,7 @@ class InputProcessor:
         self,
         *,
         tokenizer: Tokenizer | None,
-        grammars: "GrammarCompiler | None",
+        grammars: ConstraintCompiler | None,
         model_config: ModelConfig,
         max_model_len: int,
         max_cache_tokens: int,
@@ -100,7 +97,7 @@ class InputProcessor:
             return tokenized
         with _forgiven(params):
             # Other requests may wait for the same grammar: a cancelled one must not cancel it.
-            grammar: CompiledGrammar = await asyncio.shield(asyncio.wrap_future(compiling))
+            grammar: CompiledConstraint = await asyncio.shield(asyncio.wrap_future(compiling))
             return replace(tokenized, grammar=grammar)
         return tokenized
 
@@ -165,7 +162,7 @@ class InputProcessor:
             )
         return requests
 
-    def _compile(self, params: SamplingParams) -> "Future[CompiledGrammar] | None":
+    def _compile(self, params: SamplingParams) -> Future[CompiledConstraint] | None:
         if params.structured_outputs is None:
             return None
         with _forgiven(params):

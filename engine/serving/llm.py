@@ -14,8 +14,7 @@ from ..config.foreign_options import taken_keywords
 from ..core.outputs import OutputDelta
 from ..core.sampling_params import SamplingParams
 from ..errors import InvalidRequestError
-from ..extras.chat.messages import read_messages
-from ..extras.chat.tools import read_tools
+from ..extension import load_extra
 from ..text.tokenizer import Tokenizer
 from .builder import load
 from .input_processor import Prompt
@@ -107,9 +106,9 @@ class LLM:
         conversations = messages if messages and isinstance(messages[0], (list, tuple)) else [messages]
         texts = [
             self.tokenizer.render_chat(
-                read_messages(conversation),
+                load_extra("chat.messages", needed_for="LLM.chat").read_messages(conversation),
                 template=chat_template,
-                tools=read_tools(tools),
+                tools=load_extra("chat.tools", needed_for="LLM.chat").read_tools(tools),
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
                 variables=chat_template_kwargs,

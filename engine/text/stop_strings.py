@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-from ..extras.chat.answer_parts import overlap
-
 
 class StopStringMatcher:
     """Passes text on up to a stop string, and holds back an end that may be the beginning of one."""
@@ -27,3 +25,11 @@ class StopStringMatcher:
         end = len(text) if last else len(text) - max(overlap(text, stop) for stop in self._stop)
         self._held = text[end:]
         return text[:end]
+
+
+def overlap(text: str, tag: str) -> int:
+    """Length of the longest end of the text that is a beginning of the tag, but not all of it."""
+    for length in range(min(len(text), len(tag) - 1), 0, -1):
+        if text.endswith(tag[:length]):
+            return length
+    return 0

@@ -8,10 +8,10 @@ from typing import Any
 
 from ..checks import check_text
 from ..errors import ConfigError, InvalidRequestError
-from ..extras.chat.template import ChatTemplate, read_template
-from ..extras.gguf.gguf_tokenizer import read_gguf_tokenizer
+from ..extension import has_extra, load_extra
 from .folder_tokenizer import read_folder_tokenizer
 from .length_bound import LengthBound
+from .tokenizer_parts import TokenizerParts
 
 # One text is a batch of its own here, which no more threads make faster; a fork beside such threads gives a warning.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -28,7 +28,7 @@ class Tokenizer:
     def __init__(self, model: Path, *, chat_template: str | None = None) -> None:
         """`model`: a folder, or a GGUF file. What is read is read now, so that a broken file stops the start."""
         self._model = model
-        self._parts = read_gguf_tokenizer(model) if model.is_file() else read_folder_tokenizer(model)
+        self._parts = _read_parts(model)
         self._fast = self._parts.fast
         # A file may carry the padding or truncation of its training; a server must not cut or fill prompts in silence.
         self._fast.no_padding()
@@ -86,8 +86,10 @@ class Tokenizer:
         return self._chat_template is not None
 
     @property
-    def chat_template(self) -> ChatTemplate:
-        """What renders conversations. Encode its texts with add_special_tokens=False: they contain these already.
+    def chat_template(self) -> Any:
+        """ChatTemplate of the chat extra, which renders conversations.
+
+        Encode its texts with add_special_tokens=False: they contain these already.
 
         Raises InvalidRequestError if there is none.
         """
@@ -103,8 +105,8 @@ class Tokenizer:
 
         Options are those of ChatTemplate.render. Raises InvalidRequestError; ConfigError about `template`.
         """
-        chat_template = self.chat_template if template is None else self._made(read_template(template))
-        text = chat_template.render(messages, **options)
+        made = None if template is None else self._made(_template_module().read_template(template))
+        text: str = (made or self.chat_template).render(messages, **options)
         check_text(text, param="messages")
         return text
 
@@ -123,9 +125,13 @@ class Tokenizer:
         text = self.render_chat(conversation, template=chat_template, **options)
         return self.encode(text, add_special_tokens=False) if tokenize else text
 
-    def _read_template(self, setting: str | None) -> ChatTemplate | None:
+    def _read_template(self, setting: str | None) -> Any:
         """--chat-template, or the model's own."""
-        sources = self._parts.chat_templates if setting is None else {"default": read_template(setting)}
+        if setting is None and not has_extra("chat"):
+            return None
+        sources = self._parts.chat_templates
+        if setting is not None:
+            sources = {"default": _template_module().read_template(setting)}
         if "default" not in sources:
             return None
         try:
@@ -133,5 +139,18 @@ class Tokenizer:
         except ConfigError as exc:
             raise ConfigError(f"{self._model if setting is None else '--chat-template'}: {exc}") from exc
 
-    def _made(self, source: str, *, tool_source: str | None = None) -> ChatTemplate:
-        return ChatTemplate(source, special_tokens=self._parts.special_tokens, tool_source=tool_source)
+    def _made(self, source: str, *, tool_source: str | None = None) -> Any:
+        return _template_module().ChatTemplate(
+            source, special_tokens=self._parts.special_tokens, tool_source=tool_source
+        )
+
+
+def _template_module() -> Any:
+    return load_extra("chat.template", needed_for="--chat-template")
+
+
+def _read_parts(model: Path) -> TokenizerParts:
+    if model.is_file():
+        parts: TokenizerParts = load_extra("gguf.gguf_tokenizer", needed_for=str(model)).read_gguf_tokenizer(model)
+        return parts
+    return read_folder_tokenizer(model)

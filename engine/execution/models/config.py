@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import ConfigError
-from ...extras.quantization.checkpoint_format import CheckpointFormat
-from ...extras.quantization.registry import checkpoint_format
+from ...extension import load_extra
 from .checkpoint import positive_int
+from .checkpoint_format import CheckpointFormat
 from .rope_config import RopeConfig
 
 
@@ -68,7 +68,7 @@ class ModelConfig:
             attention_bias=bool(fields.get("attention_bias", False)),
             mlp_bias=bool(fields.get("mlp_bias", False)),
             hidden_act=str(fields.get("hidden_act", "silu")),
-            quantization=checkpoint_format(fields.get("quantization_config")),
+            quantization=_checkpoint_format(fields.get("quantization_config")),
             sliding_windows=tuple(window if kind == "sliding_attention" else 0 for kind in layer_types),
             dtype=str(fields.get("dtype") or fields.get("torch_dtype") or "float32"),
             eos_token_ids=tuple(eos) if isinstance(eos, list) else () if eos is None else (int(eos),),
@@ -95,3 +95,12 @@ def _layer_types(fields: Mapping[str, Any]) -> list[str]:
     if unknown := set(kinds) - {"sliding_attention", "full_attention"}:
         raise ConfigError(f"layer_types: {unknown.pop()!r} is not known; known: full_attention, sliding_attention")
     return list(kinds)
+
+
+def _checkpoint_format(quantization_config: Any) -> CheckpointFormat | None:
+    """Return the format of quantized weights that config.json declares; None for plain weights. Raises ConfigError."""
+    if not quantization_config:
+        return None
+    registry = load_extra("quantization.registry", needed_for="quantization_config in config.json")
+    found: CheckpointFormat | None = registry.checkpoint_format(quantization_config)
+    return found

@@ -8,13 +8,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ....kernels.ops import QuantizedWeight
-from ...extras.gguf.file import read_gguf
-from ...extras.gguf.places import Place, places
+from ...extension import load_extra
 from .config import ModelConfig
 from .registry import model_class
 from .weight_reader import tensor_entries
@@ -133,13 +133,14 @@ def _tied_head_bytes(config: ModelConfig, layout: WeightLayout, shape: tuple[int
 def _stored_bytes(folder: Path, config: ModelConfig, *, is_gpu: bool) -> dict[str, float | None]:
     """Bytes by the name of a tensor, None where the files do not quantize it; {} where no header needs to be read."""
     if folder.is_file():
-        return {name: _gguf_bytes(place, is_gpu=is_gpu) for name, place in places(read_gguf(folder)).items()}
+        places = load_extra("gguf.places", needed_for=str(folder)).places_in(folder)
+        return {name: _gguf_bytes(place, is_gpu=is_gpu) for name, place in places.items()}
     if config.quantization is None:
         return {}
     return _safetensors_bytes(folder, is_symmetric=config.hf_config["quantization_config"].get("sym", False))
 
 
-def _gguf_bytes(place: Place, *, is_gpu: bool) -> float | None:
+def _gguf_bytes(place: Any, *, is_gpu: bool) -> float | None:
     shape = place.info.shape if place.expert is None else place.info.shape[1:]
     is_kept = place.info.type.is_quantized and len(shape) == 2 and not place.adds_one
     return prod(shape) * _GGUF_BITS[place.info.type.name][is_gpu] / 8 if is_kept else None

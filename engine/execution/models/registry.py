@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import ConfigError
-from ...extras.gguf.config_fields import config_fields
-from ...extras.gguf.file import read_gguf
+from ...extension import load_extra
 from .checkpoint import other_format, read_json, tokenizer_only
 from .config import ModelConfig
 
@@ -91,7 +90,8 @@ def read_model_config(folder: Path) -> ModelConfig:
     Or in this GGUF file. Raises ConfigError.
     """
     if folder.is_file():
-        return parse_model_config(config_fields(read_gguf(folder)), generation={}, source=str(folder))
+        gguf = load_extra("gguf.config_fields", needed_for=str(folder))
+        return parse_model_config(gguf.read_config_fields(folder), generation={}, source=str(folder))
     if not (folder / "config.json").exists() and (what := other_format(folder) or tokenizer_only(folder)):
         raise ConfigError(what)
     path = folder / "generation_config.json"

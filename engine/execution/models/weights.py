@@ -19,9 +19,9 @@ from torch import Tensor
 from ....kernels.ops import QuantizedWeight
 from ...device import stream_of
 from ...errors import ConfigError, is_out_of_memory
-from ...extras.gguf.source import GgufSource
-from ...extras.quantization.checkpoint_format import CheckpointFormat, LinearTensors
+from ...extension import load_extra
 from .checkpoint import other_format, read_json, version_of
+from .checkpoint_format import CheckpointFormat, LinearTensors
 from .load_progress import with_progress
 from .weight_reader import TensorEntry, WeightReader, read_tensor, tensor_entries
 
@@ -250,9 +250,9 @@ def weight_source(
     if load_format == "dummy":
         yield DummySource(dtype=dtype, seed=seed, device=device)
         return
-    source: SafetensorsSource | GgufSource
+    source: Any  # a WeightSource with `check` and `close`
     if folder.is_file():
-        source = GgufSource(folder, dtype=dtype)
+        source = load_extra("gguf.source", needed_for=str(folder)).GgufSource(folder, dtype=dtype)
     else:
         ahead = device if device.type == "cuda" else None
         source = SafetensorsSource(folder, dtype=dtype, quantization=quantization, reads_ahead_to=ahead)

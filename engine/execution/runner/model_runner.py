@@ -18,7 +18,7 @@ from ...core.block_manager import CacheSpec
 from ...core.policies import BATCHING_POLICIES
 from ...device import stream_of
 from ...errors import ConfigError
-from ...extras.parallel.parallel_model import ParallelCache, ParallelModel, Setup, cached_config, start_ranks
+from ...extension import load_extra
 from ..models.config import ModelConfig
 from ..models.device_memory import memory_of, refusing_out_of_memory
 from ..models.kv_cache import KVCache, kv_bytes_per_token, num_cache_blocks
@@ -68,7 +68,10 @@ class ModelRunner:
         max_model_len = resolve_max_model_len(config, model_config)
         config, memory = config.for_device(device.type), memory_of(device)
         self._device = device
-        self.ranks = ranks = start_ranks(Setup(config, folder, device, dtype, max_model_len, torch.get_num_threads()))
+        parallel = _parallel_extra(config)
+        self.ranks = ranks = parallel and parallel.start_ranks(
+            parallel.Setup(config, folder, device, dtype, max_model_len, torch.get_num_threads())
+        )
         self._model = load_model(
             config,
             folder,
@@ -81,8 +84,9 @@ class ModelRunner:
         make_cache: Callable[..., KVCache] = KVCache
         cached = model_config  # what all ranks have in their caches
         if ranks is not None:
-            self._model, make_cache = ParallelModel(self._model, ranks), partial(ParallelCache, ranks=ranks)
-            cached = cached_config(model_config, ranks.parallel)
+            self._model = parallel.ParallelModel(self._model, ranks)
+            make_cache = partial(parallel.ParallelCache, ranks=ranks)
+            cached = parallel.cached_config(model_config, ranks.parallel)
         step_bytes = measure_step_bytes(
             self._model,
             memory,
@@ -177,6 +181,13 @@ class ModelRunner:
         vocab_size = self.loaded.model_config.vocab_size
         made = prompt_logprobs(row, hidden, self._model.logits, vocab_size=vocab_size)
         return RowOutput(failure=RowFailure(NOT_FINITE)) if made is None else output._replace(prompt_logprobs=made)
+
+
+def _parallel_extra(config: EngineConfig) -> Any:
+    """Return the module that starts ranks; None if one process has the whole model. Raises ConfigError."""
+    if (config.tensor_parallel_slices or config.tensor_parallel_size) == 1:
+        return None
+    return load_extra("parallel.parallel_model", needed_for="--tensor-parallel-size")
 
 
 def load_model(

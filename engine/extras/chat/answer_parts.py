@@ -7,6 +7,8 @@ the joined parts are the same.
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
+from ...text.stop_strings import overlap
+
 
 class AnswerPart(NamedTuple):
     """Text of one kind. A call begins with its name ("call"); its arguments are JSON text. `number` counts calls."""
@@ -41,14 +43,6 @@ def joined(parts: Iterable[AnswerPart]) -> list[AnswerPart]:
         else:
             made.append(part)
     return made
-
-
-def overlap(text: str, tag: str) -> int:
-    """Length of the longest end of the text that is a beginning of the tag, but not all of it."""
-    for length in range(min(len(text), len(tag) - 1), 0, -1):
-        if text.endswith(tag[:length]):
-            return length
-    return 0
 
 
 def cut_at(text: str, tag: str, *, is_end: bool) -> tuple[str, bool, str]:

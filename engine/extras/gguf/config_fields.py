@@ -3,12 +3,13 @@
 import re
 from array import array
 from math import prod
+from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError
 from ...execution.models.checkpoint import positive_int
 from .architectures import ROPE_FACTORS, Architecture, architecture_of
-from .file import GgufFile, Strings
+from .file import GgufFile, Strings, read_gguf
 from .keys import Keys
 
 CONTROL = 3  # a token's type: no text of its own
@@ -17,6 +18,11 @@ _MAX_CONTEXT_LENGTH = 2**22
 _MAX_ROPE_FACTORS = 1024
 # Tokens that end an answer wherever they are control tokens: instruct models have several, and a file names one.
 _ENDS = frozenset({"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>"})
+
+
+def read_config_fields(path: Path) -> dict[str, Any]:
+    """Return the fields of a config.json for the file at this path. Raises ConfigError."""
+    return config_fields(read_gguf(path))
 
 
 def config_fields(file: GgufFile) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """Place: where in a GGUF file the tensor of a checkpoint name is. Imports no torch."""
 
 import re
+from pathlib import Path
 from typing import NamedTuple
 
 from .architectures import NAMES, ROPE_FACTORS, Architecture, architecture_of
-from .file import GgufFile, TensorInfo
+from .file import GgufFile, TensorInfo, read_gguf
 from .keys import Keys
 
 _MAX_EXPERTS = 4096
@@ -18,6 +19,11 @@ class Place(NamedTuple):
     num_rotated_heads: int = 0  # the two halves of each head's rows were interleaved
     adds_one: bool = False
     is_transposed: bool = False  # against the checkpoint's
+
+
+def places_in(path: Path) -> dict[str, Place]:
+    """Return the places of a file's tensors, like `places`."""
+    return places(read_gguf(path))
 
 
 def places(file: GgufFile) -> dict[str, Place]:

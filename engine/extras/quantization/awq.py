@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ....kernels.ops import QuantizedWeight
 from ...errors import ConfigError
+from ...execution.models.checkpoint_format import LinearTensors
 from .affine import SCALE_DTYPES, affine, group_size, in_groups, num_groups, one_of
-from .checkpoint_format import LinearTensors
 
 # Where each output is among those of its word: 0, 2, 4, … come first, so that a kernel widens two at once.
 _PLACES = {4: [0, 4, 1, 5, 2, 6, 3, 7], 8: [0, 2, 1, 3]}

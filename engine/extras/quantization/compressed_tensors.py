@@ -17,8 +17,8 @@ from torch import Tensor
 
 from ....kernels.ops import QuantizedWeight
 from ...errors import ConfigError
+from ...execution.models.checkpoint_format import LinearTensors
 from .affine import act_order, affine, group_size, in_groups, num_groups, one_of, unpack
-from .checkpoint_format import LinearTensors
 from .fp8 import block_of, float_weight, take_scales
 from .targets import Targets, targets
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ....kernels.ops import QuantizedWeight
 from ...errors import ConfigError
+from ...execution.models.checkpoint_format import LinearTensors
 from .affine import SCALE_DTYPES, block_scales
-from .checkpoint_format import LinearTensors
 
 
 @dataclass(frozen=True)

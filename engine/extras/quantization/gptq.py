@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ....kernels.ops import QuantizedWeight
 from ...errors import ConfigError
+from ...execution.models.checkpoint_format import LinearTensors
 from .affine import SCALE_DTYPES, act_order, affine, group_size, in_groups, num_groups, one_of, unpack
-from .checkpoint_format import LinearTensors
 
 # 1 in every place of a word. GPTQModel subtracts and adds it a word at a time, so a zero of 0 borrows from the next.
 _ONES = {4: 0x11111111, 8: 0x01010101}

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import Any
 
 from ...errors import ConfigError
-from .checkpoint_format import CheckpointFormat
+from ...execution.models.checkpoint_format import CheckpointFormat
 
 # By quant_method. Each module has `parse(quantization_config) -> CheckpointFormat`, which raises ConfigError.
 FORMATS = {

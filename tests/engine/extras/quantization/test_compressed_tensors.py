@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from splitfuse.engine.errors import ConfigError
-from splitfuse.engine.extras.quantization.checkpoint_format import LinearTensors
+from splitfuse.engine.execution.models.checkpoint_format import LinearTensors
 from splitfuse.engine.extras.quantization.compressed_tensors import CompressedTensors, parse
 
 TOKEN = {"num_bits": 8, "strategy": "token", "dynamic": True}

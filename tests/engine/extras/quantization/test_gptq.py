@@ -2,7 +2,7 @@
 
 import torch
 
-from splitfuse.engine.extras.quantization.checkpoint_format import LinearTensors
+from splitfuse.engine.execution.models.checkpoint_format import LinearTensors
 from splitfuse.engine.extras.quantization.gptq import GPTQ
 
 
