@@ -15,7 +15,7 @@ SEEDS ?= 200
 STEPS ?= 2000
 MINUTES ?=
 
-.PHONY: serve test thorough fast lint types check simulation schemathesis fuzz soak faults kills page clients tensor-parallel gpu \
+.PHONY: serve test thorough fast core lint types check simulation schemathesis fuzz soak faults kills page clients tensor-parallel gpu \
 	gpu-profile image image-check balanced replicas builds bench bench-peers clean
 
 serve: $(VENV)/.serve  ## install and start on a small real model, or a toy; ARGS="MODEL --port 9000" for more
@@ -33,6 +33,10 @@ FAST := $(addprefix tests/, client/bench client/test_hosts.py client/test_retry.
 
 fast: $(VENV)/.test  ## everything that needs no torch, few seeds of each random test: 20 s
 	SPLITFUSE_TEST_STEPS=500 $(BIN)/python -m pytest -q --no-torch --max-seeds 3 -m "not slow" $(FAST) $(ARGS)
+
+core: $(VENV)/.test  ## the core's tests, worlds and planted bugs while all else of splitfuse, and torch, is blocked
+	$(BIN)/python -m pytest -q -n 2 --core-alone -k "not recorded and not same_life" tests/engine/core \
+		$(addprefix tests/engine/behaviour/, test_worlds.py test_overlapped_worlds.py test_planted_bugs.py) $(ARGS)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

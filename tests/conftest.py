@@ -29,6 +29,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-torch", action="store_true", help="make an import of torch or transformers an error")
+    parser.addoption("--core-alone", action="store_true", help="block all of splitfuse but engine/core and its base")
     parser.addoption("--max-seeds", type=int, help="run only the first so many seeds of a random test")
 
 
@@ -38,6 +39,9 @@ def pytest_configure(config: pytest.Config) -> None:
         hypothesis.settings.load_profile("few")
     if config.getoption("--no-torch"):
         sys.meta_path.insert(0, _NoTorch())
+    if config.getoption("--core-alone"):
+        os.environ["SPLITFUSE_TEST_CORE_ALONE"] = "1"
+        sys.meta_path.insert(0, _CoreAlone())
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -71,4 +75,18 @@ class _NoTorch:
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if name in ("torch", "transformers"):
             raise ImportError(f"`make fast` runs without {name}: import it in a fixture, or take the file off its list")
+        return None
+
+
+class _CoreAlone:
+    """Finder that refuses every module of splitfuse outside the core's floor, and what such modules import."""
+
+    FLOOR = ("core", "config", "errors", "checks", "extension")
+    FOREIGN = ("torch", "numpy", "transformers", "tokenizers", "llguidance", "pydantic", "fastapi", "httpx")
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        top, *parts = name.split(".")
+        is_ours = top == "splitfuse" and parts and (parts[0] != "engine" or (parts[1:2] and parts[1] not in self.FLOOR))
+        if is_ours or top in self.FOREIGN:
+            raise ImportError(f"the core runs without {name}")
         return None

@@ -24,7 +24,11 @@ NO_TORCH = {
 MAX_MODULES = 16
 # Folders of tests/ that hold to the rule of tests/README.md.
 MIRRORS = ["engine", "server/commands", "server/http", "server/jobs", "server/process"]
-ONE_FILE_EACH = {"engine/execution/models", "engine/extras/chat/tool_parsers"}  # a family, a style of tool calls
+# A family, a style of tool calls; the core is one room on purpose: the list of its files is the reading list.
+ONE_FILE_EACH = {"engine/execution/models", "engine/extras/chat/tool_parsers", "engine/core"}
+# Files and lines that a module imports, its own included, and theirs; imports within functions do not count.
+CLOSURES = {"splitfuse.engine.core.engine_core": (22, 3400), "splitfuse.engine.core.step_pipeline": (24, 3650)}
+CORE_FLOOR = {"core", "config", "errors", "checks", "extension"}  # rooms of engine/ that the core may import
 
 
 def sources(folder: str) -> list[Path]:
@@ -64,6 +68,71 @@ def test_imports_have_no_circle() -> None:
         room = ".".join(name.split(".")[:3])
         rooms.setdefault(room, set()).update(".".join(target.split(".")[:3]) for target in targets)
     TopologicalSorter({room: targets - {room} for room, targets in rooms.items()}).prepare()
+
+
+def closure(module: str) -> set[str]:
+    """Every module of ours that comes in with an import of this one."""
+    paths = {module_name(path): path for folder in PACKAGES for path in sources(folder)}
+    found, left = set[str](), [module]
+    while left:
+        name = left.pop()
+        if name in paths and name not in found:
+            found.add(name)
+            left += imports_at_load(name, paths)
+    return found
+
+
+def imports_at_load(name: str, paths: dict[str, Path]) -> set[str]:
+    package = name.split(".") if paths[name].name == "__init__.py" else name.split(".")[:-1]
+    targets = set[str]()
+    left: list[ast.AST] = [ast.parse(paths[name].read_text())]
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            continue
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = ".".join(package[: len(package) + 1 - node.level] + ([node.module] if node.module else []))
+            targets |= {full if (full := f"{base}.{a.name}") in paths else base for a in node.names}
+        left += ast.iter_child_nodes(node)
+    return targets
+
+
+@pytest.mark.parametrize("module", CLOSURES)
+def test_the_core_stays_small(module: str) -> None:
+    paths = {module_name(path): path for path in sources("engine")}
+    names = closure(module)
+    num_lines = sum(len(paths[name].read_text().splitlines()) for name in names)
+    most_files, most_lines = CLOSURES[module]
+    assert len(names) <= most_files, sorted(names)
+    assert num_lines <= most_lines
+
+
+def test_the_core_imports_its_floor_alone() -> None:
+    """The type checker's imports count, too."""
+    for name, targets in imports().items():
+        if name.startswith("splitfuse.engine.core."):
+            assert {target.split(".")[2] for target in targets} <= CORE_FLOOR, name
+
+
+def test_parts_reach_extras_by_name_alone() -> None:
+    """`load_extra` finds them; only the package's own names (engine/__init__.py) are those of an extra."""
+    for name, targets in imports().items():
+        parts = name.split(".")
+        if parts[1] == "engine" and parts[2:3] not in ([], ["extras"]):
+            assert not [target for target in targets if target.startswith("splitfuse.engine.extras")], name
+
+
+def test_the_engine_has_few_rooms() -> None:
+    rooms: dict[str, set[str]] = {}
+    for name, targets in imports().items():
+        if name.startswith("splitfuse.engine."):
+            room = name.split(".")[2]
+            ours = {target.split(".")[2] for target in targets if target.startswith("splitfuse.engine.")}
+            rooms.setdefault(room, set()).update(ours - {room})
+    assert len(rooms) <= 12
+    assert sum(map(len, rooms.values())) <= 45
 
 
 def test_folders_stay_small() -> None:

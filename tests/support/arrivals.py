@@ -5,12 +5,12 @@ from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
+from beside_core import InputProcessor, TokenizedPrompt
 from fake_model import VOCAB_SIZE
 from world_settings import Conditions, WorldSettings
 
 from splitfuse.engine.core.request import Request
 from splitfuse.engine.core.sampling_params import SamplingParams
-from splitfuse.engine.serving.input_processor import InputProcessor, TokenizedPrompt
 
 _END_TOKENS = range(16)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TextIO
 
 from audit import Audit, NoAudit
+from beside_core import Speculation, Speculator
 from fake_model import VOCAB_SIZE, WAS_BAD, FakeModel, Faults, Seer
 from simulated_stream import SimulatedEvent, SimulatedStream
 from world import World
@@ -17,8 +18,6 @@ from splitfuse.engine.core.plan import Plan, Queues
 from splitfuse.engine.core.request import Request
 from splitfuse.engine.core.scheduler import Scheduler
 from splitfuse.engine.core.step_pipeline import StepPipeline, StepState, Work
-from splitfuse.engine.extras.spec_decode.drafter import Drafter
-from splitfuse.engine.extras.spec_decode.manager import Speculation
 
 
 class RequestSnapshot:
@@ -145,7 +144,7 @@ class OverlappedAudit(Audit):
 class DraftsNowAndThen(Speculation):
     """Drafts in some steps, at random, so that steps with and without follow each other."""
 
-    def __init__(self, rng: random.Random, drafter: Drafter, **settings: Any) -> None:
+    def __init__(self, rng: random.Random, drafter: Seer, **settings: Any) -> None:
         super().__init__(drafter, adaptive=False, **settings)
         self._rng = rng
 
@@ -161,7 +160,7 @@ class OverlappedWorld(World):
     def drafts(self) -> bool:
         return self._seed % 3 == 0 and self.settings.max_drafts > 0
 
-    def _speculation(self) -> Speculation | None:
+    def _speculation(self) -> Speculator | None:
         if not self.drafts:
             return None
         rng, settings = random.Random(self._seed), self.settings

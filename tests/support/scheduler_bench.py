@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass, field
 
+from beside_core import observer_of
+
 from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.core.batch import NO_OUTPUT, Batch, RowOutput
 from splitfuse.engine.core.block_manager import BlockManager, CacheSpec
 from splitfuse.engine.core.request import Request
 from splitfuse.engine.core.sampling_params import SamplingParams
 from splitfuse.engine.core.scheduler import Scheduler
-from splitfuse.engine.extras.inspection.histories import Histories
 
 TOKEN = 7
 
@@ -61,7 +62,7 @@ class Bench:
         cache = CacheSpec(num_blocks, config.block_size, num_host_blocks)
         caching, weights = config.enable_prefix_caching, config.tenant_weights
         blocks = BlockManager(cache, prefix_caching=caching, tenant_weights=weights)
-        return cls(Scheduler(config, blocks, observer=Histories.of(config)))
+        return cls(Scheduler(config, blocks, observer=observer_of(config)))
 
     def add(self, *requests: Request) -> None:
         for each in requests:

@@ -6,6 +6,7 @@ from typing import TextIO
 
 from arrivals import Arrivals
 from audit import Audit, NoAudit
+from beside_core import OutputProcessor, Speculation, Speculator, observer_of, recorder_of
 from clients import Clients, FakeText
 from fake_model import VOCAB_SIZE, FakeModel, Faults, Seer
 from world_settings import CALM, Conditions, random_conditions, random_settings
@@ -14,10 +15,6 @@ from splitfuse.engine.core.batch import Batch
 from splitfuse.engine.core.block_manager import CacheSpec
 from splitfuse.engine.core.engine_core import EngineCore
 from splitfuse.engine.core.step_pipeline import StepPipeline, Work
-from splitfuse.engine.extras.inspection.histories import Histories
-from splitfuse.engine.extras.simulation.recording import Recorder
-from splitfuse.engine.extras.spec_decode.manager import Speculation
-from splitfuse.engine.serving.output_processor import OutputProcessor
 
 _LOOK_UP = 0.1  # how often a request's prefix is looked up beside the engine
 
@@ -53,7 +50,7 @@ class World:
         cache = CacheSpec(
             settings.num_blocks, settings.config.block_size, settings.num_host_blocks, settings.seconds_per_block
         )
-        listener = None if recording is None else Recorder(recording, settings.config, cache, max_steps_in_flight)
+        listener = None if recording is None else recorder_of(recording, settings.config, cache, max_steps_in_flight)
         core = EngineCore(
             settings.config,
             cache,
@@ -61,7 +58,7 @@ class World:
             max_steps_in_flight=max_steps_in_flight,
             listener=listener,
             speculation=self._speculation(),
-            observer=Histories.of(settings.config),
+            observer=observer_of(settings.config),
             clock=lambda: self._now,
         )
         if core.blocks.cache is not None:
@@ -70,7 +67,7 @@ class World:
             core.scheduler._counters._max_tenants = settings.max_tenants
         return core
 
-    def _speculation(self) -> Speculation | None:
+    def _speculation(self) -> Speculator | None:
         settings = self.settings
         if not settings.max_drafts:
             return None

@@ -1,0 +1,23 @@
+"""The core runs while everything outside core, config, errors, checks and extension is blocked, torch included."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+TESTS = ["tests/engine/core", *(f"tests/engine/behaviour/test_{name}worlds.py" for name in ("", "overlapped_"))]
+
+
+def test_scheduler_and_worlds_run_with_all_else_blocked() -> None:
+    """`make core` runs more seeds, and the planted bugs."""
+    command = [sys.executable, "-m", "pytest", "-q", "--core-alone", "--max-seeds", "2", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, "-m", "not slow", "-k", "not recorded", *TESTS],
+        cwd=ROOT,
+        env={**os.environ, "SPLITFUSE_TEST_STEPS": "300"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
