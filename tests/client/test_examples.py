@@ -1,9 +1,13 @@
 """Every example runs as it stands, against a real server, and prints what it promises."""
 
+import json
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 from splitfuse.client import Server
@@ -17,12 +21,13 @@ PRINTS = {
     "many.py": r"cat: '.*'\n(.*\n)*duck: '",
     "structured_output.py": r"choice: (yes|no)\nregex: 20\d\d-[01]\d-[0-3]\d\nschema: {'name': .*, 'age': \d+}",
     "openai_chat.py": r"call: get_weather {'city': '(Seoul|Recife)'}",
+    "tiny_engine.py": r"request 0: 4 tokens, request 1: 12 tokens\nrequest 0: 1 tokens, request 1: 15 tokens\n",
     "in_process.py": r"\d+ prompt tokens -> '.*'\n\d+ prompt tokens -> ",
 }
 
 
 def test_every_example_is_tested() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == set(PRINTS)
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(PRINTS) | {"tiny_server.py"}
 
 
 @pytest.mark.parametrize("name", PRINTS)
@@ -33,5 +38,27 @@ def test_an_example(
         pytest.importorskip("openai", reason="needs the package openai")
     monkeypatch.setenv("SPLITFUSE_BASE_URL", server.base_url)
     monkeypatch.setenv("SPLITFUSE_API_KEY", KEY)
-    runpy.run_path(str(EXAMPLES / name))
+    monkeypatch.setattr(sys, "argv", [name])
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
     assert re.search(PRINTS[name], capsys.readouterr().out)
+
+
+def test_the_tiny_server_answers_and_streams() -> None:
+    """Two prompts at once, through a socket: by id, and as events."""
+    command = [sys.executable, "-m", "uvicorn", "--app-dir", str(EXAMPLES), "tiny_server:app", "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            started = next(line for line in process.stderr if "running on" in line)
+            base_url = started.partition("running on ")[2].split()[0]
+            with httpx.Client(base_url=base_url, timeout=30) as http:
+                bodies = [{"prompt": prompt, "temperature": 0} for prompt in ("Once upon a time", "The little dog")]
+                ids = [http.post("/generate", json=body).json()["seq_id"] for body in bodies]
+                with http.stream("GET", f"/result/{ids[0]}/stream") as response:
+                    events = [json.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: ")]
+                assert events[-1]["finish_reason"] in ("length", "stop")
+                assert len(events) > 2
+                assert http.get(f"/result/{ids[0]}").json() == events[-1]
+                assert http.get("/result/none").status_code == 404
+        finally:
+            process.terminate()
