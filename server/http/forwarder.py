@@ -20,7 +20,7 @@ from .json_response import dumps
 from .sse import EventStream
 
 FORWARDED = "X-Splitfuse-Forwarded"
-_PASSED_ON = ("authorization", *KEY_HEADERS, "last-event-id", "idempotency-key", "x-request-id")
+_PASSED_ON = ("authorization", *KEY_HEADERS, "last-event-id", "idempotency-key", "prefer", "x-request-id")
 _LEFT_OUT = (
     *("cache-control", "connection", "content-length", "date", "server", "transfer-encoding"),
     *("x-accel-buffering", "x-request-id"),

@@ -68,9 +68,11 @@ class ResultStore:
     def add(self, job: Job) -> None:
         """Keep a job from now on. Raises QueueFullError (QuotaExceededError) when nothing may go to make room."""
         self._drop_expired()
-        if not job.finished and self._num_unfinished[job.owner] == self.limits.max_unfinished:
+        most = self.limits.max_unfinished
+        # More than the limit where jobs were taken up again: these are not refused.
+        if not job.finished and most is not None and self._num_unfinished[job.owner] >= most:
             raise QuotaExceededError(
-                f"{self.limits.max_unfinished} results of yours are unfinished, which is --max-unfinished-per-key; "
+                f"{most} results of yours are unfinished, which is --max-unfinished-per-key; "
                 "wait for one to end, or cancel one",
                 retry_after_s=1.0,
             )

@@ -115,7 +115,11 @@ class DurableResults(ResultStore):
     async def _stored(self, find: Callable[[Store], JobRow | None], *, owner: str) -> Job | None:
         """The owner's job that is in no memory."""
         row = await self.use(find)
-        if row is None or row.owner != owner or (job := self._finished_job(row)) is None:
+        if row is None or row.owner != owner:
+            return None
+        with contextlib.suppress(ResultNotFoundError):  # another reader has brought it back meanwhile
+            return self.get(row.seq_id, owner=owner)
+        if (job := self._finished_job(row)) is None:
             return None
         with contextlib.suppress(QueueFullError):  # there is no room to keep it in memory too
             self.add(job)

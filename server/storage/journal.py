@@ -227,14 +227,17 @@ class Journal:
                     unwritten.deleted += entry.deleted
                     unwritten.renewed += entry.renewed
                 case (KeptJob() as kept, OutputDelta() as delta):
-                    events.append((kept, len(kept.deltas), event_of(delta)))
-                    if (ending := self._ending(kept, delta)) is not None:
-                        unwritten.endings.append(ending)
+                    try:
+                        events.append((kept, len(kept.deltas), event_of(delta)))
+                        if (ending := self._ending(kept, delta)) is not None:
+                            unwritten.endings.append(ending)
+                    except Exception:  # a bug of ours: the events of other jobs are written
+                        _log.exception("results: an event of job %s… cannot be written", kept.job.seq_id[:8])
         segment = None
-        if events:
-            body = dump_segment(_packed(events), wall=self._wall_clock(), monotonic=time.monotonic())
-            segment = (self._next_segment, body)
         try:
+            if events:
+                body = dump_segment(_packed(events), wall=self._wall_clock(), monotonic=time.monotonic())
+                segment = (self._next_segment, body)
             self._store.commit(replace(unwritten, accepted=accepted, segment=segment, probes=probes))
         except Exception as exc:  # a bug of ours must not end this thread, without which nothing is told
             if not isinstance(exc, StoreError):
@@ -286,13 +289,16 @@ class Journal:
         if (failure is not None) != was_failing:
             self._on_failure(failure)
         for entry in entries:
-            match entry:
-                case _Change():
-                    entry.done(failure)
-                case (KeptJob() as kept, OutputDelta() as delta):
-                    kept.job.sink(delta)
-                case _Suspension(kept):
-                    kept.job.suspend()
+            try:
+                match entry:
+                    case _Change():
+                        entry.done(failure)
+                    case (KeptJob() as kept, OutputDelta() as delta):
+                        kept.job.sink(delta)
+                    case _Suspension(kept):
+                        kept.job.suspend()
+            except Exception:  # concerns one job; the others are told what is theirs
+                _log.exception("results: a job cannot be told what was written of it")
 
 
 def _packed(events: Sequence[_Told]) -> list[tuple[int, Event | str]]:

@@ -155,7 +155,7 @@ class SharedResults(DurableResults):
     def _go_on_with(self, jobs: list[UnfinishedJob]) -> None:
         _log.warning("results: %d jobs of a server that has ended go on here", len(jobs))
         for unfinished in jobs:
-            self.add(unfinished.kept.job)
+            self._insert(unfinished.kept.job)  # no limit refuses a job that was accepted once
             self._kept[unfinished.row.seq_id] = unfinished.kept
         assert self._resumption is not None
         task = asyncio.create_task(self._resumption.resume(jobs))

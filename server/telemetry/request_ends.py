@@ -3,6 +3,7 @@
 A request is a POST here: what begins work. Holds no text of prompts or answers, and no ids of results.
 """
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -16,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ..http.errors import REQUEST_ID
 from ..jobs.job import Job
 
+_log = logging.getLogger("splitfuse.server")
 LEFT_STATUS = 499  # of a client that disconnected before there was an answer, as in nginx's log
 
 
@@ -84,7 +86,10 @@ class RequestEnds:
             return
         record.end = self.clock()
         for listener in self.listeners:
-            listener.on_request_end(record)
+            try:
+                listener.on_request_end(record)
+            except Exception:  # a bug of ours: the other listeners, and the job, go on
+                _log.exception("a listener failed at the end of a request")
 
 
 class WatchRequests:

@@ -75,7 +75,7 @@ def number_of(letters: bytes) -> int:
 def serve(args: argparse.Namespace) -> None:
     """The server process: `splitfuse serve` that loads a NullRunner."""
     os.sched_setaffinity(0, {0})
-    from splitfuse.engine import builder
+    from splitfuse.engine.serving import builder
     from splitfuse.engine.serving.input_processor import InputProcessor
     from splitfuse.server.process.process import serve as serve_with
     from splitfuse.server.process.stop_signals import StopSignals

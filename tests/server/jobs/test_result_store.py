@@ -67,6 +67,15 @@ def test_a_job_may_be_kept_for_less_long_but_not_for_longer():
     store.check()
 
 
+def test_an_owner_above_the_quota_stays_refused():
+    """After a restart there may be more unfinished ones than a lowered limit allows."""
+    store, _ = make_store(max_unfinished=1)
+    for name in "ab":
+        store._insert(make_job(name, owner="me"))
+    with pytest.raises(QuotaExceededError, match="1 results of yours are unfinished"):
+        store.add(make_job("c", owner="me"))
+
+
 def test_one_owner_has_so_many_unfinished_ones_and_no_more():
     store, _ = make_store(max_unfinished=2)
     jobs = {name: make_job(name, owner="me") for name in "abcd"}

@@ -1,9 +1,11 @@
 """Results on disk without a server: what is found where, and a job that cannot be read any more."""
 
+import asyncio
 import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from fake_engine import FakeEngine
@@ -11,7 +13,7 @@ from fake_engine import FakeEngine
 from splitfuse.engine.core.outputs import KnownOutput, OutputDelta, Resumed
 from splitfuse.engine.core.sampling_params import SamplingParams
 from splitfuse.server.api.native.routes import KeptGenerate
-from splitfuse.server.http.errors import NotReadyError, ResultNotFoundError
+from splitfuse.server.http.errors import NotReadyError, QuotaExceededError, ResultNotFoundError
 from splitfuse.server.jobs.job import Job
 from splitfuse.server.jobs.result_store import ResultLimits
 from splitfuse.server.settings import Settings
@@ -19,6 +21,7 @@ from splitfuse.server.storage.durable_results import DurableResults
 from splitfuse.server.storage.kept_request import KeptRequest
 from splitfuse.server.storage.records import Changes, JobRow, dump_segment, event_of
 from splitfuse.server.storage.resumption import Resumption
+from splitfuse.server.storage.shared_results import SharedResults
 from splitfuse.server.storage.sqlite_store import SqliteStore
 
 
@@ -91,6 +94,45 @@ async def test_what_the_memory_has_no_room_for_is_found_on_disk(tmp_path: Path) 
         await results.find("a", owner="me")
     results.check()
     await results.close()
+
+
+async def test_readers_at_once_bring_a_result_back_once(tmp_path: Path) -> None:
+    """Each reader waits for the disk, and meanwhile another one may have put the job into memory."""
+    results = DurableResults(limits(max_results=2), open_store=lambda: SqliteStore(tmp_path / "r.db"), kinds={})
+    await results.open()
+    engine = FakeEngine()
+    await engine.start()
+    for name in ("a", "b", "c"):
+        job = Job(name, model="m", owner="me")
+        results.add(job)
+        handle = await engine.submit([104, 105], SamplingParams(max_tokens=3), results.sink(job), request_id=name)
+        job.accept(handle)
+        await results.accept(job, handle, KeptRequest(kind="generate", body={}), user="", fingerprint="fake")
+        await job.wait(5)
+    found = await asyncio.gather(*(results.find("a", owner="me") for _ in range(30)))
+    assert len(set(map(id, found))) == 1
+    results.check()
+    await results.close()
+
+
+async def test_a_take_over_is_not_refused_by_its_owners_quota(tmp_path: Path) -> None:
+    """The jobs were accepted: a server that claims them goes on with all of them."""
+    most_one = ResultLimits(ttl=60, max_results=9, max_bytes=10**9, max_unfinished=1)
+    results = SharedResults(most_one, open_store=Mock(), kinds={}, lease_s=30.0)
+    resumption = Mock(resume=AsyncMock())
+    results.begin_claiming(resumption, Mock())
+    results.add(Job("own", model="m", owner="me"))
+    claimed = [
+        SimpleNamespace(row=SimpleNamespace(seq_id=name), kept=SimpleNamespace(job=Job(name, model="m", owner="me")))
+        for name in ("a", "b")
+    ]
+    results._go_on_with(claimed)  # type: ignore[arg-type]
+    await asyncio.gather(*results._resuming)
+    resumption.resume.assert_awaited_once_with(claimed)
+    assert {results.get(name, owner="me").status for name in ("a", "b")} == {"queued"}
+    results.check()
+    with pytest.raises(QuotaExceededError):
+        results.add(Job("new", model="m", owner="me"))
 
 
 async def test_a_new_job_has_no_events_of_a_deleted_one(tmp_path: Path) -> None:

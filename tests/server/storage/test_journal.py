@@ -5,13 +5,15 @@ import dataclasses
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from splitfuse.engine.core.outputs import OutputDelta
 from splitfuse.server.jobs.job import Job
+from splitfuse.server.storage import journal, records
 from splitfuse.server.storage.journal import Journal, KeptJob
-from splitfuse.server.storage.records import Changes, JobRow, load_segment
+from splitfuse.server.storage.records import Changes, Event, JobRow, load_segment
 from splitfuse.server.storage.sealing import Seal, Sealing
 from splitfuse.server.storage.sqlite_store import SqliteStore
 from splitfuse.server.storage.store import StoreError
@@ -118,6 +120,42 @@ async def test_all_that_waits_is_one_transaction_and_one_row(kept: Kept) -> None
     assert len(kept.events_on_disk()) == 1 + 3 * 64
     for job in jobs[1:]:
         assert [event.token_ids for event in job.job.events] == [(0,), (1,), (2,)]
+
+
+async def test_a_sink_that_raises_costs_no_other_job_its_end(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken, whole = kept.job(), kept.job()
+    await asyncio.gather(kept.accept(broken), kept.accept(whole))
+    monkeypatch.setattr(broken.job, "sink", Mock(side_effect=ZeroDivisionError))
+    kept.store.gate.clear()
+    for job in (broken, whole):
+        kept.journal.sink(job)(delta(job, 1, end=True))
+    kept.store.gate.set()
+    await whole.job.wait(5)
+    assert whole.job.status == "completed"
+    assert "a job cannot be told" in caplog.text
+
+
+async def test_an_event_that_cannot_be_written_costs_no_other_job_its_events(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken, whole = kept.job(), kept.job()
+    await asyncio.gather(kept.accept(broken), kept.accept(whole))
+
+    def event_of(item: OutputDelta) -> Event:
+        if item.request_id == broken.job.seq_id:
+            raise ZeroDivisionError
+        return records.event_of(item)
+
+    monkeypatch.setattr(journal, "event_of", event_of)
+    for job in (broken, whole):
+        kept.journal.sink(job)(delta(job, 1, end=True))
+    await whole.job.wait(5)
+    assert whole.job.status == "completed"
+    await kept.journal.read(lambda store: None)  # the writer's thread lives
+    assert kept.events_on_disk() == [(whole.num, [1])]
+    assert "cannot be written" in caplog.text
 
 
 async def test_while_the_disk_is_full_running_jobs_go_on_and_no_event_is_left_out(kept: Kept) -> None:

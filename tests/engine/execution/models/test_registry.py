@@ -86,7 +86,7 @@ def attentions(model: Decoder) -> list[Attention]:
 
 
 def test_the_readme_has_the_registrys_table() -> None:
-    readme = Path(__file__).parents[3] / "README.md"
+    readme = Path(__file__).parents[4] / "README.md"
     assert families_table() in readme.read_text(), (
         "python -m splitfuse.engine.execution.models.registry prints the table"
     )

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, GemmaTokenizer, GPT2Tokenizer, LlamaToke
 from splitfuse.engine.errors import ConfigError
 from splitfuse.engine.text.tokenizer import Tokenizer
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 TEXTS = [
     "Hello world! 123",
     "  many   spaces\n\n and\tlines\r\n  ",

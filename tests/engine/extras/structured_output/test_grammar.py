@@ -146,7 +146,9 @@ def test_only_slow_grammars_fail_for_slow_masks(compiler: GrammarCompiler, monke
     for grammar in (slow, fast):
         grammar.follow([], num_prompt_tokens=0)
     masks = TokenMasks(torch.device("cpu"))
-    masks._was_slow = True
+    maker = slow.new_mask_maker()
+    maker._was_slow = True
+    masks._maker = maker
     clock = iter([0.0, 1.0, 1.0, 1.001])
     monkeypatch.setattr("splitfuse.engine.extras.structured_output.grammar.time.thread_time", lambda: next(clock))
     rows = masks.allowed([slow, fast])
