@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).with_name("peers")))
 from processes import environment_of, python_of
 
 from splitfuse.engine import LLM, SamplingParams
-from splitfuse.engine.config import DEMO_FOLDER
 
+TRAINING = Path(__file__).parents[1] / "tools/demo_model"
 HELD_OUT_SEED = 1_000_003  # the training script counts up from 0
 SETTINGS: dict[str, dict[str, Any]] = {
     "as it is": {},
@@ -34,7 +34,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 def documents(count: int) -> list[str]:
     """The first `count` held-out documents."""
-    sys.path.insert(0, str(DEMO_FOLDER))  # whose scripts import each other as they would from there
+    sys.path.insert(0, str(TRAINING))  # whose scripts import each other as they would from there
     from corpus import documents
 
     return list(islice(documents(HELD_OUT_SEED), count))

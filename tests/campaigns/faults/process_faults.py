@@ -24,7 +24,7 @@ HEALTH = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 def copied_model(folder: str) -> Path:
     """The demo model in a folder of its own."""
     target = Path(folder, "model")
-    shutil.copytree(DEMO, target, ignore=shutil.ignore_patterns("training", "draft"))
+    shutil.copytree(DEMO, target, ignore=shutil.ignore_patterns("draft"))
     return target
 
 

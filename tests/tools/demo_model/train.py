@@ -1,6 +1,6 @@
 """Trains the demo model from scratch on a folder of .txt files and the generated corpus; writes Hugging Face files.
 
-    python engine/demo_model/training/train.py FOLDER [--out DIR] [--size demo|draft] [--minutes N|--steps N] [--resume]
+    python tests/tools/demo_model/train.py FOLDER [--out DIR] [--size demo|draft] [--minutes N|--steps N] [--resume]
 
 The draft model's tokenizer is the demo's: `--size draft --tokenizer engine/demo_model/tokenizer.json --minutes 35`; of
 what it writes, draft/ keeps weights, config and card.
@@ -270,7 +270,7 @@ def utc_today(text: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", type=Path, help="folder of .txt files, with a MANIFEST.tsv for the card")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1])
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[3] / "engine/demo_model")
     parser.add_argument("--size", choices=SIZES, default="demo")
     parser.add_argument("--minutes", type=float, default=95.0, help="processor time per thread")
     parser.add_argument("--steps", type=int, default=0, help="instead of --minutes")

@@ -38,8 +38,8 @@ Much of what it says is wrong. Use it to see a server work and to test one; do n
 ## Data
 
 * {books:.0%} of the tokens: a folder of public-domain children's books, see the table. Not part of this repository.
-* {generated:.0%}: text of our own, written by the seeded grammar in `corpus.py` while training: chats in the chat
-  template, stories, lists, facts, sums and JSON.
+* {generated:.0%}: text of our own, written by the seeded grammar in `tests/tools/demo_model/corpus.py` while training:
+  chats in the chat template, stories, lists, facts, sums and JSON.
 
 | title | author | bytes | sha256, first 16 digits |
 |---|---|---:|---|
@@ -49,7 +49,7 @@ Much of what it says is wrong. Use it to see a server work and to test one; do n
 
 | | |
 |---|---|
-| script | `train.py`, seed {seed} |
+| script | `tests/tools/demo_model/train.py`, seed {seed} |
 | steps | {steps} of 8192 tokens, the last 15 % in rows of 2048 tokens and the rest in rows of 512 |
 | tokens | {tokens:.1f} M |
 | time | {minutes:.0f} minutes on {threads} CPU thread(s), bfloat16 autocast |
