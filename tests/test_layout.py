@@ -70,6 +70,14 @@ def test_imports_have_no_circle() -> None:
     TopologicalSorter({room: targets - {room} for room, targets in rooms.items()}).prepare()
 
 
+def test_cpp_includes_have_no_circle() -> None:
+    includes = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+    files = {path.name: path.read_text() for path in (ROOT / "kernels/cpu/csrc").glob("*.[ch]*")}
+    arrows = {name: set(includes.findall(text)) for name, text in files.items()}
+    assert set().union(*arrows.values()) <= set(files), "a header is included under a path that this test cannot follow"
+    TopologicalSorter(arrows).prepare()
+
+
 def closure(module: str) -> set[str]:
     """Every module of ours that comes in with an import of this one."""
     paths = {module_name(path): path for folder in PACKAGES for path in sources(folder)}

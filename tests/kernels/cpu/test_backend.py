@@ -10,7 +10,7 @@ from torch import Tensor
 
 from splitfuse.kernels import int8_cache, ops, reference
 from splitfuse.kernels.cpu import backend as cpu
-from splitfuse.kernels.cpu import build
+from splitfuse.kernels.cpu import build, linear
 
 pytestmark = pytest.mark.sampled(3)
 
@@ -382,7 +382,9 @@ def test_experts_are_packed_one_at_a_time() -> None:
             yield pair
 
     ops.pack_experts(each(), num_experts=6, device=torch.device("cpu"))
-    assert max(num_alive) <= 2
+    # Where nothing packs bfloat16 (torch alone, no bfloat16 products) the experts stay as they are: there is no copy.
+    stay = build.library() is None and not linear._onednn_multiplies_bfloat16()
+    assert max(num_alive) <= (10 if stay else 2)
 
 
 def test_gumbel_argmax_samples_what_the_reference_samples() -> None:
