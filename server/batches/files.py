@@ -2,8 +2,10 @@
 
 import asyncio
 import dataclasses
+import os
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
+from typing import BinaryIO
 
 from ...engine.errors import InvalidRequestError
 from ..http.errors import FileTooLargeError, ResultNotFoundError, StoreUnavailableError
@@ -29,15 +31,18 @@ class Files:
         self._settings = settings
         self._clock = clock
 
-    async def add(self, contents: bytes, *, owner: str, filename: str, ttl_s: float | None = None) -> FileRow:
+    async def add(self, contents: BinaryIO, *, owner: str, filename: str, ttl_s: float | None = None) -> FileRow:
         """Keep an upload. Raises InvalidRequestError, FileTooLargeError, StoreUnavailableError."""
-        await self._check_room(len(contents))
+        num_bytes = await asyncio.to_thread(contents.seek, 0, os.SEEK_END)
+        await self._check_room(num_bytes)
         num_lines = await self._num_lines(contents)
         file = self.new(owner, filename, PURPOSE, ttl_s=ttl_s)
-        file = dataclasses.replace(file, num_bytes=len(contents), num_lines=num_lines)
+        file = dataclasses.replace(file, num_bytes=num_bytes, num_lines=num_lines)
         await self._write(BatchChanges(files=(file,)))
-        for number, start in enumerate(range(0, len(contents), PART_BYTES)):
-            await self._write(BatchChanges(parts=((file.file_id, number, contents[start : start + PART_BYTES]),)))
+        await asyncio.to_thread(contents.seek, 0)
+        for number in range(-(-num_bytes // PART_BYTES)):
+            part = await asyncio.to_thread(contents.read, PART_BYTES)
+            await self._write(BatchChanges(parts=((file.file_id, number, part),)))
         return await self._complete(dataclasses.replace(file, state="ready"))
 
     async def _complete(self, file: FileRow) -> FileRow:
@@ -87,7 +92,7 @@ class Files:
         if rest.strip():
             yield number + 1, rest
 
-    async def _num_lines(self, contents: bytes) -> int:
+    async def _num_lines(self, contents: BinaryIO) -> int:
         num_lines, longest = await asyncio.to_thread(longest_line, contents)
         if longest > (most := self._settings.max_body_bytes):
             raise InvalidRequestError(

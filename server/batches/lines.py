@@ -2,9 +2,8 @@
 
 import asyncio
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 from ...engine.errors import InvalidRequestError
 from ..http.errors import Problem
@@ -12,6 +11,7 @@ from ..http.json_body import parse
 from ..http.json_response import dumps, json_slices
 
 MAX_ID_CHARS = 512
+_PIECE_BYTES = 128 * 1024  # split at once, which holds the GIL: 50 MiB take 0.2 s
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,17 @@ def line_error(exc: InvalidRequestError, number: int) -> dict[str, Any]:
     return {"code": exc.code, "line": number, "message": str(exc), "param": exc.param}
 
 
-def longest_line(contents: bytes) -> tuple[int, int]:
-    """How many lines there are, and how many bytes the longest has."""
-    lines: Sequence[bytes] = contents.split(b"\n")
-    return sum(1 for line in lines if line.strip()), max(map(len, lines))
+def longest_line(contents: BinaryIO) -> tuple[int, int]:
+    """Number of lines that are not blank, and bytes of the longest line."""
+    contents.seek(0)
+    num_lines = longest = length = 0
+    is_blank = True  # the line that has begun, of `length` bytes
+    while piece := contents.read(_PIECE_BYTES):
+        end, *lines = piece.split(b"\n")
+        length, is_blank = length + len(end), is_blank and not end.strip()
+        if lines:
+            *whole, begun = lines
+            num_lines += (not is_blank) + sum(1 for line in whole if line.strip())
+            longest = max(longest, length, *map(len, whole))
+            length, is_blank = len(begun), not begun.strip()
+    return num_lines + (not is_blank), max(longest, length)

@@ -7,13 +7,15 @@ of absurd length, deep nesting, anything but an object. Refused with 413: more t
 import asyncio
 import json
 import math
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 
 from ...engine.errors import InvalidRequestError
 from .errors import BodyTooLargeError, BodyTooSlowError
 
+T = TypeVar("T")
 MAX_DEPTH = 64
 MAX_DIGITS = 64
 MAX_KEY_CHARS = 128
@@ -31,11 +33,34 @@ async def read_json(request: Request, *, max_bytes: int) -> dict[str, Any]:
 
 async def read_body(request: Request, *, max_bytes: int, setting: str, deadline_s: float) -> bytes:
     """The bytes of a body. `setting`: what limits them. Raises BodyTooLargeError, BodyTooSlowError."""
+    return await in_time(_read(request, max_bytes=max_bytes, setting=setting), deadline_s)
+
+
+async def in_time(reading: Awaitable[T], deadline_s: float) -> T:
+    """Await the reading of a body. Raises BodyTooSlowError."""
     try:
         async with asyncio.timeout(deadline_s):
-            return await _read(request, max_bytes=max_bytes, setting=setting)
+            return await reading
     except TimeoutError as exc:
         raise BodyTooSlowError(f"the body did not arrive within {deadline_s:g} s") from exc
+
+
+async def body_chunks(request: Request, *, max_bytes: int, setting: str) -> AsyncGenerator[bytes, None]:
+    """Yield the body as it arrives, at most `max_bytes` of it. Raises BodyTooLargeError."""
+    error = BodyTooLargeError(f"the body is longer than {max_bytes} bytes; send less or raise {setting}")
+    declared = request.headers.get("content-length", "")
+    is_waiting = "expect" in request.headers
+    if declared.isdigit() and int(declared[:20]) > (max_bytes if is_waiting else max_bytes + DROPPED_BYTES):
+        raise error
+    num_bytes = 0
+    async for chunk in request.stream():
+        num_bytes += len(chunk)
+        if num_bytes <= max_bytes:
+            yield chunk
+        elif num_bytes > max_bytes + DROPPED_BYTES:
+            break
+    if num_bytes > max_bytes:
+        raise error
 
 
 def parse(body: bytes) -> dict[str, Any]:
@@ -61,22 +86,7 @@ def parse(body: bytes) -> dict[str, Any]:
 
 
 async def _read(request: Request, *, max_bytes: int, setting: str) -> bytes:
-    error = BodyTooLargeError(f"the body is longer than {max_bytes} bytes; send less or raise {setting}")
-    declared = request.headers.get("content-length", "")
-    is_waiting = "expect" in request.headers
-    if declared.isdigit() and int(declared[:20]) > (max_bytes if is_waiting else max_bytes + DROPPED_BYTES):
-        raise error
-    chunks: list[bytes] = []
-    num_bytes = 0
-    async for chunk in request.stream():
-        num_bytes += len(chunk)
-        if num_bytes <= max_bytes:
-            chunks.append(chunk)
-        elif num_bytes > max_bytes + DROPPED_BYTES:
-            break
-    if num_bytes > max_bytes:
-        raise error
-    return b"".join(chunks)
+    return b"".join([chunk async for chunk in body_chunks(request, max_bytes=max_bytes, setting=setting)])
 
 
 def _refuse_constant(text: str) -> float:

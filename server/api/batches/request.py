@@ -1,16 +1,14 @@
 """What is sent to /v1/files and /v1/batches."""
 
 import re
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
-from starlette.datastructures import QueryParams
+from starlette.datastructures import FormData, QueryParams, UploadFile
 
 from ....engine.errors import InvalidRequestError
 from ...batches.batch import AskedBatch
-from ...http.multipart import Part
 from ...storage.batch_rows import Page
 from ..request_model import RequestModel
 
@@ -74,7 +72,7 @@ class BatchRequest(RequestModel):
         )
 
 
-def uploaded(form: Mapping[str, Part]) -> tuple[Part, float | None]:
+def uploaded(form: FormData) -> tuple[UploadFile, float | None]:
     """The file of an upload, and the seconds that it is to be kept. Raises InvalidRequestError."""
     known = {"file", "purpose", "expires_after[anchor]", "expires_after[seconds]"}
     for name in sorted(form.keys() - known):
@@ -82,14 +80,16 @@ def uploaded(form: Mapping[str, Part]) -> tuple[Part, float | None]:
     for name in ("file", "purpose"):
         if name not in form:
             raise InvalidRequestError(f"{name} is missing", param=name)
-    if form["purpose"].text != "batch":
+    if form["purpose"] != "batch":
         raise InvalidRequestError("purpose must be batch: files have no other use here", param="purpose")
-    if "expires_after[anchor]" in form and form["expires_after[anchor]"].text != "created_at":
+    if form.get("expires_after[anchor]", "created_at") != "created_at":
         raise InvalidRequestError("expires_after[anchor] must be created_at", param="expires_after[anchor]")
-    seconds = form["expires_after[seconds]"].text if "expires_after[seconds]" in form else None
-    if seconds is not None and not re.fullmatch(r"[1-9][0-9]{0,9}", seconds):
+    file, seconds = form["file"], form.get("expires_after[seconds]")
+    if seconds is not None and not (isinstance(seconds, str) and re.fullmatch(r"[1-9][0-9]{0,9}", seconds)):
         raise InvalidRequestError("must be a number of seconds", param="expires_after[seconds]")
-    return form["file"], None if seconds is None else float(seconds)
+    if isinstance(file, str):
+        raise InvalidRequestError("file needs a file name, as `curl -F file=@FILE` sends it", param="file")
+    return file, None if seconds is None else float(seconds)
 
 
 def page_of(query: QueryParams, *, default: int, most: int) -> Page:

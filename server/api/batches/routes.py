@@ -6,9 +6,9 @@ from starlette.responses import Response, StreamingResponse
 
 from ...batches.batch import Batch
 from ...http.auth import owner_of
-from ...http.json_body import read_body, read_json
+from ...http.form import read_form
+from ...http.json_body import read_json
 from ...http.json_response import JsonResponse
-from ...http.multipart import parse_form
 from ...jobs.idempotency import IdempotencyKey
 from ...service import Service, service_of
 from ..openapi import IDEMPOTENCY_KEY, KEEPING, LOOKUP, UPLOAD, operation, parameter, upload
@@ -35,11 +35,16 @@ def _limit(most: int) -> dict[str, object]:
 async def create_file(request: Request) -> Response:
     """Upload a file of requests, one JSON object a line."""
     service = service_of(request)
-    most = service.settings.max_file_bytes
-    body = await read_body(request, max_bytes=most + _FORM_BYTES, setting="--max-file-bytes", deadline_s=UPLOAD_S)
-    part, ttl_s = uploaded(parse_form(body, request.headers.get("content-type", "")))
-    name = (part.filename or "upload")[:256]
-    file = await service.batches.files.add(part.contents, owner=owner_of(request), filename=name, ttl_s=ttl_s)
+    async with read_form(
+        request,
+        max_bytes=service.settings.max_file_bytes + _FORM_BYTES,
+        setting="--max-file-bytes",
+        deadline_s=UPLOAD_S,
+        in_memory=service.settings.results_key_file is not None,  # nothing unencrypted goes to the disk
+    ) as form:
+        part, ttl_s = uploaded(form)
+        name = (part.filename or "upload")[:256]
+        file = await service.batches.files.add(part.file, owner=owner_of(request), filename=name, ttl_s=ttl_s)
     return JsonResponse(file_object(file))
 
 

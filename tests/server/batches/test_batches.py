@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import io
 import json
 import random
 from collections.abc import Callable, Mapping
@@ -64,7 +65,7 @@ async def begin(batches: Batches, *, num_lines: int = NUM_LINES) -> Batch:
     lines = [
         {"custom_id": str(i), "method": "POST", "url": "/generate", "body": {"number": i}} for i in range(num_lines)
     ]
-    file = await batches.files.add("\n".join(map(json.dumps, lines)).encode(), owner="me", filename="f")
+    file = await batches.files.add(io.BytesIO("\n".join(map(json.dumps, lines)).encode()), owner="me", filename="f")
     asked = AskedBatch(
         endpoint="/generate",
         input_file_id=file.file_id,
@@ -167,7 +168,7 @@ async def test_files_and_batches_are_gone_after_their_time() -> None:
     world.now += Settings().file_ttl + 3600
     for _ in range(9):
         world.now += 6
-        await batches.files.add(b"{}", owner="me", filename="f")
+        await batches.files.add(io.BytesIO(b"{}"), owner="me", filename="f")
     with pytest.raises(Exception, match="no such batch"):
         await batches.find(done.batch_id, owner="me")
     assert await world.use(lambda store: store.num_parts(done.input_file_id)) == 0, "swept"

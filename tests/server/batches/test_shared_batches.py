@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import io
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
@@ -70,7 +71,9 @@ class Server:
 
     async def begin(self) -> Batch:
         lines = [{"custom_id": str(i), "method": "POST", "url": "/generate", "body": {}} for i in range(NUM_LINES)]
-        file = await self.batches.files.add("\n".join(map(json.dumps, lines)).encode(), owner="me", filename="f")
+        file = await self.batches.files.add(
+            io.BytesIO("\n".join(map(json.dumps, lines)).encode()), owner="me", filename="f"
+        )
         return await self.create(file.file_id)
 
     async def create(self, file_id: str) -> Batch:
@@ -178,7 +181,7 @@ async def test_a_file_is_not_deleted_while_any_server_reads_it(pair: tuple[Serve
     batch = await one.begin()
     with pytest.raises(InvalidRequestError, match=f"{batch.batch_id} reads this file"):
         await two.batches.delete_file(batch.input_file_id, owner="me")
-    file = await one.batches.files.add(b"{}", owner="me", filename="f")
+    file = await one.batches.files.add(io.BytesIO(b"{}"), owner="me", filename="f")
     creating = (server.create(file.file_id) for server in (one, two, one, two))
     deleting = (server.batches.delete_file(file.file_id, owner="me") for server in (two, one))
     ends = await asyncio.gather(*creating, *deleting, return_exceptions=True)
@@ -210,7 +213,7 @@ async def test_an_upload_that_another_server_has_given_up_fails(pair: tuple[Serv
             loop.call_soon_threadsafe(has_begun.set)
 
     one.store.write_batches = write_and_say  # type: ignore[method-assign]
-    adding = asyncio.create_task(one.batches.files.add(b"x\n" * 2**21, owner="me", filename="f"))
+    adding = asyncio.create_task(one.batches.files.add(io.BytesIO(b"x\n" * 2**21), owner="me", filename="f"))
     await has_begun.wait()
     await one.lose_lease(to=two)
     with pytest.raises(StoreUnavailableError, match="cut short"):
