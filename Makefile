@@ -28,7 +28,7 @@ test: $(VENV)/.test  ## the test suite, files on two processes; ARGS="tests/engi
 FAST := $(addprefix tests/, client/bench client/test_hosts.py client/test_retry.py client/test_sse.py \
 	$(addprefix engine/, behaviour/test_worlds.py config core extras/chat/behaviour extras/chat/test_answer_parser.py extras/inspection \
 		extras/simulation extras/spec_decode/test_draft_length.py extras/spec_decode/test_ngram.py serving/test_queue_limits.py) \
-	$(addprefix server/, api/openai/test_request.py api/responses/test_request.py jobs process/test_banner.py \
+	$(addprefix server/, extras/openai/test_request.py extras/responses/test_request.py jobs process/test_banner.py \
 		process/test_gc_policy.py process/test_log_limit.py process/test_watchdog.py test_queued_output.py test_settings.py))
 
 fast: $(VENV)/.test  ## everything that needs no torch, few seeds of each random test: 20 s
@@ -76,7 +76,7 @@ faults: $(VENV)/.test  ## real faults in real processes: a table of what is prom
 	$(CAMPAIGN) faults $(ARGS)
 
 page: $(VENV)/.test  ## the page in a Chromium (apt-get install chromium); ARGS="-k hostile" for a part
-	$(BIN)/python -m pytest -q -rs tests/server/behaviour/test_page.py tests/server/page tests/server/api/page $(ARGS)
+	$(BIN)/python -m pytest -q -rs tests/server/behaviour/test_page.py tests/server/extras/page $(ARGS)
 
 kills: $(VENV)/.test  ## kill -9 KILLS=1000 times over requests of every kind: nothing lost, repeated or changed; ARGS="--dtype bfloat16 --encrypted"
 	$(CAMPAIGN) kills --kills $(or $(KILLS),1000) $(ARGS)

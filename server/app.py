@@ -17,24 +17,24 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..engine.errors import SplitfuseError
 from .api import docs, operations
-from .api.anthropic import errors as anthropic_errors
-from .api.anthropic import routes as anthropic
-from .api.batches import routes as batches
 from .api.missing_route import missing_route
 from .api.native import routes as native
-from .api.openai import routes as openai
 from .api.openapi import openapi_of
-from .api.page import routes as page
-from .api.responses import routes as responses
+from .extras.anthropic import errors as anthropic_errors
+from .extras.anthropic import routes as anthropic
+from .extras.batches import routes as batches
+from .extras.openai import routes as openai
+from .extras.page import routes as page
+from .extras.page.assets import is_page
+from .extras.responses import routes as responses
+from .extras.telemetry.request_ends import WatchRequests
 from .http.auth import RequireKey
 from .http.errors import ErrorForm, HeldElsewhereError, ResultNotFoundError, describe
 from .http.every_answer import EveryAnswer
 from .http.foreign_pages import RefuseForeignPages
-from .page.assets import is_page
+from .jobs.kept_request import KeptKind
 from .service import Endpoint, Service
 from .settings import Settings
-from .storage.kept_request import KeptKind
-from .telemetry.request_ends import WatchRequests
 from .version import package_version
 
 _KINDS: dict[str, KeptKind] = {native.KIND: native.KeptGenerate(), responses.KIND: responses.KeptResponse()}
@@ -76,7 +76,7 @@ def build_app(settings: Settings, engine: "AsyncEngine | None" = None) -> FastAP
     for exception in (SplitfuseError, HTTPException, RequestValidationError):
         app.add_exception_handler(exception, _answer_failure)
     if service.results.is_shared:
-        from .http.forwarder import Forwarder  # imports httpx, which the others do not need
+        from .extras.shared.forwarder import Forwarder  # imports httpx, which the others do not need
 
         app.state.forwarder = Forwarder()
         app.add_exception_handler(HeldElsewhereError, app.state.forwarder.answer)
@@ -86,7 +86,7 @@ def build_app(settings: Settings, engine: "AsyncEngine | None" = None) -> FastAP
 def _routers(settings: Settings) -> list[APIRouter]:
     if not settings.ollama_api:
         return list(_ROUTERS)
-    from .api.ollama import routes as ollama
+    from .extras.ollama import routes as ollama
 
     return [*_ROUTERS, ollama.router]
 
@@ -95,7 +95,7 @@ def _error_forms(settings: Settings) -> dict[str, ErrorForm]:
     """How errors look below these paths, where not as everywhere."""
     if not settings.ollama_api:
         return _ERROR_FORMS
-    from .api.ollama.errors import error_answer
+    from .extras.ollama.errors import error_answer
 
     return {**_ERROR_FORMS, "/api": error_answer}
 

@@ -21,6 +21,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: list[str], *, is_debug: bool, signals: StopSignals | None = None) -> int:
-    from .command_line import run
+    from .commands.command_line import run
 
     return run(argv, is_debug=is_debug, signals=signals)

@@ -15,29 +15,29 @@ from starlette.requests import HTTPConnection
 
 from ..engine.core.sampling_params import SamplingParams
 from ..engine.errors import ConfigError, InvalidRequestError, ModelNotFoundError
-from .batches.batches import Batches
-from .batches.shared_batches import SharedBatches
+from .extras.batches.batches import Batches
+from .extras.durable.durable_results import DurableResults
+from .extras.durable.memory_store import MemoryStore
+from .extras.durable.results import results_of
+from .extras.durable.resumption import Resumption
+from .extras.page.policy_comparison import PolicyComparison
+from .extras.page.step_broadcast import StepBroadcast
+from .extras.shared.shared_batches import SharedBatches
+from .extras.shared.shared_results import SharedResults
+from .extras.telemetry.listeners import listeners_of
+from .extras.telemetry.request_ends import RequestEnds
 from .http.auth import KeyRing
 from .http.connection_limit import ConnectionLimit
 from .http.errors import NotReadyError
 from .http.json_writer import JsonWriter
-from .ids import new_id
 from .jobs.idempotency import IdempotencyKey
+from .jobs.ids import new_id
 from .jobs.job import Check, Job, raise_failure
+from .jobs.kept_request import KeptKind, KeptRequest
 from .jobs.result_size import bounded
 from .jobs.signal import Signal
 from .metrics import CACHE_SETTINGS, Metrics
-from .page.policy_comparison import PolicyComparison
-from .page.step_broadcast import StepBroadcast
 from .settings import Settings
-from .storage.durable_results import DurableResults
-from .storage.kept_request import KeptKind, KeptRequest
-from .storage.memory_store import MemoryStore
-from .storage.results import results_of
-from .storage.resumption import Resumption
-from .storage.shared_results import SharedResults
-from .telemetry.listeners import listeners_of
-from .telemetry.request_ends import RequestEnds
 
 if TYPE_CHECKING:
     from ..engine.serving.async_engine import AsyncEngine
@@ -189,7 +189,7 @@ class Service:
 
     def _begin_telling(self, results: DurableResults) -> None:
         if self.settings.webhooks.urls:
-            from .storage.webhooks import Webhooks  # imports httpx, which the others do not need
+            from .extras.durable.webhooks import Webhooks  # imports httpx, which the others do not need
 
             webhooks = Webhooks(self.settings.webhooks, results.use, clock=time.time)
             self._telling = asyncio.create_task(webhooks.run())

@@ -15,8 +15,8 @@ from ..engine.config.setting import setting
 from ..engine.errors import ConfigError
 from ..engine.extras.chat.reasoning_parser import REASONING_FORMATS
 from ..engine.extras.chat.tool_parsers.registry import TOOL_FORMATS
+from .extras.durable.webhook_targets import WebhookTargets
 from .http.keys import digest, read_key_file
-from .webhook_targets import WebhookTargets
 
 # Their items as browsers send them, and an example.
 _FORMS = {

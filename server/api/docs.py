@@ -1,4 +1,4 @@
-"""/ is the page of server/page, or JSON that says what is here; /docs is a page that shows /openapi.json.
+"""/ is the page of server/extras/page, or JSON that says what is here; /docs is a page that shows /openapi.json.
 
 They load nothing else, so they work without internet.
 """
@@ -10,8 +10,8 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from ..extras.page.assets import asset, wants_html
 from ..http.json_response import JsonResponse
-from ..page.assets import asset, wants_html
 from ..service import service_of
 from ..version import package_version
 

@@ -9,12 +9,12 @@ from starlette.responses import PlainTextResponse, Response
 from ...engine.checks import check_token_ids
 from ...engine.errors import InvalidRequestError
 from ...engine.extras.chat.messages import read_messages
+from ..extras.chat.answer_format import chat_prompt
+from ..extras.chat.chat_request import ChatFields, ChatMessage
 from ..http.errors import NotReadyError, describe
 from ..http.json_response import JsonResponse
 from ..service import Service, service_of
 from ..version import package_version
-from .answer_format import chat_prompt
-from .chat_request import ChatFields, ChatMessage
 from .openapi import ALWAYS, GENERATION, operation
 from .prompt import Tokens
 from .request_model import ModelName, RequestModel, read_request

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Mapping, Sequence
 
-from ..settings_sources import choices_of
+from .settings_sources import choices_of
 
 # Of each command its flags, and of each flag the words that it takes, if these are few.
 Flags = Mapping[str, Mapping[str, Sequence[str]]]

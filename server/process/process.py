@@ -26,11 +26,11 @@ from ..http.h11_protocol import KEEP_ALIVE_S, Connection
 from ..http.keys import is_open_to_others
 from ..service import Service
 from ..settings import Settings
-from ..telemetry.log_format import as_line, set_up_logging
 from .banner import banner
 from .exit import HUNG_EXIT, end_hung
 from .file_limits import raise_file_limit, rate_limit_emfile_log
 from .gc_policy import collect_when_idle
+from .log_format import as_line, set_up_logging
 from .log_limit import limit_request_log
 from .stop_signals import StopSignals
 from .watchdog import Watchdog

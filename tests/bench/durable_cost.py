@@ -22,13 +22,13 @@ from pathlib import Path
 from splitfuse.client.bench.latency import percentile
 from splitfuse.engine.core.outputs import OutputDelta
 from splitfuse.server.api.native.routes import KIND, KeptGenerate
+from splitfuse.server.extras.durable.durable_results import DurableResults
+from splitfuse.server.extras.durable.journal import Journal, KeptJob
+from splitfuse.server.extras.durable.records import Changes, Ending, JobRow, dump_result, dump_segment, event_of
+from splitfuse.server.extras.durable.sqlite_store import SqliteStore
 from splitfuse.server.jobs.job import Job
 from splitfuse.server.jobs.result_store import ResultLimits
 from splitfuse.server.process.gc_policy import collecting_nothing
-from splitfuse.server.storage.durable_results import DurableResults
-from splitfuse.server.storage.journal import Journal, KeptJob
-from splitfuse.server.storage.records import Changes, Ending, JobRow, dump_result, dump_segment, event_of
-from splitfuse.server.storage.sqlite_store import SqliteStore
 
 PROMPT = "Once upon a time there was a little girl who had a dog."
 PLACES = ("memory", "full", "normal")

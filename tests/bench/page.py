@@ -74,7 +74,7 @@ def serve_made_up(port: int) -> None:
     from starlette.responses import Response, StreamingResponse
     from starlette.routing import Route
 
-    from splitfuse.server.page.assets import asset
+    from splitfuse.server.extras.page.assets import asset
 
     async def stream() -> AsyncIterator[bytes]:
         steps = Steps()

@@ -17,8 +17,8 @@ from splitfuse.engine.core.batch import Batch, RowOutput
 from splitfuse.engine.core.engine_core import EngineCore, ScheduledStep, StepOutput
 from splitfuse.engine.execution.runner.model_runner import ModelRunner
 from splitfuse.server.cli import main
+from splitfuse.server.extras.durable.sqlite_store import SqliteStore
 from splitfuse.server.service import Service
-from splitfuse.server.storage.sqlite_store import SqliteStore
 
 
 def die_at(method: str, number: int, *, before: bool) -> None:

@@ -8,7 +8,7 @@ from fake_engine import FakeEngine
 from serving import serving
 
 from splitfuse.server.app import build_app
-from splitfuse.server.replicas.placement import Address, PlacementLostError
+from splitfuse.server.extras.replicas.placement import Address, PlacementLostError
 from splitfuse.server.settings import Settings
 
 KILLED = -9

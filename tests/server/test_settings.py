@@ -11,9 +11,9 @@ from splitfuse.engine.config import EngineConfig
 from splitfuse.engine.config.foreign_options import FOREIGN_OPTIONS
 from splitfuse.engine.config.setting import settings_of
 from splitfuse.engine.errors import ConfigError
+from splitfuse.server.commands.settings_sources import ALL_FIELDS, SECTIONS, add_flags, resolve
 from splitfuse.server.http.keys import digest
 from splitfuse.server.settings import Settings
-from splitfuse.server.settings_sources import ALL_FIELDS, SECTIONS, add_flags, resolve
 
 CONTRACT = (Path(__file__).parents[2] / "server/API.md").read_text()
 
@@ -264,7 +264,7 @@ def test_reading_settings_imports_neither_torch_nor_fastapi():
     import sys
 
     code = (
-        "import sys; import splitfuse.server.command_line, splitfuse.server.settings_sources\n"
+        "import sys; import splitfuse.server.commands.command_line, splitfuse.server.commands.settings_sources\n"
         "heavy = {'torch', 'fastapi', 'pydantic', 'transformers', 'uvicorn', 'yaml', 'jinja2'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

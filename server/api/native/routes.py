@@ -11,6 +11,8 @@ from starlette.responses import Response
 
 from ....engine.core.sampling_params import SamplingParams
 from ....engine.errors import InvalidRequestError
+from ...extras.chat.answer_check import AnswerCheck
+from ...extras.chat.answer_format import AnswerFormat
 from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
 from ...http.errors import MovedError
@@ -19,12 +21,10 @@ from ...http.json_writer import SlicedResponse
 from ...http.prefer import preferred_wait_s
 from ...jobs.idempotency import IdempotencyKey
 from ...jobs.job import Attachment, Job
+from ...jobs.kept_request import KeptRequest
 from ...jobs.result_store import seq_id_of
 from ...service import Service, service_of
 from ...settings import Settings
-from ...storage.kept_request import KeptRequest
-from ..answer_check import AnswerCheck
-from ..answer_format import AnswerFormat
 from ..openapi import IDEMPOTENCY_KEY, KEEPING, KEYED, LOOKUP, events, operation, parameter
 from ..request_model import REPLAYED, idempotency_key, read_fields, read_request
 from ..streaming import event_id, stream

@@ -6,7 +6,7 @@ import pytest
 
 from splitfuse.engine.config.foreign_options import FOREIGN_OPTIONS, taken_keywords, translated
 from splitfuse.engine.errors import ConfigError
-from splitfuse.server.settings_sources import ALL_FIELDS, ENGINE_FIELDS, add_flags
+from splitfuse.server.commands.settings_sources import ALL_FIELDS, ENGINE_FIELDS, add_flags
 
 # `vllm serve --help` of 0.11.
 VLLM = """

@@ -14,12 +14,12 @@ from serving import parse_events
 
 from splitfuse.engine.core.outputs import OutputDelta, RequestMetrics, TokenLogprobs
 from splitfuse.engine.serving.request_output import CompletionOutput
-from splitfuse.server.api.answer_format import AnswerFormat
-from splitfuse.server.api.openai.chat_response import ChatResponseBuilder
-from splitfuse.server.api.openai.completion_response import CompletionResponseBuilder
-from splitfuse.server.api.openai.request import Echo, Shown
-from splitfuse.server.api.openai.response import Head
-from splitfuse.server.api.responses.request import StoredRequest
+from splitfuse.server.extras.chat.answer_format import AnswerFormat
+from splitfuse.server.extras.openai.chat_response import ChatResponseBuilder
+from splitfuse.server.extras.openai.completion_response import CompletionResponseBuilder
+from splitfuse.server.extras.openai.request import Echo, Shown
+from splitfuse.server.extras.openai.response import Head
+from splitfuse.server.extras.responses.request import StoredRequest
 from splitfuse.server.http.json_response import ITEMS_AT_ONCE, SLICE_BYTES, dumps, json_slices
 from splitfuse.server.jobs.job import Job
 

@@ -17,8 +17,8 @@ from fake_placement import KILLED, FakePlacement
 from serving import ServerProcess
 
 from splitfuse.engine.errors import ConfigError
+from splitfuse.server.extras.replicas.supervisor import Supervisor
 from splitfuse.server.process.process import listen
-from splitfuse.server.replicas.supervisor import Supervisor
 from splitfuse.server.settings import Settings
 
 # Their replicas have seconds to start, which a busy machine does not give.

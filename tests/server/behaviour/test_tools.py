@@ -9,7 +9,7 @@ import pytest
 from serving import parse_events
 
 from splitfuse.engine.extras.chat.template import ChatTemplate
-from splitfuse.server.api.answer_format import AnswerFormat
+from splitfuse.server.extras.chat.answer_format import AnswerFormat
 from splitfuse.server.settings import Settings
 
 MODEL = "splitfuse-demo-5m"

@@ -1,1 +1,0 @@
-"""/v1/files and /v1/batches as OpenAI has them."""

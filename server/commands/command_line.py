@@ -1,0 +1,337 @@
+"""The command line: reads it and hands over to the command. A user's mistake is one line and exit 2."""
+
+import argparse
+import dataclasses
+import difflib
+import functools
+import importlib
+import logging
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ...engine.config.foreign_options import FOREIGN_OPTIONS, translated
+from ...engine.config.named_models import DEMO, SMOLLM2, default_model
+from ...engine.config.setting import KIND_NAMES
+from ...engine.errors import ConfigError, InvalidRequestError, RankLostError, SplitfuseError
+from ..process.exit import RANK_LOST_EXIT
+from ..process.log_format import as_line
+from ..process.stop_signals import StopSignals
+from ..settings import Settings
+from ..version import package_version
+from .completion import SHELLS
+from .settings_sources import ALL_FIELDS, ENGINE_FIELDS, REPLICA_VARIABLE, add_flags, resolve
+
+USAGE_ERROR = 2
+INTERRUPTED = 130
+_MODEL_HELP = f"Hugging Face id, folder, .gguf file, {SMOLLM2}, or {DEMO}; none = {SMOLLM2} if installed, else {DEMO}"
+BROKEN_PIPE = 141  # as a shell reports a program that SIGPIPE ended
+_HELP_WIDTH = 120
+_OF_OTHERS = {  # commands of ollama, vLLM and llama.cpp
+    **dict.fromkeys(("start", "launch", "server"), "serve"),
+    **dict.fromkeys(("run", "cli"), "chat"),
+    **dict.fromkeys(("complete", "completions"), "generate"),
+    **dict.fromkeys(("collect-env", "info"), "doctor"),
+    **dict.fromkeys(("pull", "download"), "serve` (it fetches what is not there yet) or `splitfuse generate"),
+    "run-batch": "serve`, then POST /v1/batches, with `splitfuse serve --results FILE",
+}
+
+
+def run(argv: list[str], *, is_debug: bool, signals: StopSignals | None = None) -> int:
+    """Run a command; the exit code. Only `serve` needs the signals."""
+    logging.basicConfig(
+        level=logging.DEBUG if is_debug else logging.WARNING, format="splitfuse: %(levelname)s %(name)s: %(message)s"
+    )
+    try:
+        if argv[:1] == ["bench"]:
+            return _bench(argv[1:])
+        args = _parse(argv)
+        command: Callable[..., int] = args.run
+        code = command(args) if signals is None else command(args, signals=signals)
+        print(end="", flush=True)  # standard output may be closed
+        return code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        return _broken_pipe()
+    except Exception as exc:
+        if is_debug:
+            raise
+        _print_error(exc)
+        return _exit_code(exc)
+
+
+def _exit_code(exc: Exception) -> int:
+    if isinstance(exc, RankLostError):
+        return RANK_LOST_EXIT
+    return USAGE_ERROR if isinstance(exc, (ConfigError, InvalidRequestError)) else 1
+
+
+class _HelpFormatter(argparse.HelpFormatter):
+    """Wider than argparse's, so that most texts are one line."""
+
+    def __init__(self, prog: str) -> None:
+        width = min(_HELP_WIDTH, shutil.get_terminal_size((_HELP_WIDTH, 24)).columns)
+        super().__init__(prog, max_help_position=34, width=width)
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse whose complaints are ConfigErrors, so that all end as one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} (see `{self.prog} --help`)")
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    parser, commands = _build_parser(argv[:1])
+    _check_command(argv, commands)
+    if argv[:1] and argv[0] in ("serve", "generate", "chat"):
+        argv = [argv[0], *translated(argv[1:])]
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:
+        known = [flag for action in commands[args.command]._actions for flag in action.option_strings]
+        near = difflib.get_close_matches(unknown[0].partition("=")[0], known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else f" (see `splitfuse {args.command} --help`)"
+        if args.command == "generate" and args.prompt is None and not unknown[0].startswith("-"):
+            hint = f"; to continue a text: splitfuse generate -p {shlex.quote(' '.join([args.model, *unknown]))}"
+        raise ConfigError(f"{unknown[0]} is not known to `splitfuse {args.command}`{hint}")
+    return args
+
+
+def _check_command(argv: Sequence[str], commands: Mapping[str, argparse.ArgumentParser]) -> None:
+    """Raise ConfigError that names the command that was probably meant, where there is one."""
+    word = argv[0] if argv else ""
+    flag = word.partition("=")[0]
+    of_serve = {flag for action in commands["serve"]._actions[1:] for flag in action.option_strings}
+    if flag in of_serve or flag in FOREIGN_OPTIONS:
+        raise ConfigError(f"{flag} goes with a command: splitfuse serve {' '.join(argv)}")
+    near = difflib.get_close_matches(word, [*commands, "bench"], n=1, cutoff=0.7) or [_OF_OTHERS.get(word, "")]
+    if word not in (*commands, "bench") and near[0]:
+        raise ConfigError(f"{word} is not a command; did you mean `splitfuse {near[0]}`?")
+
+
+def _build_parser(command: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    parser = _Parser(prog="splitfuse", description="LLM inference server. `splitfuse serve` serves a small model.")
+    parser.add_argument("--version", action="version", version=f"splitfuse {package_version()}")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks and the log")
+
+    def show_help(_args: argparse.Namespace) -> int:
+        parser.print_help()
+        return 0
+
+    parser.set_defaults(run=show_help)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+    made = {
+        "serve": _command(commands, "serve", _serve, "serve a model over HTTP", ALL_FIELDS),
+        "generate": _command(commands, "generate", _generate, "continue a prompt, in this process", ENGINE_FIELDS),
+        "chat": _command(commands, "chat", _chat, "talk to a model, in this process", ENGINE_FIELDS),
+        "plan": _command(commands, "plan", _plan, "what fits, before anything is loaded", ENGINE_FIELDS),
+        "doctor": _command(commands, "doctor", _doctor, "what is installed, what is missing, how to fix it", ()),
+    }
+    commands.add_parser("bench", help="measure: `bench serve` a running server, `bench offline` the engine")
+    made |= _add_rehearsals(commands, command)
+    made["completion"] = commands.add_parser("completion", help="print what has a shell complete commands and flags")
+    made["completion"].add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
+    made["completion"].set_defaults(run=functools.partial(_completion, made))
+    made["plan"].add_argument("--memory", metavar="SIZE", help="as 24GB; of the GPU, or free on the machine")
+    made["generate"].add_argument("-p", "--prompt", help="text to continue; - or nothing: standard input")
+    for name in ("generate", "chat"):
+        made[name].add_argument(
+            "-n", "--max-tokens", type=_read_as(int), metavar="INT", help="most tokens of an answer"
+        )
+        made[name].add_argument(
+            "--temperature", type=_read_as(float), metavar="FLOAT", help="0 = always the likeliest token"
+        )
+    return parser, made
+
+
+def _add_rehearsals(commands: Any, command: Sequence[str]) -> dict[str, argparse.ArgumentParser]:
+    """The commands that need no model."""
+    made: dict[str, argparse.ArgumentParser] = {}
+    for name, run, text in (
+        ("simulate", _simulate, "the scheduler over a load, without a model"),
+        ("replay", _replay, "a recorded run again: were the decisions the same?"),
+        ("plot", _plot, "draw recordings, simulations and step logs side by side"),
+        ("explain", _explain, "what a recorded request waited for and was given"),
+        ("top", _top, "what a running server does, in the terminal"),
+    ):
+        made[name] = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+        made[name].set_defaults(run=run)
+    made["explain"].add_argument("file", type=Path, metavar="FILE", help="what `serve --record FILE` wrote")
+    made["explain"].add_argument("id", metavar="ID", help="the request's id, its beginning, or its number from 0")
+    text = "print a JSON list, one per output"
+    made["explain"].add_argument("--json", action="store_true", dest="as_json", help=text)
+    made["top"].add_argument("--url", default="http://127.0.0.1:8000", help="the server, default http://127.0.0.1:8000")
+    made["top"].add_argument("--api-key", metavar="KEY", help="if the server has keys; or SPLITFUSE_API_KEY")
+    made["top"].add_argument("--once", action="store_true", help="print one screen and end")
+    made["replay"].add_argument("file", type=Path, metavar="FILE", help="what `serve --record FILE` wrote")
+    made["plot"].add_argument("files", nargs="+", type=Path, metavar="FILE", help="a recording or a step log")
+    picture: dict[str, Any] = {"type": Path, "default": Path("splitfuse.png"), "metavar": "PNG"}
+    made["plot"].add_argument("-o", "--output", help="picture to write, default splitfuse.png", **picture)
+    if {"simulate", "completion"} & {*command}:  # its flags stand with the code that reads them
+        from ...engine.extras.simulation.recording import DECIDING_FIELDS
+        from .simulate import add_arguments
+
+        add_arguments(made["simulate"])
+        add_flags(made["simulate"], (*DECIDING_FIELDS, "num_kv_blocks"))
+    return made
+
+
+def _command(
+    commands: Any, name: str, run: Callable[..., int], text: str, fields: Sequence[str]
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=text,
+        description=text,
+        allow_abbrev=False,
+        formatter_class=_HelpFormatter,
+        usage=f"splitfuse {name} [MODEL]" + " [flags]" * bool(fields),
+    )
+    parser.add_argument("model", nargs="?", metavar="MODEL", help=_MODEL_HELP)
+    if fields == ALL_FIELDS:
+        parser.epilog = "A flag is a variable, in [], and a key of the --config file too. vLLM's other flags are taken."
+        add_flags(parser, fields)
+    elif fields:
+        parser.epilog = "All other flags of the engine are taken too: `splitfuse serve --help`."
+        add_flags(parser, fields, shown=("model", "memory"))
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _serve(args: argparse.Namespace, *, signals: StopSignals) -> int:
+    settings = _settings_with_model(args)
+    if settings.replicas is not None:
+        from ..extras.replicas.supervisor import serve_replicas
+
+        serve_replicas(settings, signals)
+    else:
+        from ..process.gc_policy import collecting_nothing
+
+        with collecting_nothing():
+            from ..process.process import serve
+
+            serve(settings, signals, replica=os.environ.get(REPLICA_VARIABLE))
+    return 0
+
+
+def _generate(args: argparse.Namespace) -> int:
+    from .generate import generate, read_prompt
+
+    prompt = read_prompt(args.prompt, model=args.model)
+    return generate(_settings_with_model(args), prompt=prompt, params=_params(args))
+
+
+def _chat(args: argparse.Namespace) -> int:
+    from .chat import chat
+
+    return chat(_settings_with_model(args), params=_params(args))
+
+
+def _plan(args: argparse.Namespace) -> int:
+    from .plan import plan
+
+    config = _settings_with_model(args).engine_config()
+    return plan(config, memory=args.memory, num_ranks=config.tensor_parallel_size)
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from .doctor import doctor
+
+    return doctor(args.model)
+
+
+def _simulate(args: argparse.Namespace) -> int:
+    from .simulate import run
+
+    return run(_settings(args).engine_config(), args)
+
+
+def _replay(args: argparse.Namespace) -> int:
+    from ...engine.extras.simulation.replay import run
+
+    return run(args.file)
+
+
+def _plot(args: argparse.Namespace) -> int:
+    from ...engine.extras.simulation.plot import run
+
+    return run(args.files, args.output)
+
+
+def _completion(commands: Mapping[str, argparse.ArgumentParser], args: argparse.Namespace) -> int:
+    from .completion import flags_of, script
+
+    print(script(args.shell, flags_of(commands)), end="")
+    return 0
+
+
+def _explain(args: argparse.Namespace) -> int:
+    from .explain import run
+
+    return run(args.file, args.id, as_json=args.as_json)
+
+
+def _top(args: argparse.Namespace) -> int:
+    from .top import run
+
+    return run(args.url, api_key=args.api_key, once=args.once)
+
+
+def _bench(argv: list[str]) -> int:
+    homes = {"serve": "...client.bench.cli", "offline": "...engine.serving.bench_offline"}
+    takes = "bench takes `serve` (a running server) or `offline` (the engine in this process)"
+    if argv[:1] in (["-h"], ["--help"]):
+        print(takes)
+        return 0
+    if not argv or argv[0] not in homes:
+        raise ConfigError(takes)
+    try:
+        module = importlib.import_module(homes[argv[0]], __package__)
+    except ModuleNotFoundError as exc:
+        raise ConfigError(f"bench {argv[0]} is not in this installation ({exc.name} is missing)") from exc
+    return module.main(argv[1:]) or 0
+
+
+def _settings(args: argparse.Namespace) -> Settings:
+    return resolve(vars(args), os.environ)
+
+
+def _settings_with_model(args: argparse.Namespace) -> Settings:
+    settings = _settings(args)
+    return settings if settings.model is not None else dataclasses.replace(settings, model=default_model())
+
+
+def _params(args: argparse.Namespace) -> Any:
+    from ...engine.core.sampling_params import SamplingParams
+
+    fields = {"max_tokens": args.max_tokens, "temperature": args.temperature}
+    defaults = {"default_max_tokens": None} if args.command == "chat" else {}
+    return SamplingParams.from_fields(fields, **defaults)
+
+
+def _read_as(kind: type[int] | type[float]) -> Callable[[str], int | float]:
+    def read(text: str) -> int | float:
+        try:
+            return kind(text)
+        except ValueError as exc:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {KIND_NAMES[kind]}") from exc
+
+    return read
+
+
+def _broken_pipe() -> int:
+    """The reader of our output, such as `head`, has closed it. What is still buffered must not fail at exit again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return BROKEN_PIPE
+
+
+def _print_error(exc: Exception) -> None:
+    text = " ".join(str(exc).split())
+    if not isinstance(exc, SplitfuseError):
+        text = f"unexpected {type(exc).__name__}: {text}; --debug shows where"
+    print(as_line(f"splitfuse: error: {text}", level=logging.ERROR), file=sys.stderr)

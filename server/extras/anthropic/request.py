@@ -1,0 +1,150 @@
+"""The bodies of /v1/messages and /v1/messages/count_tokens, and how they become chats and SamplingParams."""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, SkipValidation
+
+from ....engine.checks import Integer
+from ....engine.core.sampling_params import SamplingParams
+from ....engine.errors import InvalidRequestError
+from ....engine.extras.chat.tools import ToolChoice, read_tool_choice
+from ....engine.extras.structured_output.params import StructuredOutputs
+from ...api.request_model import ModelName, RequestModel, User
+from ...api.sampling_request import SamplingRequest, like
+from ..chat.chat_request import Chat, Variable
+from .conversation import read_conversation, read_custom_tools
+
+# What changes nothing in an answer here: caching is automatic, and nothing is kept of a conversation.
+IGNORED = (
+    *("betas", "cache_control", "container", "context_management", "diagnostics", "inference_geo"),
+    *("service_tier", "speed", "user_profile_id", "workspace_id"),
+    *("billing_policy", "compaction", "fallback_credit_token", "fallbacks"),
+)
+_TOKENS = Integer(1, 2**31 - 1)
+# Claude Code's user ids name a session too, in one of two forms.
+_SESSION = re.compile(r'"session_id": ?"[^"]*"|_session_[0-9a-f-]+$')
+
+
+class Metadata(RequestModel):
+    """About the request."""
+
+    user_id: User = ""
+
+
+class Thinking(RequestModel):
+    """Whether the model thinks before it answers, where its template lets that be chosen."""
+
+    ignored: ClassVar = dict.fromkeys(("budget_tokens", "display"), ())
+    type: Literal["enabled", "adaptive", "disabled"]
+
+
+class JsonFormat(RequestModel):
+    """A JSON schema that the text keeps to."""
+
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class OutputConfig(RequestModel):
+    """What the output must be."""
+
+    ignored: ClassVar = dict.fromkeys(("task_budget",), ())
+    effort: str | None = None
+    format: JsonFormat | None = None
+
+
+class Choice(RequestModel):
+    """Whether tools are called."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool = False
+
+    def among(self, tools: list[dict[str, Any]]) -> ToolChoice:
+        """The same as the engine has it. Raises InvalidRequestError."""
+        if self.type == "tool" and self.name is None:
+            raise InvalidRequestError("tool_choice.name is missing", param="tool_choice.name")
+        if self.type == "tool":
+            return read_tool_choice({"type": "function", "name": self.name}, tools)
+        if self.type == "any" and not tools:
+            raise InvalidRequestError("tool_choice any needs tools", param="tool_choice")
+        return read_tool_choice({"any": "required"}.get(self.type, self.type), tools)
+
+
+class ConversationFields(RequestModel):
+    """What both routes have: a conversation to answer."""
+
+    messages: SkipValidation[list[dict[str, Any]]]
+    system: SkipValidation[str | list[dict[str, Any]] | None] = None
+    tools: SkipValidation[list[dict[str, Any]] | None] = None
+    tool_choice: Choice | None = None
+    thinking: Thinking = Thinking(type="disabled")
+    output_config: OutputConfig = OutputConfig()
+    output_format: JsonFormat | None = None
+
+    def chat(self) -> Chat:
+        """The conversation; a last turn of the assistant is continued. Raises InvalidRequestError."""
+        messages, tools = read_conversation(self.messages, system=self.system), read_custom_tools(self.tools)
+        choice, goes_on = self.tool_choice or Choice(type="auto"), messages[-1]["role"] == "assistant"
+        if goes_on and "tool_calls" in messages[-1]:
+            raise InvalidRequestError("messages end with a call; send its tool_result", param="messages")
+        return Chat(
+            messages=messages,
+            tools=tools,
+            choice=choice.among(tools),
+            is_parallel=not choice.disable_parallel_tool_use,
+            add_generation_prompt=not goes_on,
+            continue_final_message=goes_on,
+            variables=self._variables(),
+        )
+
+    def _variables(self) -> dict[str, Variable]:
+        """For the template. Without `thinking` a model that can choose does not think, as Anthropic's."""
+        effort = self.output_config.effort
+        chosen: dict[str, Variable] = {"enable_thinking": self.thinking.type != "disabled"}
+        return chosen if effort is None else chosen | {"reasoning_effort": effort}
+
+
+class CountTokensRequest(ConversationFields):
+    """A conversation whose tokens are counted."""
+
+    ignored: ClassVar = dict.fromkeys(
+        (*IGNORED, *("max_tokens", "metadata", "stop_sequences", "stream", "temperature", "top_k", "top_p")), ()
+    )
+    unsupported: ClassVar = {"mcp_servers": ([],)}
+    model: ModelName = None
+
+
+class MessagesRequest(SamplingRequest, ConversationFields):
+    """A conversation to answer."""
+
+    ignored: ClassVar = dict.fromkeys(IGNORED, ())
+    unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "mcp_servers": ([],),
+        **dict.fromkeys(("n", "logprobs", "prompt_logprobs", "stop", "response_format"), ()),
+    }
+    way_out: ClassVar = {"stop": "send stop_sequences", "response_format": "send output_config.format"}
+    max_tokens: Annotated[Any, like("max_tokens")]
+    stop_sequences: Annotated[Any, like("stop")] = None
+    metadata: Metadata = Metadata()
+
+    @property
+    def tenant(self) -> str:
+        """On a server without keys. A user's sessions are one tenant, so that they share the cache of prefixes."""
+        return _SESSION.sub("", self.metadata.user_id) or self.user
+
+    def params(self) -> SamplingParams:
+        """The parameters; `max_tokens` is a limit that is cut to what fits. Raises InvalidRequestError."""
+        names = {"prompt": "messages", "stop": "stop_sequences"}
+        params = self.sampling(names=names, stop=self.stop_sequences, **self._format())
+        return dataclasses.replace(params, default_max_tokens=_TOKENS.checked("max_tokens", self.max_tokens))
+
+    def _format(self) -> dict[str, Any]:
+        wanted = self.output_config.format or self.output_format
+        if wanted is None:
+            return {}
+        name = "output_format" if self.output_config.format is None else "output_config.format"
+        return {"structured_outputs": StructuredOutputs(json=wanted.schema_, param=f"{name}.schema")}

@@ -1,0 +1,79 @@
+"""Batch: what is known of a batch beside its lines. Each change is a new value."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from ..durable.batch_rows import BatchRow
+
+OVER = ("completed", "failed", "expired", "cancelled")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """`times` are wall clock seconds by the name of the state that began then."""
+
+    batch_id: str
+    owner: str
+    endpoint: str
+    input_file_id: str
+    completion_window: str
+    created: float
+    deadline: float
+    metadata: Mapping[str, str] | None
+    files_expire_after: float  # seconds from when it is over
+    status: str = "validating"
+    times: Mapping[str, float] = field(default_factory=dict)
+    errors: Sequence[Mapping[str, Any]] = ()  # why it failed
+    total: int = 0  # lines
+    completed: int = 0  # lines; counted when it is over, as `failed`
+    failed: int = 0
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will change."""
+        return self.status in OVER
+
+    def entered(self, status: str, now: float, **changed: Any) -> Self:
+        """The batch in another state from now on."""
+        return dataclasses.replace(self, status=status, times={**self.times, status: now}, **changed)
+
+    def to_row(self, *, expires: float) -> BatchRow:
+        """As it is stored."""
+        body = json.dumps(dataclasses.asdict(self), separators=(",", ":"))
+        return BatchRow(self.batch_id, self.owner, self.created, expires, body, is_over=self.is_over)
+
+    @classmethod
+    def from_row(cls, row: BatchRow) -> Self:
+        """As it was stored."""
+        return cls(**json.loads(row.body))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedBatch:
+    """What a client wants."""
+
+    endpoint: str
+    input_file_id: str
+    completion_window: str
+    window_s: float
+    metadata: Mapping[str, str] | None
+    files_expire_after: float
+
+    def begun(self, batch_id: str, owner: str, now: float) -> Batch:
+        """The batch, which begins now."""
+        return Batch(
+            batch_id=batch_id,
+            owner=owner,
+            endpoint=self.endpoint,
+            input_file_id=self.input_file_id,
+            completion_window=self.completion_window,
+            created=now,
+            deadline=now + self.window_s,
+            metadata=self.metadata,
+            files_expire_after=self.files_expire_after,
+        )

@@ -1,0 +1,256 @@
+"""BatchRun: takes one batch from its first state to its last, whatever process began it.
+
+Every line's answer is one row, written once. What a process had not answered when it died is asked again by the next.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ....engine.errors import EngineDeadError, InvalidRequestError, RequestFailedError, UnavailableError, new_error_id
+from ...http.errors import describe
+from ..durable.batch_rows import BatchChanges, FileRow, LinesDone
+from ..durable.memory_store import StoreUser
+from ..durable.unfinished_job import MAX_CRASHES
+from .batch import Batch
+from .files import OUTPUT_PURPOSE, Files
+from .group_writer import GroupWriter
+from .lines import Line, answer_line, line_error, read_line, refusal_line, unanswered_line
+
+_WRITTEN_AT_ONCE = 256  # lines that are left without an answer
+_MAX_ERRORS = 100  # that a batch tells of its lines
+# The answer to the fields of a request, in the background: (endpoint, fields, owner).
+Answer = Callable[[str, Mapping[str, Any], str], Awaitable[Any]]
+_NOT_ANSWERED = {
+    "expired": ("batch_expired", "the request was not answered within the completion window; send it in a new batch"),
+    "cancelled": ("batch_cancelled", "the batch was cancelled before the request was answered"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchContext:
+    """What all batches share. `slots`: one for each line that may be in the engine at once."""
+
+    store: StoreUser
+    files: Files
+    writer: GroupWriter
+    answer: Answer
+    slots: asyncio.Semaphore
+    clock: Callable[[], float]  # wall clock
+    file_ttl: float
+    retry_s: float  # until what failed for no fault of the batch is tried again
+
+
+class BatchRun:
+    """One unfinished batch. It alone changes `batch`."""
+
+    def __init__(self, batch: Batch, context: BatchContext) -> None:
+        self.batch = batch
+        self._context = context
+        self._cancelled = asyncio.Event()
+
+    async def run(self) -> None:
+        """Return when the batch is over."""
+        while not self.batch.is_over:
+            try:
+                await self._run()
+            except UnavailableError:  # the store cannot be read now
+                await asyncio.sleep(self._context.retry_s)
+            except Exception as exc:  # a bug: other batches go on
+                error = {"code": "server_error", "line": None, "message": describe(exc).message, "param": None}
+                await self._fail([error])
+
+    async def cancel(self) -> None:
+        """Answer no further line. Returns when that is written."""
+        if self.batch.status in ("validating", "in_progress"):
+            self._cancelled.set()
+            await self._enter("cancelling")
+
+    async def _run(self) -> None:
+        if self.batch.status == "validating":
+            await self._validate()
+        if self.batch.status == "in_progress":
+            await self._answer_until_deadline()
+        if not self.batch.is_over:
+            await self._finish()
+
+    async def _enter(self, status: str, *, files: tuple[FileRow, ...] = (), **changed: Any) -> None:
+        now = self._context.clock()
+        self.batch = self.batch.entered(status, now, **changed)
+        row = self.batch.to_row(expires=max(now, self.batch.deadline) + self._context.file_ttl)
+        outputs = tuple((file.file_id, self.batch.batch_id) for file in files)
+        await self._context.writer.write(BatchChanges(files=files, batches=(row,), outputs=outputs))
+
+    async def _fail(self, errors: list[dict[str, Any]]) -> None:
+        await self._enter("failed", errors=errors, output_file_id=None, error_file_id=None)
+
+    # Validating.
+
+    async def _validate(self) -> None:
+        errors, custom_ids = list[dict[str, Any]](), set[str]()
+        total = 0
+        async for number, text in self._lines():
+            total += 1
+            try:
+                custom_id = self._read(text).custom_id
+                if custom_id in custom_ids:
+                    raise InvalidRequestError(
+                        "custom_id came before; give each line one of its own",
+                        param="custom_id",
+                        code="duplicate_custom_id",
+                    )
+                custom_ids.add(custom_id)
+            except InvalidRequestError as exc:
+                errors.append(line_error(exc, number))
+            if len(errors) >= _MAX_ERRORS:
+                break
+        if not total:
+            message = "the file has no lines; each is one request"
+            errors.append({"code": "empty_file", "line": None, "message": message, "param": None})
+        if self.batch.status != "validating":
+            return  # cancelled meanwhile
+        if errors:
+            await self._fail(errors)
+        else:
+            await self._begin(total)
+
+    async def _begin(self, total: int) -> None:
+        output, error = self._new_file("output"), self._new_file("error")
+        names = {"output_file_id": output.file_id, "error_file_id": error.file_id}
+        await self._enter("in_progress", files=(output, error), total=total, **names)
+
+    def _new_file(self, kind: str) -> FileRow:
+        file = self._context.files.new(self.batch.owner, f"{self.batch.batch_id}_{kind}.jsonl", OUTPUT_PURPOSE)
+        return dataclasses.replace(file, expires=self.batch.deadline + self._context.file_ttl)  # until it is complete
+
+    async def _lines(self) -> AsyncIterator[tuple[int, bytes]]:
+        async with contextlib.aclosing(self._context.files.lines(self.batch.input_file_id)) as lines:
+            async for number, text in lines:
+                if number % 64 == 0:
+                    await asyncio.sleep(0)  # other tasks run
+                yield number, text
+
+    def _read(self, text: bytes) -> Line:
+        return read_line(text, endpoint=self.batch.endpoint)
+
+    # In progress.
+
+    async def _answer_until_deadline(self) -> None:
+        answering = asyncio.create_task(self._answer_lines())
+        cancelled = asyncio.create_task(self._cancelled.wait())
+        try:
+            remaining = max(0.0, self.batch.deadline - self._context.clock())
+            await asyncio.wait([answering, cancelled], timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
+            if answering.done():
+                answering.result()
+        finally:
+            answering.cancel()
+            cancelled.cancel()
+            await asyncio.gather(answering, cancelled, return_exceptions=True)
+
+    async def _answer_lines(self) -> None:
+        done = await self.lines_done()
+        answered = done.completed | done.failed
+        suspects = {number for number, count in done.num_crashes.items() if count >= MAX_CRASHES - 1} - answered
+        if suspects:  # they may be what brings processes down: one at a time shows which it is
+            async for number, text in self._lines():
+                if number in suspects:
+                    await self._answer(number, text, num_crashes=done.num_crashes[number])
+        try:
+            async with asyncio.TaskGroup() as group:
+                async for number, text in self._lines():
+                    if number not in answered and number not in suspects:
+                        await self._context.slots.acquire()
+                        group.create_task(self._answer(number, text)).add_done_callback(self._leave_slot)
+        except ExceptionGroup as exc:
+            raise exc.exceptions[0] from exc
+
+    def _leave_slot(self, task: asyncio.Task[None]) -> None:
+        self._context.slots.release()
+
+    async def _answer(self, number: int, text: bytes, *, num_crashes: int = 0) -> None:
+        line = self._read(text)
+        await self._context.writer.write(BatchChanges(begun=((self.batch.batch_id, number),)))
+        file_id, answered = self.batch.output_file_id, b""
+        try:
+            answered = await answer_line(line.custom_id, await self._body(line, num_crashes=num_crashes))
+        except Exception as exc:
+            file_id, answered = self.batch.error_file_id, await refusal_line(line.custom_id, describe(exc))
+        assert file_id is not None
+        await self._write_answers([(file_id, number, answered)])
+
+    async def _body(self, line: Line, *, num_crashes: int) -> Any:
+        """The answer's body. Raises what the endpoint would have answered as an error."""
+        if num_crashes >= MAX_CRASHES:
+            raise RequestFailedError(
+                f"interrupted: {num_crashes} processes died while it was running",
+                error_id=new_error_id(),
+                code="interrupted",
+            )
+        while True:
+            try:
+                return await self._context.answer(self.batch.endpoint, line.body, self.batch.owner)
+            except (UnavailableError, EngineDeadError):  # tried again where the engine or the server stops
+                await asyncio.sleep(self._context.retry_s)
+
+    # The end.
+
+    async def lines_done(self) -> LinesDone:
+        """The lines that are answered."""
+        batch = self.batch
+        output, error = batch.output_file_id, batch.error_file_id
+        if output is None or error is None:
+            return LinesDone()
+        await self._context.writer.write(BatchChanges())  # what was cancelled may be on its way
+        return await self._context.store.use(lambda store: store.lines_done(batch.batch_id, output, error))
+
+    async def _finish(self) -> None:
+        done = await self.lines_done()
+        status = "cancelled" if self.batch.status == "cancelling" else "completed"
+        if len(done.completed) + len(done.failed) < self.batch.total:
+            status = "cancelled" if status == "cancelled" else "expired"
+            await self._leave_unanswered(done, *_NOT_ANSWERED[status])
+            done = await self.lines_done()
+        if status == "completed" and self.batch.status != "finalizing":
+            await self._enter("finalizing")
+        output = await self._closed(self.batch.output_file_id, len(done.completed))
+        error = await self._closed(self.batch.error_file_id, len(done.failed))
+        await self._enter(
+            status,
+            files=tuple(file for file in (output, error) if file is not None),
+            completed=len(done.completed),
+            failed=len(done.failed),
+            output_file_id=self.batch.output_file_id if done.completed else None,
+            error_file_id=self.batch.error_file_id if done.failed else None,
+        )
+
+    async def _leave_unanswered(self, done: LinesDone, code: str, message: str) -> None:
+        file_id = self.batch.error_file_id
+        assert file_id is not None
+        left: list[tuple[str, int, bytes]] = []
+        async for number, text in self._lines():
+            if number not in done.completed and number not in done.failed:
+                custom_id = self._read(text).custom_id
+                left.append((file_id, number, unanswered_line(custom_id, code=code, message=message)))
+            if len(left) >= _WRITTEN_AT_ONCE:
+                await self._write_answers(left)
+                left.clear()
+        await self._write_answers(left)
+
+    async def _write_answers(self, parts: Sequence[tuple[str, int, bytes]]) -> None:
+        answered = tuple((self.batch.batch_id, number) for _, number, _ in parts)
+        await self._context.writer.write(BatchChanges(parts=tuple(parts), answered=answered))
+
+    async def _closed(self, file_id: str | None, num_lines: int) -> FileRow | None:
+        """An output file as it stays; deleted if it is empty."""
+        if file_id is None:
+            return None
+        file, num_bytes = await self._context.store.use(
+            lambda store: (store.find_file(file_id), store.file_bytes(file_id))
+        )
+        assert file is not None
+        state, expires = "ready" if num_lines else "deleted", self._context.clock() + self.batch.files_expire_after
+        return dataclasses.replace(file, num_bytes=num_bytes, num_lines=num_lines, state=state, expires=expires)

@@ -1,0 +1,171 @@
+"""Batches: those that run, and the way to all others."""
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator, Callable, Collection
+from contextvars import Context
+from dataclasses import replace
+
+from ....engine.errors import InvalidRequestError, QueueFullError, SplitfuseError
+from ...http.errors import IdempotencyKeyReusedError, NotReadyError, ResultNotFoundError
+from ...jobs.idempotency import IdempotencyKey, KeyLocks
+from ...jobs.ids import new_id
+from ...settings import Settings
+from ..durable.batch_rows import BatchChanges, FileRow, Page
+from ..durable.memory_store import StoreUser
+from .batch import AskedBatch, Batch
+from .batch_run import Answer, BatchContext, BatchRun
+from .files import PURPOSE, Files
+from .group_writer import GroupWriter
+
+MAX_UNFINISHED = 1000
+_FULL_RETRY_S = 60.0
+
+
+class Batches:
+    """The batches of all owners, and their files."""
+
+    def __init__(
+        self, store: StoreUser, settings: Settings, answer: Answer, *, clock: Callable[[], float], retry_s: float = 1.0
+    ) -> None:
+        """`answer` gives what an endpoint answers. `clock`: wall clock seconds."""
+        self.files = Files(store, settings, clock=clock)
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._key_locks = KeyLocks()
+        self._runs: dict[str, BatchRun] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._context = BatchContext(
+            store=store,
+            files=self.files,
+            writer=GroupWriter(store, retry_s=retry_s),
+            answer=answer,
+            slots=asyncio.Semaphore(settings.max_batch_requests),
+            clock=clock,
+            file_ttl=settings.file_ttl,
+            retry_s=retry_s,
+        )
+
+    async def resume(self) -> None:
+        """Go on with what an earlier process left. Raises StoreUnavailableError."""
+        for row in await self._store.use(lambda store: store.unfinished_batches()):
+            self._start(Batch.from_row(row))
+
+    async def stop(self, *, has_crashed: bool = False) -> None:
+        """Leave what is not finished to the next process. `has_crashed`: the engine died."""
+        await self._drop(set(self._tasks))
+        self._context.writer.close()
+
+    async def _drop(self, batch_ids: Collection[str]) -> None:
+        """Run these no longer."""
+        tasks = [self._tasks[batch_id] for batch_id in batch_ids if batch_id in self._tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def create(self, asked: AskedBatch, *, owner: str, key: IdempotencyKey | None) -> Batch:
+        """Run a batch of the owner's file. Raises InvalidRequestError, QueueFullError, StoreUnavailableError."""
+        async with self._key_locks.hold(owner, _lock_of(asked.input_file_id)):
+            file = await self._input(asked.input_file_id, owner=owner)
+            num_unfinished = await self._store.use(lambda store: store.num_unfinished_batches())
+            if num_unfinished >= MAX_UNFINISHED:
+                raise QueueFullError(f"{num_unfinished} batches are unfinished; try later", retry_after_s=_FULL_RETRY_S)
+            batch = asked.begun(new_id("batch_", self._settings.id_tag), owner, self._clock())
+            expires = batch.deadline + self._settings.file_ttl
+            row = batch.to_row(expires=expires)
+            if key is not None:
+                row = replace(row, idempotency_key=key.digest, body_digest=key.body_digest)
+            file = replace(file, expires=max(file.expires, expires))
+            await self._store.use(lambda store: store.write_batches(BatchChanges(files=(file,), batches=(row,))))
+        self._start(batch)
+        return batch
+
+    @contextlib.asynccontextmanager
+    async def once(self, owner: str, key: IdempotencyKey | None) -> AsyncIterator[Batch | None]:
+        """Alone with this key: the owner's batch that it has made, None if it has made none yet.
+
+        Raises IdempotencyKeyReusedError, StoreUnavailableError.
+        """
+        if key is None:
+            yield None
+            return
+        async with self._key_locks.hold(owner, key):
+            row = await self._store.use(lambda store: store.find_batch_key(owner, key.digest))
+            if row is not None and row.body_digest != key.body_digest:
+                raise IdempotencyKeyReusedError
+            yield None if row is None else Batch.from_row(row)
+
+    async def find(self, batch_id: str, *, owner: str) -> Batch:
+        """The owner's batch, with its counts. Raises ResultNotFoundError, which never tells why."""
+        row = await self._store.use(lambda store: store.find_batch(batch_id))
+        if row is None or row.owner != owner or row.expires <= self._clock():
+            raise ResultNotFoundError("batch")
+        return await self._counted(Batch.from_row(row))
+
+    async def list(self, owner: str, page: Page) -> list[Batch]:
+        """The owner's batches, with their counts."""
+        now = self._clock()
+        rows = await self._store.use(lambda store: store.list_batches(owner, page, now=now))
+        return [await self._counted(Batch.from_row(row)) for row in rows]
+
+    async def cancel(self, batch_id: str, *, owner: str) -> Batch:
+        """End the owner's batch soon. Raises ResultNotFoundError, InvalidRequestError if it is over."""
+        batch = await self.find(batch_id, owner=owner)
+        if batch.is_over:
+            raise InvalidRequestError(f"the batch is {batch.status}; only one that is not over can be cancelled")
+        if (run := self._runs.get(batch_id)) is None:
+            raise await self._not_here(batch_id)
+        await run.cancel()
+        return await self.find(batch_id, owner=owner)
+
+    async def _not_here(self, batch_id: str) -> SplitfuseError:
+        """Why an unfinished batch does not run here."""
+        return NotReadyError("the server is shutting down; the batch goes on in the next one", code="draining")
+
+    async def delete_file(self, file_id: str, *, owner: str) -> None:
+        """Forget the owner's file. Raises ResultNotFoundError, InvalidRequestError while a batch reads it."""
+        async with self._key_locks.hold(owner, _lock_of(file_id)):
+            file = await self.files.find(file_id, owner=owner)
+            for row in await self._store.use(lambda store: store.unfinished_batches()):
+                if row.owner == owner and Batch.from_row(row).input_file_id == file_id:
+                    raise InvalidRequestError(f"{row.batch_id} reads this file; cancel it, or wait for its end")
+            await self.files.delete(file)
+
+    def _start(self, batch: Batch) -> None:
+        if batch.batch_id in self._runs:
+            return
+        run = self._runs[batch.batch_id] = BatchRun(batch, self._context)
+        # In a context of its own: what it runs is no part of the request that made it.
+        task = self._tasks[batch.batch_id] = asyncio.create_task(run.run(), context=Context())
+        task.add_done_callback(lambda _: self._tasks.pop(batch.batch_id))
+        task.add_done_callback(lambda _: self._runs.pop(batch.batch_id))
+
+    async def _input(self, file_id: str, *, owner: str) -> FileRow:
+        """The file that a batch is to read. Raises InvalidRequestError."""
+        try:
+            file = await self.files.find(file_id, owner=owner)
+        except ResultNotFoundError as exc:
+            raise InvalidRequestError(str(exc), param="input_file_id") from exc
+        most = self._settings.max_batch_lines
+        if file.purpose != PURPOSE:
+            raise InvalidRequestError("that file was not uploaded with purpose batch", param="input_file_id")
+        if file.num_lines > most:
+            raise InvalidRequestError(
+                f"the file has {file.num_lines} lines; split it, or raise --max-batch-lines above {most}",
+                param="input_file_id",
+            )
+        return file
+
+    async def _counted(self, batch: Batch) -> Batch:
+        output, error = batch.output_file_id, batch.error_file_id
+        if batch.is_over or output is None or error is None:
+            return batch
+        completed, failed = await self._store.use(lambda store: (store.num_parts(output), store.num_parts(error)))
+        return replace(batch, completed=completed, failed=failed)
+
+
+def _lock_of(file_id: str) -> IdempotencyKey:
+    """Whoever holds it knows that the file stays as it is. No client's key has this digest."""
+    return IdempotencyKey(hashlib.sha256(b"\0file " + file_id.encode()).digest(), b"")

@@ -1,0 +1,118 @@
+"""Files: what users upload for batches, and what batches write for them."""
+
+import asyncio
+import dataclasses
+import os
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
+from typing import BinaryIO
+
+from ....engine.errors import InvalidRequestError
+from ...http.errors import FileTooLargeError, ResultNotFoundError, StoreUnavailableError
+from ...jobs.ids import new_id
+from ...settings import Settings
+from ..durable.batch_rows import BatchChanges, FileRow, Page
+from ..durable.memory_store import StoreUser
+from ..durable.store import BatchStore
+from .lines import longest_line
+
+PURPOSE = "batch"  # of uploads
+OUTPUT_PURPOSE = "batch_output"
+PART_BYTES = 128 * 1024  # written at once: other writes of the store's thread come between
+_PARTS_AT_ONCE = 16
+
+
+class Files:
+    """The files of all owners."""
+
+    def __init__(self, store: StoreUser, settings: Settings, *, clock: Callable[[], float]) -> None:
+        """`clock`: wall clock seconds."""
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+
+    async def add(self, contents: BinaryIO, *, owner: str, filename: str, ttl_s: float | None = None) -> FileRow:
+        """Keep an upload. Raises InvalidRequestError, FileTooLargeError, StoreUnavailableError."""
+        num_bytes = await asyncio.to_thread(contents.seek, 0, os.SEEK_END)
+        await self._check_room(num_bytes)
+        num_lines = await self._num_lines(contents)
+        file = self.new(owner, filename, PURPOSE, ttl_s=ttl_s)
+        file = dataclasses.replace(file, num_bytes=num_bytes, num_lines=num_lines)
+        await self._write(BatchChanges(files=(file,)))
+        await asyncio.to_thread(contents.seek, 0)
+        for number in range(-(-num_bytes // PART_BYTES)):
+            part = await asyncio.to_thread(contents.read, PART_BYTES)
+            await self._write(BatchChanges(parts=((file.file_id, number, part),)))
+        return await self._complete(dataclasses.replace(file, state="ready"))
+
+    async def _complete(self, file: FileRow) -> FileRow:
+        await self._write(BatchChanges(files=(file,)))
+        found = await self._store.use(lambda store: store.find_file(file.file_id))
+        if found is None or found.state != file.state:  # other servers gave this one up meanwhile
+            raise StoreUnavailableError("the upload was cut short")
+        return found
+
+    def new(self, owner: str, filename: str, purpose: str, *, ttl_s: float | None = None) -> FileRow:
+        """A file without contents, under an id that cannot be guessed; not written yet."""
+        now, longest = self._clock(), self._settings.file_ttl
+        expires = now + min(ttl_s or longest, longest)
+        return FileRow(new_id("file-", self._settings.id_tag), owner, now, expires, purpose, filename, 0, 0, "partial")
+
+    async def find(self, file_id: str, *, owner: str) -> FileRow:
+        """The owner's file. Raises ResultNotFoundError, which never tells why."""
+        file = await self._store.use(lambda store: store.find_file(file_id))
+        if file is None or file.owner != owner or file.state != "ready" or file.expires <= self._clock():
+            raise ResultNotFoundError("file")
+        return file
+
+    async def list(self, owner: str, page: Page, *, purpose: str | None = None) -> list[FileRow]:
+        """The owner's files."""
+        now = self._clock()
+        return await self._store.use(lambda store: store.list_files(owner, page, now=now, purpose=purpose))
+
+    async def delete(self, file: FileRow) -> None:
+        """Forget it; its room is free a little later."""
+        await self._write(BatchChanges(files=(dataclasses.replace(file, state="deleted"),)))
+
+    async def contents(self, file_id: str) -> AsyncGenerator[bytes, None]:
+        """What a file holds, in pieces."""
+        after = -1
+        while parts := await self._store.use(partial(_parts, file_id=file_id, after=after)):
+            after = parts[-1][0]
+            yield b"".join(body for _, body in parts)
+
+    async def lines(self, file_id: str) -> AsyncGenerator[tuple[int, bytes], None]:
+        """The lines of an upload that are not empty, with their numbers from 1."""
+        number, rest = 0, b""
+        async for piece in self.contents(file_id):
+            *whole, rest = (rest + piece).split(b"\n")
+            for number, line in enumerate(whole, start=number + 1):  # noqa: B020  counts on
+                if line.strip():
+                    yield number, line
+        if rest.strip():
+            yield number + 1, rest
+
+    async def _num_lines(self, contents: BinaryIO) -> int:
+        num_lines, longest = await asyncio.to_thread(longest_line, contents)
+        if longest > (most := self._settings.max_body_bytes):
+            raise InvalidRequestError(
+                f"a line has {longest} bytes; split it, or raise --max-body-bytes above {most}", param="file"
+            )
+        return num_lines
+
+    async def _check_room(self, num_bytes: int) -> None:
+        if num_bytes > (most := self._settings.max_file_bytes):
+            raise FileTooLargeError(f"the file has {num_bytes} bytes; split it, or raise --max-file-bytes above {most}")
+        kept, most = await self._store.use(lambda store: store.num_file_bytes()), self._settings.max_total_file_bytes
+        if kept + num_bytes > most:
+            raise FileTooLargeError(
+                f"there are {kept} bytes of files, with this one more than {most}; delete some, or raise "
+                "--max-total-file-bytes"
+            )
+
+    async def _write(self, changes: BatchChanges) -> None:
+        await self._store.use(lambda store: store.write_batches(changes))
+
+
+def _parts(store: BatchStore, *, file_id: str, after: int) -> list[tuple[int, bytes]]:
+    return store.parts(file_id, after=after, limit=_PARTS_AT_ONCE)

@@ -1,0 +1,70 @@
+"""GroupWriter: what many lines have to write at once is written in one transaction."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
+from ....engine.errors import UnavailableError
+from ..durable.batch_rows import BatchChanges
+from ..durable.memory_store import StoreUser
+
+_Waiting = tuple[BatchChanges, asyncio.Future[None]]
+
+
+class GroupWriter:
+    """Writes in the order of the calls; while the store fails, tries again."""
+
+    def __init__(self, store: StoreUser, *, retry_s: float) -> None:
+        self._retry_s = retry_s
+        self._store = store
+        self._waiting: list[_Waiting] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def write(self, changes: BatchChanges) -> None:
+        """Return when this, and all before it, is written. What a cancelled caller gave is written too.
+
+        Raises what the store raises of these changes, apart from UnavailableError.
+        """
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((changes, written))
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
+        await written
+
+    def close(self) -> None:
+        """Write no more."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        while self._waiting:
+            taken, self._waiting = self._waiting, []
+            try:
+                await self._write(taken)
+            except Exception:  # one cannot be written: each stands for itself
+                for one in taken:
+                    try:
+                        await self._write([one])
+                    except Exception as exc:
+                        if not one[1].done():
+                            one[1].set_exception(exc)
+
+    async def _write(self, taken: Sequence[_Waiting]) -> None:
+        changes = _joined(changes for changes, _ in taken)
+        while True:
+            try:
+                await self._store.use(lambda store: store.write_batches(changes))
+            except UnavailableError:
+                await asyncio.sleep(self._retry_s)
+            else:
+                break
+        for _, written in taken:
+            if not written.done():
+                written.set_result(None)
+
+
+def _joined(changes: Iterable[BatchChanges]) -> BatchChanges:
+    every = list(changes)
+    return BatchChanges(
+        *(tuple(chain.from_iterable(getattr(each, name) for each in every)) for name in BatchChanges.__slots__)
+    )

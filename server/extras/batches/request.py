@@ -1,0 +1,102 @@
+"""What is sent to /v1/files and /v1/batches."""
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
+from starlette.datastructures import FormData, QueryParams, UploadFile
+
+from ....engine.errors import InvalidRequestError
+from ...api.request_model import RequestModel
+from ..durable.batch_rows import Page
+from .batch import AskedBatch
+
+MAX_WINDOW_S = 30 * 86_400
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_MAX_PAIRS, _MAX_KEY_CHARS, _MAX_VALUE_CHARS = 16, 64, 512
+
+
+def _metadata(value: dict[str, Any]) -> dict[str, str]:
+    fits = len(value) <= _MAX_PAIRS and all(
+        len(key) <= _MAX_KEY_CHARS and isinstance(text, str) and len(text) <= _MAX_VALUE_CHARS
+        for key, text in value.items()
+    )
+    if not fits:
+        limits = f"{_MAX_PAIRS} strings of {_MAX_VALUE_CHARS} characters, with keys of {_MAX_KEY_CHARS}"
+        raise PydanticCustomError("metadata", f"takes at most {limits}")
+    return value
+
+
+def _window(text: str) -> str:
+    if _seconds(text) is None:
+        raise PydanticCustomError("window", 'must be a time such as "24h" or "90m", at most 30 days')
+    return text
+
+
+def _seconds(window: str) -> int | None:
+    """How long a completion window is; None if that cannot be read."""
+    found = re.fullmatch(r"([1-9][0-9]{0,6})([smhd])", window)
+    seconds = int(found[1]) * _SECONDS[found[2]] if found else MAX_WINDOW_S + 1
+    return seconds if seconds <= MAX_WINDOW_S else None
+
+
+class ExpiresAfter(RequestModel):
+    """When files go."""
+
+    anchor: Literal["created_at"]
+    seconds: Annotated[int, Field(ge=1)]
+
+
+class BatchRequest(RequestModel):
+    """A file of requests to answer in the background."""
+
+    input_file_id: str
+    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/generate"]
+    completion_window: Annotated[str, AfterValidator(_window), Field(description="24h, 90m; at most 30d.")]
+    metadata: Annotated[dict[str, Any], AfterValidator(_metadata)] | None = None
+    output_expires_after: ExpiresAfter | None = None
+
+    def asked(self, *, file_ttl: float) -> AskedBatch:
+        """What is wanted, within the server's limit."""
+        window_s = _seconds(self.completion_window)
+        assert window_s is not None, "checked"
+        ttl_s = file_ttl if self.output_expires_after is None else self.output_expires_after.seconds
+        return AskedBatch(
+            endpoint=self.endpoint,
+            input_file_id=self.input_file_id,
+            completion_window=self.completion_window,
+            window_s=window_s,
+            metadata=self.metadata,
+            files_expire_after=min(ttl_s, file_ttl),
+        )
+
+
+def uploaded(form: FormData) -> tuple[UploadFile, float | None]:
+    """The file of an upload, and the seconds that it is to be kept. Raises InvalidRequestError."""
+    known = {"file", "purpose", "expires_after[anchor]", "expires_after[seconds]"}
+    for name in sorted(form.keys() - known):
+        raise InvalidRequestError(f"unknown field {name[:100]!r}", param=name[:100])
+    for name in ("file", "purpose"):
+        if name not in form:
+            raise InvalidRequestError(f"{name} is missing", param=name)
+    if form["purpose"] != "batch":
+        raise InvalidRequestError("purpose must be batch: files have no other use here", param="purpose")
+    if form.get("expires_after[anchor]", "created_at") != "created_at":
+        raise InvalidRequestError("expires_after[anchor] must be created_at", param="expires_after[anchor]")
+    file, seconds = form["file"], form.get("expires_after[seconds]")
+    if seconds is not None and not (isinstance(seconds, str) and re.fullmatch(r"[1-9][0-9]{0,9}", seconds)):
+        raise InvalidRequestError("must be a number of seconds", param="expires_after[seconds]")
+    if isinstance(file, str):
+        raise InvalidRequestError("file needs a file name, as `curl -F file=@FILE` sends it", param="file")
+    return file, None if seconds is None else float(seconds)
+
+
+def page_of(query: QueryParams, *, default: int, most: int) -> Page:
+    """Which part of a list is asked for; one row more than that tells whether there are more. Raises."""
+    limit, order = query.get("limit", str(default)), query.get("order", "desc")
+    if not (re.fullmatch(r"[0-9]{1,5}", limit) and 1 <= int(limit) <= most):
+        raise InvalidRequestError(f"limit must be a number from 1 to {most}", param="limit")
+    if order not in ("asc", "desc"):
+        raise InvalidRequestError("order must be asc or desc", param="order")
+    return Page(int(limit) + 1, query.get("after"), ascends=order == "asc")

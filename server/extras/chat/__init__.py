@@ -1,0 +1,1 @@
+"""Conversations: chat templates, tools, reasoning and checks of answers, shared by all APIs that have them."""

@@ -1,0 +1,95 @@
+"""What is checked of an answer once it is complete, because no grammar enforces it, and how the answer says so."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+from urllib.parse import quote
+
+from ....engine.core.sampling_params import SamplingParams
+from ....engine.extras.chat.answer_parts import AnswerPart, read_whole
+from ....engine.extras.structured_output.enforceable import Unenforced, enforceable
+from ....engine.extras.structured_output.refusal import refusal
+from ....engine.extras.structured_output.schema_check import CannotCheckError, SchemaError, schema_errors
+from ....engine.extras.structured_output.to_llguidance import read_schema
+from ....engine.serving.request_output import CompletionOutput
+from .answer_format import AnswerFormat
+
+_MAX_HEADER_CHARS = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerCheck:
+    """The schemas of one request: of the content, or of the tools that have to be called. As JSON, it can be kept."""
+
+    schema: Any  # of the content; None: of the calls
+    answer: AnswerFormat
+
+    @classmethod
+    def of(cls, params: SamplingParams, answer: AnswerFormat) -> "AnswerCheck | None":
+        """The check of answers to these parameters; None if the grammar does all. Raises InvalidRequestError."""
+        outputs = params.structured_outputs
+        check = cls(
+            schema=read_schema(outputs) if outputs is not None and outputs.kind == "json" else None, answer=answer
+        )
+        try:
+            return check if check.unenforced else None
+        except RecursionError as exc:
+            assert outputs is not None  # tools come within a body, which nests less
+            raise refusal(outputs, "the schema nests too deeply") from exc
+
+    @property
+    def check(self) -> "AnswerCheck":
+        """Itself, where it is what is kept with a job."""
+        return self
+
+    @cached_property
+    def unenforced(self) -> tuple[Unenforced, ...]:
+        """What the grammar leaves out; paths in tools begin with the tool's name."""
+        if self.schema is not None:
+            return enforceable(self.schema).unenforced
+        return tuple(
+            Unenforced(f"/{name}{each.path}", each.is_checked)
+            for name, schema in self._tools.items()
+            for each in enforceable(schema).unenforced
+        )
+
+    @property
+    def header(self) -> str:
+        """The paths, for X-Unenforced."""
+        paths = (quote(each.path, safe="/~!$&'()*+:;=@") for each in self.unenforced)
+        text = ",".join(paths)
+        return text if len(text) <= _MAX_HEADER_CHARS else text[: text.rindex(",", 0, _MAX_HEADER_CHARS)] + ",..."
+
+    @property
+    def num_bytes(self) -> int:
+        """About what it takes in memory."""
+        return 2 * len(json.dumps(self.schema))
+
+    def report(self, output: CompletionOutput) -> dict[str, Any]:
+        """The fields that stand beside a complete output."""
+        unenforced = [{"path": e.path, "keyword": e.keyword, "checked": e.is_checked} for e in self.unenforced]
+        return {"x_unenforced": unenforced, "x_schema_errors": self._errors(output.text)}
+
+    def _errors(self, text: str) -> list[dict[str, str]] | None:
+        """What the text breaks; None if that cannot be found out."""
+        try:
+            return [{"path": error.path, "keyword": error.keyword} for error in self._broken(text)]
+        except CannotCheckError:
+            return None
+
+    def _broken(self, text: str) -> Iterator[SchemaError]:
+        parts = [AnswerPart("content", text)] if self.answer.is_plain else read_whole(self.answer.reader(), text)
+        if self.schema is not None:
+            yield from schema_errors(self.schema, "".join(part.text for part in parts if part.kind == "content"))
+            return
+        arguments = {part.number: part.text for part in parts if part.kind == "arguments"}
+        for call in (part for part in parts if part.kind == "call"):
+            for error in schema_errors(self._tools.get(call.text, True), arguments.get(call.number, "{}")):
+                yield SchemaError(f"/{call.text}{error.path}", error.keyword)
+
+    @cached_property
+    def _tools(self) -> dict[str, Any]:
+        functions = [tool["function"] for tool in self.answer.tools if self.answer.is_forced]
+        return {function["name"]: function.get("parameters") or True for function in functions}

@@ -1,0 +1,214 @@
+"""How an answer is taken apart into reasoning, calls of tools and content, and what has to be enforced of that."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ....engine.checks import check_text
+from ....engine.core.sampling_params import SamplingParams
+from ....engine.errors import InvalidRequestError
+from ....engine.extras.chat.answer_parser import AnswerParser
+from ....engine.extras.chat.harmony_parser import HarmonyParser
+from ....engine.extras.chat.reasoning_parser import (
+    REASONING_FORMATS,
+    ReasoningFormat,
+    ReasoningParser,
+    detected_reasoning,
+)
+from ....engine.extras.chat.template import ChatTemplate
+from ....engine.extras.chat.tool_parsers.registry import NEUTRAL_FORMAT, TOOL_FORMATS, detected_format
+from ....engine.extras.chat.tools import Tool
+from ....engine.extras.structured_output.answer_grammar import answer_grammar, free_answer_grammar
+from ....engine.extras.structured_output.params import StructuredOutputs
+from ...service import Service
+from ...settings import Settings
+from .chat_request import Chat
+
+if TYPE_CHECKING:
+    from ....engine.serving.async_engine import AsyncEngine
+    from ....engine.serving.input_processor import Prompt
+    from ....engine.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerFormat:
+    """How an answer is taken apart."""
+
+    style: str | None = None  # of the calls that are looked for
+    tools: list[Tool] = field(default_factory=list)  # that may be called
+    is_forced: bool = False  # it must be a call
+    checked_names: list[str] = field(default_factory=list)  # of tools whose arguments are as their schemas say even so
+    max_calls: int | None = None
+    reasoning: str | None = None  # its format
+    is_open: bool = False  # the prompt ends within the reasoning
+    shows_reasoning: bool = True
+    special_ids: dict[str, int] = field(default_factory=dict)  # special tokens among the texts of both formats
+
+    @classmethod
+    def read(cls, kept: Mapping[str, Any]) -> "AnswerFormat":
+        """One that was kept as a dict; in older files `thinks` says that there may be reasoning in <think> tags."""
+        fields = dict(kept)
+        if fields.pop("thinks", False):
+            fields["reasoning"] = "think"
+        return cls(**fields)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether an answer is content and nothing else."""
+        return self.style is None and self.reasoning is None
+
+    def reader(self) -> AnswerParser:
+        """A reader of one answer."""
+        calls = None if self.style is None else TOOL_FORMATS[self.style].reader(self.tools)
+        thinking: HarmonyParser | ReasoningParser | None = None
+        if self.reasoning == "openai_gptoss":
+            thinking, calls = HarmonyParser(reads_calls=calls is not None), None
+        elif self.reasoning is not None:
+            form = REASONING_FORMATS[self.reasoning]
+            thinking = ReasoningParser(openings=form.openings, closings=form.closings, is_open=self.is_open)
+        return AnswerParser(thinking, calls, max_calls=self.max_calls, shows_reasoning=self.shows_reasoning)
+
+
+async def chat_prompt(service: Service, chat: Chat) -> tuple[str, AnswerFormat]:
+    """The text of a conversation in the model's chat template, and the format of the answer.
+
+    Raises InvalidRequestError, QueueFullError, UnavailableError.
+    """
+    _ = service.tokenizer  # there is one
+    return await model_prompt(service.engine, service.settings, chat, name="messages")
+
+
+async def model_prompt(engine: "AsyncEngine", settings: Settings, chat: Chat, *, name: str) -> tuple[str, AnswerFormat]:
+    """The same of an engine that may serve no requests yet; `name` is what the request calls the messages."""
+    if engine.tokenizer is None:
+        raise InvalidRequestError("this model has no tokenizer")
+    tokenizer = engine.tokenizer
+    # Also without tools now: there may be calls in what was said.
+    describes_tools = _style_of(tokenizer.chat_template, settings) is None
+    try:
+        text = await chat.render(engine, describes_tools=describes_tools)
+    except InvalidRequestError as exc:
+        exc.param = name if exc.param == "messages" else exc.param
+        raise
+    check_text(text, param=name)
+    return text, answer_format(chat, text, tokenizer, settings)
+
+
+def rendered(text: str) -> "Prompt":
+    """A chat's text as a prompt: the template has put the special tokens in."""
+    return {"prompt": text, "add_special_tokens": False}
+
+
+def answer_format(chat: Chat, prompt: str, tokenizer: "Tokenizer", settings: Settings) -> AnswerFormat:
+    """What to expect of the model that has this tokenizer and reads this prompt."""
+    style = _style(chat, tokenizer.chat_template, settings)
+    reasoning = reasoning_format(tokenizer.chat_template, settings)
+    form = None if reasoning is None else REASONING_FORMATS[reasoning]
+    special_texts = [] if style is None else [*TOOL_FORMATS[style].special_texts]
+    special_texts += [] if form is None else form.special_texts
+    is_parallel = chat.is_parallel and chat.choice.mode != "named"
+    return AnswerFormat(
+        style=style,
+        tools=chat.choice.among(chat.tools),
+        is_forced=chat.choice.is_forced,
+        checked_names=_checked_names(chat, style, tokenizer.chat_template, settings),
+        max_calls=None if is_parallel else 1,
+        reasoning=reasoning,
+        is_open=form is not None and _ends_in_reasoning(chat, prompt, form),
+        shows_reasoning=chat.shows_reasoning,
+        special_ids=tokenizer.special_ids(special_texts) if special_texts else {},
+    )
+
+
+def reasoning_format(template: ChatTemplate, settings: Settings) -> str | None:
+    """The format of the reasoning that is looked for in answers of a model that has this template."""
+    named = settings.reasoning_parser
+    found = detected_reasoning(template.source) if named == "auto" else named
+    return found if found in REASONING_FORMATS else None
+
+
+def constrained(params: SamplingParams, answer: AnswerFormat) -> SamplingParams:
+    """The parameters for this format: with a grammar where calls are forced or checked or content keeps to a format.
+
+    Raises InvalidRequestError.
+    """
+    if answer.special_ids:  # they tell the parts of the answer
+        params = dataclasses.replace(params, skip_special_tokens=False)
+    content = params.structured_outputs
+    if content is None and not answer.is_forced:
+        return _checked(params, answer) if answer.checked_names else params
+    if content is not None and answer.is_forced:
+        raise InvalidRequestError(
+            "an answer cannot be a call of a tool and keep to a format as well; set tool_choice none or auto",
+            param="tool_choice",
+        )
+    if answer.is_plain or (
+        answer.style is None and not answer.is_open and content is not None and content.kind == "grammar"
+    ):
+        return params  # a grammar of the request's own leaves no room for reasoning before
+    grammar = answer_grammar(
+        style=answer.style,
+        tools=answer.tools,
+        is_parallel=answer.max_calls is None,
+        reasoning=answer.reasoning,
+        is_open=answer.is_open,
+        content=content,
+        special_ids=answer.special_ids,
+    )
+    outputs = StructuredOutputs(grammar=grammar, param="tools" if content is None else content.name)
+    return dataclasses.replace(params, structured_outputs=outputs)
+
+
+def _checked(params: SamplingParams, answer: AnswerFormat) -> SamplingParams:
+    """With a grammar of the calls that the model makes by itself, if there can be one."""
+    assert answer.style is not None
+    names = {tool["function"]["name"] for tool in answer.tools}
+    try:
+        grammar = free_answer_grammar(
+            style=answer.style,
+            tools=answer.tools,
+            unchecked=names.difference(answer.checked_names),
+            is_parallel=answer.max_calls is None,
+            reasoning=answer.reasoning,
+            is_open=answer.is_open,
+            special_ids=answer.special_ids,
+        )
+        outputs = StructuredOutputs(grammar=grammar, param="tools", is_optional=True)
+    except InvalidRequestError:
+        return params
+    return dataclasses.replace(params, structured_outputs=outputs)
+
+
+def _style_of(template: ChatTemplate, settings: Settings) -> str | None:
+    """How the model writes calls, "none" where they are left in the text; None if nothing says how."""
+    named = settings.tool_call_parser
+    return detected_format(template.source) if named == "auto" else named
+
+
+def _style(chat: Chat, template: ChatTemplate, settings: Settings) -> str | None:
+    """How it writes the calls of this answer; None if none are to be looked for."""
+    if chat.choice.mode == "none":
+        return None
+    style = _style_of(template, settings) or NEUTRAL_FORMAT
+    if style == "none":
+        return NEUTRAL_FORMAT if chat.choice.is_forced else None
+    return style
+
+
+def _checked_names(chat: Chat, style: str | None, template: ChatTemplate, settings: Settings) -> list[str]:
+    """Tools whose arguments a grammar checks when the model calls them by itself.
+
+    All of them where the model was told of the style, as it may know it badly; else those that are strict.
+    """
+    if style is None or chat.choice.is_forced or not TOOL_FORMATS[style].trigger:
+        return []
+    names = [tool["function"]["name"] for tool in chat.choice.among(chat.tools)]
+    is_told = _style_of(template, settings) is None
+    return [name for name in names if is_told or name in chat.strict_names]
+
+
+def _ends_in_reasoning(chat: Chat, prompt: str, form: ReasoningFormat) -> bool:
+    if chat.continue_final_message:
+        return form.is_open_at_end(str(chat.messages[-1].get("content", "")))
+    return form.ends_open(prompt)

@@ -1,0 +1,102 @@
+"""What the routes that keep no result share: from a request's prompts and parameters to jobs, streamed or awaited.
+
+A disconnect ends the jobs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ....engine.core.sampling_params import SamplingParams
+from ...api.streaming import StreamWriter, stream
+from ...http.auth import owner_of
+from ...http.disconnect import unless_disconnected
+from ...http.every_answer import answer_headers
+from ...jobs.job import Job
+from ...jobs.signal import Signal
+from ...service import Service, service_of
+from .answer_check import AnswerCheck
+from .answer_format import AnswerFormat, chat_prompt, constrained, rendered
+from .chat_request import Chat
+
+if TYPE_CHECKING:
+    from ....engine.serving.input_processor import Prompt
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """What is to be generated for a request: a job for each prompt."""
+
+    prompts: "Sequence[Prompt]"
+    params: SamplingParams
+    user: str = ""
+    keeps_prompt: bool = False
+    check: AnswerCheck | None = None
+
+    def jobs(self, service: Service, *, owner: str) -> list[Job]:
+        """The jobs, not submitted yet."""
+        changed = Signal()
+        return [
+            service.new_job(self.params, owner=owner, changed=changed, keeps_prompt=self.keeps_prompt, check=self.check)
+            for _ in self.prompts
+        ]
+
+    async def complete(self, service: Service, *, owner: str, is_background: bool = False) -> list[Job]:
+        """The jobs once all have ended. Raises as `Service.complete`."""
+        jobs = self.jobs(service, owner=owner)
+        await service.complete(jobs, self.prompts, self.params, user=self.user, is_background=is_background)
+        return jobs
+
+    async def answered(self, request: Request) -> list[Job]:
+        """The same for a client that waits. Raises ClientDisconnect too."""
+        self._announce(request)
+        work = self.complete(service_of(request), owner=owner_of(request))
+        return await unless_disconnected(request.receive, work)
+
+    async def begin(self, request: Request) -> list[Job]:
+        """The jobs once all are submitted. Raises as `Service.submit`; then none of them goes on."""
+        self._announce(request)
+        service = service_of(request)
+        jobs = self.jobs(service, owner=owner_of(request))
+        try:
+            for job, prompt in zip(jobs, self.prompts, strict=True):
+                await service.submit(job, prompt, self.params, user=self.user)
+        except BaseException:  # refused half-way
+            service.abort(*jobs)
+            raise
+        return jobs
+
+    def _announce(self, request: Request) -> None:
+        """Say in the answer's headers what will be checked of it."""
+        if self.check is not None:
+            answer_headers(request)["X-Unenforced"] = self.check.header
+
+
+def streamed(request: Request, jobs: Sequence[Job], writer: StreamWriter) -> Response:
+    """The events of jobs that `begin` gave."""
+    service = service_of(request)
+    return stream(jobs, writer, on_disconnect=lambda: service.abort(*jobs))
+
+
+async def chat_generation(
+    service: Service,
+    chat: Chat,
+    params: SamplingParams,
+    *,
+    user: str,
+    keeps_prompt: bool = False,
+    add_special_tokens: bool = False,
+) -> tuple[Generation, AnswerFormat]:
+    """An answer in a conversation, and how it is taken apart. Raises as `chat_prompt` and `constrained`."""
+    text, answer = await chat_prompt(service, chat)
+    generation = Generation(
+        prompts=[text if add_special_tokens else rendered(text)],
+        params=constrained(params, answer),
+        user=user,
+        keeps_prompt=keeps_prompt,
+        check=AnswerCheck.of(params, answer),
+    )
+    return generation, answer

@@ -1,0 +1,68 @@
+"""What clients put into messages, items, their parts and tools beside what is read: ignored by name, or refused.
+
+The engine reads and checks what it knows of them (messages.py); what it would pass over is looked at here.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ....engine.checks import unknown_field
+from ....engine.errors import InvalidRequestError
+from ...api.known_fields import (
+    IGNORED_KEYS,
+    ITEM_FIELDS,
+    MEDIA,
+    MESSAGE_FIELDS,
+    NOTHING,
+    PART_FIELDS,
+    TOOL_FIELDS,
+    asks_for_nothing,
+)
+from ...api.request_model import Reading
+
+
+def look_into_messages(messages: object, reading: Reading) -> None:
+    """The messages of a chat. Raises InvalidRequestError."""
+    for at, message in _objects(messages, "messages"):
+        _look_at(message, at, "messages[]", MESSAGE_FIELDS, reading)
+        _look_into_parts(message.get("content"), f"{at}.content", "messages[].content[]", reading)
+
+
+def look_into_items(items: object, reading: Reading) -> None:
+    """The input of a response. Raises InvalidRequestError."""
+    for at, item in _objects(items, "input"):
+        _look_at(item, at, "input[]", ITEM_FIELDS, reading)
+        for name in ("content", "output"):
+            _look_into_parts(item.get(name), f"{at}.{name}", f"input[].{name}[]", reading)
+
+
+def look_into_tools(tools: object, reading: Reading) -> None:
+    """Tools with an object around the function; all that is within that object is shown to the model."""
+    for at, tool in _objects(tools, "tools"):
+        if "function" in tool:  # else the engine says what is missing
+            _look_at(tool, at, "tools[]", TOOL_FIELDS, reading)
+
+
+def _look_into_parts(parts: object, at: str, path: str, reading: Reading) -> None:
+    for place, part in _objects(parts, at):
+        kind = part.get("type")
+        if isinstance(kind, str) and kind in MEDIA:
+            raise InvalidRequestError(
+                f"{place}: {MEDIA[kind]} parts are not supported: this server serves text models", param=at
+            )
+        _look_at(part, place, path, PART_FIELDS, reading)
+
+
+def _objects(values: object, at: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Those of a list, with their places."""
+    for number, value in enumerate(values if isinstance(values, list) else ()):
+        if isinstance(value, Mapping):
+            yield f"{at}[{number}]", value
+
+
+def _look_at(given: Mapping[str, Any], at: str, path: str, known: frozenset[str], reading: Reading) -> None:
+    for name in given.keys() - known:
+        if name not in IGNORED_KEYS:
+            raise unknown_field(f"{at}.{name}", [f"{at}.{other}" for other in known])
+        if given[name] is not None and not asks_for_nothing(given[name], NOTHING):
+            reading.ignore(f"{path}.{name}")

@@ -1,0 +1,57 @@
+"""MemoryStore: the store of a server that keeps nothing on disk, used by a thread of its own."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+from ...http.errors import NotReadyError
+from .sqlite_store import SqliteStore
+from .store import BatchStore
+
+T = TypeVar("T")
+_SWEEP_S = 5.0
+
+
+class StoreUser(Protocol):
+    """Has functions use a store one after the other, in the store's thread."""
+
+    async def use(self, function: Callable[[BatchStore], T]) -> T:
+        """What the function gets. Raises NotReadyError (StoreUnavailableError)."""
+
+
+class MemoryStore:
+    """A StoreUser. The store is made when it is first used: most servers see no batch."""
+
+    def __init__(self, *, clock: Callable[[], float]) -> None:
+        """`clock`: wall clock seconds."""
+        self._clock = clock
+        self._store: SqliteStore | None = None
+        self._is_closed = False
+        self._swept_at = float("-inf")
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="splitfuse-memory-store")
+
+    async def use(self, function: Callable[[BatchStore], T]) -> T:
+        """As StoreUser."""
+        if self._is_closed:
+            raise NotReadyError("the server is shutting down", code="draining")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._use, function)
+
+    def close(self) -> None:
+        """Forget everything."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._thread.submit(self._forget)
+            self._thread.shutdown(wait=False)
+
+    def _forget(self) -> None:
+        if self._store is not None:
+            self._store.close()
+
+    def _use(self, function: Callable[[BatchStore], T]) -> T:
+        if self._store is None:
+            self._store = SqliteStore(None)
+        if (now := self._clock()) - self._swept_at > _SWEEP_S:
+            self._swept_at = now
+            self._store.sweep(now, max_jobs=0)
+        return function(self._store)

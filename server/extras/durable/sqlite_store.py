@@ -1,0 +1,424 @@
+"""SqliteStore: kept jobs in one file, for one process.
+
+One connection, in exclusive mode: a second process is refused, and the fault of SQLite before 3.51.3 that can lose
+commits where two connections write and checkpoint cannot be met. Locks of network file systems are not to be trusted.
+"""
+
+import contextlib
+import math
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ....engine.errors import ConfigError
+from .batch_rows import BatchChanges, BatchRow, FileRow, LinesDone, Page
+from .records import Changes, JobRow, Webhook
+from .sealing import OVERHEAD_BYTES, Seal, Sealing, new_mark
+from .store import BatchStore, StoreError
+
+T = TypeVar("T")
+Row = TypeVar("Row", FileRow, BatchRow)
+# The statements that make each version of the format of the one before it; the first makes version 1 of nothing.
+_MIGRATIONS = (
+    """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE jobs (
+  num INTEGER PRIMARY KEY, seq_id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL, created REAL NOT NULL,
+  request TEXT NOT NULL, first_segment INTEGER NOT NULL, is_running INTEGER NOT NULL,
+  num_attempts INTEGER NOT NULL, num_crashes INTEGER NOT NULL,
+  status TEXT, finished REAL, expires REAL, result TEXT, idempotency_key BLOB, body_digest BLOB);
+CREATE INDEX jobs_unfinished ON jobs (num) WHERE status IS NULL;
+CREATE INDEX jobs_expiring ON jobs (expires) WHERE status IS NOT NULL;
+CREATE INDEX jobs_of_owner ON jobs (owner, created, seq_id);
+CREATE UNIQUE INDEX jobs_by_key ON jobs (owner, idempotency_key) WHERE idempotency_key IS NOT NULL;
+CREATE TABLE segments (num INTEGER PRIMARY KEY, body BLOB NOT NULL);
+""",
+    """
+CREATE TABLE files (
+  num INTEGER PRIMARY KEY, file_id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL, created REAL NOT NULL,
+  expires REAL NOT NULL, purpose TEXT NOT NULL, filename TEXT NOT NULL, num_bytes INTEGER NOT NULL,
+  num_lines INTEGER NOT NULL, state TEXT NOT NULL);
+CREATE INDEX files_of_owner ON files (owner, num);
+CREATE INDEX files_expiring ON files (expires);
+CREATE INDEX files_deleted ON files (num) WHERE state = 'deleted';
+CREATE TABLE file_parts (
+  file_id TEXT NOT NULL, number INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (file_id, number));
+CREATE TABLE batches (
+  num INTEGER PRIMARY KEY, batch_id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL, created REAL NOT NULL,
+  expires REAL NOT NULL, body TEXT NOT NULL, is_over INTEGER NOT NULL, idempotency_key BLOB, body_digest BLOB);
+CREATE INDEX batches_of_owner ON batches (owner, num);
+CREATE INDEX batches_unfinished ON batches (num) WHERE NOT is_over;
+CREATE INDEX batches_expiring ON batches (expires) WHERE is_over;
+CREATE UNIQUE INDEX batches_by_key ON batches (owner, idempotency_key) WHERE idempotency_key IS NOT NULL;
+CREATE TABLE begun_lines (
+  batch_id TEXT NOT NULL, line INTEGER NOT NULL, num_crashes INTEGER NOT NULL,
+  PRIMARY KEY (batch_id, line)) WITHOUT ROWID;
+""",
+    # Of jobs of earlier formats the bytes are not known; they expire.
+    """
+ALTER TABLE jobs ADD COLUMN num_bytes INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX jobs_bytes ON jobs (owner, num_bytes);
+CREATE TABLE webhooks (
+  seq_id TEXT PRIMARY KEY, target TEXT NOT NULL, status TEXT NOT NULL, finished REAL NOT NULL,
+  num_tries INTEGER NOT NULL, next_try REAL NOT NULL) WITHOUT ROWID;
+CREATE INDEX webhooks_due ON webhooks (next_try);
+""",
+    "ALTER TABLE begun_lines ADD COLUMN is_running INTEGER NOT NULL DEFAULT 1;",
+)
+SCHEMA_VERSION = len(_MIGRATIONS)
+_COLUMNS = ", ".join(JobRow.__slots__)
+_INSERT = f"INSERT INTO jobs ({_COLUMNS}, num_bytes) VALUES ({'?, ' * len(JobRow.__slots__)}?)"
+_SELECT = f"SELECT {_COLUMNS} FROM jobs"
+_END = """
+UPDATE jobs SET status = ?, finished = ?, expires = ?, result = ?, num_bytes = num_bytes + ?, is_running = 0
+WHERE num = ?"""
+_TELL = "INSERT INTO webhooks SELECT seq_id, ?, ?, ?, 0, 0.0 FROM jobs WHERE num = ?"
+_WEBHOOK = ", ".join(Webhook._fields)
+_SELECT_FILE = f"SELECT {', '.join(FileRow.__slots__)} FROM files"
+_SELECT_BATCH = f"SELECT {', '.join(BatchRow.__slots__)} FROM batches"
+# Where the store is encrypted the name holds the key of the parts, which take a while to delete.
+_FORGET_NAMES = "UPDATE files SET filename = '' WHERE state = 'deleted' AND filename != ''"
+_SWEPT_PARTS = 32  # at once: 4 MiB of an uploaded file
+
+
+def _upsert(table: str, key: str, names: Sequence[str], *, changing: Sequence[str]) -> str:
+    updates = ", ".join(f"{name} = excluded.{name}" for name in changing)
+    values = ", ".join("?" * len(names))
+    return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({values}) ON CONFLICT ({key}) DO UPDATE SET {updates}"
+
+
+_BEGIN_LINE = "INSERT INTO begun_lines VALUES (?, ?, 0, 1) ON CONFLICT (batch_id, line) DO UPDATE SET is_running = 1"
+_UPSERT_FILE = _upsert("files", "file_id", FileRow.__slots__, changing=("expires", "num_bytes", "num_lines", "state"))
+_UPSERT_BATCH = _upsert("batches", "batch_id", BatchRow.__slots__, changing=("expires", "body", "is_over"))
+
+
+class SqliteStore(BatchStore):
+    """A Store in a file, which is created if there is none; one of an earlier format is brought to this one, at once or
+    not at all.
+    """
+
+    def __init__(self, path: Path | None, *, is_synced: bool = True, sealing: Sealing | None = None) -> None:
+        """`path`: None for a store in memory. `is_synced`: a commit outlives a power cut too. `sealing` encrypts files
+        and batches; what jobs give comes encrypted. Raises ConfigError.
+        """
+        self._sealing = sealing
+        self._has_deleted = True  # since the last sweep; or a process before that died
+        try:
+            self._db = _connected(path)
+        except sqlite3.Error as exc:
+            raise ConfigError(f"--results {path}: {_why(exc)}") from exc
+        try:
+            self._prepare(path, is_synced=is_synced)
+        except BaseException as exc:
+            self._db.close()
+            if isinstance(exc, sqlite3.Error):
+                raise ConfigError(f"--results {path}: {_why(exc)}") from exc
+            raise
+
+    def _prepare(self, path: Path | None, *, is_synced: bool) -> None:
+        for pragma in (
+            "locking_mode = EXCLUSIVE",
+            "auto_vacuum = INCREMENTAL",
+            "journal_mode = WAL",
+            f"synchronous = {'FULL' if is_synced else 'NORMAL'}",
+            "secure_delete = ON",
+        ):
+            self._db.execute(f"PRAGMA {pragma}")
+        with _transaction(self._db):
+            version = self._db.execute("PRAGMA user_version").fetchone()[0]
+            if version > SCHEMA_VERSION:
+                raise ConfigError(
+                    f"--results {path}: a later version of splitfuse made it (format {version}, this one knows "
+                    f"{SCHEMA_VERSION}); use that version or another file"
+                )
+            for migration in _MIGRATIONS[version:]:
+                for statement in migration.split(";"):
+                    self._db.execute(statement)
+            self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            found = self._db.execute("SELECT value FROM meta WHERE key = 'key_mark'").fetchone()
+            mark = new_mark(self._sealing, found and found[0], is_new=version == 0, results=str(path))
+            if mark is not None:
+                self._db.execute("INSERT INTO meta VALUES ('key_mark', ?)", (mark,))
+
+    def commit(self, changes: Changes) -> None:
+        if not changes:
+            return
+        self._has_deleted |= bool(changes.deleted)
+        with self._changing() as db:
+            db.executemany(_INSERT, [[*_values(row), len(row.request)] for row in changes.accepted])
+            if changes.segment is not None:
+                db.execute("INSERT INTO segments VALUES (?, ?)", changes.segment)
+            db.executemany(
+                _END,
+                [
+                    (end.status, end.finished, end.expires, end.result, len(end.result), end.num)
+                    for end in changes.endings
+                ],
+            )
+            told = [(end.webhook, end.status, end.finished, end.num) for end in changes.endings if end.webhook]
+            db.executemany(_TELL, told)
+            db.executemany("UPDATE jobs SET is_running = 1 WHERE num = ?", [(num,) for num in changes.begun])
+            for table in ("jobs", "webhooks"):
+                db.executemany(f"DELETE FROM {table} WHERE seq_id = ?", [(seq_id,) for seq_id in changes.deleted])
+            renewed = [(request, num) for num, request in changes.renewed]
+            db.executemany("UPDATE jobs SET request = ? WHERE num = ?", renewed)
+            if changes.probes:
+                db.execute("INSERT OR REPLACE INTO meta VALUES ('probe', random())")
+
+    def last_numbers(self) -> tuple[int, int]:
+        job, segment = (self._one(f"SELECT coalesce(max(num), 0) FROM {table}") for table in ("jobs", "segments"))
+        # All may have been swept, and a job that has told nothing yet says where those with its events begin.
+        first = self._one("SELECT coalesce(max(first_segment), 1) FROM jobs WHERE status IS NULL")
+        return job, max(segment, first - 1)
+
+    def begin_process(self) -> bool:
+        with self._changing() as db:
+            found = db.execute("SELECT value FROM meta WHERE key = 'is_clean'").fetchone()
+            is_clean = found is None or bool(found[0])
+            db.execute("INSERT OR REPLACE INTO meta VALUES ('is_clean', 0)")
+            num_crashes = 0 if is_clean else 1
+            db.execute(
+                "UPDATE jobs SET num_attempts = num_attempts + 1, num_crashes = num_crashes + ? * is_running, "
+                "is_running = 0 WHERE status IS NULL",
+                (num_crashes,),
+            )
+            db.execute(
+                "UPDATE begun_lines SET num_crashes = num_crashes + ? * is_running, is_running = 0", (num_crashes,)
+            )
+            db.execute("UPDATE files SET state = 'deleted' WHERE state = 'partial' AND purpose = 'batch'")
+            db.execute(_FORGET_NAMES)
+        return is_clean
+
+    def end_process(self, *, has_crashed: bool = False) -> None:
+        with self._changing() as db:
+            db.execute("INSERT OR REPLACE INTO meta VALUES ('is_clean', ?)", (not has_crashed,))
+
+    def unfinished(self) -> list[JobRow]:
+        return list(self._rows(JobRow, f"{_SELECT} WHERE status IS NULL ORDER BY num"))
+
+    def segments(self, first: int) -> Iterable[bytes]:
+        with _translated():
+            for (body,) in self._db.execute("SELECT body FROM segments WHERE num >= ? ORDER BY num", (first,)):
+                yield body
+
+    def find(self, seq_id: str) -> JobRow | None:
+        return next(self._rows(JobRow, f"{_SELECT} WHERE seq_id = ?", seq_id), None)
+
+    def find_key(self, owner: str, idempotency_key: bytes) -> JobRow | None:
+        query = f"{_SELECT} WHERE owner = ? AND idempotency_key = ?"
+        return next(self._rows(JobRow, query, owner, idempotency_key), None)
+
+    def page(self, owner: str, *, before: tuple[float, str] | None, limit: int, status: str | None) -> list[JobRow]:
+        created, seq_id = before or (math.inf, "")
+        where = "owner = ? AND status IS NOT NULL AND (? IS NULL OR status = ?)"
+        query = f"{_SELECT} WHERE {where} AND (created, seq_id) < (?, ?) ORDER BY created DESC, seq_id DESC LIMIT ?"
+        return list(self._rows(JobRow, query, owner, status, status, created, seq_id, limit))
+
+    def delete_owner(self, owner: str) -> list[str]:
+        self._has_deleted = True
+        with self._changing() as db:
+            db.execute("DELETE FROM webhooks WHERE seq_id IN (SELECT seq_id FROM jobs WHERE owner = ?)", (owner,))
+            return [seq_id for (seq_id,) in db.execute("DELETE FROM jobs WHERE owner = ? RETURNING seq_id", (owner,))]
+
+    def write_batches(self, changes: BatchChanges) -> None:
+        has_deleted = any(file.state == "deleted" for file in changes.files)
+        self._has_deleted |= has_deleted
+        with self._changing() as db:
+            db.executemany(_UPSERT_FILE, [_values(self._sealed(file)) for file in changes.files])
+            db.executemany("INSERT OR IGNORE INTO file_parts VALUES (?, ?, ?)", self._sealed_parts(changes.parts))
+            db.executemany(_UPSERT_BATCH, [_values(self._sealed(batch)) for batch in changes.batches])
+            if has_deleted:
+                db.execute(_FORGET_NAMES)
+            db.executemany(_BEGIN_LINE, changes.begun)
+            db.executemany("DELETE FROM begun_lines WHERE batch_id = ? AND line = ?", changes.answered)
+
+    def find_file(self, file_id: str) -> FileRow | None:
+        return self._opened(self._stored_file(file_id))
+
+    def _stored_file(self, file_id: str) -> FileRow | None:
+        return next(self._rows(FileRow, f"{_SELECT_FILE} WHERE file_id = ?", file_id), None)
+
+    def find_batch(self, batch_id: str) -> BatchRow | None:
+        return self._opened(next(self._rows(BatchRow, f"{_SELECT_BATCH} WHERE batch_id = ?", batch_id), None))
+
+    def find_batch_key(self, owner: str, idempotency_key: bytes) -> BatchRow | None:
+        query = f"{_SELECT_BATCH} WHERE owner = ? AND idempotency_key = ?"
+        return self._opened(next(self._rows(BatchRow, query, owner, idempotency_key), None))
+
+    def list_files(self, owner: str, page: Page, *, now: float, purpose: str | None = None) -> list[FileRow]:
+        where = "state = 'ready' AND coalesce(?, purpose) = purpose"
+        return self._page(FileRow, "files", page, owner, now, where, purpose)
+
+    def list_batches(self, owner: str, page: Page, *, now: float) -> list[BatchRow]:
+        return self._page(BatchRow, "batches", page, owner, now)
+
+    def _page(
+        self, kind: type[Row], table: str, page: Page, owner: str, now: float, where: str = "true", *values: object
+    ) -> list[Row]:
+        """One page of the owner's rows that have not expired; the first column is the id."""
+        sign, order = (">", "ASC") if page.ascends else ("<", "DESC")
+        columns = kind.__slots__
+        if page.after is not None:
+            where += f" AND num {sign} (SELECT num FROM {table} WHERE owner = ? AND {columns[0]} = ?)"
+            values = (*values, owner, page.after)
+        select = f"SELECT {', '.join(columns)} FROM {table} WHERE owner = ? AND expires > ?"
+        query = f"{select} AND {where} ORDER BY num {order} LIMIT ?"
+        return self._readable(self._rows(kind, query, owner, now, *values, page.limit))
+
+    def unfinished_batches(self) -> list[BatchRow]:
+        return self._readable(self._rows(BatchRow, f"{_SELECT_BATCH} WHERE NOT is_over ORDER BY num"))
+
+    def num_unfinished_batches(self) -> int:
+        return self._one("SELECT count(*) FROM batches WHERE NOT is_over")
+
+    def parts(self, file_id: str, *, after: int, limit: int) -> list[tuple[int, bytes]]:
+        query = "SELECT number, body FROM file_parts WHERE file_id = ? AND number > ? ORDER BY number LIMIT ?"
+        parts = self._read(query, file_id, after, limit)
+        if self._sealing is None:
+            return [(number, body) for number, body in parts]
+        seal = self._file_seal(file_id)
+        return [] if seal is None else [(number, seal.open(str(number), body)) for number, body in parts]
+
+    def lines_done(self, batch_id: str, output_file_id: str, error_file_id: str) -> LinesDone:
+        query = "SELECT number FROM file_parts WHERE file_id = ?"
+        completed, failed = (
+            frozenset(number for (number,) in self._read(query, file_id)) for file_id in (output_file_id, error_file_id)
+        )
+        return LinesDone(
+            completed,
+            failed,
+            dict(self._read("SELECT line, num_crashes FROM begun_lines WHERE batch_id = ?", batch_id)),
+        )
+
+    def num_file_bytes(self) -> int:
+        return self._one("SELECT coalesce(sum(num_bytes), 0) FROM files WHERE state != 'deleted'")
+
+    def num_parts(self, file_id: str) -> int:
+        return self._one("SELECT count(*) FROM file_parts WHERE file_id = ?", file_id)
+
+    def file_bytes(self, file_id: str) -> int:
+        overhead = 0 if self._sealing is None else OVERHEAD_BYTES
+        query = "SELECT coalesce(sum(length(body) - ?), 0) FROM file_parts WHERE file_id = ?"
+        return self._one(query, overhead, file_id)
+
+    def due_webhooks(self, now: float, *, limit: int) -> list[Webhook]:
+        query = f"SELECT {_WEBHOOK} FROM webhooks WHERE next_try <= ? ORDER BY next_try LIMIT ?"
+        return list(self._rows(Webhook, query, now, limit))
+
+    def begin_webhook(self, webhook: Webhook, *, next_try: float) -> bool:
+        begin = "UPDATE webhooks SET num_tries = num_tries + 1, next_try = ? WHERE seq_id = ? AND num_tries = ?"
+        with self._changing() as db:
+            return bool(db.execute(begin, (next_try, webhook.seq_id, webhook.num_tries)).rowcount)
+
+    def forget_webhook(self, seq_id: str) -> None:
+        with self._changing() as db:
+            db.execute("DELETE FROM webhooks WHERE seq_id = ?", (seq_id,))
+
+    def num_bytes_of(self, owner: str) -> int:
+        return self._one("SELECT coalesce(sum(num_bytes), 0) FROM jobs WHERE owner = ?", owner)
+
+    def sweep(self, now: float, *, max_jobs: int) -> int:
+        with self._changing() as db:
+            before = db.total_changes
+            db.execute("DELETE FROM batches WHERE is_over AND expires <= ?", (now,))
+            db.execute("UPDATE files SET state = 'deleted' WHERE expires <= ? AND state != 'deleted'", (now,))
+            db.execute(_FORGET_NAMES)
+            for num, file_id in db.execute("SELECT num, file_id FROM files WHERE state = 'deleted' LIMIT 1").fetchall():
+                some = "SELECT rowid FROM file_parts WHERE file_id = ? LIMIT ?"
+                swept = db.execute(f"DELETE FROM file_parts WHERE rowid IN ({some})", (file_id, _SWEPT_PARTS))
+                if swept.rowcount < _SWEPT_PARTS:
+                    db.execute("DELETE FROM files WHERE num = ?", (num,))
+            self._has_deleted |= db.total_changes > before
+        with self._changing() as db:
+            oldest = "coalesce((SELECT min(first_segment) FROM jobs WHERE status IS NULL), 1 << 62)"
+            db.execute(f"DELETE FROM segments WHERE num < {oldest}")
+            expired = "SELECT num FROM jobs WHERE status IS NOT NULL AND expires <= ? LIMIT ?"
+            num_deleted = db.execute(f"DELETE FROM jobs WHERE num IN ({expired})", (now, max_jobs)).rowcount
+        with _translated():
+            self._db.execute("PRAGMA incremental_vacuum(64)").fetchall()
+            if self._has_deleted or num_deleted:  # their bytes are in the log too
+                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        self._has_deleted = False
+        return num_deleted
+
+    def close(self) -> None:
+        self._db.close()
+
+    def _sealed(self, row: Row) -> Row:
+        return row if self._sealing is None else self._sealing.seal_row(row)
+
+    def _opened(self, row: Row | None) -> Row | None:
+        return row if self._sealing is None or row is None else self._sealing.open_row(row)
+
+    def _readable(self, rows: Iterator[Row]) -> list[Row]:
+        return list(rows if self._sealing is None else self._sealing.open_rows(rows))
+
+    def _file_seal(self, file_id: str) -> Seal | None:
+        """What encrypts the parts of a file; None if it is gone."""
+        file = self._stored_file(file_id)
+        return None if file is None or self._sealing is None else self._sealing.file_seal(file)
+
+    def _sealed_parts(self, parts: Sequence[tuple[str, int, bytes]]) -> Sequence[tuple[str, int, bytes]]:
+        """Without those of files that are gone."""
+        if self._sealing is None:
+            return parts
+        seals = {file_id: self._file_seal(file_id) for file_id in {part[0] for part in parts}}
+        return [
+            (file_id, number, seal.seal(str(number), body))
+            for file_id, number, body in parts
+            if (seal := seals[file_id]) is not None
+        ]
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[sqlite3.Connection]:
+        with _translated(), _transaction(self._db):
+            yield self._db
+
+    def _rows(self, kind: Callable[..., T], query: str, *values: object) -> Iterator[T]:
+        return (kind(*found) for found in self._read(query, *values))
+
+    def _read(self, query: str, *values: object) -> Iterator[tuple[Any, ...]]:
+        with _translated():
+            yield from self._db.execute(query, values)
+
+    def _one(self, query: str, *values: object) -> int:
+        return int(next(self._read(query, *values))[0])
+
+
+def _connected(path: Path | None) -> sqlite3.Connection:
+    if path is not None and not path.exists():  # what users wrote is for this user alone
+        with contextlib.suppress(OSError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
+    return sqlite3.connect(path or ":memory:", isolation_level=None, timeout=0, check_same_thread=False)
+
+
+@contextlib.contextmanager
+def _transaction(db: sqlite3.Connection) -> Iterator[None]:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:  # a full disk may have rolled it back already
+            db.execute("ROLLBACK")
+        raise
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as exc:
+        raise StoreError(_why(exc)) from exc
+
+
+def _values(row: JobRow | FileRow | BatchRow) -> list[object]:
+    return [getattr(row, name) for name in type(row).__slots__]
+
+
+def _why(exc: sqlite3.Error) -> str:
+    if getattr(exc, "sqlite_errorname", "") == "SQLITE_BUSY":  # misuse, which is ours, has no name
+        return "another process uses this file; give each server its own, or share a postgresql:// database"
+    return f"SQLite says: {exc}"

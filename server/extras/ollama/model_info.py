@@ -1,0 +1,64 @@
+"""What /api/tags, /api/ps and /api/show tell of the served model."""
+
+from typing import Any
+
+from ...http.keys import digest
+from ...service import Service
+from ..chat.answer_format import reasoning_format
+from .response import timestamp
+
+_NEVER = "9999-12-31T23:59:59Z"
+
+
+def listed(service: Service, name: str) -> dict[str, Any]:
+    """The model under one of its names."""
+    return {
+        "name": name,
+        "model": name,
+        "modified_at": timestamp(service.start_time),
+        "size": 0,
+        "digest": digest(name),
+        "details": _details(service),
+    }
+
+
+def running(service: Service, name: str) -> dict[str, Any]:
+    """The same as a model that is loaded."""
+    loaded = {"expires_at": _NEVER, "size_vram": 0, "context_length": service.engine.max_model_len}
+    return listed(service, name) | loaded
+
+
+def shown(service: Service) -> dict[str, Any]:
+    """All that is told of it."""
+    family = _details(service)["family"]
+    info = {"general.architecture": family, f"{family}.context_length": service.engine.max_model_len}
+    tokenizer = service.engine.tokenizer
+    template = tokenizer.chat_template if tokenizer is not None and tokenizer.has_chat_template else None
+    capabilities = {
+        "completion": True,
+        "tools": template is not None and service.settings.tool_call_parser != "none",
+        "thinking": template is not None and reasoning_format(template, service.settings) is not None,
+    }
+    return {
+        "modelfile": "",
+        "parameters": "",
+        "template": template.source if template is not None else "",
+        "modified_at": timestamp(service.start_time),
+        "details": _details(service),
+        "model_info": info,
+        "capabilities": [name for name, is_there in capabilities.items() if is_there],
+    }
+
+
+def _details(service: Service) -> dict[str, Any]:
+    config, loaded = service.engine.model_config, service.engine.loaded
+    family = str(config.hf_config.get("model_type", "unknown"))
+    dtype = str(loaded.dtype).removeprefix("torch.")
+    return {
+        "parent_model": "",
+        "format": "gguf" if str(service.settings.model).endswith(".gguf") else "safetensors",
+        "family": family,
+        "families": [family],
+        "parameter_size": "",
+        "quantization_level": dtype if config.quantization is None else config.quantization.name,
+    }

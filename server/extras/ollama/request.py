@@ -1,0 +1,131 @@
+"""The bodies of /api/chat, /api/generate and /api/show, and how they become chats, prompts and SamplingParams."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import ConfigDict, SkipValidation, WithJsonSchema
+
+from ....engine.checks import Integer
+from ....engine.core.sampling_params import SamplingParams
+from ....engine.errors import InvalidRequestError
+from ....engine.extras.chat.messages import Message, read_messages
+from ....engine.extras.chat.tools import ToolChoice, read_tools
+from ....engine.extras.structured_output.params import StructuredOutputs
+from ...api.request_model import ModelName, RequestModel
+from ...api.sampling_request import SAMPLING_FIELDS, like
+from ..chat.chat_request import Chat, Variable
+
+# The model stays loaded as it is, and no answer gives a context.
+IGNORED = ("keep_alive", "context")
+# About how a model is loaded, or samplers that Ollama itself has no more.
+IGNORED_OPTIONS = (
+    *("num_ctx", "num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "low_vram", "f16_kv", "vocab_only"),
+    *("use_mmap", "use_mlock", "numa", "logits_all", "embedding_only", "repeat_last_n", "penalize_newline"),
+    *("typical_p", "tfs_z", "mirostat", "mirostat_tau", "mirostat_eta"),
+)
+_UNSUPPORTED = {"images": ([],), "logprobs": (False,), "top_logprobs": (0,)}
+_NUM_PREDICT = Integer(-(2**31), 2**31 - 1)
+_RENAMED = {"thinking": "reasoning_content", "tool_name": "name"}
+
+
+class Options(RequestModel):
+    """The sampling fields, two of them under names of Ollama's."""
+
+    model_config = ConfigDict(extra="allow")
+    more_fields = SAMPLING_FIELDS
+    ignored: ClassVar = dict.fromkeys(IGNORED_OPTIONS, ())
+    unsupported: ClassVar = {"n": (1,), "logprobs": (), "prompt_logprobs": ()}
+    num_predict: Annotated[Any, WithJsonSchema(_NUM_PREDICT.json_schema())] = None
+    repeat_penalty: Annotated[Any, like("repetition_penalty")] = None
+
+    def params(self, *, prompt: str, outputs: StructuredOutputs | None) -> SamplingParams:
+        """The parameters; `num_predict` is a limit that is cut to what fits. `prompt`: its name. Raises."""
+        names = {name: f"options.{name}" for name in SAMPLING_FIELDS}
+        names |= {"prompt": prompt, "repetition_penalty": "options.repeat_penalty"}
+        fields = {"repetition_penalty": self.repeat_penalty} | (self.__pydantic_extra__ or {})
+        fields |= {} if outputs is None else {"structured_outputs": outputs}
+        limit = 0 if self.num_predict is None else _NUM_PREDICT.checked("options.num_predict", self.num_predict)
+        return SamplingParams.from_fields(fields, default_max_tokens=limit if limit > 0 else None, names=names)
+
+
+class OllamaRequest(RequestModel):
+    """What both routes for text have."""
+
+    ignored: ClassVar = dict.fromkeys(IGNORED, ())
+    unsupported: ClassVar = _UNSUPPORTED
+    model: ModelName = None
+    stream: bool = True
+    format: SkipValidation[str | dict[str, Any]] = ""
+    options: Options = Options()
+    think: bool | str | None = None
+
+    def params(self, *, prompt: str) -> SamplingParams:
+        """The parameters. Raises InvalidRequestError."""
+        return self.options.params(prompt=prompt, outputs=self._outputs())
+
+    def chat_with(self, messages: list[Message], *, tools: object = None) -> Chat:
+        """The chat with these messages. Raises InvalidRequestError."""
+        read = read_tools(tools)
+        choice = ToolChoice("auto" if read else "none")
+        return Chat(messages=messages, tools=read, choice=choice, variables=self._variables())
+
+    def _outputs(self) -> StructuredOutputs | None:
+        if self.format == "":
+            return None
+        if self.format == "json":
+            return StructuredOutputs(json_object=True, param="format")
+        if not isinstance(self.format, dict):
+            raise InvalidRequestError('format must be "json" or a JSON schema, an object', param="format")
+        return StructuredOutputs(json=self.format, param="format")
+
+    def _variables(self) -> dict[str, Variable]:
+        """For the template; what it does without `think` is its own."""
+        if self.think is None:
+            return {}
+        level: dict[str, Variable] = {"reasoning_effort": self.think} if isinstance(self.think, str) else {}
+        return {"enable_thinking": self.think is not False, **level}
+
+
+class OllamaChatRequest(OllamaRequest):
+    """A conversation to answer."""
+
+    messages: SkipValidation[list[dict[str, Any]]] = []  # noqa: RUF012  pydantic copies it
+    tools: SkipValidation[list[dict[str, Any]] | None] = None
+
+    def chat(self) -> Chat:
+        """The conversation. Raises InvalidRequestError."""
+        if not isinstance(self.messages, list):
+            raise InvalidRequestError("messages must be a list", param="messages")
+        said = [_message(message, at=f"messages[{number}]") for number, message in enumerate(self.messages)]
+        return self.chat_with(read_messages(said), tools=self.tools)
+
+
+class OllamaGenerateRequest(OllamaRequest):
+    """A prompt to answer, or with `raw` to continue."""
+
+    unsupported: ClassVar = _UNSUPPORTED | {"suffix": ("",), "template": ("",)}
+    prompt: str = ""
+    system: str = ""
+    raw: bool = False
+
+    def chat(self) -> Chat:
+        """The conversation with the prompt alone."""
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        return self.chat_with([*system, {"role": "user", "content": self.prompt}])
+
+
+class OllamaShowRequest(RequestModel):
+    """A model to tell of."""
+
+    ignored: ClassVar = dict.fromkeys(("name", "verbose", "system", "template", "options"), ())
+    model: ModelName = None
+
+
+def _message(message: object, *, at: str) -> object:
+    """A message as OpenAI's clients write it."""
+    if not isinstance(message, Mapping):
+        return message
+    if message.get("images"):
+        raise InvalidRequestError(f"{at}.images is not supported; this model reads text only", param=f"{at}.images")
+    given = {_RENAMED.get(name, name): value for name, value in message.items() if value is not None}
+    return {"content": "", **given}

@@ -1,0 +1,133 @@
+"""What /api/chat and /api/generate answer, whole and line by line, made from jobs."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from ....engine.core.outputs import OutputDelta
+from ....engine.extras.chat.answer_parts import AnswerPart, joined, read_whole
+from ...api.streaming import StreamWriter
+from ...http.errors import Problem
+from ...http.json_response import dumps
+from ...http.sse import SPACE, LineStream
+from ...jobs.job import Job, raise_failure
+from ..chat.answer_format import AnswerFormat
+from ..chat.tool_input import tool_input
+from .errors import envelope
+
+Content = Callable[[Iterable[AnswerPart]], dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """How an answer is taken apart, and under which keys it stands."""
+
+    answer: AnswerFormat
+    content: Content
+
+    def whole(self, job: Job) -> dict[str, Any]:
+        """The answer of a job that has ended."""
+        parts = read_whole(self.answer.reader(), job.outputs[0].text)
+        return head(job.model, job.created) | self.content(parts) | ending(job)
+
+
+class OllamaStreamWriter(StreamWriter):
+    """The lines of one job. A call goes out whole, with its arguments."""
+
+    response = LineStream
+    ping = SPACE
+
+    def __init__(self, job: Job, form: Form) -> None:
+        self._job = job
+        self._form = form
+        self._reader = form.answer.reader()
+        self._head = head(job.model, job.created)
+        self._call: list[AnswerPart] = []  # that has not ended yet
+
+    def write(self, job_index: int, event_id: int, deltas: Sequence[OutputDelta]) -> bytes:
+        parts = self._ready(self._reader.push("".join(delta.text for delta in deltas)))
+        return _line(self._head | self._form.content(parts) | {"done": False}) if parts else b""
+
+    async def end(self) -> Sequence[bytes]:
+        raise_failure([self._job])
+        parts = [*self._ready(self._reader.finish()), *self._call]
+        return [_line(self._head | self._form.content(parts) | ending(self._job))]
+
+    def error(self, problem: Problem) -> bytes:
+        return _line(envelope(problem))
+
+    def _ready(self, parts: Iterable[AnswerPart]) -> list[AnswerPart]:
+        """The parts up to a call that may go on."""
+        ready: list[AnswerPart] = []
+        for part in parts:
+            if part.kind == "arguments":
+                self._call.append(part)
+                continue
+            ready += self._call
+            self._call = [part] if part.kind == "call" else []
+            ready += [] if part.kind == "call" else [part]
+        return ready
+
+
+def head(model: str, created: float) -> dict[str, Any]:
+    """The first keys of every line. `created`: seconds since 1970."""
+    return {"model": model, "created_at": timestamp(created)}
+
+
+def timestamp(seconds: float) -> str:
+    """In ISO 8601."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+def chat_content(parts: Iterable[AnswerPart]) -> dict[str, Any]:
+    """As /api/chat has it."""
+    texts, calls = _texts_and_calls(parts)
+    message = {"role": "assistant", "content": texts.pop("content", ""), **texts}
+    return {"message": message | ({"tool_calls": calls} if calls else {})}
+
+
+def generate_content(parts: Iterable[AnswerPart]) -> dict[str, Any]:
+    """As /api/generate has it, which has no tools."""
+    texts, _ = _texts_and_calls(parts)
+    return {"response": texts.pop("content", ""), **texts}
+
+
+def ending(job: Job) -> dict[str, Any]:
+    """The last keys: why it ended, and how long it took, in nanoseconds."""
+    output, metrics = job.outputs[0], job.metrics[0]
+    end = metrics.finished_time or metrics.arrival_time
+    first = metrics.first_token_time or end
+    begin = metrics.first_scheduled_time or first
+    return {
+        "done": True,
+        "done_reason": "length" if output.finish_reason in ("length", "timeout") else "stop",
+        "total_duration": _nanoseconds(end - metrics.arrival_time),
+        "load_duration": 0,
+        "prompt_eval_count": job.num_prompt_tokens,
+        "prompt_eval_duration": _nanoseconds(first - begin),
+        "eval_count": job.num_completion_tokens,
+        "eval_duration": _nanoseconds(end - first),
+    }
+
+
+def _texts_and_calls(parts: Iterable[AnswerPart]) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    texts: dict[str, str] = {}
+    calls: list[dict[str, Any]] = []
+    for part in joined(parts):
+        if part.kind == "call":
+            calls.append({"function": {"name": part.text, "arguments": {}}})
+        elif part.kind == "arguments":
+            calls[-1]["function"]["arguments"] = tool_input(part.text)
+        else:
+            name = "content" if part.kind == "content" else "thinking"
+            texts[name] = texts.get(name, "") + part.text
+    return texts, calls
+
+
+def _nanoseconds(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+def _line(value: dict[str, Any]) -> bytes:
+    return (dumps(value) + "\n").encode("ascii")

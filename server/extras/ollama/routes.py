@@ -1,0 +1,147 @@
+"""/api as Ollama's clients speak it, over the same jobs as the other routes.
+
+A disconnect ends the request, streamed or not; these jobs are not kept for later.
+"""
+
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ....engine.errors import InvalidRequestError
+from ...api.openapi import BODY, GENERATION, KEYED, operation
+from ...api.request_model import Body, read_fields
+from ...http.json_body import read_json
+from ...http.json_response import JsonResponse
+from ...http.json_writer import SlicedResponse
+from ...service import Service, service_of
+from ..chat.answer_format import AnswerFormat
+from ..chat.generation import Generation, chat_generation, streamed
+from .errors import SCHEMA
+from .model_info import listed, running, shown
+from .request import OllamaChatRequest, OllamaGenerateRequest, OllamaShowRequest
+from .response import Content, Form, OllamaStreamWriter, chat_content, generate_content, head
+
+router = APIRouter(prefix="/api", tags=["Ollama"])
+
+# The release whose API this is like: clients compare it with what they need.
+API_VERSION = "0.12.0"
+_UNSUPPORTED = ("pull", "push", "create", "copy", "delete", "embed", "embeddings")
+_LINES = """{"model": "…", "created_at": "…", "message": {"role": "assistant", "content": "Hi"}, "done": false}
+"""
+
+
+def _answered(description: str) -> dict[str, Any]:
+    lines = {"schema": {"type": "string"}, "example": _LINES}
+    return {"description": description, "content": {"application/x-ndjson": lines, "application/json": {}}}
+
+
+@router.post(
+    "/chat",
+    **operation(
+        {200: _answered("A JSON object a line, or one in all with `stream` false.")},
+        errors=GENERATION,
+        error_schema=SCHEMA,
+        body=OllamaChatRequest,
+        example={"messages": [{"role": "user", "content": "Hello"}], "stream": False},
+    ),
+)
+async def chat(request: Request) -> Response:
+    """Answer in a conversation."""
+    service, body = service_of(request), await _read(request, OllamaChatRequest)
+    params = body.params(prompt="messages")
+    if body.messages == []:
+        return _loaded(service, chat_content)
+    generation, answer = await chat_generation(service, body.chat(), params, user="")
+    return await _answer(request, generation, Form(answer=answer, content=chat_content), is_stream=body.stream)
+
+
+@router.post(
+    "/generate",
+    **operation(
+        {200: _answered("A JSON object a line, or one in all with `stream` false.")},
+        errors=GENERATION,
+        error_schema=SCHEMA,
+        body=OllamaGenerateRequest,
+        example={"prompt": "Why is the sky blue?", "stream": False},
+    ),
+)
+async def generate(request: Request) -> Response:
+    """Answer a prompt in the model's template, if it has one, or continue it with `raw`."""
+    service, body = service_of(request), await _read(request, OllamaGenerateRequest)
+    params = body.params(prompt="prompt")
+    if not body.prompt:
+        return _loaded(service, generate_content)
+    if body.raw or not service.tokenizer.has_chat_template:
+        generation, answer = Generation(prompts=[body.prompt], params=params), AnswerFormat()
+    else:
+        generation, answer = await chat_generation(service, body.chat(), params, user="")
+    return await _answer(request, generation, Form(answer=answer, content=generate_content), is_stream=body.stream)
+
+
+@router.get(
+    "/tags", **operation({200: "The model, under each of its names."}, errors=(*KEYED, 503), error_schema=SCHEMA)
+)
+async def tags(request: Request) -> Response:
+    """What is served."""
+    service = service_of(request)
+    return JsonResponse({"models": [listed(service, name) for name in service.settings.listed_model_names]})
+
+
+@router.get("/ps", **operation({200: "The model."}, errors=(*KEYED, 503), error_schema=SCHEMA))
+async def ps(request: Request) -> Response:
+    """What is loaded."""
+    service = service_of(request)
+    return JsonResponse({"models": [running(service, service.settings.model_name)]})
+
+
+@router.post(
+    "/show",
+    **operation({200: "What there is to tell."}, errors=BODY, error_schema=SCHEMA, body=OllamaShowRequest, example={}),
+)
+async def show(request: Request) -> Response:
+    """Tell of the model."""
+    await _read(request, OllamaShowRequest)
+    return JsonResponse(shown(service_of(request)))
+
+
+@router.get("/version", **operation({200: "A version of Ollama."}, error_schema=SCHEMA))
+async def version() -> Response:
+    """The release of Ollama whose API this is like."""
+    return JsonResponse({"version": API_VERSION})
+
+
+async def unsupported(request: Request) -> Response:
+    """What else Ollama has, refused by name."""
+    name = request.url.path.rpartition("/")[2]
+    raise InvalidRequestError(f"{name} is not supported: this server has the one model that it was started with")
+
+
+for _name in _UNSUPPORTED:
+    _methods = ["DELETE" if _name == "delete" else "POST"]
+    router.add_api_route(f"/{_name}", unsupported, methods=_methods, include_in_schema=False)
+
+
+async def _read(request: Request, kind: type[Body]) -> Body:
+    """The body. Ollama's clients may put a tag behind the model's name."""
+    service = service_of(request)
+    fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
+    name = fields.get("model")
+    if isinstance(name, str) and not service.settings.serves(name):
+        fields = {**fields, "model": name.removesuffix(":latest")}
+    return read_fields(service, fields, kind)
+
+
+async def _answer(request: Request, generation: Generation, form: Form, *, is_stream: bool) -> Response:
+    if is_stream:
+        jobs = await generation.begin(request)
+        return streamed(request, jobs, OllamaStreamWriter(jobs[0], form))
+    jobs = await generation.answered(request)
+    return SlicedResponse.of(await service_of(request).json.write(form.whole(jobs[0])))
+
+
+def _loaded(service: Service, content: Content) -> Response:
+    """To a request for nothing, by which clients have a model loaded: it is."""
+    answer = head(service.settings.model_name, service.start_time) | content([])
+    return JsonResponse(answer | {"done": True, "done_reason": "load"})

@@ -1,0 +1,160 @@
+"""The answers of /v1/chat/completions: messages with content, reasoning and calls of tools, whole and in deltas."""
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ....engine.core.outputs import OutputDelta, TokenLogprobs
+from ....engine.extras.chat.answer_parser import AnswerParser
+from ....engine.extras.chat.answer_parts import AnswerPart, read_whole
+from ....engine.serving.request_output import CompletionOutput
+from ...api.native.response import prompt_logprobs
+from ...http.json_response import dumps, quoted
+from ...jobs.job import Job
+from ..chat.answer_format import AnswerFormat
+from .request import Shown
+from .response import Head, ResponseBuilder, TokenText, ending, full_usage, scored_token
+
+# Of reasoning the first is DeepSeek's and most clients' name, the second vLLM's newer one.
+_NAMES = {"content": ("content",), "reasoning": ("reasoning_content", "reasoning")}
+
+
+class ChatResponseBuilder(ResponseBuilder):
+    """`answer` says how answers are taken apart."""
+
+    kind = "chat.completion"
+    chunk_kind = "chat.completion.chunk"
+
+    def __init__(self, head: Head, token_text: TokenText, *, shown: Shown, answer: AnswerFormat) -> None:
+        super().__init__(head, token_text, shown=shown)
+        self._answer = answer
+        self._readers: dict[int, AnswerParser] = {}  # of the choices that are streamed
+        self._calling: set[int] = set()  # choices that have called something
+
+    def answer(self, jobs: Sequence[Job]) -> dict[str, Any]:
+        """The whole answer."""
+        scores = jobs[0].prompt_logprobs
+        more: dict[str, Any] = {} if scores is None else {"prompt_logprobs": prompt_logprobs(scores)}
+        if self._shown.token_ids:
+            more["prompt_token_ids"] = jobs[0].prompt_token_ids
+        return super().answer(jobs) | more
+
+    def usage(self, jobs: Sequence[Job]) -> dict[str, Any]:
+        """The tokens of the answer, and how many of them were reasoning."""
+        usage = full_usage(jobs)
+        if self._answer.reasoning is not None:
+            count = sum(num_reasoning_tokens(job, self._answer) for job in jobs)
+            usage["completion_tokens_details"] = {"reasoning_tokens": count}
+        return usage
+
+    def first_chunk(self, index: int, job: Job) -> str | None:
+        """The role."""
+        choice = _chat_choice(index, {"delta": {"role": "assistant", "content": ""}}, None) | {"finish_reason": None}
+        ids = f'],"prompt_token_ids":{dumps(job.prompt_token_ids)}' if self._shown.token_ids else "]"
+        return self._prefix + dumps(choice) + ids + self._suffix[1:]
+
+    def choice(self, index: int, output: CompletionOutput, job: Job) -> dict[str, Any]:
+        """A message."""
+        parts = [] if self._answer.is_plain else self._visible(read_whole(self._answer.reader(), output.text))
+        message = {"role": "assistant", "content": output.text, "refusal": None}
+        if parts or not self._shown.reasoning:
+            message |= _message(parts)
+        return {
+            **_chat_choice(index, {"message": message}, self._logprobs(output.logprobs)),
+            **_ending(output, has_called="tool_calls" in message),
+        }
+
+    def chunk(self, index: int, delta: OutputDelta, *, text_offset: int, report: Mapping[str, Any]) -> str | None:
+        """One event's chunk; none for text that is held back until more of it is known."""
+        if self._answer.is_plain:
+            return super().chunk(index, delta, text_offset=text_offset, report=report)
+        content = self._delta(index, delta)
+        is_last = delta.finish_reason is not None
+        if not content and not is_last and delta.logprobs is None and not self._shown.token_ids:
+            return None
+        choice = _chat_choice(index, {"delta": content}, self._logprobs(delta.logprobs)) | self.ids(delta)
+        choice["finish_reason"] = None
+        if is_last:
+            choice |= {**_ending(delta, has_called=index in self._calling), **report}
+        return self._prefix + dumps(choice) + self._suffix
+
+    def chunk_choice(self, index: int, delta: OutputDelta, text_offset: int) -> dict[str, Any]:
+        """A part of a message that is nothing but content."""
+        content = {"content": delta.text} if delta.text or delta.token_ids else {}
+        return _chat_choice(index, {"delta": content}, self._logprobs(delta.logprobs))
+
+    def plain_choice(self, index: int, text: str) -> str:
+        """The JSON of a part that is text alone."""
+        return f'{{"index":{index},"delta":{{"content":{quoted(text)}}},"logprobs":null,"finish_reason":null}}'
+
+    def _delta(self, index: int, delta: OutputDelta) -> dict[str, Any]:
+        reader = self._readers.get(index)
+        if reader is None:
+            reader = self._readers[index] = self._answer.reader()
+        parts = reader.push(delta.text)
+        if delta.finish_reason is not None:
+            parts += reader.finish()
+        if any(part.kind == "call" for part in parts):
+            self._calling.add(index)
+        return _delta(self._visible(parts))
+
+    def _visible(self, parts: list[AnswerPart]) -> list[AnswerPart]:
+        return parts if self._shown.reasoning else [part for part in parts if part.kind != "reasoning"]
+
+    def _logprobs(self, items: Sequence[TokenLogprobs] | None) -> dict[str, Any] | None:
+        if items is None:
+            return None
+        return {"content": (scored_token(item, self._token_text) for item in items), "refusal": None}
+
+
+def num_reasoning_tokens(job: Job, answer: AnswerFormat) -> int:
+    """Tokens up to the end of the reasoning, over the job's outputs."""
+    readers = [answer.reader() for _ in job.outputs]
+    count = 0
+    for event in job.events:
+        readers[event.index].push(event.text)
+        if readers[event.index].is_thinking:
+            count += len(event.token_ids)
+    return count
+
+
+def new_call_id() -> str:
+    """An id for a call, by which its result comes back."""
+    return "call_" + secrets.token_hex(12)
+
+
+def _delta(parts: Iterable[AnswerPart]) -> dict[str, Any]:
+    """The parts as a delta: a call's name comes with its id, its arguments by its index alone."""
+    delta: dict[str, Any] = {}
+    calls: dict[int, dict[str, Any]] = {}
+    for part in parts:
+        if part.kind in ("content", "reasoning"):
+            for name in _NAMES[part.kind]:
+                delta[name] = delta.get(name, "") + part.text
+        elif part.kind == "call":
+            calls[part.number] = _call(part) | {"index": part.number}
+        else:
+            call = calls.setdefault(part.number, {"index": part.number, "function": {"arguments": ""}})
+            call["function"]["arguments"] += part.text
+    return delta | {"tool_calls": list(calls.values())} if calls else delta
+
+
+def _message(parts: Iterable[AnswerPart]) -> dict[str, Any]:
+    """The parts as keys of a message. Beside reasoning or calls, no content is null."""
+    delta = _delta(parts)
+    for call in delta.get("tool_calls", ()):
+        del call["index"]
+    return {"content": None, **delta}
+
+
+def _call(part: AnswerPart) -> dict[str, Any]:
+    return {"id": new_call_id(), "type": "function", "function": {"name": part.text, "arguments": ""}}
+
+
+def _ending(output: OutputDelta | CompletionOutput, *, has_called: bool) -> dict[str, Any]:
+    end = ending(output)
+    return end | {"finish_reason": "tool_calls"} if has_called and end["finish_reason"] == "stop" else end
+
+
+def _chat_choice(index: int, content: dict[str, Any], logprobs: dict[str, Any] | None) -> dict[str, Any]:
+    return {"index": index, **content, "logprobs": logprobs}

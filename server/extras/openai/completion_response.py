@@ -1,0 +1,108 @@
+"""The answers of /v1/completions. With an echo the prompt stands before the answer, in the text and in the logprobs."""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, islice
+from typing import Any
+
+from ....engine.core.outputs import OutputDelta, TokenLogprobs
+from ....engine.serving.request_output import CompletionOutput
+from ...api.native.response import finite_logprob, prompt_logprobs
+from ...http.json_response import dumps, quoted
+from ...jobs.job import Job
+from .request import Echo, Shown
+from .response import Head, ResponseBuilder, TokenText, ending, full_usage
+
+# A token and what is known of it: nothing of a prompt's first.
+_Scored = tuple[int, TokenLogprobs | None]
+
+
+class CompletionResponseBuilder(ResponseBuilder):
+    """Text, with logprobs as parallel lists. `prompt_text` gives the text of a job's prompt."""
+
+    kind = chunk_kind = "text_completion"
+
+    def __init__(
+        self, head: Head, token_text: TokenText, *, shown: Shown, echo: Echo, prompt_text: Callable[[Job], str]
+    ) -> None:
+        super().__init__(head, token_text, shown=shown)
+        self._echo = echo
+        self._prompt_text = prompt_text
+        self._num_echoed: dict[int, int] = {}  # characters of the prompt before a streamed choice
+
+    def choice(self, index: int, output: CompletionOutput, job: Job) -> dict[str, Any]:
+        """One choice of the whole answer."""
+        echoed = self._echoed(job)
+        text, logprobs = self._after_prompt(output)
+        scores = None if logprobs is None else [*self._scores(job), *_with_ids(logprobs)]
+        more: dict[str, Any] = {}
+        if job.prompt_logprobs is not None and not self._echo.is_wanted:
+            more["prompt_logprobs"] = prompt_logprobs(job.prompt_logprobs)
+        if self._shown.token_ids:
+            more["prompt_token_ids"] = job.prompt_token_ids
+        return {**self._choice(index, echoed + text, scores, 0), **more, **ending(output)}
+
+    def usage(self, jobs: Sequence[Job]) -> dict[str, Any]:
+        """The tokens of the answer; a token sampled only to be left out does not count."""
+        usage = full_usage(jobs)
+        return usage | {"completion_tokens": 0, "total_tokens": usage["prompt_tokens"]} if self._echo.is_all else usage
+
+    def show_usage(self, jobs: Sequence[Job], num_tokens: int) -> None:
+        """The same of running usage."""
+        super().show_usage(jobs, 0 if self._echo.is_all else num_tokens)
+
+    def first_chunk(self, index: int, job: Job) -> str | None:
+        """The prompt, if it is to be echoed or its ids are to be shown."""
+        if not self._echo.is_wanted and not self._shown.token_ids:
+            return None
+        echoed = self._echoed(job)
+        self._num_echoed[index] = len(echoed)
+        scores = None if job.prompt_logprobs is None or not self._echo.is_wanted else self._scores(job)
+        choice = self._choice(index, echoed, scores, 0) | {"finish_reason": None}
+        if self._shown.token_ids:
+            choice |= {"prompt_token_ids": job.prompt_token_ids, "token_ids": []}
+        return self._prefix + dumps(choice) + self._suffix
+
+    def chunk_choice(self, index: int, delta: OutputDelta, text_offset: int) -> dict[str, Any]:
+        """One choice of a chunk."""
+        text, logprobs = self._after_prompt(delta)
+        scores = None if logprobs is None else list(_with_ids(logprobs))
+        return self._choice(index, text, scores, self._num_echoed.get(index, 0) + text_offset)
+
+    def plain_choice(self, index: int, text: str) -> str:
+        """The JSON of a chunk's choice that is text alone."""
+        shown = "" if self._echo.is_all else text
+        return f'{{"index":{index},"text":{quoted(shown)},"logprobs":null,"finish_reason":null}}'
+
+    def _after_prompt(self, output: CompletionOutput | OutputDelta) -> tuple[str, Sequence[TokenLogprobs] | None]:
+        """What came after the prompt, if any of it was asked for."""
+        if not self._echo.is_all:
+            return output.text, output.logprobs
+        return "", None if output.logprobs is None else ()
+
+    def _echoed(self, job: Job) -> str:
+        return self._prompt_text(job) if self._echo.is_wanted else ""
+
+    def _scores(self, job: Job) -> list[_Scored]:
+        if not self._echo.is_wanted or job.prompt_logprobs is None:
+            return []
+        return list(zip(job.prompt_token_ids, job.prompt_logprobs, strict=True))
+
+    def _choice(self, index: int, text: str, scores: Sequence[_Scored] | None, text_offset: int) -> dict[str, Any]:
+        shown = None if scores is None else self._logprobs(scores, text_offset)
+        return {"index": index, "text": text, "logprobs": shown}
+
+    def _logprobs(self, scores: Sequence[_Scored], text_offset: int) -> dict[str, Any]:
+        offsets = accumulate((len(self._token_text(token_id)) for token_id, _ in scores), initial=text_offset)
+        return {
+            "tokens": (self._token_text(token_id) for token_id, _ in scores),
+            "token_logprobs": [None if item is None else finite_logprob(item.logprob) for _, item in scores],
+            "top_logprobs": (None if item is None else self._top(item) for _, item in scores),
+            "text_offset": islice(offsets, len(scores)),
+        }
+
+    def _top(self, item: TokenLogprobs) -> dict[str, float]:
+        return {self._token_text(token_id): finite_logprob(logprob) for token_id, logprob in item.top}
+
+
+def _with_ids(logprobs: Iterable[TokenLogprobs]) -> Iterable[_Scored]:
+    return ((item.token_id, item) for item in logprobs)

@@ -1,0 +1,154 @@
+"""The bodies of /v1/completions and /v1/chat/completions, and how they become prompts and SamplingParams.
+
+Fields that would change the answer and are not built are refused by name; those that change nothing are ignored.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import SkipValidation, model_validator
+from pydantic_core import PydanticCustomError
+
+from ....engine.core.sampling_params import SamplingParams
+from ....engine.errors import InvalidRequestError
+from ....engine.extras.chat.messages import read_messages
+from ...api.known_fields import NOTHING
+from ...api.prompt import Prompts, without_special_tokens
+from ...api.request_model import RequestModel
+from ...api.sampling_request import SamplingRequest, like
+from ..chat.chat_request import Chat, ChatFields, ChatMessage, ToolFields
+
+
+class StreamOptions(RequestModel):
+    """How the events come."""
+
+    path = "stream_options."
+    ignored: ClassVar = {"include_obfuscation": NOTHING}
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """What an answer shows beside its text."""
+
+    usage: bool = False  # in a last chunk
+    running_usage: bool = False  # in every chunk
+    token_ids: bool = False
+    reasoning: bool = True
+
+
+class OpenAIRequest(SamplingRequest):
+    """What both routes have."""
+
+    stream_options: StreamOptions | None = None
+    max_tokens: Annotated[Any, like("max_tokens")] = None
+    max_completion_tokens: Annotated[Any, like("max_tokens")] = None
+    add_special_tokens: bool | None = None
+    return_token_ids: bool = False
+    return_tokens_as_token_ids: bool = False
+
+    @model_validator(mode="after")
+    def _check_stream_options(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise PydanticCustomError("options", "goes with stream true only", {"name": "stream_options"})
+        return self
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether the last chunk holds the usage."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def shown(self) -> Shown:
+        """What the answer shows beside the text."""
+        is_continuous = self.stream_options is not None and self.stream_options.continuous_usage_stats
+        return Shown(usage=self.include_usage, running_usage=is_continuous, token_ids=self.return_token_ids)
+
+    def _max_tokens(self, names: dict[str, str]) -> Any:
+        """The limit under either name; the newer one is added to `names` if it was used. Raises InvalidRequestError."""
+        older, newer = self.max_tokens, self.max_completion_tokens
+        if None not in (older, newer) and older != newer:
+            raise InvalidRequestError(
+                "max_tokens and max_completion_tokens differ; send one of them", param="max_completion_tokens"
+            )
+        if newer is None:
+            return older
+        names["max_tokens"] = "max_completion_tokens"
+        return newer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Echo:
+    """Whether the prompt stands before the answer, and whether nothing but the prompt is wanted (max_tokens 0)."""
+
+    is_wanted: bool
+    is_all: bool
+
+
+class CompletionRequest(OpenAIRequest):
+    """Prompts to continue."""
+
+    default_max_tokens = 16
+    prompt: Prompts
+    echo: bool = False
+    best_of: Annotated[Any, like("n")] = None
+    logprobs: Annotated[Any, like("logprobs")] = None
+    prompt_logprobs: Annotated[Any, like("prompt_logprobs")] = None
+
+    def echoed(self) -> Echo:
+        """What of the prompt the answer repeats."""
+        limit = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        is_zero = type(limit) is int and limit == 0
+        return Echo(is_wanted=self.echo, is_all=self.echo and is_zero)
+
+    def prompts(self) -> list[Any]:
+        """The prompts as the engine takes them."""
+        return [without_special_tokens(each) if self.add_special_tokens is False else each for each in self.prompt]
+
+    def params(self) -> SamplingParams:
+        """The parameters; an echo brings the prompt's logprobs where logprobs are wanted. Raises."""
+        n = (self.__pydantic_extra__ or {}).get("n", 1)
+        if self.best_of is not None and (type(self.best_of) is not int or self.best_of != n):
+            raise InvalidRequestError("best_of other than n is not supported; leave it out", param="best_of")
+        of_prompt = self.logprobs if self.echo and self.prompt_logprobs is None else self.prompt_logprobs
+        # The engine samples at least one token, which an answer that is all echo leaves out.
+        names: dict[str, str] = {}
+        max_tokens = 1 if self.echoed().is_all else self._max_tokens(names)
+        return self.sampling(names=names, max_tokens=max_tokens, logprobs=self.logprobs, prompt_logprobs=of_prompt)
+
+
+class ChatCompletionRequest(OpenAIRequest, ChatFields):
+    """A conversation to answer."""
+
+    unsupported: ClassVar = {
+        **OpenAIRequest.unsupported,
+        **ToolFields.unsupported,
+        "functions": ([],),
+        "function_call": ("none", "auto"),
+        "modalities": (["text"],),
+        "audio": (),
+        "web_search_options": (),
+        "moderation": (),
+    }
+    messages: SkipValidation[list[ChatMessage]]
+    include_reasoning: bool = True
+    logprobs: bool = False
+    top_logprobs: Annotated[Any, like("logprobs")] = None
+
+    @property
+    def shown(self) -> Shown:
+        """What the answer shows beside the content."""
+        return replace(super().shown, reasoning=self.include_reasoning)
+
+    def chat(self) -> Chat:
+        """The conversation. Raises InvalidRequestError."""
+        return self.chat_of(read_messages(self.messages))
+
+    def params(self) -> SamplingParams:
+        """The parameters; refusals name the fields as they were sent. Raises InvalidRequestError."""
+        if self.top_logprobs is not None and not self.logprobs:
+            raise InvalidRequestError("top_logprobs goes with logprobs true only", param="top_logprobs")
+        names = {"prompt": "messages", "logprobs": "top_logprobs"}
+        top = self.top_logprobs if self.top_logprobs is not None else 0
+        return self.sampling(names=names, max_tokens=self._max_tokens(names), logprobs=top if self.logprobs else None)

@@ -1,0 +1,124 @@
+"""What OpenAI's answers have in common, whole and in chunks, made from jobs; completions and chats each add theirs.
+
+A chunk is a prebuilt beginning and end around the one choice that changes; a token that is text alone, as nearly all
+are, costs no more JSON than that text.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ....engine.core.outputs import OutputDelta, TokenLogprobs
+from ....engine.serving.request_output import CompletionOutput
+from ...api.native.response import finite_logprob
+from ...http.json_response import dumps
+from ...jobs.job import Job, usage
+from .request import Shown
+
+TokenText = Callable[[int], str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """What all chunks of one answer share."""
+
+    id: str
+    model: str
+    created: int
+
+    def fields(self, kind: str) -> dict[str, Any]:
+        """The first keys of an answer of this `object` kind."""
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+
+
+class ResponseBuilder:
+    """One of the two kinds of answer. `token_text` gives the text of a single token, for logprobs."""
+
+    kind: str
+    chunk_kind: str
+
+    def __init__(self, head: Head, token_text: TokenText, *, shown: Shown) -> None:
+        self._head = head
+        self._token_text = token_text
+        self._shown = shown
+        self._prefix = dumps(head.fields(self.chunk_kind))[:-1] + ',"choices":['
+        self._suffix = '],"usage":null}' if shown.usage else "]}"
+
+    def answer(self, jobs: Sequence[Job]) -> dict[str, Any]:
+        """The whole answer, once all jobs have ended. For `json_slices`: token texts are found while it is written."""
+        n = len(jobs[0].outputs)
+        choices = [
+            {**self.choice(number * n + output.index, output, job), **self.ids(output), **job.report(output.index)}
+            for number, job in enumerate(jobs)
+            for output in job.outputs
+        ]
+        return {**self._head.fields(self.kind), "choices": choices, "usage": self.usage(jobs)}
+
+    def chunk(self, index: int, delta: OutputDelta, *, text_offset: int, report: Mapping[str, Any]) -> str | None:
+        """One event's chunk for choice `index`; `text_offset` characters have gone before.
+
+        `report`: what stands in the last one of a choice beside its end.
+        """
+        if delta.logprobs is None and delta.finish_reason is None and not self._shown.token_ids:
+            return self._prefix + self.plain_choice(index, delta.text) + self._suffix
+        choice = self.chunk_choice(index, delta, text_offset) | self.ids(delta)
+        choice["finish_reason"] = None
+        if delta.finish_reason is not None:
+            choice |= {**ending(delta), **report}
+        return self._prefix + dumps(choice) + self._suffix
+
+    def ids(self, output: OutputDelta | CompletionOutput) -> dict[str, Any]:
+        """The tokens of an output, if they are to be shown."""
+        return {"token_ids": list(output.token_ids)} if self._shown.token_ids else {}
+
+    def show_usage(self, jobs: Sequence[Job], num_tokens: int) -> None:
+        """Put the usage after so many tokens of output into the chunks from here on."""
+        num_prompt = sum(job.num_prompt_tokens for job in jobs)
+        counts = {"prompt_tokens": num_prompt, "completion_tokens": num_tokens, "total_tokens": num_prompt + num_tokens}
+        self._suffix = '],"usage":' + dumps(counts) + "}"
+
+    def usage_chunk(self, jobs: Sequence[Job]) -> str:
+        """The last chunk, if usage was asked for."""
+        return self._prefix + '],"usage":' + dumps(self.usage(jobs)) + "}"
+
+    def usage(self, jobs: Sequence[Job]) -> dict[str, Any]:
+        """The tokens of the answer."""
+        return full_usage(jobs)
+
+    def first_chunk(self, index: int, job: Job) -> str | None:
+        """What comes before a choice's first event."""
+        return None
+
+    def choice(self, index: int, output: CompletionOutput, job: Job) -> dict[str, Any]:
+        """One choice of the whole answer."""
+        raise NotImplementedError
+
+    def chunk_choice(self, index: int, delta: OutputDelta, text_offset: int) -> dict[str, Any]:
+        """One choice of a chunk, without finish_reason."""
+        raise NotImplementedError
+
+    def plain_choice(self, index: int, text: str) -> str:
+        """The JSON of a choice in a chunk that carries nothing but this text: nearly all of them."""
+        raise NotImplementedError
+
+
+def full_usage(jobs: Sequence[Job]) -> dict[str, Any]:
+    """Usage with the share of the prompts that came from the prefix cache."""
+    return {**usage(*jobs), "prompt_tokens_details": {"cached_tokens": sum(job.num_cached_tokens for job in jobs)}}
+
+
+def ending(output: OutputDelta | CompletionOutput) -> dict[str, Any]:
+    """Why it ended. OpenAI knows no timeout: it is a length that ran out."""
+    if output.finish_reason == "timeout":
+        return {"finish_reason": "length", "stop_reason": "timeout"}
+    return {"finish_reason": output.finish_reason, "stop_reason": output.stop_reason}
+
+
+def scored_token(item: TokenLogprobs, token_text: TokenText) -> dict[str, Any]:
+    """A token with its logprob and the likeliest ones, as chats and responses show it."""
+
+    def one(token_id: int, logprob: float) -> dict[str, Any]:
+        text = token_text(token_id)
+        return {"token": text, "logprob": finite_logprob(logprob), "bytes": list(text.encode("utf-8", "replace"))}
+
+    return {**one(item.token_id, item.logprob), "top_logprobs": [one(*each) for each in item.top]}

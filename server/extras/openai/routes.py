@@ -1,0 +1,182 @@
+"""The OpenAI-compatible routes: models, completions, chat completions. Underneath, the same jobs as the native routes.
+
+A disconnect ends the request, streamed or not; these jobs are not kept for later.
+"""
+
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ....engine.errors import InvalidRequestError
+from ...api.openapi import GENERATION, KEYED, LOOKUP, events, operation, parameter
+from ...api.request_model import read_fields, read_request
+from ...http.json_response import JsonResponse
+from ...http.json_writer import SlicedResponse
+from ...service import Service, service_of
+from ..chat.answer_check import AnswerCheck
+from ..chat.answer_format import AnswerFormat
+from ..chat.generation import Generation, chat_generation, streamed
+from .chat_response import ChatResponseBuilder
+from .completion_response import CompletionResponseBuilder
+from .request import ChatCompletionRequest, CompletionRequest, OpenAIRequest
+from .response import Head, ResponseBuilder, TokenText
+from .stream import OpenAIStreamWriter
+
+router = APIRouter(prefix="/v1", tags=["OpenAI"])
+
+
+@router.get("/models", **operation({200: "A list, of one unless it has several names."}, errors=(*KEYED, 503)))
+async def models(request: Request) -> Response:
+    """The one model that is served, under each of its names."""
+    service = service_of(request)
+    names = service.settings.listed_model_names
+    return JsonResponse({"object": "list", "data": [_model(service, name) for name in names]})
+
+
+@router.get(
+    "/models/{name:path}",
+    **operation(
+        {200: "The model."}, errors=LOOKUP, parameters=[parameter("name", "The served model's name.", place="path")]
+    ),
+)
+async def model(request: Request) -> Response:
+    """The same by name; 404 for any other name."""
+    service = service_of(request)
+    service.check_model(request.path_params["name"])
+    return JsonResponse(_model(service, request.path_params["name"]))
+
+
+_CHUNKS = """data: {"id": "…", "object": "…", "created": 1, "model": "…", "choices": [{"index": 0, …}]}
+
+data: [DONE]
+"""
+_STREAMED = events("The answer, or with `stream` its chunks as events.", _CHUNKS, has_json=True)
+
+
+@router.post(
+    "/completions",
+    **operation(
+        {200: _STREAMED},
+        errors=GENERATION,
+        body=CompletionRequest,
+        example={"prompt": "Once upon a time", "max_tokens": 32},
+    ),
+)
+async def completions(request: Request) -> Response:
+    """Continue one or more prompts."""
+    body = await read_request(request, CompletionRequest)
+    return await _completion(service_of(request), body).response(request)
+
+
+@router.post(
+    "/chat/completions",
+    **operation(
+        {200: _STREAMED},
+        errors=GENERATION,
+        body=ChatCompletionRequest,
+        example={"messages": [{"role": "user", "content": "Hello"}]},
+    ),
+)
+async def chat_completions(request: Request) -> Response:
+    """Answer in a conversation."""
+    body = await read_request(request, ChatCompletionRequest)
+    answer = await _chat_completion(service_of(request), body)
+    return await answer.response(request)
+
+
+async def complete_batched(service: Service, fields: Mapping[str, Any], *, owner: str) -> dict[str, Any]:
+    """What POST /v1/completions answers, in the background. Raises as the route."""
+    answer = _completion(service, read_fields(service, fields, CompletionRequest))
+    return await answer.whole(service, owner=owner)
+
+
+async def chat_batched(service: Service, fields: Mapping[str, Any], *, owner: str) -> dict[str, Any]:
+    """What POST /v1/chat/completions answers, in the background. Raises as the route."""
+    answer = await _chat_completion(service, read_fields(service, fields, ChatCompletionRequest))
+    return await answer.whole(service, owner=owner)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Answer:
+    """What is to be generated for a request, and the builder of its answer."""
+
+    body: OpenAIRequest
+    builder: ResponseBuilder
+    generation: Generation
+    echoes: bool = False  # the prompt, before the answer
+
+    async def whole(self, service: Service, *, owner: str) -> dict[str, Any]:
+        """The answer to a line of a batch, once it is complete. For `json_slices`."""
+        return self.builder.answer(await self.generation.complete(service, owner=owner, is_background=True))
+
+    async def response(self, request: Request) -> Response:
+        """The answer, whole or streamed."""
+        if not self.body.stream:
+            jobs = await self.generation.answered(request)
+            return SlicedResponse.of(await service_of(request).json.write(self.builder.answer(jobs)))
+        if self.generation.params.prompt_logprobs is not None and not self.echoes:
+            raise InvalidRequestError("prompt_logprobs goes with stream false only", param="prompt_logprobs")
+        jobs = await self.generation.begin(request)
+        writer = OpenAIStreamWriter(self.builder, jobs, shown=self.body.shown)
+        return streamed(request, jobs, writer)
+
+
+def _completion(service: Service, body: CompletionRequest) -> _Answer:
+    params, echo = body.params(), body.echoed()
+    builder = CompletionResponseBuilder(
+        _head(service, "cmpl-"),
+        _token_text(service, body),
+        shown=body.shown,
+        echo=echo,
+        prompt_text=service.prompt_text,
+    )
+    generation = Generation(
+        prompts=body.prompts(),
+        params=params,
+        user=body.user,
+        keeps_prompt=echo.is_wanted or body.return_token_ids,
+        check=AnswerCheck.of(params, AnswerFormat()),
+    )
+    return _Answer(body=body, builder=builder, generation=generation, echoes=echo.is_wanted)
+
+
+async def _chat_completion(service: Service, body: ChatCompletionRequest) -> _Answer:
+    chat, params = body.chat(), body.params()
+    generation, answer = await chat_generation(
+        service,
+        chat,
+        params,
+        user=body.user,
+        keeps_prompt=body.return_token_ids,
+        add_special_tokens=bool(body.add_special_tokens),
+    )
+    builder = ChatResponseBuilder(
+        _head(service, "chatcmpl-"), _token_text(service, body), shown=body.shown, answer=answer
+    )
+    return _Answer(body=body, builder=builder, generation=generation)
+
+
+def _token_text(service: Service, body: OpenAIRequest) -> TokenText:
+    """How tokens of logprobs are shown."""
+    return "token_id:{}".format if body.return_tokens_as_token_ids else service.token_text
+
+
+def _head(service: Service, prefix: str) -> Head:
+    tagged = prefix + service.settings.id_tag + secrets.token_hex(16)
+    return Head(id=tagged, model=service.settings.model_name, created=int(time.time()))
+
+
+def _model(service: Service, name: str) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": int(service.start_time),
+        "owned_by": "splitfuse-demo" if service.settings.is_demo else "splitfuse",
+        "max_model_len": service.engine.max_model_len,
+    }

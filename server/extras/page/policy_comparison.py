@@ -1,0 +1,81 @@
+"""PolicyComparison: the same requests through the scheduler with other batching policies, without the model.
+
+In a process of its own, one at a time and for a bounded time: the engine's steps must not wait for it.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ....engine.errors import InvalidRequestError, QueueFullError, RequestFailedError
+
+if TYPE_CHECKING:
+    from ....engine.serving.async_engine import AsyncEngine
+
+_TIMEOUT_S = 20.0
+_MODULE = f"{__package__}.policy_worker"
+# The settings that decide beside those that are compared and the sizes of a step.
+_FIELDS = ("block_size", "long_prefill_token_threshold")
+
+
+class PolicyComparison:
+    """Those of one server."""
+
+    def __init__(self) -> None:
+        self._is_running = False
+
+    async def run(
+        self, engine: "AsyncEngine", *, policies: Sequence[str], arrivals: Sequence[Sequence[float]]
+    ) -> dict[str, Any]:
+        """`arrivals`: (seconds, prompt tokens, output tokens). Each policy's steps, as the stream of steps has them.
+
+        Raises QueueFullError, InvalidRequestError.
+        """
+        room = engine.stats()["num_blocks"] * engine.config.block_size
+        if any(prompt + output > room for _, prompt, output in arrivals):
+            raise InvalidRequestError(f"a request is longer than the KV cache of {room} tokens", param="arrivals")
+        if self._is_running:
+            raise QueueFullError("a simulation runs already; try again when it has ended", retry_after_s=2.0)
+        self._is_running = True
+        try:
+            job = _job(engine) | {"policies": policies, "arrivals": arrivals}
+            return await _ask(json.dumps(job).encode())
+        finally:
+            self._is_running = False
+
+
+def _job(engine: "AsyncEngine") -> dict[str, Any]:
+    stats, limits = engine.stats(), engine.step_limits
+    sizes = {"max_num_batched_tokens": limits.num_batched_tokens, "max_num_seqs": limits.num_seqs}
+    cost = stats["cost_model"]
+    return {
+        "config": sizes | {name: getattr(engine.config, name) for name in _FIELDS},
+        "num_blocks": stats["num_blocks"],
+        "cost": [cost["a"], cost["b"], cost["c"]],
+    }
+
+
+async def _ask(job: bytes) -> dict[str, Any]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", _MODULE),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            out, _ = await process.communicate(job)
+    except TimeoutError:
+        raise InvalidRequestError(
+            f"the simulation took more than {_TIMEOUT_S:.0f} s; send fewer arrivals", param="arrivals"
+        ) from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        raise RequestFailedError("the simulation failed", error_id=f"exit code {process.returncode}")
+    answer: dict[str, Any] = json.loads(out)
+    return answer

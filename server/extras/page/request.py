@@ -1,0 +1,22 @@
+"""The body of POST /stats/simulate."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ...api.request_model import RequestModel
+
+MAX_ARRIVALS = 256
+MAX_TOKENS = 131_072  # of one request
+_Seconds = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
+_Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+_Arrival = Annotated[tuple[_Seconds, _Tokens, _Tokens], Field(strict=False)]  # JSON has lists only
+
+
+class SimulateRequest(RequestModel):
+    """Requests as (seconds from the first one, prompt tokens, output tokens), and the policies to compare."""
+
+    policies: Annotated[
+        list[Literal["splitfuse", "prefill_first", "decode_first", "static"]], Field(min_length=1, max_length=4)
+    ]
+    arrivals: Annotated[list[_Arrival], Field(min_length=1, max_length=MAX_ARRIVALS)]

@@ -1,0 +1,194 @@
+"""StepBroadcast: what the engine's watcher gathers, to all viewers; written once, however many there are.
+
+Nothing is gathered while there is no viewer. A viewer that reads too slowly loses events, never memory.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, Any
+
+from ....engine.errors import QueueFullError
+from ...http.json_response import dumps
+from ...http.sse import frame
+
+if TYPE_CHECKING:
+    from ....engine.core.request import Request
+    from ....engine.extras.inspection.step_watcher import StepWatcher
+    from ....engine.serving.async_engine import AsyncEngine
+
+BATCH_S = 0.05
+_BLOCKS_EVERY = 10  # batches
+MAX_VIEWERS = 32
+MAX_QUEUED_BYTES = 4 * 2**20  # of one viewer
+PING_S = 15.0
+_PING = b": ping\n\n"
+_ALL = ""  # the owner of everything, on a server without keys
+
+
+class Viewer:
+    """One reader and what it has not read yet."""
+
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
+        self._chunks: deque[bytes] = deque()
+        self._num_bytes = 0
+        self._num_lost = 0
+        self._has_more = asyncio.Event()
+        self.is_over = False
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        self.is_over = True
+        self._has_more.set()
+
+    def put(self, chunk: bytes) -> None:
+        """Queue events, or count them as lost if it is too far behind."""
+        if self._num_bytes + len(chunk) > MAX_QUEUED_BYTES:
+            self._num_lost += 1
+            return
+        self._chunks.append(chunk)
+        self._num_bytes += len(chunk)
+        self._has_more.set()
+
+    async def next(self) -> bytes:
+        """All that is there; a comment if nothing came for a while."""
+        try:
+            async with asyncio.timeout(PING_S):
+                await self._has_more.wait()
+        except TimeoutError:
+            return _PING
+        chunks, lost = b"".join(self._chunks), self._num_lost
+        self._chunks.clear()
+        self._num_bytes = self._num_lost = 0
+        self._has_more.clear()
+        return chunks + (_event("lost", {"batches": lost}) if lost else b"")
+
+
+class StepBroadcast:
+    """The viewers of one engine."""
+
+    def __init__(self) -> None:
+        self._viewers: set[Viewer] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._blocks = b""  # the last map
+
+    def chunks(self, engine: "AsyncEngine", *, owner: str) -> AsyncGenerator[bytes, None]:
+        """What a viewer is sent: `hello`, then `requests`, `steps`, `ended` and `blocks` as they come.
+
+        Raises QueueFullError.
+        """
+        if len(self._viewers) >= MAX_VIEWERS:
+            raise QueueFullError(f"{MAX_VIEWERS} viewers look on already; close one", retry_after_s=5.0)
+        return self._read(engine, Viewer(owner))
+
+    def end(self) -> None:
+        """Let all viewers go: the server ends, which would wait for them."""
+        for viewer in self._viewers:
+            viewer.end()
+
+    async def _read(self, engine: "AsyncEngine", viewer: Viewer) -> AsyncGenerator[bytes, None]:
+        self._viewers.add(viewer)
+        try:
+            viewer.put(_event("hello", _hello(engine)))
+            if self._task is None:
+                self._task = asyncio.create_task(self._send(engine), name="splitfuse-step-broadcast")
+            else:
+                self._send_requests(engine.current_requests(), {viewer})
+                viewer.put(self._blocks)
+            while not viewer.is_over:
+                yield await viewer.next()
+        finally:
+            self._viewers.discard(viewer)
+            if not self._viewers and self._task is not None:
+                self._task.cancel()
+                self._task = None
+
+    async def _send(self, engine: "AsyncEngine") -> None:
+        watcher = engine.watch()
+        self._blocks = b""
+        try:
+            self._send_requests(engine.current_requests(), self._viewers)
+            count = 0
+            while True:
+                self._send_batch(watcher)
+                if count % _BLOCKS_EVERY == 0:
+                    self._send_blocks(engine)
+                count += 1
+                await asyncio.sleep(BATCH_S)
+        finally:
+            engine.unwatch()
+
+    def _send_batch(self, watcher: "StepWatcher") -> None:
+        requests, steps, ended = watcher.take()
+        self._send_requests(requests, self._viewers)
+        if steps:
+            self._put(_event("steps", _shortened(steps)))
+        if ended:
+            self._put(_event("ended", ended))
+
+    def _send_blocks(self, engine: "AsyncEngine") -> None:
+        before, self._blocks = self._blocks, _event("blocks", engine.block_map())
+        if self._blocks != before:
+            self._put(self._blocks)
+
+    def _send_requests(self, requests: "list[Request]", viewers: set[Viewer]) -> None:
+        if not requests:
+            return
+        chunks: dict[str, bytes] = {}
+        for viewer in viewers:
+            if viewer.owner not in chunks:
+                chunks[viewer.owner] = _event("requests", [_shown(each, viewer.owner) for each in requests])
+            viewer.put(chunks[viewer.owner])
+
+    def _put(self, chunk: bytes) -> None:
+        for viewer in self._viewers:
+            viewer.put(chunk)
+
+
+def _event(name: str, value: Any) -> bytes:
+    return frame(dumps(value), event=name).encode("ascii")
+
+
+def _shortened(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """`decodes` is true where the same requests decoded in the record before: most steps, and most of what they say."""
+    before = [{}, *steps]
+    return [
+        step | {"decodes": True} if step.get("decodes") and step["decodes"] == previous.get("decodes") else step
+        for previous, step in zip(before, steps, strict=False)
+    ]
+
+
+def _shown(request: "Request", owner: str) -> dict[str, Any]:
+    """A request's shape, and its id where it is the viewer's own."""
+    shape = {
+        "number": request.arrival_order,
+        "index": request.index,
+        "arrival": request.arrival_time,
+        "prompt": request.num_prompt_tokens,
+        "max": request.max_num_tokens,
+        "background": request.is_background,
+        "running": request.first_scheduled_time is not None,
+        "computed": request.num_computed_tokens,
+    }
+    return shape | {"id": request.request_id} if owner in (_ALL, request.tenant) else shape
+
+
+def _hello(engine: "AsyncEngine") -> dict[str, Any]:
+    """What does not change, and the time by both clocks."""
+    stats, config = engine.stats(), engine.config
+    limits = engine.step_limits
+    return {
+        "now": time.monotonic(),
+        "wall": time.time(),
+        "model": stats["model"],
+        "max_model_len": stats["max_model_len"],
+        "batching_policy": config.batching_policy,
+        "scheduling_policy": config.scheduling_policy,
+        "budget": limits.num_batched_tokens,
+        "max_num_seqs": limits.num_seqs,
+        "block_size": stats["block_size"],
+        "num_blocks": stats["num_blocks"],
+        "target_itl_ms": config.target_itl_ms,
+    }

@@ -1,0 +1,55 @@
+"""LocalPlacement: replicas are processes of this machine, each with a GPU of its own where there are any."""
+
+import os
+import subprocess
+from collections.abc import Sequence
+
+from ....engine.errors import ConfigError
+from .placement import name_of
+from .server_process import ServerProcess
+
+_HOST = "127.0.0.1"
+
+
+class LocalPlacement:
+    """`gpus`: what each replica sees as CUDA_VISIBLE_DEVICES, in the order of their numbers; () on a CPU."""
+
+    def __init__(self, gpus: Sequence[str] = ()) -> None:
+        self._gpus = gpus
+
+    @classmethod
+    def of_machine(cls, count: int, *, device: str) -> "LocalPlacement":
+        """For so many replicas on this `--device`. Raises ConfigError if there are fewer GPUs."""
+        gpus = () if device == "cpu" else visible_gpus()
+        if 0 < len(gpus) < count:
+            raise ConfigError(f"{count} replicas need a GPU each, and {len(gpus)} can be used: --replicas {len(gpus)}")
+        return cls(gpus)
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether replicas run on GPUs."""
+        return bool(self._gpus)
+
+    @property
+    def num_cpus(self) -> int:
+        """Cores that this process may use."""
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+    async def start(self, number: int, config: str) -> ServerProcess:
+        """Start a process. Raises OSError."""
+        env = {"CUDA_VISIBLE_DEVICES": self._gpus[number]} if self._gpus else {}
+        return await ServerProcess.start(name_of(number), config, host=_HOST, env=env)
+
+    def close(self) -> None:
+        """Nothing is left."""
+
+
+def visible_gpus() -> tuple[str, ...]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them; () without a driver."""
+    if (named := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return tuple(gpu.strip() for gpu in named.split(",") if gpu.strip())
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True, timeout=60).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    return tuple(str(number) for number, line in enumerate(listed.splitlines()) if line.startswith("GPU "))

@@ -1,0 +1,123 @@
+"""Replica: keeps one server running behind HAProxy: starts it, and again when it has ended, until it is to stop."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+
+from ....engine.errors import ConfigError
+from .haproxy import Haproxy
+from .placement import Address, Placement, PlacementLostError, RunningServer, name_of
+from .replica_client import ReplicaClient
+
+logger = logging.getLogger(__name__)
+
+_USAGE_ERROR = 2  # a setting is wrong or the model cannot be loaded: it would end so again
+_LIVED_S = 60.0  # one that ran for so long is started again at once
+_LONGEST_PAUSE_S = 30.0
+_ASK_S = 1.0
+
+
+class Replica:
+    """`number`: from 0; `config`: the text of its config file; `keeps_results`: where no other can read them; `clock`:
+    seconds.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        config: str,
+        *,
+        placement: Placement,
+        haproxy: Haproxy,
+        client: ReplicaClient,
+        keeps_results: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name_of(number)
+        self.address: Address | None = None
+        self._number = number
+        self._config = config
+        self._placement = placement
+        self._haproxy = haproxy
+        self._client = client
+        self._keeps_results = keeps_results
+        self._clock = clock
+        self._server: RunningServer | None = None
+        self._num_starts = 0
+        self._num_short_lives = 0
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until `stop`. Raises ConfigError if its first server cannot start."""
+        while not self._stopping.is_set():
+            begin = self._clock()
+            why = await self._live()
+            if not self._stopping.is_set():
+                pause = self._pause(self._clock() - begin)
+                logger.error("replica %s has ended (%s); it is started again in %g s", self.name, why, pause)
+                await self._pass(pause)
+        await self._haproxy.remove(self.name)
+
+    async def stop(self) -> None:
+        """Have it drain and end; `run` then returns."""
+        self._stopping.set()
+        if self._server is not None:
+            await self._server.stop()
+
+    async def retire(self) -> None:
+        """Give it no new work, and stop it once no result that only it has is left: deleted, or expired."""
+        await self._haproxy.drain(self.name)
+        while self._keeps_results and not self._stopping.is_set() and await self._has_work():
+            await self._pass(_ASK_S)
+        await self.stop()
+
+    async def _has_work(self) -> bool:
+        return self.address is not None and await self._client.has_work(self.address)
+
+    async def _live(self) -> str:
+        """Run one server to its end; why it ended."""
+        try:
+            server = await self._started()
+        except (OSError, PlacementLostError) as exc:
+            return f"it could not be started: {exc}"
+        if server is None:
+            return "it is to stop"
+        self._num_starts += 1
+        self._server, self.address = server, server.address
+        try:
+            await self._haproxy.point(self.name, server.address)
+            if self._stopping.is_set():  # since it was started
+                await server.stop()
+            code = await server.wait()
+        except PlacementLostError as exc:
+            return str(exc)
+        finally:
+            self._server = self.address = None
+            await server.close()
+        if code == _USAGE_ERROR and self._num_starts == 1 and not self._stopping.is_set():
+            raise ConfigError(f"replica {self.name} could not start; what it wrote above says why")
+        return f"exit code {code}"
+
+    async def _started(self) -> RunningServer | None:
+        """None if `stop` came while there was no room for it. Raises OSError, PlacementLostError."""
+        starting = asyncio.ensure_future(self._placement.start(self._number, self._config))
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if starting.done():
+            return starting.result()
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        return None
+
+    def _pause(self, lived_s: float) -> float:
+        """Seconds until the next start: 0 after a long life, else longer each time."""
+        self._num_short_lives = 0 if lived_s >= _LIVED_S else self._num_short_lives + 1
+        return min(2.0 ** (self._num_short_lives - 1), _LONGEST_PAUSE_S) if self._num_short_lives else 0.0
+
+    async def _pass(self, seconds: float) -> None:
+        """Wait, but no longer than until `stop`."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), seconds)

@@ -1,0 +1,70 @@
+"""ServerProcess: a `splitfuse serve` on this machine whose settings, keys among them, stand in no list of processes."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Mapping
+from typing import Self
+
+from ....engine.config.setting import ENV_PREFIX
+from ...commands.settings_sources import REPLICA_VARIABLE
+from .placement import Address
+from .tied_process import tied
+
+_SERVE = ("-P", "-m", "splitfuse.server", "serve", "--config", "/dev/stdin")
+_KEPT = {"SPLITFUSE_NATIVE"}  # of the machine; other variables of ours are settings, which would win over the file
+
+
+class ServerProcess:
+    """Ends when this process does. It has a session of its own, so Ctrl-C reaches it through this process alone."""
+
+    def __init__(self, process: asyncio.subprocess.Process, address: Address) -> None:
+        self._process = process
+        self.address = address
+
+    @classmethod
+    async def start(cls, name: str, config: str, *, host: str, env: Mapping[str, str] | None = None) -> Self:
+        """Start the replica of this name on a free port of this address. `config` is the text of a config file.
+
+        Raises OSError.
+        """
+        address = Address(host, _free_port(host))
+        with tempfile.TemporaryFile("w+") as file:
+            file.write(config)
+            file.seek(0)
+            process = await asyncio.create_subprocess_exec(
+                *tied([sys.executable, *_SERVE, "--host", host, "--port", str(address.port)]),
+                stdin=file,
+                env=environment() | {REPLICA_VARIABLE: name} | dict(env or {}),
+                start_new_session=True,
+            )
+        return cls(process, address)
+
+    async def wait(self) -> int:
+        """Its exit code, minus a signal's number if that ended it."""
+        return await self._process.wait()
+
+    async def stop(self) -> None:
+        """Send it SIGTERM: it drains, then ends."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.terminate()
+
+    async def close(self) -> None:
+        """End it at once if it still runs."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+
+
+def environment() -> dict[str, str]:
+    """Of the programs that this process starts: its own, without settings."""
+    return {name: value for name, value in os.environ.items() if name in _KEPT or not name.startswith(ENV_PREFIX)}
+
+
+def _free_port(host: str) -> int:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as probe:
+        return int(probe.getsockname()[1])

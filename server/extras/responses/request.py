@@ -1,0 +1,209 @@
+"""The body of POST /v1/responses: a chat to go on with, and what the response repeats of the request."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, Field, SkipValidation
+from pydantic_core import PydanticCustomError
+
+from ....engine.core.sampling_params import SamplingParams
+from ....engine.errors import InvalidRequestError
+from ....engine.extras.chat.messages import Message, read_items
+from ...api.known_fields import HINTS, NOTHING
+from ...api.request_model import Reading, RequestModel
+from ...api.response_format import TextFormat
+from ...api.sampling_request import SamplingRequest, like
+from ...jobs.job import Job
+from ..chat.answer_check import AnswerCheck
+from ..chat.answer_format import AnswerFormat
+from ..chat.chat_request import Chat, Effort, ToolFields
+from ..chat.message_fields import look_into_items
+
+_LOGPROBS = "message.output_text.logprobs"
+Summary = Literal["auto", "concise", "detailed"]
+Include = Literal[
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+]
+_MAX_REPEATED_CHARS = 16_384
+
+
+def _bounded(value: Any) -> Any:
+    if len(json.dumps(value)) > _MAX_REPEATED_CHARS:
+        raise PydanticCustomError("too_much", f"is longer than {_MAX_REPEATED_CHARS} characters")
+    return value
+
+
+# Accepted, and repeated where the response has a place for it; nothing else is done with it.
+Repeated = Annotated[Any, AfterValidator(_bounded)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredRequest:
+    """What is kept of a request for as long as its response is."""
+
+    messages: Sequence[Message] = ()  # without the instructions, which do not go on to a next response
+    repeated: Mapping[str, Any] = field(default_factory=dict)
+    answer: AnswerFormat = field(default_factory=AnswerFormat)
+    has_logprobs: bool = False
+    is_background: bool = False
+    is_stored: bool = True
+    schema: Any = None  # of the content, as AnswerCheck has it
+
+    @cached_property
+    def check(self) -> AnswerCheck | None:
+        """What the answer is checked against once it is complete, if it is to be."""
+        check = AnswerCheck(schema=self.schema, answer=self.answer)
+        return check if check.unenforced else None
+
+    @property
+    def num_bytes(self) -> int:
+        """About what it takes in memory."""
+        return 2 * len(json.dumps([list(self.messages), self.repeated, self.schema]))
+
+
+def stored_request(job: Job) -> StoredRequest | None:
+    """What is kept of the request behind a job; None if another API made it."""
+    return job.attachment if isinstance(job.attachment, StoredRequest) else None
+
+
+class TextOptions(RequestModel):
+    """How the text comes."""
+
+    path = "text."
+    ignored: ClassVar = {"verbosity": ("medium",)}
+    format: TextFormat | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None  # repeated and no more
+
+
+class Reasoning(RequestModel):
+    """How to reason; summaries are repeated and no more."""
+
+    path = "reasoning."
+    ignored: ClassVar = {"summary": (), "generate_summary": ()}
+    effort: Effort | None = None
+    summary: Summary | None = None
+    generate_summary: Summary | None = None
+
+
+class ResponseStreamOptions(RequestModel):
+    """How the events come."""
+
+    path = "stream_options."
+    ignored: ClassVar = {"include_obfuscation": NOTHING}
+
+
+class ResponsesRequest(SamplingRequest, ToolFields):
+    """What to answer, and how."""
+
+    has_flat_tools = True
+    ignored: ClassVar = {name: values for name, values in HINTS.items() if name not in ("metadata", "store")} | {
+        "max_tool_calls": ()
+    }
+    way_out: ClassVar = ToolFields.way_out | {
+        "conversation": "conversations are not kept here: send previous_response_id or the whole conversation as input"
+    }
+    # Fields of other routes, or not built; an answer that neglected one of these would be wrong.
+    unsupported: ClassVar = {
+        **SamplingRequest.unsupported,
+        **ToolFields.unsupported,
+        **dict.fromkeys(
+            (
+                *("conversation", "prompt", "moderation", "n", "messages", "logprobs", "prompt_logprobs", "max_tokens"),
+                *("reasoning_effort", "response_format"),
+            ),
+            (),
+        ),
+    }
+    input: SkipValidation[str | list[dict[str, Any]]]
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    background: bool = False
+    store: bool = True
+    webhook: str | None = None
+    include: list[Include] = Field([])
+    stream_options: ResponseStreamOptions | None = None
+    text: TextOptions = TextOptions()
+    reasoning: Reasoning = Reasoning()
+    max_output_tokens: Annotated[Any, like("max_tokens")] = None
+    top_logprobs: Annotated[Any, like("logprobs")] = None
+    metadata: Annotated[dict[str, Any], AfterValidator(_bounded)] = Field({})
+    prompt_cache_key: Repeated = None
+    safety_identifier: Repeated = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority", "batch"] | None = None
+    truncation: Literal["auto", "disabled"] = "disabled"
+    max_tool_calls: Annotated[int | None, Field(ge=1)] = None
+
+    @classmethod
+    def _look_into(cls, fields: Mapping[str, Any], reading: Reading) -> None:
+        look_into_items(fields.get("input"), reading)
+        if isinstance(included := fields.get("include"), list) and any(each != _LOGPROBS for each in included):
+            reading.ignore("include")
+
+    @property
+    def has_logprobs(self) -> bool:
+        """Whether the text comes with logprobs."""
+        return _LOGPROBS in self.include
+
+    def messages(self, earlier: Sequence[Message]) -> list[Message]:
+        """The conversation that this goes on with. Raises InvalidRequestError."""
+        if self.background and not self.store:
+            raise InvalidRequestError("background goes with store true only", param="background")
+        said = read_items(self.input)
+        if not said:
+            raise InvalidRequestError("input holds nothing but reasoning; send what is to be answered", param="input")
+        return [*earlier, *said]
+
+    def chat(self, messages: Sequence[Message]) -> Chat:
+        """The messages after the instructions; a template may take one system message only. Raises."""
+        conversation = list(messages)
+        if self.instructions is not None and conversation[0]["role"] == "system":
+            both = f"{self.instructions}\n\n{conversation[0]['content']}"
+            conversation[0] = {**conversation[0], "content": both}
+        elif self.instructions is not None:
+            conversation.insert(0, {"role": "system", "content": self.instructions})
+        return self._chat(conversation, reasoning_effort=self.reasoning.effort)
+
+    def params(self, *, is_forced: bool = False) -> SamplingParams:
+        """The parameters; `is_forced`: the answer has to be a call, and text.format says nothing of calls.
+
+        Refusals name the fields as they are called here. Raises InvalidRequestError.
+        """
+        top = self.top_logprobs if self.top_logprobs is not None else 0
+        return self.sampling(
+            names={"prompt": "input", "max_tokens": "max_output_tokens", "logprobs": "top_logprobs"},
+            max_tokens=self.max_output_tokens,
+            logprobs=top if self.has_logprobs else None,
+            text_format=None if is_forced else self.text.format,
+        )
+
+    def stored(self, messages: Sequence[Message], params: SamplingParams) -> StoredRequest:
+        """What to keep for the response."""
+        same = {"instructions", "max_output_tokens", "top_logprobs", "background", "store", "previous_response_id"}
+        same |= {"metadata", "truncation", "parallel_tool_calls"}
+        given = {"prompt_cache_key", "safety_identifier", "service_tier", "max_tool_calls"} & self.model_fields_set
+        text = self.text.model_dump(by_alias=True, exclude_unset=True)
+        repeated = self.model_dump(include=same | given) | {
+            "tools": self.tools or [],
+            "tool_choice": self.tool_choice or "auto",
+            "reasoning": {"effort": None, "summary": None} | self.reasoning.model_dump(exclude_none=True),
+            "temperature": params.temperature,
+            "top_p": params.top_p,
+            "text": {"format": {"type": "text"}} | text,
+        }
+        return StoredRequest(
+            messages=messages,
+            repeated=repeated,
+            has_logprobs=self.has_logprobs,
+            is_background=self.background,
+            is_stored=self.store,
+        )

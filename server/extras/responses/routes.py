@@ -1,0 +1,278 @@
+"""/v1/responses as the `openai` package speaks it, over the same jobs and the same store as the native routes.
+
+A response that runs in the background goes on after a disconnect; any other one is cancelled.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ....engine.core.sampling_params import SamplingParams
+from ....engine.errors import InvalidRequestError
+from ....engine.extras.chat.messages import Message
+from ...api.openapi import IDEMPOTENCY_KEY, KEEPING, LOOKUP, events, operation, parameter
+from ...api.request_model import REPLAYED, idempotency_key, read_fields, read_request
+from ...api.streaming import event_id, stream
+from ...http.auth import owner_of
+from ...http.disconnect import unless_disconnected
+from ...http.errors import MovedError, ResultNotFoundError
+from ...http.json_response import JsonResponse
+from ...http.json_writer import SlicedResponse
+from ...jobs.idempotency import IdempotencyKey
+from ...jobs.job import Attachment, Job, raise_failure
+from ...jobs.kept_request import KeptRequest
+from ...jobs.result_store import ID_PREFIX, seq_id_of
+from ...service import Service, service_of
+from ...settings import Settings
+from ..batches.request import page_of
+from ..batches.response import list_object
+from ..chat.answer_check import AnswerCheck
+from ..chat.answer_format import AnswerFormat, constrained, rendered
+from .input_items import input_items, page_of_items
+from .request import ResponsesRequest, StoredRequest, stored_request
+from .response import ResponseLife, conversation_of, response_object
+from .stream import ResponsesStreamWriter
+from .truncation import response_prompt
+
+router = APIRouter(prefix="/v1/responses", tags=["OpenAI"])
+KIND = "response"  # of kept requests
+
+CANCEL_S = 10.0
+RESPONSE_ID = parameter("response_id", "The response's id.", place="path")
+
+
+_EVENTS = """event: response.output_text.delta
+data: {"type": "response.output_text.delta", "item_id": "msg_…", "delta": "Hi", …, "sequence_number": 4}
+"""
+_STREAMED = events("The response, or with `stream` the events of its life.", _EVENTS, has_json=True)
+
+
+@router.post(
+    "",
+    **operation(
+        {200: _STREAMED},
+        errors=KEEPING,
+        body=ResponsesRequest,
+        example={"input": "Hello", "max_output_tokens": 32},
+        parameters=[IDEMPOTENCY_KEY],
+    ),
+)
+async def create(request: Request) -> Response:
+    """Answer at once, as a stream, or in the background."""
+    service = service_of(request)
+    body = await read_request(request, ResponsesRequest)
+    key = idempotency_key(request, body) if body.store else None
+    if key is not None:
+        body.params(is_forced=True)  # a field that is wrong is told before a key that is reused
+    async with service.results.once(owner_of(request), key) as earlier:
+        job = earlier or await _submitted(service, body, owner=owner_of(request), key=key)
+    if body.stream:
+        response = _stream(service, job, after=-1, is_owned=key is None)
+    else:
+        if not body.background:
+            await _wait(request, service, job, is_owned=key is None)
+        response = await _object(service, job)
+    response.headers.update(REPLAYED if earlier else {})
+    if isinstance(job.check, AnswerCheck):
+        response.headers["X-Unenforced"] = job.check.header
+    return response
+
+
+async def respond_batched(service: Service, fields: Mapping[str, Any], *, owner: str) -> dict[str, Any]:
+    """What POST /v1/responses answers, in the background; it is not kept. Raises as the route."""
+    body = read_fields(service, fields, ResponsesRequest)
+    service.settings.webhooks.check(body.webhook, is_kept=False)
+    new = await _new(service, body, owner=owner)
+    await service.complete([new.job], [new.prompt], new.params, user=new.body.user, is_background=True)
+    return await response_object(new.job, service.token_text)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _New:
+    """A job that is not submitted yet, and what to submit it with."""
+
+    body: ResponsesRequest
+    job: Job
+    prompt: Any
+    params: SamplingParams
+    attachment: StoredRequest
+
+
+async def _new(service: Service, body: ResponsesRequest, *, owner: str, key: IdempotencyKey | None = None) -> _New:
+    previous_id = body.previous_response_id
+    earlier = [] if previous_id is None else await _conversation(service, previous_id, owner=owner)
+    messages = body.messages(earlier)
+    _ = service.tokenizer  # there is one
+    text, answer = await response_prompt(service.engine, service.settings, body, messages)
+    params = body.params(is_forced=answer.is_forced)
+    job = service.new_job(params, owner=owner, key=key)
+    check = AnswerCheck.of(params, answer)
+    attachment = dataclasses.replace(body.stored(messages, params), answer=answer, schema=check and check.schema)
+    job.attach(attachment)
+    return _New(body=body, job=job, prompt=rendered(text), params=constrained(params, answer), attachment=attachment)
+
+
+async def _submitted(service: Service, body: ResponsesRequest, *, owner: str, key: IdempotencyKey | None) -> Job:
+    """The job of this request, kept from now on if it is to be."""
+    service.settings.webhooks.check(body.webhook, is_kept=body.store)
+    new = await _new(service, body, owner=owner, key=key)
+    job = new.job
+    if body.store:
+        await service.results.check_quota(owner)
+        service.results.add(job)
+    try:
+        stored = dataclasses.asdict(new.attachment)
+        kept = KeptRequest(kind=KIND, body=body.as_sent, attachment=stored, webhook=body.webhook)
+        await service.submit(job, new.prompt, new.params, user=body.user, kept=kept if body.store else None)
+    except BaseException:
+        service.abort(job)
+        service.results.forget(job)
+        raise
+    return job
+
+
+class KeptResponse:
+    """The KeptKind of /v1/responses."""
+
+    def attachment(self, stored: Mapping[str, Any]) -> StoredRequest:
+        """As it was attached."""
+        return StoredRequest(**{**stored, "answer": AnswerFormat.read(stored["answer"])})
+
+    def params(self, body: Mapping[str, Any], attachment: Attachment | None) -> SamplingParams:
+        """As it had them."""
+        assert isinstance(attachment, StoredRequest)
+        params = ResponsesRequest.read(body).params(is_forced=attachment.answer.is_forced)
+        return constrained(params, attachment.answer)
+
+    async def renewed(self, engine: Any, settings: Settings, kept: KeptRequest) -> tuple[Any, KeptRequest]:
+        """The conversation in this model's template."""
+        attachment = self.attachment(kept.attachment)
+        body = ResponsesRequest.read(kept.body)
+        text, answer = await response_prompt(engine, settings, body, attachment.messages)
+        stored = dataclasses.asdict(dataclasses.replace(attachment, answer=answer))
+        return rendered(text), dataclasses.replace(kept, attachment=stored)
+
+
+@router.get(
+    "/{response_id}",
+    **operation(
+        {200: _STREAMED},
+        errors=LOOKUP,
+        parameters=[
+            RESPONSE_ID,
+            parameter("stream", "Whether events are wanted.", type="boolean"),
+            parameter("starting_after", "The last event that the reader has.", type="integer", minimum=0),
+        ],
+    ),
+)
+async def retrieve(request: Request) -> Response:
+    """The response as it stands; with `?stream=true` its events, after `starting_after` if that is given."""
+    service = service_of(request)
+    job = await _job(request)
+    if request.query_params.get("stream", "").lower() != "true":
+        return await _object(service, job)
+    after = request.query_params.get("starting_after")
+    return _stream(service, job, after=event_id(after, name="starting_after") if after else -1, is_owned=False)
+
+
+@router.get(
+    "/{response_id}/input_items",
+    **operation(
+        {200: "A page of the items."},
+        errors=LOOKUP,
+        parameters=[
+            RESPONSE_ID,
+            parameter("after", "The id of the last item that the reader has."),
+            parameter("limit", "The most items.", type="integer", minimum=1, maximum=100),
+            parameter("order", "Newest first is desc.", type="string", enum=["asc", "desc"]),
+        ],
+    ),
+)
+async def list_input_items(request: Request) -> Response:
+    """What the response answers: its input, and the conversation that this goes on from; newest first."""
+    page = page_of(request.query_params, default=20, most=100)
+    job = await _job(request)
+    asked = stored_request(job) or StoredRequest()
+    items = input_items(asked.messages, response_id=job.seq_id)
+    return JsonResponse(list_object(page_of_items(items, page), page))
+
+
+@router.post(
+    "/{response_id}/cancel", **operation({200: "The response as it ended."}, errors=LOOKUP, parameters=[RESPONSE_ID])
+)
+async def cancel(request: Request) -> Response:
+    """Stop it if it runs; what there is stays."""
+    service = service_of(request)
+    job = await _job(request)
+    service.abort(job)
+    await unless_disconnected(request.receive, job.wait(CANCEL_S))  # the step in flight
+    return await _object(service, job)
+
+
+@router.delete("/{response_id}", **operation({200: "Deleted."}, errors=LOOKUP, parameters=[RESPONSE_ID]))
+async def delete(request: Request) -> Response:
+    """Stop it if it runs, and forget it."""
+    service = service_of(request)
+    job = await _job(request)
+    service.abort(job)
+    await service.results.delete(job)
+    return JsonResponse({"id": ID_PREFIX + job.seq_id, "object": "response", "deleted": True})
+
+
+async def _job(request: Request) -> Job:
+    seq_id = seq_id_of(request.path_params["response_id"])
+    return await service_of(request).results.find(seq_id, owner=owner_of(request))
+
+
+async def _conversation(service: Service, previous_id: str, *, owner: str) -> list[Message]:
+    """What was said up to the end of an earlier response. Raises InvalidRequestError."""
+    try:
+        job = await service.results.find(seq_id_of(previous_id), owner=owner)
+    except ResultNotFoundError as exc:
+        raise InvalidRequestError(
+            f"previous_response_id: {exc}", param="previous_response_id", code="previous_response_not_found"
+        ) from exc
+    return await conversation_of(job, service.token_text)
+
+
+async def _wait(request: Request, service: Service, job: Job, *, is_owned: bool) -> None:
+    """Until the job has ended; a disconnect ends a job that this request owns. Raises what made it fail."""
+    try:
+        await unless_disconnected(request.receive, job.ended.wait())
+    except BaseException:
+        if is_owned:
+            service.abort(job)
+        raise
+    if job.is_suspended:
+        raise MovedError
+    if job.status == "failed":
+        raise_failure([job])
+
+
+async def _object(service: Service, job: Job) -> Response:
+    if job.finished:
+        job.was_read.set()
+    json = service.json
+
+    async def write() -> Sequence[bytes]:
+        return await json.write(await response_object(job, service.token_text))
+
+    if job.finished and json.may_share:
+        return SlicedResponse.of(await json.write_once(ID_PREFIX + job.seq_id, write))
+    return SlicedResponse(json.slices(await response_object(job, service.token_text)))
+
+
+def _stream(service: Service, job: Job, *, after: int, is_owned: bool = True) -> Response:
+    """The job's events; if this stream owns it, a disconnect ends a job that does not run in the background."""
+    asked = stored_request(job)
+    ends_it = is_owned and asked is not None and not asked.is_background
+    return stream(
+        [job],
+        ResponsesStreamWriter(ResponseLife(job, service.token_text), after=after),
+        on_disconnect=lambda: service.abort(job) if ends_it else None,
+        headers={"X-Seq-Id": job.seq_id},
+    )

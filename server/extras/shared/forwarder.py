@@ -1,0 +1,107 @@
+"""Forwarder: answers a request with what another server says, for a job that runs there.
+
+The other server sees the caller's key and asks for it as for any request. A forwarded request is not forwarded again.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable
+from typing import TypeVar
+
+import httpx
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ...http.auth import KEY_HEADERS
+from ...http.disconnect import unless_disconnected
+from ...http.errors import HeldElsewhereError, IsHeld, MovedError, Problem
+from ...http.json_body import FIELDS
+from ...http.json_response import dumps
+from ...http.sse import EventStream
+
+FORWARDED = "X-Splitfuse-Forwarded"
+_PASSED_ON = ("authorization", *KEY_HEADERS, "last-event-id", "idempotency-key", "prefer", "x-request-id")
+_LEFT_OUT = (
+    *("cache-control", "connection", "content-length", "date", "server", "transfer-encoding"),
+    *("x-accel-buffering", "x-request-id"),
+)
+_CONNECT_S = 3.0
+_CHECK_S = 2.0
+T = TypeVar("T")
+
+
+class Forwarder:
+    """The connections to other servers."""
+
+    def __init__(self) -> None:
+        self._client: httpx.AsyncClient | None = None
+
+    async def close(self) -> None:
+        """Close them."""
+        if self._client is not None:
+            await self._client.aclose()
+
+    async def answer(self, request: Request, exc: Exception) -> Response:
+        """What the job's server answers. Raises MovedError, ClientDisconnect."""
+        assert isinstance(exc, HeldElsewhereError)
+        if FORWARDED in request.headers:
+            raise MovedError
+        try:
+            client = self._connected()
+            sending = client.send(_forwarded(client, request, exc.url), stream=True)
+            answer = await unless_disconnected(request.receive, _while_held(sending, exc.is_held))
+            return await _response(answer, exc.is_held)
+        except httpx.HTTPError as error:
+            raise MovedError from error
+
+    def _connected(self) -> httpx.AsyncClient:
+        if self._client is None:
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
+            timeout = httpx.Timeout(None, connect=_CONNECT_S)
+            self._client = httpx.AsyncClient(limits=limits, timeout=timeout, trust_env=False)
+        return self._client
+
+
+def _forwarded(client: httpx.AsyncClient, request: Request, base_url: str) -> httpx.Request:
+    headers = {name: request.headers[name] for name in _PASSED_ON if name in request.headers}
+    headers |= {FORWARDED: "1", "Accept-Encoding": "identity"}
+    query = request.url.query
+    url = f"{base_url.rstrip('/')}{request.scope['raw_path'].decode('ascii')}{'?' if query else ''}{query}"
+    fields = request.scope.get(FIELDS)
+    content = None if fields is None else dumps(fields)
+    return client.build_request(request.method, url, headers=headers, content=content)
+
+
+async def _while_held(reading: Awaitable[T], is_held: IsHeld) -> T:
+    """What is read. A stopped server keeps its connections and says nothing: its lease tells that it is gone."""
+    task = asyncio.ensure_future(reading)
+    try:
+        while not (await asyncio.wait([task], timeout=_CHECK_S))[0]:
+            if not await is_held():
+                raise MovedError
+        return task.result()
+    finally:
+        task.cancel()
+
+
+async def _response(answer: httpx.Response, is_held: IsHeld) -> Response:
+    headers = {name: value for name, value in answer.headers.items() if name not in _LEFT_OUT}
+    if headers.get("content-type", "").startswith(EventStream.media_type):
+        return EventStream(_chunks(answer, is_held), error_frame=_no_frame, headers=headers)
+    try:
+        return Response(await answer.aread(), answer.status_code, headers)
+    finally:
+        await answer.aclose()
+
+
+async def _chunks(answer: httpx.Response, is_held: IsHeld) -> AsyncGenerator[bytes, None]:
+    """The stream as it comes. It ends without an end if the other server does, and readers come back."""
+    async with contextlib.aclosing(answer):
+        chunks = answer.aiter_raw()
+        with contextlib.suppress(httpx.HTTPError, MovedError, StopAsyncIteration):
+            while True:
+                yield await _while_held(anext(chunks), is_held)
+
+
+def _no_frame(problem: Problem) -> bytes:
+    return b""

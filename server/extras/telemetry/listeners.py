@@ -1,0 +1,17 @@
+"""Which listeners the settings ask for."""
+
+from ...settings import Settings
+from ...version import package_version
+from .request_ends import RequestListener
+from .request_log import RequestLog
+
+
+def listeners_of(settings: Settings) -> list[RequestListener]:
+    """The log, and what sends spans. Raises ConfigError where that needs an extra."""
+    listeners: list[RequestListener] = [RequestLog()] if settings.request_log else []
+    if settings.otlp_traces_endpoint is not None:
+        from .tracing import otlp_tracer  # imports OpenTelemetry
+
+        tracer = otlp_tracer(settings.otlp_traces_endpoint, model_name=settings.model_name, version=package_version())
+        listeners.append(tracer)
+    return listeners

@@ -1,0 +1,124 @@
+"""RequestEnds: knows when a request has ended, which is when its answer and all of its jobs have, and tells listeners.
+
+A request is a POST here: what begins work. Holds no text of prompts or answers, and no ids of results.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ...http.errors import REQUEST_ID
+from ...jobs.job import Job
+
+_log = logging.getLogger("splitfuse.server")
+LEFT_STATUS = 499  # of a client that disconnected before there was an answer, as in nginx's log
+
+
+@dataclass(eq=False, slots=True)
+class RequestRecord:
+    """One request. Times are monotonic seconds; `status` and `end` are 0 until they are known."""
+
+    request_id: str
+    headers: Headers
+    arrival: float
+    owner: str = ""  # the digest of its key
+    route: str = ""  # the path as it is declared: paths themselves may hold ids of results
+    status: int = 0
+    end: float = 0.0
+    jobs: list[Job] = field(default_factory=list)
+
+
+class RequestListener(Protocol):
+    """Is told of each request that has ended. Must be quick and must not raise."""
+
+    def on_request_end(self, record: RequestRecord) -> None: ...
+
+    def close(self) -> None:
+        """No more will come. May take a while."""
+
+
+class RequestEnds:
+    """Brings requests and their jobs together. Jobs are made deep inside routes, so a context variable tells whose they
+    are.
+    """
+
+    def __init__(self, listeners: Sequence[RequestListener], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.listeners = listeners
+        self.clock = clock
+        self.current: ContextVar[RequestRecord | None] = ContextVar("splitfuse.request", default=None)
+        self._running: dict[Job, RequestRecord] = {}
+
+    def add_job(self, job: Job) -> None:
+        """The request that is being read has made this job."""
+        record = self.current.get()
+        if record is not None and not record.status:
+            record.jobs.append(job)
+            self._running[job] = record
+
+    def job_ended(self, job: Job) -> None:
+        """The job has ended."""
+        record = self._running.pop(job, None)
+        if record is not None and record.end:
+            self._tell_if_over(record)
+
+    def answered(self, record: RequestRecord) -> None:
+        """The answer has been written, as far as it will be. One that was refused has no jobs that run."""
+        record.end = self.clock()
+        if record.status >= 400:
+            for job in record.jobs:
+                self._running.pop(job, None)
+        self._tell_if_over(record)
+
+    def close(self) -> None:
+        """No more requests come. May take a while, so not for an event loop."""
+        for listener in self.listeners:
+            listener.close()
+
+    def _tell_if_over(self, record: RequestRecord) -> None:
+        if any(job in self._running for job in record.jobs):
+            return
+        record.end = self.clock()
+        for listener in self.listeners:
+            try:
+                listener.on_request_end(record)
+            except Exception:  # a bug of ours: the other listeners, and the job, go on
+                _log.exception("a listener failed at the end of a request")
+
+
+class WatchRequests:
+    """ASGI middleware: what RequestEnds knows of the answers. Stands behind the check of the key."""
+
+    def __init__(self, app: ASGIApp, ends: RequestEnds) -> None:
+        self._app = app
+        self._ends = ends
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        record = RequestRecord(
+            scope[REQUEST_ID], Headers(scope=scope), self._ends.clock(), owner=scope.get("splitfuse.owner", "")
+        )
+
+        async def noting_send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                record.status = message["status"]
+            await send(message)
+
+        token = self._ends.current.set(record)
+        try:
+            await self._app(scope, receive, noting_send)
+        except BaseException as exc:
+            record.status = record.status or (LEFT_STATUS if isinstance(exc, ClientDisconnect) else 500)
+            raise
+        finally:
+            self._ends.current.reset(token)
+            record.route = getattr(scope.get("route"), "path", "-")
+            self._ends.answered(record)

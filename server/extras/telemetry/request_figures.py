@@ -1,0 +1,45 @@
+"""What a request that has ended took: tokens and seconds, over all of its jobs."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ....engine.core.outputs import RequestMetrics
+from .request_ends import RequestRecord
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RequestFigures:
+    """Tokens, and seconds since its arrival; None = it did not come to that."""
+
+    finish_reasons: tuple[str, ...]
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_output_tokens: int
+    queue_s: float | None
+    ttft_s: float | None
+    total_s: float
+
+    @classmethod
+    def of(cls, record: RequestRecord) -> "RequestFigures":
+        """Of a request that has ended."""
+        outputs = [output for job in record.jobs for output in job.outputs]
+        metrics = [output.metrics for output in outputs if output.metrics is not None]
+        return cls(
+            finish_reasons=tuple(dict.fromkeys(output.finish_reason for output in outputs if output.finish_reason)),
+            num_prompt_tokens=sum(job.num_prompt_tokens for job in record.jobs),
+            num_cached_tokens=sum(job.num_cached_tokens for job in record.jobs),
+            num_output_tokens=sum(job.num_completion_tokens for job in record.jobs),
+            queue_s=_since(record, (each.first_scheduled_time for each in metrics)),
+            ttft_s=_since(record, (each.first_token_time for each in metrics)),
+            total_s=record.end - record.arrival,
+        )
+
+
+def first_metrics(record: RequestRecord) -> RequestMetrics | None:
+    """Those of the first output that ended."""
+    return next((metrics for job in record.jobs for metrics in job.metrics), None)
+
+
+def _since(record: RequestRecord, times: Iterable[float | None]) -> float | None:
+    known = [time for time in times if time is not None]
+    return min(known) - record.arrival if known else None

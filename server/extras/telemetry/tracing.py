@@ -1,0 +1,121 @@
+"""RequestTracer: a span per request by OpenTelemetry, sent by OTLP over HTTP. Needs the extra `otel`.
+
+The span goes on with the trace that the request's `traceparent` names. Attributes are those of OpenTelemetry's GenAI
+conventions, and latencies as vLLM calls them.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from ....engine.errors import ConfigError
+from .request_ends import RequestRecord
+from .request_figures import RequestFigures, first_metrics
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+_PATH = "/v1/traces"
+_OPERATIONS = {"/v1/chat/completions": "chat", "/v1/messages": "chat", "/v1/responses": "chat", "/api/chat": "chat"}
+
+
+class RequestTracer:
+    """A RequestListener. Spans are sent by a thread of the SDK; what cannot be sent is dropped."""
+
+    def __init__(
+        self,
+        exporter: "SpanExporter",
+        *,
+        model_name: str,
+        version: str,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self._model_name = model_name
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._provider = TracerProvider(
+            resource=Resource.create({"service.name": "splitfuse", "service.version": version})
+        )
+        self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        self._tracer = self._provider.get_tracer("splitfuse", version)
+        self._propagator = TraceContextTextMapPropagator()
+
+    def on_request_end(self, record: RequestRecord) -> None:
+        """Make its span, with a child each for queue, prefill and decode."""
+        from opentelemetry.trace import SpanKind, set_span_in_context
+
+        shift = self._wall_clock() - self._clock()
+
+        def nanoseconds(when: float) -> int:
+            return int((when + shift) * 1e9)
+
+        operation = _OPERATIONS.get(record.route, "text_completion")
+        span = self._tracer.start_span(
+            f"{operation} {self._model_name}",
+            context=self._propagator.extract(record.headers),
+            kind=SpanKind.SERVER,
+            attributes={
+                "gen_ai.operation.name": operation,
+                "gen_ai.request.model": self._model_name,
+                **_attributes(record),
+            },
+            start_time=nanoseconds(record.arrival),
+        )
+        for name, start, end in _phases(record):
+            child = self._tracer.start_span(
+                name, context=set_span_in_context(span), start_time=nanoseconds(start), kind=SpanKind.INTERNAL
+            )
+            child.end(nanoseconds(end))
+        span.end(nanoseconds(record.end))
+
+    def close(self) -> None:
+        """Send what is left. May wait for the receiver, so not for an event loop."""
+        self._provider.shutdown()
+
+
+def otlp_tracer(endpoint: str, *, model_name: str, version: str) -> RequestTracer:
+    """A tracer that sends to this URL, with OTLP's own path if it has none. Raises ConfigError without the extra."""
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+        url = endpoint if urlsplit(endpoint).path.strip("/") else endpoint.rstrip("/") + _PATH
+        return RequestTracer(OTLPSpanExporter(endpoint=url), model_name=model_name, version=version)
+    except ImportError as exc:
+        raise ConfigError(
+            f"--otlp-traces-endpoint ({exc}): pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
+        ) from exc
+
+
+def _attributes(record: RequestRecord) -> dict[str, Any]:
+    figures = RequestFigures.of(record)
+    attributes = {
+        "http.request.method": "POST",
+        "http.route": record.route,
+        "http.response.status_code": record.status,
+        "gen_ai.request.id": record.request_id,
+        "gen_ai.response.finish_reasons": figures.finish_reasons,
+        "gen_ai.usage.input_tokens": figures.num_prompt_tokens,
+        "gen_ai.usage.cache_read.input_tokens": figures.num_cached_tokens,
+        "gen_ai.usage.output_tokens": figures.num_output_tokens,
+        "gen_ai.latency.time_in_queue": figures.queue_s,
+        "gen_ai.latency.time_to_first_token": figures.ttft_s,
+        "gen_ai.latency.e2e": figures.total_s,
+    }
+    return {name: value for name, value in attributes.items() if value is not None}
+
+
+def _phases(record: RequestRecord) -> Iterator[tuple[str, float, float]]:
+    """Queue, prefill and decode of the first output, as far as it came."""
+    if (metrics := first_metrics(record)) is None:
+        return
+    times = (metrics.arrival_time, metrics.first_scheduled_time, metrics.first_token_time, metrics.finished_time)
+    for name, start, end in zip(("queue", "prefill", "decode"), times, times[1:], strict=False):
+        if start is not None and end is not None:
+            yield name, start, end

@@ -1,0 +1,20 @@
+"""Lines of an upload, which are counted piece by piece."""
+
+import io
+import random
+
+import pytest
+
+from splitfuse.server.extras.batches import lines
+from splitfuse.server.extras.batches.lines import longest_line
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 2, 5, 1000])
+def test_lines_are_counted_across_pieces(piece_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "_PIECE_BYTES", piece_bytes)
+    rng = random.Random(1)
+    for _ in range(500):
+        contents = bytes(rng.choices(b"a \r\n", k=rng.randint(0, 30)))
+        split = contents.split(b"\n")
+        expected = sum(1 for line in split if line.strip()), max(map(len, split))
+        assert longest_line(io.BytesIO(contents)) == expected, contents

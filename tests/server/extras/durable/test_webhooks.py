@@ -1,0 +1,158 @@
+"""Messages that results have ended: signed, tried again for a day, and sent by one server at a time."""
+
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from splitfuse.engine.errors import ConfigError
+from splitfuse.server.extras.durable.records import Changes, Ending, JobRow
+from splitfuse.server.extras.durable.sqlite_store import SqliteStore
+from splitfuse.server.extras.durable.webhook_targets import WebhookTargets
+from splitfuse.server.extras.durable.webhooks import BACKOFFS_S, Webhooks
+from splitfuse.server.settings import Settings
+
+SECRET = b"a secret of 24 bytes and more"
+URL = "https://ops.example.com/done?from=here"
+
+
+class Receiver:
+    """Answers what it is told to, and keeps what it was sent."""
+
+    def __init__(self, *statuses: int | Exception) -> None:
+        self.requests: list[httpx.Request] = []
+        self._statuses = list(statuses)
+        self.client = httpx.AsyncClient(transport=httpx.MockTransport(self._answer), follow_redirects=False)
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        status = self._statuses.pop(0)
+        if isinstance(status, Exception):
+            raise status
+        return httpx.Response(status, headers={"location": "https://elsewhere.example.com"})
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    """One job that has ended, whose end is to be told."""
+    store = SqliteStore(tmp_path / "results.db")
+    row = JobRow(num=1, seq_id="job1", owner="me", created=100.0, request="{}", first_segment=1)
+    store.commit(Changes(accepted=[row], endings=[Ending(1, "completed", 200.5, 900.0, "[]", "ops")]))
+    yield store
+    store.close()
+
+
+class Sender:
+    """Webhooks over a store, at a time that is set."""
+
+    def __init__(self, store: SqliteStore, *, urls: dict[str, str] | None = None) -> None:
+        self.now = 1000.75
+        self._store = store
+        targets = WebhookTargets({"ops": URL} if urls is None else urls, SECRET)
+        self._webhooks = Webhooks(targets, self._use, clock=lambda: self.now)
+
+    async def _use(self, function: Any) -> Any:
+        return function(self._store)
+
+    async def send(self, receiver: Receiver) -> int:
+        """How many requests it made."""
+        before = len(receiver.requests)
+        await self._webhooks.send_due(receiver.client)
+        return len(receiver.requests) - before
+
+
+async def test_a_message_is_signed_and_sent_once(store: SqliteStore) -> None:
+    receiver, sender = Receiver(204), Sender(store)
+    assert [await sender.send(receiver), await sender.send(receiver)] == [1, 0]
+    request = receiver.requests[0]
+    assert str(request.url) == URL
+    data = {"id": "job1", "status": "completed"}
+    assert json.loads(request.content) == {
+        "type": "result.completed", "timestamp": "1970-01-01T00:03:20Z", "data": data,
+    }  # fmt: skip
+    assert (request.headers["webhook-id"], request.headers["webhook-timestamp"]) == ("msg_job1", "1000")
+    digest = hmac.new(SECRET, b"msg_job1.1000." + request.content, hashlib.sha256).digest()
+    assert request.headers["webhook-signature"] == "v1," + base64.b64encode(digest).decode()
+
+
+async def test_it_is_tried_again_for_most_of_a_day(store: SqliteStore) -> None:
+    answers = [500, httpx.ConnectError("refused"), 302, 404, httpx.ReadTimeout("slow"), 503, 429, 500]
+    receiver, sender = Receiver(*answers), Sender(store)
+    assert await sender.send(receiver) == 1
+    for backoff in BACKOFFS_S:
+        sender.now += backoff - 0.25
+        assert await sender.send(receiver) == 0
+        sender.now += 0.25
+        assert await sender.send(receiver) == 1
+    assert len(receiver.requests) == len(answers) == 8
+    assert {str(request.url) for request in receiver.requests} == {URL}, "it follows no redirect"
+    assert {request.headers["webhook-id"] for request in receiver.requests} == {"msg_job1"}
+    assert 18 * 3600 < sum(BACKOFFS_S) < 24 * 3600
+    sender.now += 10**6
+    assert await sender.send(receiver) == 0, "the eighth try was the last"
+
+
+@pytest.mark.parametrize("urls", [{"ops": URL}, {}], ids=["gone", "no longer named"])
+async def test_a_target_that_is_gone_is_not_asked_again(store: SqliteStore, urls: dict[str, str]) -> None:
+    receiver, sender = Receiver(410), Sender(store, urls=urls)
+    assert await sender.send(receiver) == len(urls)
+    sender.now += 10**6
+    assert await sender.send(receiver) == 0
+
+
+async def test_of_two_servers_one_sends(store: SqliteStore) -> None:
+    due = store.due_webhooks(1000.0, limit=9)
+    assert store.begin_webhook(due[0], next_try=1001.0)
+    assert not store.begin_webhook(due[0], next_try=1001.0)
+    assert await Sender(store).send(Receiver()) == 0, "it is not due before the next try"
+
+
+@pytest.mark.parametrize("how", ["one", "all"])
+async def test_what_is_deleted_is_not_told(store: SqliteStore, how: str) -> None:
+    if how == "one":
+        store.commit(Changes(deleted=["job1"]))
+    else:
+        store.delete_owner("me")
+    assert await Sender(store).send(Receiver()) == 0
+
+
+SECRET_LINE = "whsec_" + base64.b64encode(SECRET).decode()
+
+
+@pytest.mark.parametrize(
+    ("secret", "more", "reason"),
+    [
+        (None, {}, "needs --webhook-secret-file"),
+        ("whsec_c2hvcnQ=", {}, "24 to 64 bytes"),
+        ("whsec_***", {}, "24 to 64 bytes"),
+        (SECRET_LINE.removeprefix("whsec_"), {}, "must hold whsec_"),
+        (SECRET_LINE, {"webhook_targets": ("https://example.com",)}, "is not NAME=URL"),
+        (SECRET_LINE, {"webhook_targets": ("ops=ftp://example.com",)}, "is not NAME=URL"),
+        (SECRET_LINE, {"results": "memory"}, "needs --results FILE"),
+    ],
+)
+def test_wrong_settings_are_refused(tmp_path: Path, secret: str | None, more: dict[str, Any], reason: str) -> None:
+    path = tmp_path / "secret"
+    if secret is not None:
+        path.write_text(secret + "\n")
+        more = {**more, "webhook_secret_file": str(path)}
+    with pytest.raises(ConfigError, match=reason) as refusal:
+        Settings(**{"webhook_targets": (f"ops={URL}",), "results": str(tmp_path / "r.db"), **more})
+    assert secret is None or secret.removeprefix("whsec_") not in str(refusal.value)
+
+
+def test_right_settings_are_read(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(SECRET_LINE)
+    settings = Settings(
+        webhook_targets=(f"ops={URL}", "dev=http://localhost:1"),
+        webhook_secret_file=str(tmp_path / "secret"),
+        results=str(tmp_path / "r.db"),
+    )
+    assert settings.webhooks == WebhookTargets({"ops": URL, "dev": "http://localhost:1"}, SECRET)
+    assert "a secret" not in repr(settings.webhooks)

@@ -1,0 +1,81 @@
+"""The page's files: they load nothing from elsewhere, make no markup of text, and can be put into one file."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from starlette.datastructures import Headers
+
+from splitfuse.server.extras.page.assets import asset, is_page, names, wants_html
+
+STATIC = Path(__file__).parents[4] / "server/extras/page/static"
+MODULES = sorted(STATIC.glob("*.js"))
+MAX_BYTES = 100_000
+# What makes markup or code of text.
+FORBIDDEN = (
+    "innerHTML",
+    "outerHTML",
+    "insertAdjacentHTML",
+    "document.write",
+    "eval(",
+    "new Function",
+    "setHTML",
+    "srcdoc",
+)
+
+
+def test_every_file_is_served_with_the_strict_policy() -> None:
+    assert {"index.html", "page.css", "main.js"} <= names() == {path.name for path in STATIC.iterdir()}
+    for name in names():
+        response = asset(name)
+        policy = response.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "require-trusted-types-for 'script'" in policy
+    assert sum(len(asset(name).body) for name in names()) < MAX_BYTES
+
+
+@pytest.mark.parametrize("path", [*MODULES, STATIC / "index.html", STATIC / "page.css"], ids=lambda path: path.name)
+def test_nothing_is_loaded_from_elsewhere_and_no_text_becomes_markup(path: Path) -> None:
+    text = path.read_text("utf-8")
+    assert [word for word in FORBIDDEN if word in text] == []
+    assert re.findall(r"https?://|\burl\(|@import|src=[\"']//", text) == []
+    if path.suffix == ".html":
+        assert re.findall(r"\son\w+=|style=|<script(?![^>]*src=)", text) == []
+    assert len(text.splitlines()) < 300
+
+
+def test_modules_can_be_joined_into_one() -> None:
+    """As saved.js does it: imports on one line from files that are there, and no name twice."""
+    found: Counter[str] = Counter()
+    for path in MODULES:
+        text = path.read_text("utf-8")
+        imports = re.findall(r'^import \{[^}\n]*\} from "\./([\w.]+)";$', text, re.M)
+        assert len(imports) == len(re.findall(r"^import\b", text, re.M)), path
+        assert set(imports) <= names()
+        assert not re.search(r"^export (default|\{)|\bimport\(", text, re.M), path
+        found.update(re.findall(r"^(?:export )?(?:async )?(?:const|let|function|class) (\w+)", text, re.M))
+    assert [name for name, count in found.items() if count > 1] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "accept", "is_open"),
+    [
+        ("/", "text/html,application/xhtml+xml", True),
+        ("/", "application/json", False),
+        ("/", "*/*", False),
+        ("/page/main.js", "*/*", True),
+        ("/page/../generate", "text/html", False),
+        ("/page/", "text/html", False),
+        ("/generate", "text/html", False),
+    ],
+)
+def test_only_the_page_itself_needs_no_key(path: str, accept: str, is_open: bool) -> None:
+    headers = [(b"accept", accept.encode())]
+    assert is_page({"type": "http", "path": path, "headers": headers}) is is_open
+
+
+def test_a_browser_is_known_by_what_it_accepts() -> None:
+    assert wants_html(Headers({"accept": "text/HTML, */*"}))
+    assert not wants_html(Headers({}))

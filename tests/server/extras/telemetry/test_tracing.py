@@ -1,0 +1,116 @@
+"""A span per request: its trace, its times and what OpenTelemetry's GenAI conventions call its figures."""
+
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import httpx
+import pytest
+from fake_engine import FakeEngine
+from serving import serving
+from starlette.datastructures import Headers
+
+from splitfuse.engine.errors import ConfigError
+from splitfuse.server.app import build_app
+from splitfuse.server.extras.telemetry.request_ends import RequestRecord
+from splitfuse.server.extras.telemetry.tracing import RequestTracer, otlp_tracer
+from splitfuse.server.service import Service
+from splitfuse.server.settings import Settings
+
+TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+REASON = "needs the extra otel: pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
+
+
+@pytest.fixture
+def spans(monkeypatch):
+    """The spans that a server has sent, once it has ended."""
+    export = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter", reason=REASON)
+    exporter = export.InMemorySpanExporter()
+    tracer = RequestTracer(exporter, model_name="m", version="1", clock=lambda: 100.0, wall_clock=lambda: 1100.0)
+    monkeypatch.setattr("splitfuse.server.service.listeners_of", lambda settings: [tracer])
+    return exporter.get_finished_spans
+
+
+async def answered(path, body, headers=None):
+    app = build_app(Settings(request_log=False), FakeEngine())
+    async with serving(app) as url, httpx.AsyncClient(base_url=url) as client:
+        await app.state.service.loading
+        await client.post(path, json=body, headers=headers)
+
+
+async def test_a_request_is_a_span_in_its_callers_trace(spans):
+    body = {"messages": [{"role": "user", "content": "TEXT"}], "max_tokens": 3, "stream": True}
+    headers = {"traceparent": f"00-{TRACE}-{PARENT}-01", "X-Request-Id": "mine"}
+    await answered("/v1/chat/completions", body, headers)
+    *children, span = sorted(spans(), key=lambda each: each.name == "chat m")
+    assert (span.name, span.kind.name) == ("chat m", "SERVER")
+    assert f"{span.context.trace_id:032x}" == TRACE
+    assert f"{span.parent.span_id:016x}" == PARENT
+    attributes = dict(span.attributes)
+    assert attributes.pop("gen_ai.latency.e2e") >= attributes.pop("gen_ai.latency.time_to_first_token") >= 0
+    assert attributes.pop("gen_ai.latency.time_in_queue") >= 0
+    assert attributes == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": "m",
+        "gen_ai.request.id": "mine",
+        "gen_ai.response.finish_reasons": ("length",),
+        "gen_ai.usage.input_tokens": len("<user>TEXT\n<assistant>"),
+        "gen_ai.usage.cache_read.input_tokens": 2,
+        "gen_ai.usage.output_tokens": 3,
+        "http.request.method": "POST",
+        "http.route": "/v1/chat/completions",
+        "http.response.status_code": 200,
+    }
+    assert sorted(child.name for child in children) == ["decode", "prefill", "queue"]
+    for child in children:
+        assert child.parent.span_id == span.context.span_id
+        assert span.start_time <= child.start_time <= child.end_time <= span.end_time
+
+
+async def test_a_refused_request_is_a_span_without_children(spans):
+    await answered("/generate", {"prompt": ""})
+    (span,) = spans()
+    assert (span.name, span.parent, span.attributes["http.response.status_code"]) == ("text_completion m", None, 400)
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+    with pytest.raises(ConfigError, match="pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"):
+        Service(Settings(otlp_traces_endpoint="http://127.0.0.1:4318/v1/traces"))
+
+
+def test_spans_reach_the_endpoint():
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http.trace_exporter", reason=REASON)
+    received = []
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self):
+            received.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *args):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Receiver) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        tracer = otlp_tracer(f"http://127.0.0.1:{server.server_port}", model_name="a-model", version="1")
+        tracer.on_request_end(RequestRecord("id", Headers({}), 1.0, route="/generate", status=200, end=2.0))
+        tracer.close()
+        server.shutdown()
+        thread.join()
+    ((path, body),) = received
+    assert path == "/v1/traces"
+    assert b"text_completion a-model" in body
+
+
+def test_nothing_of_it_is_imported_without_the_flag():
+    program = (
+        "import sys; from splitfuse.server.app import build_app; from splitfuse.server.settings import Settings\n"
+        "build_app(Settings()); names = ('opentelemetry.sdk', 'splitfuse.server.extras.telemetry.tracing')\n"
+        "print([name for name in names if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
