@@ -29,7 +29,7 @@ FAST := $(addprefix tests/, client/bench client/test_hosts.py client/test_retry.
 	$(addprefix engine/, behaviour/test_worlds.py config core extras/chat/behaviour extras/chat/test_answer_parser.py extras/inspection \
 		extras/simulation extras/spec_decode/test_draft_length.py extras/spec_decode/test_ngram.py serving/test_queue_limits.py) \
 	$(addprefix server/, extras/openai/test_request.py extras/responses/test_request.py jobs process/test_banner.py \
-		process/test_gc_policy.py process/test_log_limit.py process/test_watchdog.py test_queued_output.py test_settings.py))
+		process/test_gc_policy.py process/test_log_limit.py process/test_watchdog.py process/test_queued_output.py test_settings.py))
 
 fast: $(VENV)/.test  ## everything that needs no torch, few seeds of each random test: 20 s
 	SPLITFUSE_TEST_STEPS=500 $(BIN)/python -m pytest -q --no-torch --max-seeds 3 -m "not slow" $(FAST) $(ARGS)

@@ -1,11 +1,11 @@
-"""The ASGI application: routes, what stands before them, and how failures leave. One app serves one engine."""
+"""The ASGI application: routes, middleware, and the answers to failures. One app serves one engine."""
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -20,46 +20,35 @@ from .api import docs, operations
 from .api.missing_route import missing_route
 from .api.native import routes as native
 from .api.openapi import openapi_of
-from .extras.anthropic import errors as anthropic_errors
-from .extras.anthropic import routes as anthropic
-from .extras.batches import routes as batches
-from .extras.openai import routes as openai
-from .extras.page import routes as page
-from .extras.page.assets import is_page
-from .extras.responses import routes as responses
-from .extras.telemetry.request_ends import WatchRequests
+from .extension_routes import ExtensionRoutes
 from .http.auth import RequireKey
-from .http.errors import ErrorForm, HeldElsewhereError, ResultNotFoundError, describe
+from .http.connection_limit import ConnectionLimit
+from .http.errors import ErrorForm, ResultNotFoundError, describe
 from .http.every_answer import EveryAnswer
 from .http.foreign_pages import RefuseForeignPages
-from .jobs.kept_request import KeptKind
-from .service import Endpoint, Service
-from .settings import Settings
+from .process.queued_output import num_dropped_lines
+from .server_settings import ServerSettings
+from .service import Service
 from .version import package_version
-
-_KINDS: dict[str, KeptKind] = {native.KIND: native.KeptGenerate(), responses.KIND: responses.KeptResponse()}
-# To the pages of --allowed-origins.
-_EXPOSED_HEADERS = ("Location", "Retry-After", "X-Ignored-Fields", "X-Request-Id", "X-Seq-Id", "X-Unenforced")
-_RESULTS = ("/result/", "/v1/responses/")
-_ENDPOINTS: dict[str, Endpoint] = {
-    "/generate": native.generate_batched,
-    "/v1/completions": openai.complete_batched,
-    "/v1/chat/completions": openai.chat_batched,
-    "/v1/responses": responses.respond_batched,
-}
-_ROUTERS = (
-    *(native.router, openai.router, responses.router, anthropic.router),
-    *(batches.router, operations.router, docs.router, page.router),
-)
-_ERROR_FORMS: dict[str, ErrorForm] = {"/v1/messages": anthropic_errors.error_answer}
 
 if TYPE_CHECKING:
     from ..engine.serving.async_engine import AsyncEngine
 
+# To the pages of --allowed-origins.
+_EXPOSED_HEADERS = ("Location", "Retry-After", "X-Ignored-Fields", "X-Request-Id", "X-Seq-Id", "X-Unenforced")
+_RESULTS = ("/result/", "/v1/responses/")
 
-def build_app(settings: Settings, engine: "AsyncEngine | None" = None) -> FastAPI:
-    """The application. Without an engine, or with one not started, it loads it while it already answers /ready."""
-    service = Service(settings, engine, kinds=_KINDS, endpoints=_ENDPOINTS)
+
+def build_app(settings: ServerSettings, engine: "AsyncEngine | None" = None) -> FastAPI:
+    """Make the application. Without an engine, or with one not started, it loads it while it already answers /ready."""
+    connections = ConnectionLimit(settings.max_connections)
+    service = Service(
+        settings,
+        engine,
+        kinds=lambda service: {native.KIND: native.KeptGenerate(service.read_check)},
+        endpoints={"/generate": native.generate_batched},
+        stats=lambda: {"connections_refused": connections.num_refused, "log_lines_dropped": num_dropped_lines()},
+    )
     app = FastAPI(
         title="splitfuse",
         version=package_version(),
@@ -69,35 +58,22 @@ def build_app(settings: Settings, engine: "AsyncEngine | None" = None) -> FastAP
         redoc_url=None,
         middleware=_middleware(service),
     )
-    app.state.service = service
-    app.openapi = lambda: openapi_of(app)  # type: ignore[method-assign]  # FastAPI's own way to say it
-    for router in _routers(settings):
+    app.state.service, app.state.connections = service, connections
+    for router in (native.router, operations.router, docs.router):
         app.include_router(router)
+    app.state.extension_routes = ExtensionRoutes(app, service.extensions)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's own way to say it
     for exception in (SplitfuseError, HTTPException, RequestValidationError):
         app.add_exception_handler(exception, _answer_failure)
-    if service.results.is_shared:
-        from .extras.shared.forwarder import Forwarder  # imports httpx, which the others do not need
-
-        app.state.forwarder = Forwarder()
-        app.add_exception_handler(HeldElsewhereError, app.state.forwarder.answer)
+    for part in service.extensions.parts:
+        for kind, handler in part.exception_handlers().items():
+            app.add_exception_handler(kind, handler)
     return app
 
 
-def _routers(settings: Settings) -> list[APIRouter]:
-    if not settings.ollama_api:
-        return list(_ROUTERS)
-    from .extras.ollama import routes as ollama
-
-    return [*_ROUTERS, ollama.router]
-
-
-def _error_forms(settings: Settings) -> dict[str, ErrorForm]:
-    """How errors look below these paths, where not as everywhere."""
-    if not settings.ollama_api:
-        return _ERROR_FORMS
-    from .extras.ollama.errors import error_answer
-
-    return {**_ERROR_FORMS, "/api": error_answer}
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    app.state.extension_routes.load_all()
+    return openapi_of(app)
 
 
 def _middleware(service: Service) -> list[Middleware]:
@@ -115,12 +91,27 @@ def _middleware(service: Service) -> list[Middleware]:
         allow_private_network=True,
         expose_headers=_EXPOSED_HEADERS,
     )
-    key = Middleware(RequireKey, keys=service.keys, is_open=lambda scope: settings.page and is_page(scope))
+    key = Middleware(RequireKey, keys=service.keys, is_open=_is_open(service))
     slash = Middleware(_IgnoreTrailingSlash)
-    watch = Middleware(WatchRequests, ends=service.requests)
-    every = Middleware(EveryAnswer, error_forms=_error_forms(settings))
+    every = Middleware(EveryAnswer, error_form_of=_error_form_of(service))
     before = [every, *[guard] * (not service.keys), *[cors] * bool(origins), key, slash]
-    return [*before, *[watch] * bool(service.requests.listeners)]
+    return [*before, *(middleware for part in service.extensions.parts for middleware in part.middleware())]
+
+
+def _is_open(service: Service) -> Any:
+    """Make the test of scopes that extensions leave open; without keys everything is."""
+    tests = service.extensions.all("is_open") if service.keys else []
+    return lambda scope: any(test(service, scope) for test in tests)
+
+
+def _error_form_of(service: Service) -> Any:
+    """Make the look-up of the form of errors below a path."""
+
+    def error_form_of(path: str) -> ErrorForm | None:
+        owner = service.extensions.owner_of(path)
+        return None if owner is None or owner.error_form is None else owner.load(owner.error_form)
+
+    return error_form_of
 
 
 class _IgnoreTrailingSlash:
@@ -138,18 +129,16 @@ class _IgnoreTrailingSlash:
 @contextlib.asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     service: Service = app.state.service
-    service.loading = asyncio.create_task(service.load())
+    service.lifecycle.begin_loading()
     try:
         yield
     finally:
-        service.loading.cancel()
-        await asyncio.gather(service.loading, return_exceptions=True)
-        await service.close()
-        if service.results.is_shared:
-            await app.state.forwarder.close()
+        await service.lifecycle.end()
 
 
 async def _answer_failure(request: Request, exc: Exception) -> Response:
+    if isinstance(exc, HTTPException) and exc.status_code in (404, 405):
+        await asyncio.to_thread(request.app.state.extension_routes.load_all)
     if isinstance(exc, HTTPException) and exc.status_code == 405:
         methods = ", ".join(_methods(request))
         exc = HTTPException(405, f"this path takes {methods}, not {request.method[:20]}", headers={"Allow": methods})
@@ -162,17 +151,17 @@ async def _answer_failure(request: Request, exc: Exception) -> Response:
 
 
 def _routes(request: Request) -> list[Route]:
-    routers = _routers(request.app.state.service.settings)
+    routers = (native.router, operations.router, docs.router, *request.app.state.extension_routes.loaded)
     routes = [*request.app.routes, *(route for router in routers for route in router.routes)]
     return [route for route in routes if isinstance(route, Route)]
 
 
 def _paths(request: Request) -> set[str]:
-    """The paths of all routes, those of ids as far as the id."""
+    """Return the paths of all routes, those of ids as far as the id."""
     return {route.path.partition("/{")[0] for route in _routes(request)}
 
 
 def _methods(request: Request) -> list[str]:
-    """What this path takes, over all of its routes; the router knows only the first one's."""
+    """Return the methods that this path takes, over all of its routes; the router knows only the first one's."""
     matching = [route for route in _routes(request) if route.matches(request.scope)[0] is not Match.NONE]
     return sorted({method for route in matching for method in route.methods or ()})

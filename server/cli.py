@@ -4,8 +4,8 @@ import sys
 from collections.abc import Sequence
 
 from .process.deferred_import import defer_meta_kernels
+from .process.queued_output import queued_output
 from .process.stop_signals import StopSignals
-from .queued_output import queued_output
 
 
 def main(argv: Sequence[str] | None = None) -> int:

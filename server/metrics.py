@@ -7,6 +7,7 @@ itself, are read from it at scrape.
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
+from typing import Any, Self
 
 import prometheus_client
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -14,7 +15,6 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from ..engine.core.outputs import RequestMetrics, StepStats
-from .queued_output import num_dropped_lines
 
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # process-wide: no _created series
 
@@ -49,7 +49,7 @@ _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
 # Names that older boards of vLLM ask for.
 _OLD_NAMES = {"inter_token_latency_seconds": "time_per_output_token_seconds"}
 # Settings that are labels of cache_config_info.
-CACHE_SETTINGS = ("block_size", "kv_cache_dtype", "gpu_memory_utilization", "enable_prefix_caching", "swap_space")
+_CACHE_SETTINGS = ("block_size", "kv_cache_dtype", "gpu_memory_utilization", "enable_prefix_caching", "swap_space")
 _FINISH_REASONS = ("stop", "length", "abort", "timeout", "error")
 _COUNTERS: dict[str, tuple[str, str | None, tuple[str, ...]]] = {
     "prompt_tokens": ("Prompt tokens computed.", None, ()),
@@ -80,9 +80,9 @@ _KEPT_COUNTERS = {
     "grammar_cache_hits": "Grammars asked for that had been compiled already.",
     "grammar_refusals": "Grammars that could not be used.",
     "kernels_compiled": "GPU kernels compiled while serving; steps wait for each.",
+    "log_lines_dropped": "Lines that standard output or standard error did not take in time.",
     "cuda_graphs_captured": "CUDA graphs captured while serving, where steps missed them.",
 }
-_DROPPED_LINES = "log_lines_dropped", "Lines that standard output or standard error did not take in time."
 
 
 class Metrics:
@@ -120,6 +120,18 @@ class Metrics:
             counter = prometheus_client.Counter(prefix + name, text, names, registry=self._registry)
             for value in values or ("",):
                 self._counters[name, value] = counter.labels(*((model_name, value) if label else (model_name,)))
+
+    @classmethod
+    def of(cls, settings: Any, *, stats: Callable[[], dict[str, object]]) -> Self:
+        """Make the metrics of a server with these ServerSettings."""
+        speculation = settings.speculation
+        return cls(
+            prefix=settings.metrics_prefix,
+            model_name=settings.model_name,
+            stats=stats,
+            num_speculative_tokens=speculation.num_speculative_tokens if speculation else 0,
+            cache_config={name: str(getattr(settings, name)) for name in _CACHE_SETTINGS},
+        )
 
     def on_step(self, stats: StepStats) -> None:
         """Count one step of the engine."""
@@ -239,7 +251,6 @@ class _Snapshot(Collector):
             yield self._family(CounterMetricFamily, name, text, _number(stats, name))
         layout = {"num_gpu_blocks": f"{num_blocks:g}", **self._cache_config}
         yield self._family(GaugeMetricFamily, "cache_config_info", "How the KV cache is laid out.", 1.0, **layout)
-        yield self._family(CounterMetricFamily, *_DROPPED_LINES, num_dropped_lines())
 
     def _family(
         self, kind: type[GaugeMetricFamily | CounterMetricFamily], name: str, text: str, value: float, **labels: str

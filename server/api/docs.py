@@ -1,4 +1,4 @@
-"""/ is the page of server/extras/page, or JSON that says what is here; /docs is a page that shows /openapi.json.
+"""/ is an extension's page, or JSON that says what is here; /docs is a page that shows /openapi.json.
 
 They load nothing else, so they work without internet.
 """
@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from ..extras.page.assets import asset, wants_html
+from ..http.accept import wants_html
 from ..http.json_response import JsonResponse
 from ..service import service_of
 from ..version import package_version
@@ -30,11 +30,12 @@ _INDEX = """<!doctype html>
 @router.get("/")
 async def index(request: Request) -> Response:
     """What is served, and where."""
-    settings, version = service_of(request).settings, package_version()
-    model = settings.model_name
+    service, version = service_of(request), package_version()
+    model = service.settings.model_name
     if wants_html(request.headers):
-        if settings.page:
-            return asset("index.html")
+        if (page := service.extensions.first("index")) is not None and (answer := page(service)) is not None:
+            assert isinstance(answer, Response)
+            return answer
         return HTMLResponse(_INDEX.format(model=escape(model), version=version))
     paths = request.app.openapi()["paths"]
     routes = [f"{method.upper()} {path}" for path, methods in paths.items() for method in methods]

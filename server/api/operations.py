@@ -1,42 +1,17 @@
-"""The routes for operators and tools: is it alive, is it ready, what does it do, and the tokenizer."""
+"""Routes for operators: health, readiness, version, metrics and statistics."""
 
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import SkipValidation
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from ...engine.checks import check_token_ids
-from ...engine.errors import InvalidRequestError
-from ...engine.extras.chat.messages import read_messages
-from ..extras.chat.answer_format import chat_prompt
-from ..extras.chat.chat_request import ChatFields, ChatMessage
 from ..http.errors import NotReadyError, describe
 from ..http.json_response import JsonResponse
 from ..service import Service, service_of
 from ..version import package_version
-from .openapi import ALWAYS, GENERATION, operation
-from .prompt import Tokens
-from .request_model import ModelName, RequestModel, read_request
+from .openapi import ALWAYS, operation
 
 router = APIRouter(tags=["operations"])
-
-
-class TokenizeRequest(ChatFields):
-    """A prompt, or messages as /v1/chat/completions has them."""
-
-    model: ModelName = None
-    prompt: str | None = None
-    messages: SkipValidation[list[ChatMessage] | None] = None
-    add_special_tokens: bool = True
-    return_token_strs: bool = False
-
-
-class DetokenizeRequest(RequestModel):
-    """Token ids to turn into text."""
-
-    model: ModelName = None
-    tokens: Tokens
 
 
 @router.head("/health", include_in_schema=False)
@@ -54,12 +29,12 @@ async def health(request: Request) -> Response:
 def _fault(service: Service) -> NotReadyError | None:
     """Why the server is not healthy, the gravest reason first; None if it is."""
     if service.state not in ("ready", "draining"):
-        return service.not_ready()
+        return service.lifecycle.not_ready()
     if not service.engine.is_healthy:
         return NotReadyError("the engine makes no progress", code="stalled")
     if service.engine.is_failing:
         return NotReadyError("the last requests have all failed; the server's log says why", code="failing")
-    if service.has_lost_store:
+    if service.results.backend.failure is not None:
         return NotReadyError("results cannot be written; the server's log says why", code="store")
     return None
 
@@ -70,7 +45,7 @@ async def ready(request: Request) -> Response:
     """200 while new work is taken."""
     service = service_of(request)
     if service.state != "ready":
-        return describe(service.not_ready()).response()
+        return describe(service.lifecycle.not_ready()).response()
     return JsonResponse({"status": "ready"})
 
 
@@ -99,43 +74,3 @@ async def stats(request: Request) -> Response:
         "num_result_bytes": service.results.num_bytes,
     }
     return JsonResponse(about | service.engine_stats())
-
-
-@router.post(
-    "/tokenize",
-    **operation(
-        {200: "`tokens`, their `count` and the server's `max_model_len`; their texts as `token_strs` if asked."},
-        errors=GENERATION,
-        body=TokenizeRequest,
-        example={"prompt": "Once upon a time"},
-    ),
-)
-async def tokenize(request: Request) -> Response:
-    """The token ids of a prompt, or of messages in the chat template."""
-    service = service_of(request)
-    body = await read_request(request, TokenizeRequest)
-    if (body.prompt is None) == (body.messages is None):
-        raise InvalidRequestError("send either prompt or messages", param="prompt")
-    chat = body.chat_of([] if body.messages is None else read_messages(body.messages))  # checks what a prompt ignores
-    if body.prompt is not None:
-        tokens = await service.encode(body.prompt, add_special_tokens=body.add_special_tokens)
-    else:
-        text, _ = await chat_prompt(service, chat)
-        tokens = await service.encode(text, add_special_tokens=False)
-    answer = {"tokens": tokens, "count": len(tokens), "max_model_len": service.engine.max_model_len}
-    texts = {"token_strs": list(map(service.token_text, tokens))} if body.return_token_strs else {}
-    return JsonResponse(answer | texts)
-
-
-@router.post(
-    "/detokenize",
-    **operation(
-        {200: "The text, as `prompt`."}, errors=GENERATION, body=DetokenizeRequest, example={"tokens": [5, 6, 7]}
-    ),
-)
-async def detokenize(request: Request) -> Response:
-    """The text of token ids, special tokens included."""
-    service = service_of(request)
-    tokens = (await read_request(request, DetokenizeRequest)).tokens
-    check_token_ids(tokens, vocab_size=service.engine.model_config.vocab_size, param="tokens")
-    return JsonResponse({"prompt": await service.decode(tokens)})

@@ -152,7 +152,7 @@ async def read_request(request: Request, kind: type[Body]) -> Body:
     """The body of a POST to the served model. Raises InvalidRequestError, ModelNotFoundError and as `read_json`."""
     service = service_of(request)
     fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
-    if service.results.is_shared:
+    if service.results.backend.is_shared:
         request.scope[FIELDS] = fields
     body = read_fields(service, fields, kind)
     headers = answer_headers(request)

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from ...engine.extras.structured_output.params import StructuredOutputs
+from ...engine.extension import load_extra
 from .request_model import Name, RequestModel
 
 Kind = Literal["text", "json_object", "json_schema"]
@@ -47,14 +47,17 @@ class _Format(RequestModel):
         """What goes with the other types."""
         return frozenset()
 
-    def structured_outputs(self) -> StructuredOutputs | None:
+    def structured_outputs(self) -> Any:
         """The same constraint as SamplingParams has it; None for text. Raises InvalidRequestError."""
         if self.type == "text":
             return None
         if self.type == "json_object":
-            return StructuredOutputs(json_object=True, param=self.name_)
+            return self._outputs(json_object=True, param=self.name_)
         schema, at = self._schema()
-        return StructuredOutputs(json=schema, param=f"{at}.schema")
+        return self._outputs(json=schema, param=f"{at}.schema")
+
+    def _outputs(self, **fields: Any) -> Any:
+        return load_extra("structured_output.params", needed_for=self.name_).StructuredOutputs(**fields)
 
     def _schema(self) -> tuple[dict[str, Any] | None, str]:
         """The schema, and where it stands."""
@@ -74,10 +77,10 @@ class ResponseFormat(_Format):
     def _also(self) -> frozenset[str]:
         return frozenset({"value"} if self.type == "json_object" else ())
 
-    def structured_outputs(self) -> StructuredOutputs | None:
+    def structured_outputs(self) -> Any:
         """As above, with TGI's spelling too. Raises InvalidRequestError."""
         if self.type == "json_object" and self.value is not None:
-            return StructuredOutputs(json=self.value, param="response_format.value")
+            return self._outputs(json=self.value, param="response_format.value")
         return super().structured_outputs()
 
     def _schema(self) -> tuple[dict[str, Any] | None, str]:

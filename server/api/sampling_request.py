@@ -13,14 +13,16 @@ from pydantic_core import PydanticCustomError
 from ...engine.checks import schemas_of
 from ...engine.core.sampling_params import SamplingParams
 from ...engine.errors import InvalidRequestError
-from ...engine.extras.structured_output.params import StructuredOutputs
+from ...engine.extension import has_extra, load_extra
 from ..http.every_answer import MAX_CHARS, is_label
 from .known_fields import CONSTRAINTS, HARMLESS, HINTS, NOTHING, asks_for_nothing
 from .request_model import ModelName, RequestModel, User
 from .response_format import ResponseFormat, TextFormat
 
 SAMPLING_FIELDS = schemas_of(SamplingParams)
-_STRUCTURED_FIELDS = schemas_of(StructuredOutputs)
+_OUTPUTS = "structured_output.params"
+_HAS_OUTPUTS = has_extra("structured_output")
+_STRUCTURED_FIELDS = schemas_of(load_extra(_OUTPUTS, needed_for="").StructuredOutputs) if _HAS_OUTPUTS else {}
 
 
 def like(field_name: str) -> WithJsonSchema:
@@ -39,7 +41,7 @@ class SamplingRequest(RequestModel):
 
     model_config = ConfigDict(extra="allow")
     more_fields = SAMPLING_FIELDS | {
-        name: {"anyOf": [_STRUCTURED_FIELDS[own], {"enum": [*NOTHING]}]} for name, own in CONSTRAINTS.items()
+        name: {"anyOf": [_STRUCTURED_FIELDS.get(own, {}), {"enum": [*NOTHING]}]} for name, own in CONSTRAINTS.items()
     }
     ignored = HINTS
     unsupported = HARMLESS
@@ -85,7 +87,9 @@ def _foreign_constraints(fields: dict[str, Any]) -> dict[str, Any]:
     given = {name: fields.pop(name, None) for name in CONSTRAINTS}
     spacing = given.pop("guided_whitespace_pattern")
     return {
-        name: StructuredOutputs(**{CONSTRAINTS[name]: value}, whitespace_pattern=spacing or None, param=name)
+        name: load_extra(_OUTPUTS, needed_for=name).StructuredOutputs(
+            **{CONSTRAINTS[name]: value}, whitespace_pattern=spacing or None, param=name
+        )
         for name, value in given.items()
         if value is not None and not asks_for_nothing(value, NOTHING) and (spacing or own != {CONSTRAINTS[name]: value})
     }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ...engine.core.sampling_params import SamplingParams
 from ...engine.errors import ConfigError, SplitfuseError
 from ...engine.extras.chat.messages import read_messages
-from ..settings import Settings
+from ..server_settings import ServerSettings
 from .session import Session
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _HELP = """/system TEXT  begin again with this system message; without TEXT with
 /bye          end, as /exit and Ctrl-D do"""
 
 
-def chat(settings: Settings, *, params: SamplingParams) -> int:
+def chat(settings: ServerSettings, *, params: SamplingParams) -> int:
     """A conversation. Ctrl-C stops an answer, Ctrl-D ends."""
     with Session(settings) as session:
         tokenizer = session.engine.tokenizer

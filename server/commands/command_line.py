@@ -18,10 +18,11 @@ from ...engine.config.foreign_options import FOREIGN_OPTIONS, translated
 from ...engine.config.named_models import DEMO, SMOLLM2, default_model
 from ...engine.config.setting import KIND_NAMES
 from ...engine.errors import ConfigError, InvalidRequestError, RankLostError, SplitfuseError
+from ..extension import Extensions
 from ..process.exit import RANK_LOST_EXIT
 from ..process.log_format import as_line
 from ..process.stop_signals import StopSignals
-from ..settings import Settings
+from ..server_settings import ServerSettings
 from ..version import package_version
 from .completion import SHELLS
 from .settings_sources import ALL_FIELDS, ENGINE_FIELDS, REPLICA_VARIABLE, add_flags, resolve
@@ -205,10 +206,8 @@ def _command(
 
 def _serve(args: argparse.Namespace, *, signals: StopSignals) -> int:
     settings = _settings_with_model(args)
-    if settings.replicas is not None:
-        from ..extras.replicas.supervisor import serve_replicas
-
-        serve_replicas(settings, signals)
+    if (serve_otherwise := Extensions(settings).first("serve")) is not None:
+        serve_otherwise(settings, signals)
     else:
         from ..process.gc_policy import collecting_nothing
 
@@ -297,11 +296,11 @@ def _bench(argv: list[str]) -> int:
     return module.main(argv[1:]) or 0
 
 
-def _settings(args: argparse.Namespace) -> Settings:
+def _settings(args: argparse.Namespace) -> ServerSettings:
     return resolve(vars(args), os.environ)
 
 
-def _settings_with_model(args: argparse.Namespace) -> Settings:
+def _settings_with_model(args: argparse.Namespace) -> ServerSettings:
     settings = _settings(args)
     return settings if settings.model is not None else dataclasses.replace(settings, model=default_model())
 

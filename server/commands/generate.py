@@ -6,7 +6,7 @@ import sys
 
 from ...engine.core.sampling_params import SamplingParams
 from ...engine.errors import ConfigError
-from ..settings import Settings
+from ..server_settings import ServerSettings
 from .session import Session
 
 INTERRUPTED = 130
@@ -33,7 +33,7 @@ def _is_terminal() -> bool:
     return sys.stdin is None or sys.stdin.isatty()
 
 
-def generate(settings: Settings, *, prompt: str, params: SamplingParams) -> int:
+def generate(settings: ServerSettings, *, prompt: str, params: SamplingParams) -> int:
     """Print what follows the prompt. Ctrl-C stops."""
     with Session(settings) as session:
         try:

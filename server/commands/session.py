@@ -8,13 +8,13 @@ from typing import cast
 
 from ...engine.core.outputs import OutputDelta
 from ...engine.core.sampling_params import SamplingParams
-from ..settings import Settings
+from ..server_settings import ServerSettings
 
 
 class Session:
     """An engine that lives as long as the `with` block. The event loop runs only while an answer is awaited."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ServerSettings) -> None:
         from ...engine.serving.async_engine import AsyncEngine
 
         self.answered = ""

@@ -5,7 +5,7 @@ The id is a label that the client may choose and always gets back. Never a key t
 """
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect, HTTPConnection
@@ -26,12 +26,12 @@ def answer_headers(connection: HTTPConnection) -> dict[str, str]:
 class EveryAnswer:
     """ASGI middleware: labels answers, and answers where the app fails; the log gets the traceback.
 
-    `error_forms`: how errors look at a path and those below it, where not as everywhere.
+    `error_form_of`: the form of errors below a path; None for the common one.
     """
 
-    def __init__(self, app: ASGIApp, error_forms: Mapping[str, ErrorForm]) -> None:
+    def __init__(self, app: ASGIApp, error_form_of: Callable[[str], ErrorForm | None]) -> None:
         self._app = app
-        self._error_forms = error_forms
+        self._error_form_of = error_form_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -40,9 +40,8 @@ class EveryAnswer:
         given = HTTPConnection(scope).headers.get("x-request-id", "")
         request_id = given if is_label(given) else secrets.token_hex(16)
         scope[REQUEST_ID] = request_id
-        for path, form in self._error_forms.items():
-            if f"{scope['path']}/".startswith(f"{path}/"):
-                scope[ERROR_FORM] = form
+        if (form := self._error_form_of(scope["path"])) is not None:
+            scope[ERROR_FORM] = form
         started = False
         more: dict[str, str] = {}
         scope[_HEADERS] = more

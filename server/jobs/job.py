@@ -1,14 +1,14 @@
 """A job: one submitted request as its readers see it. The engine's sink writes it, polls and streams read it.
 
 The log of events only grows, so a reader needs no more than a position in it, and a slow one delays no other. It is
-bounded by the request's own max_tokens. Knows neither HTTP nor the store.
+bounded by the request's own max_tokens. Knows neither HTTP nor the store: both observe it.
 """
 
 import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...engine.core.outputs import OutputDelta, PromptLogprobs, RequestMetrics, TokenLogprobs
@@ -21,13 +21,13 @@ from .signal import Signal
 if TYPE_CHECKING:
     from ...engine.serving.async_engine import Handle
 
-# What an event costs beside its text, measured with tracemalloc: delta, ids tuple, list slot.
+# Bytes of an event beside its text, measured with tracemalloc: delta, ids tuple, list slot.
 EVENT_BYTES = 250
 LOGPROB_BYTES = 120
 
 
 class Attachment(Protocol):
-    """What an API keeps with a job; the job counts its memory and has its outputs checked."""
+    """Data that an API keeps with a job; the job counts its memory and has its outputs checked."""
 
     @property
     def num_bytes(self) -> int: ...
@@ -37,10 +37,30 @@ class Attachment(Protocol):
 
 
 class Check(Protocol):
-    """What an API checks of outputs that are complete."""
+    """Check of outputs that are complete."""
+
+    @property
+    def header(self) -> str:
+        """Value of X-Unenforced: the parts of the schema that no grammar enforces."""
 
     def report(self, output: CompletionOutput) -> dict[str, Any]:
-        """The fields that stand beside the output."""
+        """Return the fields that stand beside the output."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the check as JSON values, to be kept with a job."""
+
+
+class JobObserver:
+    """Observer of jobs. Methods are called on the event loop and must be quick."""
+
+    def job_grew(self, job: "Job", num_bytes: int) -> None:
+        """Hear that a delta has made the job larger."""
+
+    def job_ended(self, job: "Job") -> None:
+        """Hear that every output has ended."""
+
+    def answer_checked(self, report: Mapping[str, Any]) -> None:
+        """Hear the report of an output that its Check has read."""
 
 
 class Job:
@@ -60,40 +80,48 @@ class Job:
         attempt: int = 1,
         idempotency_key: IdempotencyKey | None = None,
         ttl_s: float | None = None,
-        on_end: "Callable[[Job], None] | None" = None,
+        check: Check | None = None,
+        observers: Iterable[JobObserver] = (),
     ) -> None:
         self.seq_id = seq_id
         self.created = time.time() if created is None else created  # wall clock
-        self.attempt = attempt  # of so many processes that have run it
+        self.attempt = attempt  # number of processes that have run it
         self.owner = owner
         self.model = model
         self.outputs = [CompletionOutput(index=index) for index in range(num_outputs)]
         self.events: list[OutputDelta] = []
         self.num_bytes = 0
         self.num_prompt_tokens = 0
-        self.prompt: str | None = None  # the text given, whole; like the ids only if `keeps_prompt`: it can be long
+        # The whole text, and its ids: kept only if `keeps_prompt`, for they can be long.
+        self.prompt: str | None = None
         self.prompt_token_ids: list[int] = []
         self.prompt_logprobs: PromptLogprobs | None = None
         self.idempotency_key = idempotency_key
-        self.ttl_s = ttl_s  # how long it is to be kept after its end, if less than the store keeps all
-        self.attachment: Attachment | None = None  # what an API keeps of the request for its answers
-        self.check: Check | None = None  # of outputs that are complete
-        self.on_report: Callable[[Mapping[str, Any]], None] | None = None
-        self._reports: dict[int, dict[str, Any]] = {}
-        self._keeps_prompt = keeps_prompt
+        self.ttl_s = ttl_s  # seconds to keep it after its end, if fewer than the store's
+        self.attachment: Attachment | None = None
+        self.check = check
         self.changed = changed or Signal()
         self.ended = asyncio.Event()
         self.is_suspended = False  # another process goes on with it
         self.was_read = asyncio.Event()  # a reader has had the end
-        self.on_grow: Callable[[Job, int], None] | None = None
-        self._on_end = on_end
-        self._handle: Handle | None = None
         self.stream_interval = stream_interval
+        self._keeps_prompt = keeps_prompt
+        self._observers = list(observers)
+        self._reports: dict[int, dict[str, Any]] = {}
+        self._handle: Handle | None = None
         self._pending: dict[int, OutputDelta] = {}
         self._num_unfinished = num_outputs
 
+    def observe(self, observer: JobObserver) -> None:
+        """Have one more observer from now on."""
+        self._observers.append(observer)
+
+    def unobserve(self, observer: JobObserver) -> None:
+        """Have this observer no longer, if it is one."""
+        self._observers = [other for other in self._observers if other is not observer]
+
     def accept(self, handle: "Handle") -> None:
-        """Remember what the engine has made of the request. The prompt itself is kept no longer than the job runs."""
+        """Remember the request as the engine took it. The prompt itself is kept no longer than the job runs."""
         self.num_prompt_tokens = len(handle.prompt_token_ids)
         if self._keeps_prompt:
             self.prompt_token_ids = handle.prompt_token_ids
@@ -102,12 +130,12 @@ class Job:
             self._handle = handle
 
     def attach(self, attachment: Attachment) -> None:
-        """Keep what the API needs of the request, for as long as its result is kept."""
+        """Keep an API's data of the request for as long as its result is kept."""
         self.attachment, self.check = attachment, attachment.check
         self.num_bytes += attachment.num_bytes
 
     def renew(self, model: str, attachment: Attachment | None) -> None:
-        """Another model runs it than the one that it came for."""
+        """Change the model and the attachment: another model than the first runs it."""
         self.model, self.attachment = model, attachment
         self.check = None if attachment is None else attachment.check
 
@@ -125,29 +153,33 @@ class Job:
                 self._handle = None
                 self.ended.set()
         self.changed.fire()
-        self._grew(delta)
-        if is_last and self.finished and self._on_end is not None:
-            self._on_end(self)
+        num_bytes = _size_of(delta)
+        self.num_bytes += num_bytes
+        for observer in self._observers:
+            observer.job_grew(self, num_bytes)
+        if is_last and self.finished:
+            for observer in list(self._observers):
+                observer.job_ended(self)
 
     def suspend(self) -> None:
-        """Let all readers go: nothing more comes in this process."""
+        """Release all readers: no more events come in this process."""
         self.is_suspended = True
         self.ended.set()
         self.changed.fire()
 
     @property
     def created_at(self) -> int:
-        """When it came, in whole seconds, as OpenAI's objects have it."""
+        """Time of arrival in whole seconds, as OpenAI's objects have it."""
         return int(self.created)
 
     @property
     def finished(self) -> bool:
-        """Whether every output has ended."""
+        """True if every output has ended."""
         return self._num_unfinished == 0
 
     @property
     def status(self) -> str:
-        """queued, running, completed, failed or cancelled."""
+        """One of queued, running, completed, failed, cancelled."""
         if not self.finished:
             is_started = self._handle is not None and self._handle.started
             return "running" if self.events or is_started else "queued"
@@ -156,12 +188,12 @@ class Job:
 
     @property
     def num_completion_tokens(self) -> int:
-        """Tokens of all outputs so far."""
+        """Number of tokens of all outputs so far."""
         return sum(len(output.token_ids) for output in self.outputs)
 
     @property
     def num_cached_tokens(self) -> int:
-        """Prompt tokens that came from the prefix cache, where known."""
+        """Number of prompt tokens that came from the prefix cache, where known."""
         return max((m.num_cached_tokens for m in self.metrics), default=0)
 
     @property
@@ -170,7 +202,7 @@ class Job:
         return [output.metrics for output in self.outputs if output.metrics is not None]
 
     def failure(self) -> SplitfuseError | None:
-        """Why the job did not complete, if it has ended without."""
+        """Return the reason why the job ended without being complete; None if it is complete or runs."""
         if self.status == "failed":
             error = next((output.error for output in self.outputs if output.error is not None), None)
             return error or RequestFailedError("the request failed", error_id="unknown")
@@ -179,18 +211,18 @@ class Job:
         return None
 
     def report(self, index: int) -> dict[str, Any]:
-        """What the check says of an output; nothing while it runs, or without a check."""
+        """Return the check's report of an output; empty while the output runs, or without a check."""
         output = self.outputs[index]
         if self.check is None or output.finish_reason is None:
             return {}
         if index not in self._reports:
             self._reports[index] = self.check.report(output)
-            if self.on_report is not None:
-                self.on_report(self._reports[index])
+            for observer in self._observers:
+                observer.answer_checked(self._reports[index])
         return self._reports[index]
 
     async def wait(self, seconds: float) -> None:
-        """Return when the job has ended, or after so many seconds."""
+        """Return when the job has ended, or after this many seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.ended.wait()
@@ -198,24 +230,23 @@ class Job:
     def _log(self, delta: OutputDelta, *, flush: bool) -> None:
         pending = self._pending.pop(delta.index, None)
         event = delta if pending is None else _joined(pending, delta)
-        # The first token goes out at once: it is what people wait for.
+        # People wait for the first token, so it goes out at once.
         is_first = len(self.outputs[delta.index].token_ids) == len(delta.token_ids)
         if flush or is_first or len(event.token_ids) >= self.stream_interval:
             self.events.append(event)
         else:
             self._pending[delta.index] = event
 
-    def _grew(self, delta: OutputDelta) -> None:
-        num_bytes = EVENT_BYTES + 2 * len(delta.text) + 16 * len(delta.token_ids)
-        if delta.logprobs is not None:
-            num_bytes += LOGPROB_BYTES * sum(1 + len(item.top) for item in delta.logprobs)
-        if delta.prompt_logprobs is not None:
-            num_bytes += delta.prompt_logprobs.num_bytes
-        if delta.metrics is not None and delta.metrics.history is not None:
-            num_bytes += EVENT_BYTES * len(delta.metrics.history.events)
-        self.num_bytes += num_bytes
-        if self.on_grow is not None:
-            self.on_grow(self, num_bytes)
+
+def _size_of(delta: OutputDelta) -> int:
+    num_bytes = EVENT_BYTES + 2 * len(delta.text) + 16 * len(delta.token_ids)
+    if delta.logprobs is not None:
+        num_bytes += LOGPROB_BYTES * sum(1 + len(item.top) for item in delta.logprobs)
+    if delta.prompt_logprobs is not None:
+        num_bytes += delta.prompt_logprobs.num_bytes
+    if delta.metrics is not None and delta.metrics.history is not None:
+        num_bytes += EVENT_BYTES * len(delta.metrics.history.events)
+    return num_bytes
 
 
 def _joined(first: OutputDelta, second: OutputDelta) -> OutputDelta:
@@ -228,14 +259,14 @@ def _joined(first: OutputDelta, second: OutputDelta) -> OutputDelta:
 
 
 def raise_failure(jobs: Iterable[Job]) -> None:
-    """Raise what made one of the jobs end without being complete, if one did."""
+    """Raise the reason of the first job that ended without being complete, if one did."""
     for job in jobs:
         if (failure := job.failure()) is not None:
             raise failure
 
 
 def usage(*jobs: Job) -> dict[str, int]:
-    """Tokens read and written, over jobs that make up one answer."""
+    """Count tokens read and written, over jobs that make up one answer."""
     num_prompt = sum(job.num_prompt_tokens for job in jobs)
     num_completion = sum(job.num_completion_tokens for job in jobs)
     return {

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...engine.core.sampling_params import SamplingParams
-from ..settings import Settings
 from .job import Attachment
 
 if TYPE_CHECKING:
@@ -32,7 +31,5 @@ class KeptKind(Protocol):
     def params(self, body: Mapping[str, Any], attachment: Attachment | None) -> SamplingParams:
         """The sampling parameters. Raises InvalidRequestError where this version does not take the body."""
 
-    async def renewed(
-        self, engine: "AsyncEngine", settings: Settings, kept: KeptRequest
-    ) -> "tuple[Prompt, KeptRequest]":
+    async def renewed(self, engine: "AsyncEngine", settings: Any, kept: KeptRequest) -> "tuple[Prompt, KeptRequest]":
         """The prompt for another model than the one that it came for, and what to keep of it. Raises as `params`."""

@@ -1,88 +1,105 @@
-"""The result store: jobs that can be found again by their seq_id, by their owner only, for a while.
-
-Bounded by number and bytes: the oldest finished results go first, running ones never. The clock is an argument.
-"""
+"""ResultStore: kept jobs, wherever they are: in the index that memory holds, or with the backend."""
 
 import contextlib
-import heapq
-import hmac
-import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, Self
 
-from ...engine.errors import QueueFullError
+from ...engine.core.sampling_params import SamplingParams
 from ..http.errors import IdempotencyKeyReusedError, QuotaExceededError, ResultNotFoundError
-from .idempotency import IdempotencyKey, KeyLocks
+from .idempotency import IdempotencyKey
+from .ids import new_id
 from .job import Job
+from .job_index import JobIndex, ResultLimits, newness
+from .result_backend import MemoryBackend, ResultBackend
+from .result_size import bounded
 
 ID_PREFIX = "resp_"  # what /v1/responses writes before an id
 _NUM_ID_CHARS = 32
-_FEW_EXPIRIES = 64  # too few to clean up
-_FULL_RETRY_S = 60.0  # of an owner whose results fill the quota
+_FULL_RETRY_S = 60.0  # Retry-After of an owner whose results fill the quota
 
 
 def seq_id_of(text: str) -> str:
-    """The id in either spelling."""
+    """Return the id in either spelling."""
     return text.removeprefix(ID_PREFIX) if len(text) > _NUM_ID_CHARS else text
 
 
-def newness(job: Job) -> tuple[float, str]:
-    """Orders jobs by when they came."""
-    return job.created, job.seq_id
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResultLimits:
-    """`ttl` in seconds after the end of a job; `max_unfinished` jobs of one owner that have not ended, and
-    `max_owner_bytes` of all that are kept for one.
-    """
-
-    ttl: float
-    max_results: int
-    max_bytes: int
-    max_unfinished: int | None = None
-    max_owner_bytes: int | None = None
-
-
 class ResultStore:
-    """`_finished` holds the ids of `_jobs` that have ended, in that order."""
+    """One index and one backend. Methods that ask the backend raise NotReadyError (StoreUnavailableError)."""
 
-    is_shared = False  # with other servers
+    def __init__(self, index: JobIndex, backend: ResultBackend, *, id_tag: str = "") -> None:
+        self.index = index
+        self.backend = backend
+        self.limits = index.limits
+        self._id_tag = id_tag
+        self.add = index.add
+        self.unfinished = index.unfinished
+        self.check = index.check
+        self.open = backend.open
+        self.close = backend.close
+        self.sink = backend.sink
+        self.accept = backend.accept
 
-    def __init__(self, limits: ResultLimits, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self.limits = limits
-        self._clock = clock
-        self._jobs: dict[str, Job] = {}
-        self._keys: dict[tuple[str, bytes], str] = {}  # owner and key → the job's id
-        self._key_locks = KeyLocks()
-        self._num_unfinished: Counter[str] = Counter()  # of each owner
-        self._finished: dict[str, None] = {}
-        self._expiries: list[tuple[float, str]] = []  # a heap of (when, seq_id), also of jobs that are gone
-        self.num_bytes = 0
+    @classmethod
+    def of(cls, settings: Any, parts: Iterable[Any]) -> Self:
+        """Make the store of ServerSettings; the first Part that keeps results elsewhere is the backend."""
+        limits = ResultLimits(
+            ttl=settings.result_ttl,
+            max_results=settings.max_results,
+            max_bytes=settings.max_result_bytes,
+            max_unfinished=settings.max_unfinished_per_key,
+            max_owner_bytes=settings.max_result_bytes_per_key,
+        )
+        index = JobIndex(limits)
+        backends = (part.result_backend(index) for part in parts)
+        backend = next((backend for backend in backends if backend is not None), MemoryBackend())
+        return cls(index, backend, id_tag=settings.id_tag)
+
+    def new_job(self, **fields: Any) -> Job:
+        """Make a job under a new, unguessable id; it is not kept yet."""
+        return Job(new_id("", self._id_tag), **fields)
+
+    def bounded(self, params: SamplingParams) -> SamplingParams:
+        """Cut a default of max_tokens to what a result may hold. Raises InvalidRequestError if more is asked for."""
+        return bounded(params, max_bytes=self.limits.max_bytes)
 
     def __len__(self) -> int:
-        return len(self._jobs)
+        return len(self.index)
 
-    def add(self, job: Job) -> None:
-        """Keep a job from now on. Raises QueueFullError (QuotaExceededError) when nothing may go to make room."""
-        self._drop_expired()
-        most = self.limits.max_unfinished
-        # More than the limit where jobs were taken up again: these are not refused.
-        if not job.finished and most is not None and self._num_unfinished[job.owner] >= most:
-            raise QuotaExceededError(
-                f"{most} results of yours are unfinished, which is --max-unfinished-per-key; "
-                "wait for one to end, or cancel one",
-                retry_after_s=1.0,
-            )
-        if len(self._jobs) >= self.limits.max_results:
-            if not self._finished:
-                raise QueueFullError(
-                    f"{len(self._jobs)} unfinished results are kept, which is --max-results", retry_after_s=1.0
-                )
-            self._drop_oldest()
-        self._insert(job)
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the jobs in the index."""
+        return self.index.num_bytes
+
+    def get(self, seq_id: str, *, owner: str) -> Job:
+        """Return the owner's job in memory. Raises ResultNotFoundError, which never tells why."""
+        if (job := self.index.get(seq_id, owner=owner)) is None:
+            raise ResultNotFoundError
+        return job
+
+    async def find(self, seq_id: str, *, owner: str) -> Job:
+        """Return the owner's job. Raises ResultNotFoundError, which never tells why."""
+        job = self.index.get(seq_id, owner=owner) or await self.backend.find(seq_id, owner=owner)
+        if job is None:
+            raise ResultNotFoundError
+        return job
+
+    async def find_key(self, owner: str, key: IdempotencyKey) -> Job | None:
+        """Return the owner's job that came with this key, whatever its body was."""
+        return self.index.by_key(owner, key) or await self.backend.find_key(owner, key)
+
+    @contextlib.asynccontextmanager
+    async def idempotent(self, owner: str, key: IdempotencyKey | None) -> AsyncIterator[Job | None]:
+        """Hold the lock of an idempotency key. Yields the job that came with it, or None; a job that is added inside
+        the block gets the key. Raises IdempotencyKeyReusedError.
+        """
+        if key is None:
+            yield None
+            return
+        async with self.backend.key_locks.hold(owner, key):
+            job = await self.find_key(owner, key)
+            if job is not None and job.idempotency_key != key:
+                raise IdempotencyKeyReusedError
+            yield job
 
     async def check_quota(self, owner: str) -> None:
         """Raise QuotaExceededError where the owner's results take all the bytes that one owner may have."""
@@ -95,120 +112,30 @@ class ResultStore:
             )
 
     async def num_bytes_of(self, owner: str) -> int:
-        """What all of the owner's results take, wherever they are kept."""
-        self._drop_expired()
-        return sum(job.num_bytes for job in self._jobs.values() if job.owner == owner)
-
-    def _insert(self, job: Job) -> None:
-        self._jobs[job.seq_id] = job
-        if job.idempotency_key is not None:
-            self._keys[job.owner, job.idempotency_key.digest] = job.seq_id
-        self.num_bytes += job.num_bytes
-        job.on_grow = self._grew
-        self._num_unfinished[job.owner] += 1
-        if job.finished:
-            self._end(job)
-
-    def _end(self, job: Job) -> None:
-        self._num_unfinished[job.owner] -= 1
-        self._finished[job.seq_id] = None
-        ttl = self.limits.ttl if job.ttl_s is None else min(self.limits.ttl, job.ttl_s)
-        heapq.heappush(self._expiries, (self._clock() + ttl, job.seq_id))
-
-    def get(self, seq_id: str, *, owner: str) -> Job:
-        """The owner's job. Raises ResultNotFoundError, which never tells why."""
-        self._drop_expired()
-        job = self._jobs.get(seq_id)
-        if job is None or not hmac.compare_digest(job.owner, owner):
-            raise ResultNotFoundError
-        return job
-
-    @contextlib.asynccontextmanager
-    async def once(self, owner: str, key: IdempotencyKey | None) -> AsyncIterator[Job | None]:
-        """Alone with this key: the owner's job that it has made, None if it has made none yet. What is added within is
-        its job. Raises IdempotencyKeyReusedError.
-        """
-        if key is None:
-            yield None
-            return
-        async with self._key_locks.hold(owner, key):
-            job = await self.find_key(owner, key)
-            if job is not None and job.idempotency_key != key:
-                raise IdempotencyKeyReusedError
-            yield job
-
-    async def find_key(self, owner: str, key: IdempotencyKey) -> Job | None:
-        """The owner's job that came with this key, whatever its body was."""
-        self._drop_expired()
-        seq_id = self._keys.get((owner, key.digest))
-        return None if seq_id is None else self._jobs[seq_id]
-
-    async def find(self, seq_id: str, *, owner: str) -> Job:
-        """As `get`, wherever the job is kept."""
-        return self.get(seq_id, owner=owner)
+        """Return the bytes of all results of the owner, where they are kept."""
+        num_bytes = await self.backend.num_bytes_of(owner)
+        return self.index.num_bytes_of(owner) if num_bytes is None else num_bytes
 
     async def page(self, owner: str, *, after: Job | None, limit: int, status: str | None) -> list[Job]:
-        """At most so many of the owner's jobs, newest first, those that came before this one."""
-        self._drop_expired()
-        jobs = sorted((job for job in self._jobs.values() if job.owner == owner), key=newness, reverse=True)
-        older = (job for job in jobs if after is None or newness(job) < newness(after))
-        return list(islice((job for job in older if status is None or job.status == status), limit))
-
-    async def delete_all(self, owner: str) -> set[str]:
-        """Forget all of the owner's jobs, wherever they are kept. Returns their ids."""
-        jobs = [job for job in self._jobs.values() if job.owner == owner]
-        for job in jobs:
-            self.forget(job)
-        return {job.seq_id for job in jobs}
-
-    async def delete(self, job: Job) -> None:
-        """As `forget`, wherever the job is kept."""
-        self.forget(job)
+        """Return at most `limit` of the owner's jobs, newest first, older than `after`."""
+        here = self.index.page(owner, after=after, limit=limit, status=status)
+        kept = await self.backend.page(owner, after=after, limit=limit, status=status)
+        jobs = {job.seq_id: job for job in (*kept, *here)}
+        return sorted(jobs.values(), key=newness, reverse=True)[:limit]
 
     def forget(self, job: Job) -> None:
-        """Keep the job no longer; its readers can read on."""
-        if self._jobs.pop(job.seq_id, None) is not None:
-            if job.seq_id in self._finished:
-                del self._finished[job.seq_id]
-            else:
-                self._num_unfinished[job.owner] -= 1
-            if job.idempotency_key is not None:
-                del self._keys[job.owner, job.idempotency_key.digest]
-            self.num_bytes -= job.num_bytes
-            job.on_grow = None
+        """Keep the job in memory no longer; its readers can read on."""
+        self.index.forget(job)
+        self.backend.forget(job)
 
-    def unfinished(self, *, owner: str | None = None) -> list[Job]:
-        """Jobs that have not ended, of one owner or all."""
-        return [job for job in self._jobs.values() if not job.finished and owner in (None, job.owner)]
+    async def delete(self, job: Job) -> None:
+        """Forget the job, and delete it where it is kept."""
+        self.forget(job)
+        await self.backend.delete(job)
 
-    def check(self) -> None:
-        """Assert the store's invariants."""
-        assert self.num_bytes == sum(job.num_bytes for job in self._jobs.values())
-        unfinished = Counter(job.owner for job in self._jobs.values() if not job.finished)
-        assert +self._num_unfinished == unfinished
-        assert set(self._finished) == {seq_id for seq_id, job in self._jobs.items() if job.finished}
-        assert {seq_id for _, seq_id in self._expiries} >= set(self._finished)
-        keyed = {job.seq_id for job in self._jobs.values() if job.idempotency_key is not None}
-        assert set(self._keys.values()) == keyed
-
-    def _grew(self, job: Job, num_bytes: int) -> None:
-        self.num_bytes += num_bytes
-        if job.finished and job.seq_id not in self._finished:
-            self._end(job)
-        # The newest result stays whatever its size: its owner has had no chance to read it.
-        while self.num_bytes > self.limits.max_bytes and len(self._finished) > 1:
-            self._drop_oldest()
-
-    def _drop_expired(self) -> None:
-        now = self._clock()
-        while self._expiries and self._expiries[0][0] <= now:
-            _, seq_id = heapq.heappop(self._expiries)
-            if seq_id in self._finished:
-                self.forget(self._jobs[seq_id])
-        # Under load most go to make room long before they expire: a thousand a second were 500 MB within an hour.
-        if len(self._expiries) > 2 * len(self._finished) + _FEW_EXPIRIES:
-            self._expiries = [expiry for expiry in self._expiries if expiry[1] in self._finished]
-            heapq.heapify(self._expiries)
-
-    def _drop_oldest(self) -> None:
-        self.forget(self._jobs[next(iter(self._finished))])
+    async def delete_all(self, owner: str) -> set[str]:
+        """Delete all of the owner's jobs. Returns their ids."""
+        jobs = list(self.index.of(owner))
+        for job in jobs:
+            self.forget(job)
+        return {job.seq_id for job in jobs} | await self.backend.delete_all(owner)

@@ -3,14 +3,14 @@
 from typing import TYPE_CHECKING
 
 from ...engine.config.named_models import GET_SMOLLM2, SMOLLM2
-from ..settings import Settings
+from ..server_settings import ServerSettings
 from ..version import package_version
 
 if TYPE_CHECKING:
     from ...engine.serving.async_engine import AsyncEngine
 
 
-def banner(settings: Settings, engine: "AsyncEngine", *, port: int, replica: str | None = None) -> str:
+def banner(settings: ServerSettings, engine: "AsyncEngine", *, port: int, replica: str | None = None) -> str:
     """The start banner as plain text; of a replica one line, for its supervisor says where it is reached."""
     loaded, limits = engine.loaded, settings.limits_on(str(engine.loaded.device))
     url = f"http://{reachable(settings.host)}:{port}"
@@ -22,7 +22,7 @@ def banner(settings: Settings, engine: "AsyncEngine", *, port: int, replica: str
         "KV cache": f"{loaded.cache.num_blocks} blocks = {num_tokens} tokens = "
         f"{num_requests:.3g} requests of {loaded.max_model_len}",
         "policy": f"{settings.batching_policy}, {limits.num_batched_tokens} tokens per step",
-        **({"page": f"{url}/"} if settings.page else {}),
+        **({"page": f"{url}/"} if getattr(settings, "page", False) else {}),
         "API": f"{url}/generate  {url}/v1",
         "more": f"{url}/docs  {url}/metrics  {url}/stats",
         "try": curl(settings, url),
@@ -39,13 +39,13 @@ def banner(settings: Settings, engine: "AsyncEngine", *, port: int, replica: str
     return "\n".join(lines + [f"  {name:<9} {text}" for name, text in rows.items()])
 
 
-def _description(settings: Settings, of_files: str) -> str:
+def _description(settings: ServerSettings, of_files: str) -> str:
     if settings.is_demo:
         return f" (the bundled demo, a toy; name a model to serve your own, or get {SMOLLM2}: {GET_SMOLLM2})"
     return f" ({of_files})" if of_files else ""
 
 
-def curl(settings: Settings, url: str) -> str:
+def curl(settings: ServerSettings, url: str) -> str:
     """One line that shows a streamed answer."""
     key = ' -H "Authorization: Bearer $SPLITFUSE_API_KEY"' if settings.keys else ""
     return f'curl -N {url}/generate{key} -d \'{{"prompt": "Once upon a time", "stream": true}}\''

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import NoReturn
 
-from ..queued_output import wait_written
+from .queued_output import wait_written
 
 RANK_LOST_EXIT = 4  # a process of a tensor-parallel model has ended or hangs: likewise
 HUNG_EXIT = 3  # no progress: a supervisor should start the process again

@@ -24,8 +24,8 @@ from ..app import build_app
 from ..http.errors import EngineDiedError
 from ..http.h11_protocol import KEEP_ALIVE_S, Connection
 from ..http.keys import is_open_to_others
+from ..server_settings import ServerSettings
 from ..service import Service
-from ..settings import Settings
 from .banner import banner
 from .exit import HUNG_EXIT, end_hung
 from .file_limits import raise_file_limit, rate_limit_emfile_log
@@ -43,7 +43,7 @@ LAST_BYTES_S = 5
 PORTS_TRIED = 50
 
 
-def serve(settings: Settings, signals: StopSignals, *, replica: str | None = None) -> None:
+def serve(settings: ServerSettings, signals: StopSignals, *, replica: str | None = None) -> None:
     """Serve until one of the signals. `replica`: its name where it is one of several behind one port.
 
     Raises ConfigError if the port is taken or the model cannot be loaded, EngineDiedError or RankLostError if the
@@ -103,7 +103,7 @@ def uvicorn_config(app: FastAPI) -> uvicorn.Config:
     """How uvicorn runs our app: HTTP/1.1 with bounded heads, no access log (paths hold result ids), no banner."""
     return uvicorn.Config(
         app,
-        http=functools.partial(Connection, limit=app.state.service.connection_limit),  # type: ignore[arg-type]
+        http=functools.partial(Connection, limit=app.state.connections),  # type: ignore[arg-type]
         ws="none",
         lifespan="on",
         log_config=None,
@@ -116,7 +116,9 @@ def uvicorn_config(app: FastAPI) -> uvicorn.Config:
 
 
 class _Process:
-    def __init__(self, settings: Settings, listener: socket.socket, signals: StopSignals, replica: str | None) -> None:
+    def __init__(
+        self, settings: ServerSettings, listener: socket.socket, signals: StopSignals, replica: str | None
+    ) -> None:
         self._replica = replica
         self._settings = settings
         self._listener = listener
@@ -125,7 +127,7 @@ class _Process:
         self._tasks: list[asyncio.Task[None]] = []  # referenced, or they would be collected
         app = build_app(dataclasses.replace(settings, port=listener.getsockname()[1]))  # the port may have been 0
         self._service: Service = app.state.service
-        self._service.logs_load_failure = False
+        self._service.lifecycle.logs_load_failure = False
         self._server = _Server(uvicorn_config(app))
 
     async def run(self) -> None:
@@ -135,8 +137,8 @@ class _Process:
         serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
         try:
             await self._server.is_up.wait()
-            assert self._service.loading is not None
-            await self._service.loading
+            assert self._service.lifecycle.loading is not None
+            await self._service.lifecycle.loading
             engine = self._service.engine
             limit_s = self._settings.drain_timeout + END_S
             self._signals.on_stop(lambda: loop.call_soon_threadsafe(self._stop.set), limit_s=limit_s)
@@ -172,7 +174,7 @@ class _Process:
             text = f"finishing {num} requests, at most {self._settings.drain_timeout:g} s; a second signal ends at once"
             print(as_line(f"splitfuse: {text}"), file=sys.stderr, flush=True)
         end = time.monotonic() + self._settings.drain_timeout + END_S - _EXIT_S
-        await self._service.drain()
+        await self._service.lifecycle.drain()
         self._server.config.timeout_graceful_shutdown = max(1, min(LAST_BYTES_S, int(end - time.monotonic())))
 
     async def _watch(self) -> None:

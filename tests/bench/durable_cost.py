@@ -22,12 +22,14 @@ from pathlib import Path
 from splitfuse.client.bench.latency import percentile
 from splitfuse.engine.core.outputs import OutputDelta
 from splitfuse.server.api.native.routes import KIND, KeptGenerate
-from splitfuse.server.extras.durable.durable_results import DurableResults
+from splitfuse.server.extras.durable.durable_backend import DurableBackend
 from splitfuse.server.extras.durable.journal import Journal, KeptJob
 from splitfuse.server.extras.durable.records import Changes, Ending, JobRow, dump_result, dump_segment, event_of
 from splitfuse.server.extras.durable.sqlite_store import SqliteStore
+from splitfuse.server.extras.durable.stored_jobs import StoredJobs
 from splitfuse.server.jobs.job import Job
-from splitfuse.server.jobs.result_store import ResultLimits
+from splitfuse.server.jobs.job_index import JobIndex, ResultLimits
+from splitfuse.server.jobs.result_store import ResultStore
 from splitfuse.server.process.gc_policy import collecting_nothing
 
 PROMPT = "Once upon a time there was a little girl who had a dog."
@@ -231,15 +233,17 @@ def _fill(path: Path, num_finished: int, num_running: int, num_waiting: int) -> 
 async def _open(path: Path, size: int) -> None:
     start = time.perf_counter()
     limits = ResultLimits(ttl=3600, max_results=10_000, max_bytes=2**30)
-    results = DurableResults(limits, open_store=lambda: SqliteStore(path), kinds={KIND: KeptGenerate()})
+    index, kinds = JobIndex(limits), {KIND: KeptGenerate(lambda stored: None)}
+    backend = DurableBackend(index, StoredJobs(kinds, ttl=limits.ttl), open_store=lambda: SqliteStore(path))
+    results = ResultStore(index, backend)
     await results.open()
     spent = time.perf_counter() - start
-    assert {len(each.kept.job.events) for each in results.to_resume} <= {0, NUM_TOLD}
+    assert {len(each.kept.job.events) for each in results.backend.to_resume} <= {0, NUM_TOLD}
     start = time.perf_counter()
-    await results.use(lambda store: store.find("job1"))
+    await results.backend.use(lambda store: store.find("job1"))
     found = time.perf_counter() - start
     print(
-        f"{size / 2**20:6.0f} MiB, {len(results.to_resume):6,} unfinished: open after {spent:.2f} s; a job by id after "
+        f"{size / 2**20:6.0f} MiB, {len(backend.to_resume):6,} unfinished: open after {spent:.2f} s; a job by id after "
         f"{1e3 * found:.2f} ms",
         flush=True,
     )

@@ -78,8 +78,8 @@ def serve(args: argparse.Namespace) -> None:
     from splitfuse.engine.serving import builder
     from splitfuse.engine.serving.input_processor import InputProcessor
     from splitfuse.server.process.process import serve as serve_with
+    from splitfuse.server.process.queued_output import queued_output
     from splitfuse.server.process.stop_signals import StopSignals
-    from splitfuse.server.queued_output import queued_output
     from splitfuse.server.settings import Settings
 
     runner = NullRunner(pace_s=args.pace_ms / 1000, num_blocks=64 * args.streams, max_model_len=1024)

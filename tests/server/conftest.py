@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
 sys.path.insert(0, str(Path(__file__).parent))  # for the helpers beside this file: tests/ holds no packages
 
@@ -29,6 +30,7 @@ class Served:
     engine: FakeEngine
     service: Service
     client: httpx.AsyncClient
+    app: FastAPI
 
 
 @pytest.fixture
@@ -42,8 +44,8 @@ async def served(settings: Settings) -> AsyncIterator[Served]:
     engine = FakeEngine()
     app = build_app(settings, engine)  # type: ignore[arg-type]
     async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=10) as client:
-        await app.state.service.loading
-        yield Served(url, engine, app.state.service, client)
+        await app.state.service.lifecycle.loading
+        yield Served(url, engine, app.state.service, client, app)
 
 
 @pytest.fixture(scope="session")

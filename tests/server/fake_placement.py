@@ -45,7 +45,7 @@ class FakeServer:
 
     async def stop(self) -> None:
         async def drain() -> None:
-            await self._app.state.service.drain()
+            await self._app.state.service.lifecycle.drain()
             self.end(0)
 
         self._draining = asyncio.create_task(drain())
@@ -56,7 +56,7 @@ class FakeServer:
 
     async def _serve(self) -> None:
         async with serving(self._app) as url:
-            await self._app.state.service.loading
+            await self._app.state.service.lifecycle.loading
             self._url.set_result(url)
             await asyncio.wait([self._code])
 

@@ -1,15 +1,37 @@
-"""Reads streams of kept results, and compares results of different runs."""
+"""Makes durable result stores, reads streams of kept results, and compares results of different runs."""
 
 import contextlib
 import threading
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import httpx
 import pytest
 from serving import parse_events
 
+from splitfuse.server.extras.durable.durable_backend import DurableBackend
+from splitfuse.server.extras.durable.sealing import Sealing
+from splitfuse.server.extras.durable.stored_jobs import StoredJobs
+from splitfuse.server.jobs.job_index import JobIndex, ResultLimits
+from splitfuse.server.jobs.result_store import ResultStore
+
 ARGS = ("--dtype", "float32", "--seed", "5")  # what makes runs comparable
 PROMPT = "Once upon a time there was a"
+
+
+def durable_results(
+    limits: ResultLimits,
+    *,
+    open_store: Callable[[], Any],
+    kinds: Mapping[str, Any],
+    sealing: Sealing | None = None,
+    backend: type[DurableBackend] = DurableBackend,
+    **more: Any,
+) -> Any:
+    """A ResultStore over a store on disk; Any, for tests reach into its backend."""
+    index = JobIndex(limits)
+    stored = StoredJobs(kinds, ttl=limits.ttl, sealing=sealing)
+    return ResultStore(index, backend(index, stored, open_store=open_store, **more))
 
 
 class Reader(threading.Thread):

@@ -1,8 +1,7 @@
 """The native routes: submit, poll, stream, re-attach, cancel."""
 
-import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fastapi import APIRouter
@@ -11,8 +10,6 @@ from starlette.responses import Response
 
 from ....engine.core.sampling_params import SamplingParams
 from ....engine.errors import InvalidRequestError
-from ...extras.chat.answer_check import AnswerCheck
-from ...extras.chat.answer_format import AnswerFormat
 from ...http.auth import owner_of
 from ...http.disconnect import unless_disconnected
 from ...http.errors import MovedError
@@ -24,7 +21,6 @@ from ...jobs.job import Attachment, Job
 from ...jobs.kept_request import KeptRequest
 from ...jobs.result_store import seq_id_of
 from ...service import Service, service_of
-from ...settings import Settings
 from ..openapi import IDEMPOTENCY_KEY, KEEPING, KEYED, LOOKUP, events, operation, parameter
 from ..request_model import REPLAYED, idempotency_key, read_fields, read_request
 from ..streaming import event_id, stream
@@ -79,10 +75,10 @@ async def generate(request: Request) -> Response:
     key = idempotency_key(request, body)
     if key is not None:
         body.sampling()  # a field that is wrong is told before a key that is reused
-    async with service.results.once(owner_of(request), key) as earlier:
+    async with service.results.idempotent(owner_of(request), key) as earlier:
         job = earlier or await _submitted(service, body, owner=owner_of(request), key=key)
     headers = REPLAYED if earlier else {}
-    if isinstance(job.check, AnswerCheck):
+    if job.check is not None:
         headers = {**headers, "X-Unenforced": job.check.header}
     if not body.stream:
         if wait_s := preferred_wait_s(request.headers.getlist("prefer")):
@@ -101,14 +97,14 @@ async def generate(request: Request) -> Response:
 async def _submitted(service: Service, body: GenerateRequest, *, owner: str, key: IdempotencyKey | None) -> Job:
     """The job of this request, kept from now on."""
     params = body.sampling()
-    check = AnswerCheck.of(params, AnswerFormat())
+    check = service.check_of(params)
     is_kept = body.durable or not body.stream
     service.settings.webhooks.check(body.webhook, is_kept=is_kept)
     await service.results.check_quota(owner)
-    job = service.new_job(params, owner=owner, key=key, ttl_s=body.ttl_s, check=check)
+    job = service.new_job(params, owner=owner, idempotency_key=key, ttl_s=body.ttl_s, check=check)
     service.results.add(job)
     try:
-        stored = None if check is None else dataclasses.asdict(check)
+        stored = None if check is None else check.to_dict()
         kept = KeptRequest(kind=KIND, body=body.as_sent, attachment=stored, webhook=body.webhook) if is_kept else None
         await service.submit(job, body.engine_prompt(), params, user=body.user, kept=kept)
     except BaseException:
@@ -123,23 +119,28 @@ async def generate_batched(service: Service, fields: Mapping[str, Any], *, owner
     body = read_fields(service, fields, GenerateRequest)
     service.settings.webhooks.check(body.webhook, is_kept=False)
     params = body.sampling()
-    job = service.new_job(params, owner=owner, check=AnswerCheck.of(params, AnswerFormat()))
+    job = service.new_job(params, owner=owner, check=service.check_of(params))
     await service.complete([job], [body.engine_prompt()], params, user=body.user, is_background=True)
     return result_object(job)
 
 
 class KeptGenerate:
-    """The KeptKind of POST /generate."""
+    """KeptKind of POST /generate."""
 
-    def attachment(self, stored: Any) -> AnswerCheck | None:
-        """What the answer is checked against, if it is to be."""
-        return None if stored is None else AnswerCheck(schema=stored["schema"], answer=AnswerFormat())
+    def __init__(self, read_check: Callable[[Any], Any]) -> None:
+        """`read_check` makes the check of an answer again, as Service.read_check."""
+        self._read_check = read_check
+
+    def attachment(self, stored: Any) -> Attachment | None:
+        """Return the check of the answer, if there is one."""
+        check: Attachment | None = self._read_check(stored)
+        return check
 
     def params(self, body: Mapping[str, Any], attachment: Attachment | None) -> SamplingParams:
         """As it had them."""
         return GenerateRequest.read(body).sampling()
 
-    async def renewed(self, engine: Any, settings: Settings, kept: KeptRequest) -> tuple[Any, KeptRequest]:
+    async def renewed(self, engine: Any, settings: Any, kept: KeptRequest) -> tuple[Any, KeptRequest]:
         """The prompt as it came."""
         return GenerateRequest.read(kept.body).engine_prompt(), kept
 

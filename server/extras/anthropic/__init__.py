@@ -1,1 +1,11 @@
 """/v1/messages as Anthropic has it."""
+
+from ...extension import Extension
+
+EXTENSION = Extension(
+    package=__name__,
+    requires=("server/extras/chat", "engine/extras/chat", "engine/extras/structured_output"),
+    paths=("/v1/messages",),
+    router="routes:router",
+    error_form="errors:error_answer",
+)

@@ -15,6 +15,7 @@ from ...http.json_writer import SlicedResponse
 from ...service import service_of
 from ..chat.answer_format import chat_prompt
 from ..chat.generation import chat_generation, streamed
+from ..chat.model_text import ModelText
 from .errors import SCHEMA
 from .message import message
 from .request import CountTokensRequest, MessagesRequest
@@ -71,5 +72,5 @@ async def count_tokens(request: Request) -> Response:
     service = service_of(request)
     body = await read_request(request, CountTokensRequest)
     text, _ = await chat_prompt(service, body.chat())
-    tokens = await service.encode(text, add_special_tokens=False)
+    tokens = await ModelText(service).encode(text, add_special_tokens=False)
     return JsonResponse({"input_tokens": len(tokens)}, headers={"request-id": request.scope[REQUEST_ID]})

@@ -8,16 +8,17 @@ from contextvars import Context
 from dataclasses import replace
 
 from ....engine.errors import InvalidRequestError, QueueFullError, SplitfuseError
+from ...api.listing import Page
 from ...http.errors import IdempotencyKeyReusedError, NotReadyError, ResultNotFoundError
 from ...jobs.idempotency import IdempotencyKey, KeyLocks
 from ...jobs.ids import new_id
-from ...settings import Settings
-from ..durable.batch_rows import BatchChanges, FileRow, Page
+from ..durable.batch_rows import BatchChanges, FileRow
 from ..durable.memory_store import StoreUser
 from .batch import AskedBatch, Batch
 from .batch_run import Answer, BatchContext, BatchRun
 from .files import PURPOSE, Files
 from .group_writer import GroupWriter
+from .settings import BatchSettings
 
 MAX_UNFINISHED = 1000
 _FULL_RETRY_S = 60.0
@@ -27,7 +28,13 @@ class Batches:
     """The batches of all owners, and their files."""
 
     def __init__(
-        self, store: StoreUser, settings: Settings, answer: Answer, *, clock: Callable[[], float], retry_s: float = 1.0
+        self,
+        store: StoreUser,
+        settings: BatchSettings,
+        answer: Answer,
+        *,
+        clock: Callable[[], float],
+        retry_s: float = 1.0,
     ) -> None:
         """`answer` gives what an endpoint answers. `clock`: wall clock seconds."""
         self.files = Files(store, settings, clock=clock)
@@ -83,7 +90,7 @@ class Batches:
         return batch
 
     @contextlib.asynccontextmanager
-    async def once(self, owner: str, key: IdempotencyKey | None) -> AsyncIterator[Batch | None]:
+    async def idempotent(self, owner: str, key: IdempotencyKey | None) -> AsyncIterator[Batch | None]:
         """Alone with this key: the owner's batch that it has made, None if it has made none yet.
 
         Raises IdempotencyKeyReusedError, StoreUnavailableError.

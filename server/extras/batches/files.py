@@ -8,13 +8,14 @@ from functools import partial
 from typing import BinaryIO
 
 from ....engine.errors import InvalidRequestError
+from ...api.listing import Page
 from ...http.errors import FileTooLargeError, ResultNotFoundError, StoreUnavailableError
 from ...jobs.ids import new_id
-from ...settings import Settings
-from ..durable.batch_rows import BatchChanges, FileRow, Page
+from ..durable.batch_rows import BatchChanges, FileRow
 from ..durable.memory_store import StoreUser
 from ..durable.store import BatchStore
 from .lines import longest_line
+from .settings import BatchSettings
 
 PURPOSE = "batch"  # of uploads
 OUTPUT_PURPOSE = "batch_output"
@@ -25,7 +26,7 @@ _PARTS_AT_ONCE = 16
 class Files:
     """The files of all owners."""
 
-    def __init__(self, store: StoreUser, settings: Settings, *, clock: Callable[[], float]) -> None:
+    def __init__(self, store: StoreUser, settings: BatchSettings, *, clock: Callable[[], float]) -> None:
         """`clock`: wall clock seconds."""
         self._store = store
         self._settings = settings

@@ -5,11 +5,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
-from starlette.datastructures import FormData, QueryParams, UploadFile
+from starlette.datastructures import FormData, UploadFile
 
 from ....engine.errors import InvalidRequestError
 from ...api.request_model import RequestModel
-from ..durable.batch_rows import Page
 from .batch import AskedBatch
 
 MAX_WINDOW_S = 30 * 86_400
@@ -90,13 +89,3 @@ def uploaded(form: FormData) -> tuple[UploadFile, float | None]:
     if isinstance(file, str):
         raise InvalidRequestError("file needs a file name, as `curl -F file=@FILE` sends it", param="file")
     return file, None if seconds is None else float(seconds)
-
-
-def page_of(query: QueryParams, *, default: int, most: int) -> Page:
-    """Which part of a list is asked for; one row more than that tells whether there are more. Raises."""
-    limit, order = query.get("limit", str(default)), query.get("order", "desc")
-    if not (re.fullmatch(r"[0-9]{1,5}", limit) and 1 <= int(limit) <= most):
-        raise InvalidRequestError(f"limit must be a number from 1 to {most}", param="limit")
-    if order not in ("asc", "desc"):
-        raise InvalidRequestError("order must be asc or desc", param="order")
-    return Page(int(limit) + 1, query.get("after"), ascends=order == "asc")

@@ -1,9 +1,8 @@
 """The file and batch objects, as OpenAI has them."""
 
-from collections.abc import Sequence
 from typing import Any
 
-from ..durable.batch_rows import FileRow, Page
+from ..durable.batch_rows import FileRow
 from .batch import Batch
 
 _TIMES = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
@@ -42,16 +41,4 @@ def batch_object(batch: Batch) -> dict[str, Any]:
         "expires_at": int(batch.deadline),
         "request_counts": {"total": batch.total, "completed": batch.completed, "failed": batch.failed},
         "metadata": batch.metadata,
-    }
-
-
-def list_object(rows: Sequence[dict[str, Any]], page: Page) -> dict[str, Any]:
-    """One page; a row more than it holds shows that there are more."""
-    data = list(rows[: page.limit - 1])
-    return {
-        "object": "list",
-        "data": data,
-        "first_id": data[0]["id"] if data else None,
-        "last_id": data[-1]["id"] if data else None,
-        "has_more": len(rows) >= page.limit,
     }

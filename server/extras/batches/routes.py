@@ -4,6 +4,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from ...api.listing import list_object, page_of
 from ...api.openapi import IDEMPOTENCY_KEY, KEEPING, LOOKUP, UPLOAD, operation, parameter, upload
 from ...api.request_model import REPLAYED, idempotency_key
 from ...http.auth import owner_of
@@ -11,10 +12,14 @@ from ...http.form import read_form
 from ...http.json_body import read_json
 from ...http.json_response import JsonResponse
 from ...jobs.idempotency import IdempotencyKey
-from ...service import Service, service_of
+from ...service import service_of
+from ..durable.settings import DurableSettings
 from .batch import Batch
-from .request import BatchRequest, page_of, uploaded
-from .response import batch_object, file_object, list_object
+from .batches import Batches
+from .part import BatchesPart
+from .request import BatchRequest, uploaded
+from .response import batch_object, file_object
+from .settings import BatchSettings
 
 router = APIRouter(prefix="/v1", tags=["OpenAI"])
 
@@ -27,6 +32,10 @@ ORDER = parameter("order", "Newest first is desc.", type="string", enum=["asc", 
 PURPOSE = parameter("purpose", "Only files with this purpose.")
 
 
+def _batches(request: Request) -> Batches:
+    return service_of(request).part(BatchesPart).batches
+
+
 def _limit(most: int) -> dict[str, object]:
     return parameter("limit", "The most rows.", type="integer", minimum=1, maximum=most)
 
@@ -37,14 +46,15 @@ async def create_file(request: Request) -> Response:
     service = service_of(request)
     async with read_form(
         request,
-        max_bytes=service.settings.max_file_bytes + _FORM_BYTES,
+        max_bytes=service.settings.section(BatchSettings).max_file_bytes + _FORM_BYTES,
         setting="--max-file-bytes",
         deadline_s=UPLOAD_S,
-        in_memory=service.settings.results_key_file is not None,  # nothing unencrypted goes to the disk
+        in_memory=service.settings.section(DurableSettings).results_key_file
+        is not None,  # nothing unencrypted goes to the disk
     ) as form:
         part, ttl_s = uploaded(form)
         name = (part.filename or "upload")[:256]
-        file = await service.batches.files.add(part.file, owner=owner_of(request), filename=name, ttl_s=ttl_s)
+        file = await _batches(request).files.add(part.file, owner=owner_of(request), filename=name, ttl_s=ttl_s)
     return JsonResponse(file_object(file))
 
 
@@ -57,7 +67,7 @@ async def create_file(request: Request) -> Response:
 async def list_files(request: Request) -> Response:
     """The caller's files, newest first."""
     page = page_of(request.query_params, default=10_000, most=10_000)
-    files = service_of(request).batches.files
+    files = _batches(request).files
     rows = await files.list(owner_of(request), page, purpose=request.query_params.get("purpose"))
     return JsonResponse(list_object([file_object(row) for row in rows], page))
 
@@ -65,14 +75,14 @@ async def list_files(request: Request) -> Response:
 @router.get("/files/{file_id}", **operation({200: "The file."}, errors=LOOKUP, parameters=[FILE_ID]))
 async def retrieve_file(request: Request) -> Response:
     """What is known of a file."""
-    file = await service_of(request).batches.files.find(request.path_params["file_id"], owner=owner_of(request))
+    file = await _batches(request).files.find(request.path_params["file_id"], owner=owner_of(request))
     return JsonResponse(file_object(file))
 
 
 @router.get("/files/{file_id}/content", **operation({200: "The file's bytes."}, errors=LOOKUP, parameters=[FILE_ID]))
 async def file_content(request: Request) -> Response:
     """What a file holds."""
-    files = service_of(request).batches.files
+    files = _batches(request).files
     file = await files.find(request.path_params["file_id"], owner=owner_of(request))
     headers = {"Content-Length": str(file.num_bytes)}
     return StreamingResponse(files.contents(file.file_id), media_type="application/octet-stream", headers=headers)
@@ -82,7 +92,7 @@ async def file_content(request: Request) -> Response:
 async def delete_file(request: Request) -> Response:
     """Forget a file that no unfinished batch reads."""
     file_id = request.path_params["file_id"]
-    await service_of(request).batches.delete_file(file_id, owner=owner_of(request))
+    await _batches(request).delete_file(file_id, owner=owner_of(request))
     return JsonResponse({"id": file_id, "object": "file", "deleted": True})
 
 
@@ -101,15 +111,17 @@ async def create_batch(request: Request) -> Response:
     service, owner = service_of(request), owner_of(request)
     body = BatchRequest.read(await read_json(request, max_bytes=service.settings.max_body_bytes))
     key = idempotency_key(request, body)
-    async with service.batches.once(owner, key) as earlier:
-        batch = earlier or await _created(service, body, owner=owner, key=key)
+    async with _batches(request).idempotent(owner, key) as earlier:
+        batch = earlier or await _created(request, body, owner=owner, key=key)
     return JsonResponse(batch_object(batch), headers=REPLAYED if earlier else None)
 
 
-async def _created(service: Service, body: BatchRequest, *, owner: str, key: IdempotencyKey | None) -> Batch:
+async def _created(request: Request, body: BatchRequest, *, owner: str, key: IdempotencyKey | None) -> Batch:
+    service = service_of(request)
     if service.state != "ready":
-        raise service.not_ready()
-    return await service.batches.create(body.asked(file_ttl=service.settings.file_ttl), owner=owner, key=key)
+        raise service.lifecycle.not_ready()
+    file_ttl = service.settings.section(BatchSettings).file_ttl
+    return await _batches(request).create(body.asked(file_ttl=file_ttl), owner=owner, key=key)
 
 
 @router.get(
@@ -118,7 +130,7 @@ async def _created(service: Service, body: BatchRequest, *, owner: str, key: Ide
 async def list_batches(request: Request) -> Response:
     """The caller's batches, newest first."""
     page = page_of(request.query_params, default=20, most=100)
-    batches = await service_of(request).batches.list(owner_of(request), page)
+    batches = await _batches(request).list(owner_of(request), page)
     return JsonResponse(list_object([batch_object(batch) for batch in batches], page))
 
 
@@ -126,7 +138,7 @@ async def list_batches(request: Request) -> Response:
 async def retrieve_batch(request: Request) -> Response:
     """The batch as it stands."""
     batch_id = request.path_params["batch_id"]
-    return JsonResponse(batch_object(await service_of(request).batches.find(batch_id, owner=owner_of(request))))
+    return JsonResponse(batch_object(await _batches(request).find(batch_id, owner=owner_of(request))))
 
 
 @router.post(
@@ -136,4 +148,4 @@ async def retrieve_batch(request: Request) -> Response:
 async def cancel_batch(request: Request) -> Response:
     """Answer no further line; what is answered stays."""
     batch_id = request.path_params["batch_id"]
-    return JsonResponse(batch_object(await service_of(request).batches.cancel(batch_id, owner=owner_of(request))))
+    return JsonResponse(batch_object(await _batches(request).cancel(batch_id, owner=owner_of(request))))

@@ -1,7 +1,8 @@
 """What is checked of an answer once it is complete, because no grammar enforces it, and how the answer says so."""
 
+import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -67,6 +68,10 @@ class AnswerCheck:
         """About what it takes in memory."""
         return 2 * len(json.dumps(self.schema))
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the check as JSON values, to be kept with a job."""
+        return dataclasses.asdict(self)
+
     def report(self, output: CompletionOutput) -> dict[str, Any]:
         """The fields that stand beside a complete output."""
         unenforced = [{"path": e.path, "keyword": e.keyword, "checked": e.is_checked} for e in self.unenforced]
@@ -93,3 +98,17 @@ class AnswerCheck:
     def _tools(self) -> dict[str, Any]:
         functions = [tool["function"] for tool in self.answer.tools if self.answer.is_forced]
         return {function["name"]: function.get("parameters") or True for function in functions}
+
+
+class AnswerChecks:
+    """Maker of checks of plain answers, for routes that know nothing of conversations."""
+
+    @staticmethod
+    def of(params: SamplingParams) -> AnswerCheck | None:
+        """Make the check of answers to these parameters; None if the grammar does all. Raises InvalidRequestError."""
+        return AnswerCheck.of(params, AnswerFormat())
+
+    @staticmethod
+    def read(stored: Mapping[str, Any]) -> AnswerCheck:
+        """Make the check again that was kept as a dict."""
+        return AnswerCheck(schema=stored["schema"], answer=AnswerFormat())

@@ -21,9 +21,10 @@ from ....engine.extras.chat.tool_parsers.registry import NEUTRAL_FORMAT, TOOL_FO
 from ....engine.extras.chat.tools import Tool
 from ....engine.extras.structured_output.answer_grammar import answer_grammar, free_answer_grammar
 from ....engine.extras.structured_output.params import StructuredOutputs
+from ...server_settings import ServerSettings
 from ...service import Service
-from ...settings import Settings
 from .chat_request import Chat
+from .settings import ChatSettings
 
 if TYPE_CHECKING:
     from ....engine.serving.async_engine import AsyncEngine
@@ -79,7 +80,9 @@ async def chat_prompt(service: Service, chat: Chat) -> tuple[str, AnswerFormat]:
     return await model_prompt(service.engine, service.settings, chat, name="messages")
 
 
-async def model_prompt(engine: "AsyncEngine", settings: Settings, chat: Chat, *, name: str) -> tuple[str, AnswerFormat]:
+async def model_prompt(
+    engine: "AsyncEngine", settings: ServerSettings, chat: Chat, *, name: str
+) -> tuple[str, AnswerFormat]:
     """The same of an engine that may serve no requests yet; `name` is what the request calls the messages."""
     if engine.tokenizer is None:
         raise InvalidRequestError("this model has no tokenizer")
@@ -100,7 +103,7 @@ def rendered(text: str) -> "Prompt":
     return {"prompt": text, "add_special_tokens": False}
 
 
-def answer_format(chat: Chat, prompt: str, tokenizer: "Tokenizer", settings: Settings) -> AnswerFormat:
+def answer_format(chat: Chat, prompt: str, tokenizer: "Tokenizer", settings: ServerSettings) -> AnswerFormat:
     """What to expect of the model that has this tokenizer and reads this prompt."""
     style = _style(chat, tokenizer.chat_template, settings)
     reasoning = reasoning_format(tokenizer.chat_template, settings)
@@ -121,9 +124,9 @@ def answer_format(chat: Chat, prompt: str, tokenizer: "Tokenizer", settings: Set
     )
 
 
-def reasoning_format(template: ChatTemplate, settings: Settings) -> str | None:
+def reasoning_format(template: ChatTemplate, settings: ServerSettings) -> str | None:
     """The format of the reasoning that is looked for in answers of a model that has this template."""
-    named = settings.reasoning_parser
+    named = settings.section(ChatSettings).reasoning_parser
     found = detected_reasoning(template.source) if named == "auto" else named
     return found if found in REASONING_FORMATS else None
 
@@ -180,13 +183,13 @@ def _checked(params: SamplingParams, answer: AnswerFormat) -> SamplingParams:
     return dataclasses.replace(params, structured_outputs=outputs)
 
 
-def _style_of(template: ChatTemplate, settings: Settings) -> str | None:
+def _style_of(template: ChatTemplate, settings: ServerSettings) -> str | None:
     """How the model writes calls, "none" where they are left in the text; None if nothing says how."""
-    named = settings.tool_call_parser
+    named = settings.section(ChatSettings).tool_call_parser
     return detected_format(template.source) if named == "auto" else named
 
 
-def _style(chat: Chat, template: ChatTemplate, settings: Settings) -> str | None:
+def _style(chat: Chat, template: ChatTemplate, settings: ServerSettings) -> str | None:
     """How it writes the calls of this answer; None if none are to be looked for."""
     if chat.choice.mode == "none":
         return None
@@ -196,7 +199,7 @@ def _style(chat: Chat, template: ChatTemplate, settings: Settings) -> str | None
     return style
 
 
-def _checked_names(chat: Chat, style: str | None, template: ChatTemplate, settings: Settings) -> list[str]:
+def _checked_names(chat: Chat, style: str | None, template: ChatTemplate, settings: ServerSettings) -> list[str]:
     """Tools whose arguments a grammar checks when the model calls them by itself.
 
     All of them where the model was told of the style, as it may know it badly; else those that are strict.

@@ -37,15 +37,6 @@ class BatchRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """Which rows of a list are wanted: `limit` of them `after` the row with this id, newest first unless `ascends`."""
-
-    limit: int
-    after: str | None = None
-    ascends: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class BatchChanges:
     """What one transaction writes. A row whose id is there changes what can change: a file's size, expiry and state, a
     batch's body, expiry and whether it is over.

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from ....engine.errors import ModelNotFoundError, SplitfuseError, UnavailableError
 from ...jobs.kept_request import KeptKind, KeptRequest
 from ...jobs.result_size import bounded
-from ...settings import Settings
-from .durable_results import DurableResults
+from ...server_settings import ServerSettings
+from .durable_backend import DurableBackend
 from .unfinished_job import MAX_CRASHES, UnfinishedJob
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ class Resumption:
     """Submits unfinished jobs to an engine that has nothing else to do yet."""
 
     def __init__(
-        self, results: DurableResults, engine: "AsyncEngine", kinds: Mapping[str, KeptKind], settings: Settings
+        self, backend: DurableBackend, engine: "AsyncEngine", kinds: Mapping[str, KeptKind], settings: ServerSettings
     ) -> None:
-        self._results = results
+        self._backend = backend
         self._engine = engine
         self._kinds = kinds
         self._settings = settings
@@ -30,27 +30,27 @@ class Resumption:
         """Return when all go on. A job that was running when two processes died is tried alone first, so that a third
         death shows which one it was. Raises StoreUnavailableError.
         """
-        jobs, self._results.to_resume = self._results.to_resume, []
+        jobs, self._backend.to_resume = self._backend.to_resume, []
         await self.resume(jobs)
 
     async def resume(self, jobs: Sequence[UnfinishedJob]) -> None:
         """The same for these jobs."""
         for each in jobs:
             if each.is_damaged:
-                self._results.fail(each, reason="interrupted: what was kept of it was changed on disk")
+                self._backend.fail(each, reason="interrupted: what was kept of it was changed on disk")
             elif each.row.num_crashes >= MAX_CRASHES:
                 reason = f"interrupted: {each.row.num_crashes} processes died while it was running"
-                self._results.fail(each, reason=reason)
+                self._backend.fail(each, reason=reason)
         jobs = [each for each in jobs if each.row.num_crashes < MAX_CRASHES and not each.is_damaged]
         for each in (each for each in jobs if each.is_suspect):
-            await self._results.begin([each])
+            await self._backend.begin([each])
             await self._submit(each)
             await each.kept.job.ended.wait()
             if self._engine.has_died:
                 return  # the others did not run when it did
         others = [each for each in jobs if not each.is_suspect]
         if others:
-            await self._results.begin(others)
+            await self._backend.begin(others)
         for each in others:
             await self._submit(each)
 
@@ -58,7 +58,7 @@ class Resumption:
         is_renewed = each.request["fingerprint"] != self._engine.fingerprint
         if is_renewed and each.has_told:
             reason = "interrupted: the model, its tokenizer, template or dtype is not the one that it began with"
-            self._results.fail(each, reason=reason)
+            self._backend.fail(each, reason=reason)
             return
         try:
             if is_renewed:
@@ -69,7 +69,7 @@ class Resumption:
             each.kept.job.suspend()
         except Exception as exc:  # it concerns this job alone, perhaps because another version wrote it
             reason = str(exc) if isinstance(exc, SplitfuseError) else type(exc).__name__
-            self._results.fail(each, reason=f"interrupted: it cannot go on here ({reason})")
+            self._backend.fail(each, reason=f"interrupted: it cannot go on here ({reason})")
 
     async def _begin_afresh(self, each: UnfinishedJob) -> None:
         """Nothing of it was told: it is this model's, with this model's tokens and template."""
@@ -84,7 +84,7 @@ class Resumption:
         prompt, kept = await kind.renewed(self._engine, self._settings, kept)
         job.renew(served, kind.attachment(kept.attachment))
         handle = await self._submitted(each, prompt)
-        self._results.renew(each, handle, kept, fingerprint=self._engine.fingerprint)
+        self._backend.renew(each, handle, kept, fingerprint=self._engine.fingerprint)
         job.accept(handle)
 
     async def _submitted(self, each: UnfinishedJob, prompt: "Prompt") -> "Handle":
@@ -92,8 +92,8 @@ class Resumption:
         params = self._kinds[request["kind"]].params(request["body"], job.attachment)
         return await self._engine.submit(
             prompt,
-            bounded(params, max_bytes=self._results.limits.max_bytes),
-            self._results.resumed_sink(each),
+            bounded(params, max_bytes=self._backend.index.limits.max_bytes),
+            self._backend.resumed_sink(each),
             request_id=job.seq_id,
             tenant=job.owner or request["user"],
             resumed=each.resumed,

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ....engine.errors import ConfigError
-from .batch_rows import BatchChanges, BatchRow, FileRow, LinesDone, Page
+from ...api.listing import Page
+from .batch_rows import BatchChanges, BatchRow, FileRow, LinesDone
 from .records import Changes, JobRow, Webhook
 from .sealing import OVERHEAD_BYTES, Seal, Sealing, new_mark
 from .store import BatchStore, StoreError

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from typing import Protocol
 
-from .batch_rows import BatchChanges, BatchRow, FileRow, LinesDone, Page
+from ...api.listing import Page
+from .batch_rows import BatchChanges, BatchRow, FileRow, LinesDone
 from .records import Changes, JobRow, Webhook
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import httpx
 
 from ....engine.errors import UnavailableError
+from ...jobs.webhook_targets import WebhookTargets
 from .records import Webhook
-from .webhook_targets import WebhookTargets
 
 _log = logging.getLogger("splitfuse.webhooks")
 _POLL_S = 1.0

@@ -1,1 +1,14 @@
 """/api as Ollama has it; served with --ollama-api only."""
+
+from ...extension import Extension
+from .settings import OllamaSettings
+
+EXTENSION = Extension(
+    package=__name__,
+    requires=("server/extras/chat", "engine/extras/chat", "engine/extras/structured_output"),
+    settings=OllamaSettings,
+    is_used=lambda settings: settings.ollama_api,
+    paths=("/api",),
+    router="routes:router",
+    error_form="errors:error_answer",
+)

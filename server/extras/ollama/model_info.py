@@ -5,6 +5,7 @@ from typing import Any
 from ...http.keys import digest
 from ...service import Service
 from ..chat.answer_format import reasoning_format
+from ..chat.settings import ChatSettings
 from .response import timestamp
 
 _NEVER = "9999-12-31T23:59:59Z"
@@ -36,7 +37,7 @@ def shown(service: Service) -> dict[str, Any]:
     template = tokenizer.chat_template if tokenizer is not None and tokenizer.has_chat_template else None
     capabilities = {
         "completion": True,
-        "tools": template is not None and service.settings.tool_call_parser != "none",
+        "tools": template is not None and service.settings.section(ChatSettings).tool_call_parser != "none",
         "thinking": template is not None and reasoning_format(template, service.settings) is not None,
     }
     return {

@@ -1,1 +1,11 @@
 """/v1/completions, /v1/chat/completions and /v1/models as OpenAI has them."""
+
+from ...extension import Extension
+
+EXTENSION = Extension(
+    package=__name__,
+    requires=("server/extras/chat", "engine/extras/chat", "engine/extras/structured_output"),
+    paths=("/v1/models", "/v1/completions", "/v1/chat/completions"),
+    router="routes:router",
+    endpoints={"/v1/completions": "routes:complete_batched", "/v1/chat/completions": "routes:chat_batched"},
+)

@@ -22,6 +22,7 @@ from ...service import Service, service_of
 from ..chat.answer_check import AnswerCheck
 from ..chat.answer_format import AnswerFormat
 from ..chat.generation import Generation, chat_generation, streamed
+from ..chat.model_text import ModelText
 from .chat_response import ChatResponseBuilder
 from .completion_response import CompletionResponseBuilder
 from .request import ChatCompletionRequest, CompletionRequest, OpenAIRequest
@@ -134,7 +135,7 @@ def _completion(service: Service, body: CompletionRequest) -> _Answer:
         _token_text(service, body),
         shown=body.shown,
         echo=echo,
-        prompt_text=service.prompt_text,
+        prompt_text=ModelText(service).prompt,
     )
     generation = Generation(
         prompts=body.prompts(),
@@ -164,7 +165,7 @@ async def _chat_completion(service: Service, body: ChatCompletionRequest) -> _An
 
 def _token_text(service: Service, body: OpenAIRequest) -> TokenText:
     """How tokens of logprobs are shown."""
-    return "token_id:{}".format if body.return_tokens_as_token_ids else service.token_text
+    return "token_id:{}".format if body.return_tokens_as_token_ids else ModelText(service).token
 
 
 def _head(service: Service, prefix: str) -> Head:

@@ -7,6 +7,10 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Scope
 
+from ...http.accept import wants_html
+from ...service import Service
+from .settings import PageSettings
+
 PREFIX = "/page/"
 _MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 # Scripts and styles of this server only, none inside the HTML, and no text can become markup. Data and blobs: pictures
@@ -37,9 +41,14 @@ def asset(name: str) -> Response:
     return Response(body, media_type=media_type, headers=_HEADERS)
 
 
-def wants_html(headers: Headers) -> bool:
-    """Whether a browser asks: it names HTML, which programs do not."""
-    return "text/html" in headers.get("accept", "").lower()
+def index(service: Service) -> Response | None:
+    """Make the answer to a browser that opens /; None without the page."""
+    return asset("index.html") if service.settings.section(PageSettings).page else None
+
+
+def is_open(service: Service, scope: Scope) -> bool:
+    """True if the scope asks for a file of the page, where there is a page."""
+    return service.settings.section(PageSettings).page and is_page(scope)
 
 
 def is_page(scope: Scope) -> bool:

@@ -20,7 +20,9 @@ from ...jobs.job import Job
 from ...jobs.result_store import seq_id_of
 from ...service import Service, service_of
 from .assets import PREFIX, asset, names
+from .part import PagePart
 from .request import SimulateRequest
+from .settings import PageSettings
 
 router = APIRouter(tags=["page"])
 
@@ -37,7 +39,7 @@ _ID = parameter("seq_id", "The id that POST /generate gave.", place="path")
 async def page_file(request: Request) -> Response:
     """A file of the page."""
     name = request.path_params["name"]
-    if not service_of(request).settings.page or name not in names():
+    if not service_of(request).settings.section(PageSettings).page or name not in names():
         raise HTTPException(404)
     return asset(name)
 
@@ -49,7 +51,7 @@ async def page_file(request: Request) -> Response:
 async def step_stream(request: Request) -> Response:
     """A record per step, while it is read; requests of other keys are numbers."""
     service = service_of(request)
-    source: AsyncGenerator[bytes, None] = service.steps.chunks(service.engine, owner=owner_of(request))
+    source: AsyncGenerator[bytes, None] = service.part(PagePart).steps.chunks(service.engine, owner=owner_of(request))
     return EventStream(source, error_frame=_error_frame)
 
 
@@ -70,7 +72,7 @@ async def simulate(request: Request) -> Response:
     """What other batching policies would do to these requests, by what steps have cost so far; no model runs."""
     service = service_of(request)
     body = await read_request(request, SimulateRequest)
-    answer = await service.comparison.run(service.engine, policies=body.policies, arrivals=body.arrivals)
+    answer = await service.part(PagePart).comparison.run(service.engine, policies=body.policies, arrivals=body.arrivals)
     return JsonResponse(answer)
 
 

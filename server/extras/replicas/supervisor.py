@@ -18,7 +18,6 @@ from ...process.file_limits import raise_file_limit
 from ...process.log_format import as_line, set_up_logging
 from ...process.process import END_S, listen
 from ...process.stop_signals import StopSignals
-from ...settings import Settings
 from ...version import package_version
 from .haproxy import Haproxy
 from .haproxy_config import HaproxyConfig
@@ -30,6 +29,7 @@ from .replica import Replica
 from .replica_client import ReplicaClient
 from .replica_set import ReplicaSet
 from .replica_settings import check_replicas, config_of, tags_of
+from .settings import ReplicaSettings
 
 _ASK_S = 0.5
 _OWN_END_S = 5.0  # after the last replica: HAProxy, Ray
@@ -37,7 +37,7 @@ _OWN_END_S = 5.0  # after the last replica: HAProxy, Ray
 _SCALING = {"SIGTTIN": 1, "SIGTTOU": -1}
 
 
-def serve_replicas(settings: Settings, signals: StopSignals) -> None:
+def serve_replicas(settings: ReplicaSettings, signals: StopSignals) -> None:
     """Serve until one of the signals. Raises ConfigError."""
     check_replicas(settings)
     raise_file_limit()
@@ -51,7 +51,7 @@ def serve_replicas(settings: Settings, signals: StopSignals) -> None:
         placement.close()
 
 
-def _placement(settings: Settings) -> Placement:
+def _placement(settings: ReplicaSettings) -> Placement:
     assert settings.replicas is not None
     if settings.ray_address is None:
         return LocalPlacement.of_machine(settings.replicas, device=settings.device)
@@ -67,7 +67,12 @@ class Supervisor:
     """One run of it. `folder`: for sockets and files that are gone with it."""
 
     def __init__(
-        self, settings: Settings, listener: socket.socket, signals: StopSignals, placement: Placement, folder: str
+        self,
+        settings: ReplicaSettings,
+        listener: socket.socket,
+        signals: StopSignals,
+        placement: Placement,
+        folder: str,
     ) -> None:
         assert settings.replicas is not None
         self._count = settings.replicas
@@ -143,7 +148,7 @@ class Supervisor:
             await asyncio.sleep(_ASK_S)
 
 
-def _banner(settings: Settings, url: str) -> str:
+def _banner(settings: ReplicaSettings, url: str) -> str:
     lost = "a replica that is killed takes its 202s with it; --results postgresql://… keeps them"
     rows = {
         "replicas": f"{settings.replicas}, the first is ready; kill -TTOU or -TTIN {os.getpid()}: one less or more",

@@ -1,1 +1,12 @@
 """/v1/responses as OpenAI has it."""
+
+from ...extension import Extension
+
+EXTENSION = Extension(
+    package=__name__,
+    requires=("server/extras/chat", "engine/extras/chat", "engine/extras/structured_output"),
+    paths=("/v1/responses",),
+    router="routes:router",
+    endpoints={"/v1/responses": "routes:respond_batched"},
+    kept_kinds={"response": "routes:KeptResponse"},
+)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ....engine.errors import InvalidRequestError
 from ....engine.extras.chat.messages import Message
-from ..durable.batch_rows import Page
+from ...api.listing import Page
 
 Item = dict[str, Any]
 _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco"}

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from ....engine.core.sampling_params import SamplingParams
 from ....engine.errors import InvalidRequestError
 from ....engine.extras.chat.messages import Message
+from ...api.listing import list_object, page_of
 from ...api.openapi import IDEMPOTENCY_KEY, KEEPING, LOOKUP, events, operation, parameter
 from ...api.request_model import REPLAYED, idempotency_key, read_fields, read_request
 from ...api.streaming import event_id, stream
@@ -26,12 +27,11 @@ from ...jobs.idempotency import IdempotencyKey
 from ...jobs.job import Attachment, Job, raise_failure
 from ...jobs.kept_request import KeptRequest
 from ...jobs.result_store import ID_PREFIX, seq_id_of
+from ...server_settings import ServerSettings
 from ...service import Service, service_of
-from ...settings import Settings
-from ..batches.request import page_of
-from ..batches.response import list_object
 from ..chat.answer_check import AnswerCheck
 from ..chat.answer_format import AnswerFormat, constrained, rendered
+from ..chat.model_text import ModelText
 from .input_items import input_items, page_of_items
 from .request import ResponsesRequest, StoredRequest, stored_request
 from .response import ResponseLife, conversation_of, response_object
@@ -68,7 +68,7 @@ async def create(request: Request) -> Response:
     key = idempotency_key(request, body) if body.store else None
     if key is not None:
         body.params(is_forced=True)  # a field that is wrong is told before a key that is reused
-    async with service.results.once(owner_of(request), key) as earlier:
+    async with service.results.idempotent(owner_of(request), key) as earlier:
         job = earlier or await _submitted(service, body, owner=owner_of(request), key=key)
     if body.stream:
         response = _stream(service, job, after=-1, is_owned=key is None)
@@ -77,7 +77,7 @@ async def create(request: Request) -> Response:
             await _wait(request, service, job, is_owned=key is None)
         response = await _object(service, job)
     response.headers.update(REPLAYED if earlier else {})
-    if isinstance(job.check, AnswerCheck):
+    if job.check is not None:
         response.headers["X-Unenforced"] = job.check.header
     return response
 
@@ -88,7 +88,7 @@ async def respond_batched(service: Service, fields: Mapping[str, Any], *, owner:
     service.settings.webhooks.check(body.webhook, is_kept=False)
     new = await _new(service, body, owner=owner)
     await service.complete([new.job], [new.prompt], new.params, user=new.body.user, is_background=True)
-    return await response_object(new.job, service.token_text)
+    return await response_object(new.job, ModelText(service).token)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ async def _new(service: Service, body: ResponsesRequest, *, owner: str, key: Ide
     _ = service.tokenizer  # there is one
     text, answer = await response_prompt(service.engine, service.settings, body, messages)
     params = body.params(is_forced=answer.is_forced)
-    job = service.new_job(params, owner=owner, key=key)
+    job = service.new_job(params, owner=owner, idempotency_key=key)
     check = AnswerCheck.of(params, answer)
     attachment = dataclasses.replace(body.stored(messages, params), answer=answer, schema=check and check.schema)
     job.attach(attachment)
@@ -148,7 +148,7 @@ class KeptResponse:
         params = ResponsesRequest.read(body).params(is_forced=attachment.answer.is_forced)
         return constrained(params, attachment.answer)
 
-    async def renewed(self, engine: Any, settings: Settings, kept: KeptRequest) -> tuple[Any, KeptRequest]:
+    async def renewed(self, engine: Any, settings: ServerSettings, kept: KeptRequest) -> tuple[Any, KeptRequest]:
         """The conversation in this model's template."""
         attachment = self.attachment(kept.attachment)
         body = ResponsesRequest.read(kept.body)
@@ -236,7 +236,7 @@ async def _conversation(service: Service, previous_id: str, *, owner: str) -> li
         raise InvalidRequestError(
             f"previous_response_id: {exc}", param="previous_response_id", code="previous_response_not_found"
         ) from exc
-    return await conversation_of(job, service.token_text)
+    return await conversation_of(job, ModelText(service).token)
 
 
 async def _wait(request: Request, service: Service, job: Job, *, is_owned: bool) -> None:
@@ -259,11 +259,11 @@ async def _object(service: Service, job: Job) -> Response:
     json = service.json
 
     async def write() -> Sequence[bytes]:
-        return await json.write(await response_object(job, service.token_text))
+        return await json.write(await response_object(job, ModelText(service).token))
 
     if job.finished and json.may_share:
         return SlicedResponse.of(await json.write_once(ID_PREFIX + job.seq_id, write))
-    return SlicedResponse(json.slices(await response_object(job, service.token_text)))
+    return SlicedResponse(json.slices(await response_object(job, ModelText(service).token)))
 
 
 def _stream(service: Service, job: Job, *, after: int, is_owned: bool = True) -> Response:
@@ -272,7 +272,7 @@ def _stream(service: Service, job: Job, *, after: int, is_owned: bool = True) ->
     ends_it = is_owned and asked is not None and not asked.is_background
     return stream(
         [job],
-        ResponsesStreamWriter(ResponseLife(job, service.token_text), after=after),
+        ResponsesStreamWriter(ResponseLife(job, ModelText(service).token), after=after),
         on_disconnect=lambda: service.abort(job) if ends_it else None,
         headers={"X-Seq-Id": job.seq_id},
     )

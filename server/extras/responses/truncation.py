@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ....engine.extras.chat.messages import Message
-from ...settings import Settings
+from ...server_settings import ServerSettings
 from ..chat.answer_format import AnswerFormat, model_prompt
 from .request import ResponsesRequest
 
@@ -15,7 +15,7 @@ _ROOM = 8  # one part of the context in so many is for the output, where the req
 
 
 async def response_prompt(
-    engine: "AsyncEngine", settings: Settings, body: ResponsesRequest, messages: Sequence[Message]
+    engine: "AsyncEngine", settings: ServerSettings, body: ResponsesRequest, messages: Sequence[Message]
 ) -> tuple[str, AnswerFormat]:
     """The text of the conversation and the format of the answer, as `model_prompt` has them.
 

@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from ....engine.errors import SplitfuseError
 from ...http.errors import HeldElsewhereError, MovedError, NotReadyError
-from ...settings import Settings
 from ..batches.batch import Batch
 from ..batches.batch_run import Answer
 from ..batches.batches import Batches
+from ..batches.settings import BatchSettings
 from ..durable.batch_rows import BatchChanges, BatchRow
+from ..durable.durable_backend import DurableBackend
 from ..durable.sealing import DamagedError
+from .settings import SharedSettings
+from .shared_backend import BEATS_PER_LEASE, MAX_CLAIMED
 from .shared_key_locks import SharedKeyLocks
-from .shared_results import BEATS_PER_LEASE, MAX_CLAIMED, SharedResults
 
 if TYPE_CHECKING:
     from .postgres_store import Holder, PostgresStore
@@ -33,18 +35,18 @@ class SharedBatches(Batches):
 
     def __init__(
         self,
-        results: SharedResults,
-        settings: Settings,
+        backend: DurableBackend,
+        settings: BatchSettings,
         answer: Answer,
         *,
         clock: Callable[[], float],
         may_claim: Callable[[], bool],
     ) -> None:
-        super().__init__(results, settings, answer, clock=clock)
-        self._results = results
+        super().__init__(backend, settings, answer, clock=clock)
+        self._backend = backend
         self._may_claim = may_claim
         self._key_locks = SharedKeyLocks(self._call)
-        self._interval_s = settings.results_lease / BEATS_PER_LEASE
+        self._interval_s = settings.section(SharedSettings).results_lease / BEATS_PER_LEASE
         self._looking: asyncio.Task[None] | None = None
         self._strays: set[str] = set()  # held here, without a run
 
@@ -63,7 +65,7 @@ class SharedBatches(Batches):
                 await self._call(lambda store: store.release_batches())
 
     async def _call(self, function: "Callable[[PostgresStore], Any]") -> Any:
-        return await self._results.use(function)
+        return await self._backend.use(function)
 
     async def _look(self) -> None:
         while True:

@@ -1,12 +1,12 @@
 """Which listeners the settings ask for."""
 
-from ...settings import Settings
 from ...version import package_version
 from .request_ends import RequestListener
 from .request_log import RequestLog
+from .settings import TelemetrySettings
 
 
-def listeners_of(settings: Settings) -> list[RequestListener]:
+def listeners_of(settings: TelemetrySettings) -> list[RequestListener]:
     """The log, and what sends spans. Raises ConfigError where that needs an extra."""
     listeners: list[RequestListener] = [RequestLog()] if settings.request_log else []
     if settings.otlp_traces_endpoint is not None:

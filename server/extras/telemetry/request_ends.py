@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...http.errors import REQUEST_ID
-from ...jobs.job import Job
+from ...jobs.job import Job, JobObserver
 
 _log = logging.getLogger("splitfuse.server")
 LEFT_STATUS = 499  # of a client that disconnected before there was an answer, as in nginx's log
@@ -44,7 +44,7 @@ class RequestListener(Protocol):
         """No more will come. May take a while."""
 
 
-class RequestEnds:
+class RequestEnds(JobObserver):
     """Brings requests and their jobs together. Jobs are made deep inside routes, so a context variable tells whose they
     are.
     """
@@ -61,6 +61,7 @@ class RequestEnds:
         if record is not None and not record.status:
             record.jobs.append(job)
             self._running[job] = record
+            job.observe(self)
 
     def job_ended(self, job: Job) -> None:
         """The job has ended."""

@@ -88,7 +88,7 @@ async def test_while_loading(loading):
     assert (await client.get("/metrics")).status_code == 200
     assert (await client.get("/stats")).json()["state"] == "loading"
     engine.may_start.set()
-    await service.loading
+    await service.lifecycle.loading
     assert (await client.get("/ready")).status_code == 200
     assert (await client.get("/health")).status_code == 200
 
@@ -98,7 +98,7 @@ async def test_a_model_that_cannot_be_loaded(loading, error, caplog):
     engine, service, client = loading
     engine.start_error = error
     engine.may_start.set()
-    await asyncio.wait([service.loading])
+    await asyncio.wait([service.lifecycle.loading])
     is_refusal(await client.get("/ready"), "failed")
     is_refusal(await client.get("/health"), "failed")
     assert str(error) in caplog.text
@@ -107,7 +107,7 @@ async def test_a_model_that_cannot_be_loaded(loading, error, caplog):
 async def test_draining(served):
     served.engine.hold()
     url = (await served.client.post("/generate", json={"prompt": "x", "max_tokens": 3})).json()["result_url"]
-    draining = asyncio.create_task(served.service.drain())
+    draining = asyncio.create_task(served.service.lifecycle.drain())
     await served.engine.drain_seen.wait()
     is_refusal(await served.client.get("/ready"), "draining")
     assert (await served.client.get("/health")).status_code == 200
@@ -127,7 +127,7 @@ async def test_draining(served):
 async def test_drain_timeout_cancels_what_is_left(served):
     served.engine.hold()
     url = (await served.client.post("/generate", json={"prompt": "x"})).json()["result_url"]
-    await served.service.drain()
+    await served.service.lifecycle.drain()
     assert (await served.client.get(url)).json()["status"] == "cancelled"
 
 
@@ -135,7 +135,7 @@ async def test_drain_timeout_cancels_what_is_left(served):
 async def test_drain_waits_a_moment_for_pollers(served):
     served.engine.hold()
     url = (await served.client.post("/generate", json={"prompt": "x", "max_tokens": 1})).json()["result_url"]
-    draining = asyncio.create_task(served.service.drain())
+    draining = asyncio.create_task(served.service.lifecycle.drain())
     await asyncio.sleep(0)
     await served.engine.allow()
     await served.service.results.get(url.rpartition("/")[2], owner="").ended.wait()
@@ -189,8 +189,8 @@ async def test_documentation(served):
     assert (await served.client.get("/docs")).status_code == 200
     paths = (await served.client.get("/openapi.json")).json()["paths"]
     assert {"/generate", "/result/{seq_id}", "/v1/chat/completions", "/metrics"} <= set(paths)
-    keyed = ["/generate", "/v1/responses", "/v1/batches"]
-    assert [path for path in paths if "'422'" in str(paths[path])] == keyed, "reused keys"
+    keyed = {"/generate", "/v1/responses", "/v1/batches"}
+    assert {path for path in paths if "'422'" in str(paths[path])} == keyed, "reused keys"
     assert "ValidationError" not in str(paths), "never FastAPI's own 422"
     assert paths["/result/{seq_id}"]["get"]["parameters"][0]["name"] == "seq_id"
 

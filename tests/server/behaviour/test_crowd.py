@@ -38,7 +38,7 @@ async def test_a_crowd_of_which_a_fifth_vanishes(tmp_path):
     gate = asyncio.Semaphore(AT_A_TIME)
 
     async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
-        await app.state.service.loading
+        await app.state.service.lifecycle.loading
         engine = app.state.service.engine
         tasks_before = asyncio.all_tasks()
 

@@ -91,7 +91,7 @@ async def test_a_kept_answer_says_it_after_a_restart(tmp_path):
         engine.script = [BAD, ""]
         app = build_app(Settings(results=str(tmp_path / "results")), engine)
         async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=10) as client:
-            await app.state.service.loading
+            await app.state.service.lifecycle.loading
             if not told:
                 seq_id = (await client.post("/generate", json=BODIES["/generate"])).json()["seq_id"]
                 response_id = (await client.post("/v1/responses", json=BODIES["/v1/responses"])).json()["id"]

@@ -98,7 +98,9 @@ async def test_foreign_absent_expired_and_malformed_look_the_same(served, monkey
     for path in (own, swapped, absent, *malformed):
         await ask(path, BOB)
     assert (await served.client.get(own, headers=bearer(ALICE))).json()["status"] == "completed"
-    monkeypatch.setattr(served.service.results, "_clock", lambda: time.monotonic() + served.service.settings.result_ttl)
+    monkeypatch.setattr(
+        served.service.results.index, "_clock", lambda: time.monotonic() + served.service.settings.result_ttl
+    )
     await ask(own, ALICE)
     assert len(answers) == 1
 

@@ -272,7 +272,7 @@ async def test_a_connection_too_many_is_refused(served):
     assert (await held[0][0].read()).startswith(b"HTTP/1.1 200")  # and the server has closed it
     held[0][1].close()
     assert (await exchange(served, head + body + LAST)).startswith(b"HTTP/1.1 202")
-    served.service.connection_limit.check()
+    served.app.state.connections.check()
     held[1][1].close()
 
 

@@ -8,7 +8,9 @@ from splitfuse.engine.core.outputs import OutputDelta
 from splitfuse.engine.errors import QueueFullError
 from splitfuse.server.http.errors import QuotaExceededError, ResultNotFoundError
 from splitfuse.server.jobs.job import EVENT_BYTES, Job
-from splitfuse.server.jobs.result_store import ResultLimits, ResultStore
+from splitfuse.server.jobs.job_index import JobIndex, ResultLimits
+from splitfuse.server.jobs.result_backend import MemoryBackend
+from splitfuse.server.jobs.result_store import ResultStore
 
 
 class Clock:
@@ -21,7 +23,7 @@ class Clock:
 def make_store(*, ttl=100.0, max_results=10, max_bytes=10**9, **more):
     clock = Clock()
     limits = ResultLimits(ttl=ttl, max_results=max_results, max_bytes=max_bytes, **more)
-    return ResultStore(limits, clock=clock), clock
+    return ResultStore(JobIndex(limits, clock=clock), MemoryBackend()), clock
 
 
 def make_job(name, *, owner=""):
@@ -71,7 +73,7 @@ def test_an_owner_above_the_quota_stays_refused():
     """After a restart there may be more unfinished ones than a lowered limit allows."""
     store, _ = make_store(max_unfinished=1)
     for name in "ab":
-        store._insert(make_job(name, owner="me"))
+        store.index.insert(make_job(name, owner="me"))
     with pytest.raises(QuotaExceededError, match="1 results of yours are unfinished"):
         store.add(make_job("c", owner="me"))
 
@@ -130,7 +132,7 @@ def test_what_has_gone_to_make_room_leaves_nothing_until_it_would_have_expired()
         job = make_job(str(number))
         store.add(job)
         finish(job)
-    assert len(store._expiries) < 100
+    assert len(store.index._expiries) < 100
     store.check()
     clock.now = 109.95
     assert not has(store, "994")

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs POSIX sig
 BLOCKED = """
 import ctypes
 from splitfuse.server.process.stop_signals import StopSignals
-from splitfuse.server.queued_output import queued_output
+from splitfuse.server.process.queued_output import queued_output
 
 def wait_for_ever():
     mutex = ctypes.create_string_buffer(256)

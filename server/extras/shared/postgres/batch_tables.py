@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ...durable.batch_rows import BatchChanges, BatchRow, FileRow, LinesDone, Page
+from ....api.listing import Page
+from ...durable.batch_rows import BatchChanges, BatchRow, FileRow, LinesDone
 from ...durable.sealing import OVERHEAD_BYTES, Seal, Sealing
 from ...durable.store import BatchStore
 

@@ -376,7 +376,7 @@ async def test_every_failure_has_the_envelope(served, monkeypatch):
     monkeypatch.setitem(vars(served.service.settings), "max_body_bytes", 10)
     error_of(await ask(served), 413, "request_too_large")
     served.engine.is_draining = True
-    served.service.is_draining = True
+    served.service.lifecycle.is_draining = True
     monkeypatch.undo()
     draining = await ask(served)
     error_of(draining, 503, "overloaded_error")

@@ -353,7 +353,7 @@ async def test_the_same_key_is_the_same_batch(served: Any, client: openai.AsyncO
 
 async def test_a_draining_server_takes_no_batch(served: Any, client: openai.AsyncOpenAI) -> None:
     batch = await ended(client, await begin(client, line("a")))
-    served.service.is_draining = True
+    served.service.lifecycle.is_draining = True
     body = {"input_file_id": batch.input_file_id, "endpoint": "/v1/completions", "completion_window": "24h"}
     assert (await refusal(client.batches.create(**body), 503)).code == "draining"
     assert (await client.batches.retrieve(batch.id)).status == "completed", "what there is can be read"
@@ -363,7 +363,7 @@ async def test_the_end_of_a_server_ends_its_batches(served: Any, client: openai.
     served.engine.hold()
     await begin(client, line("a"))
     await served.engine.submitted.wait()
-    await served.service.drain()
+    await served.service.lifecycle.drain()
     assert not served.engine.handles
     answer = await served.client.get("/v1/batches")
     assert isinstance(answer, httpx.Response)

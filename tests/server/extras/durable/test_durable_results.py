@@ -9,19 +9,19 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 from fake_engine import FakeEngine
+from kept_results import durable_results
 
 from splitfuse.engine.core.outputs import KnownOutput, OutputDelta, Resumed
 from splitfuse.engine.core.sampling_params import SamplingParams
 from splitfuse.server.api.native.routes import KeptGenerate
-from splitfuse.server.extras.durable.durable_results import DurableResults
 from splitfuse.server.extras.durable.records import Changes, JobRow, dump_segment, event_of
 from splitfuse.server.extras.durable.resumption import Resumption
 from splitfuse.server.extras.durable.sqlite_store import SqliteStore
-from splitfuse.server.extras.shared.shared_results import SharedResults
+from splitfuse.server.extras.shared.shared_backend import SharedBackend
 from splitfuse.server.http.errors import NotReadyError, QuotaExceededError, ResultNotFoundError
 from splitfuse.server.jobs.job import Job
+from splitfuse.server.jobs.job_index import ResultLimits
 from splitfuse.server.jobs.kept_request import KeptRequest
-from splitfuse.server.jobs.result_store import ResultLimits
 from splitfuse.server.settings import Settings
 
 
@@ -46,8 +46,8 @@ def delta(seq_id: str, token_id: int) -> OutputDelta:
     return OutputDelta(seq_id, 0, "x", (token_id,))
 
 
-def opened(path: Path) -> DurableResults:
-    return DurableResults(limits(max_results=9), open_store=lambda: SqliteStore(path), kinds={})
+def opened(path: Path) -> Any:
+    return durable_results(limits(max_results=9), open_store=lambda: SqliteStore(path), kinds={})
 
 
 async def test_a_job_of_another_version_fails_alone(tmp_path: Path) -> None:
@@ -59,10 +59,10 @@ async def test_a_job_of_another_version_fails_alone(tmp_path: Path) -> None:
     row = JobRow(num=1, seq_id="old", owner="", created=1.0, request=json.dumps(request), first_segment=1)
     store.commit(Changes(accepted=[row]))
     store.close()
-    results = DurableResults(limits(max_results=1), open_store=lambda: SqliteStore(path), kinds={})
+    results = durable_results(limits(max_results=1), open_store=lambda: SqliteStore(path), kinds={})
     await results.open()
     assert results.get("old", owner="").status == "queued"
-    await Resumption(results, FakeEngine(), {}, Settings()).run()  # type: ignore[arg-type]
+    await Resumption(results.backend, FakeEngine(), {}, Settings()).run()  # type: ignore[arg-type]
     job = await results.find("old", owner="")
     await job.wait(5)
     assert (job.status, str(job.failure())) == ("failed", "interrupted: it cannot go on here (KeyError)")
@@ -70,7 +70,7 @@ async def test_a_job_of_another_version_fails_alone(tmp_path: Path) -> None:
 
 
 async def test_what_the_memory_has_no_room_for_is_found_on_disk(tmp_path: Path) -> None:
-    results = DurableResults(limits(max_results=2), open_store=lambda: SqliteStore(tmp_path / "r.db"), kinds={})
+    results = durable_results(limits(max_results=2), open_store=lambda: SqliteStore(tmp_path / "r.db"), kinds={})
     with pytest.raises(NotReadyError):
         await results.find("early", owner="")
     await results.open()
@@ -98,7 +98,7 @@ async def test_what_the_memory_has_no_room_for_is_found_on_disk(tmp_path: Path) 
 
 async def test_readers_at_once_bring_a_result_back_once(tmp_path: Path) -> None:
     """Each reader waits for the disk, and meanwhile another one may have put the job into memory."""
-    results = DurableResults(limits(max_results=2), open_store=lambda: SqliteStore(tmp_path / "r.db"), kinds={})
+    results = durable_results(limits(max_results=2), open_store=lambda: SqliteStore(tmp_path / "r.db"), kinds={})
     await results.open()
     engine = FakeEngine()
     await engine.start()
@@ -118,16 +118,16 @@ async def test_readers_at_once_bring_a_result_back_once(tmp_path: Path) -> None:
 async def test_a_take_over_is_not_refused_by_its_owners_quota(tmp_path: Path) -> None:
     """The jobs were accepted: a server that claims them goes on with all of them."""
     most_one = ResultLimits(ttl=60, max_results=9, max_bytes=10**9, max_unfinished=1)
-    results = SharedResults(most_one, open_store=Mock(), kinds={}, lease_s=30.0)
+    results = durable_results(most_one, open_store=Mock(), kinds={}, backend=SharedBackend, lease_s=30.0)
     resumption = Mock(resume=AsyncMock())
-    results.begin_claiming(resumption, Mock())
+    results.backend.begin_claiming(resumption, Mock())
     results.add(Job("own", model="m", owner="me"))
     claimed = [
         SimpleNamespace(row=SimpleNamespace(seq_id=name), kept=SimpleNamespace(job=Job(name, model="m", owner="me")))
         for name in ("a", "b")
     ]
-    results._go_on_with(claimed)  # type: ignore[arg-type]
-    await asyncio.gather(*results._resuming)
+    results.backend._go_on_with(claimed)  # type: ignore[arg-type]
+    await asyncio.gather(*results.backend._resuming)
     resumption.resume.assert_awaited_once_with(claimed)
     assert {results.get(name, owner="me").status for name in ("a", "b")} == {"queued"}
     results.check()
@@ -154,7 +154,9 @@ async def test_a_new_job_has_no_events_of_a_deleted_one(tmp_path: Path) -> None:
     await results.close()
     results = opened(path)
     await results.open()
-    events = {each.row.seq_id: [event.token_ids for event in each.kept.job.events] for each in results.to_resume}
+    events = {
+        each.row.seq_id: [event.token_ids for event in each.kept.job.events] for each in results.backend.to_resume
+    }
     assert events == {"job1": [(1,)], "new": []}
     await results.close()
 
@@ -167,12 +169,12 @@ async def test_what_a_job_tells_after_all_segments_were_swept_is_found_again(tmp
     for token_id in (5, 6):
         results = opened(path)
         await results.open()
-        results.resumed_sink(results.to_resume[0])(delta("job1", token_id))
-        await results.use(lambda store: store.sweep(0.0, max_jobs=1))
+        results.backend.resumed_sink(results.backend.to_resume[0])(delta("job1", token_id))
+        await results.backend.use(lambda store: store.sweep(0.0, max_jobs=1))
         await results.close()
     results = opened(path)
     await results.open()
-    assert [event.token_ids for event in results.to_resume[0].kept.job.events] == [(5,), (6,)]
+    assert [event.token_ids for event in results.backend.to_resume[0].kept.job.events] == [(5,), (6,)]
     await results.close()
 
 
@@ -192,14 +194,14 @@ async def test_with_another_model_what_has_told_nothing_begins_afresh(tmp_path: 
     body = dump_segment([(2, event_of(delta("job2", 7)))], wall=1.0, monotonic=1.0)
     store.commit(Changes(accepted=rows, segment=(1, body)))
     store.close()
-    kinds = {"generate": KeptGenerate()}
-    results = DurableResults(limits(max_results=9), open_store=lambda: SqliteStore(path), kinds=kinds)
+    kinds = {"generate": KeptGenerate(lambda stored: None)}
+    results = durable_results(limits(max_results=9), open_store=lambda: SqliteStore(path), kinds=kinds)
     await results.open()
     engine, settings = ResumingEngine(), Settings()
     await engine.start()
     engine.fingerprint = "another"
-    jobs = [each.kept.job for each in results.to_resume]
-    await Resumption(results, engine, kinds, settings).run()  # type: ignore[arg-type]
+    jobs = [each.kept.job for each in results.backend.to_resume]
+    await Resumption(results.backend, engine, kinds, settings).run()  # type: ignore[arg-type]
     for job in jobs:
         await job.wait(5)
     assert [job.status for job in jobs] == ["completed", "failed", "failed"]
@@ -207,7 +209,7 @@ async def test_with_another_model_what_has_told_nothing_begins_afresh(tmp_path: 
     assert jobs[1].outputs[0].token_ids == [7], "what was told stays"
     assert "the model, its tokenizer, template or dtype" in str(jobs[1].failure())
     assert "it asks for another model" in str(jobs[2].failure())
-    row = await results.use(lambda store: store.find("job1"))
+    row = await results.backend.use(lambda store: store.find("job1"))
     assert row is not None
     kept = json.loads(row.request)
     assert (kept["fingerprint"], kept["prompt_token_ids"], kept["body"]) == ("another", [104, 105], bodies[0])

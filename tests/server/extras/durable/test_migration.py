@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from splitfuse.engine.errors import ConfigError
-from splitfuse.server.extras.durable.batch_rows import BatchChanges, BatchRow, FileRow, Page
+from splitfuse.server.api.listing import Page
+from splitfuse.server.extras.durable.batch_rows import BatchChanges, BatchRow, FileRow
 from splitfuse.server.extras.durable.sqlite_store import SCHEMA_VERSION, SqliteStore
 
 # As the first release made it.

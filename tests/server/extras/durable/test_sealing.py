@@ -10,26 +10,27 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from fake_engine import FakeEngine
+from kept_results import durable_results
 from postgres_server import PostgresServer
 
 from splitfuse.engine.core.outputs import OutputDelta
 from splitfuse.engine.errors import ConfigError
+from splitfuse.server.api.listing import Page
 from splitfuse.server.api.native.routes import KeptGenerate
-from splitfuse.server.extras.durable.batch_rows import BatchChanges, BatchRow, FileRow, Page
-from splitfuse.server.extras.durable.durable_results import DurableResults
+from splitfuse.server.extras.durable.batch_rows import BatchChanges, BatchRow, FileRow
 from splitfuse.server.extras.durable.records import dump_segment, load_segment
-from splitfuse.server.extras.durable.results import results_of
 from splitfuse.server.extras.durable.resumption import Resumption
 from splitfuse.server.extras.durable.sealing import OVERHEAD_BYTES, DamagedError, Sealing
 from splitfuse.server.extras.durable.sqlite_store import SqliteStore
 from splitfuse.server.http.errors import ResultNotFoundError
 from splitfuse.server.jobs.job import Job
+from splitfuse.server.jobs.job_index import ResultLimits
 from splitfuse.server.jobs.kept_request import KeptRequest
-from splitfuse.server.jobs.result_store import ResultLimits
+from splitfuse.server.service import Service
 from splitfuse.server.settings import Settings
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 KEY = bytes(range(32))
 PROMPT = "a secret of the prompt"
 TEXT = "what was answered "
-KINDS = {"generate": KeptGenerate()}
+KINDS = {"generate": KeptGenerate(lambda stored: None)}
 LIMITS = ResultLimits(ttl=60, max_results=99, max_bytes=10**9)
 
 
@@ -47,12 +48,12 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "results.db"
 
 
-def opened(path: Path, key: bytes = KEY) -> DurableResults:
+def opened(path: Path, key: bytes = KEY) -> Any:
     sealing = Sealing(key)
-    return DurableResults(LIMITS, open_store=lambda: SqliteStore(path, sealing=sealing), kinds=KINDS, sealing=sealing)
+    return durable_results(LIMITS, open_store=lambda: SqliteStore(path, sealing=sealing), kinds=KINDS, sealing=sealing)
 
 
-async def keep(results: DurableResults, *names: str, num_tokens: int = 3, has_ended: bool = False) -> None:
+async def keep(results: Any, *names: str, num_tokens: int = 3, has_ended: bool = False) -> None:
     """Jobs that tell a few tokens in turns, so that segments hold events of all."""
     jobs = [Job(name, model="m", owner="me") for name in names]
     handle, sinks = cast("Handle", SimpleNamespace(prompt_token_ids=[104, 105], seed=1)), []
@@ -65,7 +66,7 @@ async def keep(results: DurableResults, *names: str, num_tokens: int = 3, has_en
         reason = "length" if has_ended and number == num_tokens - 1 else None
         for job, sink in zip(jobs, sinks, strict=True):
             sink(OutputDelta(job.seq_id, 0, TEXT, (number,), finish_reason=reason))
-        await results.use(lambda store: None)
+        await results.backend.use(lambda store: None)
 
 
 def bytes_of(path: Path) -> bytes:
@@ -104,7 +105,7 @@ async def test_nothing_that_tells_of_a_job_stands_in_the_files(path: Path) -> No
     await results.open()
     job = await results.find("done", owner="me")
     assert (job.outputs[0].text, job.outputs[0].token_ids) == (TEXT * 3, [0, 1, 2])
-    resumed = results.to_resume[0]
+    resumed = results.backend.to_resume[0]
     assert (resumed.request["body"]["prompt"], resumed.resumed.outputs[0].token_ids) == (PROMPT, (0, 1, 2))
     await results.close()
 
@@ -113,17 +114,17 @@ async def test_with_its_row_a_jobs_key_is_gone_from_all_files(path: Path) -> Non
     results = opened(path)
     await results.open()
     await keep(results, "kept", *(f"job{number}" for number in range(30)))
-    rows = await results.use(lambda store: store.unfinished())
+    rows = await results.backend.use(lambda store: store.unfinished())
     # Three bytes of the key are four characters of the row.
     keys = {row.seq_id: row.request[:80].encode() for row in rows}
     assert len(set(keys.values())) == 31
     assert all(key in bytes_of(path) for key in keys.values())
     for seq_id in keys.keys() - {"kept"}:
         await results.delete(results.get(seq_id, owner="me"))
-    await results.use(lambda store: store.sweep(0.0, max_jobs=9))
+    await results.backend.use(lambda store: store.sweep(0.0, max_jobs=9))
     data = bytes_of(path)
     assert [seq_id for seq_id, key in keys.items() if key in data] == ["kept"]
-    bodies = await results.use(lambda store: list(store.segments(0)))
+    bodies = await results.backend.use(lambda store: list(store.segments(0)))
     assert len([item for body in bodies for item in load_segment(body).events]) == 93, "they stay, and are noise"
     await results.close()
 
@@ -132,7 +133,7 @@ async def test_a_key_whose_process_died_before_it_swept_is_gone_after_the_next_o
     results = opened(path)
     await results.open()
     await keep(results, "job")
-    row = await results.use(lambda store: store.find("job"))
+    row = await results.backend.use(lambda store: store.find("job"))
     assert row is not None
     await results.delete(results.get("job", owner="me"))
     copy = as_a_kill_leaves_it(path)
@@ -188,11 +189,11 @@ async def test_jobs_in_a_database_are_taken_over_by_a_server_with_the_key(postgr
 
     database, sealing = postgres.database(), Sealing(KEY)
 
-    def shared() -> DurableResults:
+    def shared() -> Any:
         def open_store() -> PostgresStore:
             return PostgresStore(database, url="http://here", model="", lease_s=60, sealing=sealing)
 
-        return DurableResults(LIMITS, open_store=open_store, kinds=KINDS, sealing=sealing)
+        return durable_results(LIMITS, open_store=open_store, kinds=KINDS, sealing=sealing)
 
     results = shared()
     await results.open()
@@ -205,7 +206,7 @@ async def test_jobs_in_a_database_are_taken_over_by_a_server_with_the_key(postgr
     await results.close()
     results = shared()
     await results.open()
-    told = {each.row.seq_id: each.resumed.outputs[0].token_ids for each in results.to_resume}
+    told = {each.row.seq_id: each.resumed.outputs[0].token_ids for each in results.backend.to_resume}
     assert told == {"open": (0, 1, 2), "other": (0, 1, 2)}
     await results.close()
 
@@ -296,7 +297,7 @@ async def test_a_job_whose_events_were_changed_on_disk_fails_alone(
     await results.open()
     await keep(results, "a", "b")
     await keep(results, "c")
-    bodies: list[bytes] = await results.use(lambda store: list(store.segments(0)))
+    bodies: list[bytes] = await results.backend.use(lambda store: list(store.segments(0)))
     await results.close()
     for number, body in enumerate(damage(bodies), 1):
         change(path, "UPDATE segments SET body = ? WHERE num = ?", body, number)
@@ -318,7 +319,7 @@ async def test_a_job_whose_request_was_changed_on_disk_fails_alone(path: Path) -
 async def fails_alone(path: Path, seq_ids: set[str]) -> None:
     results = opened(path)
     await results.open()
-    jobs = {each.row.seq_id: each for each in results.to_resume}
+    jobs = {each.row.seq_id: each for each in results.backend.to_resume}
     assert {seq_id for seq_id, each in jobs.items() if each.is_damaged} == seq_ids
     resumed: list[str] = []
 
@@ -328,16 +329,16 @@ async def fails_alone(path: Path, seq_ids: set[str]) -> None:
             return self.handles.setdefault(request_id, object())  # type: ignore[arg-type]
 
     with contextlib.suppress(AttributeError):  # it gives no handle
-        await Resumption(results, Engine(), KINDS, Settings()).run()  # type: ignore[arg-type]
+        await Resumption(results.backend, Engine(), KINDS, Settings()).run()  # type: ignore[arg-type]
     assert resumed == ["c"]
-    await results.use(lambda store: None)
+    await results.backend.use(lambda store: None)
     for seq_id in seq_ids:
         failure = jobs[seq_id].kept.job.failure()
         assert "interrupted: what was kept of it was changed on disk" in str(failure)
     await results.close()
     results = opened(path)
     await results.open()
-    assert {each.row.seq_id for each in results.to_resume}.isdisjoint(seq_ids)
+    assert {each.row.seq_id for each in results.backend.to_resume}.isdisjoint(seq_ids)
     for seq_id in seq_ids:
         assert (await results.find(seq_id, owner="me")).status == "failed"
     await results.close()
@@ -474,7 +475,7 @@ def test_a_missing_package_is_one_line_that_says_how_to_get_it(tmp_path: Path, m
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
     settings = Settings(results=str(tmp_path / "r.db"), results_key_file=str(write(tmp_path / "key", KEY.hex())))
     with pytest.raises(ConfigError, match=r"--results-key-file .*: pip install cryptography$"):
-        results_of(settings, {})
+        Service(settings)
 
 
 def test_what_is_sealed_opens_in_its_own_place_only() -> None:

@@ -10,7 +10,8 @@ import pytest
 from postgres_server import PostgresServer
 
 from splitfuse.engine.errors import ConfigError
-from splitfuse.server.extras.durable.batch_rows import BatchChanges, BatchRow, FileRow, LinesDone, Page
+from splitfuse.server.api.listing import Page
+from splitfuse.server.extras.durable.batch_rows import BatchChanges, BatchRow, FileRow, LinesDone
 from splitfuse.server.extras.durable.records import Changes, Ending, JobRow, Webhook
 from splitfuse.server.extras.durable.sealing import Sealing
 from splitfuse.server.extras.durable.sqlite_store import SCHEMA_VERSION, SqliteStore

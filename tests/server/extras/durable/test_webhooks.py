@@ -14,8 +14,8 @@ import pytest
 from splitfuse.engine.errors import ConfigError
 from splitfuse.server.extras.durable.records import Changes, Ending, JobRow
 from splitfuse.server.extras.durable.sqlite_store import SqliteStore
-from splitfuse.server.extras.durable.webhook_targets import WebhookTargets
 from splitfuse.server.extras.durable.webhooks import BACKOFFS_S, Webhooks
+from splitfuse.server.jobs.webhook_targets import WebhookTargets
 from splitfuse.server.settings import Settings
 
 SECRET = b"a secret of 24 bytes and more"

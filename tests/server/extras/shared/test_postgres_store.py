@@ -13,7 +13,8 @@ psycopg = pytest.importorskip("psycopg", reason="needs psycopg: pip install 'psy
 from postgres_server import PostgresServer  # noqa: E402
 
 from splitfuse.engine.errors import ConfigError  # noqa: E402
-from splitfuse.server.extras.durable.batch_rows import BatchChanges, BatchRow, FileRow, LinesDone, Page  # noqa: E402
+from splitfuse.server.api.listing import Page  # noqa: E402
+from splitfuse.server.extras.durable.batch_rows import BatchChanges, BatchRow, FileRow, LinesDone  # noqa: E402
 from splitfuse.server.extras.durable.records import Changes, Ending, JobRow  # noqa: E402
 from splitfuse.server.extras.durable.store import StoreError  # noqa: E402
 from splitfuse.server.extras.shared.postgres.schema import SCHEMA_VERSION  # noqa: E402

@@ -28,14 +28,14 @@ def spans(monkeypatch):
     export = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter", reason=REASON)
     exporter = export.InMemorySpanExporter()
     tracer = RequestTracer(exporter, model_name="m", version="1", clock=lambda: 100.0, wall_clock=lambda: 1100.0)
-    monkeypatch.setattr("splitfuse.server.service.listeners_of", lambda settings: [tracer])
+    monkeypatch.setattr("splitfuse.server.extras.telemetry.part.listeners_of", lambda settings: [tracer])
     return exporter.get_finished_spans
 
 
 async def answered(path, body, headers=None):
-    app = build_app(Settings(request_log=False), FakeEngine())
+    app = build_app(Settings(request_log=False, otlp_traces_endpoint="http://localhost:9"), FakeEngine())
     async with serving(app) as url, httpx.AsyncClient(base_url=url) as client:
-        await app.state.service.loading
+        await app.state.service.lifecycle.loading
         await client.post(path, json=body, headers=headers)
 
 

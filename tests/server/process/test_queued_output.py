@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from splitfuse.server.queued_output import QueuedStream, num_dropped_lines, queued_output
+from splitfuse.server.process.queued_output import QueuedStream, num_dropped_lines, queued_output
 
 LINE = "x" * 99 + "\n"
 

@@ -1,31 +1,31 @@
-"""SharedResults: DurableResults in a database that several servers use at once.
+"""SharedBackend: DurableBackend over a database that several servers use at once.
 
-A job is held by the server that runs it, for as long as that renews its lease. Any server finds any job: one that runs
-elsewhere is asked for where it runs, one that has ended is read from the table, each time, so that what was deleted
-through one server is gone from all. What a dead server held, the others claim.
+A job is held by the server that runs it, for as long as that server renews its lease. Any server finds any job: one
+that runs elsewhere is asked for where it runs, one that has ended is read from the table, each time, so that a job
+deleted through one server is gone from all. The jobs of a dead server are claimed by the others.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ....engine.errors import SplitfuseError
 from ...http.errors import HeldElsewhereError, MovedError, NotReadyError
 from ...jobs.job import Job
-from ...jobs.kept_request import KeptKind, KeptRequest
-from ...jobs.result_store import ResultLimits
-from ..durable.durable_results import DurableResults
+from ...jobs.job_index import JobIndex
+from ...jobs.kept_request import KeptRequest
+from ..durable.durable_backend import DurableBackend
 from ..durable.records import JobRow
-from ..durable.sealing import Sealing
+from ..durable.resumption import Resumption
 from ..durable.store import Store
+from ..durable.stored_jobs import StoredJobs
 from ..durable.unfinished_job import UnfinishedJob
 from .shared_key_locks import SharedKeyLocks
 
 if TYPE_CHECKING:
     from ....engine.serving.async_engine import AsyncEngine, Handle
-    from ..durable.resumption import Resumption
     from .postgres_store import Holder, PostgresStore
 
 _log = logging.getLogger("splitfuse.results")
@@ -33,79 +33,79 @@ BEATS_PER_LEASE = 15  # a beat also looks for jobs to claim: those of a server t
 MAX_CLAIMED = 64  # at once: the servers that live share what a dead one held
 
 
-class SharedResults(DurableResults):
-    """Memory holds what runs here. `lease_s`: after so long without a beat a server's jobs are taken over."""
+class SharedBackend(DurableBackend):
+    """Memory holds what runs here. `lease_s`: seconds without a beat until a server's jobs are taken over."""
 
     is_shared = True
 
     def __init__(
         self,
-        limits: ResultLimits,
+        index: JobIndex,
+        stored: StoredJobs,
         *,
         open_store: "Callable[[], PostgresStore]",
-        kinds: Mapping[str, KeptKind],
         lease_s: float,
-        sealing: Sealing | None = None,
     ) -> None:
-        super().__init__(limits, open_store=open_store, kinds=kinds, sealing=sealing)
+        super().__init__(index, stored, open_store=open_store)
+        self.key_locks = SharedKeyLocks(self._call)
         self._lease_s = lease_s
-        self._key_locks = SharedKeyLocks(self._call)
         self._engine: AsyncEngine | None = None
         self._resumption: Resumption | None = None
         self._beating: asyncio.Task[None] | None = None
         self._resuming: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """As DurableResults; this server's lease begins."""
+        """Open the database; this server's lease begins."""
         await super().open()
         self._beating = asyncio.create_task(self._beat())
 
-    def begin_claiming(self, resumption: "Resumption", engine: "AsyncEngine") -> None:
-        """From now on go on with what dead servers left."""
+    def begin_claiming(self, resumption: Resumption, engine: "AsyncEngine") -> None:
+        """From now on go on with the jobs that dead servers left."""
         self._resumption, self._engine = resumption, engine
 
     async def close(self, *, has_crashed: bool = False) -> None:
-        """As DurableResults; other servers go on with what has not ended at once."""
+        """Write what has come; other servers go on with unfinished jobs at once."""
         if self._beating is not None:
             await _cancel([self._beating])
         await self._let_go(has_crashed=has_crashed)
 
-    async def accept(self, job: Job, handle: "Handle", request: KeptRequest, *, user: str, fingerprint: str) -> None:
-        """As DurableResults. Raises MovedError if the lease was lost since the job's sink was made."""
+    async def accept(self, job: Job, handle: "Handle", kept: KeptRequest, *, user: str, fingerprint: str) -> None:
+        """Return when the job is kept. Raises MovedError if the lease was lost since the job's sink was made."""
         if job.seq_id not in self._kept:
             raise MovedError
-        await super().accept(job, handle, request, user=user, fingerprint=fingerprint)
+        await super().accept(job, handle, kept, user=user, fingerprint=fingerprint)
 
     async def begin(self, jobs: Sequence[UnfinishedJob]) -> None:
-        """As DurableResults; while the database is away it is written later, before anything of them is told."""
+        """Note that this server runs these jobs. While the database is away the note waits, and so does delivery."""
         with contextlib.suppress(NotReadyError):
             await super().begin(jobs)
 
-    def _take_over(self) -> tuple[Store, bool, list[UnfinishedJob]]:
-        return self._open_store(), True, []  # claimed when there is an engine: until then other servers may
+    def take_over(self) -> tuple[Store, bool, list[UnfinishedJob]]:
+        """Open the database. Jobs are claimed when there is an engine: until then other servers may."""
+        return self._open_store(), True, []
 
-    async def _stored(self, find: Callable[[Store], JobRow | None], *, owner: str) -> Job | None:
-        """As DurableResults, for this reader only. Raises HeldElsewhereError."""
+    async def find_stored(self, find: Callable[[Any], JobRow | None], *, owner: str) -> Job | None:
+        """Return the owner's job of a row, for this reader only. Raises HeldElsewhereError."""
         row, holder = await self._call(lambda store: _with_holder(store, find(store)))
         if row is None or row.owner != owner:
             return None
         if row.status is not None:
-            return self._finished_job(row)
+            return self.stored.finished(row)
         if holder is None:
             raise MovedError
         raise HeldElsewhereError(holder.url, is_held=lambda: self._is_held(row.seq_id, holder))
 
+    def job_ended(self, job: Job) -> None:
+        """Forget the job: from now on every reader reads the table."""
+        if job.seq_id in self._kept:
+            super().job_ended(job)
+            self.index.forget(job)
+
     async def _is_held(self, seq_id: str, holder: "Holder") -> bool:
-        """Also while the database is away: nothing can be known then."""
+        """True also while the database is away: nothing can be known then."""
         with contextlib.suppress(NotReadyError):
             return bool(await self._call(lambda store: store.holder_of(seq_id)) == holder)
         return True
-
-    def _grew(self, job: Job, num_bytes: int) -> None:
-        is_kept = job.seq_id in self._kept
-        super()._grew(job, num_bytes)
-        if is_kept and job.finished:
-            self.forget(job)
 
     async def _call(self, function: "Callable[[PostgresStore], Any]") -> Any:
         return await self.use(function)
@@ -130,10 +130,11 @@ class SharedResults(DurableResults):
                 self._go_on_with(jobs)
 
     async def _leave(self) -> None:
-        """The lease was lost: let go of all jobs, without an end, for other servers go on with them."""
+        """Let go of all jobs, without an end: the lease was lost, so other servers go on with them."""
         _log.error("results: the lease was lost; other servers go on with %d jobs of this one", len(self._kept))
         await self._let_go()
         for kept in list(self._kept.values()):
+            self.index.forget(kept.job)
             self.forget(kept.job)
             if self._engine is not None:
                 self._engine.abort(kept.job.seq_id)
@@ -144,19 +145,18 @@ class SharedResults(DurableResults):
         await super().close(has_crashed=has_crashed)
 
     async def _claimed(self) -> list[UnfinishedJob]:
-        room = min(MAX_CLAIMED, (self.limits.max_results - len(self._jobs)) // 2)  # half, for others come meanwhile
+        # Half of the room, for other jobs come meanwhile.
+        room = min(MAX_CLAIMED, (self.index.limits.max_results - len(self.index)) // 2)
         jobs: list[UnfinishedJob] = await self._call(lambda store: self._claim(store, room)) if room > 0 else []
         return jobs
 
     def _claim(self, store: "PostgresStore", limit: int) -> list[UnfinishedJob]:
         with store.claiming(limit=limit) as rows:
-            return self._read_back(rows, store.segments)
+            return self.stored.unfinished(rows, store.segments)
 
     def _go_on_with(self, jobs: list[UnfinishedJob]) -> None:
         _log.warning("results: %d jobs of a server that has ended go on here", len(jobs))
-        for unfinished in jobs:
-            self._insert(unfinished.kept.job)  # no limit refuses a job that was accepted once
-            self._kept[unfinished.row.seq_id] = unfinished.kept
+        self.keep(jobs)
         assert self._resumption is not None
         task = asyncio.create_task(self._resumption.resume(jobs))
         self._resuming.add(task)

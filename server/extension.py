@@ -1,0 +1,226 @@
+"""Extensions: options of the server, each in a folder of its own, imported when a setting or a request asks for them.
+
+A folder of server/extras/ declares itself as `EXTENSION` in its `__init__.py`, another package by the entry point
+`splitfuse.extensions`. A declaration names code as "module:name" below its package, so that it costs no import. This
+module knows no extension by name.
+"""
+
+import dataclasses
+import logging
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from ..engine.errors import ConfigError
+
+if TYPE_CHECKING:
+    from starlette.middleware import Middleware
+
+    from ..engine.serving.async_engine import AsyncEngine
+    from .jobs.job import Job
+    from .jobs.job_index import JobIndex
+    from .jobs.result_backend import ResultBackend
+
+logger = logging.getLogger(__name__)
+ENTRY_POINTS = "splitfuse.extensions"
+_ROOT = __name__.rpartition(".server.")[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extension:
+    """Declaration of an extension. References are "module:name" below `package`."""
+
+    package: str
+    requires: tuple[str, ...] = ()  # folders of ours, as "engine/extras/chat"
+    settings: type | None = None  # a dataclass derived from ServerSettings
+    is_used: Callable[[Any], bool] = lambda settings: True
+    paths: tuple[str, ...] = ()  # beginnings of its routes' paths; "*" is any one segment
+    router: str | None = None
+    error_form: str | None = None  # ErrorForm of answers below `paths`
+    endpoints: Mapping[str, str] = field(default_factory=dict)  # Endpoint by path, for batches
+    kept_kinds: Mapping[str, str] = field(default_factory=dict)  # KeptKind factory by name
+    answer_check: str | None = None  # makes the Check of an answer from sampling parameters
+    index: str | None = None  # makes the answer to a browser that opens /
+    is_open: str | None = None  # true of scopes that need no key
+    serve: str | None = None  # runs `splitfuse serve` in place of one server: takes the settings and the signals
+    part: str | None = None  # Part class
+    starts: Callable[[Any], bool] = lambda settings: (
+        True
+    )  # true if the part is made with the server, not when asked for
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.package.rpartition(".")[2]
+
+    @property
+    def missing(self) -> str | None:
+        """The first required folder that is not in this installation."""
+        return next((folder for folder in self.requires if not _is_there(folder)), None)
+
+    def load(self, reference: str) -> Any:
+        """Import the code that a reference names."""
+        module, _, name = reference.partition(":")
+        return getattr(import_module(f"{self.package}.{module}"), name)
+
+    def owns(self, path: str) -> bool:
+        """True if one of `paths` is the beginning of this path."""
+        return any(_begins(pattern, path) for pattern in self.paths)
+
+
+class Part:
+    """State that an extension keeps for one server. Subclasses take the Service and override what they need."""
+
+    def __init__(self, service: Any) -> None:
+        self.service = service
+
+    def result_backend(self, index: "JobIndex") -> "ResultBackend | None":
+        """Make the place where results are kept beside memory."""
+        return None
+
+    def middleware(self) -> "Sequence[Middleware]":
+        """ASGI middleware behind the check of the key."""
+        return ()
+
+    def exception_handlers(self) -> Mapping[type[Exception], Any]:
+        """Handlers of exceptions that routes raise."""
+        return {}
+
+    def job_created(self, job: "Job") -> None:
+        """Hear of a job that is not submitted yet."""
+
+    async def open(self) -> None:
+        """Begin before the model is loaded; the results are open."""
+
+    async def resume(self, engine: "AsyncEngine") -> None:
+        """Give the engine its first work; no request is taken yet."""
+
+    async def start(self) -> None:
+        """Begin once the engine takes requests."""
+
+    async def drain(self) -> None:
+        """Begin no new work."""
+
+    async def stop(self, *, has_crashed: bool = False) -> None:
+        """End work before the results are closed; may be called again. `has_crashed`: the engine died."""
+
+    async def close(self) -> None:
+        """Let go of the rest: the app ends."""
+
+
+class Extensions:
+    """The extensions that one server's settings ask for, and their parts."""
+
+    def __init__(self, settings: Any) -> None:
+        """Raises ConfigError if a setting asks for an extension that cannot be had."""
+        self._settings = settings
+        self._parts: dict[type[Part], Part] = {}
+        self.used = [extension for extension in declared() if _is_usable(extension, settings)]
+
+    @property
+    def parts(self) -> list[Part]:
+        """Parts made so far."""
+        return list(self._parts.values())
+
+    def make_parts(self, service: Any) -> None:
+        """Make the parts that start with the server."""
+        for extension in self.used:
+            if extension.part is not None and extension.starts(self._settings):
+                self.part(extension.load(extension.part), service)
+
+    def part(self, kind: type[Part], service: Any) -> Any:
+        """The server's part of this class, made when first asked for."""
+        if kind not in self._parts:
+            self._parts[kind] = kind(service)
+        return self._parts[kind]
+
+    def owner_of(self, path: str) -> Extension | None:
+        """The extension whose routes begin like this path."""
+        return next((extension for extension in self.used if extension.owns(path)), None)
+
+    def first(self, attribute: str) -> Any:
+        """Load this attribute of the first extension that declares it; None if there is none."""
+        return next((found for found in self.all(attribute)), None)
+
+    def all(self, attribute: str) -> list[Any]:
+        """Load this attribute of every extension that declares it."""
+        references = [(extension, getattr(extension, attribute)) for extension in self.used]
+        return [extension.load(reference) for extension, reference in references if reference is not None]
+
+    def table(self, attribute: str, own: Mapping[str, Any] | None = None) -> "LazyTable":
+        """Entries of this mapping of every extension, loaded when looked up, beside `own` ones."""
+        references = {
+            key: (extension, reference)
+            for extension in self.used
+            for key, reference in getattr(extension, attribute).items()
+        }
+        return LazyTable(references, own or {})
+
+
+class LazyTable(Mapping[str, Any]):
+    """Mapping of names to code that is imported when its name is looked up."""
+
+    def __init__(self, references: Mapping[str, tuple[Extension, str]], own: Mapping[str, Any]) -> None:
+        self._references = references
+        self._own = own
+
+    def __getitem__(self, key: str) -> Any:
+        if key in self._own:
+            return self._own[key]
+        extension, reference = self._references[key]
+        return extension.load(reference)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self._own, *self._references))
+
+    def __len__(self) -> int:
+        return len(self._own) + len(self._references)
+
+
+@cache
+def declared() -> tuple[Extension, ...]:
+    """Extensions in this installation: the folders of server/extras/, then other packages' entry points."""
+    extras = import_module(f"{__package__}.extras")
+    folders = [import_module(f"{extras.__name__}.{info.name}") for info in pkgutil.iter_modules(extras.__path__)]
+    own = [folder.EXTENSION for folder in folders if hasattr(folder, "EXTENSION")]
+    return (*own, *(point.load() for point in entry_points(group=ENTRY_POINTS)))
+
+
+def has_extension(name: str) -> bool:
+    """True if an extension of this name is in this installation."""
+    return any(extension.name == name for extension in declared())
+
+
+def _is_usable(extension: Extension, settings: Any) -> bool:
+    if not extension.is_used(settings):
+        return False
+    if (folder := extension.missing) is None:
+        return True
+    if not extension.is_used(dataclasses.replace(settings, **_defaults(extension))):
+        raise ConfigError(f"the settings ask for {extension.name}, which needs {folder}; this installation lacks it")
+    logger.warning("%s is not served: it needs %s, which this installation lacks", extension.name, folder)
+    return False
+
+
+def _defaults(extension: Extension) -> dict[str, Any]:
+    if extension.settings is None:
+        return {}
+    names = vars(extension.settings).get("__annotations__", {})
+    return {item.name: item.default for item in dataclasses.fields(extension.settings) if item.name in names}
+
+
+def _is_there(folder: str) -> bool:
+    try:
+        return find_spec(f"{_ROOT}.{folder.replace('/', '.')}") is not None
+    except ModuleNotFoundError:  # its parent is not there
+        return False
+
+
+def _begins(pattern: str, path: str) -> bool:
+    wanted, given = pattern.split("/"), path.split("/")
+    return len(wanted) <= len(given) and all(part in ("*", other) for part, other in zip(wanted, given, strict=False))

@@ -1,0 +1,59 @@
+"""BatchesPart: the files and batches of one server."""
+
+import time
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ...extension import Part
+from ..durable.durable_backend import DurableBackend
+from ..durable.memory_store import MemoryStore
+from .batches import Batches
+from .settings import BatchSettings
+
+if TYPE_CHECKING:
+    from ...service import Service
+
+
+class BatchesPart(Part):
+    """Part with the batches: where results are, in memory or on disk."""
+
+    service: "Service"
+
+    @cached_property
+    def batches(self) -> Batches:
+        """The batches. In a shared store some run elsewhere."""
+        settings, answer = self.service.settings.section(BatchSettings), self._answer
+        backend = self.service.results.backend
+        if not isinstance(backend, DurableBackend):
+            return Batches(self._memory, settings, answer, clock=time.time)
+        if not backend.is_shared:
+            return Batches(backend, settings, answer, clock=time.time)
+        from ..shared.shared_batches import SharedBatches  # imports what only servers on a database need
+
+        return SharedBatches(backend, settings, answer, clock=time.time, may_claim=self._is_ready)
+
+    @cached_property
+    def _memory(self) -> MemoryStore:
+        return MemoryStore(clock=time.time)
+
+    async def start(self) -> None:
+        """Go on with batches that an earlier process left."""
+        if isinstance(self.service.results.backend, DurableBackend):
+            await self.batches.resume()
+
+    async def drain(self) -> None:
+        """Begin no more lines."""
+        await self.batches.stop()
+
+    async def stop(self, *, has_crashed: bool = False) -> None:
+        """Leave unfinished batches to the next process."""
+        await self.batches.stop(has_crashed=has_crashed)
+        if "_memory" in vars(self):
+            self._memory.close()
+
+    def _is_ready(self) -> bool:
+        return self.service.state == "ready"
+
+    async def _answer(self, endpoint: str, fields: Mapping[str, Any], owner: str) -> Any:
+        return await self.service.endpoints[endpoint](self.service, fields, owner=owner)

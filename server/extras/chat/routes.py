@@ -1,0 +1,78 @@
+"""Routes of the tokenizer: /tokenize, for prompts and conversations, and /detokenize."""
+
+from fastapi import APIRouter
+from pydantic import SkipValidation
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ....engine.checks import check_token_ids
+from ....engine.errors import InvalidRequestError
+from ....engine.extras.chat.messages import read_messages
+from ...api.openapi import GENERATION, operation
+from ...api.prompt import Tokens
+from ...api.request_model import ModelName, RequestModel, read_request
+from ...http.json_response import JsonResponse
+from ...service import service_of
+from .answer_format import chat_prompt
+from .chat_request import ChatFields, ChatMessage
+from .model_text import ModelText
+
+router = APIRouter(tags=["operations"])
+
+
+class TokenizeRequest(ChatFields):
+    """A prompt, or messages as /v1/chat/completions has them."""
+
+    model: ModelName = None
+    prompt: str | None = None
+    messages: SkipValidation[list[ChatMessage] | None] = None
+    add_special_tokens: bool = True
+    return_token_strs: bool = False
+
+
+class DetokenizeRequest(RequestModel):
+    """Token ids to turn into text."""
+
+    model: ModelName = None
+    tokens: Tokens
+
+
+@router.post(
+    "/tokenize",
+    **operation(
+        {200: "`tokens`, their `count` and the server's `max_model_len`; their texts as `token_strs` if asked."},
+        errors=GENERATION,
+        body=TokenizeRequest,
+        example={"prompt": "Once upon a time"},
+    ),
+)
+async def tokenize(request: Request) -> Response:
+    """The token ids of a prompt, or of messages in the chat template."""
+    service = service_of(request)
+    text_of = ModelText(service)
+    body = await read_request(request, TokenizeRequest)
+    if (body.prompt is None) == (body.messages is None):
+        raise InvalidRequestError("send either prompt or messages", param="prompt")
+    chat = body.chat_of([] if body.messages is None else read_messages(body.messages))  # checks what a prompt ignores
+    if body.prompt is not None:
+        tokens = await text_of.encode(body.prompt, add_special_tokens=body.add_special_tokens)
+    else:
+        text, _ = await chat_prompt(service, chat)
+        tokens = await text_of.encode(text, add_special_tokens=False)
+    answer = {"tokens": tokens, "count": len(tokens), "max_model_len": service.engine.max_model_len}
+    texts = {"token_strs": list(map(text_of.token, tokens))} if body.return_token_strs else {}
+    return JsonResponse(answer | texts)
+
+
+@router.post(
+    "/detokenize",
+    **operation(
+        {200: "The text, as `prompt`."}, errors=GENERATION, body=DetokenizeRequest, example={"tokens": [5, 6, 7]}
+    ),
+)
+async def detokenize(request: Request) -> Response:
+    """The text of token ids, special tokens included."""
+    service = service_of(request)
+    tokens = (await read_request(request, DetokenizeRequest)).tokens
+    check_token_ids(tokens, vocab_size=service.engine.model_config.vocab_size, param="tokens")
+    return JsonResponse({"prompt": await ModelText(service).decode(tokens)})

@@ -1,0 +1,67 @@
+"""Settings of results that outlive the process."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from ....engine.config.setting import setting
+from ....engine.errors import ConfigError
+from ...extension import has_extension
+from ...jobs.webhook_targets import WebhookTargets
+from ...server_settings import ServerSettings
+from .webhook_file import read_targets
+
+
+@dataclass(frozen=True, kw_only=True)
+class DurableSettings(ServerSettings):
+    """Where results are kept, and who hears of their ends."""
+
+    results: str = setting(
+        "memory",
+        repr=False,
+        help="where results are kept: memory, or a file, from which they and unfinished jobs survive a crash, or "
+        "postgresql://…, which servers share",
+    )
+    results_sync: str = setting(
+        "full",
+        choices=("full", "normal"),
+        help="full: what was told survives a power cut; normal: only the death of the process, but commits are cheap",
+    )
+    results_key_file: str | None = setting(
+        None,
+        repr=False,
+        help="file with a key, 32 bytes as base64, that encrypts results on disk; needs pip install cryptography",
+    )
+    webhook_targets: tuple[str, ...] = setting(
+        (),
+        repr=False,
+        help="where the ends of results may be told, as NAME=https://…; more than once; needs --results on disk",
+    )
+    webhook_secret_file: str | None = setting(
+        None, repr=False, help="file with the secret that signs webhooks: whsec_ and base64"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.webhooks.urls and self.results == "memory":
+            raise ConfigError(
+                "--webhook-targets needs --results FILE or postgresql://…, where what is to be told is kept"
+            )
+        if self.results_key_file is not None and self.results == "memory":
+            raise ConfigError("--results-key-file needs --results FILE or postgresql://…, which it encrypts")
+        if self.has_shared_results and not has_extension("shared"):
+            raise ConfigError("--results postgresql://… needs server/extras/shared, which this installation lacks")
+
+    @property
+    def has_durable_results(self) -> bool:
+        """True if results outlive the process."""
+        return self.results != "memory"
+
+    @property
+    def has_shared_results(self) -> bool:
+        """True if results are kept in a database that several servers share."""
+        return self.results.startswith(("postgresql://", "postgres://"))
+
+    @cached_property
+    def webhooks(self) -> WebhookTargets:
+        """Targets that may be told of the ends of results."""
+        return read_targets(self.webhook_targets, self.webhook_secret_file)

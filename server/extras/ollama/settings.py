@@ -1,0 +1,13 @@
+"""The setting of Ollama's API."""
+
+from dataclasses import dataclass
+
+from ....engine.config.setting import setting
+from ...server_settings import ServerSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class OllamaSettings(ServerSettings):
+    """Whether the API is served."""
+
+    ollama_api: bool = setting(False, help="serve Ollama's API too, under /api")

@@ -1,0 +1,13 @@
+"""The setting of the page."""
+
+from dataclasses import dataclass
+
+from ....engine.config.setting import setting
+from ...server_settings import ServerSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageSettings(ServerSettings):
+    """Whether browsers get the page; its streams are served all the same."""
+
+    page: bool = setting(True, help="serve the page that shows the engine at work, at /")

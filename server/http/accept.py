@@ -1,0 +1,8 @@
+"""Media types that a client accepts."""
+
+from starlette.datastructures import Headers
+
+
+def wants_html(headers: Headers) -> bool:
+    """True if a browser asks: it names HTML, which programs do not."""
+    return "text/html" in headers.get("accept", "").lower()

@@ -1,0 +1,124 @@
+"""ServerSettings: EngineConfig's settings plus those of the server itself. No torch, and no option's settings.
+
+A setting is a flag (`--max-num-seqs`), an environment variable (`SPLITFUSE_MAX_NUM_SEQS`) and a key of the config file;
+`commands/settings_sources.py` reads those three. An extension declares its settings in a class derived from this one.
+"""
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+from ..engine.config import EngineConfig
+from ..engine.config.setting import setting
+from ..engine.errors import ConfigError
+from .http.keys import digest, read_key_file
+from .jobs.webhook_targets import WebhookTargets
+
+S = TypeVar("S", bound="ServerSettings")
+# Forms of the items as browsers send them, and an example.
+_FORMS = {
+    "allowed_hosts": (r"\*|[a-z0-9._-]+", "a name without scheme and port, such as llm.example.com"),
+    "allowed_origins": (r"\*|null|[a-z][a-z0-9+.-]*://[^/\s]+", "an origin such as https://app.example.com"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings(EngineConfig):
+    """Settings of a server without extensions. Raises ConfigError."""
+
+    host: str = setting("127.0.0.1", help="address to listen on")
+    port: int = setting(8000, at_least=0, at_most=65535, help="port to listen on; 0 = any free one")
+    api_key: tuple[str, ...] = setting(
+        (), repr=False, help="key that requests must bring; may be given more than once (in the variable: with commas)"
+    )
+    api_key_file: str | None = setting(None, help="file with such keys, one per line; # begins a comment")
+    allowed_hosts: tuple[str, ...] = setting(
+        (), help="names of a server without keys beside localhost and its addresses; with commas; * = any"
+    )
+    allowed_origins: tuple[str, ...] = setting(
+        (), help="origins whose web pages may use the server, as https://app.example.com; with commas; * = any"
+    )
+    strict_fields: bool = setting(
+        False, help="refuse fields that are known but have no effect, and other servers' names"
+    )
+    max_connections: int = setting(4096, at_least=1, help="most open connections; one address gets half of them")
+    result_ttl: float = setting(3600.0, at_least=0, help="seconds that a finished result can be read")
+    id_tag: str = setting(
+        "", help="beginning of every id, by which a balancer finds the server that has it: letters, digits and -"
+    )
+    max_results: int = setting(10_000, at_least=1, help="results kept at once")
+    max_unfinished_per_key: int | None = setting(
+        None, at_least=1, help="unfinished results of one key; one more is answered 429"
+    )
+    max_result_bytes_per_key: int | None = setting(
+        None,
+        at_least=1,
+        help="bytes of all results of one key, where they are kept; beyond it 429; takes KiB, MiB, GiB",
+    )
+    max_result_bytes: int = setting(256 * 2**20, at_least=1, help="memory for kept results; takes KiB, MiB, GiB")
+    max_body_bytes: int = setting(2**20, at_least=1, help="longest request body; takes KiB, MiB, GiB")
+    drain_timeout: float = setting(30.0, at_least=0, help="seconds that running requests get to finish after SIGTERM")
+    step_timeout: float | None = setting(
+        None, at_least=0, help="end the process when a step takes so many seconds; 0 = never, nothing = learned"
+    )
+    stream_interval: int = setting(1, at_least=1, help="tokens per stream event after the first")
+    metrics_prefix: str = setting("splitfuse:", help="beginning of every metric's name; vllm: suits stock dashboards")
+    log_format: str = setting("text", choices=("text", "json"), help="of what is logged; json: an object per line")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if any(not key.strip() or not key.isascii() for key in self.api_key):
+            raise ConfigError("api_key: a key must be visible ASCII characters; one is empty or holds others")
+        _ = self.keys  # reads the file
+        for name, form in _FORMS.items():
+            vars(self)[name] = _parts(name, getattr(self, name), form)
+        if not re.fullmatch(r"((?!resp$)[A-Za-z0-9][A-Za-z0-9-]{0,31})?", self.id_tag):
+            raise ConfigError(f"id_tag {self.id_tag!r} takes up to 32 letters, digits and -, no - first; resp is taken")
+        if not re.fullmatch(r"([A-Za-z_:][A-Za-z0-9_:]*)?", self.metrics_prefix):
+            raise ConfigError(f"metrics_prefix {self.metrics_prefix!r} takes letters, digits, _ and :, no digit first")
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """Keys of `api_key` and of `api_key_file`; without any the server asks for none."""
+        return self.api_key + (() if self.api_key_file is None else read_key_file(Path(self.api_key_file)))
+
+    @property
+    def has_durable_results(self) -> bool:
+        """True if results outlive the process."""
+        return False
+
+    @property
+    def has_shared_results(self) -> bool:
+        """True if results are kept in a database that several servers share."""
+        return False
+
+    @property
+    def webhooks(self) -> WebhookTargets:
+        """Targets that may be told of the ends of results."""
+        return WebhookTargets()
+
+    def section(self, kind: type[S]) -> S:
+        """These settings as an extension's class of settings."""
+        assert isinstance(self, kind)
+        return self
+
+    def engine_config(self) -> EngineConfig:
+        """The engine's share of the settings. It knows keys by their digests only."""
+        values = {item.name: getattr(self, item.name) for item in dataclasses.fields(EngineConfig)}
+        if self.tenant_weights:
+            values["tenant_weights"] = {
+                digest(name) if name in self.keys else name: weight for name, weight in self.tenant_weights.items()
+            }
+        return EngineConfig(**values)
+
+
+def _parts(name: str, values: tuple[str, ...], form: tuple[str, str]) -> tuple[str, ...]:
+    """Split lists with commas into items, in lower case. Raises ConfigError."""
+    parts = tuple(part.strip().lower() for value in values for part in value.split(",") if part.strip())
+    for part in parts:
+        if not re.fullmatch(form[0], part):
+            raise ConfigError(f"{name}: {part!r} is not {form[1]}, or *")
+    return parts
