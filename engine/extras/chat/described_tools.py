@@ -1,6 +1,6 @@
-"""Tools for models whose chat template shows no way to call any: they are described in the conversation itself.
+"""Descriptions of tools, put into the conversation itself for models whose chat template knows no tools.
 
-The calls are Hermes', which many models have seen and NEUTRAL_FORMAT reads.
+Calls have Hermes' format, which many models have seen and NEUTRAL_FORMAT reads.
 """
 
 import json
@@ -21,10 +21,10 @@ To call one, answer with its name and its arguments as JSON:
 def described(
     messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, has_system: bool = True
 ) -> list[Message]:
-    """The conversation with the tools in its system message, earlier calls in their messages' text, and what they
-    returned in messages of the user.
+    """Return the conversation with tools, calls and results as text.
 
-    The roles alternate as they did. Without `has_system` the tools are in the first message.
+    The tools are in the system message, or in the first message without `has_system`. Earlier calls are in the text of
+    their messages, and their results in messages of the user. Roles alternate as before.
     """
     told = _as_texts(messages)
     if not tools:
@@ -42,7 +42,7 @@ def _introduction(tools: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _as_texts(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """What several tools returned, and what the user says to it, becomes one message."""
+    """Join the results of several tools and the user's text that follows them into one message."""
     told: list[Message] = []
     is_joined = False
     for message in messages:
