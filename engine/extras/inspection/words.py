@@ -1,10 +1,10 @@
-"""Words: the sentences of an explanation, one for each event of a history."""
+"""Sentences of an explanation, one for each event of a history."""
 
 from collections.abc import Callable, Mapping
 
 from .history import Event
 
-# Of what a request waited for.
+# Reason of a wait -> its text.
 WAITS: Mapping[str, str] = {
     "step": "until the next step was decided; a step that runs is never interrupted",
     "budget": "the steps' token budget was used up by requests before it",
@@ -33,12 +33,12 @@ PHASES: Mapping[str, str] = {
 
 
 def sentence(event: Event) -> str:
-    """Why this happened."""
+    """Return the reason of an event as a text."""
     return _SENTENCES[event.what](event)
 
 
 def phase_text(phase: str) -> str:
-    """What a share is."""
+    """Return the text of a phase."""
     kind, _, why = phase.partition(".")
     if phase in PHASES:
         return PHASES[phase]
