@@ -1,4 +1,4 @@
-"""Replay: the calls of a recording made again to the same scheduler code, which must decide the same.
+"""Replay: make the calls of a recording again, to the same scheduler code, which must decide identically.
 
 Also `splitfuse replay`.
 """
@@ -24,7 +24,7 @@ from .recording import DECIDING_FIELDS, FORMAT, decided, outcome
 
 Line = Mapping[str, Any]
 
-_STOP = -1  # for whatever token a request stopped at
+_STOP = -1  # stands for any token that a request stopped at
 _DECISIONS: dict[str, Any] = {
     "rows": [],
     "admitted": [],
@@ -39,14 +39,14 @@ _DECISIONS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """How it went: the steps that were decided alike, and a text of the first difference, None if there is none."""
+    """Result of a replay: the number of steps decided alike, and a text of the first difference, if there is one."""
 
     num_steps: int
     difference: str | None = None
 
 
 def run(path: Path) -> int:
-    """Entry point of `splitfuse replay`: prints one line and gives 0, or the first difference and 1."""
+    """Entry point of `splitfuse replay`: print one line and return 0, or the first difference and 1."""
     replayed = replay(path)
     if replayed.difference is None:
         print(f"{replayed.num_steps} steps replayed, identical")
@@ -56,14 +56,14 @@ def run(path: Path) -> int:
 
 
 def replay(path: Path) -> Replayed:
-    """Make the calls of a recording again. Raises ConfigError if it is none."""
+    """Make the calls of a recording again. Raises ConfigError if the file is no recording."""
     return _made_again(path)[0]
 
 
 def recorded_outputs(path: Path, wanted: Callable[[Line], bool]) -> list[RequestMetrics]:
-    """What is known at a recording's end of the outputs whose `add` lines are wanted, with their histories.
+    """Replay a recording and return the metrics, with histories, of the outputs whose `add` lines are wanted.
 
-    Raises ConfigError if it is none, or the scheduler of this version would have decided otherwise.
+    Raises ConfigError if the file is no recording, or if this version's scheduler would have decided otherwise.
     """
     replayed, replay = _made_again(path, wanted)
     if replayed.difference is not None:
@@ -91,7 +91,7 @@ def _made_again(path: Path, wanted: Callable[[Line], bool] = lambda line: False)
 
 
 def read_recording(path: Path) -> Iterator[tuple[int, Line]]:
-    """Line numbers from 1 and lines. A last line that was cut off is left out."""
+    """Yield line numbers from 1 and lines. A last line that was cut off is left out."""
     try:
         with path.open(encoding="utf-8") as stream:
             for number, text in enumerate(stream, 1):
@@ -109,7 +109,7 @@ def read_recording(path: Path) -> Iterator[tuple[int, Line]]:
 
 
 class _Replay:
-    """The scheduler that is called again, and the requests that it has."""
+    """Scheduler that gets the recorded calls, and its requests."""
 
     def __init__(self, header: Line, wanted: Callable[[Line], bool]) -> None:
         self._is_wanted = wanted
@@ -129,7 +129,7 @@ class _Replay:
         self.num_steps = 0
 
     def wanted_outputs(self) -> list[RequestMetrics]:
-        """Up to now, of those that were wanted."""
+        """Return the metrics up to now of the wanted outputs."""
         return [
             each.metrics()
             if each.is_finished
@@ -138,7 +138,7 @@ class _Replay:
         ]
 
     def call(self, line: Line) -> str | None:
-        """Make the call of a line; the difference, if there is one."""
+        """Make the call of a line. Return the difference, if there is one."""
         kinds: dict[str, Callable[[Line], str | None]] = {
             "add": self._add,
             "finish": self._finish,
@@ -148,7 +148,7 @@ class _Replay:
         for kind, do in kinds.items():
             if kind in line:
                 return do(line)
-        return None  # a later version's
+        return None  # a later version's line
 
     def _add(self, line: Line) -> None:
         number, prompt = line["add"], line["prompt"]
