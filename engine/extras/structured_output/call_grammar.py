@@ -1,4 +1,4 @@
-"""The part of a grammar that is calls of tools, in llguidance's Lark."""
+"""Rules of a grammar for calls of tools, in llguidance's Lark."""
 
 import json
 from collections.abc import Container, Mapping, Sequence
@@ -23,10 +23,10 @@ def call_rules(
     unchecked: Container[str] = (),
     has_begun: bool = False,
 ) -> list[str]:
-    """Rules, of which `calls` is at least one call of these tools, with `is_parallel` several.
+    """Return rules whose `calls` is at least one call of these tools, or several with `is_parallel`.
 
-    Arguments are as the tools' schemas say, those of the `unchecked` functions any object. `has_begun`: the style's
-    trigger has been written already; unless it opens a list, the next call has one of its own.
+    Arguments fit the tools' schemas; those of the `unchecked` functions are any object. `has_begun`: the output already
+    has the style's trigger; unless the trigger opens a list, the next call has a trigger of its own.
     """
     begun = len(style.trigger) if has_begun else 0
     before, skip = style.before[begun:], 0 if style.before else begun
@@ -57,7 +57,7 @@ class _Property(NamedTuple):
 
 
 def _properties(schema: Mapping[str, Any]) -> list[_Property]:
-    """The properties, each with all that its schema may refer to."""
+    """Return the properties, with the definitions that their schemas may refer to."""
     shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
     spaced = {**shared, "x-guidance": dict(JSON_SPACING)}
     properties = schema.get("properties") or {}
@@ -69,7 +69,7 @@ def _properties(schema: Mapping[str, Any]) -> list[_Property]:
 
 
 def _xml_arguments(schema: Mapping[str, Any], name: str) -> tuple[str, list[str]]:
-    """The properties in their order, each in tags of its own."""
+    """Return the rules for the properties in order, each in tags of its own."""
     expression, rules = [], []
     for number, each in enumerate(_properties(schema)):
         rule = f"{name}_{number}"
@@ -95,7 +95,7 @@ def _xml_value(schema: Mapping[str, Any], name: str) -> str:
 
 
 def _python_arguments(schema: Mapping[str, Any], name: str) -> tuple[str, list[str]]:
-    """The properties in their order as KEY=value, with a comma between any two. JSON's values will do."""
+    """Return the rules for the properties in order, as KEY=value with commas between. Values are JSON."""
     properties = _properties(schema)
     rules = [
         f"{name}_{number}: {json.dumps(f'{each.name}=')} {json_value(each.schema)}"

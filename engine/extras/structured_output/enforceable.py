@@ -1,7 +1,7 @@
-"""A JSON schema as far as a grammar can enforce it, and a list of what it cannot, to be checked in the finished answer.
+"""Enforceable part of a JSON schema: a schema for the grammar, and the keywords left to be checked in the answer.
 
-The grammar's schema allows all that the whole one does, and as little more as can be had. What it says without
-constraining anything (formats that are not known) is an annotation and left out, as JSON Schema has it.
+The grammar's schema allows every value that the whole schema allows, and as few others as possible. Keywords that
+constrain nothing (unknown formats) are annotations and left out, by JSON Schema's own rule.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,16 +12,16 @@ from .relaxed_pattern import RelaxedPattern
 
 Schema = dict[str, Any]
 
-# What llguidance knows. Seconds end at 59: a leap second is valid, and most libraries refuse it.
+# Formats that llguidance knows. Seconds end at 59: a leap second is valid, but most libraries refuse it.
 _FORMATS = frozenset(
     {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri", "unknown"}
 )
 _SECONDS = {"time": r"^\d\d:\d\d:[0-5]", "date-time": r"[Tt]\d\d:\d\d:[0-5]"}
-# Where schemas stand in a schema: under names, in a list, alone.
+# Keywords that hold schemas: under names, in a list, alone.
 _NAMED = ("properties", "patternProperties", "$defs", "definitions")
 _LISTED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 _ALONE = ("items", "additionalItems", "additionalProperties")
-# Keywords that no grammar has, with the values that constrain nothing.
+# Keywords that no grammar can enforce -> their values that constrain nothing.
 _UNENFORCEABLE: Mapping[str, tuple[Any, ...]] = {
     "not": (False,),
     "uniqueItems": (False,),
@@ -30,32 +30,32 @@ _UNENFORCEABLE: Mapping[str, tuple[Any, ...]] = {
     "dependentSchemas": ({},),
     "dependencies": ({},),
 }
-_HELPERS = ("then", "else", "minContains", "maxContains")  # of keywords that are left out
+_HELPERS = ("then", "else", "minContains", "maxContains")  # keywords that only belong to keywords left out
 
 
 @dataclass(frozen=True)
 class Unenforced:
-    """A keyword that the grammar does without, as a JSON pointer; `is_checked`: in the finished answer."""
+    """Keyword that the grammar leaves out, as a JSON pointer. `is_checked`: the finished answer is checked for it."""
 
     path: str
     is_checked: bool = True
 
     @property
     def keyword(self) -> str:
-        """The last part of the path."""
+        """Last part of the path."""
         return self.path.rpartition("/")[2]
 
 
 @dataclass(frozen=True)
 class Enforceable:
-    """The schema for the grammar, and what it leaves out."""
+    """Schema for the grammar, and the keywords it leaves out."""
 
-    schema: Any  # an object or a bool, as the whole one is
+    schema: Any  # an object or a bool, like the whole schema
     unenforced: tuple[Unenforced, ...]
 
 
 def enforceable(schema: Schema | bool) -> Enforceable:
-    """What a grammar can do about a schema. Raises RecursionError where it nests too deeply."""
+    """Return the enforceable part of a schema. Raises RecursionError if the schema nests too deeply."""
     relaxing = _Relaxing(schema)
     return Enforceable(relaxing.relaxed(schema, ""), tuple(relaxing.unenforced))
 
@@ -66,7 +66,7 @@ class _Relaxing:
     unenforced: list[Unenforced] = field(default_factory=list)
 
     def relaxed(self, schema: Any, at: str) -> Any:
-        """The schema at this pointer without what no grammar enforces."""
+        """Return the schema at this pointer without the keywords that no grammar enforces."""
         if not isinstance(schema, dict):
             return schema
         made = dict(schema)
@@ -77,12 +77,12 @@ class _Relaxing:
             if keyword in made and made.pop(keyword) not in harmless:
                 self._note(at, keyword)
         made = {name: value for name, value in made.items() if name not in _HELPERS} | self._within(made, at)
-        if isinstance(made.get("oneOf"), list):  # of branches that exclude each other both say the same
+        if isinstance(made.get("oneOf"), list):  # equal to anyOf if the branches exclude each other
             _also(made, {"anyOf": made.pop("oneOf")})
         return made
 
     def _within(self, schema: Schema, at: str) -> Schema:
-        """The same of the schemas that stand in one."""
+        """Return the relaxed schemas that this schema holds, by keyword."""
         made: Schema = {}
         for keyword in _NAMED:
             if isinstance(schema.get(keyword), dict):
@@ -130,7 +130,7 @@ class _Relaxing:
             self._note(at, "oneOf")
 
     def _target(self, schema: Any) -> Any:
-        """What a reference to a definition stands for."""
+        """Return the definition that a reference stands for, or the schema itself."""
         target = schema
         if isinstance(schema, dict) and str(schema.get("$ref")).startswith("#/"):
             target = self.root
@@ -164,7 +164,7 @@ _CHANGES: Mapping[str, Callable[[_Relaxing, Schema, str], None]] = {
 
 
 def _also(made: Schema, more: Schema) -> None:
-    """Let the schema ask for this too."""
+    """Add a requirement to the schema."""
     if made.keys().isdisjoint(more):
         made |= more
     else:
@@ -172,13 +172,13 @@ def _also(made: Schema, more: Schema) -> None:
 
 
 def _exclude_each_other(branches: list[Any]) -> bool:
-    """Whether no value can match two of them, as far as is easily seen."""
+    """Return True if clearly no value can match two branches."""
     pairs = [(a, b) for number, a in enumerate(branches) for b in branches[:number]]
     return all(isinstance(a, dict) and isinstance(b, dict) and _are_disjoint(a, b) for a, b in pairs)
 
 
 def _are_disjoint(a: Schema, b: Schema) -> bool:
-    """By their types, by their values, or by the values of a property that both require."""
+    """Return True if their types, their values, or the values of a property that both require are disjoint."""
     if _types(a).isdisjoint(_types(b)):
         return True
     if (first := _values(a)) is not None and (second := _values(b)) is not None:
@@ -196,14 +196,14 @@ def _are_disjoint(a: Schema, b: Schema) -> bool:
 
 
 def _types(schema: Schema) -> frozenset[str]:
-    """The types that it allows; integers are numbers."""
+    """Return the types that a schema allows; integers are numbers."""
     types = schema.get("type", ("null", "boolean", "object", "array", "number", "string"))
     listed = [types] if isinstance(types, str) else types
     return frozenset("number" if each == "integer" else str(each) for each in listed)
 
 
 def _values(schema: Any) -> frozenset[str] | None:
-    """The only values that it allows, if they are strings."""
+    """Return the only values that a schema allows, if they are strings, else None."""
     if not isinstance(schema, dict):
         return None
     values = [schema["const"]] if "const" in schema else schema.get("enum")
@@ -213,5 +213,5 @@ def _values(schema: Any) -> frozenset[str] | None:
 
 
 def escaped(key: str) -> str:
-    """A key in a JSON pointer (RFC 6901)."""
+    """Escape a key for a JSON pointer (RFC 6901)."""
     return key.replace("~", "~0").replace("/", "~1")

@@ -1,6 +1,6 @@
-"""What the schema of a tool's arguments leaves open and no caller means: properties that it does not declare.
+"""Schemas of tools' arguments, closed: undeclared properties are forbidden unless the schema allows them explicitly.
 
-Models seldom know that JSON Schema allows them, and `f(**arguments)` fails.
+JSON Schema allows undeclared properties, but few callers mean that, and `f(**arguments)` would fail.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _ONE = ("items", "additionalProperties")
 
 
 def arguments_schema(function: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of a function's arguments, which are an object. Without `additionalProperties` objects are closed."""
+    """Return the schema of a function's arguments, an object. Objects without `additionalProperties` are closed."""
     schema = {"type": "object", **(function.get("parameters") or {"properties": {}})}
     return schema if _merges(schema) else _closed(schema)
 
@@ -44,7 +44,7 @@ def _closed(schema: Any) -> Any:
 
 
 def _merges(schema: Any) -> bool:
-    """Whether objects are put together from several schemas: closing one would forbid what another declares."""
+    """True if several schemas describe one object: closing one would forbid the properties of another."""
     if isinstance(schema, list):
         return any(map(_merges, schema))
     if not isinstance(schema, Mapping):
