@@ -1,4 +1,4 @@
-"""Explanations: what each event says in words, and shares that are the history's."""
+"""Explanations: the words of each event, and shares equal to the history's."""
 
 import pytest
 

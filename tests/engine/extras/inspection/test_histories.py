@@ -1,4 +1,4 @@
-"""Histories: seconds that add up, and reasons that are the scheduler's own, over random lives and case by case."""
+"""Histories: seconds that add up, and the scheduler's own reasons, over random lives and case by case."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ def test_the_seconds_of_a_life_add_up(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_a_request_waited_for_is_what_the_recording_says(seed: int) -> None:
-    """In every step of a recorded life, for every request that waits after it."""
+    """Compare every step of a recorded life, for every request that waits after it."""
     life = Life(seed, busy_steps=60)
     lines = [json.loads(line) for line in life.run().splitlines()]
     by_number = {each.arrival_order: each for each in life.requests}
@@ -58,7 +58,7 @@ def test_what_a_request_waited_for_is_what_the_recording_says(seed: int) -> None
 
 
 def decisions(lines: Sequence[Line]) -> Iterator[tuple[Line, set[int], dict[int, int]]]:
-    """Each step, the requests that wait after it, and what was computed of each before it."""
+    """Yield each step, the requests that wait after it, and their computed tokens before it."""
     waiting: set[int] = set()
     computed: dict[int, int] = {}
     for line in lines:
@@ -74,7 +74,7 @@ def decisions(lines: Sequence[Line]) -> Iterator[tuple[Line, set[int], dict[int,
 
 
 def waits_at(history: History, time: float) -> str | None:
-    """What it waited for then; None if that is not among the events that are kept, or it waited for nothing."""
+    """Return the reason of the wait at this time; None if the events do not hold it, or there was no wait."""
     why = None
     for event in history.events:
         if event.time > time + 1e-6:
@@ -85,7 +85,7 @@ def waits_at(history: History, time: float) -> str | None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_where_admission_stopped_is_borne_out_by_the_step(seed: int) -> None:
-    """The facts of a recorded step, not the code that decided it."""
+    """Compare with the facts of a recorded step, not with the code that decided it."""
     life = Life(seed, busy_steps=60)
     lines = [json.loads(line) for line in life.run().splitlines()]
     config, prompts = life.config, {line["add"]: line for line in lines if "add" in line}
@@ -113,7 +113,7 @@ def test_where_admission_stopped_is_borne_out_by_the_step(seed: int) -> None:
 
 
 def test_lives_wait_for_everything() -> None:
-    """The tests above are worth something only if these things happen in them."""
+    """Check that these things happen in the tests above, which prove nothing otherwise."""
     reasons = ("budget", "sequences", "blocks", "policy", "interactive", "parent", "fairness", "priority")
     missing = {f"queue.{reason}" for reason in reasons} | {"preempted.preemption", "recompute", "paused.policy"}
     for seed in range(40):

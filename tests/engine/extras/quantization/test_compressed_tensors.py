@@ -1,4 +1,4 @@
-"""Which linears get which scheme, and which inputs are rounded."""
+"""Schemes of linears, and inputs that are rounded."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Timelines out of recordings and step logs, and the picture of them."""
+"""Timelines from recordings and step logs, and their picture."""
 
 import io
 import sys
@@ -104,7 +104,7 @@ def test_a_recording(recording: Path) -> None:
     shown = [(s.start, s.end, s.prefill, s.decode, s.running, s.waiting, s.used_blocks, s.gap) for s in timeline.spans]
     assert shown == [
         (0.0, 0.5, 10, 0, 1, 1, 3, None),
-        (2.0, 2.5, 6, 0, 2, 0, 4, None),  # both get their first token
+        (2.0, 2.5, 6, 0, 2, 0, 4, None),  # both requests get their first token
         (4.0, 4.5, 0, 2, 2, 0, 6, 2.0),
         (6.0, 6.5, 0, 2, 2, 0, 6, 2.0),
     ]
@@ -123,7 +123,7 @@ def test_joining_weighs_by_time_and_keeps_the_longest_gap() -> None:
     assert joined[0].used_blocks == pytest.approx(25, rel=1e-3)
     assert (joined[0].gap, joined[0].usual_gap) == (3.0, 1.75)
     assert (joined[1].prefill, joined[1].gap) == (7, None)
-    # A step longer than the width stands in all the parts that it covers.
+    # A step longer than the width is in all the spans that it covers.
     assert len(Timeline("x", [Span(0.0, 9.0, prefill=5), Span(9.0, 9.1), Span(9.1, 10.0)]).joined(2).spans) == 2
 
 

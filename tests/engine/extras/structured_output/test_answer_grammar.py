@@ -1,4 +1,4 @@
-"""Grammars of whole answers: what they let through, and what the demo model writes under them."""
+"""Grammars of whole answers: the texts they accept, and the demo model's answers under them."""
 
 import json
 

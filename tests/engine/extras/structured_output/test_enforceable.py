@@ -1,4 +1,4 @@
-"""What of a schema a grammar is asked to enforce, and what is noted as left out."""
+"""Enforceable parts of schemas, and the keywords noted as left out."""
 
 import pytest
 

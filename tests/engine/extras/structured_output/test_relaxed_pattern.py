@@ -1,4 +1,4 @@
-"""What is made of patterns that no grammar has: exact parts where it can be, and never less than the pattern allows."""
+"""Relaxed patterns that no grammar has: exact parts where possible, and never fewer texts than the pattern allows."""
 
 import random
 import re
