@@ -1,4 +1,4 @@
-"""The engine and the kernels need torch, transformers and what these bring along: nothing of the HTTP server."""
+"""The engine and the kernels need torch, transformers and their dependencies, no package of the HTTP server."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bare_machine import MISSING, without_packages
 
-# Every module of the two packages, the demo model, and a grammar, which cannot be compiled.
+# Import every module of both packages, run the demo model, and ask for a grammar, which cannot be compiled.
 PROGRAM = """
 import importlib.util, pkgutil
 from splitfuse import engine, kernels

@@ -1,4 +1,4 @@
-"""The core runs while everything outside core, config, errors, checks and extension is blocked, torch included."""
+"""The core runs while all modules outside core, config, errors, checks and extension are blocked, torch included."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ TESTS = ["tests/engine/core", *(f"tests/engine/behaviour/test_{name}worlds.py" f
 
 
 def test_scheduler_and_worlds_run_with_all_else_blocked() -> None:
-    """`make core` runs more seeds, and the planted bugs."""
+    """Run a few seeds; `make core` runs more seeds and the planted bugs."""
     command = [sys.executable, "-m", "pytest", "-q", "--core-alone", "--max-seeds", "2", "-p", "no:cacheprovider"]
     done = subprocess.run(
         [*command, "-m", "not slow", "-k", "not recorded", *TESTS],

@@ -1,4 +1,4 @@
-"""Nothing is compiled while an engine serves: what its steps launch has been launched when it was loaded."""
+"""An engine compiles no kernel while it serves: loading launches all kernels of its steps."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-# In a process of its own: here the kernels may be interpreted ones. Kernels are neither compiled nor run, only named.
+# Runs in its own process, because kernels here may be interpreted. Kernels are only named, not compiled or run.
 PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -51,7 +51,7 @@ assert all(output.outputs[0].finish_reason == "length" for output in outputs)
 print(len(ahead), *sorted({name.partition("[")[0] for name, _ in kernels - ahead}))
 """
 
-# Compiled for a GPU that need not be there, and not run.
+# Compiles for a GPU that need not exist, without running.
 LATE = """
 import sys
 sys.path.insert(0, sys.argv[1])

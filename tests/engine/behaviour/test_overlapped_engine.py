@@ -1,4 +1,4 @@
-"""Engines that decide a step while the one before runs give the same outputs as the others."""
+"""Engines that decide a step while the previous one runs give the outputs of other engines."""
 
 import asyncio
 import json
@@ -59,7 +59,7 @@ def test_llm(tiny_folder: str, settings: dict[str, Any], seed: int) -> None:
 
 
 class Repeater:
-    """In the place of CUDA graphs: what was captured is done again."""
+    """Stand-in for CUDA graphs that repeats the captured work."""
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         work()
@@ -67,7 +67,7 @@ class Repeater:
 
 
 class Launches:
-    """Counts the steps of an LLM, and those of them that were launched."""
+    """Counter of an LLM's steps, and of its launched steps."""
 
     def __init__(self, llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
         self.num_launched = self.num_steps = 0
@@ -116,7 +116,7 @@ def test_no_sampling_field_changes_between_the_paths(
 
 def test_the_fields_above_are_all_that_there_are() -> None:
     named = {name for fields in (*PLAIN_FIELDS, *SPECIAL_FIELDS) for name in fields}
-    elsewhere = {"max_tokens", "seed"}  # of each request here
+    elsewhere = {"max_tokens", "seed"}  # set for each request here
     around = {"max_length", "include_stop_str_in_output", "skip_special_tokens", "truncate_prompt_tokens"}
     scheduling = {"priority", "timeout_ms", "max_queue_ms"}
     blocks = {"cache_salt"}

@@ -1,4 +1,4 @@
-"""The schedule never changes the answer: float32 tokens equal transformers' under any schedule we can think of."""
+"""The schedule never changes the answer: float32 tokens equal transformers' under random schedules of every kind."""
 
 import os
 import random
@@ -14,7 +14,7 @@ from splitfuse.engine import LLM, SamplingParams
 pytestmark = pytest.mark.sampled(2)
 
 NUM_NEW = 24
-# More by hand: SPLITFUSE_TEST_PROMPTS=50 SPLITFUSE_TEST_SCHEDULES=50 pytest tests/engine/behaviour/test_parity.py
+# A longer run: SPLITFUSE_TEST_PROMPTS=50 SPLITFUSE_TEST_SCHEDULES=50 pytest tests/engine/behaviour/test_parity.py
 NUM_PROMPTS = int(os.environ.get("SPLITFUSE_TEST_PROMPTS", "30"))
 NUM_SCHEDULES = int(os.environ.get("SPLITFUSE_TEST_SCHEDULES", "2"))
 
@@ -23,21 +23,21 @@ Case = tuple[str, list[list[int]], list[list[int]]]
 
 @pytest.fixture(scope="module", params=sorted(CONFIGS))
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
-    """A model folder, prompts of 1 to 300 tokens, and what transformers answers."""
+    """Model folder, prompts of 1 to 300 tokens, and transformers' answers."""
     folder = tmp_path_factory.mktemp(request.param)
     model = save_model(request.param, folder)
     rng = random.Random(request.param)
     num_prompts = 20 if request.param in VARIANTS else NUM_PROMPTS
     lengths = [1, 2, 15, 16, 17, 32, 300] + [rng.randint(1, 300) for _ in range(num_prompts - 7)]
     prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(length)] for length in lengths]
-    for index in range(10, num_prompts, 2):  # some begin alike, for the prefix cache
+    for index in range(10, num_prompts, 2):  # some prompts share a prefix, for the prefix cache
         beginning = rng.choice(prompts[:index])[: rng.randint(1, 200)]
         prompts[index] = (beginning + prompts[index])[:300]
     return str(folder), prompts, [greedy(model, prompt, NUM_NEW) for prompt in prompts]
 
 
 def foretell(llm: LLM, rng: random.Random, answers: dict[tuple[tuple[int, ...], int], list[int]]) -> None:
-    """Have a drafter that is right 17 times in 20."""
+    """Install a drafter that is right 17 times in 20."""
     drafter = Prophet(answers, rng=random.Random(rng.random()), vocab_size=VOCAB_SIZE)
     speculate(llm, drafter, max_drafts=rng.randint(1, 9), adaptive=rng.random() < 0.3)
 
@@ -66,7 +66,7 @@ def test_a_pool_for_one_preempts_and_still_gives_the_same_tokens(case: Case) -> 
         model=folder, dtype="float32", block_size=4, num_kv_blocks=(300 + NUM_NEW) // 4, max_num_batched_tokens=200
     )
     params = SamplingParams(temperature=0, max_tokens=NUM_NEW, ignore_eos=True)
-    # Short prompts grow by many blocks, so that they run into each other.
+    # Short prompts grow by many blocks, so that requests compete for blocks.
     pairs = sorted(zip(prompts, expected, strict=True), key=lambda pair: len(pair[0]))[:30]
     arrivals = [Arrival(prompt, params) for prompt, _ in pairs]
     assert run_schedule(llm, arrivals) > 0, "the test is meant to preempt"

@@ -27,7 +27,7 @@ except ConfigError as exc:
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the package, to delete folders of."""
+    """Copy of the package, to delete folders from."""
     folder = tmp_path_factory.mktemp("copy")
     for name in ("engine", "kernels"):
         ignore = shutil.ignore_patterns("__pycache__")

@@ -1,4 +1,4 @@
-"""A request that goes on from the tokens of another process ends exactly as it would have ended there."""
+"""A request resumed from the tokens of another process ends exactly like it would have there."""
 
 from collections import defaultdict
 from typing import Any
@@ -41,7 +41,7 @@ def llm(request: pytest.FixtureRequest) -> LLM:
 
 
 def run(llm: LLM, params: SamplingParams, resumed: dict[str, Resumed | None]) -> dict[str, list[OutputDelta]]:
-    """The deltas of one request for each of the names."""
+    """Return the deltas of one request per name."""
     tokenized = llm._input_processor.tokenize(PROMPT, params)
     for name, each in resumed.items():
         llm.core.add(llm._input_processor.requests(name, tokenized, now=0.0, resumed=each))
