@@ -156,7 +156,7 @@ class DraftModel:
             self._content.pop(block, None)
 
     def forget(self, request: Request) -> None:
-        """Like Drafter.forget."""
+        """Drop the state of a request that has ended."""
         self._reads.pop(request, None)
 
 

@@ -110,5 +110,5 @@ class NgramDrafter:
         return 0
 
     def forget(self, request: Request) -> None:
-        """Like Drafter.forget."""
+        """Drop the index of a request that has ended."""
         self._indices.pop(request, None)
