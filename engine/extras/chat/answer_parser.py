@@ -43,10 +43,10 @@ class AnswerParser:
     def _after_thinking(self, parts: list[AnswerPart]) -> list[AnswerPart]:
         if self._calls is None:
             return self._allowed(parts)
-        made: list[AnswerPart] = []
+        parsed_parts: list[AnswerPart] = []
         for part in parts:
-            made += self._calls.push(part.text) if part.kind == "content" else [part]
-        return self._allowed(made)
+            parsed_parts += self._calls.push(part.text) if part.kind == "content" else [part]
+        return self._allowed(parsed_parts)
 
     def _allowed(self, parts: list[AnswerPart]) -> list[AnswerPart]:
         if not self._shows_reasoning:

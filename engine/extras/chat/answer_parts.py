@@ -35,14 +35,14 @@ def read_whole(reader: Reader, text: str) -> list[AnswerPart]:
 
 def joined(parts: Iterable[AnswerPart]) -> list[AnswerPart]:
     """Join adjacent parts of one kind and call."""
-    made: list[AnswerPart] = []
+    result: list[AnswerPart] = []
     for part in parts:
-        last = made[-1] if made else None
+        last = result[-1] if result else None
         if last is not None and part.kind != "call" and (last.kind, last.number) == (part.kind, part.number):
-            made[-1] = last._replace(text=last.text + part.text)
+            result[-1] = last._replace(text=last.text + part.text)
         else:
-            made.append(part)
-    return made
+            result.append(part)
+    return result
 
 
 def cut_at(text: str, tag: str, *, is_end: bool) -> tuple[str, bool, str]:

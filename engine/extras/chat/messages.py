@@ -64,32 +64,32 @@ def _message(message: object, *, at: str, kinds: Sequence[str]) -> Message:
     for name in ("function_call", "audio"):
         if message.get(name):
             raise InvalidRequestError(f"{at}.{name} is not supported; leave it out", param=f"{at}.{name}")
-    read: Message = {"role": _ROLES[role]}
+    result: Message = {"role": _ROLES[role]}
     if role == "assistant":
-        read |= _of_the_assistant(message, at=at)
+        result |= _of_the_assistant(message, at=at)
     elif message.get("tool_calls"):
         raise InvalidRequestError(f"{at}.tool_calls goes with the role assistant only", param=f"{at}.tool_calls")
-    if message.get("content") is not None or not read.get("tool_calls"):
-        read["content"] = text_of(message.get("content"), at=f"{at}.content", kinds=kinds)
+    if message.get("content") is not None or not result.get("tool_calls"):
+        result["content"] = text_of(message.get("content"), at=f"{at}.content", kinds=kinds)
     for name in ("name", "tool_call_id"):
         if message.get(name) is not None:
-            read[name] = _string(message[name], at=f"{at}.{name}")
-    return read
+            result[name] = _string(message[name], at=f"{at}.{name}")
+    return result
 
 
 def _of_the_assistant(message: Mapping[str, Any], *, at: str) -> Message:
-    read: Message = {}
+    result: Message = {}
     for name in ("reasoning_content", "reasoning"):
         if message.get(name) is not None:
-            read.setdefault("reasoning_content", _string(message[name], at=f"{at}.{name}"))
+            result.setdefault("reasoning_content", _string(message[name], at=f"{at}.{name}"))
     calls = message.get("tool_calls")
     if calls is None:
-        return read
+        return result
     if not isinstance(calls, (list, tuple)):
         raise InvalidRequestError(f"{at}.tool_calls must be a list", param=f"{at}.tool_calls")
     if calls:  # templates test for the key itself
-        read["tool_calls"] = [_call(call, at=f"{at}.tool_calls[{number}]") for number, call in enumerate(calls)]
-    return read
+        result["tool_calls"] = [_call(call, at=f"{at}.tool_calls[{number}]") for number, call in enumerate(calls)]
+    return result
 
 
 def _call(call: object, *, at: str, inner: str | None = None) -> Message:
@@ -97,13 +97,13 @@ def _call(call: object, *, at: str, inner: str | None = None) -> Message:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(call, Mapping) or not isinstance(function, Mapping) or call.get("type", "function") != "function":
         raise InvalidRequestError(f'{at} must be {{"id", "type": "function", "function": {{...}}}}', param=at)
-    read: Message = {"type": "function"}
+    result: Message = {"type": "function"}
     if call.get("id") is not None:
-        read["id"] = _string(call["id"], at=f"{at}.id")
+        result["id"] = _string(call["id"], at=f"{at}.id")
     inner = inner or f"{at}.function"
     name = _string(function.get("name"), at=f"{inner}.name")
-    read["function"] = {"name": name, "arguments": _arguments(function.get("arguments"), at=f"{inner}.arguments")}
-    return read
+    result["function"] = {"name": name, "arguments": _arguments(function.get("arguments"), at=f"{inner}.arguments")}
+    return result
 
 
 def _arguments(value: object, *, at: str) -> dict[str, Any]:

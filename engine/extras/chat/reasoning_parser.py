@@ -54,7 +54,7 @@ def detected_reasoning(template: str) -> str | None:
     """Return the name of the first reasoning format whose tags the chat template contains, None if there is none."""
     if harmony_parser.CHANNEL in template:
         return "openai_gptoss"
-    formats = (name for name, each in REASONING_FORMATS.items() if any(tag in template for tag in each.openings))
+    formats = (name for name, style in REASONING_FORMATS.items() if any(tag in template for tag in style.openings))
     return next(formats, None)
 
 

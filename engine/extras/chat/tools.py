@@ -46,13 +46,13 @@ def read_tools(tools: object, *, are_flat: bool = False) -> list[Tool]:
         raise InvalidRequestError("tools must be a list", param="tools")
     if len(tools) > MAX_TOOLS:
         raise InvalidRequestError(f"tools takes at most {MAX_TOOLS} tools, not {len(tools)}", param="tools")
-    read = [_tool(tool, at=f"tools[{number}]", is_flat=are_flat) for number, tool in enumerate(tools)]
-    names = [_name_of(tool) for tool in read]
+    checked_tools = [_tool(tool, at=f"tools[{number}]", is_flat=are_flat) for number, tool in enumerate(tools)]
+    names = [_name_of(tool) for tool in checked_tools]
     for number, name in enumerate(names):
         if name in names[:number]:
             at = f"tools[{number}].name" if are_flat else f"tools[{number}].function.name"
             raise InvalidRequestError(f"{at}: {name!r} stands there twice", param=at)
-    return read
+    return checked_tools
 
 
 def strict_names(tools: Sequence[Mapping[str, Any]] | None, *, are_flat: bool = False) -> frozenset[str]:
@@ -134,5 +134,5 @@ def _tool(tool: object, *, at: str, is_flat: bool) -> Tool:
         if function.get(name) is not None and not isinstance(function[name], kind):
             raise InvalidRequestError(f"{at}.{name} must be {expected}", param=f"{at}.{name}")
     # `strict` is for the grammar; no model has seen it in a prompt.
-    kept = {name: value for name, value in function.items() if name not in ("strict", "type") and value is not None}
-    return {"type": "function", "function": kept}
+    fields = {name: value for name, value in function.items() if name not in ("strict", "type") and value is not None}
+    return {"type": "function", "function": fields}

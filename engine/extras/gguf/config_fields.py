@@ -114,8 +114,8 @@ def _vector(file: GgufFile, name: str) -> list[float]:
 def _end_ids(file: GgufFile) -> list[int]:
     """Return the ids of the tokens that end an answer."""
     tokens, types = file.metadata.get("tokenizer.ggml.tokens"), file.metadata.get("tokenizer.ggml.token_type")
-    named = [file.metadata.get(f"tokenizer.ggml.{kind}_token_id") for kind in ("eos", "eot", "eom")]
-    ids = {token_id for token_id in named if isinstance(token_id, int)}
+    named_ids = [file.metadata.get(f"tokenizer.ggml.{kind}_token_id") for kind in ("eos", "eot", "eom")]
+    ids = {token_id for token_id in named_ids if isinstance(token_id, int)}
     if isinstance(tokens, Strings) and isinstance(types, memoryview):
         control = (token_id for token_id, kind in enumerate(types) if kind == CONTROL and token_id < len(tokens))
         ids |= {token_id for token_id in control if tokens[token_id] in _ENDS}

@@ -99,9 +99,9 @@ def read_gguf(path: Path) -> GgufFile:
                     if num_bytes >= size or num_bytes == _HEADER_BYTES[-1]:
                         raise
                 else:
-                    found = GgufFile(path, version, metadata, _tensors(infos, header.position, metadata, size))
-                    _headers[path, version] = found
-                    return found
+                    gguf = GgufFile(path, version, metadata, _tensors(infos, header.position, metadata, size))
+                    _headers[path, version] = gguf
+                    return gguf
     except (OSError, ValueError) as exc:
         raise ConfigError(f"{path} is not a GGUF file that can be read ({exc}); fetch the file again") from exc
     raise AssertionError("the last size returns or raises")

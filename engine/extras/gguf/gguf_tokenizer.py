@@ -160,13 +160,13 @@ def _merges(tokens: Sequence[str], vocabulary: _Vocabulary) -> list[tuple[str, s
     scores = vocabulary.keys.get("scores", [])
     if len(scores) != len(tokens) or vocabulary.architecture.startswith("gemma"):
         scores = range(0, -len(tokens), -1)
-    known = set(tokens)
-    made = (token_id for token_id, kind in enumerate(vocabulary.types) if kind in (_NORMAL, _USER_DEFINED))
+    token_set = set(tokens)
+    token_ids = (token_id for token_id, kind in enumerate(vocabulary.types) if kind in (_NORMAL, _USER_DEFINED))
     return [
         (token[:cut], token[cut:])
-        for token in (tokens[token_id] for token_id in sorted(made, key=lambda token_id: -scores[token_id]))
+        for token in (tokens[token_id] for token_id in sorted(token_ids, key=lambda token_id: -scores[token_id]))
         for cut in range(len(token) - 1, 0, -1)
-        if token[:cut] in known and token[cut:] in known
+        if token[:cut] in token_set and token[cut:] in token_set
     ]
 
 
@@ -177,7 +177,7 @@ def _add_tokens(fast: FastTokenizer, vocabulary: _Vocabulary) -> None:
     """Match control tokens and user-defined tokens whole in a text. User-defined tokens count as plain text."""
     for kind, add in ((CONTROL, fast.add_special_tokens), (_USER_DEFINED, fast.add_tokens)):
         pairs = zip(vocabulary.tokens, vocabulary.types, strict=True)
-        texts = [token for token, each in pairs if each == kind and token and fast.token_to_id(token) is not None]
+        texts = [token for token, type_ in pairs if type_ == kind and token and fast.token_to_id(token) is not None]
         add([AddedToken(text, normalized=False, special=kind == CONTROL) for text in texts])
 
 
@@ -193,9 +193,9 @@ def _add_ends(fast: FastTokenizer, vocabulary: _Vocabulary) -> None:
 
 
 def _templates(metadata: Mapping[str, Any]) -> dict[str, str]:
-    named = {"default": metadata.get("tokenizer.chat_template")} | {
+    templates = {"default": metadata.get("tokenizer.chat_template")} | {
         key.removeprefix("tokenizer.chat_template."): value
         for key, value in metadata.items()
         if key.startswith("tokenizer.chat_template.")
     }
-    return {name: text for name, text in named.items() if isinstance(text, str)}
+    return {name: text for name, text in templates.items() if isinstance(text, str)}

@@ -29,11 +29,11 @@ def places_in(path: Path) -> dict[str, Place]:
 def places(file: GgufFile) -> dict[str, Place]:
     """Map checkpoint names to the places of their tensors. Unknown tensors keep their names. Raises ConfigError."""
     architecture, keys = architecture_of(file), Keys(file)
-    found: dict[str, Place] = {}
+    result: dict[str, Place] = {}
     for info in file.tensors.values():
         if info.name not in ROPE_FACTORS:
-            found.update(_places_of(info, architecture, keys))
-    return found
+            result.update(_places_of(info, architecture, keys))
+    return result
 
 
 def _places_of(info: TensorInfo, architecture: Architecture, keys: Keys) -> list[tuple[str, Place]]:

@@ -40,9 +40,9 @@ class GgufSource:
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         place = self._place(name)
-        asked = tuple(reversed(shape)) if place.is_transposed else shape
+        file_shape = tuple(reversed(shape)) if place.is_transposed else shape
         dtype = torch.float32 if place.adds_one else self._dtype
-        tensor = floats(self._rows(name, place, asked), place.info.type.name, dtype).view(asked)
+        tensor = floats(self._rows(name, place, file_shape), place.info.type.name, dtype).view(file_shape)
         if place.adds_one:
             tensor = (tensor - 1.0).to(self._dtype)
         return tensor.T if place.is_transposed else tensor
@@ -66,10 +66,10 @@ class GgufSource:
 
     def _rows(self, name: str, place: Place, shape: tuple[int, ...]) -> Tensor:
         """Read the bytes of a matrix, uint8 [N, bytes], or of a vector, which is one row."""
-        found = place.info.shape if place.expert is None else place.info.shape[1:]
-        if found != shape:
+        stored = place.info.shape if place.expert is None else place.info.shape[1:]
+        if stored != shape:
             raise ConfigError(
-                f"{self._header.path}: {place.info.name} has shape {list(found)}, but its metadata needs {list(shape)}"
+                f"{self._header.path}: {place.info.name} has shape {list(stored)}, but its metadata needs {list(shape)}"
             )
         self._taken.add(name)
         num_bytes = place.info.num_bytes // (1 if place.expert is None else place.info.shape[0])

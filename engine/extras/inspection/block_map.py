@@ -25,6 +25,7 @@ def block_map(blocks: BlockManager, running: Iterable[Request], waiting: Iterabl
         table, number = request.block_table, request.arrival_order
         for index in table if stride == 1 else [block // stride for block in table if not block % stride]:
             cells[index] = number if cells[index] in (FREE, CACHED) else SHARED
-    runs = [value for what, same in groupby(cells) for value in (len(list(same)), what)]
-    swapped = [[each.arrival_order, len(each.host_block_table)] for each in waiting if each.host_block_table]
+    runs = [value for use, run in groupby(cells) for value in (len(list(run)), use)]
+    hosted = [request for request in waiting if request.host_block_table]
+    swapped = [[request.arrival_order, len(request.host_block_table)] for request in hosted]
     return {"num_blocks": num_blocks, "stride": stride, "runs": runs, "swapped": swapped}

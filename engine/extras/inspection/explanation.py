@@ -76,7 +76,7 @@ def _ended(metrics: RequestMetrics, finish_reason: str) -> str:
 def _coarse(metrics: RequestMetrics, end: float) -> History:
     """Return a coarse history from the metrics' four times alone."""
     times = [metrics.arrival_time, metrics.first_scheduled_time, metrics.first_token_time, end]
-    known = [end if time is None else time for time in times]
+    bounds = [end if time is None else time for time in times]
     names = ("queue.unknown", "prefill", "decode.alone")
-    seconds = {name: after - before for name, before, after in zip(names, known, known[1:], strict=False)}
+    seconds = {name: after - before for name, before, after in zip(names, bounds, bounds[1:], strict=False)}
     return History((), seconds)

@@ -47,8 +47,8 @@ class Histories:
         self._leave(history, "preempted", now)
         self._catching_up.pop(request, None)
         self._left_out.pop(request, None)
-        known = (-1.0 if price is None else price for price in prices)
-        history.note(now, "preempted", "swap" if is_swapped else "recompute", request.num_computed_tokens, *known)
+        costs = (-1.0 if price is None else price for price in prices)
+        history.note(now, "preempted", "swap" if is_swapped else "recompute", request.num_computed_tokens, *costs)
 
     def admitted(self, request: Request, now: float) -> None:
         """Note that a request runs from now on."""
@@ -75,7 +75,9 @@ class Histories:
             self._fresh.clear()
         if plan.behind_parent or self._behind_parent:
             self._wait_for_parents(plan.behind_parent, now)
-        num_chunks = sum(self._catch_up(each, plan, now) for each in self._catching_up) if self._catching_up else 0
+        num_chunks = (
+            sum(self._catch_up(request, plan, now) for request in self._catching_up) if self._catching_up else 0
+        )
         if self._left_out or len(plan.num_tokens) != len(running):
             self._leave_out(plan, running, now)
         self._steps.append((now, num_chunks > 0))
@@ -94,7 +96,7 @@ class Histories:
         """Note the requests that begin to decode, after a step's results have been applied."""
         if not self._catching_up:
             return
-        for request in [each for each in self._catching_up if each.last_token_time == now]:
+        for request in [request for request in self._catching_up if request.last_token_time == now]:
             del self._catching_up[request]
             history = _of(request)
             history.spend(history.phase, now - history.since)
@@ -103,8 +105,8 @@ class Histories:
     def finished(self, request: Request, now: float) -> None:
         """End the history of a request that has ended."""
         self._end(request, _of(request), now)
-        for each in (self._fresh, self._behind_parent, self._catching_up, self._left_out):
-            each.pop(request, None)
+        for requests in (self._fresh, self._behind_parent, self._catching_up, self._left_out):
+            requests.pop(request, None)
 
     def so_far(self, request: Request, now: float) -> History:
         """Return the history so far of a request that has not ended."""
@@ -158,7 +160,7 @@ class Histories:
 
     def _leave_out(self, plan: Plan, running: Sequence[Request], now: float) -> None:
         """Note decoding requests that are not in this step, and those that are in it again."""
-        for request in [each for each in self._left_out if each in plan.num_tokens]:
+        for request in [request for request in self._left_out if request in plan.num_tokens]:
             del self._left_out[request]
             self._resume(_of(request), "decode", now)
         if len(plan.num_tokens) == len(running):
@@ -191,13 +193,13 @@ class Histories:
         if history.phase != "decode":
             history.turn(phase, now)
             return
-        left = now - history.since
+        seconds_left = now - history.since
         alone, beside = self._alone_s - history.split[0], self._beside_s - history.split[1]
         for name, seconds in (("alone", alone), ("beside_prompts", beside)):
-            spent = max(0.0, min(seconds, left))  # a step may have begun before, or end after
+            spent = max(0.0, min(seconds, seconds_left))  # a step may have begun before, or end after
             history.spend(f"decode.{name}", spent)
-            left -= spent
-        history.spend("decode.between_steps", left)
+            seconds_left -= spent
+        history.spend("decode.between_steps", seconds_left)
         history.phase, history.since = phase, now
 
 

@@ -43,8 +43,8 @@ class History(NamedTuple):
     def read(cls, values: Sequence[Any]) -> "History":
         """Read a history from its JSON values."""
         events, seconds, *rest = values
-        made = (Event(time, what, why, tuple(numbers)) for time, what, why, numbers in events)
-        return cls(tuple(made), dict(seconds), *rest)
+        parsed = (Event(time, what, why, tuple(numbers)) for time, what, why, numbers in events)
+        return cls(tuple(parsed), dict(seconds), *rest)
 
 
 class OpenHistory:
@@ -83,11 +83,11 @@ class OpenHistory:
 
     def copy(self) -> "OpenHistory":
         """Return a copy that grows independently."""
-        made = OpenHistory(self.arrival_time, self.phase)
+        result = OpenHistory(self.arrival_time, self.phase)
         for name in self.__slots__:
-            setattr(made, name, getattr(self, name))
-        made.seconds, made.events = dict(self.seconds), list(self.events)
-        return made
+            setattr(result, name, getattr(self, name))
+        result.seconds, result.events = dict(self.seconds), list(self.events)
+        return result
 
     def closed(self) -> History:
         """Return this history as plain data."""

@@ -44,10 +44,10 @@ class StepWatcher:
 
     def take(self) -> tuple[list[Request], list[Record], list[tuple[int, str, float]]]:
         """Return and clear the requests that came, steps that ended, and ended requests as (number, reason, time)."""
-        taken = self._requests, list(self._steps), self._ended
+        result = self._requests, list(self._steps), self._ended
         self._requests, self._ended = [], []
         self._steps.clear()
-        return taken
+        return result
 
     def added(self, request: Request) -> None:
         """Note a request that has just been queued."""
@@ -77,16 +77,16 @@ class StepWatcher:
             "budget": min(decision.budget or most, most),
             "chunks": chunks,
             "decodes": decodes,
-            "admitted": [[each.arrival_order, prefix.num_tokens] for each, prefix in plan.admitted.items()],
+            "admitted": [[request.arrival_order, prefix.num_tokens] for request, prefix in plan.admitted.items()],
             "preempted": [
-                [each.arrival_order, "swap" if is_swapped else "recompute", *plan.prices[each]]
-                for each, is_swapped in plan.preempted.items()
+                [request.arrival_order, "swap" if is_swapped else "recompute", *plan.prices[request]]
+                for request, is_swapped in plan.preempted.items()
             ],
             "stopped_at": [[stop.request.arrival_order, stop.reason, stop.num_missing] for stop in plan.stops],
             "left_out": self._left_out(plan),
             "running": len(scheduler.running),
             "waiting": len(scheduler.waiting),
-            "swapped": sum(bool(each.host_block_table) for each in scheduler.waiting) if host else 0,
+            "swapped": sum(bool(request.host_block_table) for request in scheduler.waiting) if host else 0,
             "blocks": [device.num_used_blocks, host.num_used_blocks if host else 0],
             "evicted": device.num_evictions - self._num_evictions,
         }
@@ -108,15 +108,21 @@ class StepWatcher:
         running = self._scheduler.running
         if len(plan.num_tokens) == len(running):
             return []
-        return [each.arrival_order for each in running if each not in plan.num_tokens]
+        return [request.arrival_order for request in running if request not in plan.num_tokens]
 
 
 def _results(batch: Batch, outputs: Sequence[RowOutput]) -> Record:
     """Return the record's part about drafts and forced completions."""
     rows = zip(batch.rows, outputs, strict=True)
     special = [
-        (row.request.arrival_order, each) for row, each in rows if each.num_drafts or each.forced_from is not None
+        (row.request.arrival_order, output)
+        for row, output in rows
+        if output.num_drafts or output.forced_from is not None
     ]
-    drafts = [[number, each.num_drafts, max(0, len(each.token_ids) - 1)] for number, each in special if each.num_drafts]
-    forced = [number for number, each in special if each.forced_from is not None]
+    drafts = [
+        [number, output.num_drafts, max(0, len(output.token_ids) - 1)]
+        for number, output in special
+        if output.num_drafts
+    ]
+    forced = [number for number, output in special if output.forced_from is not None]
     return {key: value for key, value in (("drafts", drafts), ("forced", forced)) if value}

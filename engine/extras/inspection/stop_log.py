@@ -53,13 +53,13 @@ class StopLog:
 
     def _backwards(self, request: Request, start: float, end: float) -> Iterator[Wait]:
         for entry in reversed(self._entries):
-            began = max(entry.time, start)
-            if began < end:
+            start_of_wait = max(entry.time, start)
+            if start_of_wait < end:
                 is_first = entry.number == request.arrival_order
                 passed = entry.number > request.arrival_order and entry.reason != "policy"
                 why = self._passed if passed else entry.reason
-                yield Wait(began, end, why, entry.num_missing if is_first else 0)
-                end = began
+                yield Wait(start_of_wait, end, why, entry.num_missing if is_first else 0)
+                end = start_of_wait
             if entry.time <= start:
                 return
         if end > start:

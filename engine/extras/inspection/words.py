@@ -68,8 +68,8 @@ def _chunk(event: Event) -> str:
 def _preempted(event: Event) -> str:
     num_tokens, swap, recompute = event.numbers
     way = "its blocks were copied to the host" if event.why == "swap" else "its blocks were freed"
-    known = [(name, price) for name, price in (("to swap", swap), ("to recompute", recompute)) if price >= 0]
-    prices = ", ".join(f"{name} {1e3 * price:.1f} ms" for name, price in known)
+    known_prices = [(name, price) for name, price in (("to swap", swap), ("to recompute", recompute)) if price >= 0]
+    prices = ", ".join(f"{name} {1e3 * price:.1f} ms" for name, price in known_prices)
     lacked = "requests before it needed more blocks than were free"
     return f"{lacked}; {way} with {num_tokens:.0f} tokens" + (f" (estimated: {prices})" if prices else "")
 

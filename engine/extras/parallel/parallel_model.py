@@ -136,6 +136,6 @@ def packed(inputs: Inputs) -> list[Any]:
 
 def unpacked(fields: Sequence[Any]) -> Inputs:
     """Rebuild Inputs from the fields of `packed`."""
-    tensors: list[Any] = [torch.from_numpy(each) if hasattr(each, "dtype") else each for each in fields]
+    tensors: list[Any] = [torch.from_numpy(field) if hasattr(field, "dtype") else field for field in fields]
     count = len(Inputs._fields)
     return Inputs(*tensors[:count])._replace(ragged=RaggedBatch(*tensors[count:]))

@@ -79,11 +79,11 @@ def _follow(pipe: Connection, parallel: TensorParallel) -> None:
     with _answer(pipe):
         runner.make_cache(*_received(pipe))
     while not parallel.group.failure():
-        kind, *what = _received(pipe)
+        kind, *arguments = _received(pipe)
         if kind == "forward":
-            runner.forward(unpacked(what))
+            runner.forward(unpacked(arguments))
         else:
-            getattr(runner, kind)(*what)
+            getattr(runner, kind)(*arguments)
 
 
 def _received(pipe: Connection) -> Any:

@@ -163,8 +163,8 @@ def _watch(process: "subprocess.Popen[bytes]") -> str:
     import time
 
     while True:
-        found = os.waitid(os.P_PID, process.pid, _WAYS)
-        if found is None or found.si_code not in (os.CLD_STOPPED, os.CLD_TRAPPED):
+        status = os.waitid(os.P_PID, process.pid, _WAYS)
+        if status is None or status.si_code not in (os.CLD_STOPPED, os.CLD_TRAPPED):
             code = process.wait()
             return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"has ended with exit code {code}"
         time.sleep(_STOPPED_S)

@@ -18,7 +18,7 @@ def one_of(fields: Mapping[str, Any], name: str, known: tuple[Any, ...], default
     value = fields.get(name)
     value = default if value is None else value
     # Compare types, too: True == 1 and 4.0 == 4.
-    if not any(type(value) is type(each) and value == each for each in known):
+    if not any(type(value) is type(choice) and value == choice for choice in known):
         raise ConfigError(f"{name} {value!r:.100} is not known; known: {', '.join(map(str, known))}")
     return value
 

@@ -51,10 +51,10 @@ class Scheme:
             return float_weight(linear, "weight_scale", shape, block)
         scales = take_scales(linear, "weight_scale", shape, block)
         if linear.has("weight_packed"):
-            made = self._packed(linear, shape, scales)
+            result = self._packed(linear, shape, scales)
         else:
-            made = self._plain(linear, shape, scales, block)
-        return made._replace(rounds_inputs=self.rounds_inputs)
+            result = self._plain(linear, shape, scales, block)
+        return result._replace(rounds_inputs=self.rounds_inputs)
 
     def _plain(
         self, linear: LinearTensors, shape: tuple[int, int], scales: Tensor, block: tuple[int, int]
@@ -70,9 +70,9 @@ class Scheme:
         (num_outputs, num_inputs), groups = shape, num_groups(shape[1], self.block[1], name=linear.name)
         words = linear.take("weight_packed", (num_outputs, self._num_words(num_inputs)), dtypes=(torch.int32,))
         if linear.has("weight_shape"):
-            told = linear.take("weight_shape", (2,), dtypes=(torch.int32, torch.int64)).tolist()
-            if told != list(shape):
-                raise ConfigError(f"{linear.name}.weight_shape is {told}, but config.json needs {list(shape)}")
+            stated_shape = linear.take("weight_shape", (2,), dtypes=(torch.int32, torch.int64)).tolist()
+            if stated_shape != list(shape):
+                raise ConfigError(f"{linear.name}.weight_shape is {stated_shape}, but config.json needs {list(shape)}")
         zeros = order = None
         if not self.is_symmetric:
             packed = (self._num_words(num_outputs), groups)
@@ -168,5 +168,5 @@ def _rounds_tokens(group: Mapping[str, Any]) -> bool:
     """True if inputs are rounded to int8 with a scale per token."""
     inputs = group.get("input_activations") or {}
     wanted = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
-    given = {"type": "int", "symmetric": True, **inputs} if isinstance(inputs, dict) else {}
-    return all(given.get(name) == value for name, value in wanted.items())
+    fields = {"type": "int", "symmetric": True, **inputs} if isinstance(inputs, dict) else {}
+    return all(fields.get(name) == value for name, value in wanted.items())

@@ -46,13 +46,13 @@ def draw(timelines: Sequence[Timeline]) -> "Figure":
     grid = figure.subplots(4, len(timelines), squeeze=False, sharex="all" if is_common else "col", sharey="row")
     shows_pool = any(_most_blocks(timeline) > timeline.num_blocks / 3 for timeline in timelines)
     for column, timeline in enumerate(timelines):
-        shown = timeline.joined(_MAX_SPANS)
+        joined_timeline = timeline.joined(_MAX_SPANS)
         axes: list[Axes] = list(grid[:, column])
         axes[0].set_title(f"{timeline.name}\n{len(timeline.spans):,} steps in {timeline.end:,.4g} s", fontsize=11)
-        _draw_tokens(axes[0], shown)
-        _draw_blocks(axes[1], shown, shows_pool=shows_pool)
-        _draw_queue(axes[2], shown)
-        _draw_gaps(axes[3], shown)
+        _draw_tokens(axes[0], joined_timeline)
+        _draw_blocks(axes[1], joined_timeline, shows_pool=shows_pool)
+        _draw_queue(axes[2], joined_timeline)
+        _draw_gaps(axes[3], joined_timeline)
         axes[3].set_xlabel("time (s)")
     _style(list(grid))
     for row, label in enumerate(("tokens per step", "KV blocks in use", "requests", "gap between tokens (ms)")):

@@ -45,7 +45,7 @@ def decided(scheduler: Scheduler, batch: Batch | None, ran_before: Sequence[Requ
         return {}
     before = set(ran_before)
     preempted = sorted(request.arrival_order for request in before if request.status is Status.PREEMPTED)
-    made = {
+    decision = {
         "rows": [[row.request.arrival_order, row.start, row.num_tokens] for row in batch.rows],
         "admitted": [request.arrival_order for request in scheduler.running if request not in before],
         "preempted": preempted,
@@ -54,7 +54,7 @@ def decided(scheduler: Scheduler, batch: Batch | None, ran_before: Sequence[Requ
         "running": len(scheduler.running),
         "waiting": len(scheduler.waiting),
     }
-    return {key: value for key, value in made.items() if value}
+    return {key: value for key, value in decision.items() if value}
 
 
 def outcome(batch: Batch) -> dict[str, Any]:
@@ -148,27 +148,27 @@ class Recorder:
     def scheduled(self, scheduler: Scheduler, decision: Decision) -> None:
         """Write a decision and its inputs: a budget, drafts, the costs of preemption."""
         batch, plan = decision.batch, decision.plan
-        given: dict[str, Any] = {} if decision.budget is None else {"budget": decision.budget}
+        context: dict[str, Any] = {} if decision.budget is None else {"budget": decision.budget}
         if decision.drafts:
-            given["drafts"] = [[request.arrival_order, count] for request, count in decision.drafts.items()]
+            context["drafts"] = [[request.arrival_order, count] for request, count in decision.drafts.items()]
         if decision.background_budget is not None:
-            given["background_budget"] = decision.background_budget
+            context["background_budget"] = decision.background_budget
         if batch is not None and batch.needs_host:
-            given["needs_host"] = True
+            context["needs_host"] = True
         if scheduler.blocks.host is not None:
             costs = {name: value for name, value in vars(scheduler.costs).items() if not name.startswith("_")}
             if costs != self._costs:
-                given["costs"] = self._costs = costs
+                context["costs"] = self._costs = costs
         if plan.stops:
-            given["stopped_at"] = [[stop.request.arrival_order, stop.reason, stop.num_missing] for stop in plan.stops]
-        made = decided(scheduler, batch, decision.was_running)
-        self._write(step=None if batch is None else batch.step, start=decision.now, **given, **made)
+            context["stopped_at"] = [[stop.request.arrival_order, stop.reason, stop.num_missing] for stop in plan.stops]
+        decision_fields = decided(scheduler, batch, decision.was_running)
+        self._write(step=None if batch is None else batch.step, start=decision.now, **context, **decision_fields)
 
     def updated(self, batch: Batch, outputs: Sequence[RowOutput], progress: Sequence[Progress], *, now: float) -> None:
         """Write the results of a step after they have been applied; `progress` is their effect on requests."""
         rows = list(zip(batch.rows, outputs, strict=True))
-        taken = {item.request: item.output.token_ids for item in progress}
-        token_ids = [taken.get(row.request, output.token_ids) for row, output in rows]
+        kept_ids = {item.request: item.output.token_ids for item in progress}
+        token_ids = [kept_ids.get(row.request, output.token_ids) for row, output in rows]
         more: dict[str, list[Any]] = {
             "failed": [i for i, (_, output) in enumerate(rows) if output.failure is not None],
             "nothing": [i for i, (row, output) in enumerate(rows) if row.needs_sampling and _is_nothing(output)],
@@ -179,7 +179,7 @@ class Recorder:
             "runs": [[i, len(token_ids[i])] for i, (_, output) in enumerate(rows) if output.num_drafts],
         }
         if self._has_token_ids:
-            more["tokens"] = [token_id for each in token_ids for token_id in each]
+            more["tokens"] = [token_id for ids in token_ids for token_id in ids]
         self._write(done=batch.step, end=now, **{key: value for key, value in more.items() if value}, **outcome(batch))
 
 

@@ -57,7 +57,7 @@ def run(path: Path) -> int:
 
 def replay(path: Path) -> Replayed:
     """Make the calls of a recording again. Raises ConfigError if the file is no recording."""
-    return _made_again(path)[0]
+    return _run_calls(path)[0]
 
 
 def recorded_outputs(path: Path, wanted: Callable[[Line], bool]) -> list[RequestMetrics]:
@@ -65,13 +65,13 @@ def recorded_outputs(path: Path, wanted: Callable[[Line], bool]) -> list[Request
 
     Raises ConfigError if the file is no recording, or if this version's scheduler would have decided otherwise.
     """
-    replayed, replay = _made_again(path, wanted)
+    replayed, replay = _run_calls(path, wanted)
     if replayed.difference is not None:
         raise ConfigError(f"{path} was recorded by another version, which decided otherwise; use that one's `explain`")
     return replay.wanted_outputs()
 
 
-def _made_again(path: Path, wanted: Callable[[Line], bool] = lambda line: False) -> "tuple[Replayed, _Replay]":
+def _run_calls(path: Path, wanted: Callable[[Line], bool] = lambda line: False) -> "tuple[Replayed, _Replay]":
     lines = read_recording(path)
     header = next(lines, (0, {}))[1]
     if header.get("splitfuse") != "recording":
@@ -82,11 +82,11 @@ def _made_again(path: Path, wanted: Callable[[Line], bool] = lambda line: False)
     replay = _Replay(header, wanted)
     for number, line in lines:
         try:
-            found = replay.call(line)
+            difference = replay.call(line)
         except (KeyError, TypeError, ValueError, IndexError) as exc:
             raise ConfigError(f"{path}, line {number} does not fit what came before: {exc!r}") from exc
-        if found is not None:
-            return Replayed(replay.num_steps, f"{path}, line {number}: {found}"), replay
+        if difference is not None:
+            return Replayed(replay.num_steps, f"{path}, line {number}: {difference}"), replay
     return Replayed(replay.num_steps), replay
 
 
@@ -131,10 +131,10 @@ class _Replay:
     def wanted_outputs(self) -> list[RequestMetrics]:
         """Return the metrics up to now of the wanted outputs."""
         return [
-            each.metrics()
-            if each.is_finished
-            else dataclasses.replace(each.metrics(), history=self._scheduler.history(each, self._now))
-            for each in self._wanted
+            request.metrics()
+            if request.is_finished
+            else dataclasses.replace(request.metrics(), history=self._scheduler.history(request, self._now))
+            for request in self._wanted
         ]
 
     def call(self, line: Line) -> str | None:
@@ -240,10 +240,10 @@ def _outputs(batch: Batch, line: Line) -> Iterator[RowOutput]:
             yield RowOutput(tuple(token_ids), num_drafts=row.num_drafts if index in runs else 0)
 
 
-def _difference(recorded: Line, made: Line) -> str | None:
+def _difference(recorded: Line, replayed: Line) -> str | None:
     for key, nothing in _DECISIONS.items():
-        was, now = recorded.get(key, nothing), made.get(key, nothing)
-        if was != now and (key in recorded or key in made):
+        was, now = recorded.get(key, nothing), replayed.get(key, nothing)
+        if was != now and (key in recorded or key in replayed):
             return f"  {key} recorded: {_shown(was)}\n  {key} replayed: {_shown(now)}"
     return None
 

@@ -47,7 +47,7 @@ def splitfuse_schedule(
 
 
 def _steps(config: EngineConfig, lengths: Sequence[tuple[int, int]]) -> Iterator[StepCounts]:
-    num_blocks = sum(num_blocks_for(sum(both), config.block_size) for both in lengths)
+    num_blocks = sum(num_blocks_for(sum(pair), config.block_size) for pair in lengths)
     cache = CacheSpec(2 * num_blocks + 100, config.block_size)  # more than the watermark can need
     scheduler = Scheduler(config, BlockManager(cache, prefix_caching=False))
     for index, (prompt_len, output_len) in enumerate(lengths):

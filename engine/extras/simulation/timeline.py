@@ -105,9 +105,9 @@ def _from_log(lines: Iterable[str]) -> tuple[list[Span], int]:
     for line in lines:
         if (match := _STEP.search(line)) is None:
             continue
-        found = _FIELD.findall(match[1])
-        values = {name: float(value) for name, value, _ in found}
-        num_blocks = next((int(total) for name, _, total in found if name == "blocks" and total), num_blocks)
+        fields = _FIELD.findall(match[1])
+        values = {name: float(value) for name, value, _ in fields}
+        num_blocks = next((int(total) for name, _, total in fields if name == "blocks" and total), num_blocks)
         duration = values.get("ms", 0.0) / 1e3
         before, now = now, values.get("time", now + duration)
         start = now - duration

@@ -117,13 +117,13 @@ class DraftLengths(Generic[Key]):
         due = [request for request in requests if self._acceptance.next_probe(request) <= self._num_steps]
         # If calling the drafter is the main cost, all requests are probed at once.
         probed = requests if due and costs.round > costs.token * len(requests) else due
-        left = self._budget.available_s(costs.plain) - costs.start - costs.round
+        seconds_left = self._budget.available_s(costs.plain) - costs.start - costs.round
         probes = {}
         for request in probed:
-            if left <= costs.token:
+            if seconds_left <= costs.token:
                 break
             probes[request] = 1
-            left -= costs.token
+            seconds_left -= costs.token
         return probes
 
     def observe(
@@ -146,11 +146,11 @@ class DraftLengths(Generic[Key]):
         plain = self.step_times.plain(num_decodes, context)
         max_wait = _MAX_WAIT_IF_HALF_FULL if self._budget.is_half_full(plain) else _MAX_WAIT
         num_tokens, saved = 0, 0.0
-        for request, each in drafted.items():
-            if each.num_drafted:
-                self._acceptance.observe(request, each, step=self._num_steps, max_wait=max_wait)
-                num_tokens += each.num_drafted
-                saved += each.num_accepted * plain / num_decodes
+        for request, outcome in drafted.items():
+            if outcome.num_drafted:
+                self._acceptance.observe(request, outcome, step=self._num_steps, max_wait=max_wait)
+                num_tokens += outcome.num_drafted
+                saved += outcome.num_accepted * plain / num_decodes
         if num_tokens:
             saved -= self.step_times.added(num_decodes, num_tokens, plain, seconds)
         if seconds is not None:

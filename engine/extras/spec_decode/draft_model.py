@@ -93,14 +93,14 @@ class DraftModel:
 
     def _unread_rows(self, wanted: Mapping[Request, int]) -> list[BatchRow]:
         """Return a row per request to read, up to the limit of tokens; requests with few unread tokens come first."""
-        rows, left = [], _MAX_READ
+        rows, tokens_left = [], _MAX_READ
         for request in sorted(wanted, key=self.num_unread_tokens):
             start = self._num_read(request)
             num_unread = request.num_tokens - start
-            num_tokens = num_unread if num_unread == 1 else min(num_unread, left)
+            num_tokens = num_unread if num_unread == 1 else min(num_unread, tokens_left)
             if num_tokens and wanted[request] and request.num_tokens <= self._max_len:
                 rows.append(BatchRow(request, start, num_tokens, needs_sampling=num_tokens == num_unread))
-                left -= num_tokens if num_unread > 1 else 0
+                tokens_left -= num_tokens if num_unread > 1 else 0
         rows.sort(key=lambda row: row.num_tokens > 1)
         return rows
 
@@ -160,6 +160,6 @@ class DraftModel:
         self._reads.pop(request, None)
 
 
-def _num_equal(these: Iterable[object], those: Iterable[object]) -> int:
+def _num_equal(first: Iterable[object], second: Iterable[object]) -> int:
     """Return the length of the common prefix of both."""
-    return sum(takewhile(bool, map(eq, these, those)))
+    return sum(takewhile(bool, map(eq, first, second)))

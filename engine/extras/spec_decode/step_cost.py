@@ -82,8 +82,8 @@ class StepTimes:
         size = num_decodes.bit_length()
         error = min(seconds / self.plain(num_decodes, context), _MAX_RATIO) - 1
         self._drift[size] = _mean(self._drift.get(size, 1.0), error)
-        seen = self._num_plain[size] = self._num_plain.get(size, 0) + 1
-        if seen <= _LEARN_ALL or seen % _LEARN_EVERY == 0:
+        num_seen = self._num_plain[size] = self._num_plain.get(size, 0) + 1
+        if num_seen <= _LEARN_ALL or num_seen % _LEARN_EVERY == 0:
             self._model.observe(num_decodes, context, seconds)
         old = self._means.get(size, (seconds, num_decodes, context))
         new = (min(seconds, _MAX_RATIO * old[0]), num_decodes, context)

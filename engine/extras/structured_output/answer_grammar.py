@@ -90,7 +90,7 @@ def _reasoning(name: str | None, *, is_open: bool, special_ids: Mapping[str, int
     rules = [text_up_to(form.closings[0], "thought", special_ids=special_ids), r"gap: /\s*/"]
     if is_open:
         return "thought gap ", rules
-    opening = " | ".join(literal(each, special_ids) for each in form.openings)
+    opening = " | ".join(literal(text, special_ids) for text in form.openings)
     return f"({opening if len(form.openings) == 1 else f'({opening})'} thought gap)? ", rules
 
 

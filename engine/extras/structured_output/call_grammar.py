@@ -58,26 +58,26 @@ class _Property(NamedTuple):
 
 def _properties(schema: Mapping[str, Any]) -> list[_Property]:
     """Return the properties, with the definitions that their schemas may refer to."""
-    shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-    spaced = {**shared, "x-guidance": dict(JSON_SPACING)}
+    definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    spaced = {**definitions, "x-guidance": dict(JSON_SPACING)}
     properties = schema.get("properties") or {}
     required = schema.get("required") or ()
     return [
-        _Property(name, {**(each if isinstance(each, Mapping) else {}), **spaced}, name in required)
-        for name, each in properties.items()
+        _Property(name, {**(value if isinstance(value, Mapping) else {}), **spaced}, name in required)
+        for name, value in properties.items()
     ]
 
 
 def _xml_arguments(schema: Mapping[str, Any], name: str) -> tuple[str, list[str]]:
     """Return the rules for the properties in order, each in tags of its own."""
     expression, rules = [], []
-    for number, each in enumerate(_properties(schema)):
+    for number, item in enumerate(_properties(schema)):
         rule = f"{name}_{number}"
         value = f"{rule}_value"
-        expression.append(rule if each.is_required else f"{rule}?")
+        expression.append(rule if item.is_required else f"{rule}?")
         rules += [
-            f"{rule}: {json.dumps(f'{PARAMETER}{each.name}>{chr(10)}')} {value} {json.dumps(chr(10))}",
-            _xml_value(each.schema, value),
+            f"{rule}: {json.dumps(f'{PARAMETER}{item.name}>{chr(10)}')} {value} {json.dumps(chr(10))}",
+            _xml_value(item.schema, value),
         ]
     return " ".join(expression), rules
 
@@ -88,7 +88,7 @@ def _xml_value(schema: Mapping[str, Any], name: str) -> str:
         return f"{name}: {json_value(schema)} {json.dumps(end)}"
     schema = resolved(schema, schema)
     if "enum" in schema:
-        return f"{name}: ({' | '.join(json.dumps(str(each)) for each in schema['enum'])}) {json.dumps(end)}"
+        return f"{name}: ({' | '.join(json.dumps(str(value)) for value in schema['enum'])}) {json.dumps(end)}"
     if isinstance(schema.get("maxLength"), int):
         return f"{name}: /(?s:.{{0,{schema['maxLength']}}})/ {json.dumps(end)}"
     return text_up_to(end, name, special_ids={})
@@ -98,17 +98,17 @@ def _python_arguments(schema: Mapping[str, Any], name: str) -> tuple[str, list[s
     """Return the rules for the properties in order, as KEY=value with commas between. Values are JSON."""
     properties = _properties(schema)
     rules = [
-        f"{name}_{number}: {json.dumps(f'{each.name}=')} {json_value(each.schema)}"
-        for number, each in enumerate(properties)
+        f"{name}_{number}: {json.dumps(f'{item.name}=')} {json_value(item.schema)}"
+        for number, item in enumerate(properties)
     ]
     later = [
-        f'", " {name}_{number}' if each.is_required else f'(", " {name}_{number})?'
-        for number, each in enumerate(properties)
+        f'", " {name}_{number}' if item.is_required else f'(", " {name}_{number})?'
+        for number, item in enumerate(properties)
     ]
     firsts = []
-    for number, each in enumerate(properties):
+    for number, item in enumerate(properties):
         firsts.append(" ".join([f"{name}_{number}", *later[number + 1 :]]))
-        if each.is_required:
+        if item.is_required:
             return f"({' | '.join(firsts)})", rules
     return f"({' | '.join(firsts)})?" if firsts else "", rules
 

@@ -87,11 +87,11 @@ class GrammarCompiler:
         setup = self.prepare()  # first, because compilations that wait for the setup may take every thread
         with self._lock:
             self._num_queries += 1
-            known = self._cache.get(outputs)
-            if known is not None:
+            cached = self._cache.get(outputs)
+            if cached is not None:
                 self._num_hits += 1
                 self._cache.move_to_end(outputs)
-                return known
+                return cached
             if self._num_compiling >= MAX_COMPILING:
                 message = f"{MAX_COMPILING} grammars are being compiled; try again in {_RETRY_S:.0f} s"
                 raise QueueFullError(message, retry_after_s=_RETRY_S)
@@ -146,6 +146,6 @@ class GrammarCompiler:
                 del self._cache[outputs]
                 return
             self._num_bytes += future.result().num_bytes
-            done = [key for key, other in self._cache.items() if other.done() and other.exception() is None]
-            while done and (len(self._cache) > MAX_GRAMMARS or self._num_bytes > MAX_BYTES):
-                self._num_bytes -= self._cache.pop(done.pop(0)).result().num_bytes
+            finished = [key for key, other in self._cache.items() if other.done() and other.exception() is None]
+            while finished and (len(self._cache) > MAX_GRAMMARS or self._num_bytes > MAX_BYTES):
+                self._num_bytes -= self._cache.pop(finished.pop(0)).result().num_bytes

@@ -51,10 +51,10 @@ class CompletionFinder:
 
     def remainder(self, matcher: Any, completion: Sequence[int]) -> list[int] | None:
         """Return the end of an earlier completion that completes the output from here, or None. Takes 2 to 10 us."""
-        checked = [*completion, self.eos_token_id]
-        while checked and matcher.validate_tokens(checked) < len(checked):
-            del checked[0]
-        return checked[:-1] if checked else None
+        rest = [*completion, self.eos_token_id]
+        while rest and matcher.validate_tokens(rest) < len(rest):
+            del rest[0]
+        return rest[:-1] if rest else None
 
     def _next(self, matcher: Any, ends: bytes, fillers: list[int]) -> list[int]:
         for byte in (*ends, *fillers):
@@ -111,22 +111,22 @@ class ForcedCompletion:
 
     def fits(self, matcher: Any, token_ids: Sequence[int], *, num_left: int) -> bool:
         """Return True if a completion of these tokens, which the matcher has consumed, fits into `num_left`."""
-        found = self._finder.remainder(matcher, self._found)
-        if found is None:
-            found = self._finder.find(matcher, token_ids, max_tokens=num_left)
-        if found is None and num_left > 2 * _NEAR:  # there is time to check again
+        completion = self._finder.remainder(matcher, self._found)
+        if completion is None:
+            completion = self._finder.find(matcher, token_ids, max_tokens=num_left)
+        if completion is None and num_left > 2 * _NEAR:  # there is time to check again
             self._next_check = num_left // 2
             return True
-        if found is None or len(found) > num_left:
+        if completion is None or len(completion) > num_left:
             return False
-        self._found = found
+        self._found = completion
         # A token can open something that takes many tokens to close, but hardly ever 16 on average and 64 at once.
-        self._next_check = num_left - max(1, (num_left - len(found) - _NEAR) // 16)
+        self._next_check = num_left - max(1, (num_left - len(completion) - _NEAR) // 16)
         return True
 
     def start(self, matcher: Any, token_ids: Sequence[int], *, num_left: int) -> None:
         """Complete the output from here, if a completion fits; else check again when half of the tokens are left."""
-        found = self._finder.find(matcher, token_ids, max_tokens=num_left)
+        completion = self._finder.find(matcher, token_ids, max_tokens=num_left)
         self._next_check = num_left // 2
-        if found is not None and len(found) <= num_left:
-            self._forced, self._start = found or [self._finder.eos_token_id], len(token_ids)
+        if completion is not None and len(completion) <= num_left:
+            self._forced, self._start = completion or [self._finder.eos_token_id], len(token_ids)

@@ -100,7 +100,7 @@ class Grammar:
         """Catch up with the request's tokens, or roll back to them."""
         if self.matcher is None:
             self.matcher = self.compiled.matcher.deep_copy()
-            self._take_again(token_ids[num_prompt_tokens:])
+            self._retake(token_ids[num_prompt_tokens:])
         output = token_ids[num_prompt_tokens + self._num_confirmed :]
         tried = self._tokens[self._num_confirmed :]
         pairs = enumerate(zip(output, tried, strict=False))
@@ -136,7 +136,7 @@ class Grammar:
             self.advance(token_id)
         return token_id
 
-    def _take_again(self, output: Sequence[int]) -> None:
+    def _retake(self, output: Sequence[int]) -> None:
         """Take the tokens that the request came with. Checks are repeated, so that later decisions are equal."""
         for token_id in output:
             if self._max_tokens is not None and len(self._tokens) == self._known_start:

@@ -11,7 +11,9 @@ def literal(text: str, special_ids: Mapping[str, int]) -> str:
     if not special_ids:
         return json.dumps(text) if text else ""
     pieces = re.split(f"({'|'.join(map(re.escape, special_ids))})", text)
-    return " ".join(f"<[{special_ids[each]}]>" if each in special_ids else json.dumps(each) for each in pieces if each)
+    return " ".join(
+        f"<[{special_ids[piece]}]>" if piece in special_ids else json.dumps(piece) for piece in pieces if piece
+    )
 
 
 def text_up_to(end: str, name: str, *, of: str = "/(?s:.*)/", special_ids: Mapping[str, int]) -> str:

@@ -103,14 +103,14 @@ class StructuredOutputs:
 
     def _check_relations(self) -> None:
         whole = self.param or "structured_outputs"
-        given = [name for name in KINDS if _is_set(getattr(self, name))]
-        if len(given) != 1:
-            what = f"{' and '.join(given)} are given" if given else "none is given"
-            raise InvalidRequestError(f"{whole} takes exactly one of {', '.join(KINDS)}; {what}", param=whole)
+        kinds = [name for name in KINDS if _is_set(getattr(self, name))]
+        if len(kinds) != 1:
+            finding = f"{' and '.join(kinds)} are given" if kinds else "none is given"
+            raise InvalidRequestError(f"{whole} takes exactly one of {', '.join(KINDS)}; {finding}", param=whole)
         for name in ("disable_any_whitespace", "whitespace_pattern"):
-            if getattr(self, name) and given[0] not in ("json", "json_object"):
+            if getattr(self, name) and kinds[0] not in ("json", "json_object"):
                 at = self._name_of(name)
-                raise InvalidRequestError(f"{at} goes with json or json_object, not with {given[0]}", param=at)
+                raise InvalidRequestError(f"{at} goes with json or json_object, not with {kinds[0]}", param=at)
         if self.disable_any_whitespace and self.whitespace_pattern:
             raise InvalidRequestError(
                 f"{whole}: disable_any_whitespace and whitespace_pattern contradict each other", param=whole

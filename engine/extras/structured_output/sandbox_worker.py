@@ -258,8 +258,8 @@ class Walk:
             mask, seconds = _timed_mask(matcher)
             if matcher.is_error():
                 break
-            if seconds > SLOW_MASK_S and (again := self._seconds_again()) > SLOW_MASK_S:
-                seconds = min(seconds, again)
+            if seconds > SLOW_MASK_S and (second := self._second_time()) > SLOW_MASK_S:
+                seconds = min(seconds, second)
                 return f"it takes {seconds * 1e3:.0f} ms for one token; at most {SLOW_MASK_S * 1e3:g} ms are given"
             token_id = _any_token(mask, self._tokenizer.eos_tokens, rng)
             if token_id is None:
@@ -270,7 +270,7 @@ class Walk:
                 break
         return str(matcher.get_error()) if matcher.is_error() else ""
 
-    def _seconds_again(self) -> float:
+    def _second_time(self) -> float:
         """Return the seconds of the last step in a new matcher, which has to compute the same states.
 
         The processor may have been taken away for a moment, and virtual machines count that as the thread's time.

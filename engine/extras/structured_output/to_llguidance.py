@@ -50,11 +50,11 @@ def grammar_schema(outputs: StructuredOutputs) -> dict[str, Any] | bool:
     """Return the schema that the grammar is made from. Raises InvalidRequestError."""
     schema = read_schema(outputs)
     try:
-        made = enforceable(schema)
+        enforced = enforceable(schema)
     except RecursionError as exc:
         raise refusal(outputs, "the schema nests too deeply") from exc
     # Without `relaxes`, llguidance refuses the keywords that no grammar enforces.
-    return made.schema if outputs.relaxes or not made.unenforced else schema
+    return enforced.schema if outputs.relaxes or not enforced.unenforced else schema
 
 
 def spacing(outputs: StructuredOutputs) -> dict[str, Any]:

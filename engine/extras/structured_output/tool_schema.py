@@ -28,10 +28,10 @@ def _closed(schema: Any) -> Any:
     closed = dict(schema)
     for key in _NAMED:
         if isinstance(closed.get(key), Mapping):
-            closed[key] = {name: _closed(each) for name, each in closed[key].items()}
+            closed[key] = {name: _closed(subschema) for name, subschema in closed[key].items()}
     for key in _LISTED:
         if isinstance(closed.get(key), list):
-            closed[key] = [_closed(each) for each in closed[key]]
+            closed[key] = [_closed(subschema) for subschema in closed[key]]
     for key in _ONE:
         if key in closed:
             closed[key] = _closed(closed[key])
@@ -51,7 +51,7 @@ def _merges(schema: Any) -> bool:
         return False
     if not _MERGING.isdisjoint(schema) or ("properties" in schema and not _CHOOSING.isdisjoint(schema)):
         return True
-    return any(_merges(each) for key in _NAMED for each in _values(schema.get(key))) or any(
+    return any(_merges(subschema) for key in _NAMED for subschema in _values(schema.get(key))) or any(
         _merges(schema.get(key)) for key in (*_LISTED, *_ONE)
     )
 

@@ -29,19 +29,19 @@ class MistralCalls:
         return self._numbered([*self._reread(self._lists.finish()), *self._named.finish()])
 
     def _reread(self, parts: Iterable[AnswerPart]) -> list[AnswerPart]:
-        read: list[AnswerPart] = []
+        result: list[AnswerPart] = []
         for part in parts:
-            read += self._named.push(part.text) if part.kind == "content" else [part]
-        return read
+            result += self._named.push(part.text) if part.kind == "content" else [part]
+        return result
 
     def _numbered(self, parts: Iterable[AnswerPart]) -> list[AnswerPart]:
         """Number the calls of both readers in one sequence."""
-        numbered: list[AnswerPart] = []
+        result: list[AnswerPart] = []
         for part in parts:
             self._num_calls += part.kind == "call"
             is_content = part.kind == "content"
-            numbered.append(part if is_content else part._replace(number=self._num_calls - 1))
-        return numbered
+            result.append(part if is_content else part._replace(number=self._num_calls - 1))
+        return result
 
 
 LIST_FORMAT = ToolFormat(

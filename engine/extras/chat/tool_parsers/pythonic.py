@@ -114,8 +114,8 @@ class PythonicCalls(BufferedReader):
         self._take(len(text) + len(end))
         if not end:
             return False
-        written = self._written(end)
-        if written is None:
+        argument_json = self._written(end)
+        if argument_json is None:
             self._give_up(parts)
             return True
         if not self._num_arguments:
@@ -123,7 +123,7 @@ class PythonicCalls(BufferedReader):
         self._raw = ""
         self._drop_space()
         self._num_arguments += 1
-        parts.append(AnswerPart("arguments", written, self._num_calls))
+        parts.append(AnswerPart("arguments", argument_json, self._num_calls))
         self._argument, self._piece = ArgumentReader(), ""
         if end == ")":
             self._state = "after"

@@ -37,12 +37,12 @@ class XmlArguments:
     def push(self, text: str) -> str:
         """Return the JSON that no later text can change."""
         self._text += text
-        made = ""
-        while not self.is_over and (more := self._next()) is not None:
-            made += more
+        json_text = ""
+        while not self.is_over and (piece := self._next()) is not None:
+            json_text += piece
         if self.is_over:
             self.rest, self._text = self._text, ""
-        return made
+        return json_text
 
     def _next(self) -> str | None:
         """Return the next piece of JSON; None if it takes more text."""
@@ -102,12 +102,12 @@ def resolved(schema: Any, whole: Mapping[str, Any]) -> Mapping[str, Any]:
 def types_of(schema: Any, whole: Mapping[str, Any]) -> frozenset[str]:
     """Return the JSON types that a part of the `whole` schema names; empty if it names none explicitly."""
     schema = resolved(schema, whole)
-    named = schema.get("type")
-    if isinstance(named, (str, list)):
-        return frozenset([named] if isinstance(named, str) else map(str, named))
+    type_names = schema.get("type")
+    if isinstance(type_names, (str, list)):
+        return frozenset([type_names] if isinstance(type_names, str) else map(str, type_names))
     if isinstance(schema.get("enum"), list):
-        return frozenset(_TYPES.get(type(each), "string") for each in schema["enum"])
-    choices = [types_of(each, whole) for key in ("anyOf", "oneOf") for each in schema.get(key) or ()]
+        return frozenset(_TYPES.get(type(value), "string") for value in schema["enum"])
+    choices = [types_of(part, whole) for key in ("anyOf", "oneOf") for part in schema.get(key) or ()]
     return frozenset().union(*choices) if all(choices) else frozenset()
 
 

@@ -23,4 +23,4 @@ NEUTRAL_FORMAT = "hermes"  # for models whose template shows no format; describe
 
 def detected_format(template: str) -> str | None:
     """Return the name of the first format that the chat template asks for; None if it asks for none."""
-    return next((name for name, each in TOOL_FORMATS.items() if each.matches(template)), None)
+    return next((name for name, tool_format in TOOL_FORMATS.items() if tool_format.matches(template)), None)

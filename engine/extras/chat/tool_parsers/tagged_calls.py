@@ -39,9 +39,9 @@ class JsonArguments:
 
     def push(self, text: str) -> str:
         """Return the JSON that no later text can change."""
-        taken = self._value.take(text)
-        self.rest = text[len(taken) :]
-        return taken
+        value_text = self._value.take(text)
+        self.rest = text[len(value_text) :]
+        return value_text
 
 
 class TaggedCalls(BufferedReader):
