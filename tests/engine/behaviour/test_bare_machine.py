@@ -32,9 +32,9 @@ def test_a_model_runs_without_the_servers_packages(tmp_path: Path) -> None:
 
     def output(program: str) -> str:
         command = [sys.executable, "-c", program]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert process.returncode == 0, process.stderr
+        return process.stdout
 
     assert output(f"import importlib.util; print(*filter(importlib.util.find_spec, {MISSING!r}))") == "\n"
     num_tokens, refusal = output(PROGRAM).splitlines()

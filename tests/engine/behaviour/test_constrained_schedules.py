@@ -21,7 +21,7 @@ pytestmark = pytest.mark.sampled(2)
 
 def constrained_arrivals(rng: random.Random, count: int) -> list[Arrival]:
     """Return prompts, most of them with a grammar of their own, some with several outputs."""
-    made = []
+    arrivals = []
     for index in range(count):
         outputs: StructuredOutputs | None = rng.choice(
             [
@@ -41,8 +41,8 @@ def constrained_arrivals(rng: random.Random, count: int) -> list[Arrival]:
             ignore_eos=rng.random() < 0.3,
         )
         prompt = [rng.randrange(20, 270) for _ in range(rng.randint(1, 60))]
-        made.append(Arrival(prompt, params, at_step=rng.randint(0, 30)))
-    return made
+        arrivals.append(Arrival(prompt, params, at_step=rng.randint(0, 30)))
+    return arrivals
 
 
 def texts(arrivals: list[Arrival]) -> list[list[tuple[list[int], str | None]]]:
@@ -52,7 +52,7 @@ def texts(arrivals: list[Arrival]) -> list[list[tuple[list[int], str | None]]]:
 def alone(folder: str, arrivals: list[Arrival]) -> list[list[tuple[list[int], str | None]]]:
     llm = LLM(folder, dtype="float32", block_size=16)
     outputs = [llm.generate({"prompt_token_ids": arrival.prompt}, arrival.params)[0].outputs for arrival in arrivals]
-    return [[(output.token_ids, output.finish_reason) for output in each] for each in outputs]
+    return [[(output.token_ids, output.finish_reason) for output in request_outputs] for request_outputs in outputs]
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -162,7 +162,7 @@ POINTS = {
 
 
 def ranks(logprobs: Any) -> list[Any]:
-    return [each and [(token_id, round(logprob, 3)) for token_id, logprob in each.top] for each in logprobs or ()]
+    return [entry and [(token_id, round(logprob, 3)) for token_id, logprob in entry.top] for entry in logprobs or ()]
 
 
 def outputs_of(llm: LLM, names: list[str]) -> list[Any]:

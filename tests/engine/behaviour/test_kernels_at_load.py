@@ -80,9 +80,9 @@ pytest.importorskip("triton")
 def run(program: str, *arguments: str) -> list[str]:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-c", program, str(Path(__file__).parents[2] / "gpu"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout.split()
+    process = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert process.returncode == 0, process.stderr[-2000:]
+    return process.stdout.split()
 
 
 def test_a_kernel_that_is_compiled_late_is_counted() -> None:

@@ -83,14 +83,15 @@ def test_seeded_sampling_is_the_same_alone_and_with_batch_mates(case: Case) -> N
     ]
     alone_llm = LLM(model=folder, dtype="float32")
     alone = [
-        alone_llm.generate({"prompt_token_ids": prompt}, each)[0].outputs[0].token_ids
-        for prompt, each in zip(prompts, params, strict=False)
+        alone_llm.generate({"prompt_token_ids": prompt}, request_params)[0].outputs[0].token_ids
+        for prompt, request_params in zip(prompts, params, strict=False)
     ]
     for _ in range(2):
         llm = random_llm(rng, folder, max_tokens_of_one=300 + 12, block_sizes=(4, 16, 32))
         foretell(llm, rng, {(tuple(prompt), 0): tokens for prompt, tokens in zip(prompts, alone, strict=False)})
         arrivals = [
-            Arrival(prompt, each, at_step=rng.randint(0, 30)) for prompt, each in zip(prompts, params, strict=False)
+            Arrival(prompt, request_params, at_step=rng.randint(0, 30))
+            for prompt, request_params in zip(prompts, params, strict=False)
         ]
         run_schedule(llm, arrivals)
         assert [arrival.output.token_ids for arrival in arrivals] == alone
@@ -115,7 +116,8 @@ def test_outputs_of_one_prompt_share_it_and_are_what_they_are_alone(case: Case) 
         answers = zip(shared, expected, strict=True)
         foretell(llm, rng, {(tuple(p), o.index): o.token_ids for p, want in answers for o in want.outputs})
         arrivals = [
-            Arrival(prompt, each, at_step=i) for i, (prompt, each) in enumerate(zip(shared, params, strict=True))
+            Arrival(prompt, request_params, at_step=i)
+            for i, (prompt, request_params) in enumerate(zip(shared, params, strict=True))
         ]
         run_schedule(llm, arrivals)
         for arrival, want in zip(arrivals, expected, strict=True):

@@ -110,7 +110,9 @@ def test_a_known_prompt_is_computed_again_only_for_who_asks(model: tuple[str, Pr
     prompt = list(range(20, 60))
     params = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
     asking = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True, prompt_logprobs=3)
-    first, second, third = (llm.generate({"prompt_token_ids": prompt}, each)[0] for each in (params, asking, params))
+    first, second, third = (
+        llm.generate({"prompt_token_ids": prompt}, request_params)[0] for request_params in (params, asking, params)
+    )
     assert (first.num_cached_tokens, second.num_cached_tokens, third.num_cached_tokens) == (0, 0, 36)
     assert first.prompt_logprobs is third.prompt_logprobs is None
     assert second.prompt_logprobs is not None

@@ -123,7 +123,7 @@ def test_rounded_activations_are_near_and_the_same_in_any_company(tmp_path: Path
         )
         for kind in ("none", "int8")
     )
-    found = [_logprobs(each) for each in (wide, rounded)]
+    found = [_logprobs(outputs) for outputs in (wide, rounded)]
     assert found[0] != found[1]
     assert torch.tensor(found[0]).sub(torch.tensor(found[1])).abs().mean() < 0.1
     alone = LLM(str(tmp_path), **settings, quantization_activations="int8").generate(

@@ -38,20 +38,20 @@ def request(seed: int, params: SamplingParams) -> Request:
 def verify(model: Tensor, requests: list[Request], drafts: list[tuple[int, ...]]) -> list[list[int]]:
     """Run one step and return each request's tokens, the first of them right or not."""
     rows, last = [], []
-    for each, draft in zip(requests, drafts, strict=True):
-        row = BatchRow(each, each.num_tokens - 1, 1 + len(draft), needs_sampling=True, num_drafts=len(draft))
+    for sequence, draft in zip(requests, drafts, strict=True):
+        row = BatchRow(sequence, sequence.num_tokens - 1, 1 + len(draft), needs_sampling=True, num_drafts=len(draft))
         rows.append(row.with_drafts(draft))
-        last += [each.token_ids[-1], *draft]
+        last += [sequence.token_ids[-1], *draft]
     outputs = sample_rows(model[torch.tensor(last)].clone(), rows)
     assert all(output.token_ids for output in outputs)
     return [list(output.token_ids) for output in outputs]
 
 
-def generate(model: Tensor, each: Request, num_tokens: int) -> list[int]:
+def generate(model: Tensor, sequence: Request, num_tokens: int) -> list[int]:
     """Generate by plain decoding."""
-    while each.num_output_tokens < num_tokens:
-        each.token_ids += verify(model, [each], [()])[0]
-    return each.token_ids[each.num_prompt_tokens :]
+    while sequence.num_output_tokens < num_tokens:
+        sequence.token_ids += verify(model, [sequence], [()])[0]
+    return sequence.token_ids[sequence.num_prompt_tokens :]
 
 
 @pytest.mark.parametrize(
@@ -82,13 +82,13 @@ def test_runs_are_distributed_as_the_models_tokens(params: dict[str, float]) -> 
         while unfinished:
             # The drafter is right more often than chance, but never for every third request.
             drafts = []
-            for each in unfinished:
-                first = likeliest[each.token_ids[-1]] if each.seed % 3 else size - 1
+            for sequence in unfinished:
+                first = likeliest[sequence.token_ids[-1]] if sequence.seed % 3 else size - 1
                 drafts.append((first, likeliest[first]))
-            for each, tokens in zip(unfinished, verify(model, unfinished, drafts), strict=True):
-                each.token_ids += tokens
-            unfinished = [each for each in unfinished if each.num_output_tokens < 3]
-        outputs = torch.tensor([each.token_ids[1:4] for each in requests])
+            for sequence, tokens in zip(unfinished, verify(model, unfinished, drafts), strict=True):
+                sequence.token_ids += tokens
+            unfinished = [sequence for sequence in unfinished if sequence.num_output_tokens < 3]
+        outputs = torch.tensor([sequence.token_ids[1:4] for sequence in requests])
         counts.index_put_(tuple(outputs.T), torch.ones(batch), accumulate=True)
     steps = torch.stack([probabilities(row, asked) for row in model])
     expected = num * steps[0, :, None, None] * steps[:, :, None] * steps[None]

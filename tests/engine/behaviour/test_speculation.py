@@ -102,7 +102,7 @@ def test_stop_strings_cut_within_a_run(tiny_folder: str, seed: int) -> None:
     rng = random.Random(seed)
     endless = generate(make(tiny_folder), SamplingParams(seed=seed, max_tokens=40, ignore_eos=True))
     parts = [[part for part in output.text[:-4].split("\ufffd") if part] for output in endless]
-    stops = [rng.choice(each)[: rng.randint(1, 4)] for each in parts]
+    stops = [rng.choice(text)[: rng.randint(1, 4)] for text in parts]
     params = SamplingParams(
         seed=seed,
         max_tokens=30,
@@ -148,14 +148,14 @@ def test_accepted_tokens_come_in_fewer_steps(tiny_folder: str) -> None:
     assert (speculation.num_drafts, speculation.num_draft_tokens) == (8, 32)
     assert speculation.num_accepted_tokens_per_pos == [8, 8, 8, 8]
     stats = [step.stats for step in steps if step.stats]
-    assert sum(each.num_output_tokens for each in stats) == 41
-    assert [each.num_decode_tokens for each in stats] == [0] + 8 * [5]
+    assert sum(stat.num_output_tokens for stat in stats) == 41
+    assert [stat.num_decode_tokens for stat in stats] == [0] + 8 * [5]
 
 
 FAULTY: list[Callable[[int], Faulty]] = [Faulty, WrongVocabulary, TooMuch, Raising, Broken, Forgetful]
 
 
-@pytest.mark.parametrize("drafter_class", FAULTY, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("drafter_class", FAULTY, ids=lambda drafter: drafter.__name__)
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_a_faulty_drafter_costs_no_token(
     tiny_folder: str, drafter_class: Callable[[int], Faulty], adaptive: bool
@@ -204,8 +204,8 @@ def request(tokens: list[int], *, most: int = 100, stop: frozenset[int] = frozen
 
 def decoding(scheduler: Scheduler, *requests: Request) -> None:
     """Run fresh requests through their prompts and a first token, 7."""
-    for each in requests:
-        scheduler.add(each)
+    for sequence in requests:
+        scheduler.add(sequence)
     batch = scheduler.schedule(0.0)
     assert batch is not None
     scheduler.update(batch, [RowOutput((7,)) for _ in batch.rows], 0.0)

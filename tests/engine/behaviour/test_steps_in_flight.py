@@ -44,8 +44,8 @@ class Bench:
 
     def update(self, batch: Batch, *results: int | RowFailure | None) -> list[Any]:
         outputs = [
-            RowOutput((each,)) if isinstance(each, int) else RowOutput(failure=each) if each else NO_OUTPUT
-            for each in results
+            RowOutput((result,)) if isinstance(result, int) else RowOutput(failure=result) if result else NO_OUTPUT
+            for result in results
         ]
         progress = self.scheduler.update(batch, outputs, 1.0)
         self.scheduler.check()

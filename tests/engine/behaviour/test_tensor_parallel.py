@@ -136,7 +136,7 @@ def test_swaps_and_forks_reach_all_ranks(cache_dtype: str, tmp_path: Path) -> No
         ) as llm:
             outputs = llm.generate([prompt[:30] for prompt in PROMPTS], params)
             assert llm.core.scheduler.num_preemptions > 0, "the test is meant to swap"
-        found.append([output.token_ids for each in outputs for output in each.outputs])
+        found.append([output.token_ids for request_output in outputs for output in request_output.outputs])
     pairs = [pair for tokens in zip(*found, strict=True) for pair in zip(*tokens, strict=True)]
     # Sums over ranks differ in their last bits, so a number may be rounded to the next int8.
     assert sum(one == other for one, other in pairs) >= (1 if cache_dtype == "auto" else 0.8) * len(pairs)

@@ -200,11 +200,11 @@ def test_a_template_cannot_leave_the_sandbox(source: str) -> None:
 def test_to_compile_a_template_computes_nothing(constant: str) -> None:
     tracemalloc.start()
     try:
-        made = template(f"{{{{ ({constant}) | length }}}}{{% if {constant} %}}!{{% endif %}}")
+        compiled = template(f"{{{{ ({constant}) | length }}}}{{% if {constant} %}}!{{% endif %}}")
         assert tracemalloc.get_traced_memory()[1] < 10_000_000
     finally:
         tracemalloc.stop()
-    assert made.render(CONVERSATIONS[0]) == "100000000!"
+    assert compiled.render(CONVERSATIONS[0]) == "100000000!"
     with pytest.raises(ConfigError, match="autoescape"):
         template(f"{{% autoescape {constant} %}}{{% endautoescape %}}")
 

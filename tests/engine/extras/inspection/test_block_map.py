@@ -9,8 +9,8 @@ from splitfuse.engine.extras.inspection.block_map import CACHED, FREE, MAX_CELLS
 
 
 def cells(bench: Bench) -> list[int]:
-    made = mapped(bench)
-    return [what for count, what in zip(made["runs"][::2], made["runs"][1::2], strict=True) for _ in range(count)]
+    map_ = mapped(bench)
+    return [use for count, use in zip(map_["runs"][::2], map_["runs"][1::2], strict=True) for _ in range(count)]
 
 
 def mapped(bench: Bench) -> dict[str, Any]:

@@ -80,7 +80,7 @@ class Bench:
             drafted = {request: Drafted(length, self._num_accepted(length)) for request, length in chosen.items()}
             num_drafted = sum(chosen.values())
             draft_s = self._drafter_s if chosen else 0.0
-            self.num_tokens += len(self._requests) + sum(each.num_accepted for each in drafted.values())
+            self.num_tokens += len(self._requests) + sum(outcome.num_accepted for outcome in drafted.values())
             if chosen:
                 self.lengths.draft_cost.observe(num_drafted, max(chosen.values()), max(draft_s, 1e-6))
             seconds = self._pass_s(len(self._requests) + num_drafted)

@@ -31,9 +31,9 @@ def other_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def prompts(count: int = 12, seed: int = 0) -> list[list[int]]:
     rng = random.Random(seed)
-    made = [[rng.randrange(VOCAB_SIZE) for _ in range(rng.choice([1, 3, 17, 60, 200]))] for _ in range(count)]
-    made[1] = made[2] = (made[0] * 10)[:90]  # equal prompts for the prefix cache
-    return made
+    result = [[rng.randrange(VOCAB_SIZE) for _ in range(rng.choice([1, 3, 17, 60, 200]))] for _ in range(count)]
+    result[1] = result[2] = (result[0] * 10)[:90]  # equal prompts for the prefix cache
+    return result
 
 
 def speculative(folder: str, draft: str, **settings: Any) -> LLM:
@@ -78,8 +78,8 @@ def test_it_agrees_with_itself_under_random_schedules(tiny_folder: str, seed: in
     speculation = Speculation(drafter, max_drafts=rng.randint(1, 6), vocab_size=VOCAB_SIZE, adaptive=False)
     use_speculation(llm, speculation)
     arrivals = [
-        Arrival(prompt, each, at_step=rng.randint(0, 30))
-        for prompt, each in zip(prompts(12, seed), params, strict=True)
+        Arrival(prompt, request_params, at_step=rng.randint(0, 30))
+        for prompt, request_params in zip(prompts(12, seed), params, strict=True)
     ]
     run_schedule(llm, arrivals)
     for arrival, want in zip(arrivals, expected, strict=True):
@@ -216,5 +216,5 @@ def test_the_shipped_draft_model_predicts_the_demo_model(temperature: float) -> 
     speculation = speculation_of(llm)
     assert speculation.num_accepted_tokens > 0.5 * speculation.num_draft_tokens
     metrics = [output.outputs[0].metrics for output in outputs]
-    assert sum(each.num_accepted_tokens for each in metrics if each) == speculation.num_accepted_tokens
-    assert sum(each.num_draft_tokens for each in metrics if each) == speculation.num_draft_tokens
+    assert sum(request.num_accepted_tokens for request in metrics if request) == speculation.num_accepted_tokens
+    assert sum(request.num_draft_tokens for request in metrics if request) == speculation.num_draft_tokens

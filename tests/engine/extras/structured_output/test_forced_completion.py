@@ -62,10 +62,10 @@ def test_it_starts_when_a_token_would_leave_no_room_and_not_before(compiler: Gra
     grammar = compiled(compiler, json={"type": "array", "items": {"type": "integer"}}).begin(max_tokens=40)
     grammar.follow([], num_prompt_tokens=0)
     opening, digit = grammar.matcher.compute_ff_tokens()[0], 18 + 5
-    taken = [grammar.take(opening)]
+    token_ids = [grammar.take(opening)]
     for _ in range(39):
-        taken.append(grammar.take(digit))
-    assert taken[1:-1] == [digit] * 38
+        token_ids.append(grammar.take(digit))
+    assert token_ids[1:-1] == [digit] * 38
     assert grammar.finish_reason == "length"
     assert grammar.is_accepting
 

@@ -163,13 +163,13 @@ def sentencepiece_like() -> FastTokenizer:
     pieces += ["▁", *"abcdefghijklmnopqrstuvwxyz0123456789{}[]:,\"'", "▁a", "▁{", '▁"', '":', '",', "▁ab", "ab"]
     vocab = {piece: index for index, piece in enumerate(pieces)}
     merges = [("▁", "a"), ("▁", "{"), ("▁", '"'), ('"', ":"), ('"', ","), ("▁a", "b"), ("a", "b")]
-    made = FastTokenizer(models.BPE(vocab, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True))
-    made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    made.decoder = decoders.Sequence(
+    tokenizer = FastTokenizer(models.BPE(vocab, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
-    made.add_special_tokens(["<unk>", "<s>", "</s>"])
-    return made
+    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
+    return tokenizer
 
 
 @pytest.mark.parametrize("kind", ["byte-level", "sentencepiece"])

@@ -81,7 +81,7 @@ def test_a_process_killed_amid_its_work_is_replaced(sandbox: Sandbox) -> None:
         assert sandbox._process.current is not None
         os.kill(sandbox._process.current.process.pid, signal.SIGKILL)
         assert outcome(sandbox, GOOD) == ""
-    assert TOO_MUCH.issuperset(each.result() for each in outcomes)
+    assert TOO_MUCH.issuperset(future.result() for future in outcomes)
 
 
 def test_a_grammar_sent_between_the_end_of_a_process_and_its_death_goes_to_the_next_one(sandbox: Sandbox) -> None:
@@ -185,4 +185,4 @@ def test_a_stopped_process_with_a_full_pipe_is_replaced(sandbox: Sandbox, monkey
     os.kill(sandbox._process.current.process.pid, signal.SIGSTOP)
     with ThreadPoolExecutor(4) as threads:
         large = [threads.submit(outcome, sandbox, LARGE) for _ in range(4)]
-        assert [each.result(timeout=30) for each in large] == [""] * 4
+        assert [future.result(timeout=30) for future in large] == [""] * 4
