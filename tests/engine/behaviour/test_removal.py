@@ -13,7 +13,7 @@ EXTRAS = sorted(path.parent.name for path in (ROOT / "engine/extras").glob("*/__
 GENERATE = """
 from splitfuse.engine import LLM, SamplingParams
 outputs = LLM("demo", device="cpu").generate(["Once upon", "A"], SamplingParams(max_tokens=3, ignore_eos=True))
-print([len(each.outputs[0].token_ids) for each in outputs])
+print([len(output.outputs[0].token_ids) for output in outputs])
 """
 ASK = """
 from splitfuse.engine import LLM, EngineConfig
