@@ -30,13 +30,13 @@ class AnswerParser:
         return self._thinking is not None and self._thinking.is_thinking
 
     def push(self, text: str) -> list[AnswerPart]:
-        """Return the parts that no later text can change."""
+        """Return the parts that are certain now."""
         return self._after_thinking(
             [AnswerPart("content", text)] if self._thinking is None else self._thinking.push(text)
         )
 
     def finish(self) -> list[AnswerPart]:
-        """Return the parts that were held back."""
+        """Return the held-back parts."""
         parts = self._after_thinking([] if self._thinking is None else self._thinking.finish())
         return parts + self._allowed(self._calls.finish() if self._calls is not None else [])
 

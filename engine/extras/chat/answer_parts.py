@@ -22,10 +22,10 @@ class Reader(Protocol):
     """Incremental reader of one answer."""
 
     def push(self, text: str) -> list[AnswerPart]:
-        """Return the parts that no later text can change."""
+        """Return the parts that are certain now."""
 
     def finish(self) -> list[AnswerPart]:
-        """Return the parts that were held back; there is no more text."""
+        """Return the held-back parts, at the end of the text."""
 
 
 def read_whole(reader: Reader, text: str) -> list[AnswerPart]:
@@ -82,12 +82,12 @@ class BufferedReader:
         self._drops_space = drops_leading_space  # True: drop whitespace at the start of the next text
 
     def push(self, text: str) -> list[AnswerPart]:
-        """Return the parts that no later text can change."""
+        """Return the parts that are certain now."""
         self._text += text
         return self._read(is_end=False)
 
     def finish(self) -> list[AnswerPart]:
-        """Return the parts that were held back."""
+        """Return the held-back parts."""
         return self._read(is_end=True)
 
     def _read(self, *, is_end: bool) -> list[AnswerPart]:

@@ -33,7 +33,7 @@ class HarmonyParser(BufferedReader):
         return self._state == "reasoning"
 
     def finish(self) -> list[AnswerPart]:
-        """Return the parts that were held back."""
+        """Return the held-back parts."""
         return [*super().finish(), *self._last_space()]
 
     def _read(self, *, is_end: bool) -> list[AnswerPart]:

@@ -26,7 +26,7 @@ class Llama3Calls(BufferedReader):
         self._num_calls = 0
 
     def finish(self) -> list[AnswerPart]:
-        """Return the parts that were held back."""
+        """Return the held-back parts."""
         return [*super().finish(), *self._give_up(), *self._last_space()]
 
     def _read(self, *, is_end: bool) -> list[AnswerPart]:

@@ -21,11 +21,11 @@ class MistralCalls:
         self._num_calls = 0
 
     def push(self, text: str) -> list[AnswerPart]:
-        """Return the parts that no later text can change."""
+        """Return the parts that are certain now."""
         return self._numbered(self._reread(self._lists.push(text)))
 
     def finish(self) -> list[AnswerPart]:
-        """Return the parts that were held back."""
+        """Return the held-back parts."""
         return self._numbered([*self._reread(self._lists.finish()), *self._named.finish()])
 
     def _reread(self, parts: Iterable[AnswerPart]) -> list[AnswerPart]:

@@ -64,7 +64,7 @@ class PythonicCalls(BufferedReader):
         self._num_calls = 0
 
     def finish(self) -> list[AnswerPart]:
-        """Return the parts that were held back."""
+        """Return the held-back parts."""
         return [*super().finish(), *self._part("content", self._raw), *self._last_space()]
 
     def _read(self, *, is_end: bool) -> list[AnswerPart]:

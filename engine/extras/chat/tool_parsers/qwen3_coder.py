@@ -35,7 +35,7 @@ class XmlArguments:
         self._num_parameters = 0
 
     def push(self, text: str) -> str:
-        """Return the JSON that no later text can change."""
+        """Return the JSON that is certain now."""
         self._text += text
         json_text = ""
         while not self.is_over and (piece := self._next()) is not None:

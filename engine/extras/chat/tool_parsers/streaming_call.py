@@ -43,7 +43,7 @@ class CallReader:
         return self._object.rest
 
     def push(self, text: str) -> list[AnswerPart]:
-        """Return the parts that no later text can change."""
+        """Return the parts that are certain now."""
         parts: list[AnswerPart] = []
         for entry in self._object.push(text):
             parts += self._of(entry)

@@ -22,7 +22,7 @@ class Arguments(Protocol):
         """Text that was not read."""
 
     def push(self, text: str) -> str:
-        """Return the JSON that no later text can change."""
+        """Return the JSON that is certain now."""
 
 
 class JsonArguments:
@@ -38,7 +38,7 @@ class JsonArguments:
         return self._value.is_over
 
     def push(self, text: str) -> str:
-        """Return the JSON that no later text can change."""
+        """Return the JSON that is certain now."""
         value_text = self._value.take(text)
         self.rest = text[len(value_text) :]
         return value_text
@@ -70,7 +70,7 @@ class TaggedCalls(BufferedReader):
         self._num_calls = 0
 
     def finish(self) -> list[AnswerPart]:
-        """Return the parts that were held back."""
+        """Return the held-back parts."""
         return [*super().finish(), *self._last_space()]
 
     def _read(self, *, is_end: bool) -> list[AnswerPart]:
