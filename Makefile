@@ -15,7 +15,7 @@ SEEDS ?= 200
 STEPS ?= 2000
 MINUTES ?=
 
-.PHONY: serve test thorough fast core lint types check simulation schemathesis fuzz soak faults kills page clients tensor-parallel gpu \
+.PHONY: serve test thorough fast core lint types check simulation schemathesis fuzz soak faults kills page docs clients tensor-parallel gpu \
 	gpu-profile image image-check balanced replicas builds bench bench-peers clean
 
 serve: $(VENV)/.serve  ## install and start on a small real model, or a toy; ARGS="MODEL --port 9000" for more
@@ -77,6 +77,9 @@ faults: $(VENV)/.test  ## real faults in real processes: a table of what is prom
 
 page: $(VENV)/.test  ## the page in a Chromium (apt-get install chromium); ARGS="-k hostile" for a part
 	$(BIN)/python -m pytest -q -rs tests/server/behaviour/test_page.py tests/server/extras/page $(ARGS)
+
+docs:  ## the pages that are written from the sources: server/docs/extras.md
+	$(GPU_PYTHON) tests/tools/extras_pages.py
 
 kills: $(VENV)/.test  ## kill -9 KILLS=1000 times over requests of every kind: nothing lost, repeated or changed; ARGS="--dtype bfloat16 --encrypted"
 	$(CAMPAIGN) kills --kills $(or $(KILLS),1000) $(ARGS)

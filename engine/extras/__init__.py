@@ -1,1 +1,1 @@
-"""Options of the engine, a folder each. `engine/core` imports none of them."""
+"""Optional parts of the engine, one folder per extra. `engine/core` imports none of them."""

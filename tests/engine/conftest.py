@@ -1,6 +1,6 @@
 """Shared fixtures: a tiny model, the demo model's tokenizer and grammars.
 
-They import what they need when they are used: most tests here need no torch, whose import costs seconds.
+Fixtures import on use: most tests here need no torch, whose import costs seconds.
 """
 
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def tokenizer() -> "Tokenizer":
-    """The demo model's."""
+    """Tokenizer of the demo model."""
     from splitfuse.engine.text.tokenizer import Tokenizer
 
     return Tokenizer(DEMO_FOLDER)
@@ -33,7 +33,7 @@ def tokenizer() -> "Tokenizer":
 
 @pytest.fixture(scope="module")
 def compiler(tokenizer: "Tokenizer") -> "GrammarCompiler":
-    """For the demo model."""
+    """Compiler of grammars for the demo model."""
     from splitfuse.engine.execution.models.registry import read_model_config
     from splitfuse.engine.extras.structured_output.compiler import GrammarCompiler
 

@@ -1,4 +1,4 @@
-"""AnswerParser: splits a model's answer into reasoning, content and tool calls, in the style of its chat template."""
+"""AnswerParser: split a model's answer into reasoning, content and tool calls, in the style of its chat template."""
 
 from .answer_parts import AnswerPart, Reader
 from .harmony_parser import HarmonyParser
@@ -6,9 +6,9 @@ from .reasoning_parser import ReasoningParser
 
 
 class AnswerParser:
-    """A Reader of whole answers: reasoning first, then calls among the content. Either part may be missing.
+    """Reader of whole answers: reasoning first, then calls among the content. Either part may be missing.
 
-    Harmony's parser reads both. Calls beyond `max_calls` are dropped, and reasoning that is not shown.
+    HarmonyParser reads both. Calls beyond `max_calls` are dropped, and reasoning unless `shows_reasoning`.
     """
 
     def __init__(
@@ -26,27 +26,27 @@ class AnswerParser:
 
     @property
     def is_thinking(self) -> bool:
-        """Whether the answer is within its reasoning now."""
+        """True while the answer is within its reasoning."""
         return self._thinking is not None and self._thinking.is_thinking
 
     def push(self, text: str) -> list[AnswerPart]:
-        """What is certain now."""
+        """Return the parts that are certain now."""
         return self._after_thinking(
             [AnswerPart("content", text)] if self._thinking is None else self._thinking.push(text)
         )
 
     def finish(self) -> list[AnswerPart]:
-        """What was held back."""
+        """Return the held-back parts."""
         parts = self._after_thinking([] if self._thinking is None else self._thinking.finish())
         return parts + self._allowed(self._calls.finish() if self._calls is not None else [])
 
     def _after_thinking(self, parts: list[AnswerPart]) -> list[AnswerPart]:
         if self._calls is None:
             return self._allowed(parts)
-        made: list[AnswerPart] = []
+        parsed_parts: list[AnswerPart] = []
         for part in parts:
-            made += self._calls.push(part.text) if part.kind == "content" else [part]
-        return self._allowed(made)
+            parsed_parts += self._calls.push(part.text) if part.kind == "content" else [part]
+        return self._allowed(parsed_parts)
 
     def _allowed(self, parts: list[AnswerPart]) -> list[AnswerPart]:
         if not self._shows_reasoning:

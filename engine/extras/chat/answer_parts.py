@@ -1,7 +1,7 @@
-"""What a model's answer consists of, as it comes: reasoning, content, and calls of tools. Pure text work, no torch.
+"""Parts of a model's answer while it streams: reasoning, content, and calls of tools. Pure text work, no torch.
 
-A reader takes text in chunks of any size, and returns only what no later text can change: however the text is split,
-the joined parts are the same.
+A reader takes text in chunks of any size, and returns only parts that no later text can change. However the text is
+split, the joined parts are equal.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,35 +19,37 @@ class AnswerPart(NamedTuple):
 
 
 class Reader(Protocol):
-    """Reads one answer."""
+    """Incremental reader of one answer."""
 
     def push(self, text: str) -> list[AnswerPart]:
-        """What is certain now."""
+        """Return the parts that are certain now."""
 
     def finish(self) -> list[AnswerPart]:
-        """What was held back, there being no more text."""
+        """Return the held-back parts, at the end of the text."""
 
 
 def read_whole(reader: Reader, text: str) -> list[AnswerPart]:
-    """All parts of an answer, adjacent ones of one kind joined."""
+    """Return all parts of an answer, with adjacent parts of one kind joined."""
     return joined([*reader.push(text), *reader.finish()])
 
 
 def joined(parts: Iterable[AnswerPart]) -> list[AnswerPart]:
-    """The parts with adjacent ones of one kind and call made one."""
-    made: list[AnswerPart] = []
+    """Join adjacent parts of one kind and call."""
+    result: list[AnswerPart] = []
     for part in parts:
-        last = made[-1] if made else None
+        last = result[-1] if result else None
         if last is not None and part.kind != "call" and (last.kind, last.number) == (part.kind, part.number):
-            made[-1] = last._replace(text=last.text + part.text)
+            result[-1] = last._replace(text=last.text + part.text)
         else:
-            made.append(part)
-    return made
+            result.append(part)
+    return result
 
 
 def cut_at(text: str, tag: str, *, is_end: bool) -> tuple[str, bool, str]:
-    """The text before the tag, whether the tag is there, and the text to be read next: what follows the tag, or an end
-    that may be its beginning, unless the text has come to its end (`is_end`).
+    """Return the text before the tag, True if the tag is there, and the text to be read next.
+
+    The last is the text after the tag. Without a tag it is an ending of the text that may begin the tag, unless the
+    answer is complete (`is_end`).
     """
     before, found, after = text.partition(tag)
     if found or is_end:
@@ -57,7 +59,7 @@ def cut_at(text: str, tag: str, *, is_end: bool) -> tuple[str, bool, str]:
 
 
 def cut_at_first(text: str, tags: Sequence[str], *, is_end: bool) -> tuple[str, str | None, str]:
-    """The same with the tag that comes first, or None. No tag may be a part of another, but for its end."""
+    """Like cut_at, but with the first of several tags, or None. No tag may lie within another, except at its end."""
     found = [(position, tag) for tag in tags if (position := text.find(tag)) >= 0]
     if found:
         position, tag = min(found)
@@ -69,30 +71,30 @@ def cut_at_first(text: str, tags: Sequence[str], *, is_end: bool) -> tuple[str, 
 
 
 class BufferedReader:
-    """A Reader that keeps text until it is decided, and whitespace until it is known what follows.
+    """Reader that keeps text until its kind is decided, and whitespace until the text after it is known.
 
     Whitespace next to a call or a tag is dropped, whitespace within text is kept.
     """
 
     def __init__(self, *, drops_leading_space: bool = False) -> None:
-        self._text = ""  # not decided yet
-        self._space = ""  # at the end of the text so far
-        self._drops_space = drops_leading_space  # at the start of what follows
+        self._text = ""  # text whose kind is not decided yet
+        self._space = ""  # whitespace held back at the end of the text so far
+        self._drops_space = drops_leading_space  # True: drop whitespace at the start of the next text
 
     def push(self, text: str) -> list[AnswerPart]:
-        """What is certain now."""
+        """Return the parts that are certain now."""
         self._text += text
         return self._read(is_end=False)
 
     def finish(self) -> list[AnswerPart]:
-        """What was held back."""
+        """Return the held-back parts."""
         return self._read(is_end=True)
 
     def _read(self, *, is_end: bool) -> list[AnswerPart]:
         raise NotImplementedError
 
     def _part(self, kind: Literal["reasoning", "content"], text: str) -> list[AnswerPart]:
-        """The whitespace held back and this text, whose own last whitespace is held back instead."""
+        """Return the held whitespace and this text as a part; the text's own last whitespace is held back instead."""
         text = self._space + text
         if self._drops_space:
             text = text.lstrip()
@@ -102,9 +104,9 @@ class BufferedReader:
         return [AnswerPart(kind, kept)] if kept else []
 
     def _drop_space(self) -> None:
-        """A call or a tag comes here: no whitespace before it, nor after it."""
+        """Drop the whitespace before and after a call or a tag that comes here."""
         self._space, self._drops_space = "", True
 
     def _last_space(self) -> list[AnswerPart]:
-        """Whitespace at the end of the answer, if it belongs to the content."""
+        """Return the whitespace at the end of the answer, if it belongs to the content."""
         return [AnswerPart("content", self._space)] if self._space else []

@@ -1,6 +1,6 @@
-"""Tools for models whose chat template shows no way to call any: they are described in the conversation itself.
+"""Descriptions of tools, put into the conversation itself for models whose chat template knows no tools.
 
-The calls are Hermes', which many models have seen and NEUTRAL_FORMAT reads.
+Calls have Hermes' format, which many models have seen and NEUTRAL_FORMAT reads.
 """
 
 import json
@@ -21,19 +21,19 @@ To call one, answer with its name and its arguments as JSON:
 def described(
     messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, has_system: bool = True
 ) -> list[Message]:
-    """The conversation with the tools in its system message, earlier calls in their messages' text, and what they
-    returned in messages of the user.
+    """Return the conversation with tools, calls and results as text.
 
-    The roles alternate as they did. Without `has_system` the tools are in the first message.
+    The tools are in the system message, or in the first message without `has_system`. Earlier calls are in the text of
+    their messages, and their results in messages of the user. Roles alternate as before.
     """
-    told = _as_texts(messages)
+    turns = _as_texts(messages)
     if not tools:
-        return told
+        return turns
     text = _introduction(tools)
-    if has_system and (not told or told[0]["role"] != "system"):
-        return [{"role": "system", "content": text}, *told]
-    first = f"{told[0].get('content') or ''}\n\n{text}" if has_system else f"{text}\n\n{told[0].get('content') or ''}"
-    return [{**told[0], "content": first.strip()}, *told[1:]]
+    if has_system and (not turns or turns[0]["role"] != "system"):
+        return [{"role": "system", "content": text}, *turns]
+    first = f"{turns[0].get('content') or ''}\n\n{text}" if has_system else f"{text}\n\n{turns[0].get('content') or ''}"
+    return [{**turns[0], "content": first.strip()}, *turns[1:]]
 
 
 def _introduction(tools: Sequence[Mapping[str, Any]]) -> str:
@@ -42,17 +42,17 @@ def _introduction(tools: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _as_texts(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """What several tools returned, and what the user says to it, becomes one message."""
-    told: list[Message] = []
+    """Join the results of several tools and the user's text that follows them into one message."""
+    turns: list[Message] = []
     is_joined = False
     for message in messages:
         text = _as_text(message)
         if is_joined and text["role"] == "user":
-            told[-1] = {**told[-1], "content": f"{told[-1]['content']}\n{text['content']}"}
+            turns[-1] = {**turns[-1], "content": f"{turns[-1]['content']}\n{text['content']}"}
         else:
-            told.append(text)
+            turns.append(text)
         is_joined = message["role"] == "tool"
-    return told
+    return turns
 
 
 def _as_text(message: Mapping[str, Any]) -> Message:

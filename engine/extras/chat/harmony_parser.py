@@ -1,4 +1,4 @@
-"""HarmonyParser: answers as gpt-oss writes them: messages on channels, which are reasoning, calls or content.
+"""HarmonyParser: answers of gpt-oss, which are messages on channels: reasoning, calls or content.
 
 https://cookbook.openai.com/articles/openai-harmony
 """
@@ -18,22 +18,22 @@ _ANALYSIS = re.compile(re.escape(CHANNEL) + r"\s*analysis\b")
 
 
 class HarmonyParser(BufferedReader):
-    """A Reader. `reads_calls`: else they are content. So is what does not look like a message."""
+    """Reader of Harmony messages. Calls are content unless `reads_calls`, as is text that looks like no message."""
 
     def __init__(self, *, reads_calls: bool = True) -> None:
         super().__init__(drops_leading_space=True)
         self._reads_calls = reads_calls
         self._state: Literal["head", "reasoning", "content", "call", "arguments"] = "head"
-        self._name = ""  # of the function that is called
+        self._name = ""  # name of the called function
         self._num_calls = 0
 
     @property
     def is_thinking(self) -> bool:
-        """Whether the answer is within its reasoning now."""
+        """True while the answer is within its reasoning."""
         return self._state == "reasoning"
 
     def finish(self) -> list[AnswerPart]:
-        """What was held back."""
+        """Return the held-back parts."""
         return [*super().finish(), *self._last_space()]
 
     def _read(self, *, is_end: bool) -> list[AnswerPart]:
@@ -43,12 +43,12 @@ class HarmonyParser(BufferedReader):
             pass
         return parts
 
-    # Each returns whether there may be more to read; what is certain goes to `parts`.
+    # These methods return True if there may be more to read, and append the certain parts to `parts`.
 
     def _in_head(self, parts: list[AnswerPart], *, is_end: bool) -> bool:
         head, found, rest = self._text.partition(MESSAGE)
         if not _may_be_head(head, is_whole=bool(found)) or (is_end and not found):
-            parts += self._part("content", self._text[0])  # it is no tag
+            parts += self._part("content", self._text[0])  # not a head
             self._text = self._text[1:]
             self._state = "content"
         elif found:
@@ -66,7 +66,7 @@ class HarmonyParser(BufferedReader):
             self._drop_space()
 
     def _begin_call(self, parts: list[AnswerPart], *, is_end: bool) -> bool:
-        """Arguments are an object, or nothing at all."""
+        """Begin a call if its arguments are an object or empty; otherwise the text is content."""
         self._text = self._text.lstrip()
         has_ended = self._text.startswith(_ENDS)
         if not self._text.startswith("{") and not has_ended:
@@ -89,7 +89,7 @@ class HarmonyParser(BufferedReader):
             parts += self._part("content" if self._state == "content" else "reasoning", text)
         if tag is None:
             return False
-        if tag == START:  # of the next message
+        if tag == START:  # the next message's tag
             self._text = START + self._text
         if self._state != "content":
             self._drop_space()

@@ -1,4 +1,4 @@
-"""A conversation as OpenAI's clients write it, checked and brought into the form that chat templates read."""
+"""Conversations of OpenAI's clients, checked and converted to the form that chat templates read."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,10 +13,10 @@ _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant"
 
 
 def read_messages(messages: object) -> list[Message]:
-    """The messages, each with a role and, optionally, content, tool_calls, tool_call_id, reasoning_content.
+    """Return messages that have a role and, optionally, content, tool_calls, tool_call_id, reasoning_content.
 
-    Parts become one text; the arguments of calls, which clients send as JSON text, become objects, as templates expect
-    them. Raises InvalidRequestError that names the field.
+    Parts become one text. The arguments of calls, which clients send as JSON text, become objects, because templates
+    expect objects. Raises InvalidRequestError that names the field.
     """
     if not isinstance(messages, (list, tuple)) or not messages:
         raise InvalidRequestError("messages must be a list of at least one message", param="messages")
@@ -24,7 +24,7 @@ def read_messages(messages: object) -> list[Message]:
 
 
 def read_items(items: object) -> list[Message]:
-    """The same of the `input` of /v1/responses: a text, or messages, function calls, their outputs and reasoning.
+    """Like read_messages, for the `input` of /v1/responses: a text, or messages, calls, their outputs and reasoning.
 
     Consecutive items of the assistant become one message.
     """
@@ -43,7 +43,7 @@ def read_items(items: object) -> list[Message]:
 
 
 def text_of(content: object, *, at: str, kinds: Sequence[str]) -> str:
-    """The text of a message: a string, or parts that are all text (of one of the `kinds`)."""
+    """Return the text of a message: a string, or parts that are all text (of one of the `kinds`)."""
     if isinstance(content, str):
         return content
     if not isinstance(content, (list, tuple)) or not content:
@@ -64,50 +64,50 @@ def _message(message: object, *, at: str, kinds: Sequence[str]) -> Message:
     for name in ("function_call", "audio"):
         if message.get(name):
             raise InvalidRequestError(f"{at}.{name} is not supported; leave it out", param=f"{at}.{name}")
-    read: Message = {"role": _ROLES[role]}
+    result: Message = {"role": _ROLES[role]}
     if role == "assistant":
-        read |= _of_the_assistant(message, at=at)
+        result |= _of_the_assistant(message, at=at)
     elif message.get("tool_calls"):
         raise InvalidRequestError(f"{at}.tool_calls goes with the role assistant only", param=f"{at}.tool_calls")
-    if message.get("content") is not None or not read.get("tool_calls"):
-        read["content"] = text_of(message.get("content"), at=f"{at}.content", kinds=kinds)
+    if message.get("content") is not None or not result.get("tool_calls"):
+        result["content"] = text_of(message.get("content"), at=f"{at}.content", kinds=kinds)
     for name in ("name", "tool_call_id"):
         if message.get(name) is not None:
-            read[name] = _string(message[name], at=f"{at}.{name}")
-    return read
+            result[name] = _string(message[name], at=f"{at}.{name}")
+    return result
 
 
 def _of_the_assistant(message: Mapping[str, Any], *, at: str) -> Message:
-    read: Message = {}
+    result: Message = {}
     for name in ("reasoning_content", "reasoning"):
         if message.get(name) is not None:
-            read.setdefault("reasoning_content", _string(message[name], at=f"{at}.{name}"))
+            result.setdefault("reasoning_content", _string(message[name], at=f"{at}.{name}"))
     calls = message.get("tool_calls")
     if calls is None:
-        return read
+        return result
     if not isinstance(calls, (list, tuple)):
         raise InvalidRequestError(f"{at}.tool_calls must be a list", param=f"{at}.tool_calls")
-    if calls:  # templates ask whether the key is there
-        read["tool_calls"] = [_call(call, at=f"{at}.tool_calls[{number}]") for number, call in enumerate(calls)]
-    return read
+    if calls:  # templates test for the key itself
+        result["tool_calls"] = [_call(call, at=f"{at}.tool_calls[{number}]") for number, call in enumerate(calls)]
+    return result
 
 
 def _call(call: object, *, at: str, inner: str | None = None) -> Message:
-    """A call; `inner` is the path of its name and arguments, if not under function."""
+    """Return a call. `inner` is the path of its name and arguments in the request, if not `at`.function."""
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(call, Mapping) or not isinstance(function, Mapping) or call.get("type", "function") != "function":
         raise InvalidRequestError(f'{at} must be {{"id", "type": "function", "function": {{...}}}}', param=at)
-    read: Message = {"type": "function"}
+    result: Message = {"type": "function"}
     if call.get("id") is not None:
-        read["id"] = _string(call["id"], at=f"{at}.id")
+        result["id"] = _string(call["id"], at=f"{at}.id")
     inner = inner or f"{at}.function"
     name = _string(function.get("name"), at=f"{inner}.name")
-    read["function"] = {"name": name, "arguments": _arguments(function.get("arguments"), at=f"{inner}.arguments")}
-    return read
+    result["function"] = {"name": name, "arguments": _arguments(function.get("arguments"), at=f"{inner}.arguments")}
+    return result
 
 
 def _arguments(value: object, *, at: str) -> dict[str, Any]:
-    """The arguments of a call as an object; what is no JSON object cannot have been a call."""
+    """Return the arguments of a call as an object. Raises InvalidRequestError if they are no JSON object."""
     if value is None or value == "":
         return {}
     if isinstance(value, str):
@@ -147,7 +147,7 @@ def _of_item(item: object, *, at: str) -> Message:
 
 
 def _continues(earlier: Message, later: Message) -> bool:
-    """Whether both are parts of one turn of the assistant: reasoning, then content, then calls."""
+    """True if both are parts of one turn of the assistant: reasoning, then content, then calls."""
     if earlier["role"] != "assistant" or later["role"] != "assistant":
         return False
     if "content" in later and not {"content", "tool_calls"}.isdisjoint(earlier):

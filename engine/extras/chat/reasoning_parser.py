@@ -1,4 +1,4 @@
-"""ReasoningParser: a model's text between two tags is reasoning, the rest content; and the tags that models use."""
+"""ReasoningParser: text between two tags is reasoning, the rest is content. Also the tags that models use."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from .answer_parts import AnswerPart, BufferedReader, cut_at_first
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasoningFormat:
-    """Reasoning stands between one of `openings` and one of `closings`; a grammar uses the first closing.
+    """Tags around reasoning: one of `openings` and one of `closings`; a grammar uses the first closing.
 
-    `is_open`: an answer begins within it. `special_texts`: what of the tags may be special tokens.
+    `is_open`: an answer begins within its reasoning. `special_texts`: parts of the tags that may be special tokens.
     """
 
     openings: tuple[str, ...]
@@ -21,17 +21,17 @@ class ReasoningFormat:
     special_texts: tuple[str, ...] = ()
 
     def is_open_at_end(self, text: str) -> bool:
-        """Whether reasoning that has begun in this text goes on after it."""
+        """True if reasoning that began in this text goes on after the text."""
         return max(map(text.rfind, self.openings)) > max(map(text.rfind, self.closings))
 
     def ends_open(self, prompt: str) -> bool:
-        """Whether an answer to this prompt begins within reasoning."""
+        """True if an answer to this prompt begins within reasoning."""
         end = prompt.rstrip()
         return end.endswith(self.openings) or (self.is_open and not end.endswith(self.closings))
 
 
 _THINK = ReasoningFormat(openings=("<think>",), closings=("</think>",))
-# Under vLLM's names for its parsers. Of several that a template matches the first is taken.
+# Formats under vLLM's names for its parsers. If a template matches several, the first is used.
 REASONING_FORMATS = {
     "openai_gptoss": ReasoningFormat(
         openings=(f"{harmony_parser.CHANNEL}analysis{harmony_parser.MESSAGE}",),
@@ -51,17 +51,18 @@ REASONING_FORMATS = {
 
 
 def detected_reasoning(template: str) -> str | None:
-    """The reasoning that the chat template asks for or knows of; None if it knows of none."""
+    """Return the name of the first reasoning format whose tags the chat template contains, None if there is none."""
     if harmony_parser.CHANNEL in template:
         return "openai_gptoss"
-    formats = (name for name, each in REASONING_FORMATS.items() if any(tag in template for tag in each.openings))
+    formats = (name for name, style in REASONING_FORMATS.items() if any(tag in template for tag in style.openings))
     return next(formats, None)
 
 
 class ReasoningParser(BufferedReader):
-    """A Reader. `is_open`: the prompt ended within the tags, as some templates do, so the answer begins there.
+    """Reader of tagged reasoning. `is_open`: the template's prompt ended after an opening tag.
 
-    An answer that does not begin with an opening tag has no reasoning. Whitespace beside the tags is dropped.
+    An answer that does not begin with an opening tag has no reasoning, unless `is_open`. Whitespace next to the tags is
+    dropped.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class ReasoningParser(BufferedReader):
         self._openings = openings
         self._closings = closings
         self._has_begun = False
-        self._skips_space = False  # after the closing tag; an answer without reasoning stays as it is
+        self._skips_space = False  # True after the closing tag; an answer without reasoning is not stripped
 
     def _read(self, *, is_end: bool) -> list[AnswerPart]:
         if not self._has_begun:
@@ -87,7 +88,7 @@ class ReasoningParser(BufferedReader):
         return parts if self.is_thinking else parts + self._content()
 
     def _begin(self, *, is_end: bool) -> None:
-        """Find out whether the answer begins with a tag; an open one may come once more."""
+        """Decide whether the answer begins with an opening tag, which may follow one in the prompt."""
         stripped = self._text.lstrip()
         opening = next((tag for tag in self._openings if stripped.startswith(tag)), None)
         if opening is not None:

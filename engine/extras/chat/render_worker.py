@@ -1,6 +1,7 @@
-"""The program of the process that renders conversations: one after the other, each within limits.
+"""Program of the process that renders conversations, one after the other, each within limits.
 
-Run by renderer.py. A conversation that takes too much time ends the process, one that takes too much memory is refused.
+renderer.py runs it. A conversation that takes too much time ends the process; one that takes too much memory is
+refused.
 """
 
 import json
@@ -14,13 +15,13 @@ from .template import ChatTemplate
 # CPU seconds. 20,000 messages, 860 KB of JSON, take 0.16 s in the demo model's template.
 TIME_LIMIT_S = 1.0
 MEMORY_LIMIT = 256 * 2**20
-# Of the text, with so much more for each character of the conversation.
+# Limit of the rendered text: _MAX_CHARS, plus _MAX_GROWTH for each character of the conversation.
 _MAX_CHARS = 2**20
 _MAX_GROWTH = 4
 
 
 def main() -> None:
-    """Render each conversation on stdin until that ends. The first line is the template."""
+    """Render each conversation on stdin until stdin ends. The first line is the template."""
     template = ChatTemplate(**json.loads(sys.stdin.readline()))
     _limit_memory()
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
@@ -46,7 +47,7 @@ def _rendered(template: ChatTemplate, conversation: dict[str, Any], *, max_chars
 def _limit_memory() -> None:
     import resource
 
-    if sys.platform == "linux":  # elsewhere the limit is not kept, or counts what is only reserved
+    if sys.platform == "linux":  # other systems ignore the limit, or count memory that is only reserved
         with open("/proc/self/statm") as file:
             limit = int(file.read().split()[0]) * resource.getpagesize() + MEMORY_LIMIT
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

@@ -1,9 +1,9 @@
 """Renderer: a chat template in processes of its own, with limits in time and memory.
 
-A template is a program of whoever made the model: `{% for i in range(99999) %}` within itself takes minutes,
-`{{ 7 ** (9 ** 9) }}` holds Python's lock meanwhile, `{{ "x" * 10 ** 10 }}` takes all memory. The process's program is
-render_worker.py. It renders one conversation after the other, so that costs no fork: three messages take 0.2 ms, 0.03
-of them the template's own.
+A template is a program by the author of the model: nested `{% for i in range(99999) %}` takes minutes,
+`{{ 7 ** (9 ** 9) }}` holds Python's lock meanwhile, `{{ "x" * 10 ** 10 }}` takes all memory. A process
+(render_worker.py) renders many conversations, one after the other, without a fork for each: three messages take 0.2 ms,
+0.03 ms of them in the template.
 """
 
 import json
@@ -21,18 +21,18 @@ from .template import ChatTemplate
 
 
 class Renderer:
-    """Renders as its template does. The processes start with the first conversation and end with this object."""
+    """Chat template in two processes, which start with the first conversation and end with this object."""
 
     def __init__(self, template: ChatTemplate) -> None:
         setup = json.dumps(template.recipe)
-        # Long conversations have a process of their own, as they have a thread.
+        # Long conversations have a process of their own, and also a thread of their own (input_threads.py).
         self._short, self._long = _Process(setup), _Process(setup)
 
     def render(self, conversation: str) -> str:
-        """The prompt's text of a conversation that `as_json` made. Blocks.
+        """Render the prompt's text of a conversation from `as_json`. Blocks.
 
-        Raises InvalidRequestError as ChatTemplate.render does, also where that takes too much time or memory;
-        UnavailableError.
+        Raises UnavailableError, and InvalidRequestError like ChatTemplate.render, but also if rendering takes too much
+        time or memory.
         """
         process = self._long if len(conversation) > LONG_CHARS else self._short
         reply = process.ask(conversation)
@@ -42,15 +42,15 @@ class Renderer:
 
 
 def as_json(messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
-    """What ChatTemplate.render takes, as JSON."""
+    """Serialise the arguments of ChatTemplate.render as JSON."""
     return json.dumps({"messages": messages, **options})
 
 
 class _Process:
-    """Renders one conversation at a time, so it is clear of which one it died."""
+    """Process that renders one conversation at a time, so the conversation that killed it is known."""
 
     def __init__(self, setup: str) -> None:
-        # Our modules are found where this process finds them.
+        # The child finds our modules on this process's path.
         program = f"import sys; sys.path[:] = {sys.path!r}; from {__package__} import render_worker as it; it.main()"
         self._process = WorkerProcess(["-c", program], setup=setup)
         self._lock = threading.Lock()
@@ -63,7 +63,7 @@ class _Process:
                 if exc.exit_code == -signal.SIGPROF:
                     raise _refusal(f"it takes more than {TIME_LIMIT_S:g} s") from exc
             try:
-                return self._process.ask(conversation)  # it may have been killed
+                return self._process.ask(conversation)  # something else may have killed the process
             except WorkerEndedError as exc:
                 raise _refusal("it nests too deeply or takes too much memory") from exc
 

@@ -1,4 +1,4 @@
-"""A model's chat template: a conversation becomes the text of a prompt, by the rules of transformers.
+"""Chat template of a model: a conversation becomes the text of a prompt, by the rules of transformers.
 
 Sandboxed and immutable, with trimmed blocks, loop controls and generation marks, `tojson`, `raise_exception` and
 `strftime_now`; keys set to null are left out. Knows no tokens.
@@ -22,7 +22,7 @@ from jinja2.utils import Namespace
 from ...errors import ConfigError, InvalidRequestError
 from .described_tools import described
 
-# What a request's chat_template_kwargs may not set: the conversation itself and how it is rendered.
+# Names that a request's chat_template_kwargs may not set: the conversation itself and options of rendering.
 RESERVED_NAMES = frozenset(
     {
         *("messages", "tools", "documents", "conversation", "chat_template", "tokenize"),
@@ -34,9 +34,9 @@ _END_MARK = "SPLITFUSE_THE_FINAL_MESSAGE_ENDS_HERE "
 
 
 class ChatTemplate:
-    """A compiled template. `tool_source` is a model's second one, for conversations with tools.
+    """Compiled template. `tool_source` is a model's second template, for conversations with tools.
 
-    `recipe` makes the same one again. `render` may take forever; renderer.py limits it.
+    `ChatTemplate(**recipe)` builds an equal template. `render` may take forever; renderer.py limits it.
     """
 
     def __init__(self, source: str, *, special_tokens: Mapping[str, str], tool_source: str | None = None) -> None:
@@ -57,9 +57,9 @@ class ChatTemplate:
         continue_final_message: bool = False,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt's text. With `continue_final_message` it ends within the last message, which the model goes on
-        with. `describes_tools`: the template knows none, so tools and calls become text of the messages. Raises
-        InvalidRequestError, with the template's own message if it refuses the conversation.
+        """Return the prompt's text. `continue_final_message`: it ends within the last message, which the model goes on
+        with. `describes_tools`: the template knows no tools, so tools and calls become text of the messages. Raises
+        InvalidRequestError, with the template's own message if the template refuses the conversation.
         """
         options: dict[str, Any] = {
             "add_generation_prompt": add_generation_prompt,
@@ -98,7 +98,7 @@ class ChatTemplate:
             )
         except InvalidRequestError:
             raise
-        except Exception as exc:  # a template is the model's own program; whatever it raises is about this input
+        except Exception as exc:  # a template is the model's own program; any error it raises is about this input
             raise InvalidRequestError(
                 f"the chat template cannot render these messages ({type(exc).__name__}: {_short(str(exc))})",
                 param="messages",
@@ -107,7 +107,7 @@ class ChatTemplate:
 
 
 def read_template(setting: str) -> str:
-    """The source that --chat-template names: a file, or the template itself if it holds a tag. Raises ConfigError."""
+    """Return the source for --chat-template: a file, or the template itself if it holds a tag. Raises ConfigError."""
     if "{{" in setting or "{%" in setting:
         return setting
     try:
@@ -117,14 +117,14 @@ def read_template(setting: str) -> str:
 
 
 class _Arguments(dict[str, Any]):
-    """A call's arguments, which are JSON where a template adds them to a text, as DeepSeek's does."""
+    """Arguments of a call, which become JSON if a template adds them to a text (DeepSeek's template does)."""
 
     def __radd__(self, text: str) -> str:
         return text + _tojson(self)
 
 
 def _shown(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message as templates read it."""
+    """Return the message in the form that templates read: without nulls, and with _Arguments in its calls."""
     shown = {key: value for key, value in message.items() if value is not None}
     if "tool_calls" in shown:
         shown["tool_calls"] = [_shown_call(call) for call in shown["tool_calls"]]
@@ -148,7 +148,7 @@ def _final_text(conversation: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cut_at_mark(text: str) -> str:
-    """The text up to the end of the final message; a template that trims messages has trimmed the mark as well."""
+    """Return the text up to the end mark; a template that trims messages has trimmed the mark as well."""
     end = text.rfind(_END_MARK.strip())
     if end < 0:
         raise InvalidRequestError(
@@ -198,12 +198,12 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Jinja's own would escape HTML."""
+    """Dump JSON without escaping HTML, unlike Jinja's own filter."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 class _CodeGenerator(CodeGenerator):
-    """Computes nothing itself: `{{ "x" * 10 ** 10 }}` must take its memory when it is rendered, within limits."""
+    """Code generator without constant folding: `{{ "x" * 10 ** 10 }}` must take its memory at render time, limited."""
 
     def _output_child_to_const(self, node: nodes.Expr, frame: Frame, finalize: CodeGenerator._FinalizeInfo) -> str:
         if not isinstance(node, nodes.TemplateData):
@@ -217,12 +217,12 @@ class _CodeGenerator(CodeGenerator):
 
 
 class _GenerationMark(Extension):
-    """`{% generation %}…{% endgeneration %}` marks what a model is trained on; here it is just text."""
+    """Tag `{% generation %}…{% endgeneration %}`, which marks text for training; here it is plain text."""
 
     tags = {"generation"}  # noqa: RUF012  Jinja's own declaration
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """The block as a call that returns its body."""
+        """Parse the block as a call that returns its body."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
@@ -232,7 +232,7 @@ class _GenerationMark(Extension):
 
 
 class _Dict:
-    """`dict` without the type behind it, whose attributes lead out of the sandbox."""
+    """Replacement of `dict`: the attributes of the real type lead out of the sandbox."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
@@ -242,7 +242,7 @@ class _Dict:
 
 
 class _Namespace(Namespace):
-    """A namespace that keeps no names beginning with an underscore."""
+    """Namespace that refuses names beginning with an underscore."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:  # no `self`: a template may have a variable of that name
         self, *rest = args

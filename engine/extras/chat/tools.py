@@ -1,4 +1,4 @@
-"""The tools that a request offers and which of them the model shall call, checked."""
+"""Tools that a request offers, and its choice among them, checked."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,28 +14,31 @@ Tool = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """Whether tools are called: never, as the model decides, at least one or exactly one; which: `names` or any."""
+    """Number of calls (none, auto: the model decides, required: at least one, named: exactly one) and their `names`.
+
+    `names` None allows any tool.
+    """
 
     mode: Literal["none", "auto", "required", "named"] = "none"
     names: tuple[str, ...] | None = None
 
     @property
     def is_forced(self) -> bool:
-        """Whether the answer must be a call."""
+        """True if the answer must be a call."""
         return self.mode in ("required", "named")
 
     def among(self, tools: Sequence[Tool]) -> list[Tool]:
-        """Those that may be called."""
+        """Return the tools that may be called."""
         if self.mode == "none":
             return []
         return [tool for tool in tools if self.names is None or _name_of(tool) in self.names]
 
 
 def read_tools(tools: object, *, are_flat: bool = False) -> list[Tool]:
-    """The tools as chat templates read them: {"type": "function", "function": {name, description, parameters}}.
+    """Return the tools in chat templates' form: {"type": "function", "function": {name, description, parameters}}.
 
-    `are_flat`: they come without the inner object, as /v1/responses has them. Raises InvalidRequestError that names the
-    field.
+    `are_flat`: they come without the inner object, the form of /v1/responses. Raises InvalidRequestError that names
+    the field.
     """
     if tools is None:
         return []
@@ -43,23 +46,23 @@ def read_tools(tools: object, *, are_flat: bool = False) -> list[Tool]:
         raise InvalidRequestError("tools must be a list", param="tools")
     if len(tools) > MAX_TOOLS:
         raise InvalidRequestError(f"tools takes at most {MAX_TOOLS} tools, not {len(tools)}", param="tools")
-    read = [_tool(tool, at=f"tools[{number}]", is_flat=are_flat) for number, tool in enumerate(tools)]
-    names = [_name_of(tool) for tool in read]
+    checked_tools = [_tool(tool, at=f"tools[{number}]", is_flat=are_flat) for number, tool in enumerate(tools)]
+    names = [_name_of(tool) for tool in checked_tools]
     for number, name in enumerate(names):
         if name in names[:number]:
             at = f"tools[{number}].name" if are_flat else f"tools[{number}].function.name"
             raise InvalidRequestError(f"{at}: {name!r} stands there twice", param=at)
-    return read
+    return checked_tools
 
 
 def strict_names(tools: Sequence[Mapping[str, Any]] | None, *, are_flat: bool = False) -> frozenset[str]:
-    """The names of those tools that are `strict`, of tools that `read_tools` has read."""
+    """Return the names of the `strict` tools. The tools have passed `read_tools`."""
     functions = [tool if are_flat else tool["function"] for tool in tools or ()]
     return frozenset(function["name"] for function in functions if function.get("strict"))
 
 
 def read_tool_choice(choice: object, tools: Sequence[Tool]) -> ToolChoice:
-    """The choice among these tools; by default auto, none where there are no tools."""
+    """Return the choice among these tools; the default is auto, or none if there are no tools."""
     if choice is None:
         return ToolChoice("auto" if tools else "none")
     if choice in ("none", "auto", "required") and isinstance(choice, str):
@@ -73,7 +76,7 @@ def read_tool_choice(choice: object, tools: Sequence[Tool]) -> ToolChoice:
 
 
 def _allowed(choice: Any) -> tuple[Literal["auto", "required"], list[Any]]:
-    """The mode and the tools in {"type": "allowed_tools", "allowed_tools": {…}}; /v1/responses has no inner object."""
+    """Return mode and tools of {"type": "allowed_tools", "allowed_tools": {…}}; /v1/responses has no inner object."""
     inner = choice.get("allowed_tools", choice)
     mode, chosen = (inner.get("mode"), inner.get("tools")) if isinstance(inner, Mapping) else (None, None)
     if mode in ("auto", "required") and isinstance(chosen, list) and chosen:
@@ -101,7 +104,7 @@ def _chosen_names(chosen: Sequence[object], tools: Sequence[Tool]) -> tuple[str,
 
 
 def _chosen_name(choice: object) -> str:
-    """The name in {"type": "function", "function": {"name": …}}; /v1/responses leaves out the inner object."""
+    """Return the name in {"type": "function", "function": {"name": …}}; /v1/responses leaves out the inner object."""
     if isinstance(choice, Mapping) and _type_of(choice) == "function":
         function = choice.get("function", choice)
         if isinstance(function, Mapping) and isinstance(function.get("name"), str):
@@ -131,5 +134,5 @@ def _tool(tool: object, *, at: str, is_flat: bool) -> Tool:
         if function.get(name) is not None and not isinstance(function[name], kind):
             raise InvalidRequestError(f"{at}.{name} must be {expected}", param=f"{at}.{name}")
     # `strict` is for the grammar; no model has seen it in a prompt.
-    kept = {name: value for name, value in function.items() if name not in ("strict", "type") and value is not None}
-    return {"type": "function", "function": kept}
+    fields = {name: value for name, value in function.items() if name not in ("strict", "type") and value is not None}
+    return {"type": "function", "function": fields}

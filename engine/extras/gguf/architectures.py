@@ -1,7 +1,7 @@
-"""Architecture: which family serves a value of general.architecture, and what its converter did. Imports no torch.
+"""Architecture: the family that serves a value of general.architecture, and its converter's changes. Imports no torch.
 
-What llama.cpp's converter did to the weights (convert_hf_to_gguf.py of https://github.com/ggml-org/llama.cpp) is undone
-where they are read (source.py).
+source.py undoes the changes that llama.cpp's converter made to the weights (convert_hf_to_gguf.py of
+https://github.com/ggml-org/llama.cpp).
 """
 
 from collections.abc import Callable, Mapping
@@ -14,9 +14,9 @@ from . import family_fields as fields
 from .file import GgufFile
 from .keys import Keys
 
-# Tensors that are read for the config.
+# Tensors that the config is read from.
 ROPE_FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
-# What a checkpoint of most families calls the parts of a tensor's name.
+# Parts of a tensor's name: GGUF's -> those of most families' checkpoints.
 NAMES = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
@@ -58,14 +58,14 @@ _GPT2_TRANSPOSED = ("attn_qkv", "attn_output", "ffn_up", "ffn_down")
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """One value of general.architecture."""
+    """Model architecture: one value of general.architecture."""
 
-    family: str  # as in config.json's `architectures`
-    names: Mapping[str, str] = field(default_factory=dict)  # of tensors, where they are others than in NAMES
-    interleaves_heads: bool = False  # the rows of q and k
+    family: str  # an entry of config.json's `architectures`
+    names: Mapping[str, str] = field(default_factory=dict)  # parts of tensors' names that differ from NAMES
+    interleaves_heads: bool = False  # the converter interleaved the rows of q and k
     norms_add_one: bool = False
     transposed: tuple[str, ...] = ()
-    fields: Callable[[Keys], dict[str, Any]] = lambda keys: {}  # of config.json, beside those of all
+    fields: Callable[[Keys], dict[str, Any]] = lambda keys: {}  # config.json's fields of this family alone
 
 
 ARCHITECTURES = {
@@ -90,7 +90,7 @@ ARCHITECTURES = {
 
 
 def architecture_of(file: GgufFile) -> Architecture:
-    """Raises ConfigError that lists what is known."""
+    """Return the architecture of this file. Raises ConfigError that lists the known ones."""
     name = file.metadata.get("general.architecture")
     if "split.count" in file.metadata and file.metadata["split.count"] != 1:
         raise ConfigError(f"{file.path} is one part of a split GGUF; {JOIN}")

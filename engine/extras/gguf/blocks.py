@@ -1,7 +1,7 @@
-"""What the blocks of a tensor stand for: exactly, as values with scales (kernels/quantize.py), or as floats.
+"""Decoder of a tensor's blocks: exactly, into values with scales (kernels/quantize.py), or into floats.
 
-scale · u + offset in float32 is bit for bit what the `gguf` package gives: scales are products of a half and at most 8
-bits, so that nothing but the last addition rounds. Layouts: ggml-common.h and ggml-quants.c of
+scale · u + offset in float32 is bit for bit the value that the `gguf` package gives: scales are products of a half and
+at most 8 bits, so only the last addition rounds. Layouts: ggml-common.h and ggml-quants.c of
 https://github.com/ggml-org/ggml.
 """
 
@@ -15,12 +15,12 @@ from ....kernels.ops import QuantizedWeight
 
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
-# Of a tensor that becomes floats, so many values at a time pass through float32 and the processor's cache.
+# Number of values that are converted to floats at a time, so that their float32 form fits the processor's cache.
 _CHUNK_VALUES = 2**18
 
 
 class _Unpacked(NamedTuple):
-    """n blocks of b values: fields as in QuantizedWeight, [n, groups of a block] where those are [G, N]."""
+    """Unpacked n blocks of b values: QuantizedWeight's fields, but [n, groups of a block] for its [G, N]."""
 
     values: Tensor  # [n, b]
     scales: Tensor
@@ -30,12 +30,12 @@ class _Unpacked(NamedTuple):
 
 
 def quantized(rows: Tensor, type_name: str) -> QuantizedWeight:
-    """The weight [N, K] whose rows have these bytes, uint8 [N, bytes]; of a quantized type."""
+    """Return the weight [N, K] whose rows have these bytes, uint8 [N, bytes]; for quantized types only."""
     unpack, bits, block_bytes = _TYPES[type_name]
     unpacked = unpack(rows.reshape(-1, block_bytes))
 
     def laid_out(part: Tensor) -> Tensor:
-        # A row's blocks follow each other, and so do the groups of a block.
+        # The blocks of a row are adjacent, and so are the groups of a block.
         return part.reshape(len(rows), -1).T.contiguous()
 
     return QuantizedWeight(
@@ -49,7 +49,7 @@ def quantized(rows: Tensor, type_name: str) -> QuantizedWeight:
 
 
 def floats(rows: Tensor, type_name: str, dtype: torch.dtype) -> Tensor:
-    """The tensor [N, K] in `dtype` whose rows have these bytes, uint8 [N, bytes]; of any type."""
+    """Return the tensor [N, K] in `dtype` whose rows have these bytes, uint8 [N, bytes]; for any type."""
     if type_name in _FLOATS:
         return rows.view(_FLOATS[type_name]).to(dtype)
     first = quantized(rows[:1], type_name)
@@ -61,25 +61,25 @@ def floats(rows: Tensor, type_name: str, dtype: torch.dtype) -> Tensor:
 
 
 def _half(blocks: Tensor, at: int) -> Tensor:
-    """[n, 1] float16."""
+    """Return two bytes of each block as float16 [n, 1]."""
     return blocks[:, at : at + 2].contiguous().view(torch.float16)
 
 
 def _signed(values: Tensor, middle: int) -> Tensor:
-    """uint8 as int8, less `middle`."""
+    """Return uint8 values as int8, less `middle`."""
     return values.view(torch.int8) - middle
 
 
 def _nibbles(blocks: Tensor, *, num_bytes: int = 16) -> Tensor:
-    """[n, 2 · bytes] of each run of so many bytes the low halves, then the high ones."""
-    copied = blocks.clone(memory_format=torch.contiguous_format)  # so that eight bytes can be taken at a time
+    """Split each run of `num_bytes` into its low halves, then its high halves: [n, 2 · bytes]."""
+    copied = blocks.clone(memory_format=torch.contiguous_format)  # contiguous, so int64 can view eight bytes at a time
     runs = copied.view(torch.int64).view(len(blocks), -1, num_bytes // 8)
     low = 0x0F0F0F0F0F0F0F0F
     return torch.stack((runs & low, runs >> 4 & low), dim=2).view(torch.uint8).view(len(blocks), -1)
 
 
 def _fifth_bits(blocks: Tensor) -> Tensor:
-    """[n, 32]: 16 for each bit that is set in four bytes, the lowest first."""
+    """Return [n, 32]: 16 for each bit that is set in four bytes, lowest bit first, else 0."""
     bits = blocks[:, :, None] >> torch.arange(8, dtype=torch.uint8)
     return (bits & 1).view(len(blocks), 32) << 4
 
@@ -110,7 +110,7 @@ def _iq4_nl(blocks: Tensor) -> _Unpacked:
 
 
 def _with_minima(values: Tensor, blocks: Tensor) -> _Unpacked:
-    """Q4_K and Q5_K: eight scales and minima of 6 bits each, in 12 bytes, and a half for either."""
+    """Add the scales of Q4_K and Q5_K: eight scales and minima of 6 bits in 12 bytes, and a half for either."""
     low, middle, high = blocks[:, 4:16].reshape(len(blocks), 3, 4).unbind(1)
     scales = torch.cat((low & 63, (high & 15) | ((low >> 2) & 48)), dim=1)
     minima = torch.cat((middle & 63, (high >> 4) | ((middle >> 2) & 48)), dim=1)
@@ -128,14 +128,14 @@ def _q5_k(blocks: Tensor) -> _Unpacked:
 
 
 def _q6_k(blocks: Tensor) -> _Unpacked:
-    # Of each half of the block, 64 bytes hold low nibbles as elsewhere, 32 bytes the high pairs of four runs.
+    # Each half of the block has 64 bytes of low nibbles, like the other types, and 32 bytes of high pairs of four runs.
     pairs = blocks[:, 128:192].reshape(-1, 2, 1, 32) >> torch.arange(0, 8, 2, dtype=torch.uint8)[:, None]
     values = _nibbles(blocks[:, :128], num_bytes=64) | ((pairs & 3) << 4).view(-1, 256)
     scales = blocks[:, 192:208].contiguous().view(torch.int8)
     return _Unpacked(_signed(values, 32), scales, super_scales=_half(blocks, 208))
 
 
-# How blocks are unpacked, bits of a value, bytes of a block.
+# Type name -> function that unpacks blocks, bits of a value, bytes of a block.
 _TYPES: dict[str, tuple[Callable[[Tensor], _Unpacked], int, int]] = {
     "Q4_0": (_q4_0, 4, 18),
     "Q4_1": (_q4_1, 4, 20),

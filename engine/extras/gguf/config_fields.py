@@ -1,4 +1,4 @@
-"""A GGUF's metadata as the fields of a config.json. Imports no torch."""
+"""Fields of a config.json, read from a GGUF's metadata. Imports no torch."""
 
 import re
 from array import array
@@ -12,11 +12,11 @@ from .architectures import ROPE_FACTORS, Architecture, architecture_of
 from .file import GgufFile, Strings, read_gguf
 from .keys import Keys
 
-CONTROL = 3  # a token's type: no text of its own
-# More is no model's, and a table of angles for every position is made.
+CONTROL = 3  # type of tokens that have no text of their own
+# No known model has more, and rope tables take memory for each position.
 _MAX_CONTEXT_LENGTH = 2**22
 _MAX_ROPE_FACTORS = 1024
-# Tokens that end an answer wherever they are control tokens: instruct models have several, and a file names one.
+# Tokens that end an answer if they are control tokens: instruct models have several, but a file names only one.
 _ENDS = frozenset({"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>"})
 
 
@@ -26,7 +26,7 @@ def read_config_fields(path: Path) -> dict[str, Any]:
 
 
 def config_fields(file: GgufFile) -> dict[str, Any]:
-    """A config.json for this file. Raises ConfigError."""
+    """Return the fields of a config.json for this file. Raises ConfigError."""
     try:
         fields = _config_fields(file, architecture_of(file), Keys(file))
     except (TypeError, ValueError, ArithmeticError, AttributeError) as exc:
@@ -112,10 +112,10 @@ def _vector(file: GgufFile, name: str) -> list[float]:
 
 
 def _end_ids(file: GgufFile) -> list[int]:
-    """The tokens that end an answer."""
+    """Return the ids of the tokens that end an answer."""
     tokens, types = file.metadata.get("tokenizer.ggml.tokens"), file.metadata.get("tokenizer.ggml.token_type")
-    named = [file.metadata.get(f"tokenizer.ggml.{kind}_token_id") for kind in ("eos", "eot", "eom")]
-    ids = {token_id for token_id in named if isinstance(token_id, int)}
+    named_ids = [file.metadata.get(f"tokenizer.ggml.{kind}_token_id") for kind in ("eos", "eot", "eom")]
+    ids = {token_id for token_id in named_ids if isinstance(token_id, int)}
     if isinstance(tokens, Strings) and isinstance(types, memoryview):
         control = (token_id for token_id, kind in enumerate(types) if kind == CONTROL and token_id < len(tokens))
         ids |= {token_id for token_id in control if tokens[token_id] in _ENDS}
@@ -123,7 +123,7 @@ def _end_ids(file: GgufFile) -> list[int]:
 
 
 def _description(file: GgufFile) -> str:
-    """What the file says it is: its name, how most of it is stored, its size."""
+    """Return the file's description for people: its name, the type of most of its bytes, its size."""
     name, infos = str(file.metadata.get("general.name", "no name")), file.tensors.values()
     bytes_of = {info.type: 0 for info in infos}
     for info in infos:
@@ -132,5 +132,5 @@ def _description(file: GgufFile) -> str:
     millions = sum(prod(info.shape) for info in infos) / 1e6
     size = f"{millions / 1000:.3g} B" if millions >= 1000 else f"{millions:.3g} M"
     bits = re.search(r"\d+", main.name)
-    shown = "".join(char for char in name[:80] if char.isprintable())  # on a terminal
+    shown = "".join(char for char in name[:80] if char.isprintable())  # printable on a terminal
     return f"{shown}, {bits[0] if bits else ''}-bit GGUF ({main.name}), {size} parameters"

@@ -1,4 +1,4 @@
-"""What single families find in config.json beside the fields of all: from a GGUF's metadata. Imports no torch."""
+"""Fields of config.json that single families need, from a GGUF's metadata. Imports no torch."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from .keys import Keys
 
 
 def gpt2_fields(keys: Keys) -> dict[str, Any]:
-    """GPT-2, under its own names."""
+    """Return GPT-2's fields, under its own names."""
     return {
         "n_embd": keys("embedding_length"),
         "n_layer": keys("block_count"),
@@ -18,8 +18,8 @@ def gpt2_fields(keys: Keys) -> dict[str, Any]:
 
 
 def gemma2_fields(keys: Keys) -> dict[str, Any]:
-    """Gemma 2: soft-caps, windows, and a scale of scores of its own."""
-    # llama.cpp knows by the number of layers which of its models divide by the hidden size's share of a head.
+    """Return Gemma 2's fields: soft-caps, windows, and a scale of attention scores."""
+    # Like llama.cpp, tell the 27B models by their number of layers: only these divide by hidden size / heads.
     is_27b = keys("block_count") in (46, 62)
     head_dim = keys("embedding_length") // keys("attention.head_count") if is_27b else keys("attention.key_length")
     scale = keys.number("attention.scale")
@@ -32,7 +32,7 @@ def gemma2_fields(keys: Keys) -> dict[str, Any]:
 
 
 def gemma3_fields(keys: Keys) -> dict[str, Any]:
-    """Gemma 3: a Gemma 2 with two rope thetas."""
+    """Return Gemma 3's fields: Gemma 2's and two rope thetas."""
     pattern = keys("attention.sliding_window_pattern")
     return {
         **gemma2_fields(keys),
@@ -43,7 +43,7 @@ def gemma3_fields(keys: Keys) -> dict[str, Any]:
 
 
 def phi3_fields(keys: Keys) -> dict[str, Any]:
-    """Phi-3: a window, and the length that came before longrope."""
+    """Return Phi-3's fields: a window, and the context length before longrope."""
     return {
         "sliding_window": keys("attention.sliding_window"),
         "original_max_position_embeddings": keys("rope.scaling.original_context_length"),
@@ -51,12 +51,12 @@ def phi3_fields(keys: Keys) -> dict[str, Any]:
 
 
 def qwen3_moe_fields(keys: Keys) -> dict[str, Any]:
-    """Qwen3-MoE: its experts, and in which layers they are."""
+    """Return Qwen3-MoE's fields: its experts, and the layers without any."""
     return {
         "num_experts": keys("expert_count"),
         "num_experts_per_tok": keys("expert_used_count"),
         "moe_intermediate_size": keys("expert_feed_forward_length"),
-        "norm_topk_prob": True,  # of all of these models
+        "norm_topk_prob": True,  # true of all Qwen3-MoE models
         "mlp_only_layers": [
             layer for layer in range(keys("block_count")) if f"blk.{layer}.ffn_gate_inp.weight" not in keys.file.tensors
         ],
@@ -65,7 +65,7 @@ def qwen3_moe_fields(keys: Keys) -> dict[str, Any]:
 
 
 def granite_fields(keys: Keys) -> dict[str, Any]:
-    """Granite: four multipliers."""
+    """Return Granite's fields: four multipliers."""
     return {
         "embedding_multiplier": keys.number("embedding_scale"),
         "attention_multiplier": keys.number("attention.scale"),

@@ -1,8 +1,8 @@
-"""GgufFile: the header of a GGUF file, which tells the model's metadata and where each tensor is. Imports no torch.
+"""GgufFile: the header of a GGUF file, with the model's metadata and the place of each tensor. Imports no torch.
 
 Versions 2 and 3, little-endian (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): magic, version, two counts,
-metadata, tensor infos, padding, data. A file may be hostile: every count, length, offset and alignment is held against
-the bytes that there are before anything of its size is made, and what may be many small objects has a limit.
+metadata, tensor infos, padding, data. A file may be hostile: every count, length, offset and alignment is compared
+with the bytes of the file before memory of that size is allocated, and the numbers of small objects are limited.
 """
 
 import os
@@ -21,13 +21,13 @@ from ...execution.models.checkpoint import version_of
 from .tensor_types import TENSOR_TYPES, TensorType, type_name
 
 _MAGIC = b"GGUF"
-# Headers hold the vocabulary: 1.8 MB for 49 k tokens, 9 MB for 200 k. The second size is for where the first is short.
+# Headers hold the vocabulary: 1.8 MB for 49 k tokens, 9 MB for 200 k. The second size is for headers beyond the first.
 _HEADER_BYTES = (2 * 2**20, 32 * 2**20)
-_MAX_ENTRIES = 2**14  # of metadata, and of tensors
+_MAX_ENTRIES = 2**14  # limit for keys of metadata, and for tensors
 _MAX_STRING_BYTES = 2**20
 _MAX_DIMS = 4
 _STRING, _ARRAY = 8, 9
-# By the number of a value's type.
+# Number of a value's type -> its format.
 _SCALARS = {
     number: struct.Struct("<" + code)
     for number, code in zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True)
@@ -36,11 +36,11 @@ _U32, _U64 = _SCALARS[4], _SCALARS[10]
 
 
 class Strings:
-    """An array of strings, each decoded when it is asked for."""
+    """Array of strings, which are decoded on access."""
 
     def __init__(self, data: bytes, offsets: "array[int]") -> None:
         self._data = data
-        self._offsets = offsets  # of each string's length, and of what comes behind the last one
+        self._offsets = offsets  # positions of each string's length, and the end of the last string
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -57,21 +57,21 @@ class Strings:
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """Where a tensor is in the file."""
+    """Tensor's place in the file, its type and its shape."""
 
     name: str
     type: TensorType
-    shape: tuple[int, ...]  # as torch has it: rows first
+    shape: tuple[int, ...]  # torch's order: rows first
     offset: int  # bytes from the file's beginning
     num_bytes: int
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class GgufFile:
-    """A file's header. Arrays of strings are `Strings`, those of numbers memoryviews."""
+    """Header of a file. Arrays of strings are `Strings`, arrays of numbers memoryviews."""
 
     path: Path
-    version: tuple[int, ...]  # as `version_of`
+    version: tuple[int, ...]  # version_of(path) when the header was read
     metadata: Mapping[str, Any]
     tensors: Mapping[str, TensorInfo]
 
@@ -80,9 +80,9 @@ _headers: WeakValueDictionary[tuple[Path, tuple[int, ...]], GgufFile] = WeakValu
 
 
 def read_gguf(path: Path) -> GgufFile:
-    """The header of this file, read once for as long as it is in use: 60 ms for 49 k tokens.
+    """Return the header of this file, read once while it is in use: 60 ms for 49 k tokens.
 
-    Raises ConfigError if it is not whole, or has what is not read here.
+    Raises ConfigError if the file is not whole, or has contents that are not supported.
     """
     try:
         version = version_of(path)
@@ -99,9 +99,9 @@ def read_gguf(path: Path) -> GgufFile:
                     if num_bytes >= size or num_bytes == _HEADER_BYTES[-1]:
                         raise
                 else:
-                    found = GgufFile(path, version, metadata, _tensors(infos, header.position, metadata, size))
-                    _headers[path, version] = found
-                    return found
+                    gguf = GgufFile(path, version, metadata, _tensors(infos, header.position, metadata, size))
+                    _headers[path, version] = gguf
+                    return gguf
     except (OSError, ValueError) as exc:
         raise ConfigError(f"{path} is not a GGUF file that can be read ({exc}); fetch the file again") from exc
     raise AssertionError("the last size returns or raises")
@@ -112,12 +112,12 @@ class _EndsEarlyError(ValueError):
         super().__init__(f"its header does not end, or not within {_HEADER_BYTES[-1] // 2**20} MiB")
 
 
-# A tensor's name, dimensions as the file has them (rows last), type, and offset in the data.
+# A tensor's name, dimensions in the file's order (rows last), type, and offset in the data.
 _Info = tuple[str, tuple[int, ...], int, int]
 
 
 class _Header:
-    """Reads on from `position`. Raises ValueError."""
+    """Reader of a header's bytes, which advances `position`. Raises ValueError."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -182,7 +182,7 @@ class _Header:
         except (struct.error, OverflowError):
             raise _EndsEarlyError from None
         self.position = position
-        self._take(0)  # the last one ends in time
+        self._take(0)  # raises if the last string ends after the data
         return Strings(data, offsets)
 
     def _info(self) -> _Info:

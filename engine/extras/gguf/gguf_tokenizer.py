@@ -1,7 +1,7 @@
-"""The tokenizer that a GGUF file's metadata describes, built without the model's folder.
+"""Tokenizer built from a GGUF file's metadata, without the model's folder.
 
-Two kinds: byte-level BPE ("gpt2"), whose splitting into words follows from a name, and SentencePiece's BPE ("llama"),
-which lists scores instead of merges. How llama.cpp reads them: src/llama-vocab.cpp of
+Two kinds: byte-level BPE ("gpt2"), which splits words by a named pattern, and SentencePiece's BPE ("llama"),
+which lists scores instead of merges. llama.cpp's reader of both: src/llama-vocab.cpp of
 https://github.com/ggml-org/llama.cpp.
 """
 
@@ -36,7 +36,7 @@ _GPT4O = (
     rf"|\p{{N}}{{1,3}}{_REST}"
 )
 _PUNCTUATION = r"[\p{P}\$\+<=>\^~\|]+"
-# The patterns that split a text into words, one after the other, by the names of `tokenizer.ggml.pre`.
+# Name in `tokenizer.ggml.pre` -> the patterns that split a text into words, one after the other.
 _SPLITS: dict[str, tuple[str, ...]] = {
     "default": (_PUNCTUATION, _GPT2, r"\p{N}+", "[0-9][0-9][0-9]"),
     **dict.fromkeys(("dbrx", "falcon3", "llama-bpe", "llama-v3", "llama3", "pixtral", "smaug-bpe"), (_LLAMA3,)),
@@ -44,21 +44,21 @@ _SPLITS: dict[str, tuple[str, ...]] = {
     "tekken": (_TEKKEN,),
     **dict.fromkeys(("gpt-4o", "llama4"), (_GPT4O,)),
 }
-# GPT-2's own pattern, which `tokenizers` has built in, alone or after digits have become words of their own.
+# Names for GPT-2's own pattern, which `tokenizers` has built in; True: each digit is split off first.
 _BUILT_IN = {
     **dict.fromkeys(("exaone4", "gpt-2", "jais", "mpt", "olmo", "phi-2", "roberta-bpe", "trillion"), False),
     **dict.fromkeys(("codeshell", "command-r", "exaone", "minerva-7b", "refact", "smollm", "starcoder"), True),
 }
-# These take a word that is a token as it is, and begin with the bos token if the file does not say otherwise.
+# Names whose tokenizers keep a word that is a token whole, and add the bos token if the file does not forbid it.
 _WHOLE_WORDS = {"falcon3", "llama-bpe", "llama-v3", "llama3", "pixtral", "tekken"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Vocabulary:
-    """A file's tokens and what it says of them."""
+    """Vocabulary of a file: its tokens, their types, and the tokenizer's metadata."""
 
     architecture: str
-    keys: Mapping[str, Any]  # the metadata of its tokenizer
+    keys: Mapping[str, Any]  # tokenizer's metadata, without the prefix
     tokens: list[str]
     types: Sequence[int]
 
@@ -75,13 +75,13 @@ class _Vocabulary:
 
     @property
     def special_tokens(self) -> dict[str, str]:
-        """By transformers' names."""
+        """Special tokens by transformers' names."""
         ids = {name: self.keys.get(f"{kind}_token_id") for kind, name in _SPECIAL_IDS.items()}
         return {name: self.tokens[token_id] for name, token_id in ids.items() if token_id is not None}
 
 
 def read_gguf_tokenizer(path: Path) -> TokenizerParts:
-    """Raises ConfigError if the file has none that can be built."""
+    """Build the tokenizer of a GGUF file. Raises ConfigError if it cannot be built."""
     file = read_gguf(path)
     kind = file.metadata.get(f"{_PREFIX}model")
     if not isinstance(kind, str) or kind not in _BUILDERS:
@@ -121,7 +121,7 @@ def _byte_level(vocabulary: _Vocabulary) -> FastTokenizer:
 
 
 def _word_splits(pre: object) -> list[Any]:
-    """Raises ConfigError for a name that is not known: its words would silently be others."""
+    """Return the splitters for a name. Raises ConfigError for an unknown name, whose text would be split wrongly."""
     if isinstance(pre, str) and pre in _BUILT_IN:
         digits = [pre_tokenizers.Digits(individual_digits=True)] if _BUILT_IN[pre] else []
         return [*digits, pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -132,8 +132,8 @@ def _word_splits(pre: object) -> list[Any]:
 
 
 def _sentencepiece(vocabulary: _Vocabulary) -> FastTokenizer:
-    """With spaces as ▁, and with the merges that SentencePiece's scores stand for."""
-    # Gemma's tokens of several spaces are written with spaces in the file.
+    """Build SentencePiece's BPE, with spaces as ▁ and with merges that follow from the scores."""
+    # Gemma's tokens of several spaces have spaces in the file, not ▁.
     tokens = ["▁" * len(token) if token and not token.strip(" ") else token for token in vocabulary.tokens]
     unk = vocabulary.keys.get("unknown_token_id")
     fast = FastTokenizer(
@@ -153,18 +153,20 @@ def _sentencepiece(vocabulary: _Vocabulary) -> FastTokenizer:
 
 
 def _merges(tokens: Sequence[str], vocabulary: _Vocabulary) -> list[tuple[str, str]]:
-    """Every way to make a token of two: the token of the highest score first, in Gemma, whose scores say nothing, the
-    first one."""
+    """Return all merges of two tokens into one, the merged token of the highest score first.
+
+    Gemma's scores carry no order, so its merges are in the order of ids.
+    """
     scores = vocabulary.keys.get("scores", [])
     if len(scores) != len(tokens) or vocabulary.architecture.startswith("gemma"):
         scores = range(0, -len(tokens), -1)
-    known = set(tokens)
-    made = (token_id for token_id, kind in enumerate(vocabulary.types) if kind in (_NORMAL, _USER_DEFINED))
+    token_set = set(tokens)
+    token_ids = (token_id for token_id, kind in enumerate(vocabulary.types) if kind in (_NORMAL, _USER_DEFINED))
     return [
         (token[:cut], token[cut:])
-        for token in (tokens[token_id] for token_id in sorted(made, key=lambda token_id: -scores[token_id]))
+        for token in (tokens[token_id] for token_id in sorted(token_ids, key=lambda token_id: -scores[token_id]))
         for cut in range(len(token) - 1, 0, -1)
-        if token[:cut] in known and token[cut:] in known
+        if token[:cut] in token_set and token[cut:] in token_set
     ]
 
 
@@ -172,15 +174,15 @@ _BUILDERS: dict[str, Callable[[_Vocabulary], FastTokenizer]] = {"gpt2": _byte_le
 
 
 def _add_tokens(fast: FastTokenizer, vocabulary: _Vocabulary) -> None:
-    """Have tokens found whole in a text: control tokens, and the user-defined ones, which are text like any other."""
+    """Match control tokens and user-defined tokens whole in a text. User-defined tokens count as plain text."""
     for kind, add in ((CONTROL, fast.add_special_tokens), (_USER_DEFINED, fast.add_tokens)):
         pairs = zip(vocabulary.tokens, vocabulary.types, strict=True)
-        texts = [token for token, each in pairs if each == kind and token and fast.token_to_id(token) is not None]
+        texts = [token for token, type_ in pairs if type_ == kind and token and fast.token_to_id(token) is not None]
         add([AddedToken(text, normalized=False, special=kind == CONTROL) for text in texts])
 
 
 def _add_ends(fast: FastTokenizer, vocabulary: _Vocabulary) -> None:
-    """Put the bos token before a text and the eos token behind it, as the file says, or as is llama.cpp's default."""
+    """Add the bos token before a text and the eos token after it, if the file or llama.cpp's default says so."""
     keys, special = vocabulary.keys, vocabulary.special_tokens
     begins = keys.get("add_bos_token", keys["model"] == "llama" or keys.get("pre") in _WHOLE_WORDS)
     first = [special["bos_token"]] if begins and "bos_token" in special else []
@@ -191,9 +193,9 @@ def _add_ends(fast: FastTokenizer, vocabulary: _Vocabulary) -> None:
 
 
 def _templates(metadata: Mapping[str, Any]) -> dict[str, str]:
-    named = {"default": metadata.get("tokenizer.chat_template")} | {
+    templates = {"default": metadata.get("tokenizer.chat_template")} | {
         key.removeprefix("tokenizer.chat_template."): value
         for key, value in metadata.items()
         if key.startswith("tokenizer.chat_template.")
     }
-    return {name: text for name, text in named.items() if isinstance(text, str)}
+    return {name: text for name, text in templates.items() if isinstance(text, str)}

@@ -1,4 +1,4 @@
-"""Keys: what a GGUF's metadata says of its model. Imports no torch."""
+"""Keys: a GGUF's metadata about its model. Imports no torch."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from .file import GgufFile
 
 
 class Keys:
-    """A file's metadata under its architecture's prefix."""
+    """Metadata of a file under its architecture's prefix."""
 
     def __init__(self, file: GgufFile) -> None:
         self.file = file
@@ -17,7 +17,7 @@ class Keys:
         return self.file.metadata.get(f"{self._prefix}.{key}", default)
 
     def number(self, key: str) -> int | float | None:
-        """Raises ConfigError where it is none."""
+        """Return the number under this key. Raises ConfigError if the value is no number."""
         value = self(key)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise ConfigError(f"{self._prefix}.{key} must be a number")

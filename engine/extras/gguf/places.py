@@ -1,4 +1,4 @@
-"""Place: where in a GGUF file the tensor of a checkpoint name is. Imports no torch."""
+"""Place: a checkpoint name's tensor in a GGUF file. Imports no torch."""
 
 import re
 from pathlib import Path
@@ -12,13 +12,13 @@ _MAX_EXPERTS = 4096
 
 
 class Place(NamedTuple):
-    """Where the tensor of a checkpoint name is, and what the converter did to it."""
+    """Place of a checkpoint name's tensor in the file, and the converter's changes to it."""
 
     info: TensorInfo
-    expert: int | None = None  # one of the matrices that the tensor holds
-    num_rotated_heads: int = 0  # the two halves of each head's rows were interleaved
+    expert: int | None = None  # index among the matrices that the tensor holds
+    num_rotated_heads: int = 0  # heads whose two halves of rows were interleaved
     adds_one: bool = False
-    is_transposed: bool = False  # against the checkpoint's
+    is_transposed: bool = False  # relative to the checkpoint
 
 
 def places_in(path: Path) -> dict[str, Place]:
@@ -27,13 +27,13 @@ def places_in(path: Path) -> dict[str, Place]:
 
 
 def places(file: GgufFile) -> dict[str, Place]:
-    """Where the tensor of each checkpoint name is. What is known under no name keeps its own. Raises ConfigError."""
+    """Map checkpoint names to the places of their tensors. Unknown tensors keep their names. Raises ConfigError."""
     architecture, keys = architecture_of(file), Keys(file)
-    found: dict[str, Place] = {}
+    result: dict[str, Place] = {}
     for info in file.tensors.values():
         if info.name not in ROPE_FACTORS:
-            found.update(_places_of(info, architecture, keys))
-    return found
+            result.update(_places_of(info, architecture, keys))
+    return result
 
 
 def _places_of(info: TensorInfo, architecture: Architecture, keys: Keys) -> list[tuple[str, Place]]:

@@ -1,6 +1,6 @@
-"""GgufSource: gives the tensors of a GGUF file by checkpoint name, as the file quantized them or as floats.
+"""GgufSource: tensors of a GGUF file by checkpoint name, quantized like in the file, or as floats.
 
-Each is read when it is taken, into memory of its own, as from safetensors files (weights.py).
+A tensor is read when it is taken, into memory of its own, like from safetensors files (weights.py).
 """
 
 import threading
@@ -18,31 +18,31 @@ from .places import Place, places
 
 
 class GgufSource:
-    """A WeightSource. Raises ConfigError if the file is not whole."""
+    """WeightSource of a GGUF file. Raises ConfigError if the file is not whole."""
 
     def __init__(self, path: Path, *, dtype: torch.dtype) -> None:
         self._header = read_gguf(path)
         self._places = places(self._header)
         self._dtype = dtype
         self._file = path.open("rb")
-        self._lock = threading.Lock()  # of its position
+        self._lock = threading.Lock()  # guards the file's position
         self._taken: set[str] = set()
 
     def check(self) -> None:
-        """Raise ConfigError if the file is another one than when its header was read."""
+        """Raise ConfigError if the file has changed since its header was read."""
         path = self._header.path
         if version_of(path) != self._header.version:
             raise ConfigError(f"{path} was changed while it was read; start again when it is whole")
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         place = self._place(name)
-        asked = tuple(reversed(shape)) if place.is_transposed else shape
+        file_shape = tuple(reversed(shape)) if place.is_transposed else shape
         dtype = torch.float32 if place.adds_one else self._dtype
-        tensor = floats(self._rows(name, place, asked), place.info.type.name, dtype).view(asked)
+        tensor = floats(self._rows(name, place, file_shape), place.info.type.name, dtype).view(file_shape)
         if place.adds_one:
             tensor = (tensor - 1.0).to(self._dtype)
         return tensor.T if place.is_transposed else tensor
@@ -65,11 +65,11 @@ class GgufSource:
         return self._places[name]
 
     def _rows(self, name: str, place: Place, shape: tuple[int, ...]) -> Tensor:
-        """The bytes of each row of a matrix, uint8 [N, bytes]; of a vector, of its one row."""
-        found = place.info.shape if place.expert is None else place.info.shape[1:]
-        if found != shape:
+        """Read the bytes of a matrix, uint8 [N, bytes], or of a vector, which is one row."""
+        stored = place.info.shape if place.expert is None else place.info.shape[1:]
+        if stored != shape:
             raise ConfigError(
-                f"{self._header.path}: {place.info.name} has shape {list(found)}, but its metadata needs {list(shape)}"
+                f"{self._header.path}: {place.info.name} has shape {list(stored)}, but its metadata needs {list(shape)}"
             )
         self._taken.add(name)
         num_bytes = place.info.num_bytes // (1 if place.expert is None else place.info.shape[0])
@@ -81,6 +81,6 @@ class GgufSource:
             raise ConfigError(f"{self._header.path} ends within {place.info.name}; fetch the file again")
         if not place.num_rotated_heads:
             return whole.view(shape[0] if len(shape) > 1 else 1, -1)
-        # Each row of a matrix, each element of a bias.
+        # Undo the interleaving of a matrix's rows, or of a bias's elements.
         rows = whole.view(place.num_rotated_heads, shape[0] // place.num_rotated_heads // 2, 2, -1).transpose(1, 2)
         return rows.reshape(shape[0] if len(shape) > 1 else 1, -1)

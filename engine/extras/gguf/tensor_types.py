@@ -1,10 +1,10 @@
-"""TensorType: how GGUF stores the values of a tensor, in blocks of so many values and bytes. Imports no torch."""
+"""TensorType: storage of a tensor's values in GGUF: blocks of a number of values and bytes. Imports no torch."""
 
 from typing import NamedTuple
 
 
 class TensorType(NamedTuple):
-    """A type that is read here."""
+    """Type of a tensor that is supported."""
 
     name: str
     block_values: int
@@ -12,15 +12,15 @@ class TensorType(NamedTuple):
 
     @property
     def is_quantized(self) -> bool:
-        """Whether several values share a scale."""
+        """True if several values share a scale."""
         return self.block_values > 1
 
     def num_bytes(self, num_values: int) -> int:
-        """Of whole blocks."""
+        """Return the bytes of this many values, which fill whole blocks."""
         return num_values // self.block_values * self.block_bytes
 
 
-# By the number that a file gives (https://github.com/ggml-org/ggml/blob/master/include/ggml.h, enum ggml_type).
+# Number in a file -> type (https://github.com/ggml-org/ggml/blob/master/include/ggml.h, enum ggml_type).
 TENSOR_TYPES = {
     0: TensorType("F32", 1, 4),
     1: TensorType("F16", 1, 2),
@@ -35,7 +35,7 @@ TENSOR_TYPES = {
     20: TensorType("IQ4_NL", 32, 18),
     30: TensorType("BF16", 1, 2),
 }
-# For messages: what else is common.
+# Unsupported types that are common; for messages.
 _OTHERS = {
     10: "Q2_K", 11: "Q3_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S", 22: "IQ2_S",
     23: "IQ4_XS", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
@@ -43,5 +43,5 @@ _OTHERS = {
 
 
 def type_name(number: int) -> str:
-    """For messages."""
+    """Return the name of a type for messages."""
     return TENSOR_TYPES[number].name if number in TENSOR_TYPES else _OTHERS.get(number, f"number {number}")

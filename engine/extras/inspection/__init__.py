@@ -1,1 +1,1 @@
-"""Looking into the engine: what happened to a request in words, a record per step, a map of the cache. No torch."""
+"""Inspection of the engine: a request's history in words, a record per step, a map of the cache. No torch."""

@@ -1,4 +1,4 @@
-"""Explanation: one output's life, from its history and its metrics: a timeline in words, and shares that add up."""
+"""Explanation of one output's life, from its history and its metrics: a timeline in words, and shares that add up."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from ...core.outputs import RequestMetrics
 from .history import History
 from .words import phase_text, sentence
 
-# Of a request that has no history: it was kept by a server that wrote none.
+# Text for a request without a history: an earlier server that kept none stored it.
 _NOT_KNOWN = "when each thing happened is not known of this request"
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Times in seconds since arrival. `shares` of phases add up to `e2e_s`; `history.py` names the phases."""
+    """Explanation of one output. Times in seconds since arrival. `shares` of phases (history.py) add up to `e2e_s`."""
 
     timeline: list[dict[str, Any]]
     shares: dict[str, float]
@@ -23,7 +23,7 @@ class Explanation:
     predicted_ttft_s: float | None
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain values for JSON."""
         return {
             "e2e_s": self.e2e_s,
             "ttft_s": self.ttft_s,
@@ -35,7 +35,7 @@ class Explanation:
 
 
 def explain(metrics: RequestMetrics, *, now: float, finish_reason: str | None) -> Explanation:
-    """Of an output that has ended, or up to `now` (in the metrics' clock)."""
+    """Explain an output that has ended, or an unfinished one up to `now` (in the metrics' clock)."""
     arrival, first = metrics.arrival_time, metrics.first_token_time
     end = now if metrics.finished_time is None else metrics.finished_time
     history = _coarse(metrics, end) if metrics.history is None else metrics.history
@@ -74,9 +74,9 @@ def _ended(metrics: RequestMetrics, finish_reason: str) -> str:
 
 
 def _coarse(metrics: RequestMetrics, end: float) -> History:
-    """What the four times alone tell."""
+    """Return a coarse history from the metrics' four times alone."""
     times = [metrics.arrival_time, metrics.first_scheduled_time, metrics.first_token_time, end]
-    known = [end if time is None else time for time in times]
+    bounds = [end if time is None else time for time in times]
     names = ("queue.unknown", "prefill", "decode.alone")
-    seconds = {name: after - before for name, before, after in zip(names, known, known[1:], strict=False)}
+    seconds = {name: after - before for name, before, after in zip(names, bounds, bounds[1:], strict=False)}
     return History((), seconds)

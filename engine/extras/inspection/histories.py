@@ -1,7 +1,7 @@
-"""Histories: writes what happens to each request into its history, out of the scheduler's own decisions.
+"""Histories: write the history of each request, from the scheduler's own decisions.
 
-Costs a decode that goes on nothing: only requests that wait, catch up or are left out are looked at. What stands in the
-way of the waiting ones is noted once for all of them, and looked up when one is admitted.
+Only requests that wait, catch up or are left out are looked at, so a decode that goes on costs nothing. The obstacle of
+the waiting requests is logged once for all of them, and looked up when one of them is admitted.
 """
 
 from collections import deque
@@ -20,15 +20,15 @@ class Histories:
     """RequestObserver of one scheduler: the writer of `Request.history`."""
 
     def __init__(self, *, is_fair: bool) -> None:
-        self._fresh: dict[Request, None] = {}  # no decision has been made since they came
+        self._fresh: dict[Request, None] = {}  # requests added since the last decision
         self._behind_parent: dict[Request, None] = {}
-        self._catching_up: dict[Request, None] = {}  # running, and their next token is not the next to be computed
-        self._left_out: dict[Request, None] = {}  # decoding, and not in the last step
-        self._logs = (StopLog(is_fair=is_fair), StopLog(is_fair=is_fair))  # interactive, background
-        self._steps: deque[tuple[float, bool]] = deque()  # in flight: their start, and whether they compute prompts
+        self._catching_up: dict[Request, None] = {}  # running, more than one token behind
+        self._left_out: dict[Request, None] = {}  # decoding requests that were not in the last step
+        self._logs = (StopLog(is_fair=is_fair), StopLog(is_fair=is_fair))  # logs of interactive and background requests
+        self._steps: deque[tuple[float, bool]] = deque()  # steps in flight: start, True if it computes prompts
         self._last_end = float("-inf")
-        self._alone_s = 0.0  # of all steps that computed no prompt
-        self._beside_s = 0.0  # of the others
+        self._alone_s = 0.0  # seconds of all steps that computed no prompt
+        self._beside_s = 0.0  # seconds of the steps that did
 
     @classmethod
     def of(cls, config: EngineConfig) -> "Histories":
@@ -36,22 +36,22 @@ class Histories:
         return cls(is_fair=config.scheduling_policy == "fair")
 
     def added(self, request: Request, predicted_ttft: float | None) -> None:
-        """It is queued."""
+        """Begin the history of a request that was queued."""
         phase = "interrupted" if request.num_output_tokens else "queue.step"
         request.history = OpenHistory(request.arrival_time, phase, predicted_ttft)
         self._fresh[request] = None
 
     def preempted(self, request: Request, now: float, *, is_swapped: bool, prices: Prices) -> None:
-        """It is about to lose its blocks."""
+        """Note that a request is about to lose its blocks."""
         history = _of(request)
         self._leave(history, "preempted", now)
         self._catching_up.pop(request, None)
         self._left_out.pop(request, None)
-        known = (-1.0 if price is None else price for price in prices)
-        history.note(now, "preempted", "swap" if is_swapped else "recompute", request.num_computed_tokens, *known)
+        costs = (-1.0 if price is None else price for price in prices)
+        history.note(now, "preempted", "swap" if is_swapped else "recompute", request.num_computed_tokens, *costs)
 
     def admitted(self, request: Request, now: float) -> None:
-        """It runs from now on."""
+        """Note that a request runs from now on."""
         history = _of(request)
         is_swapped_in = bool(request.num_preemptions and request.num_computed_tokens == request.num_tokens - 1)
         self._end_wait(request, history, now, "prefill" if not request.num_preemptions else "recompute")
@@ -65,7 +65,7 @@ class Histories:
         self._behind_parent.pop(request, None)
 
     def decided(self, plan: Plan, running: Sequence[Request], now: float) -> None:
-        """A step was decided and applied."""
+        """Note a step that was decided and applied."""
         for stop in plan.stops:
             self._logs[stop.request.is_background].note(stop, now)
         if self._fresh:
@@ -75,15 +75,17 @@ class Histories:
             self._fresh.clear()
         if plan.behind_parent or self._behind_parent:
             self._wait_for_parents(plan.behind_parent, now)
-        num_chunks = sum(self._catch_up(each, plan, now) for each in self._catching_up) if self._catching_up else 0
+        num_chunks = (
+            sum(self._catch_up(request, plan, now) for request in self._catching_up) if self._catching_up else 0
+        )
         if self._left_out or len(plan.num_tokens) != len(running):
             self._leave_out(plan, running, now)
         self._steps.append((now, num_chunks > 0))
 
     def step_ended(self, now: float) -> None:
-        """The oldest step in flight has results, which are not applied yet."""
+        """Count the time of the oldest step in flight, which has results that are not applied yet."""
         start, has_prompts = self._steps.popleft()
-        seconds = now - max(start, self._last_end)  # it began when the one before it ended
+        seconds = now - max(start, self._last_end)  # a step begins after the end of the step before it
         self._last_end = now
         if has_prompts:
             self._beside_s += seconds
@@ -91,23 +93,23 @@ class Histories:
             self._alone_s += seconds
 
     def updated(self, now: float) -> None:
-        """They have been applied."""
+        """Note the requests that begin to decode, after a step's results have been applied."""
         if not self._catching_up:
             return
-        for request in [each for each in self._catching_up if each.last_token_time == now]:
+        for request in [request for request in self._catching_up if request.last_token_time == now]:
             del self._catching_up[request]
             history = _of(request)
             history.spend(history.phase, now - history.since)
             self._begin_decode(history, now)
 
     def finished(self, request: Request, now: float) -> None:
-        """It has ended."""
+        """End the history of a request that has ended."""
         self._end(request, _of(request), now)
-        for each in (self._fresh, self._behind_parent, self._catching_up, self._left_out):
-            each.pop(request, None)
+        for requests in (self._fresh, self._behind_parent, self._catching_up, self._left_out):
+            requests.pop(request, None)
 
     def so_far(self, request: Request, now: float) -> History:
-        """Of a request that has not ended."""
+        """Return the history so far of a request that has not ended."""
         history = _of(request).copy()
         self._end(request, history, now)
         return history.closed()
@@ -119,7 +121,7 @@ class Histories:
             self._end_wait(request, history, now, "")
 
     def _end_wait(self, request: Request, history: OpenHistory, now: float, phase: str) -> None:
-        """Turn a wait that is over into what it was for."""
+        """Spend the seconds of a wait that is over on the reasons for the wait."""
         kind, start = history.phase, history.since
         if kind in ("queue", "preempted"):
             for wait in self._logs[request.is_background].waits(request, start, now):
@@ -143,7 +145,7 @@ class Histories:
         self._behind_parent = dict.fromkeys(behind)
 
     def _catch_up(self, request: Request, plan: Plan, now: float) -> bool:
-        """Note its chunk of this step, or that it has none; whether it has one."""
+        """Note the request's chunk of this step, or its pause. Return True if it has a chunk."""
         history = _of(request)
         start, history.num_computed = history.num_computed, request.num_computed_tokens
         num_tokens = min(request.num_computed_tokens, request.num_tokens) - start
@@ -157,8 +159,8 @@ class Histories:
         return num_tokens > 0
 
     def _leave_out(self, plan: Plan, running: Sequence[Request], now: float) -> None:
-        """Note which requests that decode are not in this step, and which are again."""
-        for request in [each for each in self._left_out if each in plan.num_tokens]:
+        """Note decoding requests that are not in this step, and those that are in it again."""
+        for request in [request for request in self._left_out if request in plan.num_tokens]:
             del self._left_out[request]
             self._resume(_of(request), "decode", now)
         if len(plan.num_tokens) == len(running):
@@ -187,17 +189,17 @@ class Histories:
         history.split = (self._alone_s, self._beside_s)
 
     def _leave(self, history: OpenHistory, phase: str, now: float) -> None:
-        """Another phase begins; decoding is divided by what the steps were."""
+        """Begin another phase; seconds of decoding are divided by the kinds of steps."""
         if history.phase != "decode":
             history.turn(phase, now)
             return
-        left = now - history.since
+        seconds_left = now - history.since
         alone, beside = self._alone_s - history.split[0], self._beside_s - history.split[1]
         for name, seconds in (("alone", alone), ("beside_prompts", beside)):
-            spent = max(0.0, min(seconds, left))  # a step may have begun before, or end after
+            spent = max(0.0, min(seconds, seconds_left))  # a step may have begun before, or end after
             history.spend(f"decode.{name}", spent)
-            left -= spent
-        history.spend("decode.between_steps", left)
+            seconds_left -= spent
+        history.spend("decode.between_steps", seconds_left)
         history.phase, history.since = phase, now
 
 

@@ -1,10 +1,10 @@
-"""Words: the sentences of an explanation, one for each event of a history."""
+"""Sentences of an explanation, one for each event of a history."""
 
 from collections.abc import Callable, Mapping
 
 from .history import Event
 
-# Of what a request waited for.
+# Reason of a wait -> its text.
 WAITS: Mapping[str, str] = {
     "step": "until the next step was decided; a step that runs is never interrupted",
     "budget": "the steps' token budget was used up by requests before it",
@@ -33,12 +33,12 @@ PHASES: Mapping[str, str] = {
 
 
 def sentence(event: Event) -> str:
-    """Why this happened."""
+    """Return the reason of an event as a text."""
     return _SENTENCES[event.what](event)
 
 
 def phase_text(phase: str) -> str:
-    """What a share is."""
+    """Return the text of a phase."""
     kind, _, why = phase.partition(".")
     if phase in PHASES:
         return PHASES[phase]
@@ -68,8 +68,8 @@ def _chunk(event: Event) -> str:
 def _preempted(event: Event) -> str:
     num_tokens, swap, recompute = event.numbers
     way = "its blocks were copied to the host" if event.why == "swap" else "its blocks were freed"
-    known = [(name, price) for name, price in (("to swap", swap), ("to recompute", recompute)) if price >= 0]
-    prices = ", ".join(f"{name} {1e3 * price:.1f} ms" for name, price in known)
+    known_prices = [(name, price) for name, price in (("to swap", swap), ("to recompute", recompute)) if price >= 0]
+    prices = ", ".join(f"{name} {1e3 * price:.1f} ms" for name, price in known_prices)
     lacked = "requests before it needed more blocks than were free"
     return f"{lacked}; {way} with {num_tokens:.0f} tokens" + (f" (estimated: {prices})" if prices else "")
 

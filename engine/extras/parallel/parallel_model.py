@@ -1,7 +1,7 @@
-"""ParallelModel: rank 0's share of a model, which has the other ranks do what it does.
+"""ParallelModel: rank 0's share of a model, which has the other ranks make the same calls.
 
-It is used as a Decoder is. The other ranks' part of a step begins with a message and ends with the last sum, so
-whatever happens to rank 0 in between leaves them elsewhere: that is a RankLostError, and no row is at fault.
+The interface is Decoder's. The other ranks' part of a step begins with a message and ends with the last sum. If rank 0
+fails in between, the ranks are out of step: that is a RankLostError, and no row is at fault.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Setup(NamedTuple):
-    """The first message: what to load."""
+    """First message to the ranks: the model to load."""
 
     config: EngineConfig
     folder: Path
@@ -38,7 +38,7 @@ class Setup(NamedTuple):
 
 
 def start_ranks(setup: Setup) -> "RankProcesses | None":
-    """The other ranks, which begin to load; None if there are none and no slices. Raises ConfigError."""
+    """Start the other ranks, which begin to load. Return None without ranks and slices. Raises ConfigError."""
     config = setup.config
     num_slices = config.tensor_parallel_slices or config.tensor_parallel_size
     if num_slices == 1:
@@ -47,7 +47,7 @@ def start_ranks(setup: Setup) -> "RankProcesses | None":
         raise ConfigError("tensor parallelism is built for --device cpu only so far; leave it out")
     if setup.dtype == torch.float16:
         raise ConfigError("tensor parallelism takes --dtype bfloat16 or float32, not float16")
-    from .rank_processes import RankProcesses  # what it imports few need
+    from .rank_processes import RankProcesses  # its imports are rarely needed
 
     ranks = RankProcesses(size=config.tensor_parallel_size, num_slices=num_slices)
     ranks.tell(*setup)
@@ -56,10 +56,10 @@ def start_ranks(setup: Setup) -> "RankProcesses | None":
 
 
 class ParallelModel:
-    """Calls are in the order in which the ranks get their messages: for one thread."""
+    """Model of all ranks, for one thread: calls and messages to the ranks have one order."""
 
     def __init__(self, model: Any, ranks: "RankProcesses") -> None:
-        """Waits until the other ranks have loaded, too. Raises RankLostError."""
+        """Wait until the other ranks have loaded, too. Raises RankLostError."""
         self._model = model
         self._ranks = ranks
         self.config: ModelConfig = model.config
@@ -67,17 +67,17 @@ class ParallelModel:
 
     @property
     def plan(self) -> Any:
-        """As Decoder's, of rank 0; the other ranks' are alike."""
+        """Decoder.plan of rank 0; the other ranks' plans are alike."""
         return self._model.plan
 
     def forward(self, inputs: Inputs, kv_cache: KVCache) -> Tensor:
-        """As Decoder's. Raises RankLostError."""
+        """Like Decoder.forward, but raises RankLostError."""
         with self._in_step("forward", *packed(inputs)):
             hidden: Tensor = self._model.forward(inputs, kv_cache)
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """As Decoder's, of neighbouring rows of what `forward` returned last. Raises RankLostError."""
+        """Like Decoder.logits, but for adjacent rows of `forward`'s last result, and raises RankLostError."""
         with self._in_step("logits", hidden.storage_offset() // hidden.shape[1], len(hidden)):
             logits: Tensor = self._model.logits(hidden)
         return logits
@@ -93,7 +93,7 @@ class ParallelModel:
 
 
 class ParallelCache(KVCache):
-    """Rank 0's share of a cache, whose blocks the other ranks copy as it does."""
+    """KVCache of rank 0's share; the other ranks copy blocks whenever rank 0 does."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class ParallelCache(KVCache):
         dtype: torch.dtype,
         **options: Any,
     ) -> None:
-        """`model` is whole. Raises ConfigError."""
+        """Create the caches of all ranks. `model` is the whole model's config. Raises ConfigError."""
         self._ranks = ranks
         ranks.tell(num_blocks, num_host_blocks, dtype)
         own = own_config(model, ranks.parallel)
@@ -118,24 +118,24 @@ class ParallelCache(KVCache):
 
 
 def own_config(model: ModelConfig, parallel: TensorParallel) -> ModelConfig:
-    """With the KV heads of one rank."""
+    """Return the config with the KV heads of one rank."""
     heads = parallel.kv_heads(model.num_kv_heads)
     return replace(model, num_kv_heads=heads.stop - heads.start)
 
 
 def cached_config(model: ModelConfig, parallel: TensorParallel) -> ModelConfig:
-    """With the KV heads of all ranks together, some of which may be repeated."""
+    """Return the config with the KV heads of all ranks together, some of which may be repeated."""
     return replace(model, num_kv_heads=own_config(model, parallel).num_kv_heads * parallel.size)
 
 
 def packed(inputs: Inputs) -> list[Any]:
-    """What `unpacked` makes Inputs of; arrays, which take a tenth of the time that tensors take to send."""
+    """Flatten Inputs for a message: arrays, because sending them takes a tenth of the time of tensors."""
     flat = (*inputs._replace(ragged=None), *inputs.ragged)  # type: ignore[arg-type]
     return [field.numpy() if isinstance(field, Tensor) else field for field in flat]
 
 
 def unpacked(fields: Sequence[Any]) -> Inputs:
-    """See `packed`."""
-    tensors: list[Any] = [torch.from_numpy(each) if hasattr(each, "dtype") else each for each in fields]
+    """Rebuild Inputs from the fields of `packed`."""
+    tensors: list[Any] = [torch.from_numpy(field) if hasattr(field, "dtype") else field for field in fields]
     count = len(Inputs._fields)
     return Inputs(*tensors[:count])._replace(ragged=RaggedBatch(*tensors[count:]))

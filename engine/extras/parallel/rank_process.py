@@ -1,4 +1,4 @@
-"""The life of a rank other than 0 (parallel/rank_processes.py): it does to its share what rank 0 does to its own."""
+"""Program of a rank other than 0 (rank_processes.py starts it): it repeats rank 0's calls on its own share."""
 
 import contextlib
 import ctypes
@@ -27,10 +27,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 class RankRunner:
-    """A share of the model and of its cache, and what messages have it do."""
+    """Share of the model and of its cache; the methods are the kinds of messages."""
 
     def __init__(self, setup: Setup, parallel: TensorParallel) -> None:
-        """Raises ConfigError."""
+        """Load the rank's share of the model. Raises ConfigError."""
         self._setup = setup
         self._config: ModelConfig = read_model_config(setup.folder)
         self._model = load_model(
@@ -42,7 +42,7 @@ class RankRunner:
         self._hidden: Tensor
 
     def make_cache(self, num_blocks: int, num_host_blocks: int, dtype: torch.dtype) -> None:
-        """Raises ConfigError."""
+        """Create the rank's share of the cache. Raises ConfigError."""
         self._cache = KVCache(
             own_config(self._config, self._parallel), num_blocks=num_blocks, num_host_blocks=num_host_blocks,
             block_size=self._setup.config.block_size, dtype=dtype, device=torch.device("cpu"),
@@ -55,16 +55,16 @@ class RankRunner:
         self._hidden = self._model.forward(inputs, self._cache)
 
     def logits(self, first: int, count: int) -> None:
-        """Of some of the last hidden states."""
+        """Compute the logits of adjacent rows of the last hidden states."""
         self._model.logits(self._hidden[first : first + count])
 
 
 def main() -> None:
-    """Run with the numbers that `_live` gives; ends when rank 0 has."""
+    """Run with the numbers from `_live`, until rank 0 ends."""
     rank, size, num_slices, parent, memory, pipe = map(int, sys.argv[1:])
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        return  # it ended before this was asked for
+        return  # rank 0 ended before prctl was called
     bind(rank, size)
     group = ops.rank_group(memory, rank=rank, num_ranks=size, limit_s=0)
     _follow(Connection(pipe), TensorParallel(rank=rank, size=size, num_slices=num_slices, group=group))
@@ -79,15 +79,15 @@ def _follow(pipe: Connection, parallel: TensorParallel) -> None:
     with _answer(pipe):
         runner.make_cache(*_received(pipe))
     while not parallel.group.failure():
-        kind, *what = _received(pipe)
+        kind, *arguments = _received(pipe)
         if kind == "forward":
-            runner.forward(unpacked(what))
+            runner.forward(unpacked(arguments))
         else:
-            getattr(runner, kind)(*what)
+            getattr(runner, kind)(*arguments)
 
 
 def _received(pipe: Connection) -> Any:
-    """The next message; ends this process when rank 0's end is closed."""
+    """Return the next message. End this process if rank 0 has closed the pipe."""
     try:
         return pipe.recv()
     except (EOFError, OSError):
@@ -96,7 +96,7 @@ def _received(pipe: Connection) -> Any:
 
 @contextlib.contextmanager
 def _answer(pipe: Connection) -> Iterator[None]:
-    """Tell rank 0 that what is done here is done, or what is wrong; then end."""
+    """Answer rank 0 that the block is done; after an error, answer its text and end this process."""
     try:
         yield
     except (SplitfuseError, RuntimeError, OSError, MemoryError) as exc:

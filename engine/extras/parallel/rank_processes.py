@@ -1,7 +1,7 @@
-"""RankProcesses: the other ranks of a tensor-parallel model, processes that this one starts, tells and ends.
+"""RankProcesses: the other ranks of a tensor-parallel model, processes that this one starts, directs and ends.
 
-They know no requests: they get messages over a pipe and do what this process, rank 0, does to its own share. All that
-they share besides has no name in the system (a memfd), so nothing is left of it, however they end.
+Ranks know no requests: they get messages over a pipe and repeat the calls of this process, rank 0, on their own share.
+Their shared memory has no name in the system (a memfd), so nothing is left of it, however the ranks end.
 """
 
 import os
@@ -18,19 +18,19 @@ from ....kernels import ops
 from ...errors import ConfigError, RankLostError
 from ...execution.models.tensor_parallel import TensorParallel
 
-# A rank that is slow is waited for so long in a sum; one that has ended or is stopped is seen at once (_watch).
+# Longest wait for a slow rank in a sum; a rank that has ended or is stopped is noticed at once (_watch).
 _LIMIT_S = 10.0
-# A rank that is stopped may be so for a moment, as this process may have been with it.
+# A rank may be stopped for a moment, perhaps together with this process.
 _STOPPED_S = 1.0
 _WAYS = os.WEXITED | os.WSTOPPED | os.WNOWAIT if hasattr(os, "WEXITED") else 0
 _PROGRAM = "from splitfuse.engine.extras.parallel.rank_process import main; main()"
 
 
 class RankProcesses:
-    """Of ranks 1 to `size` - 1. They end with this object, or with this process. For one thread but for `on_lost`."""
+    """Processes of ranks 1 to `size` - 1, which end with this object or process. For one thread, except `on_lost`."""
 
     def __init__(self, *, size: int, num_slices: int) -> None:
-        """Raises ConfigError where they cannot be."""
+        """Start the ranks. Raises ConfigError if this system cannot run them."""
         if sys.platform != "linux":
             raise ConfigError("tensor_parallel_size above 1 is built for Linux only; leave it out")
         memory = os.memfd_create("splitfuse-ranks")
@@ -54,7 +54,7 @@ class RankProcesses:
         self.end: Callable[[], object] = weakref.finalize(self, self._state.end)
 
     def tell(self, *message: Any) -> None:
-        """Send a message to all. Raises RankLostError."""
+        """Send a message to all ranks. Raises RankLostError."""
         try:
             for pipe in self._pipes:
                 pipe.send(message)
@@ -62,7 +62,7 @@ class RankProcesses:
             raise self._state.lost("a rank reads nothing any more") from exc
 
     def wait_ready(self) -> None:
-        """Return when all have answered the last message. Raises RankLostError with what one says is wrong."""
+        """Wait until all ranks have answered the last message. Raises RankLostError with a rank's error."""
         for rank, pipe in enumerate(self._pipes, 1):
             try:
                 answer = pipe.recv()
@@ -72,21 +72,21 @@ class RankProcesses:
                 raise self._state.lost(f"rank {rank}: {answer}")
 
     def check(self) -> None:
-        """Raise RankLostError if what was exchanged until now is not to be trusted."""
+        """Raise RankLostError if the sums exchanged until now cannot be trusted."""
         if reason := self.parallel.group.failure():
             raise self._state.lost(reason)
 
     def lost(self, reason: str) -> RankLostError:
-        """The error with which everything ends from now on; the first reason counts."""
+        """End the ranks and return the error that all later calls raise, too; the first reason counts."""
         return self._state.lost(reason)
 
     def on_lost(self, call: Callable[[RankLostError], object]) -> None:
-        """Call this when a rank is lost, in any thread, perhaps at once."""
+        """Have `call` called when a rank is lost, in any thread, perhaps at once."""
         self._state.on_lost(call)
 
 
 class _State:
-    """What the watchers and rank 0 share."""
+    """State that the watchers and rank 0 share."""
 
     def __init__(self, group: Any) -> None:
         self._group = group
@@ -98,7 +98,7 @@ class _State:
         self._calls: list[Callable[[RankLostError], object]] = []
 
     def add(self, process: "subprocess.Popen[bytes] | None") -> None:
-        """A rank has been started, or could not be."""
+        """Note the process of a rank, or None if it could not be started."""
         with self._lock:
             if process is not None:
                 self._processes.append(process)
@@ -139,7 +139,7 @@ class _State:
 
 
 def _live(state: _State, rank: int, size: int, num_slices: int, memory: int, pipe: Connection) -> None:
-    """Start a rank and watch it to its end. The kernel ends it with the thread that started it: this one."""
+    """Start a rank and watch it to its end. The kernel ends the rank together with this thread, which started it."""
     numbers = [rank, size, num_slices, os.getpid(), memory, pipe.fileno()]
     try:
         process = subprocess.Popen(
@@ -147,24 +147,24 @@ def _live(state: _State, rank: int, size: int, num_slices: int, memory: int, pip
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=(memory, pipe.fileno()),
-            process_group=0,  # a Ctrl-C in the terminal is for rank 0
+            process_group=0,  # Ctrl-C in the terminal reaches rank 0 only
         )
     except OSError as exc:
         state.lost(f"rank {rank} cannot be started ({exc})")
         state.add(None)
         return
     state.add(process)
-    pipe.close()  # so that the other end is at its end when the rank is
+    pipe.close()  # only the rank has this end now, so rank 0 sees when it closes
     state.lost(f"rank {rank} {_watch(process)}")
 
 
 def _watch(process: "subprocess.Popen[bytes]") -> str:
-    """Return what has become of it when it has ended, or has been stopped for longer than a moment."""
+    """Wait until the process has ended, or has been stopped for _STOPPED_S, and return a text that says so."""
     import time
 
     while True:
-        found = os.waitid(os.P_PID, process.pid, _WAYS)
-        if found is None or found.si_code not in (os.CLD_STOPPED, os.CLD_TRAPPED):
+        status = os.waitid(os.P_PID, process.pid, _WAYS)
+        if status is None or status.si_code not in (os.CLD_STOPPED, os.CLD_TRAPPED):
             code = process.wait()
             return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"has ended with exit code {code}"
         time.sleep(_STOPPED_S)

@@ -1,1 +1,1 @@
-"""Formats of quantized checkpoints, one a file: which tensors of a linear they have, and what those say."""
+"""Formats of quantized checkpoints, one per file: the tensors of a linear and their meaning."""

@@ -1,4 +1,4 @@
-"""Weights of the form scale · (u - zero), and integers packed into words: what several formats share."""
+"""Weights of the form scale · (u - zero), and integers packed into words, for several formats."""
 
 from collections.abc import Mapping
 from math import gcd
@@ -14,17 +14,17 @@ SCALE_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def one_of(fields: Mapping[str, Any], name: str, known: tuple[Any, ...], default: Any = None) -> Any:
-    """The value under `name`, `default` where it is missing or null. Raises ConfigError if it is not in `known`."""
+    """Return the value under `name`, or `default` if it is missing or null. Raises ConfigError if it is not known."""
     value = fields.get(name)
     value = default if value is None else value
-    # By type too: True is 1 and 4.0 is 4.
-    if not any(type(value) is type(each) and value == each for each in known):
+    # Compare types, too: True == 1 and 4.0 == 4.
+    if not any(type(value) is type(choice) and value == choice for choice in known):
         raise ConfigError(f"{name} {value!r:.100} is not known; known: {', '.join(map(str, known))}")
     return value
 
 
 def group_size(fields: Mapping[str, Any], default: int | None = None) -> int | None:
-    """Inputs that share a scale; None if all do (-1). Raises ConfigError."""
+    """Return the number of inputs that share a scale; None if all do (-1). Raises ConfigError."""
     size = fields.get("group_size")
     size = default if size is None else size
     if type(size) is not int or not (size == -1 or size > 0):
@@ -33,12 +33,12 @@ def group_size(fields: Mapping[str, Any], default: int | None = None) -> int | N
 
 
 def in_groups(size: int | None) -> str:
-    """For people."""
+    """Return the end of a format's name, for people."""
     return "" if size is None else f" in groups of {size}"
 
 
 def num_groups(num_inputs: int, size: int | None, *, name: str) -> int:
-    """Groups of the inputs of the linear `name`. Raises ConfigError if there is a rest."""
+    """Return the number of groups of a linear's inputs. Raises ConfigError if groups do not divide the inputs."""
     size = num_inputs if size is None else min(size, num_inputs)
     if num_inputs % size:
         raise ConfigError(f"{name}: groups of {size} do not divide {num_inputs} inputs; fetch the checkpoint again")
@@ -46,7 +46,7 @@ def num_groups(num_inputs: int, size: int | None, *, name: str) -> int:
 
 
 def unpack(words: Tensor, bits: int) -> Tensor:
-    """int32 [R, W] → uint8 [R, W · 32 / bits], the lowest bits of a word first."""
+    """Unpack int32 [R, W] → uint8 [R, W · 32 / bits], the lowest bits of a word first."""
     packed = words.reshape(-1).view(torch.uint8).view(len(words), -1)
     return packed if bits == 8 else torch.stack((packed & 15, packed >> 4), dim=-1).flatten(1)
 
@@ -54,7 +54,7 @@ def unpack(words: Tensor, bits: int) -> Tensor:
 def affine(
     values: Tensor, zeros: Tensor | None, scales: Tensor, *, bits: int, order: Tensor | None = None
 ) -> QuantizedWeight:
-    """scale · (u - zero) with u [N, K] uint8, scales and zeros [G, N] uint8; without zeros these are 2^(bits - 1).
+    """Return scale · (u - zero) with u [N, K] uint8, scales and zeros [G, N] uint8; zeros default to 2^(bits - 1).
 
     Exact in float32: 8 bits times a scale of float16 or bfloat16 fit, and so does the sum.
     """
@@ -65,12 +65,12 @@ def affine(
 
 
 def kept(scales: Tensor) -> Tensor:
-    """Scales in a dtype that QuantizedWeight has: float16 as it is, all else float32."""
+    """Return scales in a dtype of QuantizedWeight: float16 unchanged, every other dtype as float32."""
     return scales if scales.dtype == torch.float16 else scales.float()
 
 
 def block_scales(scales: Tensor, shape: tuple[int, int], block: tuple[int, int]) -> Tensor:
-    """Scales of blocks [⌈N / rows⌉, ⌈K / columns⌉] of a weight [N, K] → [G, N] of G groups that divide K."""
+    """Spread scales of blocks [⌈N / rows⌉, ⌈K / columns⌉] of a weight [N, K] → [G, N] of G groups that divide K."""
     num_outputs, num_inputs = shape
     rows, columns = min(block[0], num_outputs), min(block[1], num_inputs)
     size = gcd(columns, num_inputs)
@@ -79,10 +79,10 @@ def block_scales(scales: Tensor, shape: tuple[int, int], block: tuple[int, int])
 
 
 def act_order(g_idx: Tensor, groups: int, *, name: str) -> Tensor | None:
-    """The inputs sorted by their group, [K] int64, which is act-order; None where they are sorted as they stand.
+    """Return the inputs sorted by group, [K] int64 (act-order); None if they are sorted already.
 
-    g_idx [K]: each input's group; one number for all says nothing, some writers leave 0 or -1. Raises ConfigError if
-    the groups are not of one size.
+    g_idx [K]: each input's group. One number for all inputs means no order: some writers leave 0 or -1. Raises
+    ConfigError if the groups are not of one size.
     """
     order = g_idx.long().argsort(stable=True)
     num_inputs = len(order)

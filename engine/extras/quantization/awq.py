@@ -1,4 +1,4 @@
-"""AWQ (Lin et al. 2023) as AutoAWQ's GEMM version writes it: outputs packed side by side, in an order of their own.
+"""AWQ (Lin et al. 2023) in AutoAWQ's GEMM version: outputs packed side by side, in an order of their own.
 
 qweight [K, N · bits / 32] and qzeros [G, N · bits / 32] int32, scales [G, N]: w = scale · (q - zero).
 """
@@ -15,13 +15,13 @@ from ...errors import ConfigError
 from ...execution.models.checkpoint_format import LinearTensors
 from .affine import SCALE_DTYPES, affine, group_size, in_groups, num_groups, one_of
 
-# Where each output is among those of its word: 0, 2, 4, … come first, so that a kernel widens two at once.
+# Place of each output among the outputs of its word: 0, 2, 4, … come first, so that a kernel widens two at once.
 _PLACES = {4: [0, 4, 1, 5, 2, 6, 3, 7], 8: [0, 2, 1, 3]}
 
 
 @dataclass(frozen=True)
 class AWQ:
-    """Weights of linears that have a qweight; the others are unquantized."""
+    """AWQ weights of the linears that have a qweight; the others are unquantized."""
 
     bits: int
     group_size: int | None
@@ -46,9 +46,9 @@ class AWQ:
         return False
 
     def _unpack(self, words: Tensor) -> Tensor:
-        """int32 [R, W] → uint8 [W · 32 / bits, R]."""
+        """Unpack int32 [R, W] → uint8 [W · 32 / bits, R]."""
         num_rows, num_words = words.shape
-        # Transposed before they are taken apart: 1.5 ns of CPU time a value, the other way round 7.
+        # Transpose before unpacking: 1.5 ns of CPU time per value; in the other order 7.
         parts = words.T.reshape(-1).view(torch.uint8).view(num_words, num_rows, 4).transpose(1, 2).contiguous()
         if self.bits == 4:
             parts = torch.stack((parts & 15, parts >> 4), dim=2).view(num_words, 8, num_rows)
@@ -57,7 +57,7 @@ class AWQ:
 
 
 def parse(fields: Mapping[str, Any]) -> AWQ:
-    """From quantization_config. Raises ConfigError."""
+    """Read the format from quantization_config. Raises ConfigError."""
     version = str(fields.get("version") or fields.get("format") or "gemm").lower()
     if version != "gemm" or fields.get("backend") == "llm-awq":
         raise ConfigError(f"AWQ's version {version!r:.100} is not supported; take one of gemm")

@@ -1,11 +1,11 @@
-"""compressed-tensors, as llm-compressor writes it: groups of linears, each with a scheme of its own.
+"""compressed-tensors, llm-compressor's format: groups of linears, where a group has its own scheme.
 
-Packed, 4 or 8 bits: weight_packed int32 [N, ⌈K · bits / 32⌉], weight_scale, weight_zero_point packed over the
-outputs if it is not symmetric, weight_shape, perhaps weight_g_idx. Else weight is int8 or float8_e4m3fn, with
-weight_scale.
+Packed weights of 4 or 8 bits: weight_packed int32 [N, ⌈K · bits / 32⌉], weight_scale, weight_zero_point packed over the
+outputs if the scheme is not symmetric, weight_shape, perhaps weight_g_idx. Other weights are int8 or float8_e4m3fn,
+with weight_scale.
 
-Activations that the format rounds to int8 a token at a time, with a scale from the token itself, are marked for the
-products in int8 (`rounds_inputs`); all others stay as they are, which loses less.
+Activations that the format rounds to int8 per token, with a scale from the token itself, are marked for products in
+int8 (`rounds_inputs`); all other activations are not rounded, which loses less.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ _IGNORED = (".input_scale", ".input_zero_point", ".output_scale", ".q_scale", ".
 
 @dataclass(frozen=True)
 class Scheme:
-    """How the weights of some linears are quantized."""
+    """Quantization scheme of some linears' weights."""
 
     targets: Targets
     bits: int
@@ -51,10 +51,10 @@ class Scheme:
             return float_weight(linear, "weight_scale", shape, block)
         scales = take_scales(linear, "weight_scale", shape, block)
         if linear.has("weight_packed"):
-            made = self._packed(linear, shape, scales)
+            result = self._packed(linear, shape, scales)
         else:
-            made = self._plain(linear, shape, scales, block)
-        return made._replace(rounds_inputs=self.rounds_inputs)
+            result = self._plain(linear, shape, scales, block)
+        return result._replace(rounds_inputs=self.rounds_inputs)
 
     def _plain(
         self, linear: LinearTensors, shape: tuple[int, int], scales: Tensor, block: tuple[int, int]
@@ -70,9 +70,9 @@ class Scheme:
         (num_outputs, num_inputs), groups = shape, num_groups(shape[1], self.block[1], name=linear.name)
         words = linear.take("weight_packed", (num_outputs, self._num_words(num_inputs)), dtypes=(torch.int32,))
         if linear.has("weight_shape"):
-            told = linear.take("weight_shape", (2,), dtypes=(torch.int32, torch.int64)).tolist()
-            if told != list(shape):
-                raise ConfigError(f"{linear.name}.weight_shape is {told}, but config.json needs {list(shape)}")
+            stated_shape = linear.take("weight_shape", (2,), dtypes=(torch.int32, torch.int64)).tolist()
+            if stated_shape != list(shape):
+                raise ConfigError(f"{linear.name}.weight_shape is {stated_shape}, but config.json needs {list(shape)}")
         zeros = order = None
         if not self.is_symmetric:
             packed = (self._num_words(num_outputs), groups)
@@ -91,7 +91,7 @@ class Scheme:
 
 @dataclass(frozen=True)
 class CompressedTensors:
-    """Schemes, and what none of them is for."""
+    """Format of a checkpoint: schemes, and the linears that are not quantized."""
 
     schemes: tuple[Scheme, ...]
     ignored: Targets
@@ -113,7 +113,7 @@ class CompressedTensors:
 
 
 def parse(fields: Mapping[str, Any]) -> CompressedTensors:
-    """From quantization_config. Raises ConfigError."""
+    """Read the format from quantization_config. Raises ConfigError."""
     one_of(fields, "format", _FORMATS, "mixed-precision")
     sparsity = fields.get("sparsity_config") or {}
     if not isinstance(sparsity, dict) or sparsity.get("format", "dense") != "dense":
@@ -165,8 +165,8 @@ def _default_strategy(size: object) -> str:
 
 
 def _rounds_tokens(group: Mapping[str, Any]) -> bool:
-    """Whether inputs are rounded to int8 with a scale per token."""
+    """True if inputs are rounded to int8 with a scale per token."""
     inputs = group.get("input_activations") or {}
     wanted = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
-    given = {"type": "int", "symmetric": True, **inputs} if isinstance(inputs, dict) else {}
-    return all(given.get(name) == value for name, value in wanted.items())
+    fields = {"type": "int", "symmetric": True, **inputs} if isinstance(inputs, dict) else {}
+    return all(fields.get(name) == value for name, value in wanted.items())

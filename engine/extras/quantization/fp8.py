@@ -1,8 +1,8 @@
-"""FP8 weights (e4m3) with a scale per block, as DeepSeek-V3 and Qwen3 have them, or one for all of a weight.
+"""FP8 weights (e4m3) with a scale per block, the format of DeepSeek-V3 and Qwen3, or with one scale per weight.
 
 weight [N, K] float8_e4m3fn; weight_scale_inv [⌈N / rows⌉, ⌈K / columns⌉], or a single weight_scale: w = scale · value,
-for all that "inv" in the name. Activations stay as they are: rounding them to FP8 is for products in FP8, which there
-are none of here, and would only lose.
+despite "inv" in the name. Activations are not rounded to FP8: without products in FP8, rounding would only lose
+accuracy.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ from .affine import SCALE_DTYPES, block_scales
 
 @dataclass(frozen=True)
 class FP8:
-    """Weights of linears that have a scale; the others are unquantized."""
+    """FP8 weights of the linears that have a scale; the others are unquantized."""
 
     block: tuple[int, int] | None  # rows and columns that share a scale; None: all
 
@@ -38,7 +38,7 @@ class FP8:
 
 
 def float_weight(linear: LinearTensors, scale: str, shape: tuple[int, int], block: tuple[int, int]) -> QuantizedWeight:
-    """The FP8 weight [N, K] of a linear with a scale under the name `scale` per block of rows and columns."""
+    """Take the FP8 weight [N, K] of a linear, with a scale under the name `scale` per block of rows and columns."""
     values = linear.take("weight", shape, dtypes=(torch.float8_e4m3fn,))
     return QuantizedWeight(values, take_scales(linear, scale, shape, block), None, 8)
 
@@ -51,7 +51,7 @@ def take_scales(
     *,
     dtypes: tuple[torch.dtype, ...] = (*SCALE_DTYPES, torch.float8_e8m0fnu),
 ) -> Tensor:
-    """The scales of blocks of a weight [N, K] as [G, N]. Where there is but one a row, they may lack that axis."""
+    """Take the scales of a weight's blocks as [G, N]. With one scale per row the tensor may lack the column axis."""
     rows, columns = ceil(shape[0] / block[0]), ceil(shape[1] / block[1])
     shapes: list[tuple[int, ...]] = [(rows, columns)]
     if columns == 1:
@@ -61,7 +61,7 @@ def take_scales(
 
 
 def parse(fields: Mapping[str, Any]) -> FP8:
-    """From quantization_config. Raises ConfigError."""
+    """Read the format from quantization_config. Raises ConfigError."""
     if fields.get("expert_dtype") not in (None, "fp8"):
         raise ConfigError(f"experts in {fields['expert_dtype']!r:.100} are not supported")
     block = fields.get("weight_block_size")
@@ -69,7 +69,7 @@ def parse(fields: Mapping[str, Any]) -> FP8:
 
 
 def block_of(block: Any) -> tuple[int, int]:
-    """Two positive integers, from a list of them or "128x128". Raises ConfigError."""
+    """Return two positive integers, from a list or a text like "128x128". Raises ConfigError."""
     sides: list[Any] = list(block) if isinstance(block, list) else str(block).split("x")
     if isinstance(block, str):
         sides = [int(side) if side.isdecimal() and len(side) < 10 else side for side in sides]

@@ -1,7 +1,7 @@
-"""GPTQ (Frantar et al. 2022) as AutoGPTQ and GPTQModel write it: inputs packed one above the other.
+"""GPTQ (Frantar et al. 2022) in the format of AutoGPTQ and GPTQModel: inputs packed one above the other.
 
 qweight [K · bits / 32, N] and qzeros [G, N · bits / 32] int32, scales [G, N], g_idx [K] int32 with each input's group:
-w = scale[g] · (q - zero[g]). checkpoint_format "gptq" has zeros less 1, "gptq_v2" as they are.
+w = scale[g] · (q - zero[g]). checkpoint_format "gptq" stores zeros less 1, "gptq_v2" the zeros.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,13 +16,13 @@ from ...errors import ConfigError
 from ...execution.models.checkpoint_format import LinearTensors
 from .affine import SCALE_DTYPES, act_order, affine, group_size, in_groups, num_groups, one_of, unpack
 
-# 1 in every place of a word. GPTQModel subtracts and adds it a word at a time, so a zero of 0 borrows from the next.
+# 1 in every place of a word. GPTQModel subtracts and adds whole words, so a zero of 0 borrows from the next place.
 _ONES = {4: 0x11111111, 8: 0x01010101}
 
 
 @dataclass(frozen=True)
 class GPTQ:
-    """Weights of linears that have a qweight; the others are unquantized."""
+    """GPTQ weights of the linears that have a qweight; the others are unquantized."""
 
     bits: int
     group_size: int | None
@@ -57,16 +57,16 @@ class GPTQ:
         )
 
     def ignores(self, name: str, take: Callable[[str], Tensor]) -> bool:
-        # AutoGPTQ wrote a bias for every linear, of zeros where the model has none.
+        # AutoGPTQ wrote a bias for every linear, of zeros if the model has none.
         return name.endswith(".bias") and not take(name).any()
 
 
 def parse(fields: Mapping[str, Any]) -> GPTQ:
-    """From quantization_config. Raises ConfigError."""
+    """Read the format from quantization_config. Raises ConfigError."""
     layout = one_of(fields, "checkpoint_format", ("gptq", "gptq_v2"), "gptq")
     if fields.get("is_marlin_format"):
         raise ConfigError("weights in Marlin's layout are not supported; take one in GPTQ's own")
-    # By pattern of names, "-:" for linears that are left as they are. Those have no qweight.
+    # Keys are patterns of names. "-:" begins the pattern of unquantized linears, which have no qweight.
     if any(not str(pattern).startswith("-:") for pattern in fields.get("dynamic") or ()):
         raise ConfigError("dynamic bits and groups are not supported; take one of equal bits")
     return GPTQ(one_of(fields, "bits", (4, 8)), group_size(fields, -1), layout == "gptq", bool(fields.get("desc_act")))

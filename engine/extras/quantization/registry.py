@@ -1,4 +1,4 @@
-"""Which module reads which quant_method of config.json. A format is imported when it is used."""
+"""Registry of the modules that read a quant_method of config.json. A format is imported when it is used."""
 
 from importlib import import_module
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 from ...errors import ConfigError
 from ...execution.models.checkpoint_format import CheckpointFormat
 
-# By quant_method. Each module has `parse(quantization_config) -> CheckpointFormat`, which raises ConfigError.
+# quant_method -> module with `parse(quantization_config) -> CheckpointFormat`, which raises ConfigError.
 FORMATS = {
     "awq": ".awq",
     "compressed-tensors": ".compressed_tensors",
     "fp8": ".fp8",
     "gptq": ".gptq",
 }
-# What is asked for most often and cannot be read, and what to take instead.
+# Common methods that are not supported, and the advice for them.
 _REFUSED = {
     "bitsandbytes": "take the unquantized checkpoint with --quantization int8 or int4, or an AWQ, GPTQ or GGUF one",
     "mxfp4": "take the model's bfloat16 checkpoint, or a GGUF of it",
@@ -21,14 +21,14 @@ _REFUSED = {
 
 
 def checkpoint_format(quantization_config: Any) -> CheckpointFormat | None:
-    """The format that config.json declares; None if it declares none. Raises ConfigError for what cannot be read."""
+    """Return the format that config.json declares, None without one. Raises ConfigError for unsupported formats."""
     if not quantization_config:
         return None
     if not isinstance(quantization_config, dict):
         raise ConfigError(f"quantization_config must be an object, not {quantization_config!r:.100}")
     method = quantization_config.get("quant_method")
     if method is None and (quantization_config.get("load_in_8bit") or quantization_config.get("load_in_4bit")):
-        method = "bitsandbytes"  # which was the only method when the field was not yet there
+        method = "bitsandbytes"  # the only method before the field existed
     if method in _REFUSED:
         raise ConfigError(f"{_spoken(method, quantization_config)} is not supported; {_REFUSED[method]}")
     if method not in FORMATS:

@@ -1,4 +1,4 @@
-"""Which linears a quantization_config of compressed-tensors means: names, patterns of names and classes."""
+"""Targets: linears that a quantization_config of compressed-tensors selects, by name, pattern of names or class."""
 
 import re
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from typing import Any
 
 from ...errors import ConfigError
 
-# With more of them, or one around another, matching a name of 60 characters could take minutes.
+# With more quantifiers, or nested ones, matching a name of 60 characters could take minutes.
 _MAX_QUANTIFIERS = 4
 _QUANTIFIER = re.compile(r"(?<!\()[*+?{]")
 _REPEATED_GROUP = re.compile(r"\)[*+{]")
@@ -15,13 +15,13 @@ _REPEATED_GROUP = re.compile(r"\)[*+{]")
 
 @dataclass(frozen=True)
 class Targets:
-    """Names as they are, patterns that begin a name, and the class Linear."""
+    """Set of linears: exact names, patterns that match the start of a name, and the class Linear."""
 
     names: frozenset[str]
     patterns: tuple[re.Pattern[str], ...]
 
     def rank(self, name: str) -> int:
-        """How closely they mean the linear `name`: 3 by name, 2 by pattern, 1 by class, 0 not at all."""
+        """Return how closely the targets match the linear `name`: 3 by name, 2 by pattern, 1 by class, 0 not at all."""
         if name in self.names:
             return 3
         if any(pattern.match(name) for pattern in self.patterns):
@@ -30,7 +30,7 @@ class Targets:
 
 
 def targets(texts: Any, *, where: str) -> Targets:
-    """From a list of texts, "re:" before a pattern; none if it is null. Raises ConfigError that says `where`."""
+    """Read targets from a list of texts, "re:" before a pattern, or from null. Raises ConfigError that says `where`."""
     if texts is not None and not (isinstance(texts, list) and all(isinstance(text, str) for text in texts)):
         raise ConfigError(f"{where} must be a list of texts, not {texts!r:.100}")
     plain = frozenset(text for text in texts or () if not text.startswith("re:"))

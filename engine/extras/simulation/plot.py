@@ -1,6 +1,6 @@
 """Plot: timelines of runs side by side as a picture: tokens per step, blocks, queue, gaps between tokens.
 
-matplotlib is an extra: it is imported on use.
+matplotlib is optional and imported on use.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_MAX_SPANS = 500  # more cannot be distinguished in a column
-_COMPARABLE = 8  # runs of which one takes so many times as long as another have no common time axis: it would be empty
-# Paul Tol's bright scheme: safe for the colour-blind, and the same in every picture.
+_MAX_SPANS = 500  # a column cannot show more
+_COMPARABLE = 8  # runs whose lengths differ by a larger factor have no common time axis, which would be mostly empty
+# Paul Tol's bright scheme: safe for the colour-blind, equal in every picture.
 _PREFILL, _DECODE, _BLOCKS, _RUNNING, _WAITING, _GAP = "#4477aa", "#ee6677", "#228833", "#66ccee", "#ccbb44", "#aa3377"
 
 Value = Callable[[Span], float]
@@ -35,9 +35,9 @@ def run(paths: Sequence[Path], output: Path) -> int:
 
 
 def draw(timelines: Sequence[Timeline]) -> "Figure":
-    """One column per run, all on the same scales but for times too different. Raises ConfigError without matplotlib."""
+    """Draw a column per run, on common scales unless times differ too much. Raises ConfigError without matplotlib."""
     try:
-        from matplotlib.figure import Figure  # without pyplot: no window, no state
+        from matplotlib.figure import Figure  # Figure without pyplot: no window, no state
     except ImportError as exc:
         raise ConfigError("plot needs matplotlib: pip install matplotlib") from exc
     figure = Figure(figsize=(3.4 + 4.6 * len(timelines), 9.5), dpi=110, layout="constrained")
@@ -46,13 +46,13 @@ def draw(timelines: Sequence[Timeline]) -> "Figure":
     grid = figure.subplots(4, len(timelines), squeeze=False, sharex="all" if is_common else "col", sharey="row")
     shows_pool = any(_most_blocks(timeline) > timeline.num_blocks / 3 for timeline in timelines)
     for column, timeline in enumerate(timelines):
-        shown = timeline.joined(_MAX_SPANS)
+        joined_timeline = timeline.joined(_MAX_SPANS)
         axes: list[Axes] = list(grid[:, column])
         axes[0].set_title(f"{timeline.name}\n{len(timeline.spans):,} steps in {timeline.end:,.4g} s", fontsize=11)
-        _draw_tokens(axes[0], shown)
-        _draw_blocks(axes[1], shown, shows_pool=shows_pool)
-        _draw_queue(axes[2], shown)
-        _draw_gaps(axes[3], shown)
+        _draw_tokens(axes[0], joined_timeline)
+        _draw_blocks(axes[1], joined_timeline, shows_pool=shows_pool)
+        _draw_queue(axes[2], joined_timeline)
+        _draw_gaps(axes[3], joined_timeline)
         axes[3].set_xlabel("time (s)")
     _style(list(grid))
     for row, label in enumerate(("tokens per step", "KV blocks in use", "requests", "gap between tokens (ms)")):
@@ -89,7 +89,7 @@ def _most_blocks(timeline: Timeline) -> float:
 def _draw_blocks(axes: "Axes", timeline: Timeline, *, shows_pool: bool) -> None:
     edges, (used,) = _stairs(timeline, [lambda span: span.used_blocks])
     axes.stairs(used, edges, fill=True, color=_BLOCKS, alpha=0.85, label="in use")
-    if timeline.num_blocks and shows_pool:  # else it would flatten the curves
+    if timeline.num_blocks and shows_pool:  # a much larger pool would flatten the curves
         axes.axhline(timeline.num_blocks, color="0.4", linestyle="--", linewidth=1, label="pool")
 
 
@@ -105,13 +105,13 @@ def _draw_gaps(axes: "Axes", timeline: Timeline) -> None:
     times = [(span.start + span.end) / 2 for span in spans]
     longest = [1e3 * (span.gap or 0.0) for span in spans]
     usual = [1e3 * (span.usual_gap or 0.0) for span in spans]
-    if usual != longest:  # several steps in one point
+    if usual != longest:  # a point shows several steps
         axes.vlines(times, usual, longest, color=_GAP, alpha=0.3, linewidth=1, label="median to longest")
     axes.plot(times, longest, ".", color=_GAP, markersize=4, label="longest")
 
 
 def _stairs(timeline: Timeline, values: Sequence[Value]) -> tuple[list[float], list[list[float]]]:
-    """Edges and, for each value, the heights between them; 0 where nothing was computed."""
+    """Return edges and, for each value, the heights between them; 0 between steps."""
     edges: list[float] = [timeline.spans[0].start]
     heights: list[list[float]] = [[] for _ in values]
     for span in timeline.spans:

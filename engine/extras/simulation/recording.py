@@ -1,16 +1,16 @@
-"""Recorder: every call of a scheduler and what it decided, as JSON lines in the order of the calls.
+"""Recorder: the calls of a scheduler and their decisions, as JSON lines in the order of the calls.
 
     {"splitfuse": "recording", "format": 2, "config": {…}, "num_blocks": …}  the first line
     {"add": 0, "id": "…", "prompt": 150, "max": 214, "time": …}                          a request; numbered from 0
     {"step": 0, "start": …, "rows": [[0, 0, 150]], "admitted": [0], "blocks": 10, …}     rows: request, start, tokens
-    {"done": 0, "end": …, "tokens": [17]}                                                its results and their time;
+    {"done": 0, "end": …, "tokens": [17]}                                                a step's results and time;
                                                          with drafts "runs": [[row, number of tokens]]
-    {"finish": 0, "reason": "abort", "time": …}                                          from outside
+    {"finish": 0, "reason": "abort", "time": …}                                          a request ended from outside
 
-Keys that are empty are left out; readers ignore keys and lines that they do not know. With prefix caching the token ids
-decide what is shared, so then they are recorded: such a file holds what users wrote. Of sampling parameters only those
-are recorded that decide: "min" for min_tokens. "known": so many of the last prompt tokens are output, of a request that
-another process began. "stopped_at": where admission stopped and why, as `scheduler/plan.py` has it.
+Empty keys are left out; readers ignore unknown keys and lines. With prefix caching the token ids decide which blocks
+are shared, so they are recorded: such a file holds the text of users. Of sampling parameters only those are recorded
+that affect decisions: "min" for min_tokens. "known": number of the last prompt tokens that are output, in a request
+that another process began. "stopped_at": where admission stopped and why (`Stop` in core/plan.py).
 """
 
 import contextlib
@@ -33,19 +33,19 @@ from ...errors import ConfigError
 _log = logging.getLogger("splitfuse.engine")
 
 FORMAT = 2
-_FLUSH_S = 1.0  # so much of the scheduler's time may be lost if the process is killed
-_NUM_ID_CHARS = 8  # enough to find it in a log, too few to fetch its result
-# The settings on which a scheduler's decisions depend, beside the sizes of its pools.
+_FLUSH_S = 1.0  # the scheduler's last seconds that may be lost if the process is killed
+_NUM_ID_CHARS = 8  # enough to find a request in a log, too few to fetch its result
+# Settings that a scheduler's decisions depend on, in addition to the sizes of its pools.
 DECIDING_FIELDS = tuple(name for name, setting in settings_of(EngineConfig).items() if setting.decides)
 
 
 def decided(scheduler: Scheduler, batch: Batch | None, ran_before: Sequence[Request]) -> dict[str, Any]:
-    """What a call of `schedule` decided; recording and replay compare it."""
+    """Return the decision of a call of `schedule`, which recording and replay compare."""
     if batch is None:
         return {}
     before = set(ran_before)
     preempted = sorted(request.arrival_order for request in before if request.status is Status.PREEMPTED)
-    made = {
+    decision = {
         "rows": [[row.request.arrival_order, row.start, row.num_tokens] for row in batch.rows],
         "admitted": [request.arrival_order for request in scheduler.running if request not in before],
         "preempted": preempted,
@@ -54,11 +54,11 @@ def decided(scheduler: Scheduler, batch: Batch | None, ran_before: Sequence[Requ
         "running": len(scheduler.running),
         "waiting": len(scheduler.waiting),
     }
-    return {key: value for key, value in made.items() if value}
+    return {key: value for key, value in decision.items() if value}
 
 
 def outcome(batch: Batch) -> dict[str, Any]:
-    """The requests that have ended by the time that a step has been updated."""
+    """Return the requests of a step that have ended once the step has been updated."""
     finished = [row.request.arrival_order for row in batch.rows if row.request.is_finished]
     return {"finished": finished} if finished else {}
 
@@ -70,9 +70,9 @@ def _is_ended_by_token(request: Request) -> bool:
 
 
 class Recorder:
-    """A SchedulerListener that writes the lines, and closes the stream when it is freed.
+    """SchedulerListener that writes the lines, and closes the stream when it is freed.
 
-    What cannot be written, on a full disk say, ends the recording and nothing else.
+    An error of writing, such as a full disk, ends the recording and nothing else.
     """
 
     def __init__(self, stream: TextIO, config: EngineConfig, cache: CacheSpec, max_steps_in_flight: int = 1) -> None:
@@ -80,7 +80,7 @@ class Recorder:
         self._is_failed = False
         weakref.finalize(self, _close, stream)
         self._has_token_ids = config.enable_prefix_caching
-        # A tenant may be named by a key, which no file should hold: tenants are numbers, those with a weight first.
+        # A tenant's name may be a key, which no file should hold: tenants get numbers, those with a weight first.
         weights = config.tenant_weights or {}
         self._tenants = {tenant: number for number, tenant in enumerate(weights)}
         deciding = {name: getattr(config, name) for name in DECIDING_FIELDS}
@@ -98,7 +98,7 @@ class Recorder:
 
     @classmethod
     def open(cls, config: EngineConfig, cache: CacheSpec, max_steps_in_flight: int) -> "Recorder":
-        """Into the file `config.record`. Raises ConfigError if it cannot be written."""
+        """Open a recorder to the file `config.record`. Raises ConfigError if it cannot be written."""
         assert config.record is not None
         try:
             stream = Path(config.record).open("w", encoding="utf-8")  # noqa: SIM115  the recorder closes it
@@ -119,7 +119,7 @@ class Recorder:
             _log.error("--record has stopped, the file cannot be written (%s); requests go on", exc.strerror)
 
     def added(self, request: Request) -> None:
-        """A request that has just been queued."""
+        """Write a request that has just been queued."""
         more = {
             "index": request.index,
             "priority": request.params.priority,
@@ -141,50 +141,50 @@ class Recorder:
         )
 
     def finished(self, request: Request, *, reason: str, now: float, at_text: bool = False) -> None:
-        """A request that is about to be ended from outside."""
+        """Write a request that is about to be ended from outside."""
         more = {"at_text": True} if at_text else {}
         self._write(finish=request.arrival_order, reason=reason, time=now, **more)
 
     def scheduled(self, scheduler: Scheduler, decision: Decision) -> None:
-        """A decision, and what it was made from: a budget, drafts, what preemption costs."""
+        """Write a decision and its inputs: a budget, drafts, the costs of preemption."""
         batch, plan = decision.batch, decision.plan
-        given: dict[str, Any] = {} if decision.budget is None else {"budget": decision.budget}
+        context: dict[str, Any] = {} if decision.budget is None else {"budget": decision.budget}
         if decision.drafts:
-            given["drafts"] = [[request.arrival_order, count] for request, count in decision.drafts.items()]
+            context["drafts"] = [[request.arrival_order, count] for request, count in decision.drafts.items()]
         if decision.background_budget is not None:
-            given["background_budget"] = decision.background_budget
+            context["background_budget"] = decision.background_budget
         if batch is not None and batch.needs_host:
-            given["needs_host"] = True
+            context["needs_host"] = True
         if scheduler.blocks.host is not None:
             costs = {name: value for name, value in vars(scheduler.costs).items() if not name.startswith("_")}
             if costs != self._costs:
-                given["costs"] = self._costs = costs
+                context["costs"] = self._costs = costs
         if plan.stops:
-            given["stopped_at"] = [[stop.request.arrival_order, stop.reason, stop.num_missing] for stop in plan.stops]
-        made = decided(scheduler, batch, decision.was_running)
-        self._write(step=None if batch is None else batch.step, start=decision.now, **given, **made)
+            context["stopped_at"] = [[stop.request.arrival_order, stop.reason, stop.num_missing] for stop in plan.stops]
+        decision_fields = decided(scheduler, batch, decision.was_running)
+        self._write(step=None if batch is None else batch.step, start=decision.now, **context, **decision_fields)
 
     def updated(self, batch: Batch, outputs: Sequence[RowOutput], progress: Sequence[Progress], *, now: float) -> None:
-        """The results of a step, after they have been applied; `progress` is what was made of them."""
+        """Write the results of a step after they have been applied; `progress` is their effect on requests."""
         rows = list(zip(batch.rows, outputs, strict=True))
-        taken = {item.request: item.output.token_ids for item in progress}
-        token_ids = [taken.get(row.request, output.token_ids) for row, output in rows]
+        kept_ids = {item.request: item.output.token_ids for item in progress}
+        token_ids = [kept_ids.get(row.request, output.token_ids) for row, output in rows]
         more: dict[str, list[Any]] = {
             "failed": [i for i, (_, output) in enumerate(rows) if output.failure is not None],
             "nothing": [i for i, (row, output) in enumerate(rows) if row.needs_sampling and _is_nothing(output)],
-            # Ended by its last token: one that came with a late stop string has a `finish` of its own.
+            # Rows that their last token ended; a late stop string has a `finish` line of its own.
             "stops": [
                 i for i, (row, output) in enumerate(rows) if output.token_ids and _is_ended_by_token(row.request)
             ],
             "runs": [[i, len(token_ids[i])] for i, (_, output) in enumerate(rows) if output.num_drafts],
         }
         if self._has_token_ids:
-            more["tokens"] = [token_id for each in token_ids for token_id in each]
+            more["tokens"] = [token_id for ids in token_ids for token_id in ids]
         self._write(done=batch.step, end=now, **{key: value for key, value in more.items() if value}, **outcome(batch))
 
 
 def _close(stream: TextIO) -> None:
-    with contextlib.suppress(OSError):  # what is still buffered has no room
+    with contextlib.suppress(OSError):  # no space for the buffered rest
         stream.close()
 
 

@@ -1,4 +1,4 @@
-"""Replay: the calls of a recording made again to the same scheduler code, which must decide the same.
+"""Replay: make the calls of a recording again, to the same scheduler code, which must decide identically.
 
 Also `splitfuse replay`.
 """
@@ -24,7 +24,7 @@ from .recording import DECIDING_FIELDS, FORMAT, decided, outcome
 
 Line = Mapping[str, Any]
 
-_STOP = -1  # for whatever token a request stopped at
+_STOP = -1  # stands for any token that a request stopped at
 _DECISIONS: dict[str, Any] = {
     "rows": [],
     "admitted": [],
@@ -39,14 +39,14 @@ _DECISIONS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """How it went: the steps that were decided alike, and a text of the first difference, None if there is none."""
+    """Result of a replay: the number of steps decided alike, and a text of the first difference, if there is one."""
 
     num_steps: int
     difference: str | None = None
 
 
 def run(path: Path) -> int:
-    """Entry point of `splitfuse replay`: prints one line and gives 0, or the first difference and 1."""
+    """Entry point of `splitfuse replay`: print one line and return 0, or the first difference and 1."""
     replayed = replay(path)
     if replayed.difference is None:
         print(f"{replayed.num_steps} steps replayed, identical")
@@ -56,22 +56,22 @@ def run(path: Path) -> int:
 
 
 def replay(path: Path) -> Replayed:
-    """Make the calls of a recording again. Raises ConfigError if it is none."""
-    return _made_again(path)[0]
+    """Make the calls of a recording again. Raises ConfigError if the file is no recording."""
+    return _run_calls(path)[0]
 
 
 def recorded_outputs(path: Path, wanted: Callable[[Line], bool]) -> list[RequestMetrics]:
-    """What is known at a recording's end of the outputs whose `add` lines are wanted, with their histories.
+    """Replay a recording and return the metrics, with histories, of the outputs whose `add` lines are wanted.
 
-    Raises ConfigError if it is none, or the scheduler of this version would have decided otherwise.
+    Raises ConfigError if the file is no recording, or if this version's scheduler would have decided otherwise.
     """
-    replayed, replay = _made_again(path, wanted)
+    replayed, replay = _run_calls(path, wanted)
     if replayed.difference is not None:
         raise ConfigError(f"{path} was recorded by another version, which decided otherwise; use that one's `explain`")
     return replay.wanted_outputs()
 
 
-def _made_again(path: Path, wanted: Callable[[Line], bool] = lambda line: False) -> "tuple[Replayed, _Replay]":
+def _run_calls(path: Path, wanted: Callable[[Line], bool] = lambda line: False) -> "tuple[Replayed, _Replay]":
     lines = read_recording(path)
     header = next(lines, (0, {}))[1]
     if header.get("splitfuse") != "recording":
@@ -82,16 +82,16 @@ def _made_again(path: Path, wanted: Callable[[Line], bool] = lambda line: False)
     replay = _Replay(header, wanted)
     for number, line in lines:
         try:
-            found = replay.call(line)
+            difference = replay.call(line)
         except (KeyError, TypeError, ValueError, IndexError) as exc:
             raise ConfigError(f"{path}, line {number} does not fit what came before: {exc!r}") from exc
-        if found is not None:
-            return Replayed(replay.num_steps, f"{path}, line {number}: {found}"), replay
+        if difference is not None:
+            return Replayed(replay.num_steps, f"{path}, line {number}: {difference}"), replay
     return Replayed(replay.num_steps), replay
 
 
 def read_recording(path: Path) -> Iterator[tuple[int, Line]]:
-    """Line numbers from 1 and lines. A last line that was cut off is left out."""
+    """Yield line numbers from 1 and lines. A last line that was cut off is left out."""
     try:
         with path.open(encoding="utf-8") as stream:
             for number, text in enumerate(stream, 1):
@@ -109,7 +109,7 @@ def read_recording(path: Path) -> Iterator[tuple[int, Line]]:
 
 
 class _Replay:
-    """The scheduler that is called again, and the requests that it has."""
+    """Scheduler that gets the recorded calls, and its requests."""
 
     def __init__(self, header: Line, wanted: Callable[[Line], bool]) -> None:
         self._is_wanted = wanted
@@ -129,16 +129,16 @@ class _Replay:
         self.num_steps = 0
 
     def wanted_outputs(self) -> list[RequestMetrics]:
-        """Up to now, of those that were wanted."""
+        """Return the metrics up to now of the wanted outputs."""
         return [
-            each.metrics()
-            if each.is_finished
-            else dataclasses.replace(each.metrics(), history=self._scheduler.history(each, self._now))
-            for each in self._wanted
+            request.metrics()
+            if request.is_finished
+            else dataclasses.replace(request.metrics(), history=self._scheduler.history(request, self._now))
+            for request in self._wanted
         ]
 
     def call(self, line: Line) -> str | None:
-        """Make the call of a line; the difference, if there is one."""
+        """Make the call of a line. Return the difference, if there is one."""
         kinds: dict[str, Callable[[Line], str | None]] = {
             "add": self._add,
             "finish": self._finish,
@@ -148,7 +148,7 @@ class _Replay:
         for kind, do in kinds.items():
             if kind in line:
                 return do(line)
-        return None  # a later version's
+        return None  # a later version's line
 
     def _add(self, line: Line) -> None:
         number, prompt = line["add"], line["prompt"]
@@ -240,10 +240,10 @@ def _outputs(batch: Batch, line: Line) -> Iterator[RowOutput]:
             yield RowOutput(tuple(token_ids), num_drafts=row.num_drafts if index in runs else 0)
 
 
-def _difference(recorded: Line, made: Line) -> str | None:
+def _difference(recorded: Line, replayed: Line) -> str | None:
     for key, nothing in _DECISIONS.items():
-        was, now = recorded.get(key, nothing), made.get(key, nothing)
-        if was != now and (key in recorded or key in made):
+        was, now = recorded.get(key, nothing), replayed.get(key, nothing)
+        if was != now and (key in recorded or key in replayed):
             return f"  {key} recorded: {_shown(was)}\n  {key} replayed: {_shown(now)}"
     return None
 

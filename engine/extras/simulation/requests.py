@@ -1,4 +1,4 @@
-"""The requests of a simulation: what arrives, and what became of it."""
+"""Requests of a simulation: arrivals, and the times of their tokens."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One request to come, `arrival_s` seconds after the start.
+    """Request that will come `arrival_s` seconds after the start.
 
-    `prompt` makes its token ids, once it has arrived; without it nothing is known of the contents, which a
-    prefix cache cannot do without.
+    `prompt` returns its token ids after its arrival. Without `prompt` the contents are unknown; a prefix cache needs
+    them.
     """
 
     arrival_s: float
@@ -20,7 +20,7 @@ class Arrival:
 
 @dataclass(slots=True)
 class Served:
-    """When a request came and when each of its tokens did, in simulated seconds."""
+    """Times of a request's arrival and of its tokens, in simulated seconds."""
 
     prompt_len: int
     arrival_s: float

@@ -1,4 +1,4 @@
-"""`splitfuse_schedule`: the steps of requests of given lengths, and nothing else."""
+"""splitfuse_schedule: the steps that serve requests of given lengths."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from ...errors import ConfigError
 
 
 class StepCounts(NamedTuple):
-    """One step: prompt tokens, output tokens, and in how many prompt chunks the prompt tokens came."""
+    """Counts of one step: prompt tokens, output tokens, and the chunks that the prompt tokens came in."""
 
     prefill: int
     decode: int
@@ -29,9 +29,9 @@ def splitfuse_schedule(
     *,
     batching_policy: str = "splitfuse",
 ) -> list[StepCounts]:
-    """The steps that serve these requests, all there from the start, with blocks to spare.
+    """Return the steps that serve these requests, which all arrive at the start, with blocks to spare.
 
-    `budget`: most tokens of a step; `chunk`: most tokens of one prompt in a step, 0 = the budget alone decides.
+    `budget`: most tokens of a step; `chunk`: most tokens of one prompt in a step, 0 = limited by the budget alone.
     The first output token comes with the last chunk of its prompt, so a request decodes output_len - 1 times.
     """
     if len(prompt_lens) != len(output_lens) or not prompt_lens or min(*prompt_lens, *output_lens) < 1:
@@ -47,8 +47,8 @@ def splitfuse_schedule(
 
 
 def _steps(config: EngineConfig, lengths: Sequence[tuple[int, int]]) -> Iterator[StepCounts]:
-    num_blocks = sum(num_blocks_for(sum(both), config.block_size) for both in lengths)
-    cache = CacheSpec(2 * num_blocks + 100, config.block_size)  # more than the watermark could want
+    num_blocks = sum(num_blocks_for(sum(pair), config.block_size) for pair in lengths)
+    cache = CacheSpec(2 * num_blocks + 100, config.block_size)  # more than the watermark can need
     scheduler = Scheduler(config, BlockManager(cache, prefix_caching=False))
     for index, (prompt_len, output_len) in enumerate(lengths):
         scheduler.add(

@@ -1,4 +1,4 @@
-"""Simulation: the steps of a real engine under a virtual clock, with a CostModel where the model would be.
+"""Simulation: the steps of a real engine under a virtual clock, with a CostModel in place of the model.
 
 Output lengths come from the load, so nothing ends early. Knows no files.
 """
@@ -28,11 +28,11 @@ _PARAMS = SamplingParams()
 
 
 class _SimulatedRunner:
-    """A Runner that only advances the clock."""
+    """Runner that only advances the clock."""
 
     def __init__(self, cost: CostModel, swap_s: float) -> None:
         self.now = 0.0
-        self.num_tokens = 0  # in all passes
+        self.num_tokens = 0  # tokens of all passes
         self._cost = cost
         self._swap_s = swap_s
 
@@ -47,7 +47,7 @@ class _SimulatedRunner:
 
 
 class _TokenTimes(OutputProcessor):
-    """Notes when each token came instead of making text of it."""
+    """Output processor that notes the time of each token instead of decoding it."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__(None)
@@ -73,7 +73,7 @@ class _TokenTimes(OutputProcessor):
 
 
 class Simulation:
-    """One run. `served` fills up as requests come; figures are ready when `run` returns."""
+    """Simulation of one run. `served` fills up as requests come; figures are ready when `run` returns."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Simulation:
         swap_s: float = 0.0,
         log: TextIO | None = None,
     ) -> None:
-        """`swap_s`: seconds to copy one block to the host or back. `log`: where to write a line per step."""
+        """Create the engine. `swap_s`: seconds to copy a block to the host or back. `log` gets a line per step."""
         self.config = config
         self.cost = cost
         self._runner = _SimulatedRunner(cost, swap_s)
@@ -96,7 +96,7 @@ class Simulation:
         self.scheduler = self._core.scheduler
         self.scheduler.costs.seconds_per_token = cost.predict(1, 0) - cost.predict(0, 0)
         self.served: list[Served] = []
-        self.num_refused = 0  # longer than the whole pool, which the input processor answers with an error
+        self.num_refused = 0  # requests longer than the pool; the input processor would answer with an error
         self.num_steps = 0
         self.wall_s = 0.0
         self._num_blocks = num_blocks
@@ -121,7 +121,7 @@ class Simulation:
         return self._times.num_cached_tokens
 
     def run(self, load: Sequence[Arrival], *, num_clients: int | None = None) -> None:
-        """Serve the load to its end: each request at its time, or in a closed loop of so many clients."""
+        """Serve the load to its end: each request at its time, or in a closed loop of `num_clients`."""
         upcoming = deque(load)
         start = time.perf_counter()
         while True:
@@ -179,7 +179,7 @@ class Simulation:
 
     @property
     def kv_waste_by_size(self) -> float:
-        """The same where a step counts by what it has allocated: unused over allocated tokens, both summed."""
+        """Share of the allocated cache that holds no tokens, with steps weighted by their allocated tokens."""
         return 1 - self._num_slots_used / self._num_slots_allocated if self._num_slots_allocated else 0.0
 
     def _measure_waste(self) -> None:

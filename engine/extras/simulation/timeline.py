@@ -1,4 +1,4 @@
-"""Timeline: what a scheduler did over time, read from a recording or from the lines of `--log-steps`. No pictures."""
+"""Timeline: a scheduler's steps over time, read from a recording or from the lines of `--log-steps`. No pictures."""
 
 import re
 import statistics
@@ -11,13 +11,13 @@ from ...errors import ConfigError
 from .replay import Line, read_recording
 
 _STEP = re.compile(r"\[Step=\d+\](.*)")
-_ROUNDING_S = 2e-4  # durations are in the log with a tenth of a millisecond
+_ROUNDING_S = 2e-4  # the log rounds durations to a tenth of a millisecond
 _FIELD = re.compile(r"(\w+)=([\d.]+)(?:/(\d+))?")
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What was going on from `start` to `end` (seconds): one step, or several joined and then means over time."""
+    """Span of time from `start` to `end` (seconds): one step, or means over the time of several joined steps."""
 
     start: float
     end: float
@@ -27,12 +27,12 @@ class Span:
     waiting: float = 0.0
     used_blocks: float = 0.0
     gap: float | None = None  # the longest time between two tokens of one request; None: no request got a second token
-    usual_gap: float | None = None  # the same for the median step
+    usual_gap: float | None = None  # the gap of the median step
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """A run: its name, its steps from 0 s on, and the size of its pool."""
+    """Timeline of a run: its name, its steps from 0 s on, and the size of its pool."""
 
     name: str
     spans: list[Span]
@@ -40,11 +40,11 @@ class Timeline:
 
     @property
     def end(self) -> float:
-        """Seconds from the first step to the end of the last."""
+        """Seconds from the start of the first step to the end of the last."""
         return self.spans[-1].end
 
     def joined(self, max_spans: int) -> "Timeline":
-        """The same with at most so many spans of equal length, if there are more steps than that."""
+        """Return this timeline with at most `max_spans` spans; more steps are joined into spans of equal length."""
         if len(self.spans) <= max_spans:
             return self
         width = self.end / max_spans or 1.0
@@ -58,7 +58,7 @@ class Timeline:
 
 
 def read_timeline(path: Path) -> Timeline:
-    """Of a recording or a step log. Raises ConfigError if it is neither."""
+    """Read the timeline of a recording or a step log. Raises ConfigError if the file is neither."""
     try:
         with path.open(encoding="utf-8", errors="replace") as lines:
             is_recording = lines.read(1) == "{"
@@ -76,7 +76,7 @@ def read_timeline(path: Path) -> Timeline:
 
 
 def _joined(spans: Sequence[Span], start: float, end: float) -> Span:
-    """The part of these spans between two times: means weighted by time, but of the gaps the longest and the median."""
+    """Join the parts of these spans between two times: means weighted by time; of gaps the longest and the median."""
     # A step without duration still counts a little.
     weights = [max(min(span.end, end) - max(span.start, start), (end - start) * 1e-6) for span in spans]
     total = sum(weights)
@@ -99,20 +99,20 @@ def _joined(spans: Sequence[Span], start: float, end: float) -> Span:
 
 
 def _from_log(lines: Iterable[str]) -> tuple[list[Span], int]:
-    """Steps and pool size. Without times in the log the steps follow each other without a pause."""
+    """Return steps and pool size. If the log has no times, steps follow each other without a pause."""
     spans: list[Span] = []
     num_blocks, now = 0, 0.0
     for line in lines:
         if (match := _STEP.search(line)) is None:
             continue
-        found = _FIELD.findall(match[1])
-        values = {name: float(value) for name, value, _ in found}
-        num_blocks = next((int(total) for name, _, total in found if name == "blocks" and total), num_blocks)
+        fields = _FIELD.findall(match[1])
+        values = {name: float(value) for name, value, _ in fields}
+        num_blocks = next((int(total) for name, _, total in fields if name == "blocks" and total), num_blocks)
         duration = values.get("ms", 0.0) / 1e3
         before, now = now, values.get("time", now + duration)
         start = now - duration
         decode = values.get("decode_tokens", 0.0)
-        # A log without gaps: what decodes has waited for at least this step.
+        # Without gaps in the log: decoding requests have waited for at least this step.
         gap = values["gap_ms"] / 1e3 if "gap_ms" in values else duration if decode else None
         spans.append(
             Span(
@@ -131,7 +131,7 @@ def _from_log(lines: Iterable[str]) -> tuple[list[Span], int]:
 
 
 class _Reader:
-    """Follows a recording: how many tokens each request has, and when the last of them came."""
+    """Reader of a recording that follows each request's number of tokens, and the time of the last token."""
 
     def __init__(self) -> None:
         self._prompt_lens: dict[int, int] = {}
@@ -140,7 +140,7 @@ class _Reader:
         self._step: Line = {}
 
     def read(self, lines: Iterable[Line]) -> tuple[list[Span], int]:
-        """Steps and pool size."""
+        """Return steps and pool size."""
         spans: list[Span] = []
         num_blocks = 0
         for line in lines:

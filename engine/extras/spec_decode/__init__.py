@@ -1,1 +1,1 @@
-"""Speculative decoding: drafters, how many tokens to draft, and what came of it."""
+"""Speculative decoding: drafters, the number of tokens to draft, and their acceptance."""

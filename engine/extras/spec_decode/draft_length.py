@@ -1,9 +1,9 @@
-"""DraftLengths: how many tokens to draft for each request, 0 where plain decoding is the better choice.
+"""DraftLengths: the number of tokens to draft for each request, 0 if plain decoding is better.
 
 Three parts decide: the AcceptanceTracker measures how often drafts are right, best_lengths finds the lengths that bring
-the most tokens per second, and the OverheadBudget bounds the cost of wrong estimates. What steps take is learned by
-StepTimes from those that only decode: there a token more costs far less than in a prompt's chunk, whose pass is bound
-by arithmetic. No torch and no clock of its own.
+the most tokens per second, and the OverheadBudget bounds the cost of wrong estimates. StepTimes learns the times of
+steps that only decode: there one more token costs far less than in a prompt's chunk, whose pass is bound by arithmetic.
+No torch and no clock of its own.
 """
 
 from collections import Counter
@@ -18,21 +18,21 @@ from .overhead_budget import OverheadBudget
 from .step_cost import StepTimes
 
 _MAX_WAIT = 128  # steps between two probes of a request whose drafts fail
-_MAX_WAIT_IF_HALF_FULL = 8  # the same while more than half of the budget is left
-_REMAINING = 0.25  # of the tokens that an output may still have, those counted on to repay what reading it costs
+_MAX_WAIT_IF_HALF_FULL = 8  # like _MAX_WAIT, while more than half of the budget is left
+_REMAINING = 0.25  # share of an output's possible further tokens that is counted on to repay the cost of reading
 _SEARCH_EVERY = 4  # steps; a search takes 20 to 100 us
-_MAX_IDLE = 8  # steps until requests are considered again, where nothing was worth drafting
-_CHECK_EVERY = 32  # steps of which one goes without drafts, to see what that takes
+_MAX_IDLE = 8  # steps until requests are considered again, after no draft was worth its cost
+_CHECK_EVERY = 32  # one step in 32 has no drafts, to measure its time
 
 
 class DraftLengths(Generic[Key]):
-    """One per engine. Requests are any keys."""
+    """Chooser of draft lengths, one per engine. Requests are any keys."""
 
     def __init__(self, max_length: int, *, prior: tuple[float, float, float] = CPU_SECONDS) -> None:
-        """`prior`: of the cost model of a step, until steps have been seen."""
+        """Create a chooser. `prior`: coefficients of a step's cost model until steps have been seen."""
         self._max_length = max_length
         self.step_times = StepTimes(prior)
-        # Seconds of the drafter: per call, per token read or drafted, per round. Almost nothing until measured.
+        # Seconds of the drafter: per call, per token read or drafted, per round. Near 0 until measured.
         self.draft_cost = CostModel((1e-5, 1e-6, 1e-6))
         self._acceptance: AcceptanceTracker[Key] = AcceptanceTracker()
         self._budget = OverheadBudget()
@@ -40,8 +40,9 @@ class DraftLengths(Generic[Key]):
         self._found: tuple[dict[int, int], float] = ({}, 0.0)
 
     def skips_step(self) -> bool:
-        """Whether `choose` and `observe` are not needed for the next step, which has no drafts: most steps, where
-        nothing is worth drafting. The two take 40 us, 3 % of a step of a small model.
+        """Return True if the next step has no drafts and needs neither `choose` nor `observe`.
+
+        These are most steps if no draft is worth its cost. The two calls take 40 us, 3 % of a step of a small model.
         """
         if self._num_steps + 1 >= self._next_choice:
             return False
@@ -52,10 +53,10 @@ class DraftLengths(Generic[Key]):
     def choose(
         self, requests: Sequence[Key], *, context: int, unread: Mapping[Key, tuple[int, int]] | None = None
     ) -> dict[Key, int]:
-        """Tokens to draft for each of the requests that decode in the next step; those that get none are left out.
+        """Return the tokens to draft for the requests that decode in the next step, without requests that get none.
 
-        context: tokens that they have in the cache, all together. unread: for requests that cost something before the
-        first draft, the tokens to read and the tokens that their output may still have.
+        context: tokens that all the requests together have in the cache. unread: for requests that must be read before
+        the first draft, the tokens to read and the tokens that their output may still have.
         """
         if not requests:
             return {}
@@ -90,14 +91,14 @@ class DraftLengths(Generic[Key]):
     def _worth_drafting(
         self, requests: Sequence[Key], costs: Costs, unread: Mapping[Key, tuple[int, int]]
     ) -> dict[Key, int]:
-        """The lengths that the search found for these requests, without those whose reading would not pay off."""
+        """Return the lengths that the search found, without requests whose reading would not pay off."""
         levels = self._acceptance.levels(requests)
         if self._num_steps >= self._next_search:
             counts = Counter(levels.values())
             self._found = best_lengths(counts, num_decodes=len(requests), costs=costs, max_length=self._max_length)
             self._next_search = self._num_steps + _SEARCH_EVERY
         best, rate = self._found
-        # What a token less to decode is worth, times how many fewer a request will have.
+        # Value of one token less to decode, times the expected share of such tokens.
         worth = (rate * costs.plain / len(requests) - 1) * _REMAINING * costs.plain / len(requests)
         allows_reading = self._budget.allows_reading(costs.plain)
         too_costly = {
@@ -112,17 +113,17 @@ class DraftLengths(Generic[Key]):
         }
 
     def _probes(self, requests: Sequence[Key], costs: Costs) -> dict[Key, int]:
-        """One token each for requests that are due for a probe, as far as the budget reaches."""
+        """Return one token each for requests that are due for a probe, as far as the budget reaches."""
         due = [request for request in requests if self._acceptance.next_probe(request) <= self._num_steps]
-        # Where calling the drafter is what costs, all are probed at once.
+        # If calling the drafter is the main cost, all requests are probed at once.
         probed = requests if due and costs.round > costs.token * len(requests) else due
-        left = self._budget.available_s(costs.plain) - costs.start - costs.round
+        seconds_left = self._budget.available_s(costs.plain) - costs.start - costs.round
         probes = {}
         for request in probed:
-            if left <= costs.token:
+            if seconds_left <= costs.token:
                 break
             probes[request] = 1
-            left -= costs.token
+            seconds_left -= costs.token
         return probes
 
     def observe(
@@ -135,21 +136,21 @@ class DraftLengths(Generic[Key]):
         draft_s: float,
         read_s: float = 0.0,
     ) -> None:
-        """Learn from a step in which so many requests decoded: what became of its drafts and how long it took.
+        """Learn from a step in which `num_decodes` requests decoded: the fate of its drafts, and its time.
 
-        seconds: the step's without its drafter's, None if it did not only decode. draft_s: the drafter's, of which
-        read_s went into reading what will be of use for longer.
+        seconds: the step's time without the drafter's, None if the step did not only decode. draft_s: the drafter's
+        time, including read_s for reading, which later drafts use, too.
         """
         if not num_decodes:
             return
         plain = self.step_times.plain(num_decodes, context)
         max_wait = _MAX_WAIT_IF_HALF_FULL if self._budget.is_half_full(plain) else _MAX_WAIT
         num_tokens, saved = 0, 0.0
-        for request, each in drafted.items():
-            if each.num_drafted:
-                self._acceptance.observe(request, each, step=self._num_steps, max_wait=max_wait)
-                num_tokens += each.num_drafted
-                saved += each.num_accepted * plain / num_decodes
+        for request, outcome in drafted.items():
+            if outcome.num_drafted:
+                self._acceptance.observe(request, outcome, step=self._num_steps, max_wait=max_wait)
+                num_tokens += outcome.num_drafted
+                saved += outcome.num_accepted * plain / num_decodes
         if num_tokens:
             saved -= self.step_times.added(num_decodes, num_tokens, plain, seconds)
         if seconds is not None:
@@ -158,5 +159,5 @@ class DraftLengths(Generic[Key]):
         self._budget.update(plain, num_steps=num_steps, saved_s=saved, draft_s=draft_s - read_s, read_s=read_s)
 
     def forget(self, request: Key) -> None:
-        """The request has ended."""
+        """Drop a request that has ended."""
         self._acceptance.forget(request)

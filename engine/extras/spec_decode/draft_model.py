@@ -1,8 +1,9 @@
 """DraftModel: a smaller model drafts (Leviathan et al. 2023; Chen et al. 2023). Its vocabulary must be the target's.
 
-It has keys and values of its own in blocks of the same numbers, so the target's block tables serve both. The two
-are not synchronised: before each draft it computes the tokens it has not seen, a prompt once, then what was verified.
-It samples with the target's own parameters and noise, which makes agreement likeliest (see sampler.sample_rows).
+The draft model's keys and values are in its own blocks of the same numbers, so the target's block tables serve both.
+The two caches are not synchronised: before each draft the draft model computes the tokens it has not seen: a prompt
+once, then the verified tokens. It samples with the target's own parameters and noise, which makes agreement likeliest
+(see sampler.sample_rows).
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,13 +28,13 @@ from ...execution.sampling.sample_index import SampleIndex
 from ...execution.sampling.sampled import NOT_FINITE_TOKEN
 from ...execution.sampling.sampler import Sampler, sample_indices
 
-# Tokens read in one step, over all requests: reading delays the step's own tokens.
+# Limit of tokens read in one step, over all requests: reading delays the step's own tokens.
 _MAX_READ = 256
 
 
 @dataclass(slots=True)
 class _Read:
-    """How far it has read a request: [0, num_tokens) known tokens | then its own drafts, right or wrong."""
+    """Progress in reading a request: [0, num_tokens) known tokens | then its own drafts, right or wrong."""
 
     num_preemptions: int
     num_tokens: int = 0
@@ -42,10 +43,10 @@ class _Read:
 
 
 class DraftModel:
-    """A Drafter with a model; loads on construction. Raises ConfigError. Use it from the step's thread."""
+    """Drafter with a model, which loads on construction; raises ConfigError. For the step's thread."""
 
     def __init__(self, config: EngineConfig, folder: Path, target: LoadedModel) -> None:
-        """Sizes, dtype and device are the target's."""
+        """Load the model, with the target's sizes, dtype and device."""
         model_config = read_model_config(folder)
         build = model_class(model_config.architecture)
         dtype, device = target.dtype, target.device
@@ -71,7 +72,7 @@ class DraftModel:
 
     @torch.inference_mode()
     def draft(self, wanted: Mapping[Request, int]) -> dict[Request, list[int]]:
-        """See Drafter: one pass over what is unread, then one for each further token, of all requests together."""
+        """Like Drafter.draft: one pass over the unread tokens, then one pass per further token, for all requests."""
         rows = self._unread_rows(wanted)
         drafts: dict[Request, list[int]] = {row.request: [] for row in rows if row.needs_sampling}
         self._extend(drafts, rows)
@@ -91,20 +92,20 @@ class DraftModel:
         return drafts
 
     def _unread_rows(self, wanted: Mapping[Request, int]) -> list[BatchRow]:
-        """The requests to read further, and how far; those with little unread come first."""
-        rows, left = [], _MAX_READ
+        """Return a row per request to read, up to the limit of tokens; requests with few unread tokens come first."""
+        rows, tokens_left = [], _MAX_READ
         for request in sorted(wanted, key=self.num_unread_tokens):
             start = self._num_read(request)
             num_unread = request.num_tokens - start
-            num_tokens = num_unread if num_unread == 1 else min(num_unread, left)
+            num_tokens = num_unread if num_unread == 1 else min(num_unread, tokens_left)
             if num_tokens and wanted[request] and request.num_tokens <= self._max_len:
                 rows.append(BatchRow(request, start, num_tokens, needs_sampling=num_tokens == num_unread))
-                left -= num_tokens if num_unread > 1 else 0
+                tokens_left -= num_tokens if num_unread > 1 else 0
         rows.sort(key=lambda row: row.num_tokens > 1)
         return rows
 
     def _extend(self, drafts: dict[Request, list[int]], rows: list[BatchRow]) -> None:
-        """Compute the rows, and append the next token to the drafts of those that sample."""
+        """Compute the rows, and append the next token to the drafts of the rows that sample."""
         if not rows:
             return
         inputs = build_inputs(Batch(0, rows), block_size=self._cache.block_size, device=self._device)
@@ -125,11 +126,11 @@ class DraftModel:
         return logits[:, : self._vocab_size].contiguous() if missing else logits
 
     def num_unread_tokens(self, request: Request) -> int:
-        """See Drafter. Not counting the last token, which is always read."""
+        """Like Drafter.num_unread_tokens. The last token, which is always read, does not count."""
         return request.num_tokens - self._num_read(request) - 1
 
     def _num_read(self, request: Request) -> int:
-        """Tokens whose keys and values are in its cache; the last one is read again if need be, to sample from."""
+        """Return the number of tokens in the draft model's cache, without the last, which is read to sample from."""
         read = self._reads.get(request)
         if read is None or read.num_preemptions != request.num_preemptions:
             return min(self._num_shared_tokens(request), request.num_tokens - 1)
@@ -137,11 +138,11 @@ class DraftModel:
         return min(read.num_tokens + _num_equal(read.drafts, after), request.num_tokens - 1)
 
     def _num_shared_tokens(self, request: Request) -> int:
-        """Tokens in shared blocks that it has read for another request."""
+        """Return the number of tokens in shared blocks that were read for another request."""
         return _num_equal(map(self._content.get, request.block_table), request.block_hashes) * self._cache.block_size
 
     def _mark_read(self, row: BatchRow) -> None:
-        """A request has been read further: its blocks up to there hold its tokens, those after them may get drafts."""
+        """Note that a request was read up to a row's end: earlier blocks hold its tokens, later ones may get drafts."""
         request, end = row.request, row.end
         read = self._reads.get(request)
         if read is None or read.num_preemptions != request.num_preemptions:
@@ -155,10 +156,10 @@ class DraftModel:
             self._content.pop(block, None)
 
     def forget(self, request: Request) -> None:
-        """See Drafter."""
+        """Drop the state of a request that has ended."""
         self._reads.pop(request, None)
 
 
-def _num_equal(these: Iterable[object], those: Iterable[object]) -> int:
-    """Elements that are the same at the start of both."""
-    return sum(takewhile(bool, map(eq, these, those)))
+def _num_equal(first: Iterable[object], second: Iterable[object]) -> int:
+    """Return the length of the common prefix of both."""
+    return sum(takewhile(bool, map(eq, first, second)))

@@ -1,6 +1,6 @@
-"""Drafters propose the next tokens of requests; the target model then verifies them in one pass.
+"""Drafter: proposes the next tokens of requests, which the target model then verifies in one pass.
 
-A drafter may be wrong, slow or broken: Speculation checks its drafts, so it costs time, never a wrong token.
+A drafter may be wrong, slow or broken: Speculation checks its drafts, so a bad drafter costs time, never a wrong token.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,13 +10,13 @@ from ...core.request import Request
 
 
 class Drafter(Protocol):
-    """All calls come from the step's thread, one at a time."""
+    """Proposer of tokens. All calls come from the step's thread, one at a time."""
 
     def draft(self, wanted: Mapping[Request, int]) -> Mapping[Request, Sequence[int]]:
-        """The tokens that come next, at most so many of each request; fewer, or none, where it knows none."""
+        """Return the proposed next tokens, at most `wanted` for each request; fewer or none are allowed."""
 
     def num_unread_tokens(self, request: Request) -> int:
-        """Tokens of the request that it must still read, at a cost, before it can draft; 0 if reading costs nothing."""
+        """Return how many of the request's tokens must be read, at a cost, before drafting; 0 if reading is free."""
 
     def forget(self, request: Request) -> None:
-        """The request has ended."""
+        """Drop a request that has ended."""

@@ -1,7 +1,7 @@
-"""best_lengths: the draft lengths that bring the most tokens per second of all requests together.
+"""best_lengths: the draft lengths that bring the most tokens per second over all requests.
 
-Drafting j tokens that are each accepted with probability p brings p + p² + … + pʲ more tokens (Leviathan et al. 2023)
-and costs what the pass takes longer, and the drafter's time.
+A draft of j tokens with acceptance p brings p + p² + … + pʲ more tokens (Leviathan et al. 2023). Its cost is the longer
+pass and the drafter's time.
 """
 
 from collections.abc import Mapping
@@ -10,28 +10,28 @@ from typing import NamedTuple
 
 from .acceptance import NUM_LEVELS
 
-_MIN_GAIN = 1.08  # of the rate; less is not worth the risk
-# The same for drafters that take time for each round, a model: where 1.2 was predicted for prompts of 300 tokens and
-# outputs of 160, 0.9 was measured, reading the prompts included.
+_MIN_GAIN = 1.08  # least gain in the rate; less is not worth the risk
+# Least gain for drafters that take time for each round (models): where 1.2 was predicted for prompts of 300 tokens and
+# outputs of 160, 0.9 was measured, including reading the prompts.
 _MIN_GAIN_OF_ROUNDS = 1.3
 
 
 class Costs(NamedTuple):
-    """Seconds, for one step."""
+    """Costs of one step in seconds."""
 
-    plain: float  # without drafts
-    token: float  # one more drafted token: to draft and to verify it
-    round: float  # one more round of the drafter, for however many requests
-    start: float  # to call the drafter at all
+    plain: float  # a step without drafts
+    token: float  # one more drafted token: drafting and verifying
+    round: float  # one more round of the drafter, for any number of requests
+    start: float  # calling the drafter at all
 
 
 def best_lengths(
     counts: Mapping[int, int], *, num_decodes: int, costs: Costs, max_length: int
 ) -> tuple[dict[int, int], float]:
-    """The best draft length for each level of acceptance, and the rate in tokens per second.
+    """Return the best draft length for each level of acceptance, and the rate in tokens per second.
 
-    counts: level → number of requests, among num_decodes that decode. A ratio is maximised by taking whatever brings
-    more than the ratio itself (Dinkelbach 1967), so every level's length follows from one number.
+    counts: level → number of requests, among the num_decodes that decode. Adding every token that brings more than the
+    rate itself maximises the rate (Dinkelbach 1967), so every level's length follows from one number.
     """
     best: dict[int, int] = {}
     best_rate = num_decodes / costs.plain
@@ -52,7 +52,7 @@ def best_lengths(
 
 
 def _length(level: int, min_probability: float, max_length: int) -> int:
-    """The longest draft whose last token is accepted with at least this probability."""
+    """Return the length of the longest draft whose last token is accepted with at least this probability."""
     p, reached, length = level / NUM_LEVELS, 1.0, 0
     while length < max_length and (reached := reached * p) >= min_probability:
         length += 1
@@ -61,6 +61,6 @@ def _length(level: int, min_probability: float, max_length: int) -> int:
 
 @lru_cache(maxsize=4096)
 def _expected(level: int, length: int) -> float:
-    """Accepted tokens of a draft of this length."""
+    """Return the expected number of accepted tokens of a draft of this length."""
     p = level / NUM_LEVELS
     return float(length) if p == 1 else p * (1 - p**length) / (1 - p)

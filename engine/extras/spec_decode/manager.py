@@ -1,7 +1,7 @@
-"""Speculation: which requests get drafts, how many, and what became of them. Between the step loop and the drafter.
+"""Speculation: drafts of requests, their lengths and their acceptance. It stands between the step loop and the drafter.
 
-A drafter may raise, take long or return ids that no vocabulary holds: that costs time, which the OverheadBudget bounds,
-never a wrong token. No torch here; drafters may bring it.
+A drafter may raise, take long or return ids outside the vocabulary: that costs time, which the OverheadBudget bounds,
+never a wrong token. No torch here; drafters may import it.
 """
 
 import logging
@@ -22,7 +22,7 @@ _log = logging.getLogger("splitfuse.engine")
 
 
 class Speculation:
-    """One per engine. `draft` runs in the step's thread, the others before and after it like the scheduler's."""
+    """Manager of drafts, one per engine. `draft` runs in the step's thread, other methods where the scheduler runs."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Speculation:
         adaptive: bool = True,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`max_drafts`: most tokens at once; `adaptive` False: always so many."""
+        """Create a manager. `max_drafts`: most tokens of a draft; without `adaptive` every draft has that many."""
         self.lengths: DraftLengths[Request] = DraftLengths(max_drafts)
         self._drafter = drafter
         self._max_drafts = max_drafts
@@ -41,10 +41,10 @@ class Speculation:
         self._adaptive = adaptive
         self._clock = clock
         self._has_drafted = False
-        self._ended: list[Request] = []  # to forget when the step's thread is not drafting
-        self._sizes_seen: set[int] = set()  # of passes: the first of each size makes kernels for it, 1 ms on a CPU
-        self._draft_s = self._choosing_s = 0.0  # of the step in flight
-        self._observing_s = 0.0  # of the last one
+        self._ended: list[Request] = []  # requests to forget when the step's thread is not drafting
+        self._sizes_seen: set[int] = set()  # sizes of passes; the first of a size builds its kernels: 1 ms on a CPU
+        self._draft_s = self._choosing_s = 0.0  # seconds of the step in flight
+        self._observing_s = 0.0  # seconds for the last step
         self._num_read = 0
         self._num_failures = 0
         self.num_drafts = 0  # drafts verified
@@ -54,11 +54,11 @@ class Speculation:
         self.draft_s = 0.0  # seconds spent on drafting
 
     def skips_step(self) -> bool:
-        """Whether the next step has no drafts and need not be observed; to be called once per step."""
+        """Return True if the next step has no drafts and need not be observed. Call it once per step."""
         return self._adaptive and self.lengths.skips_step()
 
     def choose(self, running: Sequence[Request]) -> dict[Request, int]:
-        """Tokens to draft for the requests that decode, in their order; those that get none are left out."""
+        """Return the tokens to draft for the requests that decode, in order, without requests that get none."""
         decoding = [request for request in running if request.num_uncomputed_tokens == 1]
         if not self._adaptive:
             return dict.fromkeys(decoding, self._max_drafts)
@@ -76,14 +76,14 @@ class Speculation:
         return chosen
 
     def draft(self, batch: Batch) -> Batch:
-        """The batch with drafts where it has room for them, rows of one token first. Call it after the block moves."""
+        """Return the batch with drafts in the rows that have room, rows of one token first. Call after block moves."""
         wanted = {row.request: row.num_drafts for row in batch.rows if row.num_drafts}
         start = self._clock()
         self._num_read = sum(map(self._num_unread, wanted))
         drafts = self._drafts(wanted)
         seconds = self._clock() - start
         self.draft_s += seconds
-        # The first call may have to build things, which says nothing about the next.
+        # The first call may build kernels, so its time says nothing about the next call.
         self._draft_s = seconds if self._has_drafted else 0.0
         self._has_drafted = True
         rows = [row.with_drafts(drafts[row.request]) if row.num_drafts else row for row in batch.rows]
@@ -91,7 +91,7 @@ class Speculation:
         return batch.subset(rows)
 
     def _drafts(self, wanted: dict[Request, int]) -> dict[Request, list[int]]:
-        """The drafter's tokens, as far as they can be used."""
+        """Return the usable tokens of the drafter."""
         try:
             drafts = self._drafter.draft(wanted)
             return {request: self._usable(drafts.get(request, ()), count) for request, count in wanted.items()}
@@ -107,17 +107,17 @@ class Speculation:
             return 0
 
     def _failed(self) -> None:
-        """Log the exception, the first time and ever more rarely."""
+        """Log the exception the first time, then more and more rarely."""
         self._num_failures += 1
         if self._num_failures & (self._num_failures - 1) == 0:
             _log.exception("the drafter failed, for the %d. time; steps go on without its drafts", self._num_failures)
 
     def _usable(self, token_ids: Sequence[int], count: int) -> list[int]:
-        """The beginning of a draft: at most `count` tokens, and none outside the model's vocabulary."""
+        """Return at most `count` tokens of a draft, up to the first one outside the model's vocabulary."""
         return list(takewhile(lambda token_id: 0 <= token_id < self._vocab_size, map(int, token_ids[:count])))
 
     def observe(self, batch: Batch, outputs: Sequence[RowOutput], seconds: float) -> list[Drafted]:
-        """Learn from a step what became of its drafts, which it returns, and how long it took."""
+        """Learn from a step's time and its drafts' acceptance, which is returned."""
         start = self._clock()
         drafted = {
             row.request: Drafted(output.num_drafts, len(output.token_ids) - 1)
@@ -133,7 +133,7 @@ class Speculation:
         if self._draft_s:
             rounds = max((outcome.num_drafted for outcome in drafted.values()), default=0)
             self.lengths.draft_cost.observe(num_drafted + self._num_read, rounds, self._draft_s)
-        # A few unread tokens are what every draft begins with.
+        # Every draft begins with a few unread tokens.
         read_share = self._num_read / (self._num_read + num_drafted) if self._num_read > _MANY_READ else 0.0
         self.lengths.observe(
             drafted,
@@ -155,7 +155,7 @@ class Speculation:
             self.num_accepted_tokens_per_pos[position] += count
 
     def to_dict(self) -> dict[str, Any]:
-        """Counts so far, and the acceptance: the share of draft tokens that were right, None before the first."""
+        """Return the counts so far, and the acceptance: the share of right draft tokens, None before the first."""
         return {
             "num_drafts": self.num_drafts,
             "num_draft_tokens": self.num_draft_tokens,
@@ -166,11 +166,11 @@ class Speculation:
         }
 
     def forget(self, request: Request) -> None:
-        """The request has ended, perhaps while the step's thread drafts for it."""
+        """Note that a request has ended, perhaps while the step's thread drafts for it."""
         self._ended.append(request)
 
     def forget_ended(self) -> None:
-        """Drop what is kept of requests that have ended; not while the step's thread drafts."""
+        """Drop the state of requests that have ended; not while the step's thread drafts."""
         while self._ended:
             request = self._ended.pop()
             self.lengths.forget(request)

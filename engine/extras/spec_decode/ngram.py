@@ -1,7 +1,7 @@
-"""Prompt lookup: what followed the last time the text ended like this (Saxena 2023, "Prompt Lookup Decoding").
+"""Prompt lookup: draft the tokens that followed the last time the text ended like this (Saxena 2023).
 
-No model: an index of the positions of each n-gram in prompt and output. Right wherever an answer repeats its prompt or
-itself: edits, summaries, lists, code.
+No model, but an index of the positions of each n-gram in prompt and output ("Prompt Lookup Decoding"). Drafts are right
+wherever an answer repeats its prompt or itself: edits, summaries, lists, code.
 """
 
 from array import array
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from ...core.request import Request
 
-# Older positions of the same n-gram that are searched for a longer match. The most recent ones are the best guesses.
+# Older positions of an n-gram that are searched for a longer match. The most recent ones are the best guesses.
 _MAX_CANDIDATES = 16
 # Tokens that an index covers; older ones are forgotten. About 150 bytes each.
 _WINDOW = 65_536
@@ -20,14 +20,14 @@ Gram = tuple[int, ...]
 
 
 class NgramIndex:
-    """Hash chains over one growing sequence, as in LZ77: the last position of each n-gram, and from each one
-    the one before it. Adding a token is O(1), and so is finding the longest earlier match of the end.
+    """Hash chains over one growing sequence, like LZ77's: the last position of each n-gram, and for each position the
+    previous one of its n-gram. Adding a token is O(1), and so is finding the longest earlier match of the end.
 
         positions (ends of n-grams):  [0, base) forgotten | [base, base + len(previous)) indexed | not yet
     """
 
     def __init__(self, token_ids: Sequence[int], *, min_n: int, max_n: int, window: int = _WINDOW) -> None:
-        """`token_ids` is only read, and may grow. A match has at least min_n tokens; beyond max_n none is better."""
+        """Create an index of `token_ids`, which may grow. A match has min_n tokens or more; only max_n are compared."""
         self._token_ids = token_ids
         self._min_n = min_n
         self._max_n = max_n
@@ -37,7 +37,7 @@ class NgramIndex:
         self._previous = array("i")
 
     def extend(self, limit: int = _MAX_INDEXED_AT_ONCE) -> bool:
-        """Index up to `limit` new positions; whether all are indexed that a token follows."""
+        """Index up to `limit` new positions. Return True if the whole sequence is indexed."""
         tokens, last, min_n = self._token_ids, self._last, self._min_n
         start = self._base + len(self._previous)
         stop = min(len(tokens), start + limit)
@@ -56,7 +56,7 @@ class NgramIndex:
         self._last = {gram: position for gram, position in self._last.items() if position >= base}
 
     def find(self) -> tuple[int, int]:
-        """(position, n) of the longest earlier match of the sequence's end, the latest of equals; n 0 if none."""
+        """Return (position, n) of the longest earlier match of the sequence's end, the latest if equal; n 0 if none."""
         tokens, min_n, max_n = self._token_ids, self._min_n, self._max_n
         end = len(tokens)
         position = self._last.get(tuple(tokens[end - min_n :]), 0) if end >= min_n else 0
@@ -75,7 +75,7 @@ class NgramIndex:
         return best, best_n
 
     def propose(self, count: int) -> list[int]:
-        """Up to `count` tokens that followed the longest match; where they reach the end, the repetition goes on."""
+        """Return `count` tokens that followed the longest match; past the sequence's end the repetition goes on."""
         position, n = self.find()
         if not n:
             return []
@@ -87,7 +87,7 @@ class NgramIndex:
 
 
 class NgramDrafter:
-    """One index per request, made when it first drafts."""
+    """Drafter with an index per request, built at its first draft."""
 
     def __init__(self, *, min_n: int, max_n: int) -> None:
         self._min_n = min_n
@@ -95,7 +95,7 @@ class NgramDrafter:
         self._indices: dict[Request, NgramIndex] = {}
 
     def draft(self, wanted: Mapping[Request, int]) -> dict[Request, list[int]]:
-        """See Drafter."""
+        """Like Drafter.draft, from the request's own tokens."""
         drafts = {}
         for request, count in wanted.items():
             if request not in self._indices:
@@ -106,9 +106,9 @@ class NgramDrafter:
         return drafts
 
     def num_unread_tokens(self, request: Request) -> int:
-        """See Drafter."""
+        """Return 0: the index is cheap to build."""
         return 0
 
     def forget(self, request: Request) -> None:
-        """See Drafter."""
+        """Drop the index of a request that has ended."""
         self._indices.pop(request, None)

@@ -1,40 +1,40 @@
-"""StepTimes: what a step takes that only decodes, and what drafts add to it, both learned from such steps.
+"""StepTimes: the time of a step that only decodes, and the time that drafts add, both learned from such steps.
 
-A drafted token is not a row more: on a CPU at batch 1 it adds 3 % of a row's time, at batch 64 half of it, and a step
-with any drafts at all may have a cost of its own. So the two are learned apart: steps without drafts by their means,
-with a CostModel for how they change with rows and context; what drafts add by a straight line. No torch, no clock.
+A drafted token costs less than a row: on a CPU at batch 1 it adds 3 % of a row's time, at batch 64 half of it, and a
+step with any drafts may have a cost of its own. So the two are learned apart: steps without drafts by their means, with
+a CostModel of their change with rows and context; the time that drafts add by a straight line. No torch, no clock.
 """
 
 from ...core.cost_model import CostModel
 
 _MIN_S = 1e-6
-_MAX_DRIFT = 0.1  # of predictions, lately, before steps with drafts can be judged by them
-_LEARN_ALL, _LEARN_EVERY = 64, 8  # after so many steps the model learns from one in eight: it takes 15 us
-_MEAN_DECAY = 0.75  # weight that a mean gives to the older steps: few come without drafts while drafts go well
-_DECAY = 0.97  # of what drafts add: about 30 steps
-_MAX_RATIO = 3.0  # a step that takes more than so many times as long had other reasons
-_PRIOR_SHARE = 0.25  # of a row's time, that a drafted token is assumed to take before any has been seen
-_PRIOR_WEIGHT = 0.5  # of this prior, in steps
+_MAX_DRIFT = 0.1  # largest recent error of predictions by which steps with drafts can be judged
+_LEARN_ALL, _LEARN_EVERY = 64, 8  # after 64 steps the model learns from one in eight, because it takes 15 us
+_MEAN_DECAY = 0.75  # weight of older steps in a mean: few steps are without drafts while drafts go well
+_DECAY = 0.97  # weight of older steps in the time that drafts add: about 30 steps
+_MAX_RATIO = 3.0  # a step that takes more than three times as long had other reasons
+_PRIOR_SHARE = 0.25  # assumed time of a drafted token, as a share of a row's, before any has been seen
+_PRIOR_WEIGHT = 0.5  # weight of this prior, in steps
 
 
 class StepTimes:
-    """One per engine."""
+    """Model of the times of steps, one per engine."""
 
     def __init__(self, prior: tuple[float, float, float]) -> None:
-        """`prior`: coefficients of the cost model until steps have been seen."""
+        """Create a model. `prior`: coefficients of the cost model until steps have been seen."""
         self._model = CostModel(prior)
-        self._num_plain: dict[int, int] = {}  # steps without drafts seen, by the size of the number of rows
-        # Means over the last of these steps: seconds, rows and context. The model only says how steps near them differ.
+        self._num_plain: dict[int, int] = {}  # steps seen without drafts, by bit_length of their number of rows
+        # Means of recent steps, likewise: seconds, rows and context. The model predicts only differences from them.
         self._means: dict[int, tuple[float, float, float]] = {}
-        self._drift: dict[int, float] = {}  # mean of the last errors of `plain`, of steps without drafts, likewise
-        self._sums = [0.0] * 5  # of weight, tokens, seconds, tokens², tokens · seconds
+        self._drift: dict[int, float] = {}  # means of recent errors of `plain`, likewise
+        self._sums = [0.0] * 5  # sums of weight, tokens, seconds, tokens², tokens · seconds
 
     def is_known(self, num_decodes: int) -> bool:
-        """Whether the time of steps with about so many rows is known well enough to judge drafts by it."""
+        """Return True if the time of steps with about `num_decodes` rows is known well enough to judge drafts by it."""
         return abs(self._drift.get(num_decodes.bit_length(), 1.0)) < _MAX_DRIFT
 
     def plain(self, num_decodes: int, context: int) -> float:
-        """Seconds of a step without drafts."""
+        """Return the seconds of a step without drafts."""
         means = self._means.get(num_decodes.bit_length())
         if means is None:
             return max(_MIN_S, self._model.predict(num_decodes, context))
@@ -44,7 +44,7 @@ class StepTimes:
         )
 
     def extra(self, num_decodes: int, plain: float) -> tuple[float, float]:
-        """What drafts add to a step of `plain` seconds: seconds for any at all, and for each drafted token."""
+        """Return the seconds that drafts add to a step of `plain` seconds: for any at all, and per drafted token."""
         assumed = _PRIOR_SHARE * plain / num_decodes
         prior = _PRIOR_WEIGHT / plain**2
         weight, tokens, seconds, squares, products = self._sums
@@ -57,9 +57,9 @@ class StepTimes:
         return (seconds / weight, 0.0) if token < 0 else (any_at_all, token)
 
     def added(self, num_decodes: int, num_drafted: int, plain: float, seconds: float | None) -> float:
-        """Seconds that drafts added to a step; predicted where its own `seconds` do not show it (None).
+        """Return the seconds that drafts added to a step; predicted if the step's own `seconds` are None.
 
-        At most a few times `plain`: a longer pause of the machine has other reasons.
+        The result is at most a few times `plain`: a longer pause of the machine has other reasons.
         """
         if seconds is None:
             any_at_all, token = self.extra(num_decodes, plain)
@@ -67,7 +67,7 @@ class StepTimes:
         return min(seconds - plain, _MAX_RATIO * plain * (0.5 + num_drafted / num_decodes))
 
     def observe(self, num_decodes: int, num_drafted: int, context: int, seconds: float) -> None:
-        """Learn from a step, without its drafter's time."""
+        """Learn from a step's time without the drafter's."""
         if seconds < _MIN_S:  # the clock stood still or was set back
             return
         plain = self.plain(num_decodes, context)
@@ -82,8 +82,8 @@ class StepTimes:
         size = num_decodes.bit_length()
         error = min(seconds / self.plain(num_decodes, context), _MAX_RATIO) - 1
         self._drift[size] = _mean(self._drift.get(size, 1.0), error)
-        seen = self._num_plain[size] = self._num_plain.get(size, 0) + 1
-        if seen <= _LEARN_ALL or seen % _LEARN_EVERY == 0:
+        num_seen = self._num_plain[size] = self._num_plain.get(size, 0) + 1
+        if num_seen <= _LEARN_ALL or num_seen % _LEARN_EVERY == 0:
             self._model.observe(num_decodes, context, seconds)
         old = self._means.get(size, (seconds, num_decodes, context))
         new = (min(seconds, _MAX_RATIO * old[0]), num_decodes, context)

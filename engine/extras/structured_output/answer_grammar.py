@@ -1,4 +1,4 @@
-"""The grammar of a whole answer, in llguidance's Lark: reasoning, then calls of tools, or content of a given shape."""
+"""Grammar of a whole answer, in llguidance's Lark: reasoning, then calls of tools, or content of a given shape."""
 
 import json
 import re
@@ -25,11 +25,11 @@ def answer_grammar(
     content: StructuredOutputs | None = None,
     special_ids: Mapping[str, int] | None = None,
 ) -> str:
-    """Texts that are calls of these tools in this style, or `content`, whichever of them is given.
+    """Return a grammar whose texts are calls of these tools in this style, or `content`, or either of both.
 
-    At least one call, with `is_parallel` several, their arguments as the tools' schemas say. Before that there may be
-    `reasoning` of this format; if the prompt ends within it (`is_open`), there is. `special_ids`: the special tokens
-    among the texts of both formats. Raises InvalidRequestError.
+    There is at least one call, several with `is_parallel`, with arguments that fit the tools' schemas. The answer may
+    begin with `reasoning` of this format; if the prompt ends within it (`is_open`), it must. `special_ids`: the
+    special tokens among the texts of both formats. Raises InvalidRequestError.
     """
     special_ids = special_ids or {}
     rules = []
@@ -52,10 +52,10 @@ def free_answer_grammar(
     is_open: bool = False,
     special_ids: Mapping[str, int] | None = None,
 ) -> str:
-    """Any text, in which a call that begins is a call of one of these tools, with arguments as their schemas say.
+    """Return a grammar of any text in which a begun call is a call of one of these tools, with arguments of its schema.
 
-    Those of the `unchecked` functions may be any object. What begins a call is the style's trigger. Without
-    `is_parallel` the answer ends with the first call. The rest as `answer_grammar` has it.
+    Arguments of the `unchecked` functions may be any object. The style's trigger begins a call. Without `is_parallel`
+    the answer ends with the first call. Other arguments are like answer_grammar's.
     """
     special_ids = special_ids or {}
     form = TOOL_FORMATS[style]
@@ -64,7 +64,7 @@ def free_answer_grammar(
     )
     thought, their_rules = _reasoning(reasoning, is_open=is_open, special_ids=special_ids)
     answer = "(before calls)* TEXT" if is_parallel else "(before calls | TEXT)"
-    # What begins like reasoning is reasoning, in which a trigger begins nothing.
+    # Text that begins like reasoning is reasoning, and a trigger within reasoning begins no call.
     openings = [] if reasoning is None else REASONING_FORMATS[reasoning].openings
     other = "".join(rf" & ~/\s*{_as_regex(opening)}(?s:.*)/" for opening in openings)
     return "\n".join(
@@ -83,14 +83,14 @@ def _as_regex(text: str) -> str:
 
 
 def _reasoning(name: str | None, *, is_open: bool, special_ids: Mapping[str, int]) -> tuple[str, list[str]]:
-    """What stands at the start of an answer that may begin with reasoning, and its rules."""
+    """Return the start of an answer that may begin with reasoning, and its rules."""
     if name is None:
         return "", []
     form: ReasoningFormat = REASONING_FORMATS[name]
     rules = [text_up_to(form.closings[0], "thought", special_ids=special_ids), r"gap: /\s*/"]
     if is_open:
         return "thought gap ", rules
-    opening = " | ".join(literal(each, special_ids) for each in form.openings)
+    opening = " | ".join(literal(text, special_ids) for text in form.openings)
     return f"({opening if len(form.openings) == 1 else f'({opening})'} thought gap)? ", rules
 
 

@@ -1,4 +1,4 @@
-"""The part of a grammar that is calls of tools, in llguidance's Lark."""
+"""Rules of a grammar for calls of tools, in llguidance's Lark."""
 
 import json
 from collections.abc import Container, Mapping, Sequence
@@ -23,10 +23,10 @@ def call_rules(
     unchecked: Container[str] = (),
     has_begun: bool = False,
 ) -> list[str]:
-    """Rules, of which `calls` is at least one call of these tools, with `is_parallel` several.
+    """Return rules whose `calls` is at least one call of these tools, or several with `is_parallel`.
 
-    Arguments are as the tools' schemas say, those of the `unchecked` functions any object. `has_begun`: the style's
-    trigger has been written already; unless it opens a list, the next call has one of its own.
+    Arguments fit the tools' schemas; those of the `unchecked` functions are any object. `has_begun`: the output already
+    has the style's trigger; unless the trigger opens a list, the next call has a trigger of its own.
     """
     begun = len(style.trigger) if has_begun else 0
     before, skip = style.before[begun:], 0 if style.before else begun
@@ -57,27 +57,27 @@ class _Property(NamedTuple):
 
 
 def _properties(schema: Mapping[str, Any]) -> list[_Property]:
-    """The properties, each with all that its schema may refer to."""
-    shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-    spaced = {**shared, "x-guidance": dict(JSON_SPACING)}
+    """Return the properties, with the definitions that their schemas may refer to."""
+    definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    spaced = {**definitions, "x-guidance": dict(JSON_SPACING)}
     properties = schema.get("properties") or {}
     required = schema.get("required") or ()
     return [
-        _Property(name, {**(each if isinstance(each, Mapping) else {}), **spaced}, name in required)
-        for name, each in properties.items()
+        _Property(name, {**(value if isinstance(value, Mapping) else {}), **spaced}, name in required)
+        for name, value in properties.items()
     ]
 
 
 def _xml_arguments(schema: Mapping[str, Any], name: str) -> tuple[str, list[str]]:
-    """The properties in their order, each in tags of its own."""
+    """Return the rules for the properties in order, each in tags of its own."""
     expression, rules = [], []
-    for number, each in enumerate(_properties(schema)):
+    for number, item in enumerate(_properties(schema)):
         rule = f"{name}_{number}"
         value = f"{rule}_value"
-        expression.append(rule if each.is_required else f"{rule}?")
+        expression.append(rule if item.is_required else f"{rule}?")
         rules += [
-            f"{rule}: {json.dumps(f'{PARAMETER}{each.name}>{chr(10)}')} {value} {json.dumps(chr(10))}",
-            _xml_value(each.schema, value),
+            f"{rule}: {json.dumps(f'{PARAMETER}{item.name}>{chr(10)}')} {value} {json.dumps(chr(10))}",
+            _xml_value(item.schema, value),
         ]
     return " ".join(expression), rules
 
@@ -88,27 +88,27 @@ def _xml_value(schema: Mapping[str, Any], name: str) -> str:
         return f"{name}: {json_value(schema)} {json.dumps(end)}"
     schema = resolved(schema, schema)
     if "enum" in schema:
-        return f"{name}: ({' | '.join(json.dumps(str(each)) for each in schema['enum'])}) {json.dumps(end)}"
+        return f"{name}: ({' | '.join(json.dumps(str(value)) for value in schema['enum'])}) {json.dumps(end)}"
     if isinstance(schema.get("maxLength"), int):
         return f"{name}: /(?s:.{{0,{schema['maxLength']}}})/ {json.dumps(end)}"
     return text_up_to(end, name, special_ids={})
 
 
 def _python_arguments(schema: Mapping[str, Any], name: str) -> tuple[str, list[str]]:
-    """The properties in their order as KEY=value, with a comma between any two. JSON's values will do."""
+    """Return the rules for the properties in order, as KEY=value with commas between. Values are JSON."""
     properties = _properties(schema)
     rules = [
-        f"{name}_{number}: {json.dumps(f'{each.name}=')} {json_value(each.schema)}"
-        for number, each in enumerate(properties)
+        f"{name}_{number}: {json.dumps(f'{item.name}=')} {json_value(item.schema)}"
+        for number, item in enumerate(properties)
     ]
     later = [
-        f'", " {name}_{number}' if each.is_required else f'(", " {name}_{number})?'
-        for number, each in enumerate(properties)
+        f'", " {name}_{number}' if item.is_required else f'(", " {name}_{number})?'
+        for number, item in enumerate(properties)
     ]
     firsts = []
-    for number, each in enumerate(properties):
+    for number, item in enumerate(properties):
         firsts.append(" ".join([f"{name}_{number}", *later[number + 1 :]]))
-        if each.is_required:
+        if item.is_required:
             return f"({' | '.join(firsts)})", rules
     return f"({' | '.join(firsts)})?" if firsts else "", rules
 

@@ -1,6 +1,7 @@
-"""GrammarCompiler: from a constraint to a CompiledGrammar, off the event loop, within a time limit, once for each.
+"""GrammarCompiler: compile a constraint to a CompiledGrammar, off the event loop, once, within a time limit.
 
-Compiled grammars are cached, bounded in number and bytes; requests for one that is being compiled share its future.
+Compiled grammars are cached, bounded in number and bytes; requests for a grammar that is being compiled share its
+future.
 """
 
 import contextlib
@@ -23,22 +24,22 @@ from .to_llguidance import grammar_source
 
 MAX_GRAMMARS = 256
 MAX_BYTES = 256 * 2**20
-# Each has a thread, which does little but wait for the sandbox: that decides which grammar is tried when.
+# A grammar being compiled has a thread, which mostly waits for the sandbox: the sandbox decides the order of trials.
 MAX_COMPILING = 128
 _RETRY_S = 2.0
-_NUM_SLOW = 2  # compiled at once here, of those that took long there
+_NUM_SLOW = 2  # grammars that were slow in the sandbox and are compiled at once
 
 
 class _Setup(NamedTuple):
-    """What every grammar is compiled with."""
+    """Setup for compiling all grammars."""
 
-    tokenizer: Any  # llguidance's
+    tokenizer: Any  # llguidance's tokenizer
     finder: CompletionFinder
     sandbox: Sandbox
 
 
 class GrammarCompiler:
-    """Compiles for one model's tokenizer, end tokens and width of the logits."""
+    """Compiler of grammars for one model's tokenizer, end tokens and width of the logits."""
 
     def __init__(self, tokenizer: Tokenizer, model_config: ModelConfig) -> None:
         self._tokenizer = tokenizer
@@ -46,7 +47,7 @@ class GrammarCompiler:
         self._end = sorted(i for i in model_config.eos_token_ids if 0 <= i < model_config.vocab_size)
         self._why_not = "" if self._end else "config.json names no end token (eos_token_id), so no output could end"
         try:
-            import llguidance  # noqa: F401  # now, since later no file might be left to open
+            import llguidance  # noqa: F401  # imported early: later no file descriptor may be free
         except ImportError:
             self._why_not = "llguidance is not installed here; `pip install llguidance`"
         self._threads = ThreadPoolExecutor(max_workers=MAX_COMPILING, thread_name_prefix="splitfuse-grammar")
@@ -58,7 +59,7 @@ class GrammarCompiler:
         self._num_queries = self._num_hits = self._num_refused = 0
 
     def stats(self) -> dict[str, int]:
-        """How often a grammar was requested, was cached (or being compiled), was refused; and the size of the cache."""
+        """Return the counts of requested, cached (or being compiled) and refused grammars, and the cache's size."""
         return {
             "grammar_cache_queries": self._num_queries,
             "grammar_cache_hits": self._num_hits,
@@ -68,9 +69,9 @@ class GrammarCompiler:
         }
 
     def prepare(self) -> "Future[_Setup]":
-        """Begin to make what grammars need, if that has not begun; best while nothing runs.
+        """Begin the setup for grammars, if that has not begun; best while the server is idle.
 
-        It takes 33 MiB and holds the GIL: 15 ms for 4,096 entries, 0.25 s for 49,152, 0.6 s for 128,000.
+        The setup takes 33 MiB and holds the GIL: 15 ms for 4,096 entries, 0.25 s for 49,152, 0.6 s for 128,000.
         """
         with self._lock:
             if self._setup is None:
@@ -78,19 +79,19 @@ class GrammarCompiler:
             return self._setup
 
     def compile(self, outputs: StructuredOutputs) -> "Future[CompiledGrammar]":
-        """A future of the grammar, which requests share: do not cancel it.
+        """Return a future of the grammar. Requests share the future: do not cancel it.
 
-        It raises InvalidRequestError, QueueFullError, UnavailableError; this method the second if too many grammars are
-        being compiled.
+        The future raises InvalidRequestError, QueueFullError, UnavailableError. This method raises QueueFullError if
+        too many grammars are being compiled.
         """
-        setup = self.prepare()  # before what waits for it may take every thread
+        setup = self.prepare()  # first, because compilations that wait for the setup may take every thread
         with self._lock:
             self._num_queries += 1
-            known = self._cache.get(outputs)
-            if known is not None:
+            cached = self._cache.get(outputs)
+            if cached is not None:
                 self._num_hits += 1
                 self._cache.move_to_end(outputs)
-                return known
+                return cached
             if self._num_compiling >= MAX_COMPILING:
                 message = f"{MAX_COMPILING} grammars are being compiled; try again in {_RETRY_S:.0f} s"
                 raise QueueFullError(message, retry_after_s=_RETRY_S)
@@ -137,7 +138,7 @@ class GrammarCompiler:
         )
 
     def _finish(self, outputs: StructuredOutputs, future: "Future[CompiledGrammar]") -> None:
-        """Drop a grammar that failed; else count it, and drop the least recently used ones beyond the bounds."""
+        """Drop a failed grammar. Otherwise count it, and evict least recently used grammars beyond the bounds."""
         with self._lock:
             self._num_compiling -= 1
             if future.exception() is not None:
@@ -145,6 +146,6 @@ class GrammarCompiler:
                 del self._cache[outputs]
                 return
             self._num_bytes += future.result().num_bytes
-            done = [key for key, other in self._cache.items() if other.done() and other.exception() is None]
-            while done and (len(self._cache) > MAX_GRAMMARS or self._num_bytes > MAX_BYTES):
-                self._num_bytes -= self._cache.pop(done.pop(0)).result().num_bytes
+            finished = [key for key, other in self._cache.items() if other.done() and other.exception() is None]
+            while finished and (len(self._cache) > MAX_GRAMMARS or self._num_bytes > MAX_BYTES):
+                self._num_bytes -= self._cache.pop(finished.pop(0)).result().num_bytes

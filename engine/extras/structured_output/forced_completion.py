@@ -1,8 +1,8 @@
-"""ForcedCompletion: an output that runs out of tokens still ends as its grammar asks.
+"""ForcedCompletion: lead an output that runs out of tokens to an end that its grammar allows.
 
-A model may write an array forever. So when few tokens are left, a short completion is computed ahead, and where a
-sampled token would leave no room for one, its tokens are taken instead. The search is greedy, by means of JSON's
-brackets and quotes, so the completion need not be the shortest; where none fits the output is cut like any other.
+A model may write an array forever. So when few tokens are left, a short completion is computed ahead. If a sampled
+token would leave no room for a completion, the completion's tokens are taken instead. The search is greedy, by JSON's
+brackets and quotes, so the completion need not be the shortest. If none fits, the output is cut like any other.
 """
 
 import re
@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from typing import Any
 
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-# Tried in this order. Outside of strings: what closes objects and arrays, then short values. Inside of them: their end,
-# then what URIs, addresses and times need, then letters.
+# Bytes in the order of trial. Outside of strings: ends of objects and arrays, then short values. Inside of strings:
+# the end, then characters of URIs, addresses and times, then letters.
 _ENDS = {False: b"}]", True: b'"'}
 _FILLERS = {False: b'nt10"[{-', True: b"a:@.Z-bcdefghijklmnopqrstuvwxyz"}
 _ASCII = bytes(range(0x20, 0x7F))
-_FIRST_CHECK = 256  # tokens left; most outputs have ended by themselves before
-_NEAR = 64  # with no more than this to spare every token is checked
+_FIRST_CHECK = 256  # tokens left at the first check; most outputs end earlier by themselves
+_NEAR = 64  # with no more spare tokens than this, every token is checked
 
 
 class CompletionFinder:
-    """Finds tokens that complete an output. One for each tokenizer."""
+    """Finder of tokens that complete an output. One per tokenizer."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -32,9 +32,9 @@ class CompletionFinder:
                 self._token_of[byte] = token_ids[0]
 
     def find(self, matcher: Any, token_ids: Sequence[int], *, max_tokens: int) -> list[int] | None:
-        """Some tokens after which the output is complete, or more than `max_tokens`; None if they are not found.
+        """Return tokens that complete the output, or more than `max_tokens`; None if none are found.
 
-        `token_ids`: the output so far, which the matcher has consumed; it stays as it is. Takes 14 us per token found.
+        `token_ids`: the output so far, which the matcher has consumed; it is not changed. 14 us per token found.
         """
         matcher = matcher.deep_copy()
         completion: list[int] = []
@@ -50,17 +50,17 @@ class CompletionFinder:
         return completion
 
     def remainder(self, matcher: Any, completion: Sequence[int]) -> list[int] | None:
-        """The end of an earlier completion that also completes the output from here; None if none. Takes 2 to 10 us."""
-        checked = [*completion, self.eos_token_id]
-        while checked and matcher.validate_tokens(checked) < len(checked):
-            del checked[0]
-        return checked[:-1] if checked else None
+        """Return the end of an earlier completion that completes the output from here, or None. Takes 2 to 10 us."""
+        rest = [*completion, self.eos_token_id]
+        while rest and matcher.validate_tokens(rest) < len(rest):
+            del rest[0]
+        return rest[:-1] if rest else None
 
     def _next(self, matcher: Any, ends: bytes, fillers: list[int]) -> list[int]:
         for byte in (*ends, *fillers):
             token_id = self._token_of.get(byte)
             if token_id is not None and matcher.validate_tokens([token_id]):
-                if byte not in ends:  # to the back, or "0.0" would be followed by zeros forever
+                if byte not in ends:  # moved to the back, or zeros would follow "0.0" forever
                     fillers.remove(byte)
                     fillers.append(byte)
                 return [token_id]
@@ -68,28 +68,29 @@ class CompletionFinder:
 
 
 def _open_string(text: bytes) -> bytes:
-    """The text from the quote that is still open; empty outside of strings."""
+    """Return the text from the open quote on; empty outside of strings."""
     rest = _STRING.sub(b"", text)
     return rest[rest.index(b'"') :] if b'"' in rest else b""
 
 
 class ForcedCompletion:
-    """When and how one output is completed. The same tokens and the same limit always give the same decisions.
+    """Completion of one output. Equal tokens and an equal limit always give equal decisions.
 
     not due, many tokens left → due: a completion that fits is kept after each check → started: its tokens are taken →
-    done. Where a check finds that none would fit after the sampled token, the completion starts in its place.
+    done. If a check finds that no completion would fit after the sampled token, the completion starts in its place.
     """
 
     def __init__(self, finder: CompletionFinder) -> None:
         self._finder = finder
-        self._next_check = _FIRST_CHECK  # when so many tokens are left
-        self._found: list[int] = []  # the completion of the last check
-        self._forced: list[int] | None = None  # the one that is taken
-        self._start = 0  # where in the output it begins
+        self._next_check = _FIRST_CHECK  # number of tokens left at the next check
+        self._found: list[int] = []  # completion found by the last check
+        self._forced: list[int] | None = None  # completion whose tokens are taken
+        self._start = 0  # position in the output where the completion begins
 
     def token_or(self, sampled: int, *, num_tokens: int) -> int:
-        """The token to take after so many: the completion's, or the sampled one before its start, where a step with
-        drafts that is tried again may be.
+        """Return the token to take after `num_tokens`: the completion's, or `sampled` before the completion's start.
+
+        A retried step with drafts may be before the start.
         """
         if self._forced is None or num_tokens < self._start:
             return sampled
@@ -97,35 +98,35 @@ class ForcedCompletion:
 
     @property
     def start_position(self) -> int | None:
-        """After how many tokens of the output the completion begins; None if it has not been started."""
+        """Number of output tokens before the completion; None if it has not been started."""
         return None if self._forced is None else self._start
 
     def is_done(self, num_tokens: int) -> bool:
-        """Whether the completion ends after so many tokens."""
+        """Return True if the completion ends after `num_tokens`."""
         return self._forced is not None and num_tokens == self._start + len(self._forced)
 
     def is_due(self, num_left: int) -> bool:
-        """Whether it is time to check that a completion fits, so many tokens being left to sample."""
+        """Return True if it is time to check that a completion fits, with `num_left` tokens left to sample."""
         return self._forced is None and num_left <= self._next_check
 
     def fits(self, matcher: Any, token_ids: Sequence[int], *, num_left: int) -> bool:
-        """Whether a completion of these tokens, which the matcher has consumed, fits into so many."""
-        found = self._finder.remainder(matcher, self._found)
-        if found is None:
-            found = self._finder.find(matcher, token_ids, max_tokens=num_left)
-        if found is None and num_left > 2 * _NEAR:  # there is time to check again
+        """Return True if a completion of these tokens, which the matcher has consumed, fits into `num_left`."""
+        completion = self._finder.remainder(matcher, self._found)
+        if completion is None:
+            completion = self._finder.find(matcher, token_ids, max_tokens=num_left)
+        if completion is None and num_left > 2 * _NEAR:  # there is time to check again
             self._next_check = num_left // 2
             return True
-        if found is None or len(found) > num_left:
+        if completion is None or len(completion) > num_left:
             return False
-        self._found = found
-        # A token can open what takes many to close, but hardly ever 16 on average and 64 at once.
-        self._next_check = num_left - max(1, (num_left - len(found) - _NEAR) // 16)
+        self._found = completion
+        # A token can open something that takes many tokens to close, but hardly ever 16 on average and 64 at once.
+        self._next_check = num_left - max(1, (num_left - len(completion) - _NEAR) // 16)
         return True
 
     def start(self, matcher: Any, token_ids: Sequence[int], *, num_left: int) -> None:
-        """Complete the output from here, if a completion fits; else check again when half is left."""
-        found = self._finder.find(matcher, token_ids, max_tokens=num_left)
+        """Complete the output from here, if a completion fits; else check again when half of the tokens are left."""
+        completion = self._finder.find(matcher, token_ids, max_tokens=num_left)
         self._next_check = num_left // 2
-        if found is not None and len(found) <= num_left:
-            self._forced, self._start = found or [self._finder.eos_token_id], len(token_ids)
+        if completion is not None and len(completion) <= num_left:
+            self._forced, self._start = completion or [self._finder.eos_token_id], len(token_ids)

@@ -1,7 +1,7 @@
-"""Grammar: which tokens may come next in one output, and MaskMaker: the masks of all rows of a step, as bits.
+"""Grammar: the tokens that may come next in one output, and MaskMaker: the masks of all rows of a step, as bits.
 
-A grammar follows the request's own list of tokens, as the cache does: it catches up before a mask is made and rolls
-back tokens that were not kept. So a step may be tried any number of times, with any drafts. llguidance does the work.
+A grammar follows the request's own list of tokens, like the cache: it catches up before a mask is made and rolls back
+tokens that were not kept. So a step may be retried any number of times, with any drafts. llguidance does the work.
 """
 
 import time
@@ -17,26 +17,26 @@ from .sandbox_worker import SLOW_MASK_S
 
 @dataclass(frozen=True, slots=True)
 class CompiledGrammar:
-    """A grammar that requests share. Its matcher consumes nothing."""
+    """Grammar that requests share. Its matcher consumes no tokens."""
 
     matcher: Any
     finder: CompletionFinder
-    vocab_size: int  # the tokenizer's or the logits', whichever is more
+    vocab_size: int  # maximum of the tokenizer's and the logits'
     eos_token_ids: frozenset[int]
-    num_bytes: int  # about what it takes
+    num_bytes: int  # approximate memory
 
     def begin(self, *, max_tokens: int | None = None, forced_from: int | None = None) -> "Grammar":
-        """The state of one output of at most so many tokens, whose completion is forced; None: it is not.
+        """Return the state of one output. Its completion is forced within `max_tokens`, unless that is None.
 
-        `forced_from`: where the completion begins, if that is known of the tokens that come first.
+        `forced_from`: the start of the completion, if the output's first tokens are known and it has begun in them.
         """
         return Grammar(self, max_tokens=max_tokens, forced_from=forced_from)
 
 
 class Grammar:
-    """The state of one output. Use it from one thread, and after `follow`.
+    """State of one output. Use it from one thread, and after `follow`.
 
-    tokens:  [0, num_confirmed) as in the request | [num_confirmed, len) tried, and perhaps not kept
+    tokens:  [0, num_confirmed) equal to the request's | [num_confirmed, len) tried, perhaps not kept
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Grammar:
         self.compiled = compiled
         self._max_tokens = max_tokens
         self._known_start = forced_from
-        self.matcher: Any = None  # a copy with a lexer of its own, 2 to 20 us; made when the request first runs
+        self.matcher: Any = None  # copy with a lexer of its own, 2 to 20 us; made when the request first runs
         self._tokens: list[int] = []
         self._num_confirmed = 0
         self._completion = ForcedCompletion(compiled.finder)
@@ -67,40 +67,40 @@ class Grammar:
 
     @property
     def error(self) -> str | None:
-        """Why it can go no further: too much work for the next token, or a token that it does not allow."""
+        """Reason why the output cannot go on: too much work for the next token, or a token that is not allowed."""
         if self._error is None and self.matcher.is_error():
             self._error = str(self.matcher.get_error()).partition("\n")[0]
         return self._error
 
     @property
     def is_accepting(self) -> bool:
-        """Whether the output may end here."""
+        """True if the output may end here."""
         return bool(self.matcher.is_accepting())
 
     @property
     def finish_reason(self) -> str | None:
-        """Why the output ends here: "stop", only an end token could follow, or "length", its completion was forced."""
+        """Reason for an end here: "stop", only an end token could follow; "length", the completion was forced."""
         if self._completion.is_done(len(self._tokens)):
             return "length"
         return "stop" if self.matcher.is_stopped() and self.error is None else None
 
     @property
     def forced_from(self) -> int | None:
-        """The number of output tokens before its forced completion; None if none has begun."""
+        """Number of output tokens before the forced completion; None if none has begun."""
         return self._completion.start_position
 
     @property
     def forced_token_id(self) -> int | None:
-        """The next token, whatever is sampled, if its forced completion has begun."""
+        """Next token of the forced completion, which replaces any sampled token; None if none has begun."""
         if self.forced_from is None or self.finish_reason is not None:
             return None
         return self._completion.token_or(-1, num_tokens=len(self._tokens))
 
     def follow(self, token_ids: Sequence[int], *, num_prompt_tokens: int) -> None:
-        """Catch up with these tokens of the request, or roll back to them."""
+        """Catch up with the request's tokens, or roll back to them."""
         if self.matcher is None:
             self.matcher = self.compiled.matcher.deep_copy()
-            self._take_again(token_ids[num_prompt_tokens:])
+            self._retake(token_ids[num_prompt_tokens:])
         output = token_ids[num_prompt_tokens + self._num_confirmed :]
         tried = self._tokens[self._num_confirmed :]
         pairs = enumerate(zip(output, tried, strict=False))
@@ -113,14 +113,14 @@ class Grammar:
         self._num_confirmed += len(output)
 
     def advance(self, token_id: int) -> None:
-        """Take one more token, if only to try it. One that is not allowed sets `error`."""
+        """Consume one more token, perhaps only to try it. A token that is not allowed sets `error`."""
         self.matcher.consume_token(token_id)
         self._tokens.append(token_id)
 
     def take(self, token_id: int) -> int:
-        """Advance by the sampled token, or by one that completes the output where too few tokens would be left.
+        """Advance by the sampled token, or by one that completes the output if too few tokens would be left.
 
-        Returns the token taken.
+        Return the token taken.
         """
         completion = self._completion
         token_id = completion.token_or(token_id, num_tokens=len(self._tokens))
@@ -136,8 +136,8 @@ class Grammar:
             self.advance(token_id)
         return token_id
 
-    def _take_again(self, output: Sequence[int]) -> None:
-        """Take the tokens with which the request came: each check is made again, so the next decisions are the same."""
+    def _retake(self, output: Sequence[int]) -> None:
+        """Take the tokens that the request came with. Checks are repeated, so that later decisions are equal."""
         for token_id in output:
             if self._max_tokens is not None and len(self._tokens) == self._known_start:
                 self._completion.start(self.matcher, self._tokens, num_left=self._max_tokens - len(self._tokens))
@@ -151,17 +151,17 @@ class Grammar:
 
 
 class MaskMaker:
-    """Makes the masks of a step's grammars: on the host, all in one call."""
+    """Maker of the masks of a step's grammars: on the host, all in one call."""
 
     def __init__(self) -> None:
-        self._executor: Any = None  # has threads, so it is made with the first mask that needs one
+        self._executor: Any = None  # starts threads, so it is created for the first mask that needs it
         self._was_slow = False
 
     def fill(self, grammars: Sequence[Grammar], drafts: Sequence[Sequence[int]], masks: Tensor) -> None:
-        """Set the bits of the tokens that may follow each grammar's, and then each of its drafts': masks [M, W] int32.
+        """Set the bits of the tokens that may follow each grammar's tokens and each of its drafts: masks [M, W] int32.
 
-        One row per grammar and one more for each of its draft tokens, in order; no token is allowed after a draft that
-        does not fit, or where a grammar has an `error`. The grammars stay as they are.
+        A grammar has one row and one more per draft token, in order. No token is allowed after a draft that does not
+        fit, or if the grammar has an `error`. The grammars are not changed.
         """
         if self._was_slow:
             _fail_the_slow(grammars)
@@ -195,7 +195,7 @@ class MaskMaker:
 
 
 def _fail_the_slow(grammars: Sequence[Grammar]) -> None:
-    """A step's masks took long: time each alone, in CPU seconds, and fail the slow ones."""
+    """Time each grammar's mask alone, in CPU seconds, and fail the slow ones, after a step's masks took long."""
     for grammar in grammars:
         start = time.thread_time()
         grammar.matcher.compute_bitmask()

@@ -1,6 +1,6 @@
-"""The constraint on an output that a request asks for: a JSON schema, any JSON object, a regex, a choice or a grammar.
+"""Constraint of a request on its output: a JSON schema, any JSON object, a regex, a choice or a grammar.
 
-Knows the fields and their limits; whether a schema or a grammar can be used is up to the compiler. No tensors.
+This module knows the fields and their limits; the compiler decides if a schema or a grammar can be used. No tensors.
 """
 
 import json
@@ -15,8 +15,8 @@ from ...errors import InvalidRequestError
 MAX_CONSTRAINT_BYTES = 128 * 2**10
 MAX_CHOICES = 1024
 KINDS = ("json", "json_object", "regex", "choice", "grammar")
-# Where JSON may have whitespace: at most one space after "," and ":". Free whitespace lets a weak model write blank
-# lines forever. Under llguidance's keys, so a `%json` inside a grammar takes it too, as the schema's "x-guidance".
+# Whitespace of JSON: at most one space after "," and ":". Free whitespace lets a weak model write blank lines forever.
+# Keys are llguidance's, so that a `%json` inside a grammar can have them as the schema's "x-guidance".
 JSON_SPACING: Mapping[str, Any] = MappingProxyType(
     {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 )
@@ -25,7 +25,7 @@ _TEXT = Text(MAX_CONSTRAINT_BYTES)
 
 @dataclass(frozen=True)
 class _SchemaText:
-    """A JSON schema as an object or as text; kept as text."""
+    """Rule of a JSON schema, given as an object or as text; kept as text."""
 
     def checked(self, name: str, value: object) -> str:
         if not isinstance(value, (str, Mapping)):
@@ -42,7 +42,7 @@ class _SchemaText:
 
 @dataclass(frozen=True)
 class _Choices:
-    """Strings, one of which the output is."""
+    """Rule of a list of strings, one of which is the output."""
 
     def checked(self, name: str, value: object) -> tuple[str, ...]:
         if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) and item for item in value):
@@ -58,7 +58,7 @@ class _Choices:
 
 @dataclass(frozen=True, kw_only=True)
 class StructuredOutputs:
-    """Exactly one constraint, under vLLM's names. Raises InvalidRequestError."""
+    """Parameters with exactly one constraint, under vLLM's names. Raises InvalidRequestError."""
 
     json: str | Mapping[str, Any] | None = ruled(None, _SchemaText(), "A JSON schema, as an object or as text.")
     json_object: bool | None = ruled(None, Flag(), "True: any JSON object.")
@@ -69,10 +69,10 @@ class StructuredOutputs:
     whitespace_pattern: str | None = ruled(
         None, _TEXT, "For json and json_object: a regex of what may stand between tokens instead."
     )
-    # Leave out of a schema what no grammar enforces: the finished answer has to be checked. Else it is refused.
+    # True: leave out keywords that no grammar enforces; the finished answer has to be checked. False: refuse them.
     relaxes: bool = False
-    param: str | None = None  # what the request calls the constraint, if not by its name here
-    is_optional: bool = False  # where it cannot be used there is none
+    param: str | None = None  # request's name for the constraint, if different
+    is_optional: bool = False  # True: an unusable constraint is ignored
 
     def __post_init__(self) -> None:
         for name, default, rule in _RULES:
@@ -90,12 +90,12 @@ class StructuredOutputs:
 
     @property
     def name(self) -> str:
-        """What the request calls it."""
+        """Name of the constraint in the request."""
         return self._name_of(self.kind)
 
     @property
     def kind(self) -> str:
-        """Which of KINDS is set."""
+        """Kind of the constraint: the one of KINDS that is set."""
         return next(name for name in KINDS if _is_set(getattr(self, name)))
 
     def _name_of(self, field_name: str) -> str:
@@ -103,28 +103,28 @@ class StructuredOutputs:
 
     def _check_relations(self) -> None:
         whole = self.param or "structured_outputs"
-        given = [name for name in KINDS if _is_set(getattr(self, name))]
-        if len(given) != 1:
-            what = f"{' and '.join(given)} are given" if given else "none is given"
-            raise InvalidRequestError(f"{whole} takes exactly one of {', '.join(KINDS)}; {what}", param=whole)
+        kinds = [name for name in KINDS if _is_set(getattr(self, name))]
+        if len(kinds) != 1:
+            finding = f"{' and '.join(kinds)} are given" if kinds else "none is given"
+            raise InvalidRequestError(f"{whole} takes exactly one of {', '.join(KINDS)}; {finding}", param=whole)
         for name in ("disable_any_whitespace", "whitespace_pattern"):
-            if getattr(self, name) and given[0] not in ("json", "json_object"):
+            if getattr(self, name) and kinds[0] not in ("json", "json_object"):
                 at = self._name_of(name)
-                raise InvalidRequestError(f"{at} goes with json or json_object, not with {given[0]}", param=at)
+                raise InvalidRequestError(f"{at} goes with json or json_object, not with {kinds[0]}", param=at)
         if self.disable_any_whitespace and self.whitespace_pattern:
             raise InvalidRequestError(
                 f"{whole}: disable_any_whitespace and whitespace_pattern contradict each other", param=whole
             )
 
 
-StructuredOutputsParams = StructuredOutputs  # as vLLM's scripts import it
+StructuredOutputsParams = StructuredOutputs  # vLLM's name, for its scripts
 _RULES = rules_of(StructuredOutputs)
 FIELD_NAMES = frozenset(name for name, _, _ in _RULES)
 
 
 @dataclass(frozen=True)
 class StructuredOutputsRule:
-    """A StructuredOutputs or an object of its fields."""
+    """Rule of a StructuredOutputs or an object of its fields."""
 
     def checked(self, name: str, value: object) -> StructuredOutputs | None:
         if value is None or isinstance(value, StructuredOutputs):

@@ -1,4 +1,4 @@
-"""The refusal of a constraint in words of the request: what it is called there, and where in a schema the fault is."""
+"""Refusal of a constraint in the request's words: its name for the constraint, and the fault's place in a schema."""
 
 import json
 import re
@@ -9,33 +9,33 @@ from ...errors import InvalidRequestError
 from .enforceable import escaped
 from .params import StructuredOutputs
 
-# Where llguidance says that a grammar is wrong, and a rule of ours that holds a schema.
+# Place of an error in llguidance's message, and a rule of ours that holds a schema.
 _IN_LINE = re.compile(r"at (\d+)\(\d+\): (?:failed to compile JSON schema: )?")
 _RULE = re.compile(r'(?:content|tool_\d+): .*?(?:\\"name\\": \\"([\w.-]+)\\".*?)?%json (?=[{tf])')
 
 
 def refusal(outputs: StructuredOutputs, reason: str) -> InvalidRequestError:
-    """The error for a reason that the compiler, or one of ours, gives."""
-    what, schema = outputs.name, outputs.json if outputs.kind == "json" else None
-    if outputs.kind == "grammar" and (found := _IN_LINE.match(reason)):
-        line = dict(enumerate(str(outputs.grammar).split("\n"), 1)).get(int(found[1]), "")
+    """Return the error for a reason from llguidance's compiler or from our checks."""
+    name, schema = outputs.name, outputs.json if outputs.kind == "json" else None
+    if outputs.kind == "grammar" and (match := _IN_LINE.match(reason)):
+        line = dict(enumerate(str(outputs.grammar).split("\n"), 1)).get(int(match[1]), "")
         if rule := _RULE.match(line):
-            reason = reason[found.end() :]
-            what = f"{what}: the parameters of {rule[1]}" if rule[1] else what
+            reason = reason[match.end() :]
+            name = f"{name}: the parameters of {rule[1]}" if rule[1] else name
             schema = line[rule.end() :]
     place = "" if schema is None else _place(str(schema), reason)
     if "coerce_one_of" in reason:
         reason += ': put "x-guidance": {"coerce_one_of": true} into the schema'
-    return InvalidRequestError(f"{what} cannot be used: {place}{reason}", param=outputs.name)
+    return InvalidRequestError(f"{name} cannot be used: {place}{reason}", param=outputs.name)
 
 
 def _place(schema: str, reason: str) -> str:
-    """Where in the schema what the reason names stands first."""
-    named = {*re.findall(r"[\"']([^\"']+)[\"']", reason), reason.rpartition(": ")[2]}
+    """Return the place in the schema of the first keyword or value that the reason names; "" if there is none."""
+    words = {*re.findall(r"[\"']([^\"']+)[\"']", reason), reason.rpartition(": ")[2]}
     try:
         parsed, _ = json.JSONDecoder().raw_decode(schema)
         for pointer, keyword, value in _items(parsed, ""):
-            if keyword in named or (isinstance(value, str) and value.removeprefix("#") in named):
+            if keyword in words or (isinstance(value, str) and value.removeprefix("#") in words):
                 return f"at {pointer}: "
     except (ValueError, RecursionError):
         pass
@@ -43,10 +43,10 @@ def _place(schema: str, reason: str) -> str:
 
 
 def _items(value: Any, at: str) -> Iterator[tuple[str, str, Any]]:
-    """Pointer, key and value of all that is within, from outside inwards."""
+    """Yield pointer, key and value of all items, outer ones first."""
     if isinstance(value, (dict, list)):
         pairs = list(value.items() if isinstance(value, dict) else enumerate(value))
-        for key, each in pairs:
-            yield f"{at}/{escaped(str(key))}", str(key), each
-        for key, each in pairs:
-            yield from _items(each, f"{at}/{escaped(str(key))}")
+        for key, item in pairs:
+            yield f"{at}/{escaped(str(key))}", str(key), item
+        for key, item in pairs:
+            yield from _items(item, f"{at}/{escaped(str(key))}")

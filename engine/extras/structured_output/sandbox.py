@@ -1,7 +1,7 @@
-"""Sandbox: a process that tries each new grammar before this one compiles it.
+"""Sandbox: a process that tries each new grammar before this process compiles it.
 
 llguidance bounds most of its work, but not all: a chain of 6,000 rules overflows the stack and would crash the server,
-3,000 patterns under one allOf take over a minute, `multipleOf: 999983` takes 370 MB. The process's program is
+3,000 patterns under one allOf take over a minute, `multipleOf: 999983` takes 370 MB. Program of the process:
 sandbox_worker.py.
 """
 
@@ -14,22 +14,22 @@ from ...errors import QueueFullError, UnavailableError
 from ...serving.workers.worker_process import Reply, WorkerEndedError, WorkerProcess
 
 _PROGRAM = Path(__file__).with_name("sandbox_worker.py")
-_BUSY_S = 5.0  # until the slow grammars that wait have been tried
+_BUSY_S = 5.0  # seconds until the waiting slow grammars have been tried
 
 
 class SandboxError(Exception):
-    """The grammar cannot be used; the message explains why, to the user."""
+    """Error of a grammar that cannot be used; the message tells the user why."""
 
 
 class Trial(NamedTuple):
-    """What trying a grammar has shown."""
+    """Trial of a usable grammar: its size and its speed."""
 
-    num_bytes: int  # about what it takes
-    is_slow: bool  # it takes more than 50 ms to compile
+    num_bytes: int  # approximate memory
+    is_slow: bool  # True: takes more than 50 ms to compile
 
 
 class Sandbox:
-    """Tries grammars in a process that starts with the first one and ends with this object."""
+    """Process that tries grammars; it starts with the first grammar and ends with this object."""
 
     def __init__(self, *, tokenizer_json: str, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
         setup = {"tokenizer": tokenizer_json, "vocab_size": vocab_size, "eos_token_ids": list(eos_token_ids)}
@@ -56,5 +56,5 @@ class Sandbox:
         job = json.dumps(grammar)
         try:
             return self._process.ask(job)
-        except WorkerEndedError:  # it may have been killed
+        except WorkerEndedError:  # something else may have killed the process
             return self._process.ask(job)

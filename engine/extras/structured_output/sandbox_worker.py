@@ -1,8 +1,8 @@
-"""The program of the process that tries grammars: each is compiled and walked in a forked child with limits.
+"""Program of the process that tries grammars: each is compiled and walked in a forked child with limits.
 
-What may hang, crash or eat memory does so there. Run by its path, it imports nothing of ours; sandbox.py sends it one
-JSON object per line and receives one for each. A child answers through a pipe of its own, which closes when
-the child ends: so whatever happens to it shows as something to read, and no signal can be missed.
+A grammar that hangs, crashes or eats memory hurts only the child. The program is run by its path and imports no module
+of ours; sandbox.py sends one JSON object per line and receives one for each. A child answers through a pipe of its own,
+which closes when the child ends: so every end of a child shows as something to read, and no signal can be missed.
 """
 
 import itertools
@@ -24,11 +24,11 @@ NUM_FIRST_TRIES = 2
 # A 64 KiB schema compiles in 50 to 400 ms. The whole request must be answered within 2 s, and this is half of the work.
 TIME_LIMIT_S = 1.2
 NUM_SECOND_TRIES = 4
-MAX_SLOW_WAITING = 16  # the last of them has its answer after 6 s
+MAX_SLOW_WAITING = 16  # the last of 16 has its answer after 6 s
 MEMORY_LIMIT = 384 * 2**20
-# The server's compiling threads have 8 MiB: what gets by with this never overflows theirs.
+# The server's compiling threads have 8 MiB of stack: grammars that pass with 1 MiB never overflow those.
 STACK_BYTES = 2**20
-# CPU seconds for one mask. At 128,000 entries one takes 70 us on average and 1.4 ms at worst.
+# CPU seconds for one mask. At 128,000 entries a mask takes 70 us on average and 1.4 ms at worst.
 SLOW_MASK_S = 0.025
 NUM_STEPS = 16
 _MAX_REASON_CHARS = 300
@@ -36,14 +36,14 @@ _READ_BYTES = 2**16
 
 
 class Lines:
-    """Lines from a file descriptor, without waiting for more than has arrived."""
+    """Reader of lines from a file descriptor, without waiting for more than has arrived."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._partial = bytearray()  # a line so far: a tokenizer has 10 MB
+        self._partial = bytearray()  # incomplete line; a tokenizer's has 10 MB
 
     def read(self) -> list[bytes] | None:
-        """The lines that are complete now; None at the end of the file. Blocks if nothing has arrived."""
+        """Return the lines that are complete now; None at the end of the file. Blocks if nothing has arrived."""
         data = os.read(self._fd, _READ_BYTES)
         if not data:
             return None
@@ -56,7 +56,7 @@ class Lines:
 
 
 class Trial:
-    """A child process that tries one grammar. Raises OSError if there can be no more processes or pipes."""
+    """Child process that tries one grammar. Raises OSError if no more processes or pipes can be created."""
 
     def __init__(self, job: Any, tokenizer: Any, *, is_first: bool) -> None:
         self.job = job
@@ -71,10 +71,10 @@ class Trial:
             raise
         if self._process_id == 0:
             _try_and_exit(job["job"], tokenizer, into=into, is_first=is_first)
-        os.close(into)  # so that the child alone can write, and the pipe closes when it ends
+        os.close(into)  # only the child can write now, so the pipe closes when it ends
 
     def read(self) -> dict[str, Any] | None:
-        """The answer, if the child has ended; it is empty if a first try was too short."""
+        """Return the answer if the child has ended, else None. The answer is empty if a first try was too short."""
         data = os.read(self.fd, _READ_BYTES)
         self._answer += data
         if data:
@@ -89,10 +89,10 @@ class Trial:
 
 
 class Trials:
-    """Which grammars are being tried, and which wait for that.
+    """Queue of grammars: those being tried, and those that wait for a try.
 
-    A first try is short, and what takes longer waits for a second one, so no easy grammar waits for slow ones. Of the
-    new ones the last is tried first: behind 80 slow ones that came at once, an easy one would wait for 2 s or more.
+    A first try is short, and grammars that take longer wait for a second try, so no easy grammar waits for slow ones.
+    The newest grammar is tried first: behind 80 slow ones that came at once, an easy one would wait for 2 s or more.
     """
 
     def __init__(self, selector: selectors.BaseSelector, tokenizer: Any) -> None:
@@ -100,14 +100,14 @@ class Trials:
         self._tokenizer = tokenizer
         self._new: list[Any] = []
         self._slow: deque[Any] = deque()
-        self._num_first = self._num_second = 0  # running
+        self._num_first = self._num_second = 0  # running first and second tries
 
     def add(self, job: Any) -> None:
-        """Take a grammar on."""
+        """Add a new grammar to the queue."""
         self._new.append(job)
 
     def begin(self) -> None:
-        """Try as many as may run."""
+        """Start as many tries as may run at once."""
         while self._new and self._num_first < NUM_FIRST_TRIES:
             self._num_first += self._begin(self._new.pop(), is_first=True)
         while self._slow and self._num_second < NUM_SECOND_TRIES:
@@ -139,13 +139,13 @@ class Trials:
 
 
 def main() -> None:
-    """Try every grammar on stdin until that ends. The first line describes the tokenizer."""
+    """Try every grammar on stdin until stdin ends. The first line describes the tokenizer."""
     lines = Lines(sys.stdin.fileno())
     while not (received := lines.read()):
         if received is None:
             return
     tokenizer = _tokenizer(json.loads(received.pop(0)))
-    # poll keeps no state in the kernel, which the children would share.
+    # poll, unlike epoll, keeps no state in the kernel that the children would share.
     with selectors.PollSelector() as selector:
         selector.register(sys.stdin.fileno(), selectors.EVENT_READ)
         trials = Trials(selector, tokenizer)
@@ -178,7 +178,7 @@ def _cause_of_death(exit_code: int) -> str:
 
 
 def _shortened(error: str) -> str:
-    """One line: of a long report the text after "error:", if it has that, else its start and its end."""
+    """Return one line of a report: the text after "error:" or the first line; of a long one its start and its end."""
     lines = [line.strip() for line in error.splitlines()]
     text = next((line for line in lines if line.startswith("error: ")), lines[0]).removeprefix("error: ")
     half = _MAX_REASON_CHARS // 2
@@ -205,7 +205,7 @@ def _try_and_exit(grammar: str, tokenizer: Any, *, into: int, is_first: bool) ->
 
 
 def _detach_standard_streams() -> None:
-    """Or the server would see the parent's end only with the child's, and each crash in its log."""
+    """Redirect to null: else the server would see the parent's end only with the child's, and each crash in its log."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         os.dup2(nothing, stream.fileno())
@@ -221,13 +221,13 @@ def _set_limits(*, is_first: bool) -> None:
         signal.setitimer(signal.ITIMER_PROF, FIRST_TRY_S)
     os.nice(5)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if sys.platform == "linux":  # elsewhere the limit is not kept, or counts what is only reserved
+    if sys.platform == "linux":  # other systems ignore the limit, or count memory that is only reserved
         limit = _memory_bytes(0) + MEMORY_LIMIT
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def _memory_bytes(field: int) -> int:
-    """Of this process, as Linux counts: 0 = addresses in use, 1 = resident. 0 elsewhere."""
+    """Return this process's bytes in a field of Linux's statm: 0 = addresses in use, 1 = resident. 0 elsewhere."""
     if sys.platform != "linux":
         return 0
     with open("/proc/self/statm") as file:
@@ -235,15 +235,15 @@ def _memory_bytes(field: int) -> int:
 
 
 def _try(grammar: str, tokenizer: Any) -> tuple[str, int]:
-    """Why the grammar cannot be used ("" if it can), and the bytes it takes."""
+    """Return the reason why the grammar cannot be used ("" if it can), and the bytes it takes."""
     before = _memory_bytes(1)
     walk = Walk(grammar, tokenizer)
     reason = walk.error()
-    return reason, max(0, _memory_bytes(1) - before)  # with the walk's matcher
+    return reason, max(0, _memory_bytes(1) - before)  # including the walk's matcher
 
 
 class Walk:
-    """A few random steps through a grammar, each mask timed."""
+    """Walk of a few random steps through a grammar, with each mask timed."""
 
     def __init__(self, grammar: str, tokenizer: Any) -> None:
         self._grammar = grammar
@@ -252,14 +252,14 @@ class Walk:
         self._matcher = self._new_matcher()
 
     def error(self) -> str:
-        """Take the steps; returns what is wrong, "" if nothing is."""
+        """Take the steps. Return the error, or ""."""
         rng, matcher = random.Random(0), self._matcher
         while not matcher.is_error():
             mask, seconds = _timed_mask(matcher)
             if matcher.is_error():
                 break
-            if seconds > SLOW_MASK_S and (again := self._seconds_again()) > SLOW_MASK_S:
-                seconds = min(seconds, again)
+            if seconds > SLOW_MASK_S and (second := self._second_time()) > SLOW_MASK_S:
+                seconds = min(seconds, second)
                 return f"it takes {seconds * 1e3:.0f} ms for one token; at most {SLOW_MASK_S * 1e3:g} ms are given"
             token_id = _any_token(mask, self._tokenizer.eos_tokens, rng)
             if token_id is None:
@@ -270,9 +270,10 @@ class Walk:
                 break
         return str(matcher.get_error()) if matcher.is_error() else ""
 
-    def _seconds_again(self) -> float:
-        """The same step of a new matcher, which has to work out the same states: the processor may have been taken
-        away for a moment, and virtual machines count that as the thread's time.
+    def _second_time(self) -> float:
+        """Return the seconds of the last step in a new matcher, which has to compute the same states.
+
+        The processor may have been taken away for a moment, and virtual machines count that as the thread's time.
         """
         matcher = self._new_matcher()
         for token_id in self._token_ids:
@@ -286,14 +287,14 @@ class Walk:
 
 
 def _timed_mask(matcher: Any) -> tuple[bytes, float]:
-    """The next token's mask, and the CPU seconds that it took."""
+    """Return the next token's mask, and the CPU seconds that it took."""
     start = time.thread_time()
     mask = matcher.compute_bitmask()
     return mask, time.thread_time() - start
 
 
 def _any_token(mask: bytes, eos_token_ids: Sequence[int], rng: random.Random) -> int | None:
-    """A random token that the mask allows, but no end token."""
+    """Return a random token that the mask allows, but no end token."""
     start = rng.randrange(len(mask))
     for index in itertools.chain(range(start, len(mask)), range(start)):
         if mask[index]:
@@ -304,10 +305,10 @@ def _any_token(mask: bytes, eos_token_ids: Sequence[int], rng: random.Random) ->
 
 
 def limits() -> Any:
-    """Bounds on a grammar's work, the same in the sandbox and in the server."""
+    """Return the bounds on a grammar's work, equal in the sandbox and in the server."""
     from llguidance import LLParserLimits
 
-    # A state takes 1 to 2 kB and each request has its own; a string with a maxLength takes one per character.
+    # A state takes 1 to 2 kB, and each request has its own states; a string with a maxLength takes one per character.
     return LLParserLimits(max_lexer_states=100_000, verbose_errors=False)
 
 

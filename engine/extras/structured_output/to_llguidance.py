@@ -1,4 +1,4 @@
-"""A constraint as the grammar text that llguidance's compiler reads. Compiles nothing."""
+"""Translation of a constraint to the grammar text that llguidance's compiler reads. Compiles nothing."""
 
 import json
 from typing import Any
@@ -7,12 +7,12 @@ from .enforceable import enforceable
 from .params import JSON_SPACING, StructuredOutputs
 from .refusal import refusal
 
-# The converter is plain Python at some 4 us per character, and holds the GIL meanwhile.
+# The converter is plain Python: it takes about 4 us per character and holds the GIL.
 _MAX_GBNF_CHARS = 16 * 2**10
 
 
 def grammar_source(outputs: StructuredOutputs) -> str:
-    """The text to compile. Raises InvalidRequestError for what is wrong without compiling."""
+    """Return the text to compile. Raises InvalidRequestError for errors that show without compiling."""
     from llguidance import LLMatcher
 
     match outputs.kind:
@@ -24,7 +24,7 @@ def grammar_source(outputs: StructuredOutputs) -> str:
             return LLMatcher.grammar_from_regex(outputs.regex)
         case "choice":
             assert outputs.choice is not None
-            # Upper case makes it one lexeme: 3 ms for 1,024 strings, and their number has no limit then.
+            # Upper case makes the choice one lexeme: 3 ms for 1,024 strings, and no limit on their number.
             return LLMatcher.grammar_from_lark("start: CHOICE\nCHOICE: " + " | ".join(map(json.dumps, outputs.choice)))
         case _:
             assert outputs.grammar is not None
@@ -36,7 +36,7 @@ def _schema_text(outputs: StructuredOutputs) -> str:
 
 
 def read_schema(outputs: StructuredOutputs) -> dict[str, Any] | bool:
-    """The JSON schema of the constraint. Raises InvalidRequestError."""
+    """Parse the JSON schema of the constraint. Raises InvalidRequestError."""
     try:
         parsed = json.loads(_schema_text(outputs))
     except (ValueError, RecursionError) as exc:
@@ -47,25 +47,25 @@ def read_schema(outputs: StructuredOutputs) -> dict[str, Any] | bool:
 
 
 def grammar_schema(outputs: StructuredOutputs) -> dict[str, Any] | bool:
-    """The schema that the grammar is made from. Raises InvalidRequestError."""
+    """Return the schema that the grammar is made from. Raises InvalidRequestError."""
     schema = read_schema(outputs)
     try:
-        made = enforceable(schema)
+        enforced = enforceable(schema)
     except RecursionError as exc:
         raise refusal(outputs, "the schema nests too deeply") from exc
-    # What is left out is refused by llguidance, where it may not be left out.
-    return made.schema if outputs.relaxes or not made.unenforced else schema
+    # Without `relaxes`, llguidance refuses the keywords that no grammar enforces.
+    return enforced.schema if outputs.relaxes or not enforced.unenforced else schema
 
 
 def spacing(outputs: StructuredOutputs) -> dict[str, Any]:
-    """Where its JSON may have whitespace, as llguidance's options."""
+    """Return the places where the JSON may have whitespace, as llguidance's options."""
     if outputs.whitespace_pattern is not None:
         return {"whitespace_pattern": outputs.whitespace_pattern}
     return {"whitespace_flexible": False} if outputs.disable_any_whitespace else dict(JSON_SPACING)
 
 
 def _lark(text: str, outputs: StructuredOutputs) -> str:
-    """Lark unchanged; llama.cpp's notation (GBNF), which vLLM's examples use, is converted."""
+    """Return Lark unchanged, and convert llama.cpp's notation (GBNF), which vLLM's examples use."""
     from llguidance.gbnf_to_lark import any_to_lark
 
     if "::=" not in text:

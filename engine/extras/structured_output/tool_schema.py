@@ -1,6 +1,6 @@
-"""What the schema of a tool's arguments leaves open and no caller means: properties that it does not declare.
+"""Schemas of tools' arguments, closed: undeclared properties are forbidden unless the schema allows them explicitly.
 
-Models seldom know that JSON Schema allows them, and `f(**arguments)` fails.
+JSON Schema allows undeclared properties, but few callers mean that, and `f(**arguments)` would fail.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _ONE = ("items", "additionalProperties")
 
 
 def arguments_schema(function: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of a function's arguments, which are an object. Without `additionalProperties` objects are closed."""
+    """Return the schema of a function's arguments, an object. Objects without `additionalProperties` are closed."""
     schema = {"type": "object", **(function.get("parameters") or {"properties": {}})}
     return schema if _merges(schema) else _closed(schema)
 
@@ -28,10 +28,10 @@ def _closed(schema: Any) -> Any:
     closed = dict(schema)
     for key in _NAMED:
         if isinstance(closed.get(key), Mapping):
-            closed[key] = {name: _closed(each) for name, each in closed[key].items()}
+            closed[key] = {name: _closed(subschema) for name, subschema in closed[key].items()}
     for key in _LISTED:
         if isinstance(closed.get(key), list):
-            closed[key] = [_closed(each) for each in closed[key]]
+            closed[key] = [_closed(subschema) for subschema in closed[key]]
     for key in _ONE:
         if key in closed:
             closed[key] = _closed(closed[key])
@@ -44,14 +44,14 @@ def _closed(schema: Any) -> Any:
 
 
 def _merges(schema: Any) -> bool:
-    """Whether objects are put together from several schemas: closing one would forbid what another declares."""
+    """True if several schemas describe one object: closing one would forbid the properties of another."""
     if isinstance(schema, list):
         return any(map(_merges, schema))
     if not isinstance(schema, Mapping):
         return False
     if not _MERGING.isdisjoint(schema) or ("properties" in schema and not _CHOOSING.isdisjoint(schema)):
         return True
-    return any(_merges(each) for key in _NAMED for each in _values(schema.get(key))) or any(
+    return any(_merges(subschema) for key in _NAMED for subschema in _values(schema.get(key))) or any(
         _merges(schema.get(key)) for key in (*_LISTED, *_ONE)
     )
 

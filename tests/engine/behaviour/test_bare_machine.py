@@ -1,4 +1,4 @@
-"""The engine and the kernels need torch, transformers and what these bring along: nothing of the HTTP server."""
+"""The engine and the kernels need torch, transformers and their dependencies, no package of the HTTP server."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bare_machine import MISSING, without_packages
 
-# Every module of the two packages, the demo model, and a grammar, which cannot be compiled.
+# Import every module of both packages, run the demo model, and ask for a grammar, which cannot be compiled.
 PROGRAM = """
 import importlib.util, pkgutil
 from splitfuse import engine, kernels
@@ -32,9 +32,9 @@ def test_a_model_runs_without_the_servers_packages(tmp_path: Path) -> None:
 
     def output(program: str) -> str:
         command = [sys.executable, "-c", program]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert process.returncode == 0, process.stderr
+        return process.stdout
 
     assert output(f"import importlib.util; print(*filter(importlib.util.find_spec, {MISSING!r}))") == "\n"
     num_tokens, refusal = output(PROGRAM).splitlines()

@@ -1,4 +1,4 @@
-"""Structured output under any schedule: preemption, steps tried again and a broken neighbour change no token."""
+"""Structured output under any schedule: preemption, retried steps and a broken neighbour change no token."""
 
 import random
 from typing import Any
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.sampled(2)
 
 
 def constrained_arrivals(rng: random.Random, count: int) -> list[Arrival]:
-    """Prompts of which most have a grammar, none the same, some several outputs."""
-    made = []
+    """Return prompts, most of them with a grammar of their own, some with several outputs."""
+    arrivals = []
     for index in range(count):
         outputs: StructuredOutputs | None = rng.choice(
             [
@@ -41,8 +41,8 @@ def constrained_arrivals(rng: random.Random, count: int) -> list[Arrival]:
             ignore_eos=rng.random() < 0.3,
         )
         prompt = [rng.randrange(20, 270) for _ in range(rng.randint(1, 60))]
-        made.append(Arrival(prompt, params, at_step=rng.randint(0, 30)))
-    return made
+        arrivals.append(Arrival(prompt, params, at_step=rng.randint(0, 30)))
+    return arrivals
 
 
 def texts(arrivals: list[Arrival]) -> list[list[tuple[list[int], str | None]]]:
@@ -52,7 +52,7 @@ def texts(arrivals: list[Arrival]) -> list[list[tuple[list[int], str | None]]]:
 def alone(folder: str, arrivals: list[Arrival]) -> list[list[tuple[list[int], str | None]]]:
     llm = LLM(folder, dtype="float32", block_size=16)
     outputs = [llm.generate({"prompt_token_ids": arrival.prompt}, arrival.params)[0].outputs for arrival in arrivals]
-    return [[(output.token_ids, output.finish_reason) for output in each] for each in outputs]
+    return [[(output.token_ids, output.finish_reason) for output in request_outputs] for request_outputs in outputs]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -96,7 +96,7 @@ def test_masks_that_are_made_while_the_device_computes_change_no_token(tiny_fold
 
 
 class Stumbling:
-    """A runner that computes and samples a whole step and then often fails, so that it is tried again by halves."""
+    """Runner that computes and samples a whole step and then often fails, so that the step is retried by halves."""
 
     def __init__(self, llm: LLM) -> None:
         self._runner = llm.pipeline._runner._runner
@@ -127,7 +127,7 @@ def test_a_step_tried_again_advances_no_grammar_twice(tiny_folder: str) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_drafts_are_checked_against_the_grammar(tiny_folder: str, seed: int) -> None:
-    """Most drafts are right, some allowed but wrong, some not allowed at all; steps are tried again too."""
+    """Draft mostly right tokens, some allowed but wrong, some not allowed at all; steps are retried, too."""
     rng = random.Random(f"drafts{seed}")
     arrivals = constrained_arrivals(rng, 30)
     expected = alone(tiny_folder, arrivals)
@@ -156,7 +156,7 @@ def test_a_draft_model_leaves_grammars_alone(tiny_folder: str) -> None:
 
 
 def test_a_grammar_that_breaks_costs_its_own_request_alone(tiny_folder: str) -> None:
-    """Two rows of one step, one of which ends with a token that its grammar never allowed."""
+    """Run two rows of one step, one of which ends with a token that its grammar never allowed."""
     llm = LLM(tiny_folder, dtype="float32")
     params = SamplingParams(structured_outputs=StructuredOutputs(regex="[0-9]{12}"), max_tokens=30, seed=3)
     expected = llm.generate("abc", params)[0].outputs[0].text

@@ -1,4 +1,4 @@
-"""The core runs while everything outside core, config, errors, checks and extension is blocked, torch included."""
+"""The core runs while all modules outside core, config, errors, checks and extension are blocked, torch included."""
 
 import os
 import subprocess
@@ -10,9 +10,9 @@ TESTS = ["tests/engine/core", *(f"tests/engine/behaviour/test_{name}worlds.py" f
 
 
 def test_scheduler_and_worlds_run_with_all_else_blocked() -> None:
-    """`make core` runs more seeds, and the planted bugs."""
+    """Run a few seeds; `make core` runs more seeds and the planted bugs."""
     command = [sys.executable, "-m", "pytest", "-q", "--core-alone", "--max-seeds", "2", "-p", "no:cacheprovider"]
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, "-m", "not slow", "-k", "not recorded", *TESTS],
         cwd=ROOT,
         env={**os.environ, "SPLITFUSE_TEST_STEPS": "300"},
@@ -20,4 +20,4 @@ def test_scheduler_and_worlds_run_with_all_else_blocked() -> None:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout[-3000:]
+    assert process.returncode == 0, process.stdout[-3000:]

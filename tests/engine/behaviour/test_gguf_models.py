@@ -1,4 +1,4 @@
-"""A GGUF file answers as the model does that it was made from: in float32, token by token, as transformers."""
+"""A GGUF file's answers equal those of its original model in transformers, in float32, token by token."""
 
 import random
 from pathlib import Path
@@ -34,7 +34,7 @@ def test_greedy_tokens_equal_transformers(name: str, tmp_path: Path) -> None:
     assert_equal_answers(path, write_gguf(path, name))
 
 
-# q and k have their rows in another order, gpt2's matrices are transposed, and some biases are permuted too.
+# Cases: rows of q and k in another order, gpt2's transposed matrices, permuted biases.
 @pytest.mark.parametrize("kind", [Type.Q4_1, Type.Q8_0, Type.BF16], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("name", ["llama-yarn", "gpt2", "qwen3-moe"])
 def test_quantized_ones_equal_what_their_values_are(name: str, kind: Type, tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_quantized_ones_equal_what_their_values_are(name: str, kind: Type, tmp_p
 def test_text_goes_in_and_out_by_the_files_own_tokenizer(tmp_path: Path) -> None:
     path = tmp_path / "llama.gguf"
     write_gguf(path, "llama-mha")
-    output = LLM(str(tmp_path), dtype="float32").generate("the end", PARAMS)[0]  # a folder with one file is the file
+    output = LLM(str(tmp_path), dtype="float32").generate("the end", PARAMS)[0]  # a folder with a single file
     assert len(output.prompt_token_ids) == 6  # "th" is one token
     assert output.outputs[0].text
 

@@ -25,7 +25,7 @@ CASES = {
         {"num_bits": 4, "strategy": "group", "group_size": 32, "symmetric": False}, packed=True
     ),
 }
-# More by hand: SPLITFUSE_TEST_MUTATIONS=2500 pytest tests/engine/behaviour/test_hostile_checkpoints.py
+# A longer run: SPLITFUSE_TEST_MUTATIONS=2500 pytest tests/engine/behaviour/test_hostile_checkpoints.py
 NUM_MUTATIONS = int(os.environ.get("SPLITFUSE_TEST_MUTATIONS", "20"))
 _ODD: list[Any] = [
     *(None, 0, -1, 1, 3, 5, 2**31, 2**62, 2**63, 2**70, 1e308, 0.5, True, False, "", "4", "x" * 300, [], [[]], {}),
@@ -54,7 +54,7 @@ def mutate_config(rng: random.Random, folder: Path) -> None:
     path = folder / "config.json"
     config = json.loads(path.read_text())
     place: Any = config["quantization_config"]
-    while True:  # any value at any depth
+    while True:  # change any value at any depth
         key = rng.choice(list(place) if isinstance(place, dict) else range(len(place)))
         if not isinstance(place[key], dict | list) or not place[key] or rng.random() < 0.3:
             break
@@ -87,7 +87,7 @@ def mutate_header(rng: random.Random, folder: Path) -> None:
         del header[name]
     elif kind == 4:
         header[name + rng.choice(["_", ".weight", "\n", "\x00"])] = header.pop(name)
-    elif kind == 5:  # two linears change places, or a tensor two parts
+    elif kind == 5:  # swap two linears, or two parts of a tensor
         other = rng.choice(names)
         header[name], header[other] = header[other], header[name]
     elif kind == 6:

@@ -1,6 +1,6 @@
-"""Model files that were changed on purpose: each loads, or is refused by one line, soon and in little memory.
+"""Model files with deliberate changes load, or are refused by one line, soon and in little memory.
 
-More by hand: SPLITFUSE_TEST_MUTATIONS=10000 pytest tests/engine/behaviour/test_hostile_files.py
+A longer run: SPLITFUSE_TEST_MUTATIONS=10000 pytest tests/engine/behaviour/test_hostile_files.py
 """
 
 import os
@@ -19,8 +19,8 @@ from splitfuse.engine import LLM
 from splitfuse.engine.errors import ConfigError
 
 NUM_MUTATIONS = int(os.environ.get("SPLITFUSE_TEST_MUTATIONS", "150"))
-MAX_SECONDS = 2.0  # of CPU time: this process shares its cores
-# Beside twice the file: what loading any model of this size takes, and what the allocator keeps.
+MAX_SECONDS = 2.0  # CPU time, because this process shares its cores
+# Memory beyond twice the file: loading any model of this size, and the allocator's reserve.
 FREE_BYTES = 48 * 2**20
 
 Mutation = Callable[[random.Random, bytearray, int], None]
@@ -41,19 +41,19 @@ def cut(rng: random.Random, content: bytearray, header: int) -> None:
 
 
 def put_number(rng: random.Random, content: bytearray, header: int) -> None:
-    """Where a count, a length, an offset or a type may be."""
+    """Overwrite a place where a count, a length, an offset or a type may be."""
     size, at = rng.choice((4, 8)), rng.choice((8, 16, rng.randrange(header)))
     content[at : at + size] = (rng.choice(_NUMBERS) % 2 ** (8 * size)).to_bytes(size, "little")
 
 
 def grow_number(rng: random.Random, content: bytearray, header: int) -> None:
-    """Multiply a number that is there, wherever it stands."""
+    """Multiply an existing number at any place."""
     at = rng.choice([at for at in range(8, header - 8) if content[at] and content[at + 1 : at + 4] == b"\0\0\0"])
     content[at : at + 4] = struct.pack("<I", content[at] << rng.randrange(1, 24))
 
 
 def change_digits(rng: random.Random, content: bytearray, header: int) -> None:
-    """Of numbers that are text."""
+    """Change digits of numbers that are text."""
     places = [at for at in range(header) if 48 <= content[at] <= 57]
     for at in rng.sample(places, min(len(places), rng.randint(1, 3))):
         content[at : at + rng.randint(0, 1)] = str(rng.choice(_NUMBERS)).encode()
@@ -76,7 +76,7 @@ MUTATIONS: list[Mutation] = [
 
 
 def load(path: Path) -> None:
-    """As far as a server gets before it is ready: it has generated a few tokens."""
+    """Load the model and generate a few tokens, like a server before it is ready."""
     LLM(str(path), dtype="float32", num_kv_blocks=8, max_model_len=32)
 
 
@@ -94,7 +94,7 @@ def safetensors_file(folder: Path) -> tuple[Path, int]:
 
 @pytest.fixture(params=["gguf", "safetensors"])
 def file(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, bytes, int, list[Mutation]]:
-    """The file, what is in it, where its header ends, and what may happen to it."""
+    """File, its contents, the end of its header, and the possible mutations."""
     if request.param == "gguf":
         path, header = gguf_file(tmp_path)
         return path, path.read_bytes(), header, MUTATIONS
@@ -104,13 +104,13 @@ def file(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, bytes, i
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has had since `forget_peak`."""
+    """Return the peak memory of this process since `forget_peak`."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
 def forget_peak() -> int:
-    """What it has now."""
+    """Reset the peak and return the current memory."""
     Path("/proc/self/clear_refs").write_text("5")
     return peak_bytes()
 

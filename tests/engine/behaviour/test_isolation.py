@@ -1,4 +1,4 @@
-"""A fault that passes costs nothing, wherever in a step it strikes; one that stays costs its own row."""
+"""A passing fault changes no output, wherever in a step it strikes; a lasting fault costs its own row."""
 
 import logging
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from splitfuse.engine.extras.structured_output.grammar import Grammar
 
 
 class FlakyRunner:
-    """Fails as often as it is told to: for any batch, or for those that hold a row."""
+    """Runner that fails a number of times: for any batch, or for batches that hold a row."""
 
     def __init__(self, num_failures: int, culprit: str | None = None, *, error: Exception | None = None) -> None:
         self.sizes: list[int] = []
@@ -106,7 +106,7 @@ def test_a_lost_device_ends_the_engine_at_once(message: str, num_rows: int, capl
     ]
 
 
-# With the demo model: the first try of each step raises at a point where it has changed as much as it can.
+# With the demo model: the first try of each step raises at a point where it has changed the most state.
 
 LIST = {"type": "array", "items": {"type": "array", "items": {"type": "string"}}, "minItems": 2}
 REQUESTS: dict[str, dict[str, Any]] = {
@@ -116,19 +116,19 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "complete": {"seed": 5, "structured_outputs": StructuredOutputs(regex="[a-z ]{5,15}!"), "logprobs": 0},
     "several": {"seed": 6, "n": 3, "structured_outputs": StructuredOutputs(choice=["a dog", "a cat", "no"])},
 }
-GROUPS = [*([name] for name in REQUESTS), list(REQUESTS)]  # alone, so that a step has one row, and all at once
+GROUPS = [*([name] for name in REQUESTS), list(REQUESTS)]  # alone (a step has one row), and all at once
 PROMPT = "Here is a record as JSON:\n"
 
 
 class Fault:
-    """Strikes once, and again when a step has succeeded since."""
+    """Fault that strikes once, and again after a step has succeeded."""
 
     def __init__(self) -> None:
         self.num_strikes = 0
         self._is_armed = True
 
     def after(self, right: Callable[..., Any]) -> Callable[..., Any]:
-        """The function raises when its work is done."""
+        """Wrap a function so that it raises after its work, if the fault is armed."""
 
         def wrong(*args: Any, **more: Any) -> Any:
             outcome = right(*args, **more)
@@ -141,7 +141,7 @@ class Fault:
         return wrong
 
     def armed_by(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """A step that succeeds arms it."""
+        """Wrap a step so that its success arms the fault."""
 
         def arming(*args: Any) -> Any:
             outputs = run(*args)
@@ -162,11 +162,11 @@ POINTS = {
 
 
 def ranks(logprobs: Any) -> list[Any]:
-    return [each and [(token_id, round(logprob, 3)) for token_id, logprob in each.top] for each in logprobs or ()]
+    return [entry and [(token_id, round(logprob, 3)) for token_id, logprob in entry.top] for entry in logprobs or ()]
 
 
 def outputs_of(llm: LLM, names: list[str]) -> list[Any]:
-    """Ids, texts, ends and ranks: a batch of another size may move a logprob in its last digits."""
+    """Return ids, texts, ends and ranks; not logprobs, whose last digits may depend on the batch's size."""
     params = [SamplingParams(max_tokens=16, **REQUESTS[name]) for name in names]
     return [
         (output.token_ids, output.text, output.finish_reason, ranks(output.logprobs), ranks(result.prompt_logprobs))
@@ -177,7 +177,7 @@ def outputs_of(llm: LLM, names: list[str]) -> list[Any]:
 
 @pytest.fixture(scope="module", params=[None, "ngram"])
 def demo(request: pytest.FixtureRequest) -> tuple[LLM, list[Any]]:
-    """The model, and what it gives without a fault."""
+    """Demo model, and its outputs without a fault."""
     llm = LLM(dtype="float32", speculative_model=request.param, enable_prefix_caching=False)
     return llm, list(map(partial(outputs_of, llm), GROUPS))
 

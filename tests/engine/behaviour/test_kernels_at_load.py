@@ -1,4 +1,4 @@
-"""Nothing is compiled while an engine serves: what its steps launch has been launched when it was loaded."""
+"""An engine compiles no kernel while it serves: loading launches all kernels of its steps."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-# In a process of its own: here the kernels may be interpreted ones. Kernels are neither compiled nor run, only named.
+# Runs in its own process, because kernels here may be interpreted. Kernels are only named, not compiled or run.
 PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -51,7 +51,7 @@ assert all(output.outputs[0].finish_reason == "length" for output in outputs)
 print(len(ahead), *sorted({name.partition("[")[0] for name, _ in kernels - ahead}))
 """
 
-# Compiled for a GPU that need not be there, and not run.
+# Compiles for a GPU that need not exist, without running.
 LATE = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -80,9 +80,9 @@ pytest.importorskip("triton")
 def run(program: str, *arguments: str) -> list[str]:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-c", program, str(Path(__file__).parents[2] / "gpu"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout.split()
+    process = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert process.returncode == 0, process.stderr[-2000:]
+    return process.stdout.split()
 
 
 def test_a_kernel_that_is_compiled_late_is_counted() -> None:

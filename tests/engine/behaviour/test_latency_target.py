@@ -14,11 +14,11 @@ from splitfuse.engine.core.step_pipeline import StepPipeline
 from splitfuse.engine.errors import QueueFullError
 from splitfuse.engine.serving.output_processor import OutputProcessor
 
-SECONDS = (2e-3, 1e-4, 1e-7)  # of the machine below: per step, per token, per token of context
+SECONDS = (2e-3, 1e-4, 1e-7)  # simulated machine's times per step, per token, per token of context
 
 
 class Machine:
-    """A runner and a clock: a step takes the time of the formula."""
+    """Runner and clock: a step takes the time of the formula."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -33,7 +33,7 @@ class Machine:
 
 
 def life(**settings: object) -> list[StepStats]:
-    """Eight sequences decode while prompts of 2,000 tokens come, one after the other."""
+    """Return the steps of eight sequences that decode while prompts of 2,000 tokens come one after the other."""
     machine = Machine()
     config = EngineConfig(max_num_batched_tokens=2048, **settings)  # type: ignore[arg-type]
     core = EngineCore(config, CacheSpec(5000, 16), OutputProcessor(None), clock=lambda: machine.now)
@@ -41,7 +41,7 @@ def life(**settings: object) -> list[StepStats]:
 
     def add(name: str, num_prompt: int, num_new: int) -> None:
         params = SamplingParams()
-        tokens = [int(name[1:])] * num_prompt  # not alike, or the prefix cache would find them
+        tokens = [int(name[1:])] * num_prompt  # different prompts, or the prefix cache would find them
         request = Request(
             request_id=name, prompt_token_ids=tokens, params=params, max_num_tokens=num_prompt + num_new, seed=0
         )

@@ -1,4 +1,4 @@
-"""Logits of whole sequences beside transformers': equal in float32, and in bfloat16 as near to the truth as theirs."""
+"""Logits of whole sequences, compared with transformers': equal in float32; in bfloat16 as near to the truth."""
 
 import random
 from pathlib import Path
@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM
 from splitfuse.kernels.cpu import build as native_module
 
 CHUNKS = [100, 1, 3, 1, 150, 45]
-# Different ones: among equal ones attention has no effect. In bfloat16 a mixture's error is 0.7 to 1.3 of theirs
-# (once 1.7, of 32), for either may send a token to another expert; with 6 it is below 1 for all four.
+# Different tokens: among equal ones attention has no effect. In bfloat16 a mixture's error is 0.7 to 1.3 of
+# transformers' (once 1.7, of 32), for either may send a token to another expert; seed 6 gives less than 1 for all four.
 TOKENS = random.Random(6).choices(range(VOCAB_SIZE), k=sum(CHUNKS))
 
 
@@ -29,7 +29,7 @@ def their_logits(folder: Path, dtype: torch.dtype) -> Tensor:
 def test_float32(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_model(name).save_pretrained(tmp_path)
     theirs = their_logits(tmp_path, torch.float32)
-    for library in (native_module.library(), None):  # without a C++ compiler both are None
+    for library in (native_module.library(), None):  # both are None without a C++ compiler
         monkeypatch.setattr(native_module, "library", lambda library=library: library)
         ours = all_logits(tmp_path, TOKENS, dtype="float32", chunks=CHUNKS)
         torch.testing.assert_close(ours, theirs, atol=2e-4, rtol=2e-4)
@@ -37,7 +37,7 @@ def test_float32(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("name", sorted(CONFIGS))
 def test_bfloat16_differs_at_near_ties_only(name: str, tmp_path: Path) -> None:
-    """Teacher forcing: after the same tokens the likeliest is the same, or the two are closer than the rounding."""
+    """Compare by teacher forcing: the likeliest next tokens are equal, or closer than the rounding."""
     make_model(name).bfloat16().save_pretrained(tmp_path)
     truth, theirs = their_logits(tmp_path, torch.float32), their_logits(tmp_path, torch.bfloat16)
     ours = all_logits(tmp_path, TOKENS, dtype="bfloat16", chunks=CHUNKS)

@@ -1,4 +1,4 @@
-"""config.json as it occurs in the wild means what transformers takes it to mean, or is refused in one line."""
+"""Configs found in the wild mean the same to us and to transformers, or are refused in one line."""
 
 import json
 from pathlib import Path
@@ -58,7 +58,7 @@ OURS_LIKE_THEIRS: list[tuple[str, dict[str, Any]]] = [
     ("llama-mha", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "attention_factor": 1.3}}),
     ("llama-mha", {"rope_parameters": None, "rope_scaling": {"type": "dynamic", "factor": 2.0}}),
     ("phi3-window", {"sliding_window": None}),
-    # All of the sequence is beyond the original length: the long factors, here as there.
+    # All of the sequence is beyond the original length: the long factors, in both libraries.
     ("phi3-longrope", {"original_max_position_embeddings": 64}),
     (
         "phi3-longrope",
@@ -115,7 +115,7 @@ def test_config_variants_give_the_tokens_of_transformers(name: str, changes: dic
     (tmp_path / "generation_config.json").unlink()
     write_config(tmp_path, **changes)
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
-    # transformers' Llama ignores a window, but its cache does not: from the second token on it has forgotten the first.
+    # transformers' Llama ignores a window, but its cache does not: from the second token on the first is forgotten.
     num_tokens = 1 if "llama" in name and "sliding_window" in changes else 12
     params = SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True)
     ours = LLM(str(tmp_path), dtype="float32").generate({"prompt_token_ids": PROMPT}, params)[0]
@@ -250,7 +250,7 @@ def test_weights_that_nothing_would_read_are_refused(tmp_path: Path) -> None:
 
 
 def test_gpt2_as_it_was_published(tmp_path: Path) -> None:
-    """Names without "transformer.", causal masks among the weights, no head."""
+    """Load names without "transformer.", causal masks among the weights, no head."""
     model = save_model("gpt2", tmp_path)
     path = tmp_path / "model.safetensors"
     tensors = {name.removeprefix("transformer."): tensor for name, tensor in load_file(path).items()}
@@ -264,7 +264,7 @@ def test_gpt2_as_it_was_published(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("head", ["embed_out", "lm_head"])
 def test_gpt_neox_as_it_was_published_and_as_it_is_named_now(head: str, tmp_path: Path) -> None:
-    """The first files have causal masks and angles among the weights."""
+    """Load early files, which have causal masks and angles among the weights, and current ones."""
     model = save_model("gpt-neox", tmp_path)
     path = tmp_path / "model.safetensors"
     tensors = load_file(path)

@@ -1,4 +1,4 @@
-"""Engines that decide a step while the one before runs give the same outputs as the others."""
+"""Engines that decide a step while the previous one runs give the outputs of other engines."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ PLAIN_FIELDS: list[dict[str, Any]] = [
 def params_of(prompts: list[list[int]], seed: int) -> list[SamplingParams]:
     rng = random.Random(seed)
     fields = [rng.choice(PLAIN_FIELDS + SPECIAL_FIELDS * (seed % 3 == 1)) for _ in prompts]
-    return [SamplingParams(seed=i, max_tokens=rng.randint(5, 18), **each) for i, each in enumerate(fields)]
+    return [SamplingParams(seed=i, max_tokens=rng.randint(5, 18), **values) for i, values in enumerate(fields)]
 
 
 def results(outputs: list[Any]) -> list[Any]:
@@ -59,7 +59,7 @@ def test_llm(tiny_folder: str, settings: dict[str, Any], seed: int) -> None:
 
 
 class Repeater:
-    """In the place of CUDA graphs: what was captured is done again."""
+    """Stand-in for CUDA graphs that repeats the captured work."""
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         work()
@@ -67,7 +67,7 @@ class Repeater:
 
 
 class Launches:
-    """Counts the steps of an LLM, and those of them that were launched."""
+    """Counter of an LLM's steps, and of its launched steps."""
 
     def __init__(self, llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
         self.num_launched = self.num_steps = 0
@@ -101,7 +101,7 @@ def test_no_sampling_field_changes_between_the_paths(
 ) -> None:
     fields = random.Random(seed).sample([*PLAIN_FIELDS, *SPECIAL_FIELDS], len(PLAIN_FIELDS) + len(SPECIAL_FIELDS))
     prompts = [PROMPTS[(seed + i) % len(PROMPTS)] for i in range(len(fields))]
-    params = [SamplingParams(seed=i, max_tokens=12, **each) for i, each in enumerate(fields)]
+    params = [SamplingParams(seed=i, max_tokens=12, **values) for i, values in enumerate(fields)]
     plain = LLM(tiny_folder, dtype="float32", device="cpu").generate(prompts, params)
     for graphs in (False, True):
         llm = overlapped(tiny_folder, graphs=graphs)
@@ -116,7 +116,7 @@ def test_no_sampling_field_changes_between_the_paths(
 
 def test_the_fields_above_are_all_that_there_are() -> None:
     named = {name for fields in (*PLAIN_FIELDS, *SPECIAL_FIELDS) for name in fields}
-    elsewhere = {"max_tokens", "seed"}  # of each request here
+    elsewhere = {"max_tokens", "seed"}  # set for each request here
     around = {"max_length", "include_stop_str_in_output", "skip_special_tokens", "truncate_prompt_tokens"}
     scheduling = {"priority", "timeout_ms", "max_queue_ms"}
     blocks = {"cache_salt"}
@@ -127,7 +127,7 @@ def test_the_fields_above_are_all_that_there_are() -> None:
 def test_one_request_of_ten_takes_no_steps_off_the_overlapped_path(
     tiny_folder: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fields = [each for each in SPECIAL_FIELDS if kind in each or kind == "any"]
+    fields = [values for values in SPECIAL_FIELDS if kind in values or kind == "any"]
     special = {10 * i + 3: fields[(5 * i) % len(fields)] for i in range(3)}
     params = [SamplingParams(seed=i, max_tokens=30, **special.get(i, {})) for i in range(30)]
     llm = overlapped(tiny_folder, graphs=True, max_num_seqs=16)
@@ -155,8 +155,8 @@ async def test_async_engine(tiny_folder: str) -> None:
     plain = LLM(model=tiny_folder, dtype="float32", device="cpu")
     expected = [[o.token_ids for o in output.outputs] for output in plain.generate(PROMPTS, params)]
     async with running_engine(tiny_folder, async_scheduling=True) as engine:
-        outputs = await asyncio.gather(*(collect(engine, *each) for each in zip(PROMPTS, params, strict=True)))
-        assert [[o.token_ids for o in each] for each in outputs] == expected
+        outputs = await asyncio.gather(*(collect(engine, *pair) for pair in zip(PROMPTS, params, strict=True)))
+        assert [[o.token_ids for o in request_outputs] for request_outputs in outputs] == expected
         assert engine.stats()["num_used_blocks"] == 0
         sink = Collector()
         handle = await engine.submit(PROMPTS[0], SamplingParams(max_tokens=400, ignore_eos=True), sink)

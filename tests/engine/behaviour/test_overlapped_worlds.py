@@ -1,6 +1,6 @@
-"""Worlds that are driven a step ahead of their results, on a device that delays its work at random.
+"""Worlds that run a step ahead of their results, on a device that delays its work at random.
 
-SPLITFUSE_TEST_OVERLAPPED_SEEDS makes a longer or a shorter run.
+SPLITFUSE_TEST_OVERLAPPED_SEEDS sets the number of worlds.
 """
 
 import logging
@@ -76,7 +76,7 @@ def planted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("planted", overlap_bugs.BUGS, indirect=True)
 def test_a_planted_bug_is_caught(planted: None) -> None:
-    for seed in (0, 31, *range(1, MOST_SEEDS)):  # few worlds see what is moved again: 31 does
+    for seed in (0, 31, *range(1, MOST_SEEDS)):  # few worlds notice that blocks are moved again: 31 does
         try:
             OverlappedWorld(seed).run(STEPS)
         except AssertionError as exc:

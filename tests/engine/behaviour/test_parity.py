@@ -1,4 +1,4 @@
-"""The schedule never changes the answer: float32 tokens equal transformers' under any schedule we can think of."""
+"""The schedule never changes the answer: float32 tokens equal transformers' under random schedules of every kind."""
 
 import os
 import random
@@ -14,7 +14,7 @@ from splitfuse.engine import LLM, SamplingParams
 pytestmark = pytest.mark.sampled(2)
 
 NUM_NEW = 24
-# More by hand: SPLITFUSE_TEST_PROMPTS=50 SPLITFUSE_TEST_SCHEDULES=50 pytest tests/engine/behaviour/test_parity.py
+# A longer run: SPLITFUSE_TEST_PROMPTS=50 SPLITFUSE_TEST_SCHEDULES=50 pytest tests/engine/behaviour/test_parity.py
 NUM_PROMPTS = int(os.environ.get("SPLITFUSE_TEST_PROMPTS", "30"))
 NUM_SCHEDULES = int(os.environ.get("SPLITFUSE_TEST_SCHEDULES", "2"))
 
@@ -23,21 +23,21 @@ Case = tuple[str, list[list[int]], list[list[int]]]
 
 @pytest.fixture(scope="module", params=sorted(CONFIGS))
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
-    """A model folder, prompts of 1 to 300 tokens, and what transformers answers."""
+    """Model folder, prompts of 1 to 300 tokens, and transformers' answers."""
     folder = tmp_path_factory.mktemp(request.param)
     model = save_model(request.param, folder)
     rng = random.Random(request.param)
     num_prompts = 20 if request.param in VARIANTS else NUM_PROMPTS
     lengths = [1, 2, 15, 16, 17, 32, 300] + [rng.randint(1, 300) for _ in range(num_prompts - 7)]
     prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(length)] for length in lengths]
-    for index in range(10, num_prompts, 2):  # some begin alike, for the prefix cache
+    for index in range(10, num_prompts, 2):  # some prompts share a prefix, for the prefix cache
         beginning = rng.choice(prompts[:index])[: rng.randint(1, 200)]
         prompts[index] = (beginning + prompts[index])[:300]
     return str(folder), prompts, [greedy(model, prompt, NUM_NEW) for prompt in prompts]
 
 
 def foretell(llm: LLM, rng: random.Random, answers: dict[tuple[tuple[int, ...], int], list[int]]) -> None:
-    """Have a drafter that is right 17 times in 20."""
+    """Install a drafter that is right 17 times in 20."""
     drafter = Prophet(answers, rng=random.Random(rng.random()), vocab_size=VOCAB_SIZE)
     speculate(llm, drafter, max_drafts=rng.randint(1, 9), adaptive=rng.random() < 0.3)
 
@@ -66,7 +66,7 @@ def test_a_pool_for_one_preempts_and_still_gives_the_same_tokens(case: Case) -> 
         model=folder, dtype="float32", block_size=4, num_kv_blocks=(300 + NUM_NEW) // 4, max_num_batched_tokens=200
     )
     params = SamplingParams(temperature=0, max_tokens=NUM_NEW, ignore_eos=True)
-    # Short prompts grow by many blocks, so that they run into each other.
+    # Short prompts grow by many blocks, so that requests compete for blocks.
     pairs = sorted(zip(prompts, expected, strict=True), key=lambda pair: len(pair[0]))[:30]
     arrivals = [Arrival(prompt, params) for prompt, _ in pairs]
     assert run_schedule(llm, arrivals) > 0, "the test is meant to preempt"
@@ -83,14 +83,15 @@ def test_seeded_sampling_is_the_same_alone_and_with_batch_mates(case: Case) -> N
     ]
     alone_llm = LLM(model=folder, dtype="float32")
     alone = [
-        alone_llm.generate({"prompt_token_ids": prompt}, each)[0].outputs[0].token_ids
-        for prompt, each in zip(prompts, params, strict=False)
+        alone_llm.generate({"prompt_token_ids": prompt}, request_params)[0].outputs[0].token_ids
+        for prompt, request_params in zip(prompts, params, strict=False)
     ]
     for _ in range(2):
         llm = random_llm(rng, folder, max_tokens_of_one=300 + 12, block_sizes=(4, 16, 32))
         foretell(llm, rng, {(tuple(prompt), 0): tokens for prompt, tokens in zip(prompts, alone, strict=False)})
         arrivals = [
-            Arrival(prompt, each, at_step=rng.randint(0, 30)) for prompt, each in zip(prompts, params, strict=False)
+            Arrival(prompt, request_params, at_step=rng.randint(0, 30))
+            for prompt, request_params in zip(prompts, params, strict=False)
         ]
         run_schedule(llm, arrivals)
         assert [arrival.output.token_ids for arrival in arrivals] == alone
@@ -115,7 +116,8 @@ def test_outputs_of_one_prompt_share_it_and_are_what_they_are_alone(case: Case) 
         answers = zip(shared, expected, strict=True)
         foretell(llm, rng, {(tuple(p), o.index): o.token_ids for p, want in answers for o in want.outputs})
         arrivals = [
-            Arrival(prompt, each, at_step=i) for i, (prompt, each) in enumerate(zip(shared, params, strict=True))
+            Arrival(prompt, request_params, at_step=i)
+            for i, (prompt, request_params) in enumerate(zip(shared, params, strict=True))
         ]
         run_schedule(llm, arrivals)
         for arrival, want in zip(arrivals, expected, strict=True):

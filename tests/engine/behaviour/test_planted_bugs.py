@@ -1,4 +1,4 @@
-"""Every planted bug is caught by the simulated worlds: what they check is what keeps such bugs out."""
+"""The simulated worlds catch every planted bug, so their checks keep such bugs out."""
 
 import logging
 import re
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.sampled(2)
 BUGS = {**memory_bugs.BUGS, **schedule_bugs.BUGS, **draft_bugs.BUGS}
 MOST_SEEDS = 60
 STEPS = 2000
-# Worlds that see what few worlds see: they are tried first. Where that is no longer so, the others follow.
+# Seeds of worlds that catch rare bugs are tried first. If they no longer do, the other seeds follow.
 FIRST_SEEDS = {
     "block_is_remembered_before_it_is_full": (9, 27),
     "decodes_wait_for_prompts": (7,),
@@ -47,7 +47,7 @@ def broken_rule(world: World) -> AssertionError | None:
 
 
 def seeds_until_caught(bug: Bug, *, outputs_only: bool = False) -> tuple[int, str]:
-    """How many worlds it took, and the last one's message. Fails if none fails."""
+    """Return the number of worlds until one broke a rule, and its message. Fails if none does."""
     for count, seed in enumerate((*FIRST_SEEDS.get(bug.make.__name__, ()), *range(MOST_SEEDS)), 1):
         world = World(seed, outputs_only=outputs_only)
         broken = broken_rule(world) if bug.where(world.settings) else None
@@ -59,7 +59,7 @@ def seeds_until_caught(bug: Bug, *, outputs_only: bool = False) -> tuple[int, st
 
 @pytest.fixture
 def planted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bug]:
-    """The bug of that name, instead of the right code. Fails if nothing called it."""
+    """Bug of that name, in place of the right code. Fails if the bug was never called."""
     bug = BUGS[request.param]
     wrong = bug.make(getattr(bug.owner, bug.name))
     num_calls = 0
@@ -82,7 +82,7 @@ def test_it_is_caught(planted: Bug) -> None:
 
 @pytest.mark.parametrize("planted", [name for name, bug in BUGS.items() if bug.shows_in_tokens], indirect=True)
 def test_it_shows_as_a_wrong_token(planted: Bug) -> None:
-    """In the outputs alone: the fake model reads what the blocks hold."""
+    """Look at the outputs alone: the fake model reads the contents of the blocks."""
     num_seeds, message = seeds_until_caught(planted, outputs_only=True)
     print(f"{num_seeds} seeds; {message.splitlines()[0]}")
     assert "the oracle" in message

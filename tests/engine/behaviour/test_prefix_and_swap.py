@@ -1,4 +1,4 @@
-"""Through AsyncEngine: a second turn finds the first one's blocks, tenants are apart, swap shows in the numbers."""
+"""Through AsyncEngine: a second turn finds the first turn's blocks, tenants are isolated, metrics show swaps."""
 
 import asyncio
 

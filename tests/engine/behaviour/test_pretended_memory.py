@@ -1,4 +1,4 @@
-"""Engines on a GPU whose memory is pretended: what fits, what the cache gets, and what is said where nothing fits."""
+"""Engines on a GPU of pretended memory: models that fit, the cache's share, and the errors if they do not fit."""
 
 import logging
 from functools import partial
@@ -44,7 +44,7 @@ class _Saving(DummySource):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of 20 MB, whose layer 10 stands before its layer 2 in its file."""
+    """Folder of a model of 20 MB, whose file has layer 10 before layer 2."""
     folder = tmp_path_factory.mktemp("layers")
     save_model("llama-mha", folder)
     write_config(folder, **SIZES)
@@ -57,7 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read ahead and quantize by as little of this model as the defaults are of a large one."""
+    """Scale the sizes of reading ahead and of quantizing down to this model's size."""
     monkeypatch.setattr(weights, "WeightReader", partial(WeightReader, max_bytes_ahead=2**20, chunk_bytes=2**16))
     monkeypatch.setattr(quantize, "_VALUES_AT_ONCE", 2**15)
 

@@ -1,4 +1,4 @@
-"""Logprobs of prompts: transformers' own log-softmax, whatever the schedule, and never more logits than a piece."""
+"""Logprobs of prompts equal transformers' log-softmax under any schedule, and are computed in pieces."""
 
 import itertools
 import random
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.sampled(2)
 NUM_NEW = 12
 
 
-# Beside the common way from states to logits: a soft cap, a projection and no last norm.
+# Unusual ways from states to logits, too: a soft cap, a projection and no last norm.
 @pytest.fixture(scope="module", params=["qwen3", "gemma2", "opt-post-norm"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, PreTrainedModel]:
     folder = tmp_path_factory.mktemp("scored")
@@ -26,7 +26,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def expected(model: PreTrainedModel, prompt: list[int]) -> torch.Tensor:
-    """What transformers gives each token after those before it, [len(prompt) - 1, vocab]."""
+    """Return transformers' logprobs of each token after its predecessors, [len(prompt) - 1, vocab]."""
     with torch.inference_mode():
         return model(torch.tensor([prompt])).logits[0, :-1].log_softmax(-1)
 
@@ -39,7 +39,7 @@ def check(scores: list[TokenLogprobs | None], prompt: list[int], theirs: torch.T
         assert score.token_id == token
         assert score.logprob == pytest.approx(float(logprobs[token]), abs=2e-4), position
         assert score.rank is not None
-        # The rank is right up to neighbours that rounding may swap.
+        # The rank is right, except for neighbours that rounding may swap.
         assert int((logprobs > logprobs[token] + 1e-3).sum()) < score.rank
         assert score.rank <= int((logprobs > logprobs[token] - 1e-3).sum()) + 1
         assert len(score.top) == num_top
@@ -110,7 +110,9 @@ def test_a_known_prompt_is_computed_again_only_for_who_asks(model: tuple[str, Pr
     prompt = list(range(20, 60))
     params = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
     asking = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True, prompt_logprobs=3)
-    first, second, third = (llm.generate({"prompt_token_ids": prompt}, each)[0] for each in (params, asking, params))
+    first, second, third = (
+        llm.generate({"prompt_token_ids": prompt}, request_params)[0] for request_params in (params, asking, params)
+    )
     assert (first.num_cached_tokens, second.num_cached_tokens, third.num_cached_tokens) == (0, 0, 36)
     assert first.prompt_logprobs is third.prompt_logprobs is None
     assert second.prompt_logprobs is not None

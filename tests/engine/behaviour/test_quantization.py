@@ -1,4 +1,4 @@
-"""--quantization: the tokens are those of a checkpoint that was rounded beforehand."""
+"""--quantization gives the tokens of a checkpoint that was rounded beforehand."""
 
 from pathlib import Path
 
@@ -82,7 +82,7 @@ def test_experts_are_not_rounded_in_silence(tmp_path: Path, name: str) -> None:
 
 
 def _take_int8(source: SafetensorsSource, name: str, shape: tuple[int, ...]) -> QuantizedWeight | None:
-    """As files of 8 bits in groups of 16 would: matrices and the table, not norms."""
+    """Take matrices and the table, not norms, like files of 8 bits in groups of 16."""
     return _int8(source._take(name)) if len(shape) == 2 else None
 
 
@@ -97,14 +97,14 @@ def _int8(weight: torch.Tensor) -> QuantizedWeight:
 def test_weights_that_come_quantized_are_served_packed(
     tmp_path: Path, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Token by token those of the same weights multiplied out; a table is laid out once, and a tied head is it."""
+    """Compare token by token with dequantized weights; a table is packed once, and a tied head shares it."""
     save_model(family, tmp_path)
     laid_out: list[QuantizedWeight] = []
     with monkeypatch.context() as patched:
         patched.setattr(SafetensorsSource, "take_quantized", _take_int8)
         pack = ops.pack_embedding
         patched.setattr(ops, "pack_embedding", lambda weight, **how: laid_out.append(weight) or pack(weight, **how))
-        patched.setattr(ops, "pack_linear", None)  # of plain weights: there are none
+        patched.setattr(ops, "pack_linear", None)  # packs plain weights, of which there are none
         quantized = tokens(tmp_path)
     assert [len(weight.values) for weight in laid_out] == [VOCAB_SIZE]
     path = tmp_path / "model.safetensors"
@@ -123,7 +123,7 @@ def test_rounded_activations_are_near_and_the_same_in_any_company(tmp_path: Path
         )
         for kind in ("none", "int8")
     )
-    found = [_logprobs(each) for each in (wide, rounded)]
+    found = [_logprobs(outputs) for outputs in (wide, rounded)]
     assert found[0] != found[1]
     assert torch.tensor(found[0]).sub(torch.tensor(found[1])).abs().mean() < 0.1
     alone = LLM(str(tmp_path), **settings, quantization_activations="int8").generate(

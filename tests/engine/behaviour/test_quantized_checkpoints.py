@@ -1,4 +1,4 @@
-"""Quantized checkpoints say what transformers says with their dequantized weights, token by token."""
+"""Quantized checkpoints give transformers' tokens with their dequantized weights."""
 
 import random
 import shutil
@@ -57,7 +57,7 @@ CASES = {
     "deepseek": fp8((64, 64)),
     "fp8-per-tensor": fp8(None),
 }
-# The other families, each with formats of another kind: biases, fused matrices, experts.
+# Other families, with formats of other kinds: biases, fused matrices, experts.
 OTHERS = [("qwen2", "awq"), ("phi3-window", "gptq-act-order"), ("mixtral-window", "w4a16"), ("qwen3-moe", "deepseek")]
 
 
@@ -82,11 +82,11 @@ def test_tokens_and_logits_are_those_of_the_dequantized_weights(model: str, name
     params = SamplingParams(temperature=0, max_tokens=NUM_NEW, ignore_eos=True)
     arrivals = [Arrival(prompt, params, at_step=rng.randint(0, 20)) for prompt in prompts]
     run_schedule(llm, arrivals)
-    assert [arrival.output.token_ids for arrival in arrivals] == [greedy(theirs, each, NUM_NEW) for each in prompts]
+    assert [arrival.output.token_ids for arrival in arrivals] == [greedy(theirs, prompt, NUM_NEW) for prompt in prompts]
 
 
 def test_w8a8_rounds_the_inputs_of_each_token(tmp_path: Path) -> None:
-    """To int8, the largest to ±127. Where a value is near the middle of two, float32 may round it either way."""
+    """Round to int8, the largest to ±127. A value near the middle of two may be rounded either way in float32."""
     if not hasattr(ops, "embedding"):
         pytest.skip("needs kernels that round inputs")
     folder = tmp_path / "quantized"
@@ -114,7 +114,7 @@ def their_logits(model: PreTrainedModel) -> torch.Tensor:
 
 
 def check_weights(folder: Path, dequantized: dict[str, torch.Tensor]) -> None:
-    """Each is given quantized, and stands for what the format's own reference says; read ahead by threads or not."""
+    """Compare each quantized weight with the format's own reference, with and without threads that read ahead."""
     quantization = read_model_config(folder).quantization
     for ahead in (None, torch.device("cpu")):
         source = SafetensorsSource(folder, dtype=torch.float32, quantization=quantization, reads_ahead_to=ahead)

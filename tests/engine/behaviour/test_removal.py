@@ -13,7 +13,7 @@ EXTRAS = sorted(path.parent.name for path in (ROOT / "engine/extras").glob("*/__
 GENERATE = """
 from splitfuse.engine import LLM, SamplingParams
 outputs = LLM("demo", device="cpu").generate(["Once upon", "A"], SamplingParams(max_tokens=3, ignore_eos=True))
-print([len(each.outputs[0].token_ids) for each in outputs])
+print([len(output.outputs[0].token_ids) for output in outputs])
 """
 ASK = """
 from splitfuse.engine import LLM, EngineConfig
@@ -27,7 +27,7 @@ except ConfigError as exc:
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the package, to delete folders of."""
+    """Copy of the package, to delete folders from."""
     folder = tmp_path_factory.mktemp("copy")
     for name in ("engine", "kernels"):
         ignore = shutil.ignore_patterns("__pycache__")
@@ -38,11 +38,11 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def output_of(program: str, folder: Path) -> str:
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    assert process.returncode == 0, process.stderr
+    return process.stdout.strip()
 
 
 @pytest.mark.parametrize("extra", EXTRAS)

@@ -1,4 +1,4 @@
-"""A request that goes on from the tokens of another process ends exactly as it would have ended there."""
+"""A request resumed from the tokens of another process ends exactly like it would have there."""
 
 from collections import defaultdict
 from typing import Any
@@ -41,10 +41,10 @@ def llm(request: pytest.FixtureRequest) -> LLM:
 
 
 def run(llm: LLM, params: SamplingParams, resumed: dict[str, Resumed | None]) -> dict[str, list[OutputDelta]]:
-    """The deltas of one request for each of the names."""
+    """Return the deltas of one request per name."""
     tokenized = llm._input_processor.tokenize(PROMPT, params)
-    for name, each in resumed.items():
-        llm.core.add(llm._input_processor.requests(name, tokenized, now=0.0, resumed=each))
+    for name, resumption in resumed.items():
+        llm.core.add(llm._input_processor.requests(name, tokenized, now=0.0, resumed=resumption))
     deltas = defaultdict(list)
     while llm.pipeline.has_work:
         for delta in llm.pipeline.step().deltas:
@@ -78,17 +78,19 @@ def test_cut_after_any_event_it_goes_on_to_the_same_end(llm: LLM, kind: str) -> 
     ends = run(llm, params, dict(cuts))
     expected = outputs_of(whole, params.n)
     for name, deltas in ends.items():
-        told = whole[: int(name)]
-        for output, other in zip(outputs_of(told + deltas, params.n), expected, strict=True):
+        delivered = whole[: int(name)]
+        for output, other in zip(outputs_of(delivered + deltas, params.n), expected, strict=True):
             assert output.token_ids == other.token_ids, f"cut after {name} events"
             assert (output.text, output.finish_reason, output.stop_reason) == (
                 other.text,
                 other.finish_reason,
                 other.stop_reason,
             )
-            ids = output.logprobs and [each.token_id for each in output.logprobs]
+            ids = output.logprobs and [entry.token_id for entry in output.logprobs]
             assert ids == (other.logprobs and other.token_ids)
-        assert sum(delta.prompt_logprobs is not None for delta in told + deltas) == (params.prompt_logprobs is not None)
+        assert sum(delta.prompt_logprobs is not None for delta in delivered + deltas) == (
+            params.prompt_logprobs is not None
+        )
     assert kind != "forced completion" or any(delta.forced_from for delta in whole), "the completion is forced"
 
 

@@ -1,4 +1,4 @@
-"""Each sampling field through the whole engine, on the demo model: what it promises is what comes out."""
+"""Sampling fields keep their promises through the whole engine, on the demo model."""
 
 import itertools
 import random
@@ -104,7 +104,7 @@ def test_bad_words_never_come_whole(llm: LLM) -> None:
         (banned,) = greedy(llm, max_tokens=120, bad_words=[phrase])
         assert index_of(ids, banned.token_ids) is None, phrase
         if (index := index_of(ids, plain.token_ids)) is not None:
-            # Its beginning is allowed: only the last token is not, after the others.
+            # The beginning of a bad word is allowed; only its last token is not, after the others.
             end = index + len(ids) - 1
             assert banned.token_ids[:end] == plain.token_ids[:end]
 

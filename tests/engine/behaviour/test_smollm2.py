@@ -1,6 +1,6 @@
-"""The real model of the first command: its answers are those of transformers on the dequantized file.
+"""The real model of the first command gives transformers' answers on the dequantized file.
 
-200 prompts by hand: SPLITFUSE_TEST_PROMPTS=200 pytest tests/engine/behaviour/test_smollm2.py
+A longer run of 200 prompts: SPLITFUSE_TEST_PROMPTS=200 pytest tests/engine/behaviour/test_smollm2.py
 """
 
 import itertools
@@ -50,17 +50,17 @@ def test_it_splits_digits_and_keeps_the_metadatas_special_tokens(llm: LLM) -> No
 
 
 def dequantized(file: Path) -> PreTrainedModel:
-    """transformers' own model of the file; its from_pretrained would need accelerate."""
+    """Return transformers' own model of the file; its from_pretrained would need accelerate."""
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(file.parent, gguf_file=file.name))
     tensors = load_gguf_checkpoint(str(file), return_tensors=True, model_to_load=model)["tensors"]
-    assert model.load_state_dict(tensors, strict=False).missing_keys in ([], ["lm_head.weight"])  # which is tied
+    assert model.load_state_dict(tensors, strict=False).missing_keys in ([], ["lm_head.weight"])  # a tied head
     model.tie_weights()
     return model.float().eval()
 
 
 @pytest.mark.timeout(0)
 def test_greedy_tokens_equal_those_of_transformers(llm: LLM) -> None:
-    """A token after the other is the likeliest, so each is the likeliest after those before it: one pass shows all."""
+    """Check in one pass that each token is the likeliest after its predecessors."""
     file = named_model("smollm2")
     assert file is not None
     expected = dequantized(file)
@@ -75,7 +75,7 @@ def test_greedy_tokens_equal_those_of_transformers(llm: LLM) -> None:
 
 
 def test_its_text_is_tokenized_as_by_transformers_but_for_digits(llm: LLM) -> None:
-    """transformers does not know how SmolLM2 splits digits; where there are none, it is right."""
+    """Compare texts without digits: transformers does not know how SmolLM2 splits digits."""
     file = named_model("smollm2")
     assert file is not None
     assert llm.tokenizer is not None

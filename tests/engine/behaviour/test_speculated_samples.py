@@ -1,4 +1,4 @@
-"""Verification samples what plain decoding samples: for every possible draft, and in distribution."""
+"""Verification samples the tokens of plain decoding, for every possible draft, and in distribution."""
 
 import itertools
 import math
@@ -15,12 +15,12 @@ from splitfuse.engine.execution.sampling.sampler import sample_rows
 pytestmark = pytest.mark.sampled(2)
 
 NUM_DRAFTS = 3
-# Beyond four standard deviations of a chi-square with many degrees of freedom lie 3 of 100,000 seeds.
+# 3 of 100,000 seeds lie beyond four standard deviations of a chi-square with many degrees of freedom.
 MAX_SIGMAS = 4.0
 
 
 def table(size: int, seed: int) -> Tensor:
-    """Logits of the next token for each last one: a model of one token of context."""
+    """Return the next token's logits for each last token: a model of one token of context."""
     return torch.randn(size, size, generator=torch.Generator().manual_seed(seed)) * 1.5
 
 
@@ -36,22 +36,22 @@ def request(seed: int, params: SamplingParams) -> Request:
 
 
 def verify(model: Tensor, requests: list[Request], drafts: list[tuple[int, ...]]) -> list[list[int]]:
-    """One step: what each request gets, its first token right or not."""
+    """Run one step and return each request's tokens, the first of them right or not."""
     rows, last = [], []
-    for each, draft in zip(requests, drafts, strict=True):
-        row = BatchRow(each, each.num_tokens - 1, 1 + len(draft), needs_sampling=True, num_drafts=len(draft))
+    for sequence, draft in zip(requests, drafts, strict=True):
+        row = BatchRow(sequence, sequence.num_tokens - 1, 1 + len(draft), needs_sampling=True, num_drafts=len(draft))
         rows.append(row.with_drafts(draft))
-        last += [each.token_ids[-1], *draft]
+        last += [sequence.token_ids[-1], *draft]
     outputs = sample_rows(model[torch.tensor(last)].clone(), rows)
     assert all(output.token_ids for output in outputs)
     return [list(output.token_ids) for output in outputs]
 
 
-def generate(model: Tensor, each: Request, num_tokens: int) -> list[int]:
-    """Plain decoding."""
-    while each.num_output_tokens < num_tokens:
-        each.token_ids += verify(model, [each], [()])[0]
-    return each.token_ids[each.num_prompt_tokens :]
+def generate(model: Tensor, sequence: Request, num_tokens: int) -> list[int]:
+    """Generate by plain decoding."""
+    while sequence.num_output_tokens < num_tokens:
+        sequence.token_ids += verify(model, [sequence], [()])[0]
+    return sequence.token_ids[sequence.num_prompt_tokens :]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_every_possible_draft_gives_the_samples_of_plain_decoding(params: dict[s
     "params", [{"top_k": 4, "temperature": 1.3}, {"top_p": 0.9, "min_p": 0.05, "temperature": 0.8}], ids=str
 )
 def test_runs_are_distributed_as_the_models_tokens(params: dict[str, float]) -> None:
-    """100,000 outputs of three tokens by steps with two drafts, beside the product of the model's probabilities."""
+    """Compare 100,000 outputs of three tokens, by steps with two drafts, with the model's probabilities."""
     size, num, batch = 6, 100_000, 10_000
     model, asked = table(size, seed=2), SamplingParams(max_tokens=99, **params)  # type: ignore[arg-type]
     likeliest = model.argmax(dim=1).tolist()
@@ -80,15 +80,15 @@ def test_runs_are_distributed_as_the_models_tokens(params: dict[str, float]) -> 
         requests = [request(seed, asked) for seed in range(start, start + batch)]
         unfinished = requests
         while unfinished:
-            # A drafter that is right more often than chance, and for every third request never.
+            # The drafter is right more often than chance, but never for every third request.
             drafts = []
-            for each in unfinished:
-                first = likeliest[each.token_ids[-1]] if each.seed % 3 else size - 1
+            for sequence in unfinished:
+                first = likeliest[sequence.token_ids[-1]] if sequence.seed % 3 else size - 1
                 drafts.append((first, likeliest[first]))
-            for each, tokens in zip(unfinished, verify(model, unfinished, drafts), strict=True):
-                each.token_ids += tokens
-            unfinished = [each for each in unfinished if each.num_output_tokens < 3]
-        outputs = torch.tensor([each.token_ids[1:4] for each in requests])
+            for sequence, tokens in zip(unfinished, verify(model, unfinished, drafts), strict=True):
+                sequence.token_ids += tokens
+            unfinished = [sequence for sequence in unfinished if sequence.num_output_tokens < 3]
+        outputs = torch.tensor([sequence.token_ids[1:4] for sequence in requests])
         counts.index_put_(tuple(outputs.T), torch.ones(batch), accumulate=True)
     steps = torch.stack([probabilities(row, asked) for row in model])
     expected = num * steps[0, :, None, None] * steps[:, :, None] * steps[None]
@@ -107,7 +107,7 @@ def test_runs_are_distributed_as_the_models_tokens(params: dict[str, float]) -> 
 
 
 def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
-    """[V] of one sample, the filters applied as they are defined."""
+    """Return the probabilities [V] of one sample, with the filters applied by definition."""
     logits = logits.double() / params.temperature
     if params.top_k:
         logits[logits < logits.topk(params.top_k).values[-1]] = -math.inf

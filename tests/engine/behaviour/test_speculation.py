@@ -45,7 +45,7 @@ def generate(llm: LLM, params: SamplingParams, prompts: list[list[int]] = PROMPT
 
 
 def with_prophet(folder: str, answers: list[CompletionOutput], n: int = 1, **settings: Any) -> LLM:
-    """An engine whose drafter knows these answers to PROMPTS."""
+    """Return an engine whose drafter knows these answers to PROMPTS."""
     llm = make(folder, **settings)
     known = {(tuple(PROMPTS[i // n]), i % n): output.token_ids for i, output in enumerate(answers)}
     speculate(llm, Prophet(known, rng=random.Random(3), vocab_size=VOCAB_SIZE), max_drafts=6)
@@ -77,7 +77,7 @@ def facts(outputs: list[CompletionOutput]) -> list[tuple[Any, ...]]:
 def test_same_answer_whatever_the_parameters(tiny_folder: str, params: dict[str, Any]) -> None:
     asked = SamplingParams(max_tokens=40, **params)
     plain = generate(make(tiny_folder), asked)
-    # What the drafter knows goes on where the answer ends.
+    # The drafter's knowledge goes on beyond the answer's end.
     endless = generate(make(tiny_folder), SamplingParams(**{**params, "max_tokens": 80, "stop_token_ids": []}))
     known = [
         _answer if len(_answer.token_ids) >= len(output.token_ids) else output
@@ -102,7 +102,7 @@ def test_stop_strings_cut_within_a_run(tiny_folder: str, seed: int) -> None:
     rng = random.Random(seed)
     endless = generate(make(tiny_folder), SamplingParams(seed=seed, max_tokens=40, ignore_eos=True))
     parts = [[part for part in output.text[:-4].split("\ufffd") if part] for output in endless]
-    stops = [rng.choice(each)[: rng.randint(1, 4)] for each in parts]
+    stops = [rng.choice(text)[: rng.randint(1, 4)] for text in parts]
     params = SamplingParams(
         seed=seed,
         max_tokens=30,
@@ -148,14 +148,14 @@ def test_accepted_tokens_come_in_fewer_steps(tiny_folder: str) -> None:
     assert (speculation.num_drafts, speculation.num_draft_tokens) == (8, 32)
     assert speculation.num_accepted_tokens_per_pos == [8, 8, 8, 8]
     stats = [step.stats for step in steps if step.stats]
-    assert sum(each.num_output_tokens for each in stats) == 41
-    assert [each.num_decode_tokens for each in stats] == [0] + 8 * [5]
+    assert sum(stat.num_output_tokens for stat in stats) == 41
+    assert [stat.num_decode_tokens for stat in stats] == [0] + 8 * [5]
 
 
 FAULTY: list[Callable[[int], Faulty]] = [Faulty, WrongVocabulary, TooMuch, Raising, Broken, Forgetful]
 
 
-@pytest.mark.parametrize("drafter_class", FAULTY, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("drafter_class", FAULTY, ids=lambda drafter: drafter.__name__)
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_a_faulty_drafter_costs_no_token(
     tiny_folder: str, drafter_class: Callable[[int], Faulty], adaptive: bool
@@ -203,9 +203,9 @@ def request(tokens: list[int], *, most: int = 100, stop: frozenset[int] = frozen
 
 
 def decoding(scheduler: Scheduler, *requests: Request) -> None:
-    """Take fresh requests through their prompts and a first token, 7."""
-    for each in requests:
-        scheduler.add(each)
+    """Run fresh requests through their prompts and a first token, 7."""
+    for sequence in requests:
+        scheduler.add(sequence)
     batch = scheduler.schedule(0.0)
     assert batch is not None
     scheduler.update(batch, [RowOutput((7,)) for _ in batch.rows], 0.0)
@@ -246,7 +246,7 @@ def test_blocks_of_wrong_drafts_are_given_back() -> None:
     batch = scheduler.schedule(1.0, drafts={one: 10})
     assert batch is not None
     assert batch.rows[0].num_drafts == 10
-    assert len(one.block_table) == 4  # of 4 tokens each, for 4 known ones and 10 drafts
+    assert len(one.block_table) == 4  # blocks of 4 tokens, for 4 known tokens and 10 drafts
     scheduler.update(batch, [RowOutput((8, 9), num_drafts=10)], 1.0)
     scheduler.check()
     assert one.token_ids == [1, 1, 1, 7, 8, 9]

@@ -1,4 +1,4 @@
-"""Decisions made while a step runs: which requests go on, which wait, what an end costs."""
+"""Decisions made while a step runs: requests that go on, requests that wait, the cost of an end."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ END = 9
 
 
 class Bench:
-    """A scheduler, and requests for it."""
+    """Scheduler with requests."""
 
     def __init__(self, num_blocks: int = 100, **settings: Any) -> None:
         config = EngineConfig(**{"block_size": 4, "max_num_batched_tokens": 32, **settings})
@@ -44,8 +44,8 @@ class Bench:
 
     def update(self, batch: Batch, *results: int | RowFailure | None) -> list[Any]:
         outputs = [
-            RowOutput((each,)) if isinstance(each, int) else RowOutput(failure=each) if each else NO_OUTPUT
-            for each in results
+            RowOutput((result,)) if isinstance(result, int) else RowOutput(failure=result) if result else NO_OUTPUT
+            for result in results
         ]
         progress = self.scheduler.update(batch, outputs, 1.0)
         self.scheduler.check()

@@ -1,4 +1,4 @@
-"""Structured output through LLM: what comes out fits; what cannot be used is refused in time."""
+"""Structured output through LLM: outputs fit their constraint; unusable constraints are refused in time."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from splitfuse.engine.errors import ConstraintError, InvalidRequestError
 from splitfuse.engine.extras.structured_output.compiler import MAX_GRAMMARS
 from splitfuse.engine.serving.request_output import CompletionOutput
 
-# They take 9 s.
+# 500 schemas take 9 s.
 NUM_SCHEMAS = int(os.environ.get("SPLITFUSE_TEST_SCHEMAS", "500"))
 PROMPT = "Here is a record as JSON:\n"
 PERSON = {
@@ -40,7 +40,7 @@ def demo() -> LLM:
 
 
 def generate(llm: LLM, prompt: object = PROMPT, **fields: Any) -> CompletionOutput:
-    """One output; fields of SamplingParams and of StructuredOutputs."""
+    """Generate one output with fields of SamplingParams and of StructuredOutputs."""
     own = {name: fields.pop(name) for name in ("json", "json_object", "regex", "choice", "grammar") if name in fields}
     params = SamplingParams(structured_outputs=StructuredOutputs(**own), **{"seed": 1, "max_tokens": 200, **fields})
     return llm.generate(prompt, params)[0].outputs[0]  # type: ignore[arg-type]
@@ -49,7 +49,7 @@ def generate(llm: LLM, prompt: object = PROMPT, **fields: Any) -> CompletionOutp
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
 @pytest.mark.parametrize("bounded", [True, False])
 def test_random_schemas_are_satisfied(demo: LLM, bounded: bool, temperature: float) -> None:
-    """Nesting up to 4. Values without a longest form are completed in time, the rest ends by itself."""
+    """Nest up to 4 deep. Values without a longest form are completed in time, other values end by themselves."""
     rng = random.Random(f"{bounded}{temperature}")
     schemas = [random_schema(rng, bounded=bounded) for _ in range(NUM_SCHEMAS // 4)]
     params = [
@@ -70,7 +70,7 @@ def test_random_schemas_are_satisfied(demo: LLM, bounded: bool, temperature: flo
 @pytest.mark.parametrize("max_tokens", [24, 40, 111])
 def test_what_runs_out_of_tokens_still_ends_as_it_must(demo: LLM, schema: dict[str, Any], max_tokens: int) -> None:
     for seed in range(4):
-        temperature = 0.0 if schema is ENDLESS else 2.0  # at 0 it counts forever
+        temperature = 0.0 if schema is ENDLESS else 2.0  # at 0 the model counts forever
         output = generate(demo, json=schema, max_tokens=max_tokens, seed=seed, temperature=temperature)
         jsonschema.validate(json.loads(output.text), schema)
         assert len(output.token_ids) <= max_tokens
@@ -184,7 +184,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"grammar": "root ::= " + "(" * 5000}, "RecursionError"),
     ({"grammar": 'root ::= "' + "a" * 20_000 + '"'}, "at most 16384 characters"),
 ]
-# What would hang, crash or fill the memory of the process that compiles it.
+# Constraints that would hang, crash or fill the memory of the process that compiles them.
 EVIL: list[dict[str, Any]] = [
     {"grammar": "start: r0\n" + "\n".join(f"r{i}: r{i + 1}" for i in range(6000)) + '\nr6000: "a"'},
     {
@@ -216,7 +216,7 @@ def test_what_is_broken_is_refused_with_the_reason(demo: LLM, fields: dict[str, 
 
 @pytest.mark.parametrize("fields", EVIL, ids=range(len(EVIL)))
 def test_what_is_evil_is_refused_in_time(demo: LLM, fields: dict[str, Any]) -> None:
-    generate(demo, regex="a")  # the process for trials is there
+    generate(demo, regex="a")  # starts the sandbox
     start = time.monotonic()
     with pytest.raises(InvalidRequestError, match="cannot be used: "):
         generate(demo, **fields)
@@ -265,7 +265,7 @@ def test_what_has_been_compiled_is_kept_within_bounds(demo: LLM, monkeypatch: py
     monkeypatch.setattr("splitfuse.engine.extras.structured_output.compiler.MAX_GRAMMARS", 5)
     for number in range(9):
         compiler.compile(StructuredOutputs(regex=f"number {number}")).result()
-        compiler.compile(StructuredOutputs(regex="first"))  # used, so it stays
+        compiler.compile(StructuredOutputs(regex="first"))  # recently used, so it stays
     assert len(compiler._cache) <= 5
     assert compiler.compile(StructuredOutputs(regex="first")) is first
     monkeypatch.setattr("splitfuse.engine.extras.structured_output.compiler.MAX_GRAMMARS", MAX_GRAMMARS)

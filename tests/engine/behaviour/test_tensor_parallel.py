@@ -1,4 +1,4 @@
-"""Tensor parallelism: every family on 2, 3 and 4 ranks, which are threads here, processes in `make tensor-parallel`."""
+"""Tensor parallelism: every family on 2, 3 and 4 ranks: threads here, processes in `make tensor-parallel`."""
 
 import copy
 import random
@@ -40,7 +40,7 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def answer(path: Path | str, size: int = 1, slices: int | None = None, **options: Any) -> Answer:
-    """Token ids, and all logprobs to the bit."""
+    """Return token ids, and all logprobs to the bit."""
     settings = {"device": "cpu", "dtype": "float32", "num_kv_blocks": 60, **options}
     with LLM(str(path), tensor_parallel_size=size, tensor_parallel_slices=slices, **settings) as llm:
         outputs = llm.generate(PROMPTS, PARAMS)
@@ -60,7 +60,7 @@ def test_the_same_slices_give_the_same_bits_on_1_2_and_4_ranks(name: str, tmp_pa
 
 
 def with_six_heads(name: str) -> Any:
-    """A model of this family that three ranks can share."""
+    """Return a model of this family that three ranks can share."""
     config = copy.deepcopy(CONFIGS[name])
     config.num_attention_heads = 6
     config.hidden_size = {64: 96, 80: 84}[config.hidden_size]
@@ -88,7 +88,7 @@ def test_three_ranks_answer_as_one(name: str, tmp_path: Path, monkeypatch: pytes
 def test_random_schedules_change_nothing(
     seed: int, dtype: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same schedule on one rank and on several: equal tokens and logprobs. In float32 tokens are transformers'."""
+    """Compare one schedule on one rank and on several: equal tokens and logprobs. In float32 transformers' tokens."""
     monkeypatch.setitem(tiny_models.CONFIGS, "llama-mha", with_six_heads("llama-mha"))
     monkeypatch.setattr(prompt_logprobs, "_NUM_LOGITS", VOCAB_SIZE * 7)
     model = save_model("llama-mha", tmp_path)
@@ -136,9 +136,9 @@ def test_swaps_and_forks_reach_all_ranks(cache_dtype: str, tmp_path: Path) -> No
         ) as llm:
             outputs = llm.generate([prompt[:30] for prompt in PROMPTS], params)
             assert llm.core.scheduler.num_preemptions > 0, "the test is meant to swap"
-        found.append([output.token_ids for each in outputs for output in each.outputs])
+        found.append([output.token_ids for request_output in outputs for output in request_output.outputs])
     pairs = [pair for tokens in zip(*found, strict=True) for pair in zip(*tokens, strict=True)]
-    # Sums of ranks differ in their last bits, after which a number may be rounded to the next int8.
+    # Sums over ranks differ in their last bits, so a number may be rounded to the next int8.
     assert sum(one == other for one, other in pairs) >= (1 if cache_dtype == "auto" else 0.8) * len(pairs)
 
 
@@ -201,7 +201,7 @@ def test_what_cannot_be_is_refused(size: int, options: dict[str, Any], words: st
 
 
 def test_a_step_that_fails_on_rank_0_ends_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others are within the step: a second try would sum other numbers than theirs."""
+    """Do not retry: the other ranks are within the step, and a retry would sum numbers of another try."""
     save_model("llama-mha", tmp_path)
     with LLM(str(tmp_path), device="cpu", dtype="float32", tensor_parallel_size=2) as llm:
         model = llm.pipeline._runner._runner._model._model  # type: ignore[attr-defined]

@@ -1,6 +1,6 @@
 """Joined deltas are the full decode, for prompts in ten scripts and emoji and any ids that a model may sample.
 
-50,000 cases, a quarter of them for each tokenizer; more by hand with SPLITFUSE_TEST_STREAMS=50000 for each.
+50,000 cases, a quarter of them per tokenizer; SPLITFUSE_TEST_STREAMS=50000 runs that many per tokenizer.
 """
 
 import os
@@ -30,11 +30,11 @@ TEXTS = {
     "emoji": "👩‍👩‍👧‍👦 🇩🇪🇫🇷 👍🏽 ❤️ 🏴‍☠️ ☕ 😀😃",
     "code": "def f(x):\n\treturn {'a': [1, 2], \"b\": x}  # ok\r\n\n",
 }
-BEYOND = 40  # ids that logits have and the tokenizer does not
+BEYOND = 40  # ids of logits beyond the tokenizer's
 
 
 def _byte_level() -> FastTokenizer:
-    """As GPT-2's and Llama 3's: every byte has a letter, words of them are merged."""
+    """Return a tokenizer like GPT-2's and Llama 3's: every byte has a letter, and letters are merged."""
     fast = FastTokenizer(models.BPE())
     fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     fast.decoder = decoders.ByteLevel()
@@ -46,7 +46,7 @@ def _byte_level() -> FastTokenizer:
 
 
 def _byte_fallback() -> FastTokenizer:
-    """As Llama 2's: pieces of words that begin with "▁", <0xNN> for what they cannot spell, a stripped first space."""
+    """Return a tokenizer like Llama 2's: words begin with "▁", <0xNN> for other bytes, a stripped first space."""
     known = ["Latin", "Cyrillic", "Chinese", "code"]
     bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
     trained = FastTokenizer(models.BPE())
@@ -65,7 +65,7 @@ def _byte_fallback() -> FastTokenizer:
 
 
 def _metaspace() -> FastTokenizer:
-    """As T5's or Mistral's: Metaspace decides about spaces; what is unknown has no bytes."""
+    """Return a tokenizer like T5's or Mistral's: Metaspace handles spaces; unknown characters have no bytes."""
     fast = FastTokenizer(models.BPE(unk_token="<unk>"))
     fast.pre_tokenizer = pre_tokenizers.Metaspace()
     fast.decoder = decoders.Metaspace()
@@ -91,7 +91,7 @@ def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def random_stream(rng: random.Random, tokenizer: Tokenizer) -> list[int]:
-    """Ids of text cut anywhere, ids at random, bytes at random, in any mixture."""
+    """Return a mixture of ids of text cut anywhere, random ids and random bytes."""
     ids: list[int] = []
     bytes_ = sorted(tokenizer.byte_ids)
     for _ in range(rng.randint(1, 4)):
@@ -113,9 +113,9 @@ def random_stream(rng: random.Random, tokenizer: Tokenizer) -> list[int]:
 
 
 def full_text(tokenizer: Tokenizer, prompt: list[int], ids: list[int], *, skip: bool) -> str:
-    """What the ids add to the text of the prompt.
+    """Return the text that the ids add to the prompt's.
 
-    A prompt that ends in byte tokens is text already: what follows cannot break it, so it then stands alone.
+    A prompt that ends in byte tokens is text already, and later ids cannot change it, so they are decoded alone.
     """
     before = tokenizer.decode(prompt, skip_special_tokens=skip)
     whole = tokenizer.decode(prompt + ids, skip_special_tokens=skip)
@@ -167,6 +167,6 @@ def test_a_long_run_of_bytes_is_let_go_at_a_character(tmp_path: Path) -> None:
     assert "\ufffd" not in text
     assert text + stream.push(None, last=True) == tokenizer.decode(ids)
     assert len(text) > 400
-    for token in [259, *[3 + 0xFF] * 300]:  # one token, then bytes that are no text: all of them are held to the end
+    for token in [259, *[3 + 0xFF] * 300]:  # one token, then bytes that are no text, all held until the end
         stream.push(token, last=False)
     assert stream.push(None, last=True) == "\ufffd" * 300

@@ -1,6 +1,6 @@
-"""Deterministic simulation: each seed is a world of its own, in which whatever happens, no rule is ever broken.
+"""Deterministic simulation: each seed is a world of its own, in which no rule is ever broken, whatever happens.
 
-SPLITFUSE_TEST_SEEDS ("1000", or "17-17" for one of them) and SPLITFUSE_TEST_STEPS make a longer or a shorter run.
+SPLITFUSE_TEST_SEEDS ("1000", or "17-17" for one seed) and SPLITFUSE_TEST_STEPS set the length of the run.
 """
 
 import logging
@@ -18,7 +18,7 @@ from splitfuse.engine.core.policies import BATCHING_POLICIES, QUEUE_ORDERS
 
 
 def seeds(text: str) -> range:
-    """So many from 0 on, or from the first to the last."""
+    """Parse a count of seeds from 0 on, or a first and a last seed."""
     first, _, last = text.rpartition("-")
     return range(int(first), int(last) + 1) if first else range(int(last))
 
@@ -39,7 +39,7 @@ def test_no_rule_is_broken(seed: int) -> None:
 
 @pytest.mark.slow
 def test_a_seed_lives_the_same_life_in_every_process() -> None:
-    """Else a failing one could not be seen again: nothing hangs on the order of a set or on addresses."""
+    """Check that nothing depends on the order of a set or on addresses, so a failing seed can be repeated."""
     program = "from world import World; w = World(4); w.run(500); print(w.fingerprint, sorted(w.seen.items()))"
     lives = [
         subprocess.run(

@@ -1,1 +1,1 @@
-"""One file per style in which models write tool calls."""
+"""Formats of tool calls, one file per format."""

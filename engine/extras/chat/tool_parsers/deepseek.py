@@ -1,4 +1,4 @@
-"""Calls as DeepSeek writes them: between tags the name and then the arguments, which V3 and R1 put into a fence."""
+"""DeepSeek's format of calls: the name, then the arguments, between tags. V3 and R1 put the arguments into a fence."""
 
 import re
 

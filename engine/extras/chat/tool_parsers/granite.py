@@ -1,4 +1,4 @@
-"""Calls as Granite 3 writes them: <|tool_call|>[{"name": …, "arguments": {…}}, …]."""
+"""Granite 3's format of calls: <|tool_call|>[{"name": …, "arguments": {…}}, …]."""
 
 from .hermes import HermesCalls
 from .tool_format import ToolFormat, in_object

@@ -1,4 +1,4 @@
-"""Calls as gpt-oss writes them: messages to functions."""
+"""Format of calls of gpt-oss: messages to functions."""
 
 from ..harmony_parser import CALL, CHANNEL, CONSTRAIN, MESSAGE, HarmonyParser
 from .tool_format import ToolFormat

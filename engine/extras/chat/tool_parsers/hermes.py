@@ -1,4 +1,4 @@
-"""Calls as Hermes and Qwen write them: <tool_call>{"name": …, "arguments": {…}}</tool_call>."""
+"""Hermes' and Qwen's format of calls: <tool_call>{"name": …, "arguments": {…}}</tool_call>."""
 
 from ..answer_parts import AnswerPart, BufferedReader, cut_at
 from .streaming_call import CallReader
@@ -9,23 +9,23 @@ _SEPARATORS = " \t\r\n,;[]"  # some models put several calls into one pair of ta
 
 
 class HermesCalls(BufferedReader):
-    """A Reader. Text between the tags that is no call stays in the content; junk after a call is dropped.
+    """Reader of Hermes' calls. Text between the tags that is no call becomes content; junk after a call is dropped.
 
-    Without a closing tag the calls, one or a list of them, go on until other text comes.
+    Without a closing tag the calls, one or a list of calls, go on until other text comes.
     """
 
     def __init__(self, *, opening: str = OPENING, closing: str = CLOSING) -> None:
         super().__init__()
         self._opening = opening
         self._closing = closing
-        self._is_inside = False  # between the tags
-        self._is_junk = False  # so is all text up to the closing tag
-        self._raw = ""  # read since the opening tag, until a call comes out
+        self._is_inside = False  # True between the tags
+        self._is_junk = False  # True: no call follows before the closing tag
+        self._raw = ""  # text since the opening tag; empty once a call has come out
         self._call: CallReader | None = None
         self._num_calls = 0
 
     def finish(self) -> list[AnswerPart]:
-        """What was held back."""
+        """Return the held-back parts."""
         return [*super().finish(), *self._part("content", self._raw), *self._last_space()]
 
     def _read(self, *, is_end: bool) -> list[AnswerPart]:
@@ -40,7 +40,7 @@ class HermesCalls(BufferedReader):
                     self._is_inside, self._is_junk, self._raw, self._call = True, False, self._opening, None
                 continue
             rest = self._calls(text, parts)
-            if self._is_junk and (self._raw or not self._closing):  # it is content, and what follows is read as text
+            if self._is_junk and (self._raw or not self._closing):  # content; the rest is read as text
                 self._text = rest + tag * has_more + self._text
                 has_more = True
             elif has_more:
@@ -52,7 +52,7 @@ class HermesCalls(BufferedReader):
         return parts
 
     def _calls(self, text: str, parts: list[AnswerPart]) -> str:
-        """Read calls within the tags; what follows the first junk is not read and returned."""
+        """Read calls within the tags. Return the unread text, from the first junk on."""
         while text and not self._is_junk:
             new: list[AnswerPart] = []
             if self._call is None:

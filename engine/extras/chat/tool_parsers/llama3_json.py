@@ -1,4 +1,4 @@
-"""Calls as Llama 3 writes them: bare JSON, {"name": …, "parameters": {…}}, perhaps after a tag."""
+"""Llama 3's format of calls: bare JSON, {"name": …, "parameters": {…}}, perhaps after a tag."""
 
 from collections.abc import Container
 from typing import Literal
@@ -12,7 +12,7 @@ _SEPARATORS = " \t\r\n,;"
 
 
 class Llama3Calls(BufferedReader):
-    """A Reader. Calls begin where the answer begins, or after the tag, and follow one another with ";".
+    """Reader of Llama 3's calls, which begin at the answer's start or after the tag, with ";" between them.
 
     An answer may be JSON without being a call, so the name must be one of `names`, the tools of the request.
     """
@@ -21,12 +21,12 @@ class Llama3Calls(BufferedReader):
         super().__init__()
         self._names = names
         self._state: Literal["before a call", "call", "text"] = "before a call"
-        self._block = ""  # read since a call may have begun, until one comes out
+        self._block = ""  # text since a call may have begun; empty once a call has come out
         self._call = CallReader(0, names=names)
         self._num_calls = 0
 
     def finish(self) -> list[AnswerPart]:
-        """What was held back."""
+        """Return the held-back parts."""
         return [*super().finish(), *self._give_up(), *self._last_space()]
 
     def _read(self, *, is_end: bool) -> list[AnswerPart]:
@@ -36,7 +36,7 @@ class Llama3Calls(BufferedReader):
             pass
         return parts
 
-    # Each returns whether there may be more to read; what is certain goes to `parts`.
+    # These methods return True if there may be more to read, and append the certain parts to `parts`.
 
     def _begin(self, parts: list[AnswerPart], *, is_end: bool) -> bool:
         stripped = self._text.lstrip(_SEPARATORS if self._num_calls else None)
@@ -78,7 +78,7 @@ class Llama3Calls(BufferedReader):
         return found
 
     def _give_up(self) -> list[AnswerPart]:
-        """No call begins here: it is text, up to a tag."""
+        """Return the block as content, because no call begins here; read text up to the next tag."""
         block, self._block = self._block, ""
         self._state = "text"
         return self._part("content", block.lstrip(_SEPARATORS) if self._num_calls else block)

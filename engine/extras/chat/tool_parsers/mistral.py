@@ -1,4 +1,4 @@
-"""Calls as Mistral writes them: [TOOL_CALLS][{"name": …, "arguments": {…}}, …], later [TOOL_CALLS]name[ARGS]{…}."""
+"""Mistral's formats of calls: [TOOL_CALLS][{"name": …, "arguments": {…}}, …]; newer: [TOOL_CALLS]name[ARGS]{…}."""
 
 import re
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ _HEAD = re.compile(r"\s*([^\s\[\]{}]+)\s*(?:\[CALL_ID\][^\[{]*)?(?:\[ARGS\])?\s*
 
 
 class MistralCalls:
-    """A Reader of both: what is no list after the tag is read again for names."""
+    """Reader of both formats: text after the tag that is no list is read again for names."""
 
     def __init__(self) -> None:
         self._lists = HermesCalls(opening=TAG, closing="")
@@ -21,27 +21,27 @@ class MistralCalls:
         self._num_calls = 0
 
     def push(self, text: str) -> list[AnswerPart]:
-        """What is certain now."""
+        """Return the parts that are certain now."""
         return self._numbered(self._reread(self._lists.push(text)))
 
     def finish(self) -> list[AnswerPart]:
-        """What was held back."""
+        """Return the held-back parts."""
         return self._numbered([*self._reread(self._lists.finish()), *self._named.finish()])
 
     def _reread(self, parts: Iterable[AnswerPart]) -> list[AnswerPart]:
-        read: list[AnswerPart] = []
+        result: list[AnswerPart] = []
         for part in parts:
-            read += self._named.push(part.text) if part.kind == "content" else [part]
-        return read
+            result += self._named.push(part.text) if part.kind == "content" else [part]
+        return result
 
     def _numbered(self, parts: Iterable[AnswerPart]) -> list[AnswerPart]:
-        """The calls of both readers, counted together."""
-        numbered: list[AnswerPart] = []
+        """Number the calls of both readers in one sequence."""
+        result: list[AnswerPart] = []
         for part in parts:
             self._num_calls += part.kind == "call"
             is_content = part.kind == "content"
-            numbered.append(part if is_content else part._replace(number=self._num_calls - 1))
-        return numbered
+            result.append(part if is_content else part._replace(number=self._num_calls - 1))
+        return result
 
 
 LIST_FORMAT = ToolFormat(

@@ -1,4 +1,4 @@
-"""Calls as Phi-4-mini writes them: functools[{"name": …, "arguments": {…}}, …]."""
+"""Phi-4-mini's format of calls: functools[{"name": …, "arguments": {…}}, …]."""
 
 from .hermes import HermesCalls
 from .tool_format import ToolFormat, in_object

@@ -1,4 +1,4 @@
-"""Calls as Llama 4 writes them: a Python list of calls, [f(town="Oslo", days=3), g()], and nothing before it."""
+"""Llama 4's format of calls: a Python list of calls, [f(town="Oslo", days=3), g()], and nothing before it."""
 
 import ast
 import json
@@ -15,7 +15,7 @@ _NAME = re.compile(r"\s*[\w.-]{0,64}\s*")
 
 
 class ArgumentReader:
-    """Finds the end of one argument: the comma or bracket that is in no string and no inner bracket."""
+    """Finder of one argument's end: the comma or bracket that is in no string and no inner bracket."""
 
     def __init__(self) -> None:
         self.is_over = False
@@ -24,7 +24,7 @@ class ArgumentReader:
         self._is_escaped = False
 
     def take(self, text: str) -> str:
-        """What belongs to the argument of this text, where it begins or goes on."""
+        """Return the beginning of the text that belongs to the argument."""
         for position, char in enumerate(text):
             if self._ends_at(char):
                 self.is_over = True
@@ -47,24 +47,24 @@ class ArgumentReader:
 
 
 class PythonicCalls(BufferedReader):
-    """A Reader. The list stands where the answer begins, and its functions are among `names`; else it is content.
+    """Reader of a list at the answer's start. A list with a function that is not among `names` is content.
 
-    Arguments come out one by one, so the first decides whether there is a call.
+    Arguments come out one by one, so the first argument decides whether there is a call.
     """
 
     def __init__(self, names: Container[str]) -> None:
         super().__init__()
         self._names = names
         self._state: Literal["start", "name", "argument", "after", "text"] = "start"
-        self._raw = ""  # read since the last call, until another comes out
+        self._raw = ""  # text since the last call; empty once another call has come out
         self._name = ""
         self._argument = ArgumentReader()
-        self._piece = ""  # of the argument
+        self._piece = ""  # argument's text so far
         self._num_arguments = 0
         self._num_calls = 0
 
     def finish(self) -> list[AnswerPart]:
-        """What was held back."""
+        """Return the held-back parts."""
         return [*super().finish(), *self._part("content", self._raw), *self._last_space()]
 
     def _read(self, *, is_end: bool) -> list[AnswerPart]:
@@ -80,7 +80,7 @@ class PythonicCalls(BufferedReader):
             pass
         return parts
 
-    # Each returns whether there may be more to read; what is certain goes to `parts`.
+    # These methods return True if there may be more to read, and append the certain parts to `parts`.
 
     def _begin(self, parts: list[AnswerPart], *, is_end: bool) -> bool:
         stripped = self._text.lstrip()
@@ -114,8 +114,8 @@ class PythonicCalls(BufferedReader):
         self._take(len(text) + len(end))
         if not end:
             return False
-        written = self._written(end)
-        if written is None:
+        argument_json = self._written(end)
+        if argument_json is None:
             self._give_up(parts)
             return True
         if not self._num_arguments:
@@ -123,7 +123,7 @@ class PythonicCalls(BufferedReader):
         self._raw = ""
         self._drop_space()
         self._num_arguments += 1
-        parts.append(AnswerPart("arguments", written, self._num_calls))
+        parts.append(AnswerPart("arguments", argument_json, self._num_calls))
         self._argument, self._piece = ArgumentReader(), ""
         if end == ")":
             self._state = "after"
@@ -131,7 +131,7 @@ class PythonicCalls(BufferedReader):
         return True
 
     def _written(self, end: str) -> str | None:
-        """The argument that has been read as JSON, with what goes before and after it; None if it is none."""
+        """Return the argument as JSON, with the JSON before and after it; None if the text is no argument."""
         opening, closing = ", " if self._num_arguments else "{", "}" if end == ")" else ""
         if end == ")" and not self._piece.strip():  # no argument, or a comma after the last
             return closing if self._num_arguments else "{}"
@@ -161,8 +161,8 @@ class PythonicCalls(BufferedReader):
         self._text = self._text[num_chars:]
 
     def _give_up(self, parts: list[AnswerPart]) -> None:
-        """No call goes on here: it is text."""
-        if self._state == "argument" and self._num_arguments:  # its name is out
+        """End the calls here; the raw text becomes content."""
+        if self._state == "argument" and self._num_arguments:  # the call's name is out
             parts.append(AnswerPart("arguments", "}", self._num_calls))
             self._num_calls += 1
         raw, self._raw, self._state = self._raw, "", "text"
@@ -170,7 +170,7 @@ class PythonicCalls(BufferedReader):
 
 
 def _as_json(literal: str) -> str | None:
-    """A literal of Python, or of JSON, as JSON; None if it is neither."""
+    """Return a literal of Python or JSON as JSON; None if the text is neither."""
     try:
         return json.dumps(_value(literal), ensure_ascii=False, allow_nan=False)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
@@ -182,7 +182,7 @@ def _value(literal: str) -> Any:
         return json.loads(literal)
     except ValueError:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about escapes such as "\d"
+            warnings.simplefilter("ignore")  # warnings about escapes such as "\d"
             return ast.literal_eval(literal)
 
 

@@ -1,6 +1,6 @@
-"""Calls as Qwen3-Coder writes them: <tool_call><function=NAME><parameter=KEY>value</parameter>…</function></tool_call>.
+"""Qwen3-Coder's format of calls: <tool_call><function=NAME><parameter=KEY>value</parameter>…</function></tool_call>.
 
-Values are bare text where the function's schema says string, else JSON.
+Values are bare text if the function's schema says string, else JSON.
 """
 
 import json
@@ -16,42 +16,42 @@ PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
 _OPENING, _CLOSING = "<tool_call>", "</tool_call>"
 _FUNCTION, _FUNCTION_END = "<function=", "</function>"
 _HEAD = re.compile(r"\s*[\"']?([\w.-]+)[\"']?\s*")
-_MAX_REFERENCES = 4  # that lead to another
-_PYTHON = {"True": True, "False": False, "None": None}  # models write these too
+_MAX_REFERENCES = 4  # longest chain of references that is followed
+_PYTHON = {"True": True, "False": False, "None": None}  # literals that models write, too
 _TYPES = {bool: "boolean", int: "integer", float: "number", type(None): "null", list: "array", dict: "object"}
 
 
 class XmlArguments:
-    """The Arguments of a function with this schema."""
+    """Arguments of a function with this schema, in XML."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self.is_over = False
         self.rest = ""
         self._schema = schema
-        self._text = ""  # not read yet
-        self._value: str | None = None  # of the parameter that is read, so far as it is not out
-        self._types: frozenset[str] = frozenset()  # that it may have
-        self._is_first_text = True  # of that parameter
+        self._text = ""  # unread text
+        self._value: str | None = None  # current parameter's text that is not out yet
+        self._types: frozenset[str] = frozenset()  # types that the current parameter may have
+        self._is_first_text = True  # True until the current parameter has text
         self._num_parameters = 0
 
     def push(self, text: str) -> str:
-        """The JSON that is certain now."""
+        """Return the JSON that is certain now."""
         self._text += text
-        made = ""
-        while not self.is_over and (more := self._next()) is not None:
-            made += more
+        json_text = ""
+        while not self.is_over and (piece := self._next()) is not None:
+            json_text += piece
         if self.is_over:
             self.rest, self._text = self._text, ""
-        return made
+        return json_text
 
     def _next(self) -> str | None:
-        """What comes next, None if that takes more text."""
+        """Return the next piece of JSON; None if it takes more text."""
         if self._value is None:
             return self._between()
         return self._bare_text() if self._types == {"string"} else self._whole_value(self._value)
 
     def _between(self) -> str | None:
-        """Up to the beginning of a value; what stands there beside tags is dropped."""
+        """Read up to the beginning of a value, and drop text outside of tags."""
         _, tag, rest = cut_at_first(self._text, (PARAMETER, _FUNCTION_END, _CLOSING), is_end=False)
         if tag in (_FUNCTION_END, _CLOSING):
             self._text, self.is_over = rest, True
@@ -68,7 +68,7 @@ class XmlArguments:
         return f"{opening}{_json(key)}: " + ('"' if self._types == {"string"} else "")
 
     def _bare_text(self) -> str | None:
-        """A string as it comes, without the line break on either side."""
+        """Read a string while it streams, without the line break on either side."""
         text, found, self._text = cut_at(self._text, PARAMETER_END, is_end=False)
         text = (self._value or "") + text
         if text and self._is_first_text:
@@ -88,7 +88,7 @@ class XmlArguments:
 
 
 def resolved(schema: Any, whole: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A part of the `whole` schema, or the part that it refers to."""
+    """Return a part of the `whole` schema, or the part that it refers to."""
     for _ in range(_MAX_REFERENCES):
         reference = schema.get("$ref") if isinstance(schema, Mapping) else None
         if not isinstance(reference, str) or not reference.startswith("#/"):
@@ -100,19 +100,19 @@ def resolved(schema: Any, whole: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def types_of(schema: Any, whole: Mapping[str, Any]) -> frozenset[str]:
-    """The JSON types that a part of the `whole` schema names; none if it names none in so many words."""
+    """Return the JSON types that a part of the `whole` schema names; empty if it names none explicitly."""
     schema = resolved(schema, whole)
-    named = schema.get("type")
-    if isinstance(named, (str, list)):
-        return frozenset([named] if isinstance(named, str) else map(str, named))
+    type_names = schema.get("type")
+    if isinstance(type_names, (str, list)):
+        return frozenset([type_names] if isinstance(type_names, str) else map(str, type_names))
     if isinstance(schema.get("enum"), list):
-        return frozenset(_TYPES.get(type(each), "string") for each in schema["enum"])
-    choices = [types_of(each, whole) for key in ("anyOf", "oneOf") for each in schema.get(key) or ()]
+        return frozenset(_TYPES.get(type(value), "string") for value in schema["enum"])
+    choices = [types_of(part, whole) for key in ("anyOf", "oneOf") for part in schema.get(key) or ()]
     return frozenset().union(*choices) if all(choices) else frozenset()
 
 
 def _typed(text: str, types: frozenset[str]) -> Any:
-    """The value that is meant: JSON of one of these types, or the text itself."""
+    """Return the intended value: JSON of one of these types, or the text itself."""
     try:
         value = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):

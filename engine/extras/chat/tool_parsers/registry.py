@@ -1,8 +1,8 @@
-"""TOOL_FORMATS: each way in which models write tool calls, under vLLM's name for its parser."""
+"""TOOL_FORMATS: formats in which models write tool calls, under vLLM's names for its parsers."""
 
 from . import deepseek, granite, harmony, hermes, llama3_json, mistral, phi4_mini_json, pythonic, qwen3_coder
 
-# Of several that a template matches the first is taken.
+# If a template matches several formats, the first is used.
 TOOL_FORMATS = {
     "openai": harmony.FORMAT,
     "qwen3_coder": qwen3_coder.FORMAT,
@@ -18,9 +18,9 @@ TOOL_FORMATS = {
     "pythonic": pythonic.FORMAT,
     "llama3_json": llama3_json.FORMAT,
 }
-NEUTRAL_FORMAT = "hermes"  # for models whose template shows none; described_tools.py tells them of it
+NEUTRAL_FORMAT = "hermes"  # for models whose template shows no format; described_tools.py describes it in the prompt
 
 
 def detected_format(template: str) -> str | None:
-    """The first format that the chat template asks for; None if it asks for none."""
-    return next((name for name, each in TOOL_FORMATS.items() if each.matches(template)), None)
+    """Return the name of the first format that the chat template asks for; None if it asks for none."""
+    return next((name for name, tool_format in TOOL_FORMATS.items() if tool_format.matches(template)), None)

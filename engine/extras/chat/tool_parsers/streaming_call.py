@@ -1,4 +1,4 @@
-"""CallReader: one call of a tool, {"name": …, "arguments": {…}}, while its text is still coming."""
+"""CallReader: one call of a tool, {"name": …, "arguments": {…}}, while its text still streams in."""
 
 from collections.abc import Container
 
@@ -6,13 +6,13 @@ from ..answer_parts import AnswerPart
 from .streaming_json import Entry, ObjectReader, decoded
 
 ARGUMENTS = ("arguments", "parameters")  # Hermes' key and Llama's
-_KEYS = frozenset({"name", *ARGUMENTS, "type", "id"})  # of a call that only its form identifies
+_KEYS = frozenset({"name", *ARGUMENTS, "type", "id"})  # keys of a call that only its form identifies
 
 
 class CallReader:
-    """Feed it text that begins with the object. Nothing comes out before the name is known to be one of `names`.
+    """Reader of text that begins with the object. No part comes out until the name is known to be one of `names`.
 
-    The arguments come as the model writes them; arguments that are a string of JSON are taken out of it.
+    The arguments keep the model's formatting; arguments in a string of JSON are decoded.
     """
 
     def __init__(self, number: int, *, names: Container[str] | None = None) -> None:
@@ -21,29 +21,29 @@ class CallReader:
         self._object = ObjectReader()
         self._name: str | None = None
         self._raw_name = ""
-        self._key = ""  # which of ARGUMENTS it uses
-        self._arguments = ""  # what has not come out yet
-        self._is_whole = False  # they come out as a whole only: a string of JSON, or null
+        self._key = ""  # the one of ARGUMENTS that this call uses
+        self._arguments = ""  # arguments' text that has not come out yet
+        self._is_whole = False  # True for a string of JSON or null, which come out as a whole only
         self._has_ended = False
         self._is_no_call = False
 
     @property
     def is_over(self) -> bool:
-        """Whether it reads no more."""
+        """True if the reader takes no more text."""
         return self._is_no_call or self._object.is_over
 
     @property
     def is_call(self) -> bool:
-        """Whether a call has come out; if it is over without, the text was something else."""
+        """True once a call has come out; a reader that is over without a call has read something else."""
         return self._name is not None
 
     @property
     def rest(self) -> str:
-        """What came after the object."""
+        """Text after the object."""
         return self._object.rest
 
     def push(self, text: str) -> list[AnswerPart]:
-        """What is certain now."""
+        """Return the parts that are certain now."""
         parts: list[AnswerPart] = []
         for entry in self._object.push(text):
             parts += self._of(entry)
@@ -95,7 +95,7 @@ class CallReader:
 
 
 def _unwrapped(raw: str) -> str:
-    """Arguments that are no object: the JSON inside a string, nothing for null, else what the model wrote."""
+    """Return arguments that are no object as JSON: the JSON inside a string, {} for null, else the model's text."""
     if raw == "null":
         return "{}"
     return decoded(raw) or "{}" if raw.startswith('"') else raw

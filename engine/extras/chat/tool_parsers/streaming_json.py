@@ -1,4 +1,4 @@
-"""JSON while its text is still coming: where a value ends, and the entries of an object. Checks no more than that."""
+"""JSON while its text still streams in: the end of a value, and the entries of an object. Checks nothing else."""
 
 import json
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ _SPACE = " \t\r\n"
 
 
 class Entry(NamedTuple):
-    """More raw text of a key's value; `is_end`: it is complete."""
+    """Next raw text of a key's value; `is_end`: the value is complete."""
 
     key: str
     text: str
@@ -16,7 +16,7 @@ class Entry(NamedTuple):
 
 
 class ValueReader:
-    """Finds the end of one value by its brackets and quotes."""
+    """Finder of one value's end, by its brackets and quotes."""
 
     def __init__(self) -> None:
         self.is_over = False
@@ -25,7 +25,7 @@ class ValueReader:
         self._is_escaped = False
 
     def take(self, text: str, start: int = 0) -> str:
-        """What belongs to the value of the text from `start` on, where it begins or goes on."""
+        """Return the text from `start` on that belongs to the value."""
         for position in range(start, len(text)):
             end = self._end_at(text[position])
             if end is not None:
@@ -34,7 +34,7 @@ class ValueReader:
         return text[start:]
 
     def _end_at(self, char: str) -> int | None:
-        """1 if this character ends the value, 0 if the one before it did, else None."""
+        """Return 1 if this character ends the value, 0 if the character before it did, else None."""
         if self._is_escaped:
             self._is_escaped = False
         elif self._in_string:
@@ -54,23 +54,23 @@ class ValueReader:
 
 
 class ObjectReader:
-    """Feed it text that begins with the object. `state` "done" or "broken" ends it; `rest` is what it did not read."""
+    """Reader of text that begins with an object. `state` "done" or "broken" ends it; `rest` is the unread text."""
 
     def __init__(self) -> None:
         self.state = "start"
         self.rest = ""
         self._key = ""
-        self._token = ""  # a key so far, with its quotes
-        self._is_escaped = False  # within a key
+        self._token = ""  # current key so far, with its quotes
+        self._is_escaped = False  # True after a backslash within a key
         self._value = ValueReader()
 
     @property
     def is_over(self) -> bool:
-        """Whether it reads no more."""
+        """True if the reader takes no more text."""
         return self.state in ("done", "broken")
 
     def push(self, text: str) -> Iterator[Entry]:
-        """The entries, or parts of one, in this text. `rest` is what follows the last one that was taken."""
+        """Yield the entries, or parts of an entry, in this text. `rest` is the text after the last entry yielded."""
         position = 0
         self.rest = ""
         while position < len(text) and not self.is_over:
@@ -82,11 +82,11 @@ class ObjectReader:
                 yield Entry(self._key, part, self._value.is_over)
             else:
                 self._between(text[position])
-                position += self.state != "value"  # whose first character is its own
+                position += self.state != "value"  # a value keeps its first character
         self.rest = text[position:]
 
     def _between(self, char: str) -> None:
-        """One character outside of values."""
+        """Read one character outside of values."""
         if self.state == "key":
             self._of_key(char)
         elif char in _SPACE:
@@ -122,7 +122,7 @@ class ObjectReader:
 
 
 def decoded(text: str) -> str | None:
-    """The string that this JSON text encodes, None if it is no string."""
+    """Return the string that this JSON text encodes; None if it is no string."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""TaggedCalls: calls that begin with a tag and a head with the name; the arguments that follow end by themselves."""
+"""TaggedCalls: calls of a tag, a head with the name, and arguments that mark their own end."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -11,22 +11,22 @@ _MAX_HEAD_CHARS = 256
 
 
 class Arguments(Protocol):
-    """Reads the arguments of one call into JSON text."""
+    """Reader of one call's arguments, which become JSON text."""
 
     @property
     def is_over(self) -> bool:
-        """Whether it reads no more."""
+        """True if the reader takes no more text."""
 
     @property
     def rest(self) -> str:
-        """What it did not read."""
+        """Text that was not read."""
 
     def push(self, text: str) -> str:
-        """The JSON that is certain now."""
+        """Return the JSON that is certain now."""
 
 
 class JsonArguments:
-    """Arguments that are JSON."""
+    """Reader of arguments that are JSON."""
 
     def __init__(self) -> None:
         self.rest = ""
@@ -34,20 +34,20 @@ class JsonArguments:
 
     @property
     def is_over(self) -> bool:
-        """Whether it reads no more."""
+        """True if the reader takes no more text."""
         return self._value.is_over
 
     def push(self, text: str) -> str:
-        """The JSON that is certain now."""
-        taken = self._value.take(text)
-        self.rest = text[len(taken) :]
-        return taken
+        """Return the JSON that is certain now."""
+        value_text = self._value.take(text)
+        self.rest = text[len(value_text) :]
+        return value_text
 
 
 class TaggedCalls(BufferedReader):
-    """A Reader. `head` matches all from the opening tag to where `begins` stands; its group is the name.
+    """Reader of calls. `head` matches the text between the opening tag and `begins`; its group is the name.
 
-    An opening tag that no such head follows is content. `silent` tags are dropped wherever they stand.
+    An opening tag without a head is content. `silent` tags are dropped everywhere.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class TaggedCalls(BufferedReader):
         self._head = head
         self._begins = begins
         self._silent = silent
-        self._new_arguments = arguments  # of the function of this name
+        self._new_arguments = arguments  # function name -> reader of its arguments
         self._state: Literal["text", "head", "arguments"] = "text"
         self._arguments: Arguments = JsonArguments()
         self._num_calls = 0
 
     def finish(self) -> list[AnswerPart]:
-        """What was held back."""
+        """Return the held-back parts."""
         return [*super().finish(), *self._last_space()]
 
     def _read(self, *, is_end: bool) -> list[AnswerPart]:
@@ -82,7 +82,7 @@ class TaggedCalls(BufferedReader):
             parts += self._part("content", self._opening)
         return parts
 
-    # Each returns whether there may be more to read; what is certain goes to `parts`.
+    # These methods return True if there may be more to read, and append the certain parts to `parts`.
 
     def _outside(self, parts: list[AnswerPart], *, is_end: bool) -> bool:
         text, tag, self._text = cut_at_first(self._text, (self._opening, *self._silent), is_end=is_end)
@@ -105,7 +105,7 @@ class TaggedCalls(BufferedReader):
         self._drop_space()
         parts.append(AnswerPart("call", found[1], self._num_calls))
         self._arguments = self._new_arguments(found[1])
-        self._text = mark + rest if mark == "{" else rest  # a brace is theirs
+        self._text = mark + rest if mark == "{" else rest  # a brace belongs to the arguments
         self._state = "arguments"
         return True
 

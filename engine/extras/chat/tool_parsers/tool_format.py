@@ -1,4 +1,4 @@
-"""ToolFormat: one way in which models write calls of tools, as text around the arguments of each."""
+"""ToolFormat: format of tool calls, described by the text around a call's arguments."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -12,28 +12,28 @@ Tools = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFormat:
-    """Calls are `before`, the first of them, `between`, the next one, …, `after`.
+    """Format of calls: `before`, the first call, `between`, the next call, …, `after`.
 
-    `around`: the text before and after the arguments of a call of this function; the arguments are JSON or as
-    `arguments` says. `reader`: of calls of these tools. `matches`: whether a chat template asks for this format.
+    `around`: function name -> the text before and after the arguments of its call, whose syntax is `arguments`.
+    `reader`: tools -> reader of their calls. `matches`: True if a chat template asks for this format.
     """
 
     around: Callable[[str], tuple[str, str]]
     reader: Callable[[Tools], Reader]
     matches: Callable[[str], bool]
     before: str = ""
-    between: str | None = ""  # None: there is never a second one
+    between: str | None = ""  # None: there is never a second call
     after: str = ""
     arguments: Literal["json", "xml", "python"] = "json"
-    trigger: str = ""  # where it stands in a text, calls begin; "" where no text is so clear
-    special_texts: tuple[str, ...] = ()  # of the above, those that may be special tokens
+    trigger: str = ""  # text that always begins calls; "" if no text is that clear
+    special_texts: tuple[str, ...] = ()  # parts of the texts above that may be special tokens
 
 
 def in_object(key: str) -> Callable[[str], tuple[str, str]]:
-    """`around` of {"name": …, KEY: …}."""
+    """Return `around` for calls like {"name": …, KEY: …}."""
     return lambda name: (f'{{"name": {json.dumps(name)}, "{key}": ', "}")
 
 
 def names_of(tools: Tools) -> frozenset[str]:
-    """The functions' names."""
+    """Return the functions' names."""
     return frozenset(tool["function"]["name"] for tool in tools)

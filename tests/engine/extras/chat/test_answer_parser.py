@@ -1,4 +1,4 @@
-"""Reasoning and calls in answers: what is found, and that it is the same wherever the text is cut into parts."""
+"""Reasoning and calls in answers: the parts found, which are equal wherever the text is cut."""
 
 import json
 import random
@@ -51,17 +51,17 @@ HERMES: list[tuple[str, list[AnswerPart]]] = [
     ('<tool_call>{"arguments": "{\\"a\\": 1}", "name": "f"}</tool_call>', call("f", '{"a": 1}')),
     ('<tool_call>{"name": "f", "arguments": {"a": 1}, "parameters": {"b": 2}}</tool_call>', call("f", '{"a": 1}')),
     ('<tool_call>{"id": 5, "x": "y", "name": "f", "arguments": {}, "z": [1]}</tool_call>', call("f", "{}")),
-    # several in one pair of tags
+    # several calls in one pair of tags
     (
         '<tool_call>[{"name": "f", "arguments": {}},\n{"name": "g", "arguments": {"b": 2}}]</tool_call>',
         [*call("f", "{}"), *call("g", '{"b": 2}', 1)],
     ),
-    # cut off: the name is out already, so what there is stays
+    # cut off: the name is out already, so the incomplete arguments stay
     ('<tool_call>{"name": "f", "arguments": {"a": "never en', call("f", '{"a": "never en')),
     ('<tool_call>{"name": "f", "argum', call("f", "")),
     ('<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_', call("f", '{"a": 1}')),
     ('<tool_call>{"na', [content('<tool_call>{"na')]),
-    # no calls: the text as it was written
+    # no calls: the unchanged text
     ("<tool_call>hello</tool_call> you", [content("<tool_call>hello</tool_call> you")]),
     ("<tool_call></tool_call>", [content("<tool_call></tool_call>")]),
     ('<tool_call>{"x": 1}</tool_call>', [content('<tool_call>{"x": 1}</tool_call>')]),
@@ -88,7 +88,7 @@ LLAMA3: list[tuple[str, list[AnswerPart]]] = [
     ),
     ('{"name": "f", "parameters": {}} and more', [*call("f", "{}"), content("and more")]),
     ('Sure. <|python_tag|>{"name": "f", "parameters": {}}', [content("Sure."), *call("f", "{}")]),
-    # answers that are JSON and no calls
+    # answers that are JSON but no calls
     ('{"name": "Bob", "age": 5}', [content('{"name": "Bob", "age": 5}')]),
     ('{"age": 5, "list": [1, 2]} ', [content('{"age": 5, "list": [1, 2]} ')]),
     ("{", [content("{")]),
@@ -203,7 +203,7 @@ def test_thinking_is_known_while_it_lasts() -> None:
 
 
 def test_long_arguments_take_time_in_proportion() -> None:
-    """Every character is looked at once, however small the parts."""
+    """Look at every character once, however small the parts."""
     reader = HermesCalls()
     body = json.dumps({"a": ["x" * 100] * 500})
     parts = [part for char in f'<tool_call>{{"name": "f", "arguments": {body}' for part in reader.push(char)]

@@ -1,4 +1,4 @@
-"""Hostile templates cost their own request a second and a limited memory; others are rendered as without a process."""
+"""Hostile templates cost their own request one second and limited memory; other requests are rendered as usual."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from splitfuse.engine.extras.chat.template import ChatTemplate
 from splitfuse.engine.serving.workers.input_threads import LONG_CHARS
 
 MESSAGES: list[dict[str, Any]] = [{"role": "user", "content": 'Hi "é👩‍👩‍👧\n'}]
-# The first message decides: what is hostile to one conversation is not to the next.
+# The first message decides: the template is hostile to one conversation, but not to the next.
 HOSTILE = "{% if messages[0].content == 'evil' %}EVIL{% endif %}{{ messages[0].content }}"
 TOO_SLOW = [
     "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",

@@ -1,4 +1,4 @@
-"""Chat templates give what transformers' apply_chat_template gives; what they refuse is the request's fault."""
+"""Chat templates give the text of transformers' apply_chat_template; a refusal is the request's error."""
 
 import contextlib
 import itertools
@@ -107,7 +107,7 @@ def both(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Tokenizer, Pre
 
 
 def outcome(render: Any) -> str:
-    """The text, or that it was refused."""
+    """Return the text, or a mark for a refusal."""
     try:
         return str(render())
     except (InvalidRequestError, TemplateError, ValueError):
@@ -200,11 +200,11 @@ def test_a_template_cannot_leave_the_sandbox(source: str) -> None:
 def test_to_compile_a_template_computes_nothing(constant: str) -> None:
     tracemalloc.start()
     try:
-        made = template(f"{{{{ ({constant}) | length }}}}{{% if {constant} %}}!{{% endif %}}")
+        compiled = template(f"{{{{ ({constant}) | length }}}}{{% if {constant} %}}!{{% endif %}}")
         assert tracemalloc.get_traced_memory()[1] < 10_000_000
     finally:
         tracemalloc.stop()
-    assert made.render(CONVERSATIONS[0]) == "100000000!"
+    assert compiled.render(CONVERSATIONS[0]) == "100000000!"
     with pytest.raises(ConfigError, match="autoescape"):
         template(f"{{% autoescape {constant} %}}{{% endautoescape %}}")
 
@@ -289,7 +289,7 @@ def test_arguments_that_are_no_object_are_named(arguments: object) -> None:
 
 
 def test_arguments_are_text_where_a_template_adds_them_to_text() -> None:
-    """As DeepSeek's does; transformers' own rendering raises there."""
+    """Render a template like DeepSeek's, where transformers' own rendering raises."""
     source = "{% for c in messages[0].tool_calls %}{{ '```json\n' + c.function.arguments + '\n```' }}{% endfor %}"
     call = {"function": {"name": "f", "arguments": {"town": "Köln", "n": None}}}
     text = ChatTemplate(source, special_tokens={}).render([{"role": "assistant", "tool_calls": [call]}])

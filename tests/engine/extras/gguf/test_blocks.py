@@ -1,4 +1,4 @@
-"""Every type of tensor means, bit for bit, what the `gguf` package says."""
+"""Values of every tensor type equal the `gguf` package's, bit for bit."""
 
 import gguf
 import numpy as np
@@ -20,7 +20,7 @@ def test_the_types_have_the_packages_numbers_and_sizes() -> None:
 
 
 def random_bytes(name: str, num_blocks: int) -> np.ndarray:
-    """Rows of any bytes, but for halves that are numbers: a NaN equals nothing."""
+    """Return rows of random bytes, except that halves are numbers: a NaN equals nothing."""
     kind = next(kind for kind in QUANTIZED if kind.name == name)
     rng = np.random.default_rng(7)
     blocks = rng.integers(0, 256, (ROWS * num_blocks, kind.block_bytes), dtype=np.uint8)

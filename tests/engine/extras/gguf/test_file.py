@@ -1,4 +1,4 @@
-"""The header is read as the `gguf` package reads it, and refused where it says what the file does not hold."""
+"""Headers read like with the `gguf` package; a header that contradicts its file is refused."""
 
 import struct
 from pathlib import Path
@@ -122,7 +122,7 @@ def test_a_header_longer_than_usual_is_read(tmp_path: Path) -> None:
 
 
 def test_a_file_of_nothing_but_empty_strings_is_refused_in_time(tmp_path: Path) -> None:
-    """The most that a header can make us do: 32 MiB of them."""
+    """Read the most work that a header can cause: 32 MiB of empty strings."""
     (tmp_path / "m.gguf").write_bytes(key(9, struct.pack("<IQ", 8, 5_000_000)) + bytes(48 * 2**20))
     with pytest.raises(ConfigError, match="within 32 MiB"):
         read_gguf(tmp_path / "m.gguf")

@@ -1,4 +1,4 @@
-"""A tokenizer from a GGUF's metadata gives the ids of the tokenizer from which that was written."""
+"""Tokenizers from a GGUF's metadata give the ids of the tokenizer that the metadata was written from."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ SPECIAL = ["<|end|>", "<|start|>"]
 
 
 def trained(pre_tokenizer: Any, normalizer: Any = None) -> FastTokenizer:
-    """A byte-level BPE of 700 tokens."""
+    """Return a trained byte-level BPE of 700 tokens."""
     tokenizer = FastTokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizer
     if normalizer is not None:
@@ -47,13 +47,13 @@ BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False)
 
 
 def parts(tokenizer: FastTokenizer) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Vocabulary and merges."""
+    """Return vocabulary and merges."""
     model = json.loads(tokenizer.to_str())["model"]
     return model["vocab"], [tuple(merge) for merge in model["merges"]]
 
 
 def write(path: Path, vocab: dict[str, int], *, architecture: str = "llama", **values: Any) -> Path:
-    """A GGUF that holds a vocabulary, with an embedding for each token."""
+    """Write a GGUF that holds a vocabulary, with an embedding for each token."""
     writer = gguf.GGUFWriter(path, architecture)
     tokens = sorted(vocab, key=lambda token: vocab[token])
     control = {*SPECIAL, "<s>", "</s>", "<bos>", "<eos>", "<pad>"}
@@ -143,7 +143,7 @@ def test_what_transformers_splits_as_llama_cpp_does(pre: str, tmp_path: Path) ->
 
 
 def test_the_default_splits_as_llama_cpp_does(tmp_path: Path) -> None:
-    """No other reader has these: punctuation first, then GPT-2's words, numbers by three digits."""
+    """Compare splits that no other reader has: punctuation first, then GPT-2's words, numbers by three digits."""
     ours = Tokenizer(write_byte_level(tmp_path / "m.gguf", trained(BYTE_LEVEL)))
     split = ours._fast.pre_tokenizer.pre_tokenize_str  # type: ignore[union-attr]
     words = [word for word, _ in split("a+b=c, it's 1234567x")]
@@ -157,7 +157,7 @@ def test_a_name_of_word_splitting_that_is_not_known_is_refused(tmp_path: Path) -
 
 
 def sentencepiece(special: list[str]) -> tuple[FastTokenizer, dict[str, int], list[tuple[str, str]]]:
-    """A trained BPE over ▁, its vocabulary with bytes, and its merges."""
+    """Return a trained BPE over ▁, its vocabulary with bytes, and its merges."""
     tokenizer = FastTokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     tokens = [*special, *(f"<0x{byte:02X}>" for byte in range(256))]
@@ -176,16 +176,16 @@ def test_sentencepiece_needs_no_merges(tmp_path: Path) -> None:
         unk_token_id=0,
     )  # fmt: skip
     ours, expected = Tokenizer(path), LlamaTokenizer(vocab=vocab, merges=merges)
-    # LlamaTokenizer now adds its space to the beginning of a text only where there is none.
+    # LlamaTokenizer now adds a space at the beginning of a text only if there is none.
     assert_same(ours, expected, [text for text in TEXTS if text == text.lstrip() and text])
-    assert ours.encode("Hello")[0] == 1  # bos, as by default
+    assert ours.encode("Hello")[0] == 1  # bos token, by default
     assert ours.decode(ours.encode("  two")) == "  two"
 
 
 def test_gemma(tmp_path: Path) -> None:
     special = ["<pad>", "<eos>", "<bos>", "<unk>"]
     _, vocab, merges = sentencepiece([*special, "▁▁", "▁▁▁"])
-    # As in Gemma's files: several spaces are written as such, and scores say nothing of the merges' order.
+    # Like Gemma's files: tokens of several spaces have spaces, and scores carry no order of merges.
     written = {
         token.replace("▁", " ") if set(token) == {"▁"} and len(token) > 1 else token: i for token, i in vocab.items()
     }

@@ -1,4 +1,4 @@
-"""The map of blocks is what the block tables and the prefix cache say."""
+"""Block maps agree with the block tables and the prefix cache."""
 
 from collections import Counter
 from typing import Any
@@ -9,8 +9,8 @@ from splitfuse.engine.extras.inspection.block_map import CACHED, FREE, MAX_CELLS
 
 
 def cells(bench: Bench) -> list[int]:
-    made = mapped(bench)
-    return [what for count, what in zip(made["runs"][::2], made["runs"][1::2], strict=True) for _ in range(count)]
+    map_ = mapped(bench)
+    return [use for count, use in zip(map_["runs"][::2], map_["runs"][1::2], strict=True) for _ in range(count)]
 
 
 def mapped(bench: Bench) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def test_used_shared_cached_and_free() -> None:
     counts = Counter(cells(bench))
     assert counts[SHARED] == len(set(first.block_table) & set(second.block_table)) == 2
     assert counts[first.arrival_order] == counts[second.arrival_order] == 1
-    assert counts[CACHED] == 2  # the full blocks of the one that has ended
+    assert counts[CACHED] == 2  # full blocks of the ended request
     assert counts[FREE] == 10 - 2 - 2 - 2
 
 

@@ -1,4 +1,4 @@
-"""Explanations: what each event says in words, and shares that are the history's."""
+"""Explanations: the words of each event, and shares equal to the history's."""
 
 import pytest
 
@@ -22,8 +22,8 @@ def metrics(history: History | None) -> RequestMetrics:
 
 
 def test_a_timeline_in_words() -> None:
-    made = explain(metrics(History(EVENTS, SECONDS, 0, 0.75)), now=99.0, finish_reason="stop")
-    assert [(entry["t"], entry["what"]) for entry in made.timeline] == [
+    explanation = explain(metrics(History(EVENTS, SECONDS, 0, 0.75)), now=99.0, finish_reason="stop")
+    assert [(entry["t"], entry["what"]) for entry in explanation.timeline] == [
         (0.0, "arrived"),
         (0.1, "waits"),
         (0.5, "admitted"),
@@ -33,23 +33,23 @@ def test_a_timeline_in_words() -> None:
         (1.6, "waits"),
         (2.0, "ended"),
     ]
-    why = [entry["why"] for entry in made.timeline]
+    why = [entry["why"] for entry in explanation.timeline]
     assert why[1] == "the KV cache had too few free blocks: 3 more were needed"
     assert why[2] == "it runs from here on; 16 of its 40 tokens were in the cache already"
     assert why[3] == "tokens 16 to 39 of it, beside 3 other requests with 100 tokens"
     assert why[4] == "predicted after 750 ms when it came"
     assert why[5].endswith("with 41 tokens (estimated: to swap 11.0 ms, to recompute 19.0 ms)")
     assert why[7] == "stop, after 3 tokens; 4 of 6 drafted tokens were accepted"
-    assert (made.e2e_s, made.ttft_s, made.predicted_ttft_s) == (2.0, 1.0, 0.75)
-    assert made.shares == SECONDS
-    assert set(made.to_dict()["share_texts"]) == set(SECONDS)
+    assert (explanation.e2e_s, explanation.ttft_s, explanation.predicted_ttft_s) == (2.0, 1.0, 0.75)
+    assert explanation.shares == SECONDS
+    assert set(explanation.to_dict()["share_texts"]) == set(SECONDS)
 
 
 def test_a_request_without_a_history_is_explained_by_its_times() -> None:
-    made = explain(metrics(None), now=99.0, finish_reason="length")
-    assert made.shares == {"queue.unknown": 0.5, "prefill": 0.5, "decode.alone": 1.0}
-    assert sum(made.shares.values()) == pytest.approx(made.e2e_s)
-    assert "not known" in made.timeline[1]["why"]
+    explanation = explain(metrics(None), now=99.0, finish_reason="length")
+    assert explanation.shares == {"queue.unknown": 0.5, "prefill": 0.5, "decode.alone": 1.0}
+    assert sum(explanation.shares.values()) == pytest.approx(explanation.e2e_s)
+    assert "not known" in explanation.timeline[1]["why"]
 
 
 def test_one_that_still_waits_is_explained_up_to_now() -> None:

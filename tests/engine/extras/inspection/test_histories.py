@@ -1,4 +1,4 @@
-"""Histories: seconds that add up, and reasons that are the scheduler's own, over random lives and case by case."""
+"""Histories: seconds that add up, and the scheduler's own reasons, over random lives and case by case."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,32 +25,32 @@ def test_the_seconds_of_a_life_add_up(seed: int) -> None:
     life = Life(seed, busy_steps=40)
     life.run()
     assert life.requests
-    for each in life.requests:
-        assert each.finished_time is not None
-        spent = sum(history_of(each).seconds.values())
-        assert spent == pytest.approx(each.finished_time - each.arrival_time, abs=1e-9)
+    for sequence in life.requests:
+        assert sequence.finished_time is not None
+        spent = sum(history_of(sequence).seconds.values())
+        assert spent == pytest.approx(sequence.finished_time - sequence.arrival_time, abs=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_a_request_waited_for_is_what_the_recording_says(seed: int) -> None:
-    """In every step of a recorded life, for every request that waits after it."""
+    """Compare every step of a recorded life, for every request that waits after it."""
     life = Life(seed, busy_steps=60)
     lines = [json.loads(line) for line in life.run().splitlines()]
-    by_number = {each.arrival_order: each for each in life.requests}
+    by_number = {sequence.arrival_order: sequence for sequence in life.requests}
     passed = "fairness" if life.config.scheduling_policy == "fair" else "priority"
     num_compared = 0
     for line, waiting, computed in decisions(lines):
         stops = {by_number[stop[0]].is_background: stop for stop in line.get("stopped_at", ())}
         for number in waiting:
-            each = by_number[number]
-            if each.finished_time == line["start"]:
+            sequence = by_number[number]
+            if sequence.finished_time == line["start"]:
                 continue  # ended right after this decision
-            why = waits_at(history_of(each), line["start"] - each.arrival_time)
+            why = waits_at(history_of(sequence), line["start"] - sequence.arrival_time)
             if why == "parent":
-                assert each.parent is not None
-                assert computed.get(each.parent.arrival_order, 0) < each.num_prompt_tokens
+                assert sequence.parent is not None
+                assert computed.get(sequence.parent.arrival_order, 0) < sequence.num_prompt_tokens
             elif why is not None:
-                first, reason, _ = stops[each.is_background]
+                first, reason, _ = stops[sequence.is_background]
                 expected = passed if first > number and reason != "policy" else reason
                 assert why == expected, (line, number)
                 num_compared += 1
@@ -58,7 +58,7 @@ def test_what_a_request_waited_for_is_what_the_recording_says(seed: int) -> None
 
 
 def decisions(lines: Sequence[Line]) -> Iterator[tuple[Line, set[int], dict[int, int]]]:
-    """Each step, the requests that wait after it, and what was computed of each before it."""
+    """Yield each step, the requests that wait after it, and their computed tokens before it."""
     waiting: set[int] = set()
     computed: dict[int, int] = {}
     for line in lines:
@@ -74,7 +74,7 @@ def decisions(lines: Sequence[Line]) -> Iterator[tuple[Line, set[int], dict[int,
 
 
 def waits_at(history: History, time: float) -> str | None:
-    """What it waited for then; None if that is not among the events that are kept, or it waited for nothing."""
+    """Return the reason of the wait at this time; None if the events do not hold it, or there was no wait."""
     why = None
     for event in history.events:
         if event.time > time + 1e-6:
@@ -85,7 +85,7 @@ def waits_at(history: History, time: float) -> str | None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_where_admission_stopped_is_borne_out_by_the_step(seed: int) -> None:
-    """The facts of a recorded step, not the code that decided it."""
+    """Compare with the facts of a recorded step, not with the code that decided it."""
     life = Life(seed, busy_steps=60)
     lines = [json.loads(line) for line in life.run().splitlines()]
     config, prompts = life.config, {line["add"]: line for line in lines if "add" in line}
@@ -113,14 +113,14 @@ def test_where_admission_stopped_is_borne_out_by_the_step(seed: int) -> None:
 
 
 def test_lives_wait_for_everything() -> None:
-    """The tests above are worth something only if these things happen in them."""
+    """Check that these things happen in the tests above, which prove nothing otherwise."""
     reasons = ("budget", "sequences", "blocks", "policy", "interactive", "parent", "fairness", "priority")
     missing = {f"queue.{reason}" for reason in reasons} | {"preempted.preemption", "recompute", "paused.policy"}
     for seed in range(40):
         life = Life(seed, busy_steps=60)
         life.run()
-        for each in life.requests:
-            missing -= history_of(each).seconds.keys()
+        for sequence in life.requests:
+            missing -= history_of(sequence).seconds.keys()
         if not missing:
             return
     raise AssertionError(missing)
@@ -142,7 +142,7 @@ def test_a_swap_tells_both_prices() -> None:
     bench.add(first, second)
     while not second.num_preemptions:
         bench.step()
-    (event,) = (each for each in bench.scheduler.history(second, 100.0).events if each.what == "preempted")
+    (event,) = (entry for entry in bench.scheduler.history(second, 100.0).events if entry.what == "preempted")
     num_tokens, swap, recompute = event.numbers
     assert (event.why, swap, recompute) == ("swap", 2 * -(-num_tokens // 4) * 0.25, num_tokens * 1.0)
 

@@ -1,4 +1,4 @@
-"""Step records say what the step was; what is not taken is bounded."""
+"""Step records agree with their steps; records that are not taken are bounded."""
 
 import pytest
 from recorded_life import Life
@@ -62,7 +62,7 @@ def test_steps_that_are_not_taken_are_bounded() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_records_of_random_lives_add_up(seed: int) -> None:
-    """Each record's tokens are the batch's, and every request that came ends once."""
+    """Compare each record's tokens with the batch's; every request that came ends once."""
     life = Life(seed, busy_steps=60)
     watcher = StepWatcher(life.scheduler, max_num_batched_tokens=life.config.step_limits.num_batched_tokens)
     life.scheduler.watch(watcher)

@@ -1,4 +1,4 @@
-"""Which cores a rank computes on."""
+"""Cores that a rank computes on."""
 
 from pathlib import Path
 

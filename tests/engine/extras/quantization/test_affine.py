@@ -1,4 +1,4 @@
-"""Groups, orders and blocks beside loops that say the same."""
+"""Groups, orders and blocks, compared with plain loops."""
 
 import pytest
 import torch

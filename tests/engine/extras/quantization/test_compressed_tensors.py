@@ -1,4 +1,4 @@
-"""Which linears get which scheme, and which inputs are rounded."""
+"""Schemes of linears, and inputs that are rounded."""
 
 from typing import Any
 
@@ -28,22 +28,22 @@ FLOAT8 = {"weight": torch.ones(4, 8).to(torch.float8_e4m3fn), "weight_scale": to
 
 
 def test_each_linear_has_the_scheme_that_names_it_closest() -> None:
-    made = config(
+    checkpoint_format = config(
         {"targets": ["Linear"], "weights": CHANNEL},
         {"targets": ["re:.*down_proj"], "weights": {"num_bits": 8, "type": "float"}},
         {"targets": ["Attention"], "weights": None},
         ignore=["lm_head"],
     )
     for name, tensors, dtype in (("a.up_proj", INT8, torch.int8), ("a.down_proj", FLOAT8, torch.float8_e4m3fn)):
-        weight = made.weight(linear(name, tensors), (4, 8))
+        weight = checkpoint_format.weight(linear(name, tensors), (4, 8))
         assert weight is not None
         assert weight.values.dtype == dtype
-    assert made.weight(linear("lm_head", {"weight": torch.ones(4, 8)}), (4, 8)) is None
+    assert checkpoint_format.weight(linear("lm_head", {"weight": torch.ones(4, 8)}), (4, 8)) is None
     with pytest.raises(ConfigError, match="lm_head is quantized, but not by quantization_config"):
-        made.weight(linear("lm_head", INT8), (4, 8))
+        checkpoint_format.weight(linear("lm_head", INT8), (4, 8))
     with pytest.raises(ConfigError, match=r"a\.down_proj\.weight is int8 \[4, 8\], but .* need float8_e4m3fn \[4, 8\]"):
-        made.weight(linear("a.down_proj", INT8), (4, 8))
-    assert made.name == "compressed-tensors, int8 and FP8"
+        checkpoint_format.weight(linear("a.down_proj", INT8), (4, 8))
+    assert checkpoint_format.name == "compressed-tensors, int8 and FP8"
 
 
 @pytest.mark.parametrize(

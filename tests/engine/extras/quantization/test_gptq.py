@@ -1,4 +1,4 @@
-"""What only single numbers show."""
+"""Properties of GPTQ that only single numbers show."""
 
 import torch
 
@@ -8,7 +8,7 @@ from splitfuse.engine.extras.quantization.gptq import GPTQ
 
 def test_a_zero_of_0_borrows_from_the_next_in_version_1() -> None:
     zeros = [0, 3, 15, 0, 0, 7, 8, 1]
-    word = sum(zero << (4 * index) for index, zero in enumerate(zeros)) - 0x11111111  # as GPTQModel writes it
+    word = sum(zero << (4 * index) for index, zero in enumerate(zeros)) - 0x11111111  # GPTQModel's word
     tensors = {
         "x.qweight": torch.zeros(1, 8, dtype=torch.int32),
         "x.qzeros": torch.tensor([[word]], dtype=torch.int32),

@@ -18,7 +18,7 @@ NAME = "model.layers.3.mlp.experts.12.down_proj"
         (["Linear", "re:.*down_proj$"], 2),
         (["re:model.layers.[0-3].*"], 2),
         (["Linear"], 1),
-        (["re:layers"], 0),  # a pattern begins where the name does
+        (["re:layers"], 0),  # a pattern matches from the name's start
         (["down_proj"], 0),
         (["Embedding"], 0),
         ([], 0),

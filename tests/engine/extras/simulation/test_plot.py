@@ -1,4 +1,4 @@
-"""Timelines out of recordings and step logs, and the picture of them."""
+"""Timelines from recordings and step logs, and their picture."""
 
 import io
 import sys
@@ -104,7 +104,7 @@ def test_a_recording(recording: Path) -> None:
     shown = [(s.start, s.end, s.prefill, s.decode, s.running, s.waiting, s.used_blocks, s.gap) for s in timeline.spans]
     assert shown == [
         (0.0, 0.5, 10, 0, 1, 1, 3, None),
-        (2.0, 2.5, 6, 0, 2, 0, 4, None),  # both get their first token
+        (2.0, 2.5, 6, 0, 2, 0, 4, None),  # both requests get their first token
         (4.0, 4.5, 0, 2, 2, 0, 6, 2.0),
         (6.0, 6.5, 0, 2, 2, 0, 6, 2.0),
     ]
@@ -123,7 +123,7 @@ def test_joining_weighs_by_time_and_keeps_the_longest_gap() -> None:
     assert joined[0].used_blocks == pytest.approx(25, rel=1e-3)
     assert (joined[0].gap, joined[0].usual_gap) == (3.0, 1.75)
     assert (joined[1].prefill, joined[1].gap) == (7, None)
-    # A step longer than the width stands in all the parts that it covers.
+    # A step longer than the width is in all the spans that it covers.
     assert len(Timeline("x", [Span(0.0, 9.0, prefill=5), Span(9.0, 9.1), Span(9.1, 10.0)]).joined(2).spans) == 2
 
 
@@ -165,7 +165,7 @@ def test_what_is_drawn(simulated: list[Path]) -> None:
     figure = draw([read_timeline(path) for path in simulated])
     axes = figure.get_axes()
     assert len(axes) == 4 * 2
-    assert [each.get_ylabel() for each in axes if each.get_ylabel()] == [
+    assert [panel.get_ylabel() for panel in axes if panel.get_ylabel()] == [
         "tokens per step",
         "KV blocks in use",
         "requests",
@@ -181,9 +181,7 @@ def test_a_short_run_beside_a_long_one_has_a_time_axis_of_its_own() -> None:
 
     def axes(*ends: float, used: float = 50.0) -> list[Any]:
         spans = [[Span(0.0, end, prefill=4, decode=1, used_blocks=used, gap=0.1)] for end in ends]
-        return draw(
-            [Timeline(str(end), each, num_blocks=100) for end, each in zip(ends, spans, strict=True)]
-        ).get_axes()
+        return draw([Timeline(str(end), run, num_blocks=100) for end, run in zip(ends, spans, strict=True)]).get_axes()
 
     assert axes(0.4, 27.0)[0].get_xlim()[1] == pytest.approx(0.4)
     assert axes(20.0, 27.0)[0].get_xlim()[1] == pytest.approx(27.0), "runs that can be compared are"
@@ -195,7 +193,7 @@ def test_the_pool_is_drawn_in_all_panels_or_in_none() -> None:
 
     def num_pools(*used: float) -> list[int]:
         timelines = [Timeline(str(n), [Span(0.0, 1.0, used_blocks=n, gap=0.1)], num_blocks=100) for n in used]
-        return [len(each.get_lines()) for each in draw(timelines).get_axes()[len(used) : 2 * len(used)]]
+        return [len(panel.get_lines()) for panel in draw(timelines).get_axes()[len(used) : 2 * len(used)]]
 
     assert num_pools(90, 2) == [1, 1]
     assert num_pools(3, 2) == [0, 0]

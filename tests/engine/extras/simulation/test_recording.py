@@ -1,4 +1,4 @@
-"""What is recorded is replayed alike, whatever happens in it; what differs is found."""
+"""Recordings replay identically, whatever happens in them; differences are found."""
 
 import errno
 import io
@@ -36,7 +36,7 @@ def test_a_random_life_is_replayed_alike(seed: int, write: Write) -> None:
 
 
 class FullDisk(io.StringIO):
-    """Has room for so many lines."""
+    """Disk that has room for a number of lines."""
 
     num_left = 20
 
@@ -71,7 +71,7 @@ def test_a_full_disk_ends_the_recording_and_nothing_else(
 
 @pytest.mark.slow
 def test_lives_have_everything_in_them() -> None:
-    """The test above is worth something only if these things happen in it."""
+    """Check that these things happen in the test above, which proves nothing otherwise."""
     missing = {"preempted", "failed", "stops", "finish", "at_text", "parent", "tenant", "priority", "tokens", "costs"}
     missing |= {"prompt_logprobs", "background", "background_budget"}
     missing |= {"budget", "reason timeout", "reason abort", "moves 0", "moves 1", "moves 2"}
@@ -86,7 +86,7 @@ def test_lives_have_everything_in_them() -> None:
 
 
 def changed(recording: str, find: Callable[[dict[str, Any]], bool], change: Callable[[dict[str, Any]], None]) -> str:
-    """The recording with the first line that `find` accepts changed."""
+    """Return the recording with a change to the first line that `find` accepts."""
     lines = [json.loads(line) for line in recording.splitlines()]
     change(next(line for line in lines if find(line)))
     return "".join(json.dumps(line) + "\n" for line in lines)

@@ -1,4 +1,4 @@
-"""The steps of given lengths."""
+"""Steps for requests of given lengths."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Simulations: what comes out is what the scheduler did under the clock, worked out by hand where it can be."""
+"""Simulations: results agree with the scheduler's steps under the clock, computed by hand where possible."""
 
 import io
 import itertools
@@ -19,7 +19,7 @@ POLICIES = ("splitfuse", "prefill_first", "decode_first", "static")
 
 
 def random_load(count: int, *, prompt_len: float, output_len: float, rate: float | None = None) -> list[Arrival]:
-    """Requests of normally distributed lengths; without a rate all come at 0 s."""
+    """Return requests of normally distributed lengths; without a rate all come at 0 s."""
     source = random.Random(1)
     now, arrivals = 0.0, []
     for _ in range(count):
@@ -54,7 +54,7 @@ def test_one_request_by_hand() -> None:
     assert ttft(served) == pytest.approx(2.8)
     assert gaps(served) == pytest.approx([1.1, 1.1])
     assert (simulation.num_steps, simulation.num_tokens) == (4, 10)
-    # After the steps 6, 8 and 9 tokens lie in 2, 2 and 3 blocks of 4; after the last one no request is left.
+    # After the steps 6, 8 and 9 tokens lie in 2, 2 and 3 blocks of 4; after the last step no request is left.
     assert simulation.kv_waste == pytest.approx((2 / 8 + 0 / 8 + 3 / 12) / 4)
     assert simulation.kv_waste_by_size == pytest.approx(5 / 28)
 
@@ -119,7 +119,7 @@ def test_what_cannot_fit_is_refused_and_the_rest_is_served() -> None:
 def test_shared_prefixes_are_found() -> None:
     load = [Arrival(100.0 * i, 40, 2, prompt=lambda: range(40)) for i in range(2)]
     simulation = simulate(load, enable_prefix_caching=True)
-    assert simulation.num_cached_tokens == 36  # all full blocks but the one with the last token
+    assert simulation.num_cached_tokens == 36  # all full blocks except the last token's
     assert ttft(simulation.served[1]) < ttft(simulation.served[0])
 
 

@@ -1,4 +1,4 @@
-"""DraftLengths: the best lengths against a search through all of them, and the bound on what drafting may cost."""
+"""DraftLengths: the best lengths against a search through all lengths, and the bound on the cost of drafting."""
 
 import itertools
 import random
@@ -10,7 +10,7 @@ from splitfuse.engine.core.ports import Drafted
 from splitfuse.engine.extras.spec_decode.draft_length import DraftLengths
 from splitfuse.engine.extras.spec_decode.length_search import Costs, best_lengths
 
-PLAIN, TOKEN = 10e-3, 0.5e-3  # seconds: a step, and a token more in it
+PLAIN, TOKEN = 10e-3, 0.5e-3  # seconds of a step, and of one more token in it
 
 
 def expected(p: float, length: int) -> float:
@@ -46,13 +46,13 @@ def test_no_other_lengths_bring_more_tokens_per_second(seed: int) -> None:
 
 
 def teach(lengths: DraftLengths[str]) -> None:
-    """Steps with two rows, as many with drafts."""
+    """Teach the times of steps with two rows, without and with drafts."""
     for num_drafted in (0,) * 20 + (1, 2, 6, 12):
         lengths.step_times.observe(2, num_drafted, 0, PLAIN + TOKEN * (2 + num_drafted))
 
 
 class Bench:
-    """A simulated engine: a drafted token is right with the probability `acceptance`."""
+    """Simulated engine: a drafted token is right with the probability `acceptance`."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Bench:
             drafted = {request: Drafted(length, self._num_accepted(length)) for request, length in chosen.items()}
             num_drafted = sum(chosen.values())
             draft_s = self._drafter_s if chosen else 0.0
-            self.num_tokens += len(self._requests) + sum(each.num_accepted for each in drafted.values())
+            self.num_tokens += len(self._requests) + sum(outcome.num_accepted for outcome in drafted.values())
             if chosen:
                 self.lengths.draft_cost.observe(num_drafted, max(chosen.values()), max(draft_s, 1e-6))
             seconds = self._pass_s(len(self._requests) + num_drafted)
@@ -123,7 +123,7 @@ def test_what_is_always_wrong_is_only_probed() -> None:
 
 
 def test_nothing_is_drafted_where_a_token_more_costs_a_step() -> None:
-    """As on a CPU at a high load, where arithmetic binds the pass."""
+    """Simulate a CPU at a high load, where arithmetic bounds the pass."""
     bench = Bench(acceptance=0.7, num_decodes=64, token_s=PLAIN)
     assert not any(sum(lengths.values()) > 64 for lengths in list(bench.steps(300))[50:])
 
@@ -152,7 +152,7 @@ def test_each_request_has_its_own_length() -> None:
 
 
 def test_a_prompt_is_not_read_for_a_short_rest_of_output() -> None:
-    """A draft model's reading of a long prompt must pay off within the output."""
+    """Read a long prompt into a draft model only if that pays off within the output."""
     lengths: DraftLengths[str] = DraftLengths(4)
     teach(lengths)
     for num_drafted, rounds in ((4, 4), (300, 4), (100, 1), (8, 4)) * 10:

@@ -1,4 +1,4 @@
-"""A model that drafts: it changes no answer, and agrees with itself."""
+"""Draft models change no answer, and agree with themselves."""
 
 import dataclasses
 import random
@@ -23,7 +23,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
 
 @pytest.fixture(scope="module")
 def other_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A model of another shape and other weights."""
+    """Folder of a model of another shape and other weights."""
     folder = tmp_path_factory.mktemp("other")
     save_model("qwen3", folder)
     return str(folder)
@@ -31,9 +31,9 @@ def other_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def prompts(count: int = 12, seed: int = 0) -> list[list[int]]:
     rng = random.Random(seed)
-    made = [[rng.randrange(VOCAB_SIZE) for _ in range(rng.choice([1, 3, 17, 60, 200]))] for _ in range(count)]
-    made[1] = made[2] = (made[0] * 10)[:90]  # for the prefix cache
-    return made
+    result = [[rng.randrange(VOCAB_SIZE) for _ in range(rng.choice([1, 3, 17, 60, 200]))] for _ in range(count)]
+    result[1] = result[2] = (result[0] * 10)[:90]  # equal prompts for the prefix cache
+    return result
 
 
 def speculative(folder: str, draft: str, **settings: Any) -> LLM:
@@ -67,7 +67,7 @@ def test_another_model_changes_no_token(tiny_folder: str, other_folder: str, par
 
 @pytest.mark.parametrize("seed", range(4))
 def test_it_agrees_with_itself_under_random_schedules(tiny_folder: str, seed: int) -> None:
-    """Prefix hits, chunks, preemption and swaps: what it has read is always the request's own tokens."""
+    """Schedule prefix hits, chunks, preemption and swaps: the draft model always reads the request's own tokens."""
     rng = random.Random(seed)
     params = [dataclasses.replace(SAMPLED, seed=i, n=rng.choice([1, 1, 3])) for i in range(12)]
     plain = LLM(model=tiny_folder, dtype="float32", device="cpu", enable_prefix_caching=False)
@@ -78,8 +78,8 @@ def test_it_agrees_with_itself_under_random_schedules(tiny_folder: str, seed: in
     speculation = Speculation(drafter, max_drafts=rng.randint(1, 6), vocab_size=VOCAB_SIZE, adaptive=False)
     use_speculation(llm, speculation)
     arrivals = [
-        Arrival(prompt, each, at_step=rng.randint(0, 30))
-        for prompt, each in zip(prompts(12, seed), params, strict=True)
+        Arrival(prompt, request_params, at_step=rng.randint(0, 30))
+        for prompt, request_params in zip(prompts(12, seed), params, strict=True)
     ]
     run_schedule(llm, arrivals)
     for arrival, want in zip(arrivals, expected, strict=True):
@@ -89,7 +89,7 @@ def test_it_agrees_with_itself_under_random_schedules(tiny_folder: str, seed: in
 
 
 class Dying:
-    """A model of which one pass, and if it `stays_dead` each after it, raises or gives `logits`."""
+    """Model whose pass `at_pass`, and later ones if it `stays_dead`, raises or gives `logits`."""
 
     def __init__(self, model: Any, at_pass: int, *, stays_dead: bool, logits: float | None) -> None:
         self._model, self._at_pass, self._stays_dead, self._logits = model, at_pass, stays_dead, logits
@@ -100,7 +100,7 @@ class Dying:
         self.is_dead = self.num_passes == self._at_pass or (self._stays_dead and self.num_passes > self._at_pass)
         self.num_passes += 1
         if self.is_dead and self._logits is None:
-            for layer in cache.layers:  # half written
+            for layer in cache.layers:  # a half-written cache
                 layer[0].fill_(torch.nan)
             raise RuntimeError("the draft model died")
         hidden: torch.Tensor = self._model.forward(inputs, cache)
@@ -113,7 +113,7 @@ class Dying:
 
 @pytest.fixture(scope="module")
 def plain(tiny_folder: str) -> list[list[int]]:
-    """What the prompts get without drafts."""
+    """Outputs of the prompts without drafts."""
     outputs = LLM(model=tiny_folder, dtype="float32", device="cpu").generate(prompts(), SAMPLED)
     return [output.outputs[0].token_ids for output in outputs]
 
@@ -216,5 +216,5 @@ def test_the_shipped_draft_model_predicts_the_demo_model(temperature: float) -> 
     speculation = speculation_of(llm)
     assert speculation.num_accepted_tokens > 0.5 * speculation.num_draft_tokens
     metrics = [output.outputs[0].metrics for output in outputs]
-    assert sum(each.num_accepted_tokens for each in metrics if each) == speculation.num_accepted_tokens
-    assert sum(each.num_draft_tokens for each in metrics if each) == speculation.num_draft_tokens
+    assert sum(request.num_accepted_tokens for request in metrics if request) == speculation.num_accepted_tokens
+    assert sum(request.num_draft_tokens for request in metrics if request) == speculation.num_draft_tokens

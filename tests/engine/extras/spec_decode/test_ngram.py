@@ -1,4 +1,4 @@
-"""Prompt lookup against a search that looks at everything."""
+"""Prompt lookup, compared with an exhaustive search."""
 
 import random
 

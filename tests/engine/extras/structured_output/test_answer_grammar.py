@@ -1,4 +1,4 @@
-"""Grammars of whole answers: what they let through, and what the demo model writes under them."""
+"""Grammars of whole answers: the texts they accept, and the demo model's answers under them."""
 
 import json
 
@@ -223,7 +223,7 @@ def test_special_tokens_are_written_as_such() -> None:
     assert 'tool_0: <[5]> "now" <[6]> %json' in forced
 
 
-@pytest.mark.parametrize("style", {each: name for name, each in TOOL_FORMATS.items()}.values())
+@pytest.mark.parametrize("style", {form: name for name, form in TOOL_FORMATS.items()}.values())
 def test_the_demo_model_calls_when_it_must(llm: LLM, style: str) -> None:
     grammar = answer_grammar(style=style, tools=TOOLS[:2], is_parallel=False)
     params = SamplingParams(n=12, seed=5, max_tokens=300, structured_outputs=StructuredOutputs(grammar=grammar))

@@ -1,4 +1,4 @@
-"""What of a schema a grammar is asked to enforce, and what is noted as left out."""
+"""Enforceable parts of schemas, and the keywords noted as left out."""
 
 import pytest
 
@@ -36,9 +36,9 @@ ENFORCED = [
 
 @pytest.mark.parametrize(("schema", "expected"), ENFORCED)
 def test_what_is_enforced_is_not_noted(schema, expected):
-    made = enforceable(schema)
-    assert made.schema == (schema if expected is None else expected)
-    assert made.unenforced == ()
+    result = enforceable(schema)
+    assert result.schema == (schema if expected is None else expected)
+    assert result.unenforced == ()
 
 
 LEFT_OUT = [
@@ -57,10 +57,10 @@ LEFT_OUT = [
 
 @pytest.mark.parametrize(("schema", "paths"), LEFT_OUT)
 def test_what_is_left_out_is_noted_with_its_place(schema, paths):
-    made = enforceable(schema)
-    assert sorted(each.path for each in made.unenforced) == paths
-    assert enforceable(made.schema).unenforced == ()
-    assert all(each.is_checked for each in made.unenforced)
+    result = enforceable(schema)
+    assert sorted(keyword.path for keyword in result.unenforced) == paths
+    assert enforceable(result.schema).unenforced == ()
+    assert all(keyword.is_checked for keyword in result.unenforced)
 
 
 def test_look_around_within_a_pattern_cannot_be_checked():
@@ -68,6 +68,6 @@ def test_look_around_within_a_pattern_cannot_be_checked():
 
 
 def test_seconds_end_at_59_beside_a_pattern_of_the_schemas_own():
-    made = enforceable({"format": "time", "pattern": "Z$"}).schema
-    assert made["format"] == "time"
-    assert {each["pattern"] for each in [made, *made["allOf"]]} == {r"^\d\d:\d\d:[0-5]", "Z$"}
+    relaxed = enforceable({"format": "time", "pattern": "Z$"}).schema
+    assert relaxed["format"] == "time"
+    assert {part["pattern"] for part in [relaxed, *relaxed["allOf"]]} == {r"^\d\d:\d\d:[0-5]", "Z$"}

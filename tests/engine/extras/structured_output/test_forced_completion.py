@@ -14,7 +14,7 @@ from splitfuse.engine.text.tokenizer import Tokenizer
 
 
 def random_output(matcher: object, rng: random.Random, count: int) -> list[int]:
-    """Up to so many random tokens that the grammar allows; the matcher has consumed them."""
+    """Return up to `count` random tokens that the grammar allows; the matcher has consumed them."""
     output: list[int] = []
     while len(output) < count and not matcher.is_stopped():  # type: ignore[attr-defined]
         mask = matcher.compute_bitmask()  # type: ignore[attr-defined]
@@ -58,14 +58,14 @@ def test_the_remainder_of_a_completion_serves_after_its_first_token(compiler: Gr
 
 
 def test_it_starts_when_a_token_would_leave_no_room_and_not_before(compiler: GrammarCompiler) -> None:
-    """Digits forever; the array must be closed by the last token."""
+    """Sample digits forever; the last token must close the array."""
     grammar = compiled(compiler, json={"type": "array", "items": {"type": "integer"}}).begin(max_tokens=40)
     grammar.follow([], num_prompt_tokens=0)
     opening, digit = grammar.matcher.compute_ff_tokens()[0], 18 + 5
-    taken = [grammar.take(opening)]
+    token_ids = [grammar.take(opening)]
     for _ in range(39):
-        taken.append(grammar.take(digit))
-    assert taken[1:-1] == [digit] * 38
+        token_ids.append(grammar.take(digit))
+    assert token_ids[1:-1] == [digit] * 38
     assert grammar.finish_reason == "length"
     assert grammar.is_accepting
 
@@ -96,7 +96,7 @@ def test_before_its_start_it_forces_nothing(compiler: GrammarCompiler) -> None:
 
 
 def test_cut_anywhere_a_new_grammar_goes_on_as_the_old_one(compiler: GrammarCompiler) -> None:
-    """From the tokens and the start of the completion; without the start some would end otherwise."""
+    """Resume from the tokens and the start of the completion; without the start some outputs would end differently."""
     shared = compiled(compiler, json={"type": "array", "items": {"type": "array", "items": {"type": "string"}}})
     differences = []
     for seed in range(8):

@@ -41,7 +41,7 @@ def allowed(grammar: Grammar, drafts: list[int] | None = None) -> list[set[int]]
 
 
 def walk(grammar: Grammar, rng: random.Random, *, max_tokens: int) -> Iterator[list[int]]:
-    """Random outputs, token by token."""
+    """Yield random outputs, token by token."""
     output: list[int] = []
     for _ in range(max_tokens):
         grammar.follow(output, num_prompt_tokens=0)
@@ -52,7 +52,7 @@ def walk(grammar: Grammar, rng: random.Random, *, max_tokens: int) -> Iterator[l
 
 
 def test_a_mask_holds_exactly_the_tokens_that_fit(compiler: GrammarCompiler) -> None:
-    """Against the parser alone, which is asked for each token of the vocabulary."""
+    """Compare with the parser alone, which tries each token of the vocabulary."""
     grammar = compiled(compiler, regex="(ab|[0-9]{2}|é).*").begin()
     for output in ([], [1557], [22]):
         grammar.follow(output, num_prompt_tokens=0)
@@ -68,7 +68,7 @@ def test_a_grammar_that_tried_other_tokens_equals_a_fresh_one(
     tried = shared.begin()
     for output in walk(shared.begin(), rng, max_tokens=40):
         tried.follow([7, 7, *output], num_prompt_tokens=2)
-        for _ in range(rng.randint(0, 3)):  # tries that are not kept
+        for _ in range(rng.randint(0, 3)):  # tried tokens that are not kept
             choices = sorted(allowed(tried)[0])
             if tried.finish_reason or not choices:
                 break
@@ -158,24 +158,24 @@ def test_only_slow_grammars_fail_for_slow_masks(compiler: GrammarCompiler, monke
 
 
 def sentencepiece_like() -> FastTokenizer:
-    """As Llama 2's: a mark for the space, one before the text, bytes for what it does not know."""
+    """Return a tokenizer like Llama 2's: ▁ for a space and before the text, bytes for unknown characters."""
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     pieces += ["▁", *"abcdefghijklmnopqrstuvwxyz0123456789{}[]:,\"'", "▁a", "▁{", '▁"', '":', '",', "▁ab", "ab"]
     vocab = {piece: index for index, piece in enumerate(pieces)}
     merges = [("▁", "a"), ("▁", "{"), ("▁", '"'), ('"', ":"), ('"', ","), ("▁a", "b"), ("a", "b")]
-    made = FastTokenizer(models.BPE(vocab, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True))
-    made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    made.decoder = decoders.Sequence(
+    tokenizer = FastTokenizer(models.BPE(vocab, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
-    made.add_special_tokens(["<unk>", "<s>", "</s>"])
-    return made
+    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
+    return tokenizer
 
 
 @pytest.mark.parametrize("kind", ["byte-level", "sentencepiece"])
 @pytest.mark.parametrize("padding", [0, 50])
 def test_other_tokenizers_write_valid_json_too(kind: str, padding: int, tmp_path: Path) -> None:
-    """Logits wider than the tokenizer: no id without a token is sampled."""
+    """Sample from logits wider than the tokenizer: no id without a token is sampled."""
     fast = byte_tokenizer() if kind == "byte-level" else sentencepiece_like()
     fast.save(str(tmp_path / "tokenizer.json"))
     tokenizer = Tokenizer(tmp_path)

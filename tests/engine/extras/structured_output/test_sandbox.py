@@ -1,4 +1,4 @@
-"""The process that tries grammars: it survives every grammar, answers every question, and ends with its owner."""
+"""The process that tries grammars survives every grammar, answers every request, and ends with its owner."""
 
 import contextlib
 import errno
@@ -74,21 +74,21 @@ def test_a_killed_process_is_replaced(sandbox: Sandbox) -> None:
 
 
 def test_a_process_killed_amid_its_work_is_replaced(sandbox: Sandbox) -> None:
-    """Its children live on for a while, and hold none of its pipes."""
+    """Kill the process while its children live on for a while, without its pipes."""
     with ThreadPoolExecutor(4) as threads:
         outcomes = [threads.submit(outcome, sandbox, SLOW) for _ in range(4)]
         assert outcome(sandbox, GOOD) == ""
         assert sandbox._process.current is not None
         os.kill(sandbox._process.current.process.pid, signal.SIGKILL)
         assert outcome(sandbox, GOOD) == ""
-    assert TOO_MUCH.issuperset(each.result() for each in outcomes)
+    assert TOO_MUCH.issuperset(future.result() for future in outcomes)
 
 
 def test_a_grammar_sent_between_the_end_of_a_process_and_its_death_goes_to_the_next_one(sandbox: Sandbox) -> None:
     assert outcome(sandbox, GOOD) == ""
     assert sandbox._process.current is not None
     first = sandbox._process.current.process
-    sandbox._process.current.close()  # its output has ended, and it cannot be waited for yet
+    sandbox._process.current.close()  # the output has ended, but the process has not
     assert outcome(sandbox, GOOD) == ""
     assert sandbox._process.current.process is not first
     assert first.poll() is not None
@@ -115,7 +115,7 @@ def test_the_process_ends_with_its_owner() -> None:
 
 
 def test_the_process_ends_when_its_input_ends(sandbox: Sandbox) -> None:
-    """As after a SIGKILL of the server."""
+    """Close the input like a SIGKILL of the server does."""
     own = new_sandbox()
     assert outcome(own, GOOD) == ""
     assert own._process.current is not None
@@ -126,7 +126,7 @@ def test_the_process_ends_when_its_input_ends(sandbox: Sandbox) -> None:
 
 @contextlib.contextmanager
 def no_more_files(process_id: int) -> Iterator[None]:
-    """The process can open none meanwhile."""
+    """Let the process open no files meanwhile."""
     soft, hard = resource.prlimit(process_id, resource.RLIMIT_NOFILE)
     resource.prlimit(process_id, resource.RLIMIT_NOFILE, (3, hard))
     try:
@@ -185,4 +185,4 @@ def test_a_stopped_process_with_a_full_pipe_is_replaced(sandbox: Sandbox, monkey
     os.kill(sandbox._process.current.process.pid, signal.SIGSTOP)
     with ThreadPoolExecutor(4) as threads:
         large = [threads.submit(outcome, sandbox, LARGE) for _ in range(4)]
-        assert [each.result(timeout=30) for each in large] == [""] * 4
+        assert [future.result(timeout=30) for future in large] == [""] * 4

@@ -1,4 +1,4 @@
-"""The order in which grammars are tried, with trials that end when the test says so."""
+"""Order in which grammars are tried, with trials that the test ends."""
 
 import errno
 import json
@@ -17,7 +17,7 @@ TOO_SHORT: dict[str, Any] = {}
 
 
 class HeldTrial:
-    """Stands for a child process; its answer is set by `Line.end`."""
+    """Trial without a child process, whose answer `Line.end` sets."""
 
     def __init__(self, job: Any, tokenizer: Any, *, is_first: bool) -> None:
         self.job = job
@@ -32,7 +32,7 @@ class HeldTrial:
 
 
 class Line:
-    """Trials whose children are held."""
+    """Line of trials whose children are held."""
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
         self._selector = selector
@@ -45,7 +45,7 @@ class Line:
         self.trials.begin()
 
     def running(self) -> list[tuple[int, bool]]:
-        """(number, whether it is the first try), in the order in which they began."""
+        """Return (number, True for a first try) of the running trials, in the order of their start."""
         trials = sorted(self._selector.get_map().values(), key=lambda key: key.fd)
         return [(key.data.job["id"], key.data.is_first) for key in trials]
 
@@ -128,7 +128,7 @@ def test_a_child_that_the_system_refuses_leaves_nothing_behind(number: int, monk
 def test_a_mask_is_slow_only_if_it_is_so_twice(
     cpu_times: list[float], reason: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The processor may have been taken away the first time."""
+    """Measure twice, because the processor may have been taken away the first time."""
     measured = sandbox_worker._timed_mask
     times = iter(cpu_times)
     monkeypatch.setattr(sandbox_worker, "_timed_mask", lambda matcher: (measured(matcher)[0], next(times, 0.0)))

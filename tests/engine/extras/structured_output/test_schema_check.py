@@ -1,4 +1,4 @@
-"""The check of finished answers agrees with jsonschema, and is given up where it takes too much work."""
+"""The check of finished answers agrees with jsonschema, and is abandoned if it takes too much work."""
 
 import json
 import random

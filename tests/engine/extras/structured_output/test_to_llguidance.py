@@ -1,4 +1,4 @@
-"""Which texts the grammars of schemas let through, and how refusals name the place."""
+"""Texts that the grammars of schemas accept, and places that refusals name."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Which object schemas of tools are closed."""
+"""Object schemas of tools that are closed."""
 
 import pytest
 
@@ -15,7 +15,7 @@ CLOSED_CITY = CITY | {"additionalProperties": False}
         ({}, {"properties": {}, "additionalProperties": False}),
         (CITY, CLOSED_CITY),
         ({"properties": {}}, {"properties": {}, "additionalProperties": False}),
-        # within others
+        # schemas within others
         ({"properties": {"a": CITY}}, {"properties": {"a": CLOSED_CITY}, "additionalProperties": False}),
         (
             {"properties": {"a": {"type": "array", "items": CITY}}, "$defs": {"b": CITY}},
@@ -26,7 +26,7 @@ CLOSED_CITY = CITY | {"additionalProperties": False}
             },
         ),
         ({"anyOf": [CITY, True]}, {"anyOf": [CLOSED_CITY, True]}),
-        # a property may be called like a keyword
+        # a property named like a keyword
         (
             {"properties": {"properties": {"type": "string"}}},
             {"properties": {"properties": {"type": "string"}}, "additionalProperties": False},
@@ -45,7 +45,7 @@ def test_objects_are_closed_to_what_they_declare(parameters, expected) -> None:
         CITY | {"additionalProperties": True},
         CITY | {"patternProperties": {"^x": {}}},
         CITY | {"required": ["other"]},
-        # objects put together from several schemas
+        # objects described by several schemas
         {"allOf": [CITY, {"properties": {"b": {}}}]},
         CITY | {"anyOf": [{"properties": {"b": {}}}, {"properties": {"c": {}}}]},
         CITY | {"$ref": "#/$defs/b", "$defs": {"b": {"properties": {"b": {}}}}},

@@ -1,4 +1,4 @@
-"""Calls in every format: what is found, and that it is the same wherever the text is cut into parts."""
+"""Calls in every format: the parts found, which are equal wherever the text is cut."""
 
 import json
 import random
@@ -188,7 +188,7 @@ def in_pieces(name: str, pieces: list[str]) -> list[AnswerPart]:
 
 
 def test_all_are_tested() -> None:
-    tested = {name for name, _, _ in CASES} | {"hermes", "llama3_json"}  # these in test_answer_parser.py
+    tested = {name for name, _, _ in CASES} | {"hermes", "llama3_json"}  # test_answer_parser.py has these two
     same = {"mistral_list": "mistral", "deepseek_v31": "deepseek_v3", "qwen3_xml": "qwen3_coder"}
     same["pythonic"] = "llama4_pythonic"
     assert {same.get(name, name) for name in TOOL_FORMATS} == tested
@@ -256,7 +256,7 @@ def test_bare_text_comes_as_it_is_written() -> None:
 
 @pytest.mark.slow
 def test_long_arguments_take_time_in_proportion() -> None:
-    """Every character is looked at a few times, however small the parts."""
+    """Look at every character a few times only, however small the parts."""
     body = json.dumps({"a": ["x" * 100] * 300})
     for name, text in {
         "mistral": f"[TOOL_CALLS]f[ARGS]{body}",
