@@ -1,4 +1,4 @@
-"""A bar on the terminal while weights are loaded, if that takes longer than a second."""
+"""Progress bar on the terminal while weights load, if loading takes longer than a second."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -14,9 +14,9 @@ _DELAY_S = 1.0
 
 @contextmanager
 def with_progress(source: Any, *, total: int | None) -> Iterator[Any]:
-    """The WeightSource, with a bar of how many of `total` tensors (None: not known) are taken of it.
+    """Yield the WeightSource with a bar of taken tensors out of `total` (None: unknown).
 
-    Without one where standard error is no terminal.
+    There is no bar if standard error is not a terminal.
     """
     if not sys.stderr.isatty():
         yield source
@@ -28,7 +28,7 @@ def with_progress(source: Any, *, total: int | None) -> Iterator[Any]:
 
 
 class _Counted:
-    """A WeightSource that tells of each tensor when it is taken for the first time."""
+    """WeightSource that calls `count` with True when a tensor is taken for the first time."""
 
     def __init__(self, source: Any, count: Callable[[int], object]) -> None:
         self._source = source
