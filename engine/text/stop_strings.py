@@ -1,10 +1,10 @@
-"""StopStringMatcher: where a text that comes in parts meets a stop string."""
+"""StopStringMatcher: finds stop strings in a text that arrives in parts."""
 
 from collections.abc import Sequence
 
 
 class StopStringMatcher:
-    """Passes text on up to a stop string, and holds back an end that may be the beginning of one."""
+    """Matcher that passes text on up to a stop string, and holds back an end that may be the beginning of one."""
 
     def __init__(self, stop: Sequence[str], *, include: bool) -> None:
         """`include`: the stop string itself is passed on too."""
@@ -14,7 +14,7 @@ class StopStringMatcher:
         self.matched: str | None = None
 
     def push(self, text: str, *, last: bool, may_stop: bool) -> str:
-        """Text that is certain now; sets `matched` if it ends with a stop string. `last`: nothing is held back."""
+        """Return the text that is certain now; set `matched` if a stop string ends it. `last`: hold nothing back."""
         text, self._held = self._held + text, ""
         if not self._stop or not may_stop:
             return text
@@ -28,7 +28,7 @@ class StopStringMatcher:
 
 
 def overlap(text: str, tag: str) -> int:
-    """Length of the longest end of the text that is a beginning of the tag, but not all of it."""
+    """Return the length of the longest end of the text that is a beginning of the tag, but not all of the tag."""
     for length in range(min(len(text), len(tag) - 1), 0, -1):
         if text.endswith(tag[:length]):
             return length
