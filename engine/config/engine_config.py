@@ -1,4 +1,4 @@
-"""EngineConfig: the engine's settings as the user gives them. Imports no torch."""
+"""EngineConfig: the user's settings of the engine. Imports no torch."""
 
 import math
 from collections.abc import Callable
@@ -11,19 +11,19 @@ from .named_models import DEMO, DEMO_DRAFT, DEMO_MODEL, SMOLLM2
 from .setting import check, setting
 from .speculative_config import SpeculativeConfig
 
-# 221 M model, two cores, eight streams beside 1500-token prompts: P99 gap 327 -> 186 ms, the prompts' first tokens
-# after 1.02 s instead of 0.93, the rate of short prompts the same. With 192: 140 ms and 1.02 s.
+# Measured with a 221 M model, two cores, eight streams beside 1500-token prompts: P99 gap 327 -> 186 ms, the prompts'
+# first tokens after 1.02 s instead of 0.93, an equal rate of short prompts. With 192: 140 ms and 1.02 s.
 _CPU_CHUNK = 256
 
 
 class StepLimits(NamedTuple):
-    """The most that one step may have."""
+    """Largest numbers of sequences and tokens in one step."""
 
     num_seqs: int
     num_batched_tokens: int
 
 
-# On an H200 64 sequences of an 8B model come to some 10,000 tokens/s and 256 to 16,000; chunks of 512 tokens cost a
+# On an H200, 64 sequences of an 8B model reach about 10,000 tokens/s and 256 reach 16,000; chunks of 512 tokens cost a
 # fifth of the prefill rate (both estimated).
 _CPU_LIMITS, _GPU_LIMITS = StepLimits(64, 512), StepLimits(256, 2048)
 
@@ -55,7 +55,7 @@ class EngineConfig:
         choices=("auto", "int8", "fp8"),
         help="auto: the model's; int8 (CPU), fp8: e4m3 (CUDA): rounded, twice the tokens in the same memory",
     )
-    max_model_len: int | None = setting(  # a prompt and an output have a token each at least
+    max_model_len: int | None = setting(  # at least one token of prompt and one of output
         None, at_least=2, help="longest prompt plus output, in tokens; less needs less memory"
     )
     max_num_seqs: int | None = setting(
@@ -85,7 +85,7 @@ class EngineConfig:
     scheduling_policy: str = setting(
         "fcfs", choices=("fcfs", "priority", "fair"), decides=True, help="which is first; fair: between keys, or users"
     )
-    # May name keys, so it is not shown.
+    # Not in the repr, because it may contain keys.
     tenant_weights: dict[str, float] | None = setting(
         None, repr=False, decides=True, help='shares of fair, as JSON: {"USER or API key": 2}; 1 for those not named'
     )
@@ -140,31 +140,31 @@ class EngineConfig:
         _ = self.speculation  # checks it
 
     def for_streams(self, device: str) -> "EngineConfig":
-        """The settings for streaming: on a CPU no prompt delays tokens by more than a chunk."""
+        """Return the settings for streaming: on a CPU no prompt delays tokens by more than a chunk."""
         if self.long_prefill_token_threshold is not None or self.target_itl_ms is not None or device != "cpu":
             return self
         return replace(self, long_prefill_token_threshold=_CPU_CHUNK)
 
     def limits_on(self, device: str) -> StepLimits:
-        """The limits of a step as set, or the device's own; "auto" counts as a GPU, which it may turn out to be."""
+        """Return the configured limits of a step, or the device's defaults; "auto" counts as a GPU, which it may be."""
         default = _CPU_LIMITS if device == "cpu" else _GPU_LIMITS
         return StepLimits(
             self.max_num_seqs or default.num_seqs, self.max_num_batched_tokens or default.num_batched_tokens
         )
 
     def for_device(self, device: str) -> "EngineConfig":
-        """With those limits filled in."""
+        """Return the settings with the device's limits of a step filled in."""
         limits = self.limits_on(device)
         return replace(self, max_num_seqs=limits.num_seqs, max_num_batched_tokens=limits.num_batched_tokens)
 
     @property
     def step_limits(self) -> StepLimits:
-        """Once `for_device` has filled them in; else a CPU's."""
+        """Limits of a step, if `for_device` has filled them in; else a CPU's."""
         return self.limits_on("cpu")
 
     @property
     def speculation(self) -> SpeculativeConfig | None:
-        """How tokens are drafted, None if they are not. Raises ConfigError."""
+        """Settings of speculative decoding, None without it. Raises ConfigError."""
         if self.speculative_config is not None:
             return SpeculativeConfig.from_dict(self.speculative_config)
         if self.speculative_model is None:
@@ -174,31 +174,31 @@ class EngineConfig:
 
     @property
     def model_name(self) -> str:
-        """The name under which the model is served, the first of several."""
+        """Name under which the model is served, the first of several."""
         return self.model_names[0]
 
     @cached_property
     def model_names(self) -> tuple[str, ...]:
-        """All of them; one that ends in * stands for all that begin so."""
+        """All names of the model; a name that ends in * stands for every name with that beginning."""
         names = tuple(name.strip() for name in (self.served_model_name or "").split(",") if name.strip())
         return names or (DEMO_MODEL if self.model in (None, DEMO) else str(self.model),)
 
     @property
     def listed_model_names(self) -> tuple[str, ...]:
-        """Those that are whole names."""
+        """Names of the model without a *."""
         return tuple(name for name in self.model_names if not name.endswith("*"))
 
     def serves(self, name: str) -> bool:
-        """Whether the model is served under this name."""
+        """True if the model is served under this name."""
         return any(name.startswith(known[:-1]) if known.endswith("*") else name == known for known in self.model_names)
 
     @property
     def is_demo(self) -> bool:
-        """Whether the bundled demo model is served."""
+        """True if the bundled demo model is served."""
         return self.model in (None, DEMO)
 
 
-# Combinations that cannot work or are not built. The message of the first that holds is the refusal.
+# Combinations that cannot work or are not built, with the messages. The first condition that holds raises ConfigError.
 _REFUSED: tuple[tuple[Callable[[EngineConfig], object], str], ...] = (
     (
         lambda c: c.model is not None and not c.model.strip(),
