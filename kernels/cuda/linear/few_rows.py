@@ -73,7 +73,7 @@ def _few_rows(
     NUM_K: tl.constexpr, SPLIT_K: tl.constexpr, IS_GATED: tl.constexpr, IS_SPLIT: tl.constexpr, FP8: tl.constexpr,
     DEPENDENT: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Write out [rows, NUM_N], or with splits bare sums [splits, 1 or 2, rows, NUM_N]. w [NUM_N, NUM_K], or gate, up."""
+    """Write out [rows, NUM_N], if split bare sums [splits, 1 or 2, rows, NUM_N]. w [NUM_N, NUM_K], or gate, then up."""
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
