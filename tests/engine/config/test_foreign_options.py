@@ -1,4 +1,4 @@
-"""Other servers' options: each one is ours, stands for one of ours, has no effect, or is refused with a reason."""
+"""Other servers' options: an option is ours, is translated to ours, has no effect, or is refused with a reason."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""vLLM's names for speculation mean what they mean there, or are refused in a line that names what to write."""
+"""vLLM's settings of speculation have vLLM's meaning, or are refused with a line that names the right spelling."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Long texts leave other threads running; they are the same tokens as short ones'. Special tokens have ids."""
+"""Long texts leave other threads running and are tokenized like short ones. Special tokens have ids."""
 
 import threading
 
@@ -14,7 +14,7 @@ def tokenizer() -> Tokenizer:
 
 
 def test_long_texts_release_the_gil(tokenizer: Tokenizer) -> None:
-    """Another thread runs between the two ends of a call, which nothing but a released lock allows."""
+    """Another thread runs between the beginning and the end of a call, which only a released GIL allows."""
     text = "zq" * 200_000
     has_begun, num_turns, done = threading.Event(), 0, threading.Event()
 

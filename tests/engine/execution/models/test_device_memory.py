@@ -1,4 +1,4 @@
-"""What torch is asked for a GPU's memory, and in which order."""
+"""Calls of torch for a GPU's memory, and their order."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ GPU = torch.device("cuda", 0)
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A GPU of 1000 bytes: 300 are tensors, 200 freed ones, until the cache is emptied."""
+    """Fake a GPU of 1000 bytes: 300 are tensors, 200 are freed tensors until the cache is emptied."""
     made: list[str] = []
     state = {"reserved": 500, "peak": 500}
 

@@ -1,4 +1,4 @@
-"""Plan and op by op: the same to the bit for every model that can be planned, whatever the batch and the threads."""
+"""A plan equals running op by op, to the bit, for every model that can be planned, any batch and number of threads."""
 
 import random
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from splitfuse.kernels.cpu import build
 
 BLOCK_SIZE, NUM_BLOCKS = 4, 200
 CPU = torch.device("cpu")
-# A router decides in torch which experts see a token; StableLM's 12B multiplies each head by a weight of its own.
+# A router chooses a token's experts in torch; StableLM's 12B multiplies a head by the head's own weight.
 UNPLANNED = {"mixtral-window", "qwen2-moe", "qwen2-moe-no-bias", "qwen3-moe", "stablelm-parallel"}
 PLANNED = sorted(CONFIGS.keys() - UNPLANNED)
 
@@ -35,7 +35,7 @@ def library() -> Iterator[None]:
 
 
 class Case(NamedTuple):
-    """A model, and a cache full of random keys and values."""
+    """Model with a cache full of random keys and values."""
 
     model: Any
     cache: KVCache
@@ -70,7 +70,7 @@ def seeded(seed: int) -> torch.Generator:
 
 
 def inputs_of(rows: list[tuple[int, int]], seed: int) -> Inputs:
-    """Rows of (query tokens, tokens before them), each of whose last token needs logits."""
+    """Make inputs of rows (query tokens, tokens before them); the last token of every row needs logits."""
     rng = random.Random(seed)
     blocks = iter(rng.sample(range(NUM_BLOCKS), NUM_BLOCKS))
     tables = [[next(blocks) for _ in range(-(-(query + before) // BLOCK_SIZE))] for query, before in rows]
@@ -98,7 +98,7 @@ def inputs_of(rows: list[tuple[int, int]], seed: int) -> Inputs:
     )
 
 
-# Decode, prefill, both; few and many tokens in turn, so that buffers grow and stay.
+# Decode, prefill, both; few and many tokens in turn, so that buffers grow and are kept.
 BATCHES = [
     [(1, 9)],
     [(1, 0), (1, 37), (1, 120)],

@@ -18,7 +18,7 @@ def caches(dtype: torch.dtype) -> list[torch.Tensor]:
 
 
 class Copies(TorchDispatchMode):
-    """Notes what each copy moves and whether it is waited for."""
+    """Recorder of the bytes that copies move, and whether a copy is waited for."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""How a model is cut."""
+"""The cuts of a model into ranks and slices."""
 
 import pytest
 

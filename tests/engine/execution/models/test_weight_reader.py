@@ -1,4 +1,4 @@
-"""The parallel reader brings every tensor whole, whatever the order and however many read."""
+"""The parallel reader returns every tensor complete, in any order and with any number of threads."""
 
 import json
 import os
@@ -27,7 +27,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model in three files."""
+    """Write a model in three files."""
     folder = tmp_path_factory.mktemp("sharded")
     save_model("llama-mha", folder, shards=3)
     return folder
@@ -62,7 +62,7 @@ def test_reads_go_on_beside_each_other(folder: Path, monkeypatch: pytest.MonkeyP
     def meets_the_others(*args: Any) -> int:
         if not getattr(met, "has", False):
             met.has = True
-            together.wait(timeout=20)  # breaks if there are never three
+            together.wait(timeout=20)  # raises if there are never three readers
         return right(*args)
 
     monkeypatch.setattr("splitfuse.engine.execution.models.weight_reader.os.preadv", meets_the_others)
@@ -146,7 +146,7 @@ def test_a_header_that_lies_is_refused(header: Any, tmp_path: Path) -> None:
 
 
 def entries_of(path: Path, **sizes: int) -> list[TensorEntry]:
-    """A file with tensors of so many numbers."""
+    """Write a file with tensors of these numbers of elements."""
     save_file({name: torch.full((size,), float(index)) for index, (name, size) in enumerate(sizes.items())}, path)
     return sorted(tensor_entries(path), key=lambda entry: list(sizes).index(entry.name))
 
@@ -165,7 +165,7 @@ def test_no_more_than_the_limit_is_read_ahead(tmp_path: Path, monkeypatch: pytes
         return read(self, entry, *args)
 
     monkeypatch.setattr(WeightReader, "_read", counted)
-    order = random.Random(3).sample(list(sizes), len(sizes))  # the worst there is
+    order = random.Random(3).sample(list(sizes), len(sizes))  # the worst case
     reader = WeightReader(entries, device=CPU, stream=ImmediateStream(), num_threads=3, max_bytes_ahead=5000)
     for name in order:
         assert reader.take(name).tolist() == [float(list(sizes).index(name))] * sizes[name]

@@ -1,4 +1,4 @@
-"""What is read of a file stays as it was read, whatever becomes of the file."""
+"""Weights that were read do not change when their file does."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Changes of all rows at once are those that plain Python makes one row at a time."""
+"""Changing all rows at once equals plain Python that changes one row at a time."""
 
 import math
 import random
@@ -59,7 +59,7 @@ def expected(logits: list[float], request: Request, token_ids: list[int]) -> lis
 
 @pytest.mark.parametrize("seed", range(20))
 def test_changes_are_those_of_one_row_at_a_time(seed: int) -> None:
-    """Over several steps, in which some requests are not; the last token known or not, or drafts behind it."""
+    """Several steps, from which some requests are absent; the last token is known or not, or has drafts after it."""
     rng = random.Random(seed)
     torch.manual_seed(seed)
     requests = [random_request(rng) for _ in range(8)]

@@ -1,4 +1,4 @@
-"""Keys of many rows are those of one at a time, and of the same rows before."""
+"""Keys of many rows equal the keys of single rows, which are mix(derive_seed(seed, position))."""
 
 from splitfuse.engine.execution.sampling.rng import derive_seed, mix, sample_keys
 
