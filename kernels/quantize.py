@@ -131,7 +131,7 @@ def merged(parts: Sequence[QuantizedWeight]) -> list[QuantizedWeight]:
 
 def _kind(part: QuantizedWeight) -> tuple[object, ...]:
     tensors = (part.scales, part.offsets, part.super_scales, part.super_offsets)
-    shapes = tuple(None if each is None else (each.dtype, len(each)) for each in tensors)
+    shapes = tuple(None if part is None else (part.dtype, len(part)) for part in tensors)
     order = None if part.order is None else tuple(part.order.tolist())
     return part.values.dtype, part.bits, part.rounds_inputs, shapes, order
 

@@ -10,5 +10,5 @@ def num_usable_cores() -> int:
 
 def default_num_threads() -> int:
     """Return OMP_NUM_THREADS if it is set, else the number of usable cores."""
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    return int(given) if given.isdigit() and int(given) else num_usable_cores()
+    setting = os.environ.get("OMP_NUM_THREADS", "")
+    return int(setting) if setting.isdigit() and int(setting) else num_usable_cores()

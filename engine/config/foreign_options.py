@@ -179,49 +179,49 @@ def translated(argv: Sequence[str]) -> list[str]:
     Raises ConfigError for refused options.
     """
     words = iter(argv)
-    found: list[str] = []
+    translation: list[str] = []
     for word in words:
         if word == "--":
-            return [*found, word, *words]
+            return [*translation, word, *words]
         flag, equals, value = word.partition("=")
         flag = flag.replace("_", "-") if flag.startswith("--") else flag
         option = FOREIGN_OPTIONS.get(flag)
         if option is None and flag not in _VALUES:
-            found.append(flag + equals + value if flag.startswith("--") else word)
+            translation.append(flag + equals + value if flag.startswith("--") else word)
             continue
         values = [value] if equals else list(islice(words, option is None or option.takes_value))
         if option is None:
-            found += _with_our_value(flag, *values)
+            translation += _with_our_value(flag, *values)
         elif option.words:
-            found += _with_our_value(*option.words, *values)
+            translation += _with_our_value(*option.words, *values)
         elif option.words is not None:
-            found += values
+            translation += values
         elif not _has_no_effect(option, values, argv):
             raise ConfigError(f"{' '.join([flag, *values])} is not taken: {option.why}")
-    return found
+    return translation
 
 
-def taken_keywords(given: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+def taken_keywords(keywords: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
     """Translate keywords of vLLM's LLM() into ours (`known`). Raises ConfigError for unknown and refused ones."""
-    taken: dict[str, Any] = {}
-    for name, value in given.items():
+    ours: dict[str, Any] = {}
+    for name, value in keywords.items():
         flag = _flag(name)
         option = FOREIGN_OPTIONS.get(flag)
         if name in known:
             if not isinstance(value, str):
-                taken[name] = value
+                ours[name] = value
             elif words := _with_our_value(flag, value):
-                taken[name] = words[1]
+                ours[name] = words[1]
         elif option is None:
             near = difflib.get_close_matches(name, known, n=1)
             raise ConfigError(f"{name} is not known{f'; did you mean {near[0]}?' if near else ''}")
         elif option.words:
-            taken |= {ours: value for ours in known if _flag(ours) == option.words[0]}
+            ours |= {own_name: value for own_name in known if _flag(own_name) == option.words[0]}
         elif value not in (None, False) and not _has_no_effect(
-            option, [str(value)], [str(value), str(given.get("model"))]
+            option, [str(value)], [str(value), str(keywords.get("model"))]
         ):
             raise ConfigError(f"{name}={value!r} is not taken: {option.why}")
-    return taken
+    return ours
 
 
 def _has_no_effect(option: ForeignOption, values: Sequence[str], argv: Sequence[str]) -> bool:

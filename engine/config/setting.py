@@ -73,7 +73,7 @@ class Setting:
 
     def _bounds(self) -> list[tuple[str, Any, Any]]:
         bounds = (("of at least", operator.ge, self.at_least), ("above", operator.gt, self.above))
-        return [each for each in (*bounds, ("at most", operator.le, self.at_most)) if each[2] is not None]
+        return [bound for bound in (*bounds, ("at most", operator.le, self.at_most)) if bound[2] is not None]
 
 
 def setting(default: _T, *, repr: bool = True, **declared: Any) -> _T:

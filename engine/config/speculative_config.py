@@ -38,20 +38,20 @@ class SpeculativeConfig:
             raise ConfigError(f"{bounds} {self.prompt_lookup_max}")
 
     @classmethod
-    def from_dict(cls, given: Mapping[str, Any]) -> "SpeculativeConfig":
+    def from_dict(cls, values: Mapping[str, Any]) -> "SpeculativeConfig":
         """Read the JSON object. A field set to null counts as absent. Raises ConfigError."""
         try:
-            return cls(**_with_defaults(given))
+            return cls(**_with_defaults(values))
         except ConfigError as exc:
             raise ConfigError(f"speculative_config: {exc}") from exc
 
 
-def _with_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
+def _with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields, with the defaults that depend on other fields filled in."""
     known = [field.name for field in dataclasses.fields(SpeculativeConfig)]
-    if unknown := sorted(set(given) - set(known)):
+    if unknown := sorted(set(values) - set(known)):
         raise ConfigError(f"{unknown[0]!r} is not known; known are {', '.join(known)}")
-    fields = {name: value for name, value in given.items() if value is not None}
+    fields = {name: value for name, value in values.items() if value is not None}
     if fields.get("model") in _NGRAM_NAMES:
         fields = {"method": "ngram", **fields, "model": ""}
     fields.setdefault("method", "draft_model" if fields.get("model") else None)  # None is refused

@@ -105,8 +105,8 @@ class Tokenizer:
 
         Options are those of ChatTemplate.render. Raises InvalidRequestError; ConfigError about `template`.
         """
-        made = None if template is None else self._made(_template_module().read_template(template))
-        text: str = (made or self.chat_template).render(messages, **options)
+        chat_template = None if template is None else self._new_template(_template_module().read_template(template))
+        text: str = (chat_template or self.chat_template).render(messages, **options)
         check_text(text, param="messages")
         return text
 
@@ -135,11 +135,11 @@ class Tokenizer:
         if "default" not in sources:
             return None
         try:
-            return self._made(sources["default"], tool_source=sources.get("tool_use"))
+            return self._new_template(sources["default"], tool_source=sources.get("tool_use"))
         except ConfigError as exc:
             raise ConfigError(f"{self._model if setting is None else '--chat-template'}: {exc}") from exc
 
-    def _made(self, source: str, *, tool_source: str | None = None) -> Any:
+    def _new_template(self, source: str, *, tool_source: str | None = None) -> Any:
         return _template_module().ChatTemplate(
             source, special_tokens=self._parts.special_tokens, tool_source=tool_source
         )

@@ -84,11 +84,11 @@ def experts(x: Tensor, weights: Tensor, expert_ids: Tensor, packed: list[tuple[A
     busy = [expert for expert, count in enumerate(counts) if count]
     # index_select took 5 us for 256 rows of 1024 in bfloat16, x[...] with a tensor 36.
     gathered = x.index_select(0, order // expert_ids.shape[1])
-    done = []
+    outputs = []
     for expert, rows in zip(busy, torch.split(gathered, [counts[expert] for expert in busy]), strict=True):
         gate_up, down = packed[expert]
-        done.append(linear(silu_mul(linear(rows, gate_up)), down))
-    out = torch.cat(done).index_select(0, order.argsort())
+        outputs.append(linear(silu_mul(linear(rows, gate_up)), down))
+    out = torch.cat(outputs).index_select(0, order.argsort())
     return _weigh(out.view(*expert_ids.shape, -1), weights)
 
 
@@ -101,25 +101,25 @@ def _weigh(out: Tensor, weights: Tensor) -> Tensor:
 
 
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
-    done = _norm("add_rms_norm", build.NORM_DTYPES.get((x.dtype, weight.dtype)), x, None, eps, weight=weight)
-    return torch_fallback.rms_norm(x, weight, eps=eps) if done is None else done[0]
+    result = _norm("add_rms_norm", build.NORM_DTYPES.get((x.dtype, weight.dtype)), x, None, eps, weight=weight)
+    return torch_fallback.rms_norm(x, weight, eps=eps) if result is None else result[0]
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
-    done = _norm("add_rms_norm", build.NORM_DTYPES.get((x.dtype, weight.dtype)), x, residual, eps, weight=weight)
-    return done or torch_fallback.add_rms_norm(x, residual, weight, eps=eps)
+    result = _norm("add_rms_norm", build.NORM_DTYPES.get((x.dtype, weight.dtype)), x, residual, eps, weight=weight)
+    return result or torch_fallback.add_rms_norm(x, residual, weight, eps=eps)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, *, eps: float) -> Tensor:
-    done = _norm("add_layer_norm", build.DTYPES.get(x.dtype), x, None, eps, weight=weight, bias=bias)
-    return torch_fallback.layer_norm(x, weight, bias, eps=eps) if done is None else done[0]
+    result = _norm("add_layer_norm", build.DTYPES.get(x.dtype), x, None, eps, weight=weight, bias=bias)
+    return torch_fallback.layer_norm(x, weight, bias, eps=eps) if result is None else result[0]
 
 
 def add_layer_norm(
     x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None, *, eps: float
 ) -> tuple[Tensor, Tensor]:
-    done = _norm("add_layer_norm", build.DTYPES.get(x.dtype), x, residual, eps, weight=weight, bias=bias)
-    return done or torch_fallback.add_layer_norm(x, residual, weight, bias, eps=eps)
+    result = _norm("add_layer_norm", build.DTYPES.get(x.dtype), x, residual, eps, weight=weight, bias=bias)
+    return result or torch_fallback.add_layer_norm(x, residual, weight, bias, eps=eps)
 
 
 def _norm(

@@ -104,7 +104,7 @@ def _bound(function: Any, fields: Mapping[str, str]) -> Callable[..., None]:
         name: f"0 if {name} is None else {name}.data_ptr()" if kind == "P" else name for name, kind in fields.items()
     }
     values["num_threads"] = "get_num_threads()"
-    given = [name for name in fields if name != "num_threads"]
+    keys = [name for name in fields if name != "num_threads"]
     packer = struct.Struct("".join(fields.values()))
     scope = {
         "function": function,
@@ -114,8 +114,8 @@ def _bound(function: Any, fields: Mapping[str, str]) -> Callable[..., None]:
         "get_num_threads": torch.get_num_threads,
     }
     source = (
-        f"lambda *, {', '.join(given)}: function(pack({', '.join(values.values())}), None) "
-        f"if type({given[0]}) is not Value else {given[0]}.record(op, dict({', '.join(f'{n}={n}' for n in given)}))"
+        f"lambda *, {', '.join(keys)}: function(pack({', '.join(values.values())}), None) "
+        f"if type({keys[0]}) is not Value else {keys[0]}.record(op, dict({', '.join(f'{n}={n}' for n in keys)}))"
     )
     bound: Callable[..., None] = eval(source, scope)
     return bound
@@ -143,9 +143,9 @@ def _compile(compiler: str, folder: Path) -> Path:
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILER_LIMIT_S, check=False)
-    if done.returncode:
-        raise OSError(f"{command[0]}: {done.stderr.strip()[-500:]}")
+    result = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILER_LIMIT_S, check=False)
+    if result.returncode:
+        raise OSError(f"{command[0]}: {result.stderr.strip()[-500:]}")
 
 
 def _cache_folder() -> Path:

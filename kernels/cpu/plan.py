@@ -62,8 +62,8 @@ class Plan:
             ragged.block_tables, arrays.logits_indices,
         )  # fmt: skip
         numbers = (num_tokens, len(out), len(ragged.seq_lens), num_short(ragged), ragged.block_tables.stride(0))
-        given = (*numbers, *(tensor.data_ptr() for tensor in tensors))
-        self._variables[: len(given)] = given
+        variables = (*numbers, *(tensor.data_ptr() for tensor in tensors))
+        self._variables[: len(variables)] = variables
         self._run(
             operations=self._operations, patches=self._patches, variables=self._addresses, arguments=self._arguments,
             num_operations=len(self._operations), num_patches=len(self._patches),

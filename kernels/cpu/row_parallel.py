@@ -58,12 +58,12 @@ def pack_row_parallel(
     elif isinstance(weight, Tensor) and bits < 16 and can_quantize(weight, bits):
         weight = quantize(weight, bits)
     slices: list[AnyLinear] = []
-    for each in columns:
+    for part in columns:
         own_bias = None if slices else bias  # added once, by the first slice
         if isinstance(weight, Tensor):
-            slices.append(pack(weight[:, each], own_bias))
+            slices.append(pack(weight[:, part], own_bias))
         else:
-            parts = [weight.columns(each)]
+            parts = [weight.columns(part)]
             slices.append(pack_parts(parts, own_bias, build.library(), dtype, input_bits=input_bits))
     num_outputs = len(weight if isinstance(weight, Tensor) else weight.values)
     return RowParallelLinear(slices, group, num_outputs=num_outputs, width=columns[0].stop - columns[0].start)

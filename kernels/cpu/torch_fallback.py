@@ -99,7 +99,7 @@ def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: Atte
         blocks = ragged.block_tables[row, first : -(-length // block_size)]
         seen = length - first * block_size
         # Cut at the row's length: slots beyond it may hold anything, and a mask does not stop a NaN.
-        keys, values = (_read(each, blocks).transpose(0, 1).flatten(1, 2)[:, :seen] for each in cache[:2])
+        keys, values = (_read(part, blocks).transpose(0, 1).flatten(1, 2)[:, :seen] for part in cache[:2])
         mask = _mask(query_len, seen, window)
         if args.softcap:
             out[tokens] = _attend_capped(q[tokens], keys, values, mask, args)

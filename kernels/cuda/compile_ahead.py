@@ -34,8 +34,8 @@ def compile_ahead() -> Iterator[list[Any]]:
                 yield kernels
         finally:
             del JITFunction.__getitem__
-        kernels[:] = [each.result() if isinstance(each, FutureKernel) else each for each in kernels]
-        list(pool.map(_load, {id(each): each for each in kernels}.values()))
+        kernels[:] = [kernel.result() if isinstance(kernel, FutureKernel) else kernel for kernel in kernels]
+        list(pool.map(_load, {id(kernel): kernel for kernel in kernels}.values()))
 
 
 def when_compiled(call: Callable[[], object]) -> None:

@@ -26,7 +26,7 @@ def min_tokens_per_split(capability: int) -> int:
 
 def _architecture(capability: int) -> int:
     """Return the GPU's entry of ARCHITECTURES; 0 if the GPU is older than all of them."""
-    return max((each for each in ARCHITECTURES if each <= capability), default=0)
+    return max((architecture for architecture in ARCHITECTURES if architecture <= capability), default=0)
 
 
 def measured(kernel: str, capability: int, head_dim: int, element_size: int) -> Tile | None:

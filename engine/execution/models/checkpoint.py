@@ -86,10 +86,10 @@ def _download(hub_id: str, file: str, *, with_weights: bool) -> Path:
 def version_of(path: Path) -> tuple[int, ...]:
     """Return a key that changes when a file is overwritten or replaced; () if the file is gone."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return ()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def other_format(folder: Path) -> str | None:

@@ -280,7 +280,7 @@ class Decoder:
         rows = [slice(0, sum(size for _, size in parts))] if rows is None or self._parallel.size == 1 else rows
         stacked_bias = torch.cat([self._take(f"{name}.bias", size) for name, size in parts]) if bias else None
         if stacked_bias is not None:
-            stacked_bias = torch.cat([stacked_bias[each] for each in rows])
+            stacked_bias = torch.cat([stacked_bias[part] for part in rows])
         weights = [
             piece
             for (name, size), kept in zip(parts, rows_of_parts(rows, [size for _, size in parts]), strict=True)

@@ -58,7 +58,7 @@ class SparseMLP:
     def __call__(self, x: Tensor) -> Tensor:
         top_k, renormalize = self.config.num_experts_per_tok, self.config.norm_topk_prob
         weights, expert_ids = ops.route(ops.linear(x, self.router), top_k=top_k, renormalize=renormalize)
-        return self.parallel.sum([ops.experts(x, weights, expert_ids, each) for each in self.experts])
+        return self.parallel.sum([ops.experts(x, weights, expert_ids, packed) for packed in self.experts])
 
 
 class SparseDecoder(Decoder):

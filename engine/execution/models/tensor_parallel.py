@@ -115,17 +115,17 @@ ALONE = TensorParallel()
 
 def take_rows(weight: Any, rows: Sequence[slice]) -> list[Any]:
     """Return these rows of a Tensor or QuantizedWeight, one piece for each slice."""
-    return [weight.rows(each) if isinstance(weight, QuantizedWeight) else weight[each] for each in rows]
+    return [weight.rows(part) if isinstance(weight, QuantizedWeight) else weight[part] for part in rows]
 
 
 def rows_of_parts(rows: Sequence[slice], sizes: Sequence[int]) -> list[list[slice]]:
     """Split rows of a stack of matrices of these heights into the rows of each matrix."""
-    found, start = [], 0
+    rows_of_part, start = [], 0
     for size in sizes:
-        inside = [slice(max(each.start - start, 0), min(each.stop - start, size)) for each in rows]
-        found.append([each for each in inside if each.start < each.stop])
+        inside = [slice(max(part.start - start, 0), min(part.stop - start, size)) for part in rows]
+        rows_of_part.append([part for part in inside if part.start < part.stop])
         start += size
-    return found
+    return rows_of_part
 
 
 def _moved(rows: slice, distance: int) -> slice:

@@ -207,11 +207,11 @@ class WeightReader:
         if buffer.event is not None:
             buffer.event.wait()
         memory = buffer.memory[: len(chunk)].numpy().data
-        done = 0
-        while done < len(chunk):
-            count = os.preadv(file, [memory[done:]], offset + done)
+        num_read = 0
+        while num_read < len(chunk):
+            count = os.preadv(file, [memory[num_read:]], offset + num_read)
             if not count:
-                raise ValueError(f"the file ends {len(chunk) - done} bytes early")
-            done += count
+                raise ValueError(f"the file ends {len(chunk) - num_read} bytes early")
+            num_read += count
         self._stream.run(lambda: copy(chunk, buffer.memory[: len(chunk)]))
         buffer.event = self._stream.record()

@@ -32,8 +32,8 @@ def test_the_compiler_lays_out_every_struct_as_python_does(tmp_path: Path) -> No
     assert sum("sizeof" in line for line in lines) > 200
     (tmp_path / "layout.cpp").write_text("\n".join(lines))
     command = [compiler, "-std=c++17", "-fsyntax-only", f"-I{FOLDER}", str(tmp_path / "layout.cpp")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
 
 
 def test_a_field_that_is_missing_or_unknown_is_named() -> None:

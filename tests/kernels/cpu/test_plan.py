@@ -52,8 +52,8 @@ def test_any_rows_and_threads(num_threads: int) -> None:
     try:
         for num_tokens in (1, 5, 2, 300, 3, 301):
             x = torch.randn(num_tokens, WIDTH, generator=torch.Generator().manual_seed(num_tokens))
-            given = arrays([num_tokens - 1, *range(0, num_tokens, 3)])
-            assert torch.equal(plan.run(x, given), forward(x, given))
+            step = arrays([num_tokens - 1, *range(0, num_tokens, 3)])
+            assert torch.equal(plan.run(x, step), forward(x, step))
     finally:
         torch.set_num_threads(before)
 
@@ -75,11 +75,11 @@ def test_threads_without_a_core_sleep() -> None:
     from the thread that it waits for. Processor time is counted, so that a busy machine does not matter."""
     if not hasattr(build.os, "sched_setaffinity"):
         pytest.skip("needs Linux, to keep a process on one core")
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", _ON_ONE_CORE], capture_output=True, text=True, timeout=120, check=False
     )
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 1.0
+    assert result.returncode == 0, result.stderr
+    assert float(result.stdout) < 1.0
 
 
 _ON_ONE_CORE = f"""
@@ -91,10 +91,10 @@ from test_plan import WIDTH, CPU, arrays, layers
 from splitfuse.kernels import ops
 torch.set_num_threads(4)
 plan = ops.record(layers(60), width=WIDTH, dtype=torch.float32, device=CPU)
-x, given = torch.zeros(4, WIDTH), arrays([0])
-plan.run(x, given)
+x, step = torch.zeros(4, WIDTH), arrays([0])
+plan.run(x, step)
 start = time.process_time()
 for _ in range(3):
-    plan.run(x, given)
+    plan.run(x, step)
 print(time.process_time() - start)
 """

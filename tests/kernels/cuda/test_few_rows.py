@@ -61,11 +61,11 @@ def test_k_is_split_where_the_outputs_are_few() -> None:
 
 
 def test_the_backend_takes_it_for_a_few_rows_of_16_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[tuple[int, bool]] = []
+    calls: list[tuple[int, bool]] = []
     multiply = few_rows.multiply
 
     def noted(x: Tensor, weight: Weight, *, is_gated: bool = False, **options: object) -> Tensor:
-        taken.append((len(x), is_gated))
+        calls.append((len(x), is_gated))
         return multiply(x, weight, is_gated=is_gated, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(few_rows, "multiply", noted)
@@ -74,4 +74,4 @@ def test_the_backend_takes_it_for_a_few_rows_of_16_bits(monkeypatch: pytest.Monk
         packed = cuda.pack_linear(weight.values, weight.bias)
         assert_near(cuda.linear(x, packed), expected(x, weight, is_gated=False), tolerance=1e-3)
         assert_near(cuda.linear_silu_mul(x, packed), expected(x, weight, is_gated=True), tolerance=1e-3)
-    assert taken == [(8, False), (8, True)]
+    assert calls == [(8, False), (8, True)]

@@ -59,8 +59,8 @@ def load(
     cache = KVCache(config, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, dtype=cache_dtype or dtype, device=CPU)
     numbers = torch.randn(NUM_BLOCKS * BLOCK_SIZE, config.num_kv_heads, config.head_dim, generator=seeded(1))
     slots = torch.arange(len(numbers))
-    for each in cache.layers:
-        view, unrotated = ops.CacheView(*each), ops.RopeArgs(torch.empty(len(numbers), 0))
+    for part in cache.layers:
+        view, unrotated = ops.CacheView(*part), ops.RopeArgs(torch.empty(len(numbers), 0))
         reference.rope_and_cache(numbers, numbers, numbers, slots, slots, unrotated, view)
     return Case(model, cache)
 
@@ -160,7 +160,7 @@ def test_a_row_is_the_same_alone_and_in_company(options: dict[str, Any], tmp_pat
             seq_lens=inputs.ragged.seq_lens[one],
             block_tables=inputs.ragged.block_tables[one],
         )
-        alone = Inputs(*(each[one] for each in inputs[:3]), ragged=ragged, logits_indices=torch.tensor([0]))
+        alone = Inputs(*(tensor[one] for tensor in inputs[:3]), ragged=ragged, logits_indices=torch.tensor([0]))
         assert torch.equal(case.forward(alone)[0], together[row])
 
 

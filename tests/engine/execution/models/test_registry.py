@@ -103,9 +103,9 @@ def test_dummy_norms_are_ones_and_biases_zeros(name: str) -> None:
     for key, module in model.named_modules():
         is_norm = "Norm" in type(module).__name__
         for part, parameter in module.named_parameters(recurse=False):
-            given = source.take(f"{key}.{part}", (4,) * parameter.ndim)
+            tensor = source.take(f"{key}.{part}", (4,) * parameter.ndim)
             expected = 0.0 if part == "bias" else 1.0 if is_norm else None
-            assert (given == expected).all() if expected is not None else given.std() > 0.001, f"{key}.{part}"
+            assert (tensor == expected).all() if expected is not None else tensor.std() > 0.001, f"{key}.{part}"
 
 
 @pytest.mark.parametrize("name", REAL_CONFIGS)

@@ -86,9 +86,9 @@ def test_a_buffer_is_written_again_only_when_the_device_has_copied_it(folder: Pa
     stream = Stream(random.Random(0), laziness=1.0)
     entries = [entry for path in folder.glob("*.safetensors") for entry in tensor_entries(path)]
     reader = WeightReader(entries, device=CPU, stream=stream, num_threads=1, chunk_bytes=1000)
-    taken = {entry.name: reader.take(entry.name) for entry in entries}
+    tensors = {entry.name: reader.take(entry.name) for entry in entries}
     stream.synchronize()
-    same = [torch.equal(taken[name], tensor) for name, tensor in tensors_of(folder).items()]
+    same = [torch.equal(tensors[name], tensor) for name, tensor in tensors_of(folder).items()]
     assert all(same) == waits
     reader.close()
 
@@ -96,16 +96,16 @@ def test_a_buffer_is_written_again_only_when_the_device_has_copied_it(folder: Pa
 def test_a_model_read_ahead_says_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
     expected = LLM(str(folder), dtype="float32", device="cpu").generate([list(range(20, 60))], params)
-    made: list[Any] = []
+    sources: list[Any] = []
 
     def ahead(folder: Path, *, dtype: torch.dtype, reads_ahead_to: object, quantization: object) -> SafetensorsSource:
-        made.append(SafetensorsSource(folder, dtype=dtype, reads_ahead_to=CPU))
-        return made[-1]  # type: ignore[no-any-return]
+        sources.append(SafetensorsSource(folder, dtype=dtype, reads_ahead_to=CPU))
+        return sources[-1]  # type: ignore[no-any-return]
 
     monkeypatch.setattr(weights, "SafetensorsSource", ahead)
     outputs = LLM(str(folder), dtype="float32", device="cpu").generate([list(range(20, 60))], params)
     assert outputs[0].outputs[0].token_ids == expected[0].outputs[0].token_ids
-    assert not any(thread.is_alive() for thread in made[0]._reader._threads)
+    assert not any(thread.is_alive() for thread in sources[0]._reader._threads)
 
 
 def test_tensors_not_taken_do_not_keep_it_from_closing(folder: Path) -> None:

@@ -22,7 +22,7 @@ def request(
     bad_words: object = (),
     **params: object,
 ) -> Request:
-    made = Request(
+    request = Request(
         request_id="r",
         prompt_token_ids=list(prompt),
         params=SamplingParams(**params),  # type: ignore[arg-type]
@@ -31,12 +31,14 @@ def request(
         stop_token_ids=frozenset({0}),
         bad_words=bad_words,  # type: ignore[arg-type]
     )
-    made.token_ids.extend(output)
-    return made
+    request.token_ids.extend(output)
+    return request
 
 
 def sample(logits: torch.Tensor, requests: list[Request]) -> list[RowOutput]:
-    return sample_rows(logits, [BatchRow(each, each.num_tokens - 1, 1, needs_sampling=True) for each in requests])
+    return sample_rows(
+        logits, [BatchRow(request, request.num_tokens - 1, 1, needs_sampling=True) for request in requests]
+    )
 
 
 def sample_counts(logits: list[float], **params: object) -> Counter[int]:
