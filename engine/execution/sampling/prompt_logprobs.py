@@ -22,7 +22,7 @@ def prompt_logprobs(
     """
     num_top = row.request.params.prompt_logprobs
     assert num_top is not None
-    made = PromptLogprobs(num_top)
+    result = PromptLogprobs(num_top)
     positions = row.prompt_logprob_positions
     token_ids = row.request.token_ids[positions.start : positions.stop]
     size = max(1, _NUM_LOGITS // vocab_size)
@@ -34,7 +34,7 @@ def prompt_logprobs(
             return None
         ranks = (logprobs > own).sum(dim=-1) + 1
         top = logprobs.topk(num_top)
-        made.add(
+        result.add(
             chunk, own[:, 0].tolist(), ranks.tolist(), top.indices.flatten().tolist(), top.values.flatten().tolist()
         )
-    return made
+    return result

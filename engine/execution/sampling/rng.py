@@ -28,7 +28,7 @@ def derive_seed(seed: int, index: int) -> int:
 def sample_keys(seeds: Sequence[int], positions: Sequence[int]) -> "np.ndarray[Any, np.dtype[np.int64]]":
     """Return the keys for sampling tokens at these positions with `ops.gumbel_argmax`."""
     if len(seeds) < _MANY:
-        keys = [mix(derive_seed(*each)) for each in zip(seeds, positions, strict=True)]
+        keys = [mix(derive_seed(seed, position)) for seed, position in zip(seeds, positions, strict=True)]
         return np.array(keys, dtype=np.uint64).view(np.int64)
     scrambled = mix(np.array([seed & _MASK for seed in seeds], dtype=np.uint64))
     return mix(mix(scrambled ^ np.array(positions, dtype=np.uint64))).view(np.int64)  # type: ignore[no-any-return]

@@ -51,15 +51,15 @@ def sampling_arrays(requests: Sequence[Request], positions: Iterable[int]) -> Ar
     """
     if False not in [request.is_greedy for request in requests]:
         return {}
-    params = [request.params for request in requests]
+    all_params = [request.params for request in requests]
     arrays: Arrays = {
         "keys": sample_keys([request.seed for request in requests], list(positions)),
-        "temperature": np.array([each.temperature for each in params], dtype=np.float32),
+        "temperature": np.array([params.temperature for params in all_params], dtype=np.float32),
     }
-    if any(each.top_k or each.top_p < 1.0 or each.min_p > 0.0 for each in params):
-        arrays["top_k"] = np.array([each.top_k for each in params], dtype=np.int32)
-        arrays["top_p"] = np.array([each.top_p for each in params], dtype=np.float32)
-        arrays["min_p"] = np.array([each.min_p for each in params], dtype=np.float32)
+    if any(params.top_k or params.top_p < 1.0 or params.min_p > 0.0 for params in all_params):
+        arrays["top_k"] = np.array([params.top_k for params in all_params], dtype=np.int32)
+        arrays["top_p"] = np.array([params.top_p for params in all_params], dtype=np.float32)
+        arrays["min_p"] = np.array([params.min_p for params in all_params], dtype=np.float32)
     return arrays
 
 
