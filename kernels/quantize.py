@@ -126,7 +126,7 @@ def dequantized(parts: Sequence[QuantizedWeight], dtype: torch.dtype) -> Tensor:
 
 def merged(parts: Sequence[QuantizedWeight]) -> list[QuantizedWeight]:
     """Merge matrices of one input if they are neighbours and differ in their values only."""
-    return [_stacked(list(alike)) for _, alike in groupby(parts, key=_kind)]
+    return [_stack(list(alike)) for _, alike in groupby(parts, key=_kind)]
 
 
 def _kind(part: QuantizedWeight) -> tuple[object, ...]:
@@ -136,7 +136,7 @@ def _kind(part: QuantizedWeight) -> tuple[object, ...]:
     return part.values.dtype, part.bits, part.rounds_inputs, shapes, order
 
 
-def _stacked(parts: list[QuantizedWeight]) -> QuantizedWeight:
+def _stack(parts: list[QuantizedWeight]) -> QuantizedWeight:
     if len(parts) == 1:
         return parts[0]
     dims = {"values": 0, "scales": 1, "offsets": 1, "super_scales": 1, "super_offsets": 1}

@@ -10,12 +10,12 @@ class StopStringMatcher:
         """`include`: the stop string itself is passed on too."""
         self._stop = stop
         self._include = include
-        self._held = ""
+        self._held_text = ""
         self.matched: str | None = None
 
     def push(self, text: str, *, last: bool, may_stop: bool) -> str:
         """Return the text that is certain now; set `matched` if a stop string ends it. `last`: hold nothing back."""
-        text, self._held = self._held + text, ""
+        text, self._held_text = self._held_text + text, ""
         if not self._stop or not may_stop:
             return text
         found = [(position, stop) for stop in self._stop if (position := text.find(stop)) >= 0]
@@ -23,7 +23,7 @@ class StopStringMatcher:
             position, self.matched = min(found)
             return text[: position + len(self.matched) * self._include]
         end = len(text) if last else len(text) - max(overlap(text, stop) for stop in self._stop)
-        self._held = text[end:]
+        self._held_text = text[end:]
         return text[:end]
 
 

@@ -48,7 +48,7 @@ class Plan:
         self._operations = torch.tensor(writer.operations)
         self._patches = torch.tensor(writer.patches)
         self._arguments = torch.frombuffer(writer.arguments, dtype=torch.uint8)
-        self._kept = writer.kept  # keeps tensors alive whose addresses are in the arguments
+        self._kept_tensors = writer.kept_tensors  # keeps tensors alive whose addresses are in the arguments
         self._num_products = writer.num_products
         self._memory, self._capacity = torch.empty(0), 0
 
@@ -164,7 +164,7 @@ class _Writer:
         self.operations: list[tuple[int, int]] = []
         self.patches: list[tuple[int, int, int, int]] = []
         self.arguments = bytearray()
-        self.kept: list[Tensor] = []
+        self.kept_tensors: list[Tensor] = []
         self.num_products = 0  # multiplications per token by the largest matrix
         self._variables, self._places = variables, places
 
@@ -181,7 +181,7 @@ class _Writer:
     def _number(self, field: Any, at: int) -> Any:
         """Return the number for the struct's field; 0 if each step sets the field."""
         if isinstance(field, Tensor):
-            self.kept.append(field)
+            self.kept_tensors.append(field)
             return field.data_ptr()
         if isinstance(field, Value):
             self.patches.append((at, self._variables[self._places[field.buffer]], 1, field.byte_offset))

@@ -129,10 +129,10 @@ def linear(x: Tensor, packed: AnyLinear) -> Tensor:
         return linear(x, packed.linear)
     if isinstance(packed, StackedLinear):
         return torch.cat([linear(x, part) for part in packed.parts], dim=1)
-    return linear(_prepared(x, packed), packed.linear)
+    return linear(_prepare_inputs(x, packed), packed.linear)
 
 
-def _prepared(x: Tensor, packed: PreparedLinear) -> Tensor:
+def _prepare_inputs(x: Tensor, packed: PreparedLinear) -> Tensor:
     if packed.rounds_inputs:
         values, scales = round_rows(x)
         x = (values * scales).to(x.dtype)

@@ -36,7 +36,7 @@ def to_e4m3(x):
 
 
 @triton.jit
-def _stored(x, scale, FP8: tl.constexpr):
+def _to_stored(x, scale, FP8: tl.constexpr):
     """Return float32 x in its stored form: with FP8 the byte of x / scale."""
     if FP8:
         x = to_e4m3(x / scale)
@@ -69,10 +69,10 @@ def _rotate_heads(
         x2 *= rms * tl.load(norm_ptr + HALF + half, mask=half < HALF, other=0.0).to(tl.float32)
         if ROTARY_DIM < HEAD_DIM:
             x3 *= rms * tl.load(norm_ptr + rest, mask=rest < HEAD_DIM, other=0.0).to(tl.float32)
-    tl.store(y_ptrs + half, _stored(x1 * cos - x2 * sin, scale, FP8).to(dtype), mask=in_half)
-    tl.store(y_ptrs + HALF + half, _stored(x2 * cos + x1 * sin, scale, FP8).to(dtype), mask=in_half)
+    tl.store(y_ptrs + half, _to_stored(x1 * cos - x2 * sin, scale, FP8).to(dtype), mask=in_half)
+    tl.store(y_ptrs + HALF + half, _to_stored(x2 * cos + x1 * sin, scale, FP8).to(dtype), mask=in_half)
     if ROTARY_DIM < HEAD_DIM:
-        tl.store(y_ptrs + rest, _stored(x3, scale, FP8).to(dtype), mask=in_rest)
+        tl.store(y_ptrs + rest, _to_stored(x3, scale, FP8).to(dtype), mask=in_rest)
 
 
 @triton.jit(do_not_specialize_on_alignment=["positions_ptr", "slots_ptr"])
@@ -118,7 +118,7 @@ def _rope_and_cache(
         v_ptrs = v_ptr + token * v_token_stride + kv_head * v_head_stride + dims
         v = tl.load(v_ptrs, mask=dims < HEAD_DIM, other=0.0)
         if FP8:
-            v = _stored(v.to(tl.float32), v_scale, FP8)
+            v = _to_stored(v.to(tl.float32), v_scale, FP8)
         tl.store(v_cache_ptr + place + dims, v.to(v_cache_ptr.dtype.element_ty), mask=dims < HEAD_DIM)
 
 

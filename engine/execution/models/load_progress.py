@@ -33,7 +33,7 @@ class _Counted:
     def __init__(self, source: Any, count: Callable[[int], object]) -> None:
         self._source = source
         self._count = count
-        self._taken: set[str] = set()
+        self._taken_names: set[str] = set()
         self.has = source.has
         self.unread = source.unread
 
@@ -48,5 +48,5 @@ class _Counted:
         return weight
 
     def _note(self, name: str) -> None:
-        self._count(name not in self._taken)
-        self._taken.add(name)
+        self._count(name not in self._taken_names)
+        self._taken_names.add(name)

@@ -61,12 +61,12 @@ class TensorParallel:
         q_size, kv_size = num_heads * head_dim, num_kv_heads * head_dim
         queries, heads = self.share(q_size, unit=head_dim), self.kv_heads(num_kv_heads)
         kv = slice(heads.start * head_dim, heads.stop * head_dim)
-        return [queries, _moved(kv, q_size), _moved(kv, q_size + kv_size)]
+        return [queries, _shift(kv, q_size), _shift(kv, q_size + kv_size)]
 
     def gate_up_rows(self, inner: int) -> list[slice]:
         """Return this rank's rows of the stacked matrix of gate and up."""
         rows = self.share(inner)
-        return [rows, _moved(rows, inner)]
+        return [rows, _shift(rows, inner)]
 
     def vocabulary(self, size: int) -> slice:
         """Return this rank's rows of the embedding and of the head."""
@@ -128,5 +128,5 @@ def rows_of_parts(rows: Sequence[slice], sizes: Sequence[int]) -> list[list[slic
     return rows_of_part
 
 
-def _moved(rows: slice, distance: int) -> slice:
+def _shift(rows: slice, distance: int) -> slice:
     return slice(rows.start + distance, rows.stop + distance)

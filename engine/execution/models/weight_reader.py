@@ -122,8 +122,8 @@ class WeightReader:
         # Guards the four fields below, and signals their changes.
         self._changed = threading.Condition()
         self._waiting = {entry.name: (entry, self._tensors[entry.name]) for entry in entries}  # not yet read
-        self._wanted = ""  # the tensor that `take` waits for
-        self._ahead: dict[str, int] = {}  # bytes of tensors that are being read or wait to be taken
+        self._wanted_name = ""  # the tensor that `take` waits for
+        self._bytes_ahead: dict[str, int] = {}  # bytes of tensors that are being read or wait to be taken
         self._is_closed = False
         self._threads = [
             threading.Thread(target=self._read_all, name=f"splitfuse-weights-{index}", daemon=True)
@@ -142,13 +142,13 @@ class WeightReader:
         Raises OSError, ValueError, and RuntimeError if it does not fit the device.
         """
         with self._changed:
-            self._wanted = name
+            self._wanted_name = name
             self._changed.notify_all()
         try:
             return self._tensors.pop(name).result()
         finally:
             with self._changed:
-                self._ahead.pop(name, None)
+                self._bytes_ahead.pop(name, None)
                 self._changed.notify_all()
 
     def close(self) -> None:
@@ -184,10 +184,10 @@ class WeightReader:
         """Return the tensor to read next, None at the end. Waits while too much has been read ahead."""
         with self._changed:
             while self._waiting and not self._is_closed:
-                name = self._wanted if self._wanted in self._waiting else next(iter(self._waiting))
+                name = self._wanted_name if self._wanted_name in self._waiting else next(iter(self._waiting))
                 num_bytes = self._waiting[name][0].num_bytes
-                if name == self._wanted or sum(self._ahead.values()) + num_bytes <= self._max_bytes_ahead:
-                    self._ahead[name] = num_bytes
+                if name == self._wanted_name or sum(self._bytes_ahead.values()) + num_bytes <= self._max_bytes_ahead:
+                    self._bytes_ahead[name] = num_bytes
                     return self._waiting.pop(name)
                 self._changed.wait()
         return None

@@ -65,7 +65,7 @@ class SafetensorsSource:
         self._versions: dict[Path, tuple[int, ...]] = {}  # version_of each file when it was opened
         self._entries: dict[tuple[Path, str], TensorEntry] = {}
         self._file_of_name: dict[str, Path] = {}
-        self._taken: set[str] = set()
+        self._taken_names: set[str] = set()
         self._opening = threading.Lock()
         for path, names in files_and_names(folder):
             for name in names if names is not None else self._open(path).keys():
@@ -135,14 +135,14 @@ class SafetensorsSource:
             if is_out_of_memory(exc):
                 raise  # the file is not at fault
             raise ConfigError(f"{path}: tensor {name!r} cannot be read ({exc}); fetch the file again") from exc
-        self._taken.add(name)
+        self._taken_names.add(name)
         return tensor
 
     def has(self, name: str) -> bool:
         return name in self._file_of_name
 
     def unread(self) -> list[str]:
-        left, how = sorted(self._file_of_name.keys() - self._taken), self._quantization
+        left, how = sorted(self._file_of_name.keys() - self._taken_names), self._quantization
         return left if how is None else [name for name in left if not how.ignores(name, self._take)]
 
     def _read(self, path: Path, name: str) -> Tensor:

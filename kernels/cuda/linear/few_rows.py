@@ -53,7 +53,7 @@ def choose_num_splits(num_outputs: int, row_bytes: int, config: Config, gpu: Dev
 
 
 @triton.jit
-def _finished(out, w_scales_ptr, bias_ptr, x_scale, columns, inside):
+def _finish(out, w_scales_ptr, bias_ptr, x_scale, columns, inside):
     """Apply the scales of e4m3 and the bias, if there are any, to out [rows, columns]."""
     if w_scales_ptr is not None:
         out *= x_scale[:, None] * tl.load(w_scales_ptr + columns, mask=inside, other=0.0)[None, :]
@@ -104,9 +104,9 @@ def _few_rows(
             tl.store(out_ptrs + num_rows * NUM_N, up, mask=mask)
     else:
         x_scale = tl.load(x_scales_ptr + rows, mask=row_inside, other=0.0) if FP8 else 0.0
-        out = _finished(out, w_scales_ptr, bias_ptr, x_scale, columns, column_inside)
+        out = _finish(out, w_scales_ptr, bias_ptr, x_scale, columns, column_inside)
         if IS_GATED:
-            up = _finished(up, w_scales_ptr, bias_ptr, x_scale, NUM_N + columns, column_inside)
+            up = _finish(up, w_scales_ptr, bias_ptr, x_scale, NUM_N + columns, column_inside)
             out = _gated(out, up)
         tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=mask)
 
@@ -133,9 +133,9 @@ def _add_splits(
             up += tl.load(partial_ptrs, mask=inside[None, :], other=0.0)
             partial_ptrs += num_rows * NUM_N
     x_scale = tl.load(x_scales_ptr + row + tl.arange(0, 1)) if FP8 else 0.0
-    out = _finished(out, w_scales_ptr, bias_ptr, x_scale, columns, inside)
+    out = _finish(out, w_scales_ptr, bias_ptr, x_scale, columns, inside)
     if IS_GATED:
-        up = _finished(up, w_scales_ptr, bias_ptr, x_scale, NUM_N + columns, inside)
+        up = _finish(up, w_scales_ptr, bias_ptr, x_scale, NUM_N + columns, inside)
         out = _gated(out, up)
     tl.store(out_ptr + row * NUM_N + columns[None, :], out.to(out_ptr.dtype.element_ty), mask=inside[None, :])
 
