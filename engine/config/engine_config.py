@@ -39,16 +39,16 @@ class EngineConfig:
         None, help=f"Hugging Face id, folder, .gguf file, {SMOLLM2}, or {DEMO}; nothing = the bundled {DEMO} model"
     )
     served_model_name: str | None = setting(
-        None, help="names under which the model is served, with commas; claude-* stands for all that begin so"
+        None, help="served names of the model, with commas; claude-* stands for every name with that beginning"
     )
     device: str = setting("auto", choices=("auto", "cpu", "cuda"), help="where the model runs")
-    dtype: str = setting("auto", choices=("auto", "float32", "bfloat16", "float16"), help="of weights and activations")
+    dtype: str = setting("auto", choices=("auto", "float32", "bfloat16", "float16"), help="for weights and activations")
     load_format: str = setting("auto", choices=("auto", "safetensors", "dummy"), help="dummy: random weights")
     quantization: str | None = setting(
-        None, choices=("int8", "int4", "fp8"), help="round weights to it as they load; fp8: e4m3, for GPUs from 8.9 on"
+        None, choices=("int8", "int4", "fp8"), help="round weights to this at load; fp8: e4m3, for GPUs from 8.9 on"
     )
     quantization_activations: str = setting(
-        "none", choices=("none", "int8"), help="int8: round what meets quantized weights, token by token (CPU)"
+        "none", choices=("none", "int8"), help="int8: round the inputs of quantized weights, token by token (CPU)"
     )
     kv_cache_dtype: str = setting(
         "auto",
@@ -80,14 +80,14 @@ class EngineConfig:
         "splitfuse",
         choices=("splitfuse", "prefill_first", "decode_first", "static"),
         decides=True,
-        help="what may share a step",
+        help="which requests may share a step",
     )
     scheduling_policy: str = setting(
-        "fcfs", choices=("fcfs", "priority", "fair"), decides=True, help="which is first; fair: between keys, or users"
+        "fcfs", choices=("fcfs", "priority", "fair"), decides=True, help="queue order; fair: between keys, or users"
     )
     # Not in the repr, because it may contain keys.
     tenant_weights: dict[str, float] | None = setting(
-        None, repr=False, decides=True, help='shares of fair, as JSON: {"USER or API key": 2}; 1 for those not named'
+        None, repr=False, decides=True, help='weights for fair, as JSON: {"USER or API key": 2}; 1 for all others'
     )
     preemption_mode: str = setting(
         "auto", choices=("auto", "recompute", "swap"), decides=True, help="how a request is preempted"
@@ -95,19 +95,19 @@ class EngineConfig:
     target_itl_ms: float | None = setting(
         None, above=0, decides=True, help="longest gap between tokens to aim at, in ms; sets each step's budget"
     )
-    max_queue_size: int = setting(1024, at_least=1, help="requests that may wait; one more is answered 429")
+    max_queue_size: int = setting(1024, at_least=1, help="most waiting requests; further ones are answered 429")
     max_queue_chars: int = setting(
-        16 * 2**20, at_least=1, help="characters of prompts being tokenized; more are answered 429"
+        16 * 2**20, at_least=1, help="most characters of prompts being tokenized; further ones are answered 429"
     )
     max_queue_seconds: float | None = setting(
         None, above=0, help="refuse (429) when the predicted time to a first token is longer"
     )
-    async_scheduling: bool | None = setting(None, help="decide a step while the one before it runs; nothing = on a GPU")
+    async_scheduling: bool | None = setting(None, help="schedule a step while the last one runs; nothing = on a GPU")
     tensor_parallel_size: int = setting(
         1, at_least=1, help="processes that share every matrix of the model (CPU, Linux)"
     )
     tensor_parallel_slices: int | None = setting(
-        None, at_least=1, help="sum so many slices of a matrix: the same bits for any such number of processes"
+        None, at_least=1, help="slices of a matrix in its sums: equal bits for any number of processes that divides it"
     )
     enforce_eager: bool = setting(False, help="run without CUDA graphs")
     seed: int = setting(0, decides=True, help="seed of requests without one")
@@ -123,7 +123,7 @@ class EngineConfig:
         None, help='speculative decoding, as a JSON object: {"method": "ngram"} or {"model": "FOLDER"}'
     )
     speculative_model: str | None = setting(
-        None, help=f"short for it: ngram, or the draft model's id or folder (the demo model's: {DEMO_DRAFT})"
+        None, help=f"short for --speculative-config: ngram, or a draft model's id or folder; the demo's: {DEMO_DRAFT}"
     )
     num_speculative_tokens: int | None = setting(None, help="most tokens to draft at once")
 
