@@ -1,4 +1,4 @@
-"""Requests in, tokens out. Names are imported on first use: reading settings must not cost an import of torch."""
+"""Engine: requests in, tokens out. Names are imported on first use, so that reading settings does not import torch."""
 
 import os
 from importlib import import_module
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from .serving.llm import LLM, pipeline
     from .serving.request_output import CompletionOutput, RequestOutput
 
-# Read by the OpenMP runtime when torch loads it. By default its threads spin for long at every barrier, and beside
-# other busy processes each barrier then costs a time slice: 58 tok/s instead of 2,634 for the demo model (16
-# sequences, two threads, two cores, three neighbours). Never to spin costs 25 % on a quiet machine (65 instead of 88
-# tok/s for a 221 M model at batch 1). A short spin keeps 79 of the 88. tests/bench/RESULTS.md has the table.
+# The OpenMP runtime reads this when torch loads it. By default its threads spin for long at every barrier, and beside
+# other busy processes a barrier then costs a time slice: 58 tok/s instead of 2,634 for the demo model (16 sequences,
+# two threads, two cores, three neighbours). Never spinning costs 25 % on a quiet machine (65 instead of 88 tok/s for a
+# 221 M model at batch 1). A short spin keeps 79 of the 88. tests/bench/RESULTS.md has the table.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 

@@ -1,7 +1,8 @@
-"""Streams: a device's queue of work. Work given to a stream is done in the order in which it was given.
+"""Stream: a device's queue of work, which is executed in the order in which it was submitted.
 
-Work is a function over tensors. On a GPU it only queues kernels and copies, so it is called at once and its effects
-come later; memory of the host that it reads or writes belongs to it until an event recorded after it has happened.
+Work is a function over tensors. On a GPU the function only queues kernels and copies, so it is called at once and its
+effects come later. Until an event recorded after the work has happened, the caller must not touch host memory that the
+work reads or writes.
 """
 
 from collections.abc import Callable
@@ -11,32 +12,32 @@ import torch
 
 
 def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A copy there, without waiting for work given before: out of memory that is pinned, as other copies would."""
+    """Copy a tensor to a device without waiting for earlier work: from pinned memory, because other copies wait."""
     if device.type == "cuda" and tensor.device.type == "cpu" and not tensor.is_pinned():
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
 
 
 def copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Have this copied, as work of a stream."""
+    """Copy a tensor, as work of a stream."""
     target.copy_(source, non_blocking=True)
 
 
 class Event(Protocol):
-    """Happens when the work given before it has been done."""
+    """Point in a stream that is reached when all work before it is done."""
 
     def wait(self) -> None:
-        """Return when it has happened. Raises the errors of the work before it."""
+        """Wait until the event has happened. Raises the errors of the work before it."""
 
 
 class Stream(Protocol):
-    """One queue."""
+    """Queue of work of one device."""
 
     def run(self, work: Callable[[], None]) -> None:
-        """Have this done."""
+        """Submit work."""
 
     def record(self) -> Event:
-        """An event after all that was given so far."""
+        """Return an event after all work submitted so far."""
 
 
 class _Happened:
@@ -45,7 +46,7 @@ class _Happened:
 
 
 class ImmediateStream:
-    """Does its work when it is given, as a CPU must."""
+    """Stream of a CPU, which does its work at once."""
 
     def run(self, work: Callable[[], None]) -> None:
         work()
@@ -64,10 +65,10 @@ class _CudaEvent:
 
 
 class CudaStream:
-    """The current CUDA stream of the thread that uses it.
+    """Current CUDA stream of the thread that uses it.
 
-    Copies go the same way as kernels. Beside each other they would hide some 10 us of a step of milliseconds, for two
-    more streams' worth of races.
+    Copies and kernels share one stream. Separate streams would hide some 10 us of a step of milliseconds, and add the
+    races of two more streams.
     """
 
     def run(self, work: Callable[[], None]) -> None:
@@ -78,5 +79,5 @@ class CudaStream:
 
 
 def stream_of(device: torch.device) -> Stream:
-    """The stream on which the engine's steps run."""
+    """Return the stream on which the engine's steps run."""
     return CudaStream() if device.type == "cuda" else ImmediateStream()

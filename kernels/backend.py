@@ -1,4 +1,4 @@
-"""What a backend of `ops` has: one function per op, of this signature; their shapes and formulas stand in ops.py."""
+"""Backend: interface of the backends of `ops`, one function per op; shapes and formulas are in ops.py."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
@@ -11,7 +11,7 @@ from .quantize import QuantizedWeight
 
 
 class Backend(Protocol):
-    """A module whose functions these are. Packed weights are its own affair, so they are Any."""
+    """Module with these functions. Packed weights are Any, because each backend has its own layouts."""
 
     def prepare(self) -> None: ...
     def rms_norm(self, x: Tensor, weight: Tensor, *, eps: float) -> Tensor: ...

@@ -1,7 +1,7 @@
-"""The one entry point to the kernels: tensors in, tensors out.
+"""Ops: the only entry point to the kernels, tensors in, tensors out.
 
-Every op is one function; its shapes stand in its docstring and are the same for every backend (backend.py): `cuda`
-(Triton), `cpu` (torch ops and the native library), `reference` (plain torch, any dtype, the oracle of the tests).
+An op is one function whose docstring has the shapes, equal for every backend (backend.py): `cuda` (Triton), `cpu`
+(torch ops and the native library), `reference` (plain torch, any dtype, the oracle of the tests).
 Knows nothing of requests, models or schedules.
 
 Letters: T tokens of the whole ragged batch, B rows (sequences), H hidden, Hq query heads, Hkv KV heads, D head size,
@@ -30,7 +30,7 @@ _BACKEND_OF_DEVICE = {"cuda": "cuda", "cpu": "cpu", "meta": "reference"}
 
 @cache
 def _load(name: str) -> Backend:
-    """Imported on first use, so that a CPU user never imports Triton."""
+    """Import a backend on first use, so that a CPU user never imports Triton."""
     if name == "cuda":
         from .cuda import backend as cuda
 
@@ -49,12 +49,15 @@ def _backend(tensor: Tensor) -> Backend:
 
 
 def prepare(device: torch.device) -> None:
-    """Do what a backend does once per machine before its first op, such as building a library. May take seconds."""
+    """Do the work that a backend needs once per machine before its first op, such as building a library.
+
+    May take seconds.
+    """
     _backend(torch.empty(0, device=device)).prepare()
 
 
 def compile_ahead(device: torch.device) -> AbstractContextManager[object]:
-    """Within it a GPU's kernels are compiled side by side and not run: outputs stay as they were allocated."""
+    """Compile a GPU's kernels concurrently within the block, without running them: outputs stay as allocated."""
     if device.type != "cuda":
         return nullcontext()
     from .cuda.compile_ahead import compile_ahead as compiling
@@ -63,7 +66,7 @@ def compile_ahead(device: torch.device) -> AbstractContextManager[object]:
 
 
 def when_compiled(device: torch.device, call: Callable[[], object]) -> None:
-    """From now on this is called whenever one of a GPU's kernels has been compiled, in any thread."""
+    """Register a function to be called whenever a kernel has been compiled for a GPU, in any thread."""
     if device.type == "cuda":
         from .cuda.compile_ahead import when_compiled as calling
 
@@ -71,11 +74,11 @@ def when_compiled(device: torch.device, call: Callable[[], object]) -> None:
 
 
 def record(forward: Callable[[Any, StepArrays], Any], *, width: int, dtype: torch.dtype, device: torch.device) -> Any:
-    """`forward` as a plan: an object whose run(x, arrays) does what forward(x, arrays) does, to the bit, in one call.
+    """Record `forward` as a plan, an object whose run(x, arrays) equals forward(x, arrays) to the bit, in one call.
 
-    x [T, width] of `dtype` → [L, …], T and L being any numbers of tokens and of logits_indices. `forward` is called
-    once, with stand-ins for its tensors, and must be made of this module's ops and of views. Otherwise, and on a
-    device that knows no plans, what comes is a string that says why.
+    x [T, width] of `dtype` → [L, …], for any numbers T of tokens and L of logits_indices. `forward` is called once,
+    with stand-ins for its tensors, and must consist of this module's ops and of views. Otherwise, and on a device
+    without plans, returns a string with the reason.
     """
     if device.type != "cpu":
         return f"no plans are made for {device.type}"
@@ -87,7 +90,7 @@ def record(forward: Callable[[Any, StepArrays], Any], *, width: int, dtype: torc
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
     """x / sqrt(mean(x²) + eps) · weight over the last dimension, computed in float32 (Zhang & Sennrich 2019).
 
-    x [T, H], weight [H] → [T, H] in x's dtype. With a float32 weight nothing is rounded before it is applied.
+    x [T, H], weight [H] → [T, H] in x's dtype. A float32 weight is applied before any rounding.
     """
     return _backend(x).rms_norm(x, weight, eps=eps)
 
@@ -95,7 +98,7 @@ def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
     """residual' = x + residual (rounded to x's dtype), then rms_norm(residual').
 
-    x, residual [T, H], weight [H] → (normed [T, H], residual' [T, H]). `residual` may be overwritten: use what returns.
+    x, residual [T, H], weight [H] → (normed [T, H], residual' [T, H]). `residual` may be overwritten: use the result.
     """
     return _backend(x).add_rms_norm(x, residual, weight, eps=eps)
 
@@ -111,7 +114,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, *, eps: float) ->
 def add_layer_norm(
     x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None, *, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """residual' = x + residual (rounded to x's dtype), then layer_norm(residual'). Shapes as add_rms_norm."""
+    """residual' = x + residual (rounded to x's dtype), then layer_norm(residual'). Shapes are add_rms_norm's."""
     return _backend(x).add_layer_norm(x, residual, weight, bias, eps=eps)
 
 
@@ -156,13 +159,13 @@ def rope_and_cache(
 ) -> Tensor:
     """Optionally RMS-normalise each q and k head, rotate q and k (Su et al. 2021), write k and v into the cache.
 
-    q [T, Hq, D], k and v [T, Hkv, D], each possibly a strided view of one qkv tensor (last dimension contiguous).
+    q [T, Hq, D], k and v [T, Hkv, D], possibly strided views of one qkv tensor (last dimension contiguous).
     The first R ≤ D dimensions of a head are rotated, in halves: (x1, x2) → (x1·cos - x2·sin, x2·cos + x1·sin) with
-    x1 = x[:R/2], x2 = x[R/2:R]. With R = 0 none is (learned positions).
+    x1 = x[:R/2], x2 = x[R/2:R]. R = 0 rotates none (learned positions).
     positions [T] int64. slot_mapping [T] int64: token t goes to block slot // S, offset slot % S; -1 writes nothing.
-    A cache of int8 gets what was rotated in float32 rounded once, to nearest even: off by max|x| / 254 at most. A head
-    that is not finite is NaN for every token that reads it.
-    → rotated q [T, Hq, D], contiguous or not; q may be overwritten: use what returns.
+    An int8 cache gets keys rotated in float32 and rounded once, to nearest even: the error is at most max|x| / 254. A
+    head that is not finite is NaN for every token that reads it.
+    → rotated q [T, Hq, D], contiguous or not; q may be overwritten: use the result.
     """
     return _backend(q).rope_and_cache(q, k, v, positions, slot_mapping, rope, cache)
 
@@ -171,10 +174,10 @@ def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: Atte
     """Causal attention of each row's query tokens over that row's cached tokens (Kwon et al. 2023, PagedAttention).
 
     q [T, Hq, D] → [T, Hq, D]. Query head h reads KV head h // (Hq // Hkv).
-    Query token i of row b stands at position p = seq_lens[b] - query_len + i and sees cached positions
-    max(0, p - sliding_window + 1) .. p, or 0 .. p if sliding_window is 0. Slots beyond are never read, or masked
-    so that whatever they hold (NaN too) does not matter. Of an int8 cache scores are multiplied by the scales of keys,
-    weights by those of values, so that nothing is rounded beyond what it is of a cache in q's dtype.
+    Query token i of row b is at position p = seq_lens[b] - query_len + i and sees cached positions
+    max(0, p - sliding_window + 1) .. p, or 0 .. p if sliding_window is 0. Other slots are never read, or are masked so
+    that their content (NaN too) does not matter. With an int8 cache, scores are multiplied by the scales of keys and
+    weights by the scales of values, so there is no more rounding than with a cache in q's dtype.
     """
     return _backend(q).paged_attention(q, cache, ragged, args)
 
@@ -189,20 +192,20 @@ def copy_blocks(caches: list[Tensor], source: Tensor, target: Tensor) -> None:
 
 
 def filter_logits(logits: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
-    """Set to -inf what top-k, then top-p of what that leaves, or min-p takes out of each row; equal ones stay together.
+    """Set the logits that a filter removes to -inf: top-k, then top-p of the rest, or min-p; ties are kept together.
 
-    logits [S, V] float32, overwritten; top_k [S] int32, at most so many stay (Fan et al. 2018), 0 or V and more: all;
-    top_p [S] float32, the likeliest up to that mass (Holtzman et al. 2020), 0: the best, 1: all; min_p [S] float32,
-    those with p >= min_p · the largest p (Nguyen et al. 2024). → [S, V], `logits` or not: use what returns.
+    logits [S, V] float32, overwritten; top_k [S] int32, number of kept logits (Fan et al. 2018), 0 or at least V: all;
+    top_p [S] float32, keeps the likeliest up to that mass (Holtzman et al. 2020), 0: the best, 1: all; min_p [S]
+    float32, keeps p >= min_p · the largest p (Nguyen et al. 2024). → [S, V], perhaps `logits`: use the result.
     """
     return _backend(logits).filter_logits(logits, top_k, top_p, min_p)
 
 
 def max_logits(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest of each row and where it stands: logits [S, V] → ([S] float32, [S] int64).
+    """Return each row's largest logit and its index: logits [S, V] → ([S] float32, [S] int64).
 
-    A NaN is larger than all else. Of equal ones it is the same every time on one device. Where the largest is not
-    finite there is no token: -1.
+    NaN counts as the largest. Among equal logits a device always chooses the same one. The index is -1 if the largest
+    logit is not finite.
     """
     return _backend(logits).max_logits(logits)
 
@@ -211,19 +214,19 @@ def gumbel_argmax(logits: Tensor, keys: Tensor) -> Tensor:
     """argmax of logit + Gumbel noise, which samples from softmax(logits) (Gumbel 1954; Maddison et al. 2014).
 
     logits [S, V] float32, keys [S] int64 → tokens [S] int64. The noise of token id i is -log(-log(1 - v)) with
-    v = (hash(key, i) + 1/2) / 2^32, hash = scramble(scramble(i ^ low key) + high key) on 32 bits, scramble being
+    v = (hash(key, i) + 1/2) / 2^32, hash = scramble(scramble(i ^ low key) + high key) on 32 bits; scramble is
     MurmurHash3's finaliser (Appleby 2011). So a sample depends on its key and logits only, and rounding errors in the
-    logits change it no more often than they change the distribution (an inverse CDF: up to V times as often).
+    logits change a sample no more often than the distribution (with an inverse CDF: up to V times as often).
     """
     return _backend(logits).gumbel_argmax(logits, keys)
 
 
 def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16, input_bits: int = 16) -> Any:
-    """Lay a weight [out, in] (and bias [out]) out as this device multiplies fastest; give the result to `linear`.
+    """Pack a weight [out, in] (and bias [out]) in this device's fastest layout, for `linear`.
 
-    `bits` 8 or 4: quantized first (quantize.py); a shape that has no quantized layout stays as it is. `input_bits` 8:
+    `bits` 8 or 4: quantize first (quantize.py); a shape without a quantized layout stays unquantized. `input_bits` 8:
     the inputs of a quantized weight may be rounded to int8, token by token and group by group, where that is faster.
-    16: to no fewer than 15 bits in this way, and then only from bfloat16.
+    `input_bits` 16: inputs may be rounded to 15 or more bits, and only from bfloat16.
     """
     return _backend(weight).pack_linear(weight, bias, bits=bits, input_bits=input_bits)
 
@@ -231,9 +234,9 @@ def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16, i
 def pack_quantized(
     parts: Sequence[QuantizedWeight], bias: Tensor | None = None, *, dtype: torch.dtype, input_bits: int = 16
 ) -> Any:
-    """Weights [out, in] of one input that come quantized, one above the other, for `linear` on inputs of `dtype`.
+    """Stack and pack quantized weights [out, in] of one input, for `linear` on inputs of `dtype`.
 
-    They may differ in bits and groups: a file gives more of them to what needs more.
+    The weights may differ in bits and groups, because files give more bits to weights that need them.
     """
     return _backend(parts[0].values).pack_quantized(parts, bias, dtype=dtype, input_bits=input_bits)
 
@@ -241,17 +244,16 @@ def pack_quantized(
 def pack_fp8(weight: Tensor, bias: Tensor | None = None) -> Any:
     """Round a weight [out, in] to e4m3, with a scale for each output, and lay it out for `linear`.
 
-    On a GPU; `linear` then rounds x, too, with a scale for each token. Elsewhere the rounded weight is taken as it is.
-    A shape that has no layout in e4m3 stays as it is.
+    On a GPU `linear` then rounds x, too, with a scale for each token. On other devices only the weight is rounded.
+    A shape without a layout in e4m3 stays unrounded.
     """
     return _backend(weight).pack_fp8(weight, bias)
 
 
 def rank_group(memory: int, *, rank: int, num_ranks: int, limit_s: float) -> Any:
-    """This rank's end of what the ranks of a tensor-parallel model share; None where there is no native library.
+    """Return this rank's RankGroup (kernels/cpu/rank_group.py), for the sums of a tensor-parallel model.
 
-    Its sum, gather, failure and stop are those of kernels/cpu/rank_group.py. `memory`: a file descriptor of
-    `group_bytes`.
+    None without a native library. `memory`: a file descriptor of `group_bytes`.
     """
     from .cpu import build
     from .cpu.rank_group import RankGroup
@@ -262,7 +264,7 @@ def rank_group(memory: int, *, rank: int, num_ranks: int, limit_s: float) -> Any
 
 
 def group_bytes(num_ranks: int) -> int:
-    """How many bytes the ranks share."""
+    """Return the number of bytes that the ranks share."""
     from .cpu.rank_group import group_bytes as num_bytes
 
     return num_bytes(num_ranks)
@@ -279,10 +281,10 @@ def pack_row_parallel(
     input_bits: int = 16,
     is_fp8: bool = False,
 ) -> Any:
-    """A weight [out, in] of which this rank of a `rank_group` has these columns, each slice a term of the sum.
+    """Pack these columns of a weight [out, in] for this rank of a `rank_group`; a slice is a term of the sum.
 
-    For `linear` on inputs [T, this rank's], whose result is then the sum over all ranks. Quantized as `pack_linear` and
-    `pack_fp8` do, before it is cut. `bias` is of one rank only.
+    `linear` takes this rank's inputs [T, …] and returns the sum over all ranks. The weight is quantized like by
+    `pack_linear` and `pack_fp8` before it is cut. Only one rank passes `bias`.
     """
     from .cpu.row_parallel import pack_row_parallel as packed
 
@@ -290,53 +292,53 @@ def pack_row_parallel(
 
 
 def linear(x: Tensor, packed: Any) -> Tensor:
-    """x [T, in] times a weight from `pack_linear`, `pack_quantized`, `pack_fp8` or `pack_embedding` → [T, out]."""
+    """Multiply x [T, in] by a weight of `pack_linear`, `pack_quantized`, `pack_fp8` or `pack_embedding` → [T, out]."""
     return _backend(x).linear(x, packed)
 
 
 def pack_embedding(weight: QuantizedWeight, *, dtype: torch.dtype, input_bits: int = 16) -> Any:
-    """A table [V, H] that comes quantized, once for both `embedding` and `linear`: a head that is tied to it."""
+    """Pack a quantized table [V, H] once for both `embedding` and `linear`, for a head that is tied to it."""
     return _backend(weight.values).pack_embedding(weight, dtype=dtype, input_bits=input_bits)
 
 
 def embedding(token_ids: Tensor, packed: Any) -> Tensor:
-    """Rows token_ids [T] int64, each below V, of a table from `pack_embedding` → [T, H] in its dtype."""
+    """Look up rows token_ids [T] int64, all below V, of a table from `pack_embedding` → [T, H] in its dtype."""
     return _backend(token_ids).embedding(token_ids, packed)
 
 
 def linear_silu_mul(x: Tensor, packed: Any) -> Tensor:
-    """silu_mul(linear(x, packed)), of which a backend may round less: x [T, in], a weight [2·I, in] → [T, I]."""
+    """silu_mul(linear(x, packed)), perhaps with less rounding in between: x [T, in], a weight [2·I, in] → [T, I]."""
     return _backend(x).linear_silu_mul(x, packed)
 
 
 def route(router_logits: Tensor, *, top_k: int, renormalize: bool) -> tuple[Tensor, Tensor]:
-    """The K likeliest experts of each token: softmax in float32 over all E, the `top_k` largest, the largest first.
+    """Choose each token's K likeliest experts: softmax in float32 over all E, the `top_k` largest, the largest first.
 
-    router_logits [T, E], K = top_k <= E → (weights [T, K] float32, expert_ids [T, K] int32). With `renormalize` the
-    weights of a token are divided by their sum (Jiang et al. 2024, Mixtral), else they stay its probabilities.
+    router_logits [T, E], K = top_k <= E → (weights [T, K] float32, expert_ids [T, K] int32). With `renormalize` a
+    token's weights are divided by their sum (Jiang et al. 2024, Mixtral), else they are its probabilities.
     """
     return _backend(router_logits).route(router_logits, top_k=top_k, renormalize=renormalize)
 
 
 def pack_experts(experts: Iterable[tuple[Tensor, Tensor]], *, num_experts: int, device: torch.device) -> Any:
-    """Lay the MLPs of `num_experts` experts out as this device multiplies them fastest; give the result to `experts`.
+    """Pack the MLPs of `num_experts` experts in this device's fastest layout, for `experts`.
 
-    Each is (gate_up [2·I, H], down [H, I]) on the device, gate_up as `silu_mul` wants its result. They are taken from
-    the iterable one at a time, so that no more than one of them need be in memory twice.
+    An expert is (gate_up [2·I, H], down [H, I]) on the device; gate_up has the order that `silu_mul` needs. Experts are
+    taken from the iterable one at a time, so at most one expert is in memory twice.
     """
     return _backend(torch.empty(0, device=device)).pack_experts(experts, num_experts=num_experts)
 
 
 def experts(x: Tensor, weights: Tensor, expert_ids: Tensor, packed: Any) -> Tensor:
-    """Σ_k weights[t, k] · MLP of expert expert_ids[t, k] (x[t]), MLP being down · silu_mul(gate_up · x).
+    """Σ_k weights[t, k] · MLP of expert expert_ids[t, k] (x[t]), where MLP is down · silu_mul(gate_up · x).
 
-    x [T, H], weights [T, K] float32 and expert_ids [T, K] int32 as from `route`, packed from `pack_experts` → [T, H].
-    A token's sum is taken in float32 and in the order of its k, whatever else is in the batch (Shazeer et al. 2017).
+    x [T, H], weights [T, K] float32 and expert_ids [T, K] int32 from `route`, packed from `pack_experts` → [T, H].
+    A token's sum is taken in float32 and in the order of k, whatever else is in the batch (Shazeer et al. 2017).
     """
     return _backend(x).experts(x, weights, expert_ids, packed)
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has done all work given to it."""
+    """Wait until the device has done all submitted work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

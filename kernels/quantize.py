@@ -1,4 +1,4 @@
-"""Quantized weights, w = scale · u + offset, as files have them or as `quantize` rounds them. Knows no device's layout.
+"""QuantizedWeight: w = scale · u + offset, read from files or rounded by `quantize`. Knows no device's layout.
 
 `quantize` needs no calibration. int8: u in -127..127 and a scale per output. int4: u in 0..15, scale and offset per
 output and group of inputs, the range of each group shrunk a little where that lowers its squared error (as in AWQ's
@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-GROUPS = (128, 64, 32)  # inputs that share a scale in int4: the first that divides their number
+GROUPS = (128, 64, 32)  # numbers of inputs that share a scale in int4: the first divisor of the number of inputs
 _SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8)
-# Of a weight of billions of values the float32 ones alone, some five of each, would fill a GPU.
+# Quantizing needs some five float32 copies of the values; for billions of values these would fill a GPU.
 _VALUES_AT_ONCE = 2**25
 
 
 class QuantizedWeight(NamedTuple):
-    """A weight [N, K] in `bits` per value: w = scale · u + offset, its K inputs in G groups of one size.
+    """Weight [N, K] with `bits` per value: w = scale · u + offset, its K inputs in G groups of one size.
 
     Two levels (K-quants): with `super_scales` a scale is super_scale · scale, and with `super_offsets` an offset is
-    super_offset · offset. The lower level is integers then, and S divides G.
+    super_offset · offset. Then the lower level is integers, and S divides G.
     """
 
     # [N, K] int8 (-2^(bits-1) to 2^(bits-1) - 1), uint8 (0 to 2^bits - 1) or float8_e4m3fn
@@ -32,24 +32,24 @@ class QuantizedWeight(NamedTuple):
     offsets: Tensor | None  # [G, N] of the dtypes of scales; None: 0
     bits: int  # 4, 5, 6 or 8
     super_scales: Tensor | None = None  # [S, N] float32 or float16
-    super_offsets: Tensor | None = None  # [S, N] float32 or float16; there with both super_scales and offsets
-    order: Tensor | None = None  # [K] int64: values[:, j] is of input order[j] (GPTQ's act-order); None: of input j
-    # Inputs are rounded too (W8A8): a row to int8, its largest to ±127. The values are int8 then, without offsets
+    super_offsets: Tensor | None = None  # [S, N] float32 or float16; set if super_scales and offsets are
+    order: Tensor | None = None  # [K] int64: values[:, j] belongs to input order[j] (GPTQ's act-order); None: to j
+    # True: inputs are rounded too (W8A8), a row to int8 with its largest at ±127; the values are int8 without offsets
     rounds_inputs: bool = False
 
     @property
     def group(self) -> int:
-        """Inputs that share a scale."""
+        """Number of inputs that share a scale."""
         return self.values.shape[1] // len(self.scales)
 
     def to(self, device: torch.device) -> "QuantizedWeight":
-        """The same on another device."""
+        """Copy the weight to another device."""
         parts = self._asdict().items()
         moved: dict[str, Any] = {name: part.to(device) for name, part in parts if isinstance(part, Tensor)}
         return self._replace(**moved)
 
     def rows(self, outputs: slice) -> "QuantizedWeight":
-        """These outputs of it."""
+        """Return the part with these outputs."""
         parts = self._asdict().items()
         kept: dict[str, Any] = {
             name: (part[outputs] if name == "values" else part[:, outputs]).contiguous()
@@ -59,7 +59,7 @@ class QuantizedWeight(NamedTuple):
         return self._replace(**kept)
 
     def columns(self, inputs: slice) -> "QuantizedWeight":
-        """These inputs of it, in groups as large as they can be: the values are the same."""
+        """Return the part with these inputs, in groups as large as possible and with equal values."""
         if self.order is not None:
             return self._ordered_columns(self.order, inputs)
         if len(self.scales) == 1 and self.super_scales is None:
@@ -69,7 +69,7 @@ class QuantizedWeight(NamedTuple):
             self.group,
             self.values.shape[1] // len(self.scales if self.super_scales is None else self.super_scales),
         )
-        if start % upper or stop % upper:  # their scales are multiplied out
+        if start % upper or stop % upper:  # the two levels of scales are multiplied
             flat = self._flat()
             size = math.gcd(group, start, stop)
             fine = [None if part is None else part.repeat_interleave(group // size, dim=0) for part in flat]
@@ -86,7 +86,7 @@ class QuantizedWeight(NamedTuple):
         return self._replace(values=self.values[:, inputs].contiguous(), **kept)
 
     def _ordered_columns(self, order: Tensor, inputs: slice) -> "QuantizedWeight":
-        """With a group for each input, for those of a group are no neighbours any more."""
+        """Like `columns`, with a group for each input, because inputs of a group are not neighbours."""
         kept = ((order >= inputs.start) & (order < inputs.stop)).nonzero().flatten()
         scales, offsets = (None if part is None else part.index_select(0, kept // self.group) for part in self._flat())
         assert scales is not None
@@ -96,14 +96,14 @@ class QuantizedWeight(NamedTuple):
         )  # fmt: skip
 
     def _flat(self) -> tuple[Tensor, Tensor | None]:
-        """Scales and offsets in one level."""
+        """Return scales and offsets in one level."""
         if self.super_scales is None:
             return self.scales, self.offsets
         offsets = None if self.offsets is None else multiplied(self.offsets, self.super_offsets)
         return multiplied(self.scales, self.super_scales), offsets
 
     def dequantized(self) -> Tensor:
-        """[N, K] float32, columns in the order of the inputs."""
+        """Return the weight as [N, K] float32, columns in the order of the inputs."""
         num_outputs, num_inputs = self.values.shape
         grouped = self.values.float().view(num_outputs, -1, self.group)
         grouped = grouped * multiplied(self.scales, self.super_scales).T[:, :, None]
@@ -114,29 +114,29 @@ class QuantizedWeight(NamedTuple):
 
 
 def multiplied(lower: Tensor, upper: Tensor | None) -> Tensor:
-    """[G, N] float32, each of `upper` [S, N] over G / S neighbours of `lower` [G, N]."""
+    """Multiply the rows of `upper` [S, N] into G / S neighbouring rows of `lower` [G, N]: [G, N] float32."""
     wide = lower.float()
     return wide if upper is None else wide * upper.float().repeat_interleave(len(lower) // len(upper), dim=0)
 
 
 def dequantized(parts: Sequence[QuantizedWeight], dtype: torch.dtype) -> Tensor:
-    """Matrices of one input, [N1, K], [N2, K], …, one above the other: [N1 + N2 + …, K] in `dtype`."""
+    """Dequantize and stack matrices of one input, [N1, K], [N2, K], …: [N1 + N2 + …, K] in `dtype`."""
     return torch.cat([part.dequantized().to(dtype) for part in parts])
 
 
 def merged(parts: Sequence[QuantizedWeight]) -> list[QuantizedWeight]:
-    """Matrices of one input, neighbours that differ in nothing but their values as one."""
-    return [_stacked(list(alike)) for _, alike in groupby(parts, key=_kind)]
+    """Merge matrices of one input if they are neighbours and differ in their values only."""
+    return [_stack(list(alike)) for _, alike in groupby(parts, key=_kind)]
 
 
 def _kind(part: QuantizedWeight) -> tuple[object, ...]:
     tensors = (part.scales, part.offsets, part.super_scales, part.super_offsets)
-    shapes = tuple(None if each is None else (each.dtype, len(each)) for each in tensors)
+    shapes = tuple(None if part is None else (part.dtype, len(part)) for part in tensors)
     order = None if part.order is None else tuple(part.order.tolist())
     return part.values.dtype, part.bits, part.rounds_inputs, shapes, order
 
 
-def _stacked(parts: list[QuantizedWeight]) -> QuantizedWeight:
+def _stack(parts: list[QuantizedWeight]) -> QuantizedWeight:
     if len(parts) == 1:
         return parts[0]
     dims = {"values": 0, "scales": 1, "offsets": 1, "super_scales": 1, "super_offsets": 1}
@@ -149,19 +149,19 @@ def _stacked(parts: list[QuantizedWeight]) -> QuantizedWeight:
 
 
 def round_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows rounded as `rounds_inputs` says: x [T, K] ≈ values [T, K] · scales [T, 1], whole numbers in float32."""
+    """Round rows for `rounds_inputs`: x [T, K] ≈ values [T, K] · scales [T, 1]; values are integers in float32."""
     scales = (x.float().abs().amax(dim=1, keepdim=True) / 127).clamp_min(1e-30)
     return (x.float() / scales).round_(), scales
 
 
 def can_quantize(weight: Tensor, bits: int) -> bool:
-    """Whether this shape [N, K] has a layout: an even K, and for int4 one that a group divides."""
+    """True if this shape [N, K] has a layout: K is even, and for int4 a group divides K."""
     num_inputs = weight.shape[1]
     return num_inputs % 2 == 0 if bits == 8 else any(num_inputs % group == 0 for group in GROUPS)
 
 
 def quantize(weight: Tensor, bits: int) -> QuantizedWeight:
-    """weight [N, K] in any float dtype; bits 8 or 4. At most some 700 MB are used meanwhile."""
+    """Quantize a weight [N, K] of any float dtype to 8 or 4 bits. Needs at most some 700 MB meanwhile."""
     parts = [_quantize(rows, bits) for rows in torch.split(weight, max(1, _VALUES_AT_ONCE // weight.shape[1]))]
     if len(parts) == 1:
         return parts[0]

@@ -1,6 +1,6 @@
-"""Every op of `ops` in plain torch: any device, any dtype, written to be read. The oracle of all kernel tests.
+"""Reference backend: every op of `ops` in plain torch, for any device and dtype. The oracle of all kernel tests.
 
-Computes in float32, or in float64 where the input is float64. On the meta device only shapes come out.
+Computes in float32, or in float64 if the input is float64. On the meta device results are shapes only.
 """
 
 import math
@@ -17,7 +17,7 @@ from .quantize import QuantizedWeight, can_quantize, dequantized, quantize, roun
 
 
 def prepare() -> None:
-    """Nothing needs to be prepared."""
+    """Do nothing: there is nothing to prepare."""
 
 
 def _compute_dtype(x: Tensor) -> torch.dtype:
@@ -79,7 +79,7 @@ def softcap(x: Tensor, cap: float) -> Tensor:
 
 
 def _rotate(x: Tensor, cos_sin: Tensor, positions: Tensor) -> Tensor:
-    """x [T, heads, D] rotated by the angles of its tokens' positions; dimensions from R on stay as they are."""
+    """Rotate x [T, heads, D] by the angles of its tokens' positions; dimensions from R on do not change."""
     rotary_dim = cos_sin.shape[1]
     cos, sin = cos_sin[positions].to(x.dtype)[:, None].chunk(2, dim=-1)
     x1, x2 = x[..., :rotary_dim].chunk(2, dim=-1)
@@ -91,7 +91,7 @@ _E4M3_MAX = 448.0
 
 def _write(cache: Tensor, x: Tensor, slot_mapping: Tensor, scales: Tensor | None) -> None:
     if cache.is_meta:
-        return  # which tokens have a slot is a matter of data
+        return  # only data tell which tokens have a slot
     kept = slot_mapping >= 0
     slots = slot_mapping[kept]
     block_size = cache.shape[2]
@@ -107,7 +107,7 @@ def _write(cache: Tensor, x: Tensor, slot_mapping: Tensor, scales: Tensor | None
 
 
 def _read(cache: Tensor, blocks: Tensor, offsets: Tensor, scales: Tensor | None) -> Tensor:
-    """[L, Hkv, D] of the slots at (block, offset)."""
+    """Read the slots at (block, offset): [L, Hkv, D]."""
     if cache.dtype == torch.float8_e4m3fn:
         read = cache.view(torch.uint8)[blocks, :, offsets].view(cache.dtype).float()
         return read if scales is None else read * scales[:, None]
@@ -131,7 +131,7 @@ def rope_and_cache(
 
 
 def _attend(q: Tensor, keys: Tensor, values: Tensor, visible: Tensor, args: AttentionArgs) -> Tensor:
-    """q [n, Hq, D], keys and values [L, Hkv, D], visible [n, L] → [n, Hq, D]: softmax(scale · q kᵀ) v, head by head."""
+    """softmax(scale · q kᵀ) v of each head: q [n, Hq, D], keys and values [L, Hkv, D], visible [n, L] → [n, Hq, D]."""
     group = q.shape[1] // keys.shape[1]
     keys, values = (x.to(_compute_dtype(q)).repeat_interleave(group, dim=1) for x in (keys, values))
     scores = torch.einsum("nhd,lhd->hnl", q.to(keys.dtype), keys) * args.scale
@@ -149,7 +149,7 @@ def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: Atte
     block_size = cache.keys.shape[2]
     starts, seq_lens = ragged.query_start_loc.tolist(), ragged.seq_lens.tolist()
     for row, (start, end, seq_len) in enumerate(zip(starts, starts[1:], seq_lens, strict=False)):
-        # Positions: [0, first) out of every window | [first, seq_len) read, the last `end - start` of them ours.
+        # Positions: [0, first) outside every window | [first, seq_len) read, the last `end - start` are the queries'.
         positions = torch.arange(seq_len - (end - start), seq_len, device=q.device)
         oldest = (positions - args.sliding_window + 1).clamp(min=0) if args.sliding_window else positions * 0
         first = int(oldest[0]) if end > start else seq_len
@@ -169,11 +169,11 @@ def copy_blocks(caches: list[Tensor], source: Tensor, target: Tensor) -> None:
 class PackedLinear(NamedTuple):
     weight: Tensor  # [out, in]
     bias: Tensor | None  # [out]
-    rounds_inputs: bool = False  # as QuantizedWeight
+    rounds_inputs: bool = False  # see QuantizedWeight
 
 
 def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16, input_bits: int = 16) -> PackedLinear:
-    """Inputs are never rounded for speed."""
+    """Pack a weight; `input_bits` has no effect, because inputs are never rounded for speed."""
     if bits < 16 and can_quantize(weight, bits):
         weight = quantize(weight, bits).dequantized().to(weight.dtype)
     return PackedLinear(weight, bias)
@@ -191,7 +191,7 @@ def pack_fp8(weight: Tensor, bias: Tensor | None = None) -> PackedLinear:
 
 
 def rounded_to_e4m3(x: Tensor) -> Tensor:
-    """x [T, K] as e4m3 holds it, with a scale for each row."""
+    """Round x [T, K] to e4m3 with a scale for each row, and back."""
     scales = (x.to(_compute_dtype(x)).abs().amax(dim=1, keepdim=True) / _E4M3_MAX).clamp_min(1e-30)
     return ((x / scales).to(torch.float8_e4m3fn).to(scales.dtype) * scales).to(x.dtype)
 
@@ -231,7 +231,7 @@ def pack_experts(experts: Iterable[tuple[Tensor, Tensor]], *, num_experts: int) 
 
 def experts(x: Tensor, weights: Tensor, expert_ids: Tensor, packed: list[tuple[Tensor, Tensor]]) -> Tensor:
     if x.is_meta:
-        return torch.empty_like(x)  # which token goes where is a matter of data
+        return torch.empty_like(x)  # only data tell which token goes to which expert
     wide = x.to(_compute_dtype(x))
     out = torch.zeros_like(wide)
     for token, (token_weights, token_ids) in enumerate(zip(weights, expert_ids.tolist(), strict=True)):
@@ -251,7 +251,7 @@ def _filtered(row: Tensor, top_k: int, top_p: float, min_p: float) -> Tensor:
     probabilities = values.softmax(dim=0)
     inside = probabilities.cumsum(0) - probabilities < top_p
     inside[0] = True  # top_p 0 keeps the best
-    inside |= torch.tensor(top_p >= 1.0)  # rounding must not cut where no cut was asked for
+    inside |= torch.tensor(top_p >= 1.0)  # rounding must not cut without a top_p
     threshold = values[inside][-1]
     if min_p > 0.0:
         threshold = torch.maximum(threshold, values[0] + math.log(min_p))
@@ -273,7 +273,7 @@ def gumbel_argmax(logits: Tensor, keys: Tensor) -> Tensor:
 def _sample(logits: Tensor, ids: Tensor, low: Tensor, high: Tensor) -> Tensor:
     hashed = _scramble((_scramble(ids ^ low) + high) & _MASK32)
     v = (hashed.to(_compute_dtype(logits)) + 0.5) * 2.0**-32
-    v = v.clamp(max=1 - 2.0**-24)  # float32 would round up to 1, and noise of -inf hide the only token there is
+    v = v.clamp(max=1 - 2.0**-24)  # float32 would round up to 1, and noise of -inf would hide the only token
     return (logits - torch.log(-torch.log1p(-v))).argmax()
 
 

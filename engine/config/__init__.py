@@ -1,4 +1,4 @@
-"""What a user can set: EngineConfig, with each setting declared once. Imports no torch."""
+"""Settings of the engine: EngineConfig, with each setting declared once. Imports no torch."""
 
 from .engine_config import EngineConfig
 from .named_models import DEMO_DRAFT, DEMO_FOLDER, DEMO_MODEL

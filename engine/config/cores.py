@@ -1,14 +1,14 @@
-"""How many CPU cores there are to use. Imports no torch."""
+"""Number of usable CPU cores and of threads by default. Imports no torch."""
 
 import os
 
 
 def num_usable_cores() -> int:
-    """The cores that this process may run on."""
+    """Return the number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def default_num_threads() -> int:
-    """OMP_NUM_THREADS if it is set, else a thread for each usable core."""
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    return int(given) if given.isdigit() and int(given) else num_usable_cores()
+    """Return OMP_NUM_THREADS if it is set, else the number of usable cores."""
+    setting = os.environ.get("OMP_NUM_THREADS", "")
+    return int(setting) if setting.isdigit() and int(setting) else num_usable_cores()

@@ -1,4 +1,4 @@
-"""EngineConfig: the engine's settings as the user gives them. Imports no torch."""
+"""EngineConfig: the user's settings of the engine. Imports no torch."""
 
 import math
 from collections.abc import Callable
@@ -11,19 +11,19 @@ from .named_models import DEMO, DEMO_DRAFT, DEMO_MODEL, SMOLLM2
 from .setting import check, setting
 from .speculative_config import SpeculativeConfig
 
-# 221 M model, two cores, eight streams beside 1500-token prompts: P99 gap 327 -> 186 ms, the prompts' first tokens
-# after 1.02 s instead of 0.93, the rate of short prompts the same. With 192: 140 ms and 1.02 s.
+# Measured with a 221 M model, two cores, eight streams beside 1500-token prompts: P99 gap 327 -> 186 ms, the prompts'
+# first tokens after 1.02 s instead of 0.93, an equal rate of short prompts. With 192: 140 ms and 1.02 s.
 _CPU_CHUNK = 256
 
 
 class StepLimits(NamedTuple):
-    """The most that one step may have."""
+    """Largest numbers of sequences and tokens in one step."""
 
     num_seqs: int
     num_batched_tokens: int
 
 
-# On an H200 64 sequences of an 8B model come to some 10,000 tokens/s and 256 to 16,000; chunks of 512 tokens cost a
+# On an H200, 64 sequences of an 8B model reach about 10,000 tokens/s and 256 reach 16,000; chunks of 512 tokens cost a
 # fifth of the prefill rate (both estimated).
 _CPU_LIMITS, _GPU_LIMITS = StepLimits(64, 512), StepLimits(256, 2048)
 
@@ -39,23 +39,23 @@ class EngineConfig:
         None, help=f"Hugging Face id, folder, .gguf file, {SMOLLM2}, or {DEMO}; nothing = the bundled {DEMO} model"
     )
     served_model_name: str | None = setting(
-        None, help="names under which the model is served, with commas; claude-* stands for all that begin so"
+        None, help="served names of the model, with commas; claude-* stands for every name with that beginning"
     )
     device: str = setting("auto", choices=("auto", "cpu", "cuda"), help="where the model runs")
-    dtype: str = setting("auto", choices=("auto", "float32", "bfloat16", "float16"), help="of weights and activations")
+    dtype: str = setting("auto", choices=("auto", "float32", "bfloat16", "float16"), help="for weights and activations")
     load_format: str = setting("auto", choices=("auto", "safetensors", "dummy"), help="dummy: random weights")
     quantization: str | None = setting(
-        None, choices=("int8", "int4", "fp8"), help="round weights to it as they load; fp8: e4m3, for GPUs from 8.9 on"
+        None, choices=("int8", "int4", "fp8"), help="round weights to this at load; fp8: e4m3, for GPUs from 8.9 on"
     )
     quantization_activations: str = setting(
-        "none", choices=("none", "int8"), help="int8: round what meets quantized weights, token by token (CPU)"
+        "none", choices=("none", "int8"), help="int8: round the inputs of quantized weights, token by token (CPU)"
     )
     kv_cache_dtype: str = setting(
         "auto",
         choices=("auto", "int8", "fp8"),
         help="auto: the model's; int8 (CPU), fp8: e4m3 (CUDA): rounded, twice the tokens in the same memory",
     )
-    max_model_len: int | None = setting(  # a prompt and an output have a token each at least
+    max_model_len: int | None = setting(  # at least one token of prompt and one of output
         None, at_least=2, help="longest prompt plus output, in tokens; less needs less memory"
     )
     max_num_seqs: int | None = setting(
@@ -80,14 +80,14 @@ class EngineConfig:
         "splitfuse",
         choices=("splitfuse", "prefill_first", "decode_first", "static"),
         decides=True,
-        help="what may share a step",
+        help="which requests may share a step",
     )
     scheduling_policy: str = setting(
-        "fcfs", choices=("fcfs", "priority", "fair"), decides=True, help="which is first; fair: between keys, or users"
+        "fcfs", choices=("fcfs", "priority", "fair"), decides=True, help="queue order; fair: between keys, or users"
     )
-    # May name keys, so it is not shown.
+    # Not in the repr, because it may contain keys.
     tenant_weights: dict[str, float] | None = setting(
-        None, repr=False, decides=True, help='shares of fair, as JSON: {"USER or API key": 2}; 1 for those not named'
+        None, repr=False, decides=True, help='weights for fair, as JSON: {"USER or API key": 2}; 1 for all others'
     )
     preemption_mode: str = setting(
         "auto", choices=("auto", "recompute", "swap"), decides=True, help="how a request is preempted"
@@ -95,19 +95,19 @@ class EngineConfig:
     target_itl_ms: float | None = setting(
         None, above=0, decides=True, help="longest gap between tokens to aim at, in ms; sets each step's budget"
     )
-    max_queue_size: int = setting(1024, at_least=1, help="requests that may wait; one more is answered 429")
+    max_queue_size: int = setting(1024, at_least=1, help="most waiting requests; further ones are answered 429")
     max_queue_chars: int = setting(
-        16 * 2**20, at_least=1, help="characters of prompts being tokenized; more are answered 429"
+        16 * 2**20, at_least=1, help="most characters of prompts being tokenized; further ones are answered 429"
     )
     max_queue_seconds: float | None = setting(
         None, above=0, help="refuse (429) when the predicted time to a first token is longer"
     )
-    async_scheduling: bool | None = setting(None, help="decide a step while the one before it runs; nothing = on a GPU")
+    async_scheduling: bool | None = setting(None, help="schedule a step while the last one runs; nothing = on a GPU")
     tensor_parallel_size: int = setting(
         1, at_least=1, help="processes that share every matrix of the model (CPU, Linux)"
     )
     tensor_parallel_slices: int | None = setting(
-        None, at_least=1, help="sum so many slices of a matrix: the same bits for any such number of processes"
+        None, at_least=1, help="slices of a matrix in its sums: equal bits for any number of processes that divides it"
     )
     enforce_eager: bool = setting(False, help="run without CUDA graphs")
     seed: int = setting(0, decides=True, help="seed of requests without one")
@@ -123,7 +123,7 @@ class EngineConfig:
         None, help='speculative decoding, as a JSON object: {"method": "ngram"} or {"model": "FOLDER"}'
     )
     speculative_model: str | None = setting(
-        None, help=f"short for it: ngram, or the draft model's id or folder (the demo model's: {DEMO_DRAFT})"
+        None, help=f"short for --speculative-config: ngram, or a draft model's id or folder; the demo's: {DEMO_DRAFT}"
     )
     num_speculative_tokens: int | None = setting(None, help="most tokens to draft at once")
 
@@ -140,31 +140,31 @@ class EngineConfig:
         _ = self.speculation  # checks it
 
     def for_streams(self, device: str) -> "EngineConfig":
-        """The settings for streaming: on a CPU no prompt delays tokens by more than a chunk."""
+        """Return the settings for streaming: on a CPU no prompt delays tokens by more than a chunk."""
         if self.long_prefill_token_threshold is not None or self.target_itl_ms is not None or device != "cpu":
             return self
         return replace(self, long_prefill_token_threshold=_CPU_CHUNK)
 
     def limits_on(self, device: str) -> StepLimits:
-        """The limits of a step as set, or the device's own; "auto" counts as a GPU, which it may turn out to be."""
+        """Return the configured limits of a step, or the device's defaults; "auto" counts as a GPU, which it may be."""
         default = _CPU_LIMITS if device == "cpu" else _GPU_LIMITS
         return StepLimits(
             self.max_num_seqs or default.num_seqs, self.max_num_batched_tokens or default.num_batched_tokens
         )
 
     def for_device(self, device: str) -> "EngineConfig":
-        """With those limits filled in."""
+        """Return the settings with the device's limits of a step filled in."""
         limits = self.limits_on(device)
         return replace(self, max_num_seqs=limits.num_seqs, max_num_batched_tokens=limits.num_batched_tokens)
 
     @property
     def step_limits(self) -> StepLimits:
-        """Once `for_device` has filled them in; else a CPU's."""
+        """Limits of a step, if `for_device` has filled them in; else a CPU's."""
         return self.limits_on("cpu")
 
     @property
     def speculation(self) -> SpeculativeConfig | None:
-        """How tokens are drafted, None if they are not. Raises ConfigError."""
+        """Settings of speculative decoding, None without it. Raises ConfigError."""
         if self.speculative_config is not None:
             return SpeculativeConfig.from_dict(self.speculative_config)
         if self.speculative_model is None:
@@ -174,31 +174,31 @@ class EngineConfig:
 
     @property
     def model_name(self) -> str:
-        """The name under which the model is served, the first of several."""
+        """Name under which the model is served, the first of several."""
         return self.model_names[0]
 
     @cached_property
     def model_names(self) -> tuple[str, ...]:
-        """All of them; one that ends in * stands for all that begin so."""
+        """All names of the model; a name that ends in * stands for every name with that beginning."""
         names = tuple(name.strip() for name in (self.served_model_name or "").split(",") if name.strip())
         return names or (DEMO_MODEL if self.model in (None, DEMO) else str(self.model),)
 
     @property
     def listed_model_names(self) -> tuple[str, ...]:
-        """Those that are whole names."""
+        """Names of the model without a *."""
         return tuple(name for name in self.model_names if not name.endswith("*"))
 
     def serves(self, name: str) -> bool:
-        """Whether the model is served under this name."""
+        """True if the model is served under this name."""
         return any(name.startswith(known[:-1]) if known.endswith("*") else name == known for known in self.model_names)
 
     @property
     def is_demo(self) -> bool:
-        """Whether the bundled demo model is served."""
+        """True if the bundled demo model is served."""
         return self.model in (None, DEMO)
 
 
-# Combinations that cannot work or are not built. The message of the first that holds is the refusal.
+# Combinations that cannot work or are not built, with the messages. The first condition that holds raises ConfigError.
 _REFUSED: tuple[tuple[Callable[[EngineConfig], object], str], ...] = (
     (
         lambda c: c.model is not None and not c.model.strip(),

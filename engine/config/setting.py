@@ -1,8 +1,8 @@
-"""Setting: everything about a setting, declared at its dataclass field.
+"""Setting: declaration of everything about a setting, at its dataclass field.
 
     max_num_seqs: int = setting(64, at_least=1, decides=True, help="most sequences in one step")
 
-The checks, the flag, the environment variable, the key of the config file and their help all follow from it.
+The checks, the flag, the environment variable, the key of the config file and their help follow from the declaration.
 """
 
 import dataclasses
@@ -31,30 +31,30 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A field's declaration. None is allowed where it is the default; numbers are finite and within the bounds."""
+    """Declaration of a field. None is allowed if it is the default; numbers are finite and within the bounds."""
 
     name: str = ""
-    kind: type = str  # `int | None` is int, `tuple[str, ...]` is tuple
+    kind: type = str  # int for `int | None`, tuple for `tuple[str, ...]`
     default: Any = None
     help: str = ""
     choices: tuple[str, ...] = ()
     at_least: float | None = None
     above: float | None = None
     at_most: float | None = None
-    decides: bool = False  # a scheduler's decisions depend on it, so a recording holds it
+    decides: bool = False  # True if a scheduler's decisions depend on the setting, so a recording holds it
 
     @property
     def flag(self) -> str:
-        """As `--max-num-seqs`."""
+        """Flag of the command line: `--max-num-seqs`."""
         return "--" + self.name.replace("_", "-")
 
     @property
     def variable(self) -> str:
-        """As `SPLITFUSE_MAX_NUM_SEQS`."""
+        """Environment variable: `SPLITFUSE_MAX_NUM_SEQS`."""
         return ENV_PREFIX + self.name.upper()
 
     def fault(self, value: Any) -> str | None:
-        """What is wrong with the value, None if nothing. Strings and objects are left to those that read them."""
+        """Say what is wrong with the value; None if nothing is. Strings and objects are checked where they are read."""
         if value is None and self.default is None:
             return None
         if self.choices and value not in self.choices:
@@ -73,17 +73,17 @@ class Setting:
 
     def _bounds(self) -> list[tuple[str, Any, Any]]:
         bounds = (("of at least", operator.ge, self.at_least), ("above", operator.gt, self.above))
-        return [each for each in (*bounds, ("at most", operator.le, self.at_most)) if each[2] is not None]
+        return [bound for bound in (*bounds, ("at most", operator.le, self.at_most)) if bound[2] is not None]
 
 
 def setting(default: _T, *, repr: bool = True, **declared: Any) -> _T:
-    """A dataclass field declared by the other arguments, which are Setting's. `repr=False` keeps it out of logs."""
+    """Declare a dataclass field; `declared` are Setting's fields. `repr=False` keeps the value out of logs."""
     return dataclasses.field(default=default, repr=repr, metadata={"setting": Setting(default=default, **declared)})
 
 
 @cache
 def settings_of(config: type) -> Mapping[str, Setting]:
-    """The settings of a config class by name, in the order of its fields."""
+    """Return the settings of a config class by name, in the order of its fields."""
     hints = typing.get_type_hints(config)
     return {
         field.name: dataclasses.replace(field.metadata["setting"], name=field.name, kind=_kind(hints[field.name]))
@@ -92,7 +92,7 @@ def settings_of(config: type) -> Mapping[str, Setting]:
 
 
 def check(config: Any) -> None:
-    """Raise ConfigError for the first field whose value its declaration does not allow."""
+    """Raise ConfigError for the first field with a value that its declaration does not allow."""
     for name, declared in settings_of(config.__class__).items():
         if fault := declared.fault(getattr(config, name)):
             raise ConfigError(fault)

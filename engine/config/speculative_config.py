@@ -1,4 +1,4 @@
-"""SpeculativeConfig: how tokens are drafted and how many, read from vLLM's names. Imports no torch."""
+"""SpeculativeConfig: settings of speculative decoding, under vLLM's names. Imports no torch."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -8,22 +8,22 @@ from typing import Any
 from ..errors import ConfigError
 from .setting import check, setting
 
-_NGRAM_NAMES = ("ngram", "[ngram]")  # as a model's name, which older versions of vLLM take
-_DRAFT_MODEL_TOKENS = 5  # num_speculative_tokens where none is given
+_NGRAM_NAMES = ("ngram", "[ngram]")  # names of the model that mean the method, for older versions of vLLM
+_DRAFT_MODEL_TOKENS = 5  # default of num_speculative_tokens with a draft model
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpeculativeConfig:
-    """What `--speculative-config` comes to, with every default filled in. Raises ConfigError."""
+    """Settings of `--speculative-config` with every default filled in. Raises ConfigError."""
 
     method: str = setting("ngram", choices=("ngram", "draft_model"))
-    model: str = setting("")  # of draft_model: a folder or hub id
-    # Only a limit: the engine chooses how many are worth it.
+    model: str = setting("")  # for draft_model: a folder or hub id
+    # An upper limit: the engine chooses how many tokens are worth drafting.
     num_speculative_tokens: int = setting(8, at_least=1, at_most=32)
-    # Of ngram: tokens of the shortest match; and of the longest, beyond which a match is no better.
+    # For ngram: tokens of the shortest match, and of the longest, beyond which a longer match is no better.
     prompt_lookup_min: int = setting(2, at_least=1, at_most=64)
     prompt_lookup_max: int = setting(8, at_least=1, at_most=64)
-    adaptive: bool = setting(True)  # False: always num_speculative_tokens, whether they pay or not
+    adaptive: bool = setting(True)  # False: always draft num_speculative_tokens, whether they pay or not
 
     def __post_init__(self) -> None:
         check(self)
@@ -38,20 +38,20 @@ class SpeculativeConfig:
             raise ConfigError(f"{bounds} {self.prompt_lookup_max}")
 
     @classmethod
-    def from_dict(cls, given: Mapping[str, Any]) -> "SpeculativeConfig":
+    def from_dict(cls, values: Mapping[str, Any]) -> "SpeculativeConfig":
         """Read the JSON object. A field set to null counts as absent. Raises ConfigError."""
         try:
-            return cls(**_with_defaults(given))
+            return cls(**_with_defaults(values))
         except ConfigError as exc:
             raise ConfigError(f"speculative_config: {exc}") from exc
 
 
-def _with_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields with those defaults that depend on other fields."""
+def _with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields, with the defaults that depend on other fields filled in."""
     known = [field.name for field in dataclasses.fields(SpeculativeConfig)]
-    if unknown := sorted(set(given) - set(known)):
+    if unknown := sorted(set(values) - set(known)):
         raise ConfigError(f"{unknown[0]!r} is not known; known are {', '.join(known)}")
-    fields = {name: value for name, value in given.items() if value is not None}
+    fields = {name: value for name, value in values.items() if value is not None}
     if fields.get("model") in _NGRAM_NAMES:
         fields = {"method": "ngram", **fields, "model": ""}
     fields.setdefault("method", "draft_model" if fields.get("model") else None)  # None is refused
@@ -59,7 +59,7 @@ def _with_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
         if "prompt_lookup_min" in fields or "prompt_lookup_max" in fields:
             raise ConfigError("prompt_lookup_min and prompt_lookup_max go with method ngram")
         fields.setdefault("num_speculative_tokens", _DRAFT_MODEL_TOKENS)
-    # A default never contradicts the bound that is given.
+    # The default of one bound never contradicts the other bound.
     least, most = fields.get("prompt_lookup_min"), fields.get("prompt_lookup_max")
     if least is None and type(most) is int:
         fields["prompt_lookup_min"] = min(SpeculativeConfig.prompt_lookup_min, most)

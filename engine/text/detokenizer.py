@@ -1,22 +1,23 @@
-"""TextStream: one output's ids become text as they come: never half a character, never past a stop string."""
+"""TextStream: decodes one output's ids as they arrive: never half a character, never past a stop string."""
 
 from collections.abc import Sequence
 
 from .stop_strings import StopStringMatcher
 from .tokenizer import Tokenizer
 
-# Tokens of the prompt among which one must begin a character: bytes of one, and a few special tokens.
+# Number of last prompt tokens of which one must begin a character: its bytes, and a few special tokens.
 _MAX_PROMPT_CONTEXT = 8
-# No character takes so many tokens: the pending ones are broken bytes, and decoding all of them each time would add up.
+# No character takes this many tokens: the pending ones are broken bytes, and decoding all of them each time would add
+# up.
 _MANY_PENDING = 16
-# Byte fallback decodes a run of byte tokens as a whole: one wrong byte turns all of it into U+FFFD, also characters
-# that were complete. So a run is held until it ends, or until so many bytes are only whole characters.
+# Byte fallback decodes a run of byte tokens as a whole: one wrong byte turns the run into U+FFFD, complete characters
+# included. So a run is held until it ends, or until this many bytes are whole characters only.
 _LONG_RUN = 128
 _BROKEN = "\ufffd"
 
 
 class TextStream:
-    """Joined, what `push` returns is the decoding of all ids, cut at the stop string if one was met."""
+    """Stream of one output's text: joined, the results of `push` are all ids decoded, cut at a met stop string."""
 
     def __init__(
         self,
@@ -32,11 +33,11 @@ class TextStream:
 
     @property
     def stopped_by(self) -> str | None:
-        """The stop string that was met; nothing more will come then."""
+        """Stop string that was met; no text follows it."""
         return self._stop_strings.matched
 
     def push(self, token_id: int | None, *, last: bool, may_stop: bool = True) -> str:
-        """Text that is certain after this token (None: no further token). With `last` nothing is held back.
+        """Return the text that is certain after this token (None: no further token). `last`: hold nothing back.
 
         Stop strings count only if `may_stop`.
         """
@@ -44,22 +45,22 @@ class TextStream:
 
 
 class IncrementalDecoder:
-    """Joined, what `push` returns is the decoding of all ids."""
+    """Decoder of one output's ids: joined, the results of `push` are all ids decoded."""
 
     def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int], *, skip_special_tokens: bool) -> None:
         self._tokenizer = tokenizer
         self._skip_special = skip_special_tokens
         self._byte_ids = tokenizer.byte_ids
-        self._run = 0  # byte tokens in a row at the end
-        self._pending: list[int] = []  # ids whose text is not out yet
-        # A decoder may treat the first token of a text specially (a stripped space), so some whole text goes before.
+        self._run = 0  # number of byte tokens in a row at the end
+        self._pending: list[int] = []  # ids whose text has not been returned yet
+        # A decoder may treat a text's first token specially (strip its space), so the prompt's last tokens go before.
         self._context = self._tail(prompt_token_ids)
         self._known_text = self._decode(self._context)
-        # The same if the prompt ended within a character that the output completes.
+        # Known text, if the prompt ended within a character that the output completes.
         self._whole_text = self._without_broken_end()
 
     def push(self, token_id: int | None, *, last: bool) -> str:
-        """Decode the pending ids and this one, if any, unless they end within a character that may still come."""
+        """Decode the pending ids and this one, if any, unless they end within a character that may be completed."""
         if token_id is not None:
             self._pending.append(token_id)
             if self._byte_ids:
@@ -70,24 +71,24 @@ class IncrementalDecoder:
         if whole.endswith(_BROKEN) and not last:
             return self._take_certain(whole) if len(self._pending) >= _MANY_PENDING and not self._run else ""
         text = self._new_in(whole)
-        if text:  # the next context begins here, at the beginning of a character; ids without text leave it as it is
+        if text:  # the next context begins here, where a character begins; ids without text do not move it
             self._continue_from(self._pending)
         self._pending = []
         return text
 
     def _new_in(self, whole: str) -> str:
-        """What a decoding of context and pending ids adds to what is known."""
+        """Return the text that `whole`, the decoded context and pending ids, adds to the known text."""
         for known in (self._known_text, self._whole_text):
             if whole.startswith(known):
                 return whole[len(known) :]
-        return self._decode(self._pending)  # they break a run of bytes whose text is out
+        return self._decode(self._pending)  # they break a run of bytes whose text was returned
 
     def _continue_from(self, context: list[int]) -> None:
         self._context = context
         self._known_text = self._whole_text = self._decode(context)
 
     def _take_certain(self, whole: str) -> str:
-        """The part of a long run of broken bytes that no later one completes: all but the last three."""
+        """Take the part of a long run of broken bytes that no later byte completes: all but the last three."""
         for keep in range(3, 8):
             head = self._decode(self._context + self._pending[:-keep])
             if head + self._decode(self._pending[-keep:]) == whole:
@@ -105,23 +106,25 @@ class IncrementalDecoder:
 
     @property
     def _is_held(self) -> bool:
-        """Whether a run of bytes goes on; a long one is decoded four times in a row, once between two characters."""
+        """True while a run of bytes is held. A long run is decoded at four bytes in a row, one of which is between two
+        characters.
+        """
         return self._run > 0 and (self._run < _LONG_RUN or self._run % _LONG_RUN > 3)
 
     def _tail(self, token_ids: Sequence[int]) -> list[int]:
-        """The last few ids of the prompt, from the beginning of a run of bytes if they end in one."""
+        """Return the last few ids of the prompt; if they begin within a run of bytes, from the run's beginning."""
         start = max(0, len(token_ids) - _MAX_PROMPT_CONTEXT)
         earliest = max(0, start - _LONG_RUN)
         while start > earliest and token_ids[start] in self._byte_ids:
             start -= 1
         tail = list(token_ids[start:])
-        if start and tail[0] in self._byte_ids:  # the run is longer still: begin with a character
+        if start and tail[0] in self._byte_ids:  # the run is even longer: begin with a character
             whole = (tail[skip:] for skip in range(4) if not self._decode(tail[skip:]).startswith(_BROKEN))
             tail = next(whole, tail)
         return tail
 
     def _without_broken_end(self) -> str:
-        """The context's text up to where its last character would begin, if that is not complete."""
+        """Return the context's text without its last character, if that is incomplete."""
         if self._byte_ids and self._known_text.endswith(_BROKEN):
             for num_bytes in range(1, 4):
                 text = self._decode(self._context[:-num_bytes])

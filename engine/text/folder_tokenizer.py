@@ -1,4 +1,4 @@
-"""The tokenizer of a Hugging Face folder: tokenizer.json, tokenizer_config.json, chat_template.jinja."""
+"""Tokenizer of a Hugging Face folder: tokenizer.json, tokenizer_config.json, chat_template.jinja."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_toke
 
 
 def read_folder_tokenizer(folder: Path) -> TokenizerParts:
-    """Raises ConfigError if the folder has no readable one."""
+    """Read the tokenizer of a folder. Raises ConfigError if there is no readable one."""
     path = folder / "tokenizer.json"
     if not path.exists():
         raise ConfigError(
@@ -52,7 +52,7 @@ def _text_of(path: Path) -> str:
 
 
 def _content(token: object) -> str:
-    """The text of a special token, a string or an object in tokenizer_config.json."""
+    """Return the text of a special token, which is a string or an object in tokenizer_config.json."""
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else ""

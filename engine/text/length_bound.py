@@ -1,6 +1,6 @@
-"""LengthBound: what a text's length tells about its tokens before it is tokenized, as far as that is exact.
+"""LengthBound: exact bounds on a text's tokens from its length, before it is tokenized.
 
-To tokenize 1 MB takes 0.6 s and 150 MB of memory, to count its characters nothing.
+Tokenizing 1 MB takes 0.6 s and 150 MB of memory; counting its characters takes nothing.
 """
 
 import json
@@ -10,13 +10,13 @@ from typing import Any
 
 from tokenizers import Tokenizer, pre_tokenizers
 
-# Characters that Unicode's composition makes one of at most: U+1F82 is four when decomposed.
+# Most characters that Unicode composes into one: U+1F82 decomposes into four.
 _MAX_COMPOSED = 4
 _LOSSLESS = {"NFD", "NFKD", "Prepend", "Lowercase", "ByteLevel", "Metaspace", "Digits", "UnicodeScripts"}
 _COMPOSING = {"NFC", "NFKC"}
 _WHITESPACE_DROPPING = {"Strip", "Whitespace", "WhitespaceSplit", "BertPreTokenizer"}
-# How Llama 3 and Qwen split a text into words. As in GPT-2's pattern, which ByteLevel has built in, no match goes on
-# with a space after anything else, and what follows a match does not depend on what stands before it.
+# Patterns with which Llama 3 and Qwen split a text into words. As in GPT-2's pattern, which is built into ByteLevel, a
+# match has a space at its beginning only, and the matches after it do not depend on the text before it.
 _WORD_SPLITS = {
     (
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
@@ -31,15 +31,15 @@ _WORD_SPLITS = {
 
 @dataclass(frozen=True, slots=True)
 class LengthBound:
-    """Of one tokenizer."""
+    """Length bounds of one tokenizer."""
 
-    max_chars: int | None  # the most that one token stands for; None: that has no bound
-    drops_whitespace: bool = False  # which then counts for nothing
-    splits_at_spaces: bool = False  # a letter and the space after it are never in one token, whatever is around them
+    max_chars: int | None  # most characters of one token; None: no bound
+    drops_whitespace: bool = False  # True if whitespace may be dropped, so it does not count
+    splits_at_spaces: bool = False  # True if no token ever has a letter followed by a space
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "LengthBound":
-        """Read it off the tokenizer's parts. What is not known here gives no bound."""
+        """Derive the bounds from the tokenizer's parts. An unknown part gives no bound."""
         steps = [*_steps(tokenizer.normalizer), *_steps(tokenizer.pre_tokenizer)]
         kinds = {step["type"] for step in steps}
         added = tokenizer.get_added_tokens_decoder().values()
@@ -58,14 +58,14 @@ class LengthBound:
         )
 
     def min_tokens(self, text: str) -> int:
-        """It has so many tokens at least."""
+        """Return a lower bound of the text's number of tokens."""
         if self.max_chars is None:
             return 0
         num_chars = sum(map(len, text.split())) if self.drops_whitespace else len(text)
         return -(-num_chars // self.max_chars)
 
     def tail(self, text: str, *, num_tokens: int) -> str:
-        """An end of the text whose last tokens are the whole text's, so many at least; the text if none is certain."""
+        """Return an end of the text whose last `num_tokens` tokens are surely the text's; the whole text if unsure."""
         if self.max_chars is None or not self.splits_at_spaces:
             return text
         end = len(text) - num_tokens * self.max_chars + 1
@@ -77,7 +77,7 @@ class LengthBound:
 
 
 def _steps(part: Any) -> Iterator[Mapping[str, Any]]:
-    """A normalizer or pre-tokenizer as in tokenizer.json, a sequence step by step."""
+    """Yield the steps of a normalizer or pre-tokenizer as in tokenizer.json, with sequences flattened."""
     if part is not None:
         yield from _flat(json.loads(part.__getstate__()))
 
@@ -90,7 +90,7 @@ def _flat(step: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _is_known(step: Mapping[str, Any]) -> bool:
-    """Whether it keeps every character, or drops nothing but whitespace, or composes characters."""
+    """True if a step keeps every character, drops only whitespace, or composes characters."""
     match step["type"]:
         case "Split" | "Punctuation":
             return bool(step["behavior"] != "Removed")
@@ -108,7 +108,7 @@ def _makes_words(step: Mapping[str, Any]) -> bool:
 
 
 def _spells_everything(model: Any, vocab: Mapping[str, int], kinds: set[str]) -> bool:
-    """Whether every character becomes a token or a part of one: unknown ones may be dropped, or many become one."""
+    """True if every character becomes a token or part of one; models may drop unknown characters or merge many."""
     kind = type(model).__name__
     if kind not in ("BPE", "Unigram"):
         return False

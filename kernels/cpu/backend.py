@@ -1,6 +1,6 @@
-"""The CPU backend: the native library's loops, torch's matrix products; torch ops where the library cannot be.
+"""CPU backend: the native library, or torch ops without it.
 
-Shapes are in ops.py; the torch-op versions of what the library does are in torch_fallback.py.
+Shapes are in ops.py, the torch versions of the library's ops in torch_fallback.py.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ from .plan import num_short
 from .quantized_linear import AnyLinear, QuantizedLinear, Table, pack_parts, pack_table
 from .torch_fallback import copy_blocks as copy_blocks
 
-_MAX_HEAD_DIM = 512  # as in elementwise.cpp
+_MAX_HEAD_DIM = 512  # limit in elementwise.cpp
 _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None  # glibc's
 
 
@@ -70,30 +70,30 @@ def route(router_logits: Tensor, *, top_k: int, renormalize: bool) -> tuple[Tens
 def pack_experts(experts: Iterable[tuple[Tensor, Tensor]], *, num_experts: int) -> list[tuple[AnyLinear, AnyLinear]]:
     packed: list[tuple[AnyLinear, AnyLinear]] = [(pack_linear(gate_up), pack_linear(down)) for gate_up, down in experts]
     assert len(packed) == num_experts
-    # Between what was packed lie holes where the unpacked were: without this 0.3 GB beside 1.1 GB of experts.
+    # Freed unpacked experts leave holes between the packed ones: without trimming 0.3 GB beside 1.1 GB of experts.
     if _malloc_trim is not None:
         _malloc_trim(0)
     return packed
 
 
 def experts(x: Tensor, weights: Tensor, expert_ids: Tensor, packed: list[tuple[AnyLinear, AnyLinear]]) -> Tensor:
-    """An expert at a time, so that its matrices are read once, for all pairs (token, k) that are its own."""
+    """Run one expert at a time, so that its matrices are read once for all of its pairs (token, k)."""
     pairs = expert_ids.flatten()
     order = pairs.argsort(stable=True)
     counts = pairs.bincount(minlength=len(packed)).tolist()
     busy = [expert for expert, count in enumerate(counts) if count]
-    # Not x[...]: indexing by a tensor took 36 us for 256 rows of 1024 in bfloat16 where index_select took 5.
+    # index_select took 5 us for 256 rows of 1024 in bfloat16, x[...] with a tensor 36.
     gathered = x.index_select(0, order // expert_ids.shape[1])
-    done = []
+    outputs = []
     for expert, rows in zip(busy, torch.split(gathered, [counts[expert] for expert in busy]), strict=True):
         gate_up, down = packed[expert]
-        done.append(linear(silu_mul(linear(rows, gate_up)), down))
-    out = torch.cat(done).index_select(0, order.argsort())
+        outputs.append(linear(silu_mul(linear(rows, gate_up)), down))
+    out = torch.cat(outputs).index_select(0, order.argsort())
     return _weigh(out.view(*expert_ids.shape, -1), weights)
 
 
 def _weigh(out: Tensor, weights: Tensor) -> Tensor:
-    """Σ_k weights[t, k] · out[t, k], one k after the other: a reduction by torch may go another way for another T."""
+    """Σ_k weights[t, k] · out[t, k], one k after the other: torch's order of a reduction may depend on T."""
     total = out[:, 0].float() * weights[:, :1]
     for k in range(1, out.shape[1]):
         total.addcmul_(out[:, k].float(), weights[:, k : k + 1])
@@ -101,35 +101,35 @@ def _weigh(out: Tensor, weights: Tensor) -> Tensor:
 
 
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
-    done = _norm("add_rms_norm", build.NORM_DTYPES.get((x.dtype, weight.dtype)), x, None, eps, weight=weight)
-    return torch_fallback.rms_norm(x, weight, eps=eps) if done is None else done[0]
+    result = _norm("add_rms_norm", build.NORM_DTYPES.get((x.dtype, weight.dtype)), x, None, eps, weight=weight)
+    return torch_fallback.rms_norm(x, weight, eps=eps) if result is None else result[0]
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
-    done = _norm("add_rms_norm", build.NORM_DTYPES.get((x.dtype, weight.dtype)), x, residual, eps, weight=weight)
-    return done or torch_fallback.add_rms_norm(x, residual, weight, eps=eps)
+    result = _norm("add_rms_norm", build.NORM_DTYPES.get((x.dtype, weight.dtype)), x, residual, eps, weight=weight)
+    return result or torch_fallback.add_rms_norm(x, residual, weight, eps=eps)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, *, eps: float) -> Tensor:
-    done = _norm("add_layer_norm", build.DTYPES.get(x.dtype), x, None, eps, weight=weight, bias=bias)
-    return torch_fallback.layer_norm(x, weight, bias, eps=eps) if done is None else done[0]
+    result = _norm("add_layer_norm", build.DTYPES.get(x.dtype), x, None, eps, weight=weight, bias=bias)
+    return torch_fallback.layer_norm(x, weight, bias, eps=eps) if result is None else result[0]
 
 
 def add_layer_norm(
     x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None, *, eps: float
 ) -> tuple[Tensor, Tensor]:
-    done = _norm("add_layer_norm", build.DTYPES.get(x.dtype), x, residual, eps, weight=weight, bias=bias)
-    return done or torch_fallback.add_layer_norm(x, residual, weight, bias, eps=eps)
+    result = _norm("add_layer_norm", build.DTYPES.get(x.dtype), x, residual, eps, weight=weight, bias=bias)
+    return result or torch_fallback.add_layer_norm(x, residual, weight, bias, eps=eps)
 
 
 def _norm(
     name: str, dtype: str | None, x: Tensor, residual: Tensor | None, eps: float, **weights: Tensor | None
 ) -> tuple[Tensor, Tensor] | None:
-    """(normed, x + residual, or x where there is no residual); None where the library cannot."""
+    """Return (normed, x + residual, or x without a residual); None if the library cannot compute them."""
     run = _op(name, dtype)
     if run is None or not (residual is None or residual.is_contiguous()):
         return None
-    x = x.contiguous()  # q alone, for one, is a slice of the rows of q, k and v
+    x = x.contiguous()  # q alone, for example, is a slice of the rows of q, k and v
     out, new_residual = x.new_empty(*x.shape), x if residual is None else x.new_empty(*x.shape)
     hidden = x.shape[-1]
     num_tokens = x.numel() // hidden
@@ -153,7 +153,7 @@ def relu(x: Tensor) -> Tensor:
 
 
 def _activation(x: Tensor, fallback: Callable[[Tensor], Tensor], *, kind: int) -> Tensor:
-    """`kind`: as in elementwise.cpp."""
+    """Apply an activation; `kind` is its number in elementwise.cpp."""
     run = _op("activation", build.DTYPES.get(x.dtype))
     if run is None or not x.is_contiguous():
         return fallback(x)
@@ -210,7 +210,7 @@ def rope_and_cache(
 
 
 def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: AttentionArgs) -> Tensor:
-    """Short rows one query at a time, chunks in tiles."""
+    """Like ops.paged_attention: short rows run one query at a time, chunks in tiles."""
     run = _op("paged_attention", build.DTYPES.get(q.dtype))
     if run is None or q.stride(2) != 1 or q.shape[2] > _MAX_HEAD_DIM:
         return torch_fallback.paged_attention(q, cache, ragged, args)
@@ -248,6 +248,6 @@ def gumbel_argmax(logits: Tensor, keys: Tensor) -> Tensor:
 
 
 def _op(name: str, dtype: str | None) -> Callable[..., None] | None:
-    """The library's, or None where there is no library, or none that knows the dtype."""
+    """Return the library's op; None without a library or for a dtype that it does not know."""
     library = build.library()
     return None if library is None else library.get(f"{name}_{dtype}")

@@ -1,6 +1,6 @@
-"""The native CPU library: built once by the machine's C++ compiler (7 s), cached by content, called with ctypes.
+"""Build of the native CPU library: once by the machine's C++ compiler (7 s), cached by content, called with ctypes.
 
-Absent (no compiler, SPLITFUSE_NATIVE=0) is fine: `library()` is None then and backend.py takes torch ops.
+Without it (no compiler, SPLITFUSE_NATIVE=0) `library()` is None, and backend.py uses torch ops.
 """
 
 import ctypes
@@ -29,35 +29,35 @@ _log = logging.getLogger("splitfuse.kernels")
 _FOLDER = Path(__file__).with_name("csrc")
 _SOURCES = sorted(_FOLDER.glob("*.cpp"))
 _HEADERS = sorted(_FOLDER.glob("*.h"))
-# No -ffast-math: it would let the compiler assume that there is no NaN. These two only drop errno and traps.
+# No -ffast-math: it would let the compiler assume that there is no NaN. The last two flags only drop errno and traps.
 _FLAGS = [
     *("-O3", "-march=native", "-std=c++17", "-fPIC", "-fopenmp"),
     *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
 ]
 
-_COMPILER_LIMIT_S = 600  # a file takes up to 25 s of processor time, which a busy machine gives late
+_COMPILER_LIMIT_S = 600  # a file takes up to 25 s of processor time, and much longer on a busy machine
 
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
-# By the dtype of the values and of the norm's weight.
+# Keys are the dtypes of the values and of the norm's weight.
 NORM_DTYPES = {
     (torch.float32, torch.float32): "float32",
     (torch.bfloat16, torch.bfloat16): "bfloat16",
     (torch.bfloat16, torch.float32): "bfloat16_float32",
 }
-# By the number of a struct's type parameters: what is behind its name in that of the C function → in C++.
+# Index: number of a struct's type parameters. Suffix of the C function's name → template arguments in C++.
 _INSTANCES: tuple[dict[str, str], ...] = (
     {"": ""},
     {"_float32": "<float>", "_bfloat16": "<bf16>"},
     {"_float32": "<float, float>", "_bfloat16": "<bf16, bf16>", "_bfloat16_float32": "<bf16, float>"},
 )
 
-# An op's name, with the dtype behind it (`silu_mul_bfloat16`) → the op, whose keywords are the fields of its struct in
-# arguments.h: tensors, or None, for pointers.
+# Name of an op and its dtype (`silu_mul_bfloat16`) → the op. Its keywords are the fields of its struct in arguments.h;
+# pointers take a tensor or None.
 Library = Mapping[str, Callable[..., None]]
 
 
 def library() -> Library | None:
-    """The loaded library, built first if need be, or None if there cannot be one. One thread builds, others wait."""
+    """Load the library and build it first if necessary; None if that fails. One thread builds, others wait."""
     with _lock:
         return _library()
 
@@ -74,14 +74,14 @@ def _library() -> Library | None:
         cache = LibraryCache(_cache_folder())
         loaded = cache.load(f"cpu-{_key(compiler)}.so", functools.partial(_compile, compiler))
         return {name: _bound(loaded[name], fields) for name, _, fields in _ops((_FOLDER / "arguments.h").read_text())}
-    # RuntimeError: a user without a home; AttributeError: a library that lacks a function.
+    # RuntimeError: the user has no home folder; AttributeError: the library lacks a function.
     except (OSError, RuntimeError, AttributeError, subprocess.SubprocessError) as exc:
         _log.warning("the native CPU library cannot be used (%s); CPU attention runs on torch ops", exc)
         return None
 
 
 def _ops(header: str) -> Iterator[tuple[str, str, dict[str, str]]]:
-    """(name, C++ type, {field: its `struct` format}) of each op: each struct of arguments.h at each of its dtypes."""
+    """Yield (name, C++ type, {field: `struct` format}) of each op: every struct of arguments.h at every dtype."""
     for types, camel, body in re.findall(r"(template <[^>]*>\n)?struct (\w+) \{\n(.*?)\};", header, re.DOTALL):
         fields = {}
         for kind, names in re.findall(r"(?:const )?(\w+)(.*);", body):
@@ -93,17 +93,18 @@ def _ops(header: str) -> Iterator[tuple[str, str, dict[str, str]]]:
 
 
 def _bound(function: Any, fields: Mapping[str, str]) -> Callable[..., None]:
-    """The C function with its struct's fields as keywords, num_threads apart, which is torch's.
+    """Return a function with the fields of the C function's struct as keywords, except num_threads, which is torch's.
 
-    Where its first field is a Value the call is recorded instead. Compiled, as the __init__ of a dataclass is:
-    add_rms_norm of one row takes 7.7 us so, 8.4 with a ctypes argument for each field, rope_and_cache 15.1 and 16.5.
+    If its first field is a Value, the call is recorded instead. The function is compiled from text, like a dataclass's
+    __init__: add_rms_norm of one row takes 7.7 us, with a ctypes argument for each field 8.4; rope_and_cache 15.1 and
+    16.5.
     """
     function.argtypes, function.restype = [ctypes.c_char_p, ctypes.c_void_p], None
     values = {
         name: f"0 if {name} is None else {name}.data_ptr()" if kind == "P" else name for name, kind in fields.items()
     }
     values["num_threads"] = "get_num_threads()"
-    given = [name for name in fields if name != "num_threads"]
+    keys = [name for name in fields if name != "num_threads"]
     packer = struct.Struct("".join(fields.values()))
     scope = {
         "function": function,
@@ -113,21 +114,21 @@ def _bound(function: Any, fields: Mapping[str, str]) -> Callable[..., None]:
         "get_num_threads": torch.get_num_threads,
     }
     source = (
-        f"lambda *, {', '.join(given)}: function(pack({', '.join(values.values())}), None) "
-        f"if type({given[0]}) is not Value else {given[0]}.record(op, dict({', '.join(f'{n}={n}' for n in given)}))"
+        f"lambda *, {', '.join(keys)}: function(pack({', '.join(values.values())}), None) "
+        f"if type({keys[0]}) is not Value else {keys[0]}.record(op, dict({', '.join(f'{n}={n}' for n in keys)}))"
     )
     bound: Callable[..., None] = eval(source, scope)
     return bound
 
 
 def find_compiler() -> str | None:
-    """The C++ compiler: $CXX, else g++, c++ or clang++ from the path."""
+    """Find the C++ compiler: $CXX, else g++, c++ or clang++ on the path."""
     names = [os.environ.get("CXX", ""), "g++", "c++", "clang++"]
     return next((found for name in names if name and (found := shutil.which(name))), None)
 
 
 def _compile(compiler: str, folder: Path) -> Path:
-    """The library, built in this folder from its sources. Raises OSError, subprocess.SubprocessError."""
+    """Build the library in this folder from its sources. Raises OSError, subprocess.SubprocessError."""
     objects = [folder / f"{source.stem}.o" for source in _SOURCES]
     commands = [
         [compiler, *_FLAGS, "-c", str(source), "-o", str(built)]
@@ -135,16 +136,16 @@ def _compile(compiler: str, folder: Path) -> Path:
     ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(_run, commands))
-    # Linked without -fopenmp on purpose: the runtime's symbols come from the one that torch has loaded.
+    # Linked without -fopenmp on purpose: the symbols come from the OpenMP runtime that torch has loaded.
     linked = folder / "native.so"
     _run([compiler, "-shared", *map(str, objects), "-o", str(linked)])
     return linked
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILER_LIMIT_S, check=False)
-    if done.returncode:
-        raise OSError(f"{command[0]}: {done.stderr.strip()[-500:]}")
+    result = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILER_LIMIT_S, check=False)
+    if result.returncode:
+        raise OSError(f"{command[0]}: {result.stderr.strip()[-500:]}")
 
 
 def _cache_folder() -> Path:
@@ -153,7 +154,7 @@ def _cache_folder() -> Path:
 
 
 def _key(compiler: str) -> str:
-    """Changes with the source, the compiler and the processor, since -march=native builds for this one."""
+    """Return a key that changes with the source, the compiler and the processor (-march=native)."""
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in (*_HEADERS, *_SOURCES)))
     digest.update(repr((_FLAGS, compiler, os.stat(compiler).st_mtime_ns, platform.machine(), _cpu_features())).encode())
     return digest.hexdigest()[:20]

@@ -1,21 +1,21 @@
 """Top-k, top-p and min-p on the CPU: partial sorts of all rows at once.
 
-A row's result must not depend on the others: sums that decide go one by one (cumsum) or over one row alone, as a sum
-over several rows may be taken in another order.
+A row's result must not depend on the others, and the order of a sum over several rows may vary. So sums that decide are
+cumulative (cumsum) or over one row.
 """
 
 import torch
 from torch import Tensor
 
-# Candidates looked at before a full sort: at 32,000 entries topk(1024) takes a third of a sort's time.
+# Number of candidates before a full sort: at 32,000 entries topk(1024) takes a third of a sort's time.
 _NUM_TOP_P_CANDIDATES = 1024
 
 
 def filter_logits(logits: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
-    """As `ops.filter_logits`."""
+    """Implement `ops.filter_logits`."""
     size = logits.shape[1]
     best = logits.amax(dim=1)
-    # The log of no min_p is -inf, which filters nothing.
+    # Without min_p (0) the log is -inf, which filters nothing.
     thresholds = best + min_p.log()
     has_top_k = (top_k > 0) & (top_k < size)
     only_top_p = ~has_top_k & (top_p < 1.0)
@@ -28,7 +28,7 @@ def filter_logits(logits: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -
 
 
 def _top_k_thresholds(logits: Tensor, best: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """[n]: the k-th largest of each row, or the smallest of these k that top-p leaves."""
+    """Return each row's k-th largest logit, or the smallest of these k that top-p keeps: [n]."""
     values = logits.topk(int(top_k.max()), dim=1).values
     weights = (values - best).exp().masked_fill_(torch.arange(values.shape[1]) >= top_k[:, None], 0.0)
     kept = _num_kept(weights, top_p * weights.cumsum(dim=1)[:, -1:])
@@ -37,7 +37,7 @@ def _top_k_thresholds(logits: Tensor, best: Tensor, top_k: Tensor, top_p: Tensor
 
 
 def _top_p_thresholds(logits: Tensor, best: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """[n]: the smallest of each row that top-p leaves."""
+    """Return each row's smallest logit that top-p keeps: [n]."""
     values = logits.topk(min(_NUM_TOP_P_CANDIDATES, logits.shape[1]), dim=1).values
     weights = (values - best).exp()
     totals = [row.sum() for row in (logits - best).exp()]
@@ -49,6 +49,6 @@ def _top_p_thresholds(logits: Tensor, best: Tensor, top_k: Tensor, top_p: Tensor
 
 
 def _num_kept(weights: Tensor, targets: Tensor) -> Tensor:
-    """[n]: how many of each row's descending weights [n, m] begin before the target [n, 1] is reached; at least 1."""
+    """Count each row's descending weights [n, m] whose preceding sum is below the target [n, 1], at least 1: [n]."""
     before = weights.cumsum(dim=1) - weights
     return (before < targets).sum(dim=1).clamp_min_(1)

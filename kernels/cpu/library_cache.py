@@ -1,7 +1,7 @@
-"""LibraryCache: a compiled library in a folder of the user's own. Imports no torch.
+"""LibraryCache: compiled libraries in a private folder of the user. Imports no torch.
 
-What is loaded is what was built: its SHA-256 stands beside it, and nothing is taken from a folder or a file that
-another user owns or can write to. One process builds at a time while the others wait for what it builds.
+Only a library that was built here is loaded: a file beside it has its SHA-256, and folders and files that another user
+owns or can write to are refused. One process builds at a time; the others wait for its library.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from typing import IO
 
 _log = logging.getLogger("splitfuse.kernels")
 
-# Compiles in the folder that it is given, and returns where the library is.
+# Function that compiles in a folder and returns the path of the library.
 Compile = Callable[[Path], Path]
 
 _POLL_S = 0.05
@@ -28,17 +28,17 @@ _BUILD_PREFIX = "build-"
 
 
 class LibraryCache:
-    """The libraries in one folder, by file name."""
+    """Cache of the libraries in one folder, by file name."""
 
     def __init__(self, folder: Path, *, max_wait_s: float = 600.0) -> None:
-        """`max_wait_s`: how long to wait for another process that builds."""
+        """`max_wait_s`: longest wait for another process that builds."""
         self._folder = folder
         self._max_wait_s = max_wait_s
 
     def load(self, name: str, compile_in: Compile) -> ctypes.CDLL:
-        """The library, compiled first where there is none, or one that is not what was built.
+        """Load a library; compile it first if it is missing or its digest is wrong.
 
-        Raises OSError, and what `compile_in` raises.
+        Raises OSError and the errors of `compile_in`.
         """
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         _check_private(self._folder, self._folder.stat())
@@ -50,7 +50,7 @@ class LibraryCache:
         return _load(data, self._folder / name)
 
     def _read(self, name: str) -> bytes:
-        """The library. Raises OSError if it is missing or cannot be trusted."""
+        """Return the library's bytes. Raises OSError if it is missing or cannot be trusted."""
         path = self._folder / name
         data = _read_private(path)
         if _read_private(_digest_path(path)) != _digest(data, name):
@@ -59,7 +59,7 @@ class LibraryCache:
 
     def _read_or_build(self, name: str, compile_in: Compile) -> bytes:
         try:
-            return self._read(name)  # another process has built it meanwhile
+            return self._read(name)  # another process may have built it meanwhile
         except FileNotFoundError:
             pass
         except OSError as exc:
@@ -67,7 +67,7 @@ class LibraryCache:
         return self._build(name, compile_in)
 
     def _build(self, name: str, compile_in: Compile) -> bytes:
-        for left in self._folder.glob(f"{_BUILD_PREFIX}*"):  # the lock is ours: its process was killed
+        for left in self._folder.glob(f"{_BUILD_PREFIX}*"):  # left by a killed process
             shutil.rmtree(left, ignore_errors=True)
         start = time.perf_counter()
         with tempfile.TemporaryDirectory(prefix=_BUILD_PREFIX, dir=self._folder) as scratch:
@@ -80,7 +80,7 @@ class LibraryCache:
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:
-        """Keeps other processes from building. The end of this one gives it back, whatever ends it."""
+        """Keep other processes from building. The system releases the lock when this process ends, however it ends."""
         with (self._folder / "lock").open("w") as file:
             deadline = time.monotonic() + self._max_wait_s
             if not _try_lock(file):
@@ -109,7 +109,7 @@ def _read_private(path: Path) -> bytes:
 
 
 def _check_private(path: Path, found: os.stat_result) -> None:
-    """Raise PermissionError if another user than root could have put there what this process would run."""
+    """Raise PermissionError if a user other than root could have written the file or folder."""
     way_out = "remove it, or set XDG_CACHE_HOME to a folder of your own"
     if found.st_uid not in (0, os.geteuid()):
         raise PermissionError(f"{path} belongs to another user; {way_out}")
@@ -122,12 +122,12 @@ def _digest_path(path: Path) -> Path:
 
 
 def _digest(data: bytes, name: str) -> bytes:
-    """As `sha256sum` writes and checks it."""
+    """Return the digest in the format of `sha256sum`."""
     return f"{hashlib.sha256(data).hexdigest()}  {name}\n".encode()
 
 
 def _write_whole(path: Path, data: bytes, *, scratch: Path) -> None:
-    """Whatever happens meanwhile, a power cut too, the file is the old one or the new one."""
+    """Write a file atomically: after any failure, even a power cut, it has its old or its new content."""
     fresh = scratch / path.name
     fresh.touch(mode=0o600)
     with fresh.open("wb") as file:
@@ -138,12 +138,12 @@ def _write_whole(path: Path, data: bytes, *, scratch: Path) -> None:
 
 
 def _load(data: bytes, path: Path) -> ctypes.CDLL:
-    """From memory: mapped from the file it would end the process with SIGBUS if the file were cut later."""
+    """Load a library from memory: if its file were mapped and then truncated, SIGBUS would end the process."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):  # some systems let no memory file be executed
             file = os.memfd_create("splitfuse-native")
             with open(file, "wb", closefd=False) as memory:
                 memory.write(data)
-            # It stays open: the loader knows a library by its path, which must not come to mean another one.
+            # The file stays open: the loader identifies a library by its path, so the path must not be reused.
             return ctypes.CDLL(f"/proc/self/fd/{file}")
     return ctypes.CDLL(str(path))

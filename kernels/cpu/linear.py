@@ -1,4 +1,4 @@
-"""Weights on the CPU: laid out once, for linear.cpp, or where there is no library for oneDNN or torch."""
+"""Packed weights on the CPU: laid out once for linear.cpp, or without the library for oneDNN or torch."""
 
 import functools
 from collections.abc import Callable
@@ -9,11 +9,11 @@ from torch import Tensor
 
 from . import build
 
-PANEL, BLOCK = 32, 32  # outputs side by side, and inputs that a weight is padded to a multiple of, as in panels.h
+PANEL, BLOCK = 32, 32  # outputs of a panel, and the multiple to which inputs are padded, as in panels.h
 
 
 class NativeLinear:
-    """A weight in panels for the native library, and the op that multiplies by it."""
+    """Weight in panels for the native library, with the op that multiplies by it."""
 
     __slots__ = ("_bias", "_data", "_run", "num_outputs")
 
@@ -22,13 +22,13 @@ class NativeLinear:
         self._bias = None if bias is None else bias.contiguous()
 
     def multiply(self, x: Tensor) -> Tensor:
-        """x [T, K] → [T, N]."""
+        """Multiply: x [T, K] → [T, N]."""
         out = x.new_empty(len(x), self.num_outputs)
         self.multiply_into(x, out)
         return out
 
     def multiply_into(self, x: Tensor, out: Tensor) -> None:
-        """The same into `out` [T, N], perhaps columns of a wider matrix."""
+        """Like multiply, but into `out` [T, N], which may be columns of a wider matrix."""
         x = x.contiguous()
         self._run(
             x=x, data=self._data, bias=self._bias, out=out, num_rows=len(x), num_outputs=self.num_outputs,
@@ -37,7 +37,7 @@ class NativeLinear:
 
 
 class OneDnnLinear:
-    """A bfloat16 weight in oneDNN's layout, which it otherwise makes anew at every call."""
+    """Weight in bfloat16 in oneDNN's layout, which oneDNN would otherwise make at every call."""
 
     __slots__ = ("_bias", "_packed")
 
@@ -51,7 +51,7 @@ class OneDnnLinear:
 
 
 class PlainLinear:
-    """A weight as it is, for torch."""
+    """Weight in its own layout, for torch."""
 
     __slots__ = ("_bias", "_weight")
 
@@ -66,7 +66,7 @@ Linear = NativeLinear | OneDnnLinear | PlainLinear
 
 
 def pack(weight: Tensor, bias: Tensor | None) -> Linear:
-    """The fastest layout of a weight [N, K]. What decides is the processor, so results are the same at every start."""
+    """Pack a weight [N, K] in the fastest layout. Only the processor decides, so results are equal at every start."""
     library = build.library()
     if library is not None and weight.dtype in build.DTYPES:
         run = library[f"linear_{build.DTYPES[weight.dtype]}"]
@@ -82,7 +82,7 @@ def _onednn_multiplies_bfloat16() -> bool:
 
 
 def _panels(weight: Tensor) -> Tensor:
-    """[N, K] → [panels, K, 32], or of bfloat16 [panels, K / 2, 32, 2]; zeros where N and K have no more."""
+    """Lay out [N, K] as [panels, K, 32], in bfloat16 as [panels, K / 2, 32, 2]; N and K are padded with zeros."""
     num_outputs, num_inputs = weight.shape
     if num_outputs % PANEL or num_inputs % BLOCK:
         weight = F.pad(weight, (0, -num_inputs % BLOCK, 0, -num_outputs % PANEL))

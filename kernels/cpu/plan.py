@@ -1,7 +1,7 @@
-"""A forward pass as a list of native ops, recorded once and run by one call of the library (plan.cpp).
+"""Plan: a forward pass as a list of native ops, recorded once and run by one call of the library (plan.cpp).
 
-The ops are those of backend.py with the same arguments, so the result is theirs to the bit. What changes from step to
-step are numbers of rows and where the arrays of the step are; buffers between the ops are kept from step to step.
+The ops and their arguments are those of backend.py, so the result is equal to the bit. From step to step only numbers
+of rows and addresses of the step's arrays change; buffers between the ops are kept.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,8 +15,8 @@ from ..arguments import RaggedBatch, StepArrays
 from . import build
 from .recording import Buffer, Call, Recording, Value
 
-# What a step's number stands for while it is recorded: primes beyond any dimension, by which a field that is a multiple
-# of one is known.
+# Placeholders for a step's numbers during recording: primes beyond any dimension, so that a field which is a multiple
+# of one can be recognised.
 _NUMBERS = {
     "num_tokens": 2**40 + 15,
     "num_logits": 2**40 + 27,
@@ -26,14 +26,14 @@ _NUMBERS = {
 }
 _ARRAYS = ("x", "out", "positions", "slot_mapping", "query_start_loc", "seq_lens", "block_tables", "logits_indices")
 _OPS_OF_VALUES = ("select_rows", "add_scaled")
-_LINE = 64  # bytes of the cache that are read together
+_LINE = 64  # bytes of a cache line
 _MAX_SHORT_QUERY_LEN = 4
 
 Forward = Callable[[Any, StepArrays], Any]
 
 
 class Plan:
-    """A recorded forward pass. For one thread."""
+    """Recorded forward pass. For one thread."""
 
     def __init__(self, recording: Recording, out: Value, run: Callable[..., None]) -> None:
         self._run, self._width, self._dtype = run, out.shape[1], out.dtype
@@ -41,19 +41,19 @@ class Plan:
         names = (*_NUMBERS, *_ARRAYS, *(f"memory{place}" for place in range(len(places.row_bytes))))
         self._row_bytes = places.row_bytes
         self._variables = np.zeros(len(names), dtype=np.int64)
-        self._addresses = torch.from_numpy(self._variables)  # of the same memory
+        self._addresses = torch.from_numpy(self._variables)  # view of _variables for the library
         writer = _Writer({name: index for index, name in enumerate(names)}, places.of_buffer)
         for call in recording.calls:
             writer.add(call)
         self._operations = torch.tensor(writer.operations)
         self._patches = torch.tensor(writer.patches)
         self._arguments = torch.frombuffer(writer.arguments, dtype=torch.uint8)
-        self._kept = writer.kept  # alive, for their addresses stand in the arguments
+        self._kept_tensors = writer.kept_tensors  # keeps tensors alive whose addresses are in the arguments
         self._num_products = writer.num_products
         self._memory, self._capacity = torch.empty(0), 0
 
     def run(self, x: Tensor, arrays: StepArrays) -> Tensor:
-        """x [T, hidden] → the result, [L, hidden]."""
+        """Run the forward pass: x [T, hidden] → [L, hidden]."""
         ragged, num_tokens = arrays.ragged, len(x)
         self._reserve(max(num_tokens, len(arrays.logits_indices)))
         out = torch.empty(len(arrays.logits_indices), self._width, dtype=self._dtype)
@@ -62,8 +62,8 @@ class Plan:
             ragged.block_tables, arrays.logits_indices,
         )  # fmt: skip
         numbers = (num_tokens, len(out), len(ragged.seq_lens), num_short(ragged), ragged.block_tables.stride(0))
-        given = (*numbers, *(tensor.data_ptr() for tensor in tensors))
-        self._variables[: len(given)] = given
+        variables = (*numbers, *(tensor.data_ptr() for tensor in tensors))
+        self._variables[: len(variables)] = variables
         self._run(
             operations=self._operations, patches=self._patches, variables=self._addresses, arguments=self._arguments,
             num_operations=len(self._operations), num_patches=len(self._patches),
@@ -72,7 +72,7 @@ class Plan:
         return out
 
     def _reserve(self, num_rows: int) -> None:
-        """Memory for all buffers with so many rows, a power of two of them."""
+        """Allocate all buffers for at least this many rows, rounded up to a power of two."""
         if num_rows <= self._capacity:
             return
         self._capacity = 1 << (num_rows - 1).bit_length()
@@ -83,7 +83,7 @@ class Plan:
 
 
 def record(forward: Forward, *, width: int, dtype: torch.dtype) -> Plan | str:
-    """What `ops.record` says."""
+    """Implement `ops.record`."""
     library = build.library()
     if library is None:
         return "there is no native library"
@@ -100,7 +100,7 @@ def record(forward: Forward, *, width: int, dtype: torch.dtype) -> Plan | str:
 
 
 def num_short(ragged: RaggedBatch) -> int:
-    """How many of the first rows are attended to a query at a time; longer ones in tiles, which pay beyond four."""
+    """Count the first rows that run attention one query at a time; longer rows use tiles, which pay beyond four."""
     if ragged.max_query_len <= _MAX_SHORT_QUERY_LEN:
         return len(ragged.seq_lens)
     if ragged.num_decodes is not None:
@@ -129,10 +129,10 @@ def _step_values(recording: Recording) -> StepArrays:
 
 
 class _Places(NamedTuple):
-    """Where buffers are: the name of a variable, their address. Those of which one ends before another begins share."""
+    """Places of buffers in memory. Buffers share a place if one is last used before the other is first used."""
 
-    of_buffer: Mapping[Buffer, str]
-    row_bytes: Sequence[int]  # of each place
+    of_buffer: Mapping[Buffer, str]  # name of the variable that has the buffer's address
+    row_bytes: Sequence[int]  # one number for each place
 
 
 def _places(calls: Sequence[Call], out: Buffer) -> _Places:
@@ -158,14 +158,14 @@ def _take(free: Mapping[int, list[str]], size: int, row_bytes: list[int]) -> str
 
 
 class _Writer:
-    """Calls as run_plan takes them."""
+    """Writer of calls in the format of run_plan."""
 
     def __init__(self, variables: Mapping[str, int], places: Mapping[Buffer, str]) -> None:
         self.operations: list[tuple[int, int]] = []
         self.patches: list[tuple[int, int, int, int]] = []
         self.arguments = bytearray()
-        self.kept: list[Tensor] = []
-        self.num_products = 0  # of the largest matrix, for each token
+        self.kept_tensors: list[Tensor] = []
+        self.num_products = 0  # multiplications per token by the largest matrix
         self._variables, self._places = variables, places
 
     def add(self, call: Call) -> None:
@@ -179,9 +179,9 @@ class _Writer:
         self.num_products = max(self.num_products, fields.get("num_outputs", 0) * fields.get("num_inputs", 0))
 
     def _number(self, field: Any, at: int) -> Any:
-        """What stands in the struct; 0 if each step puts it there."""
+        """Return the number for the struct's field; 0 if each step sets the field."""
         if isinstance(field, Tensor):
-            self.kept.append(field)
+            self.kept_tensors.append(field)
             return field.data_ptr()
         if isinstance(field, Value):
             self.patches.append((at, self._variables[self._places[field.buffer]], 1, field.byte_offset))
@@ -194,7 +194,7 @@ class _Writer:
 
 
 def _offsets(kinds: Iterable[str]) -> list[int]:
-    """Where a C compiler puts fields of these `struct` formats."""
+    """Return the offsets at which a C compiler puts fields of these `struct` formats."""
     offsets, end = [], 0
     for kind in kinds:
         size = 4 if kind == "f" else 8

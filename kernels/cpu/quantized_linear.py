@@ -1,4 +1,4 @@
-"""Quantized weights on the CPU: laid out for quantized_linear.cpp, or multiplied out where there is no compiler."""
+"""Packed quantized weights on the CPU: laid out for quantized_linear.cpp, or dequantized without a compiler."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -17,7 +17,7 @@ _INPUT_GROUPS = (128, 64, 32, 16)
 
 
 class QuantizedLinear:
-    """A weight of 4 to 8 bits, what multiplies by it and what takes rows of it."""
+    """Weight of 4 to 8 bits, with the ops that multiply by it and take rows of it."""
 
     __slots__ = ("_bias", "_dtype", "_embed", "_multiply", "_order", "_shape")
 
@@ -35,13 +35,13 @@ class QuantizedLinear:
         return self._shape[0]
 
     def multiply(self, x: Tensor) -> Tensor:
-        """x [T, K] → [T, N]."""
+        """Multiply: x [T, K] → [T, N]."""
         out = x.new_empty(len(x), self.num_outputs)
         self.multiply_into(x, out)
         return out
 
     def multiply_into(self, x: Tensor, out: Tensor) -> None:
-        """The same into `out` [T, N], perhaps columns of a wider matrix."""
+        """Like multiply, but into `out` [T, N], which may be columns of a wider matrix."""
         x = x.contiguous() if self._order is None else x.index_select(1, self._order)
         self._multiply(
             x=x, bias=self._bias, out=out, num_rows=len(x), num_outputs=self.num_outputs, num_inputs=x.shape[1],
@@ -49,14 +49,14 @@ class QuantizedLinear:
         )  # fmt: skip
 
     def rows(self, ids: Tensor) -> Tensor:
-        """ids [T] int64 → [T, K]."""
+        """Take rows: ids [T] int64 → [T, K]."""
         out = torch.empty(len(ids), self._shape[1], dtype=self._dtype)
         self._embed(ids=ids.contiguous(), out=out, num_rows=len(ids), num_inputs=self._shape[1])
         return out
 
 
 class RoundingLinear:
-    """A plain weight whose inputs are rounded to int8, a row at a time."""
+    """Plain weight whose inputs are rounded to int8, a row at a time."""
 
     __slots__ = ("_bias", "_linear")
 
@@ -70,7 +70,7 @@ class RoundingLinear:
 
 
 class StackedLinear:
-    """Weights of one input and different kinds, one above the other."""
+    """Stack of weights of one input and different kinds."""
 
     __slots__ = ("_parts",)
 
@@ -89,7 +89,7 @@ class StackedLinear:
 
 
 class Table:
-    """A weight for `multiply` and `rows` where the library cannot be: as it is beside a layout of it."""
+    """Weight for `multiply` and `rows` without the library: plain, with a packed copy."""
 
     __slots__ = ("_linear", "_weight")
 
@@ -114,7 +114,7 @@ def pack_parts(
     *,
     input_bits: int,
 ) -> AnyLinear:
-    """Weights of one input: native where the library can, else widened to `dtype`."""
+    """Pack weights of one input: natively if the library can, else widened to `dtype`."""
     kinds = merged(parts)
     sizes = [len(kind.values) for kind in kinds]
     biases = [None] * len(kinds) if bias is None else torch.split(bias, sizes)
@@ -127,7 +127,7 @@ def pack_parts(
 def pack_table(
     weight: QuantizedWeight, library: Library | None, dtype: torch.dtype, *, input_bits: int
 ) -> QuantizedLinear | Table:
-    """For `multiply` and `rows`."""
+    """Pack a weight for `multiply` and `rows`."""
     if library is None or not _is_native(weight, dtype) or weight.order is not None:
         return Table(dequantized([weight], dtype))
     return QuantizedLinear(weight, None, library, dtype, input_bits=input_bits)
@@ -144,7 +144,7 @@ def _pack_kind(
 
 
 def _is_native(weight: QuantizedWeight, dtype: torch.dtype) -> bool:
-    """Whether quantized.h can hold it: groups of whole half blocks, no NaN among the values."""
+    """True if quantized.h has a layout for the weight: groups are whole half blocks, no value is NaN."""
     is_even = len(weight.scales) == 1 or weight.group % _HALF_BLOCK == 0
     return dtype in DTYPES and is_even and not (_is_float8(weight) and _has_nan(weight))
 
@@ -162,7 +162,7 @@ def _num_padded(weight: QuantizedWeight) -> int:
 
 
 def _input_rounding(weight: QuantizedWeight, input_bits: int) -> dict[str, int]:
-    """How many inputs are rounded together, those of a row or some that share a scale of the weight's, and to what."""
+    """Return the bits of rounded inputs and the size of their groups: a row, or inputs that share a weight's scale."""
     padded = _num_padded(weight)
     if weight.rounds_inputs:
         return {"input_bits": 8, "input_group": padded}
@@ -172,7 +172,7 @@ def _input_rounding(weight: QuantizedWeight, input_bits: int) -> dict[str, int]:
 
 
 def _layout(weight: QuantizedWeight, library: Library) -> dict[str, Any]:
-    """The weight as fields of quantized.h."""
+    """Return the weight as fields of quantized.h."""
     padded, group = _num_padded(weight), _padded_group(weight)
     zero = 2 ** (weight.bits - 1) if weight.values.dtype == torch.int8 else 0
     values, high = _values(weight, padded, zero, library)
@@ -202,7 +202,7 @@ def _padded_group(weight: QuantizedWeight) -> int:
 
 
 def _values(weight: QuantizedWeight, padded: int, zero: int, library: Library) -> tuple[Tensor, Tensor | None]:
-    """The values of quantized.h, and what of them is above four bits if they have 5 or 6."""
+    """Return the values in the layout of quantized.h and, for 5 or 6 bits, the bits above the lower four."""
     bits, num_panels = weight.bits, -(-len(weight.values) // PANEL)
     values = torch.empty(num_panels * PANEL * padded * (8 if bits == 8 else 4) // 8, dtype=torch.uint8)
     high = torch.empty(num_panels * PANEL * padded * (bits - 4) // 8, dtype=torch.uint8) if bits in (5, 6) else None
@@ -217,7 +217,7 @@ _Pair = tuple[Tensor | None, Tensor | None]
 
 
 def _levels(weight: QuantizedWeight) -> tuple[_Pair, _Pair]:
-    """Scales and offsets, of one dtype: int8 with halves above them, else multiplied out, halves if these are exact."""
+    """Return two levels of scales and offsets: int8 under float16, else one level, in float16 if that is exact."""
     lowers, uppers = (weight.scales, weight.offsets), (weight.super_scales, weight.super_offsets)
     if weight.super_scales is not None and all(map(_fits_int8, lowers)) and all(map(_fits_half, uppers)):
         return _as(lowers, torch.int8), _as(uppers, torch.float16)
@@ -239,6 +239,6 @@ def _as(pair: Sequence[Tensor | None], dtype: torch.dtype) -> _Pair:
 
 
 def _per_panel(part: Tensor, num_groups: int) -> Tensor:
-    """[G, N] → [panels, num_groups, 32], zeros where there are no more."""
+    """Lay out [G, N] as [panels, num_groups, 32], padded with zeros."""
     padded = F.pad(part, (0, -part.shape[1] % PANEL, 0, num_groups - len(part)))
     return padded.view(num_groups, -1, PANEL).transpose(0, 1).contiguous()

@@ -1,4 +1,4 @@
-"""RankGroup: sums over the ranks of a tensor-parallel model, each of them a process, through memory that they share."""
+"""RankGroup: sums over the ranks of a tensor-parallel model, which are processes, through shared memory."""
 
 import mmap
 from collections.abc import Sequence
@@ -8,22 +8,22 @@ from torch import Tensor
 
 from . import build
 
-# As in ranks.cpp. An area holds one row of a vocabulary of 500,000 in float32, or 512 of 1024 elements.
+# Values of ranks.cpp. An area holds one row of a vocabulary of 500,000 in float32, or 512 rows of 1024 elements.
 _HEADER = 4096
 _AREA_BYTES = 2 * 2**20
 _STOPPED = -1
 
 
 def group_bytes(num_ranks: int) -> int:
-    """Bytes of memory that the ranks of a group share, zeros at first."""
+    """Return the bytes of memory that the ranks of a group share; all must be zero at first."""
     return _HEADER + 2 * num_ranks * _AREA_BYTES
 
 
 class RankGroup:
-    """One rank's end. All ranks make the same calls in the same order; for one thread, apart from `stop`."""
+    """One rank's end of the group. All ranks make equal calls in one order. For one thread, except `stop`."""
 
     def __init__(self, memory: int, *, rank: int, num_ranks: int, limit_s: float) -> None:
-        """`memory`: a file descriptor of `group_bytes`. `limit_s`: how long another rank is waited for, 0: forever."""
+        """`memory`: a file descriptor of `group_bytes`. `limit_s`: longest wait for another rank, 0: forever."""
         library = build.library()
         assert library is not None, "`ops.rank_group` has looked"
         self._library = library
@@ -35,9 +35,9 @@ class RankGroup:
         }  # fmt: skip
 
     def sum(self, partials: Tensor, *, width: int) -> Tensor:
-        """Σ over ranks of partials [T, P · width], and over their P parts, in order: [T, width], rounded once.
+        """Sum partials [T, P · width] over all ranks and their P parts, in order: [T, width], rounded once.
 
-        The same bits on every rank, and the same for any split of the parts over ranks.
+        The bits are equal on every rank and for any split of the parts over ranks.
         """
         partials = partials.contiguous()
         assert partials.shape[1] * partials.dtype.itemsize <= _AREA_BYTES
@@ -49,7 +49,7 @@ class RankGroup:
         return out
 
     def gather(self, x: Tensor, widths: Sequence[int], *, wanted: bool = True) -> Tensor:
-        """Each rank's columns x [T, widths[rank]] side by side: [T, sum of widths]; x where that is not `wanted`."""
+        """Concatenate all ranks' columns x [T, widths[rank]]: [T, sum of widths]; x if the result is not `wanted`."""
         x = x.contiguous()
         starts = torch.tensor([0, *widths]).cumsum(0) * x.dtype.itemsize
         assert max(widths) * x.dtype.itemsize <= _AREA_BYTES
@@ -58,12 +58,12 @@ class RankGroup:
         return x if out is None else out
 
     def failure(self) -> str | None:
-        """Why what came since the beginning is not to be trusted; None if all is well. Once set, no call waits."""
+        """Return the reason why results are invalid, None if all are valid. After a failure no call waits."""
         reason = int(self._state[1])
         if not reason:
             return None
         return "the exchange was stopped" if reason == _STOPPED else f"rank {reason - 1} does not answer"
 
     def stop(self) -> None:
-        """Have no rank wait any longer, now or later. From any thread."""
+        """Make all ranks stop waiting, now and later. Callable from any thread."""
         self._memory[:8].view(torch.int64).fill_(_STOPPED)

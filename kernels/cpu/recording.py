@@ -1,7 +1,7 @@
-"""What an op is given while a plan is recorded: tensors without memory, which note each native op that takes them.
+"""Recording of a plan: Values, tensors without memory, which record each native op that takes them.
 
-A Value knows what the backend and the models ask of a tensor: its shape, views of its columns, room for a result. All
-else is an AttributeError or a TypeError, from which plan.py concludes that this model has no plan.
+A Value has the methods that the backend and the models call on a tensor: shape, views of columns, new results. Any
+other method is an AttributeError or a TypeError, from which plan.py concludes that the model has no plan.
 """
 
 import math
@@ -14,7 +14,7 @@ import torch
 
 
 class NativeOp(NamedTuple):
-    """A function of the library, and its struct in arguments.h."""
+    """Function of the library, with its struct in arguments.h."""
 
     address: int
     packer: struct.Struct
@@ -22,7 +22,7 @@ class NativeOp(NamedTuple):
 
 
 class Call(NamedTuple):
-    """An op with the fields that it was given: numbers, tensors, Values, None."""
+    """Call of an op with its fields: numbers, tensors, Values, None."""
 
     op: NativeOp
     fields: Mapping[str, Any]
@@ -33,7 +33,7 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Buffer:
-    """What Values are views of: memory that a plan gives it, or what a step is given with this name."""
+    """Memory that Values are views of: allocated by the plan, or the step's array of this name."""
 
     row_bytes: int
     name: str | None = None
@@ -41,9 +41,9 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Recording:
-    """The native ops of a forward pass, in their order."""
+    """Native ops of a forward pass, in order."""
 
-    ops: Mapping[tuple[str, torch.dtype], Callable[..., None]]  # the library's, for what is asked of Values themselves
+    ops: Mapping[tuple[str, torch.dtype], Callable[..., None]]  # the library's ops for methods of Values
     calls: list[Call] = field(default_factory=list)
 
     def value(self, *shape: int, dtype: torch.dtype, name: str | None = None) -> "Value":
@@ -52,7 +52,7 @@ class Recording:
 
 
 class Value:
-    """A tensor [rows, …] that will be: some columns of each row of a buffer."""
+    """Stand-in for a tensor [rows, …]: some columns of each row of a buffer."""
 
     __slots__ = ("_offset", "_recording", "_row_stride", "buffer", "dtype", "shape")
     device = torch.device("cpu")
@@ -66,7 +66,7 @@ class Value:
         row_stride: int,
         offset: int,
     ) -> None:
-        """`row_stride` and `offset`: in elements."""
+        """`row_stride`, `offset`: in elements."""
         self._recording, self.buffer, self.shape, self.dtype = recording, buffer, shape, dtype
         self._row_stride, self._offset = row_stride, offset
 
@@ -99,7 +99,7 @@ class Value:
         return self._recording.value(*shape, dtype=dtype or self.dtype)
 
     def view(self, rows: int, *inner: int) -> "Value":
-        """With the rows as they are."""
+        """View with another shape of a row."""
         width = self._width
         known = math.prod(size for size in inner if size != -1)
         shape = (rows, *(width // known if size == -1 else size for size in inner))

@@ -1,4 +1,4 @@
-"""A weight whose inputs lie spread over ranks: each has some columns of it, and the product is a sum over ranks."""
+"""RowParallelLinear: a weight whose columns are spread over ranks, so that the product is a sum over ranks."""
 
 from collections.abc import Sequence
 
@@ -14,16 +14,16 @@ from .rank_group import RankGroup
 
 
 class RowParallelLinear:
-    """The slices of the columns that this rank has, each a weight of its own: they are the terms of the sum."""
+    """This rank's slices of the columns, packed as separate weights: the terms of the sum."""
 
     __slots__ = ("_group", "_num_outputs", "_slices", "_width")
 
     def __init__(self, slices: Sequence[AnyLinear], group: RankGroup, *, num_outputs: int, width: int) -> None:
-        """`width`: inputs of a slice."""
+        """`width`: number of inputs of a slice."""
         self._slices, self._group, self._num_outputs, self._width = slices, group, num_outputs, width
 
     def multiply(self, x: Tensor) -> Tensor:
-        """x [T, inputs of this rank] → [T, N], the same on every rank."""
+        """Multiply x [T, inputs of this rank] → [T, N], equal on every rank."""
         return self._group.sum(self._partials(x), width=self._num_outputs)
 
     def _partials(self, x: Tensor) -> Tensor:
@@ -52,18 +52,18 @@ def pack_row_parallel(
     input_bits: int,
     is_fp8: bool,
 ) -> RowParallelLinear:
-    """See `ops.pack_row_parallel`. Rounded whole, so that a scale is what it is without ranks."""
+    """Implement `ops.pack_row_parallel`. The weight is rounded before it is cut, so scales do not depend on ranks."""
     if isinstance(weight, Tensor) and is_fp8:
         weight = rounded_to_e4m3(weight)
     elif isinstance(weight, Tensor) and bits < 16 and can_quantize(weight, bits):
         weight = quantize(weight, bits)
     slices: list[AnyLinear] = []
-    for each in columns:
-        own_bias = None if slices else bias  # once
+    for part in columns:
+        own_bias = None if slices else bias  # added once, by the first slice
         if isinstance(weight, Tensor):
-            slices.append(pack(weight[:, each], own_bias))
+            slices.append(pack(weight[:, part], own_bias))
         else:
-            parts = [weight.columns(each)]
+            parts = [weight.columns(part)]
             slices.append(pack_parts(parts, own_bias, build.library(), dtype, input_bits=input_bits))
     num_outputs = len(weight if isinstance(weight, Tensor) else weight.values)
     return RowParallelLinear(slices, group, num_outputs=num_outputs, width=columns[0].stop - columns[0].start)

@@ -1,4 +1,4 @@
-"""The CPU backend in torch ops: what runs without a C++ compiler, and for dtypes the native library does not know."""
+"""CPU backend in torch ops, for machines without a C++ compiler and for dtypes that the native library lacks."""
 
 import torch
 import torch.nn.functional as F
@@ -82,14 +82,14 @@ def rope_and_cache(
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """In float32."""
+    """Rotate x in float32."""
     half = cos.shape[-1]
     x1, x2, rest = torch.split(x.float(), [half, half, x.shape[-1] - 2 * half], dim=-1)
     return torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin, rest), dim=-1)
 
 
 def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: AttentionArgs) -> Tensor:
-    """A row at a time: gather its keys and values, then SDPA, which keeps grouped heads unexpanded."""
+    """Attend one row at a time: gather its keys and values, then SDPA, which does not expand grouped heads."""
     out = torch.empty(q.shape, dtype=q.dtype)
     starts, window, block_size = ragged.query_start_loc.tolist(), args.sliding_window, cache.keys.shape[2]
     for row, length in enumerate(ragged.seq_lens.tolist()):
@@ -98,8 +98,8 @@ def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: Atte
         first = max(0, length - query_len - window + 1) // block_size if window else 0
         blocks = ragged.block_tables[row, first : -(-length // block_size)]
         seen = length - first * block_size
-        # Cut at the row's length: what lies behind may be anything, and a mask does not stop a NaN.
-        keys, values = (_read(each, blocks).transpose(0, 1).flatten(1, 2)[:, :seen] for each in cache[:2])
+        # Cut at the row's length: slots beyond it may hold anything, and a mask does not stop a NaN.
+        keys, values = (_read(part, blocks).transpose(0, 1).flatten(1, 2)[:, :seen] for part in cache[:2])
         mask = _mask(query_len, seen, window)
         if args.softcap:
             out[tokens] = _attend_capped(q[tokens], keys, values, mask, args)
@@ -122,13 +122,13 @@ def _read(cache: Tensor, blocks: Tensor) -> Tensor:
 
 
 def _attend_capped(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, args: AttentionArgs) -> Tensor:
-    """SDPA knows no soft-cap. In float32, since scores near the cap would be off by a quarter in bfloat16.
+    """Attend with a soft-cap, which SDPA lacks, in float32: in bfloat16 scores near the cap would be off by a quarter.
 
     q [n, Hq, D], keys and values [Hkv, L, D] → [n, Hq, D]. One KV head at a time: all scores of 512 tokens after 8,000
     would be 270 MB for 16 heads.
     """
     num_tokens, num_kv_heads = len(q), len(keys)
-    if mask is None:  # all, or causal
+    if mask is None:  # every position is visible, or causally
         mask = torch.ones(num_tokens, keys.shape[1], dtype=torch.bool).tril(keys.shape[1] - num_tokens)
     grouped = q.view(num_tokens, num_kv_heads, -1, q.shape[2])
     out = torch.empty(grouped.shape, dtype=q.dtype)
@@ -140,7 +140,7 @@ def _attend_capped(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None,
 
 
 def _mask(query_len: int, length: int, sliding_window: int) -> Tensor | None:
-    """Which of `length` cached positions the last `query_len` see, [query_len, length] bool; None = all, or causal."""
+    """Return which of `length` positions the last `query_len` see, [query_len, length] bool; None: all, or causal."""
     if not sliding_window and query_len in (1, length):
         return None
     position = torch.arange(length - query_len, length)[:, None]

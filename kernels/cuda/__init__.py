@@ -1,1 +1,1 @@
-"""The CUDA backend of `ops`: Triton kernels, one operator per file, and cuBLAS for matrix products."""
+"""CUDA backend of `ops`: Triton kernels, one operator per file, and cuBLAS for matrix products."""

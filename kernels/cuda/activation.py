@@ -3,7 +3,7 @@
 
 silu(x) = x / (1 + exp(-x)); gelu(x) = x · (1 + erf(x / sqrt(2))) / 2; gelu_tanh(x) = x / (1 + exp(-2u)) with
 u = sqrt(2/π) · (x + 0.044715·x³), which is x · (1 + tanh(u)) / 2; softcap(x) = cap · tanh(x / cap).
-Per output element one or two reads and one write and at most 20 operations: bound by memory.
+An output element takes one or two reads, one write and at most 20 operations: bound by memory.
 """
 
 import torch
@@ -21,7 +21,7 @@ NUM_WARPS = 4
 
 @triton.jit
 def tanh(x):
-    """1 - 2 / (1 + exp(2x)): absolute error 1e-7, and no overflow but to the right limit."""
+    """tanh(x) = 1 - 2 / (1 + exp(2x)): absolute error 1e-7; an overflow gives the right limit."""
     return 1.0 - 2.0 / (1.0 + tl.exp(2.0 * x))
 
 

@@ -1,8 +1,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""What the two attention kernels share: a tile of keys and values out of the paged cache, a step of online softmax.
+"""Functions shared by the two attention kernels: loading a tile of the paged cache, a step of online softmax.
 
-They stay two kernels: one that branched between them would lose its software pipelining, at least 2x (Ringlein et al.
-2025, arXiv 2511.11581).
+There are two kernels, because a single one with a branch would lose its software pipelining, at least 2x (Ringlein et
+al. 2025, arXiv 2511.11581).
 """
 
 import torch
@@ -18,16 +18,16 @@ LOG2_E = 1.4426950408889634  # exp(x) = exp2(x · LOG2_E), and exp2 is one instr
 
 @triton.jit
 def load_blocks(table_ptr, keys, oldest, newest, BLOCK_SIZE: tl.constexpr):
-    """The blocks [tile] where the cached positions `keys` [tile] stand; entries not in oldest .. newest stay unread.
+    """Load the block numbers [tile] of the cached positions `keys` [tile]; entries not in oldest .. newest stay unread.
 
-    Loops call this one step ahead of `load_tile`. Loaded in the same step, the tile hangs on a load that hangs on a
-    load, and Triton deals its stages out to both: at 4 stages nothing of the next tile was in flight.
+    Loops call this one step ahead of `load_tile`. If both ran in one step, a load would depend on a load, and Triton
+    would split its stages between them: with 4 stages nothing of the next tile was in flight.
     """
     return tl.load(table_ptr + keys // BLOCK_SIZE, mask=(keys >= oldest) & (keys <= newest), other=0)
 
 
 def fp8_kind(cache: Tensor, gpu: DeviceInfo) -> int:
-    """FP8 as the kernels take it: 0 the queries' dtype, 1 e4m3 that the GPU converts, 2 e4m3 by its bits."""
+    """Return the kernels' FP8 constant: 0 the queries' dtype, 1 e4m3 that the GPU converts, 2 e4m3 by its bits."""
     if cache.dtype != torch.float8_e4m3fn:
         return 0
     return gpu.fp8_kind
@@ -35,10 +35,10 @@ def fp8_kind(cache: Tensor, gpu: DeviceInfo) -> int:
 
 @triton.jit
 def widen(x, FP8: tl.constexpr):
-    """What was loaded as bytes of e4m3 in float16, which holds every one of them (Micikevicius et al. 2022).
+    """Convert loaded bytes of e4m3 to float16, which holds every value of e4m3 (Micikevicius et al. 2022).
 
-    float16 and not the model's dtype: one instruction makes two values of it, bfloat16 takes three. By bits: sign and
-    magnitude go to their places in float16, whose exponents are biased by 8 more.
+    float16 and not the model's dtype: one instruction makes two float16 values, bfloat16 takes three. By bits: sign and
+    magnitude move to their places in float16, whose exponent has a bias larger by 8.
     """
     if FP8 == 1:
         x = x.to(tl.float8e4nv, bitcast=True).to(tl.float16)
@@ -53,10 +53,10 @@ def load_tile(
     k_ptr, v_ptr, blocks, keys, readable, block_stride, slot_stride,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_SIZE: tl.constexpr, MASKED: tl.constexpr, FP8: tl.constexpr,
 ):  # fmt: skip
-    """Keys and values [tile, BLOCK_D] of the cached positions `keys` [tile], zero where not readable.
+    """Load keys and values [tile, BLOCK_D] of the cached positions `keys` [tile]; unreadable ones are zero.
 
-    Zero, for what lies in such a slot may be NaN, and a probability of 0 times NaN is NaN. With MASKED false all of
-    `keys` are readable.
+    An unreadable slot may hold NaN, and a probability of 0 times NaN is NaN. With MASKED false all of `keys` are
+    readable.
     """
     dims = tl.arange(0, BLOCK_D)[None, :]
     offsets = (blocks.to(tl.int64) * block_stride + keys % BLOCK_SIZE * slot_stride)[:, None] + dims
@@ -75,11 +75,11 @@ def load_tile(
 def attend(q, k, v, visible, maximum, total, out, scale_log2, inner_scale, MASKED: tl.constexpr, CAPPED: tl.constexpr):
     """Fold one tile into softmax(q kᵀ · scale) v (Milakov & Gimelshein 2018; Dao et al. 2022).
 
-    CAPPED, the scores are cap · tanh(q kᵀ · scale / cap): `inner_scale` is 2 · scale / cap · log2(e), for exp2, and
-    `scale_log2` cap · log2(e). Else it is scale · log2(e).
+    With CAPPED, scores are cap · tanh(q kᵀ · scale / cap): `inner_scale` is 2 · scale / cap · log2(e), for exp2, and
+    `scale_log2` is cap · log2(e). Without, `scale_log2` is scale · log2(e).
 
-    Kept per query row: `maximum` m of the scores in base 2, `total` Σ exp2(s - m), `out` Σ exp2(s - m) · v. m begins
-    finite, so that a row that sees nothing of its first tiles gets exp2(-inf) = 0 there, not exp2(-inf + inf) = NaN.
+    State of a query row: `maximum` m of the scores in base 2, `total` Σ exp2(s - m), `out` Σ exp2(s - m) · v. m begins
+    finite: a row that sees nothing of its first tiles gets exp2(-inf) = 0 there, not exp2(-inf + inf) = NaN.
     """
     scores = tl.dot(q, tl.trans(k), input_precision="ieee")
     if CAPPED:
@@ -95,7 +95,7 @@ def attend(q, k, v, visible, maximum, total, out, scale_log2, inner_scale, MASKE
 
 
 def score_scales(args: AttentionArgs) -> tuple[float, float]:
-    """(scale_log2, inner_scale) as `attend` takes them."""
+    """Return (scale_log2, inner_scale) for `attend`."""
     if not args.softcap:
         return args.scale * LOG2_E, 0.0
     return args.softcap * LOG2_E, 2 * args.scale / args.softcap * LOG2_E
@@ -103,7 +103,7 @@ def score_scales(args: AttentionArgs) -> tuple[float, float]:
 
 @triton.jit
 def scales_of_head(kv_scales_ptr, kv_head, num_kv_heads, scale_log2, inner_scale, CAPPED: tl.constexpr):
-    """(scale_log2, inner_scale) with the scale of the head's keys in them, the scale of its values."""
+    """Return scale_log2 and inner_scale, multiplied by the scale of the head's keys, and the scale of its values."""
     v_scale = 1.0
     if kv_scales_ptr is not None:
         if CAPPED:
@@ -115,7 +115,7 @@ def scales_of_head(kv_scales_ptr, kv_head, num_kv_heads, scale_log2, inner_scale
 
 
 def as_loaded(cache: Tensor) -> Tensor:
-    """A cache of e4m3 as bytes: before compute capability 8.9 Triton knows no such type."""
+    """View a cache of e4m3 as bytes, because before compute capability 8.9 Triton does not know e4m3."""
     return cache.view(torch.uint8) if cache.dtype == torch.float8_e4m3fn else cache
 
 
@@ -123,10 +123,10 @@ def check_paged(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: Attentio
     num_heads, head_dim = q.shape[1:]
     check_cache(cache, num_heads=num_heads, head_dim=head_dim)
     block_size = cache.keys.shape[2]
-    assert block_size & (block_size - 1) == 0  # so that // and % are a shift and a mask
+    assert block_size & (block_size - 1) == 0  # // and % compile to a shift and a mask
     assert cache.keys.dtype in (q.dtype, torch.float8_e4m3fn)
     assert q.stride(2) == ragged.block_tables.stride(1) == 1
-    assert args.scale > 0  # `attend` takes the maximum before it scales
+    assert args.scale > 0  # `attend` takes the maximum before scaling
     assert args.softcap >= 0
 
 

@@ -1,15 +1,15 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Paged attention of one query token per row: softmax(q kᵀ · scale) v over the row's cached tokens.
 
-One program takes one row, one KV head and one of `num_splits` spans of the row's tokens; the query heads that share
-the KV head are the rows of its dot, padded to the 16 that a tensor core wants. Where few rows leave the GPU idle,
-spans run side by side and a second kernel weighs them together (flash-decoding: Dao et al. 2023; pages: Kwon et al.
-2023, PagedAttention). The grid follows from the number of rows and the bound `max_seq_len` alone: each program reads
-its row's length from device memory, and a span with nothing to do ends at once. So a CUDA graph captured with
+One program computes one row, one KV head and one of `num_splits` spans of the row's tokens; the query heads that share
+the KV head are the rows of its dot, padded to the 16 that a tensor core needs. If few rows would leave the GPU idle,
+spans run concurrently, and a second kernel merges their weighted results (flash-decoding: Dao et al. 2023; pages: Kwon
+et al. 2023, PagedAttention). The grid depends on the number of rows and the bound `max_seq_len` alone: a program reads
+its row's length from device memory, and an empty span ends at once. So a CUDA graph captured with
 max_seq_len = max_model_len serves every length.
-Per row and KV head 4·L·D bytes of keys and values in 16 bits are read for 4·L·D·group operations: `group` operations
-per byte, so bound by memory. A cache in e4m3 is half the bytes; its dots are in float16. Split, another
-8·Hq·D·num_splits bytes per row go out and come back.
+A row and KV head read 4·L·D bytes of keys and values in 16 bits for 4·L·D·group operations: `group` operations per
+byte, so bound by memory. A cache in e4m3 takes half the bytes; its dots are in float16. With splits, another
+8·Hq·D·num_splits bytes per row are written and read.
 """
 
 from typing import NamedTuple
@@ -34,10 +34,11 @@ from .attention_common import (
 from .device_info import DeviceInfo, dependent_launch, device_info
 from .tile_configs import measured, min_tokens_per_split
 
-# Programs per multiprocessor that keep its memory queue full; below that, rows are split. Untuned.
+# Programs per multiprocessor that keep its memory queue full; with fewer, rows are split. Untuned.
 PROGRAMS_PER_MULTIPROCESSOR = 4
 MAX_SPLITS = 64
-# Of a mixed step's graph, whose rows are all that there may be: 4 spans each of 257 rows, 15 of 65. Untuned.
+# Programs of a mixed step's graph, which has the largest number of rows: 4 spans for each of 257 rows, 15 for 65.
+# Untuned.
 MAX_RAGGED_PROGRAMS = 8224
 
 
@@ -49,10 +50,11 @@ class Config(NamedTuple):
 
 
 def choose_config(group: int, head_dim: int, element_size: int, gpu: DeviceInfo) -> Config:
-    """16 rows, 32 keys, 4 warps, 4 stages won on an H100 at head size 128 (540 configurations: IBM, arXiv 2511.11581).
+    """Choose the tile: measured if possible, else after 16 rows, 32 keys, 4 warps, 4 stages at head size 128.
 
-    Other head sizes keep its 16 KiB of keys and values a step. Three steps are in flight, 53 KiB of shared memory (57
-    at head size 256): four programs share a multiprocessor of an H100, and one fits any GPU since Ampere.
+    That tile won on an H100 among 540 configurations (IBM, arXiv 2511.11581). Other head sizes keep its 16 KiB of keys
+    and values a step. Three steps are in flight in 53 KiB of shared memory (57 at head size 256): four programs share
+    a multiprocessor of an H100, and one fits any GPU since Ampere.
     """
     block_m, block_d = max(triton.next_power_of_2(group), 16), max(triton.next_power_of_2(head_dim), 16)
     if tile := measured("decode", gpu.capability, head_dim, element_size):
@@ -62,7 +64,7 @@ def choose_config(group: int, head_dim: int, element_size: int, gpu: DeviceInfo)
 
 
 def choose_num_splits(num_programs: int, num_tokens: int, gpu: DeviceInfo, *, min_tokens: int | None = None) -> int:
-    """Spans per row: enough to fill the GPU, no more than a row of `num_tokens`, the most there can be, may need."""
+    """Return the spans per row: enough to fill the GPU, at most as many as the longest row, `num_tokens`, may need."""
     wanted = PROGRAMS_PER_MULTIPROCESSOR * gpu.num_multiprocessors // num_programs
     return max(min(wanted, num_tokens // (min_tokens or min_tokens_per_split(gpu.capability)), MAX_SPLITS), 1)
 
@@ -70,16 +72,16 @@ def choose_num_splits(num_programs: int, num_tokens: int, gpu: DeviceInfo, *, mi
 def choose_num_ragged_splits(
     num_programs: int, num_tokens: int, gpu: DeviceInfo, *, min_tokens: int | None = None
 ) -> int:
-    """Spans per row where most rows may not be there, and a single one may be long: what is not there ends at once."""
+    """Return the spans per row if most rows may be absent and one may be long: programs of absent rows end at once."""
     wanted = MAX_RAGGED_PROGRAMS // num_programs
     return max(min(wanted, num_tokens // (min_tokens or min_tokens_per_split(gpu.capability)), MAX_SPLITS), 1)
 
 
 @triton.jit
 def _span(seq_len, split, num_splits, min_tokens, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr):
-    """(oldest visible position, begin, end) of one split: the visible tiles dealt out evenly, the last spans empty.
+    """Return (oldest visible position, begin, end) of one split: visible tiles are distributed evenly.
 
-    Empty, too, are those for which there are not `min_tokens` each.
+    The last spans may be empty, more of them if the row has too few tokens for `min_tokens` in every span.
     """
     oldest = tl.maximum(seq_len - WINDOW, 0) if WINDOW else 0
     first_tile = oldest // BLOCK_N
@@ -100,14 +102,14 @@ def _decode(
     WINDOW: tl.constexpr, CAPPED: tl.constexpr, IS_SPLIT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     FP8: tl.constexpr, RAGGED: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """out [rows, Hq, splits, D], each span's own softmax; lse [rows, Hq, splits], its log2 Σ exp2.
+    """Write out [rows, Hq, splits, D], the softmax of a span alone, and lse [rows, Hq, splits], its log2 Σ exp2.
 
-    RAGGED: rows whose query length is not 1 are left alone. Not split, out is [tokens, Hq, D].
+    RAGGED: skip rows whose query length is not 1. Without splits, out is [tokens, Hq, D].
     """
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
-    # The number of splits is no constexpr: it changes with the batch, and no step should wait for the compiler.
+    # The number of splits is not a constexpr: it changes with the batch, and no step should wait for the compiler.
     row, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     num_splits = tl.num_programs(2)
     token = row
@@ -163,7 +165,7 @@ def _merge_splits(
     BLOCK_D: tl.constexpr, WINDOW: tl.constexpr, BLOCK_SPLITS: tl.constexpr, BLOCK_N: tl.constexpr,
     RAGGED: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """out [tokens, Hq, D] = Σ partial · 2^lse / Σ 2^lse over the splits that are not empty (those wrote nothing).
+    """out [tokens, Hq, D] = Σ partial · 2^lse / Σ 2^lse over the splits that are not empty (empty ones wrote nothing).
 
     The maximum is kept finite and the sum above 0, so that a row without tokens gets zeros, not NaN.
     """
@@ -206,8 +208,8 @@ def decode_attention(
 ) -> None:
     """Write out[:num_decodes]: attention of rows [0, num_decodes), whose query tokens are q[:num_decodes].
 
-    If num_decodes is None: of every row of one query token, where that token is. q and contiguous out [T, Hq, D].
-    What is None is chosen. A row of 0 tokens, which a graph is padded with, gets zeros.
+    If num_decodes is None, rows of one query token are computed, at their token's place. q and contiguous out
+    [T, Hq, D]. Options that are None are chosen. A row of 0 tokens, which pads a graph, gets zeros.
     """
     check_paged(q, cache, ragged, args)
     k_cache, v_cache, kv_scales = cache

@@ -1,10 +1,11 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Paged attention of rows with several query tokens: causal softmax(q kᵀ · scale) v behind any cached context.
+"""Paged attention of rows with several query tokens: causal softmax(q kᵀ · scale) v after any cached context.
 
-One program takes BLOCK_Q query tokens of one row and the query heads of one KV head: its BLOCK_M dot rows are (token,
-head) pairs, so keys and values are read once for all heads that share them (Ringlein et al. 2025, arXiv 2511.11581;
-online softmax and tiling: Dao 2023, FlashAttention-2). Per row of n tokens after c cached ones, 4·Hq·D·n·(c + n/2)
-operations; a tile of keys and values in 16 bits brings BLOCK_M operations per byte: bound by the tensor cores.
+One program computes BLOCK_Q query tokens of one row and the query heads of one KV head: its BLOCK_M dot rows are
+(token, head) pairs, so keys and values are read once for all heads that share them (Ringlein et al. 2025, arXiv
+2511.11581; online softmax and tiling: Dao 2023, FlashAttention-2). A row of n tokens after c cached ones takes
+4·Hq·D·n·(c + n/2) operations; a tile of keys and values in 16 bits gives BLOCK_M operations per byte: bound by the
+tensor cores.
 
     positions   0 ..... oldest | left .......... right | newest
                   skipped      | masked | whole tiles  | masked | skipped
@@ -41,21 +42,21 @@ class Config(NamedTuple):
 def choose_config(
     num_dot_rows: int, max_dot_rows: int, head_dim: int, element_size: int, gpu: DeviceInfo, *, cache_size: int = 2
 ) -> Config:
-    """num_dot_rows: (token, head) pairs of the batch; max_dot_rows: those of its longest row that share a KV head;
-    cache_size: bytes of an element of the cache.
+    """Choose the tile. `num_dot_rows`: (token, head) pairs of the batch; `max_dot_rows`: the pairs of its longest row
+    that share a KV head; `cache_size`: bytes of an element of the cache.
 
-    Untuned on a GPU. Chosen from the compiler's own report (tests/gpu/compile_report.py) so that nothing spills
-    and every GPU has the shared memory: 64 keys a step take 183 registers on compute capability 9.0 and spill on 8.0.
+    Untuned on a GPU. Chosen from the compiler's report (tests/gpu/compile_report.py) so that nothing spills and every
+    GPU has the shared memory: 64 keys a step take 183 registers on compute capability 9.0 and spill on 8.0.
     """
     block_d = max(triton.next_power_of_2(head_dim), 16)
     if element_size > 2:
-        return Config(16, 16, 4, 1)  # float32 has no tensor cores to fill: what compiles fast
+        return Config(16, 16, 4, 1)  # float32 has no tensor cores to fill: this compiles fast
     if max_dot_rows <= 16:
-        # As decode: bound by memory. 4 warps at head size 256 with a window spill 8 bytes on 8.0.
+        # Bound by memory, like decode. 4 warps at head size 256 with a window spill 8 bytes on 8.0.
         return Config(16, max(4096 // block_d, 16), 8 if block_d > 128 else 4, 4)
     # wgmma (9.0) or tcgen05 (10.x, 11.0), and twice the shared memory; 12.x has neither.
     is_strong, is_large = 90 <= gpu.capability < 120, block_d > 128
-    # 64 rows are the least that wgmma takes. 128 halve the traffic from L2, once they too fill the GPU.
+    # wgmma takes at least 64 rows. 128 rows halve the traffic from L2, if these tiles still fill the GPU.
     is_wide = num_dot_rows >= 128 * gpu.num_multiprocessors and (is_strong or not is_large)
     tile = measured("prefill", gpu.capability, head_dim, cache_size)
     if tile and (is_wide or tile[0] < 128):
@@ -70,10 +71,10 @@ def choose_config(
 
 @triton.jit
 def _row_of(query_start_loc_ptr, query_block, num_decodes, num_rows, BLOCK_Q: tl.constexpr):
-    """The row that a query block belongs to, with its first query block.
+    """Find the row of a query block, and the row's first query block.
 
-    Row r's blocks begin at (query_start_loc[r] - num_decodes) // BLOCK_Q + (r - num_decodes): known without a sum over
-    the rows before it, increasing, and never closer together than the row has blocks.
+    Row r's blocks begin at (query_start_loc[r] - num_decodes) // BLOCK_Q + (r - num_decodes). This needs no sum over
+    the previous rows, increases with r, and leaves room for all blocks of a row.
     """
     low, high, low_begin = num_decodes, num_decodes + num_rows, 0  # begin(low) <= query_block < begin(high)
     while high - low > 1:
@@ -121,7 +122,7 @@ def _prefill(
     BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, CAPPED: tl.constexpr, FP8: tl.constexpr, RAGGED: tl.constexpr,
 ):  # fmt: skip
-    # The last blocks of a row see the most keys: first come, so that the GPU does not end on a few long programs.
+    # A row's last blocks see the most keys, so they run first and the GPU does not end on a few long programs.
     program = tl.num_programs(0) - 1 - tl.program_id(0)
     query_block, kv_head = program // NUM_KV_HEADS, program % NUM_KV_HEADS
     row, row_begin = _row_of(query_start_loc_ptr, query_block, num_decodes, num_rows, BLOCK_Q)
@@ -130,7 +131,7 @@ def _prefill(
     first = (query_block - row_begin) * BLOCK_Q
     if first >= query_len:
         return
-    if RAGGED:  # noqa: SIM102  a constant of the compiler and a value
+    if RAGGED:  # noqa: SIM102  a compile-time constant and a run-time value
         if query_len == 1:
             return
     pairs, dims = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
@@ -158,7 +159,7 @@ def _prefill(
     table_ptr = tables_ptr + row.to(tl.int64) * table_stride
     k_ptr += kv_head.to(tl.int64) * kv_head_stride
     v_ptr += kv_head.to(tl.int64) * kv_head_stride
-    # Padding stands where the last token stands: beyond, a window might hold nothing, and 0 be divided by 0.
+    # Padding has the last token's position: beyond it a window might be empty, and 0 would be divided by 0.
     positions = tl.minimum(context + tokens, newest)
     maximum = tl.full([BLOCK_M], -1e30, tl.float32)
     total = tl.full([BLOCK_M], 0.0, tl.float32)
@@ -178,7 +179,7 @@ def _prefill(
     )  # fmt: skip
 
     out_ptrs = out_ptr + rows[:, None] * out_token_stride + heads[:, None] * out_head_stride + dims[None, :]
-    # A row sums up to 1 at least; one of 0 tokens, which fills a graph up, to 0.
+    # A row's total is at least 1; the total of a row of 0 tokens, which pads a graph, is 0.
     out = out * (v_scale / tl.maximum(total, 1e-30))[:, None]
     tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=inside)
 
@@ -194,7 +195,7 @@ def prefill_attention(
 ) -> None:
     """Write out[num_decodes:]: attention of rows [num_decodes, B), whose query tokens are q[num_decodes:].
 
-    If num_decodes is None: of every row of two query tokens or more. A row of 0 tokens gets zeros.
+    If num_decodes is None, rows of two or more query tokens are computed. A row of 0 tokens gets zeros.
 
     q, out [T, Hq, D]. `config` is chosen if None.
     """
@@ -213,7 +214,7 @@ def prefill_attention(
     )  # fmt: skip
     config = config._replace(BLOCK_M=max(config.BLOCK_M, triton.next_power_of_2(group)))
     block_q = config.BLOCK_M // group
-    # An upper bound of the query blocks, known without asking the GPU for the rows' lengths.
+    # Upper bound of the number of query blocks, known without reading the rows' lengths from the GPU.
     grid = ((num_tokens // block_q + num_rows) * num_kv_heads,)
     _prefill[grid](
         q, as_loaded(k_cache), as_loaded(v_cache), kv_scales, out, ragged.query_start_loc, ragged.seq_lens,

@@ -1,4 +1,4 @@
-"""The CUDA backend of `ops`: Triton kernels of our own, and cuBLAS for the matmuls.
+"""CUDA backend of `ops`: our own Triton kernels, and cuBLAS for the matmuls.
 
 No op waits for the GPU or reads a value back from it. Kernels launch on the current device, which must be the
 tensors' own.
@@ -40,11 +40,11 @@ from .rope_and_cache import rope_and_cache as rope_and_cache
 
 
 def prepare() -> None:
-    """Nothing needs to be prepared: kernels are compiled as they are launched."""
+    """Do nothing: kernels are compiled at their first launch."""
 
 
 class PackedLinear(NamedTuple):
-    weight: Tensor  # [out, in]: what cuBLAS takes as it is
+    weight: Tensor  # [out, in], the layout of cuBLAS
     bias: Tensor | None  # [out]
 
 
@@ -58,7 +58,7 @@ def paged_attention(q: Tensor, cache: CacheView, ragged: RaggedBatch, args: Atte
 
 
 class PreparedLinear(NamedTuple):
-    """A weight whose inputs are put in another order, or rounded to int8, before the product."""
+    """Weight whose inputs are reordered or rounded to int8 before the product."""
 
     linear: "PackedLinear | QuantizedLinear"
     order: Tensor | None
@@ -66,13 +66,13 @@ class PreparedLinear(NamedTuple):
 
 
 class StackedLinear(NamedTuple):
-    """Weights of one input and different kinds, one above the other."""
+    """Stack of weights of one input and different kinds."""
 
     parts: "list[AnyLinear]"
 
 
 class Table(NamedTuple):
-    """A table [V, H] for `linear` and `embedding`."""
+    """Table [V, H] for `linear` and `embedding`."""
 
     linear: "PackedLinear | QuantizedLinear"
     num_inputs: int
@@ -83,7 +83,7 @@ AnyLinear = PackedLinear | QuantizedLinear | Fp8Linear | PreparedLinear | Stacke
 
 
 def pack_linear(weight: Tensor, bias: Tensor | None = None, *, bits: int = 16, input_bits: int = 16) -> AnyLinear:
-    """Inputs are not rounded for speed here."""
+    """Pack a weight; `input_bits` has no effect, because inputs are not rounded for speed here."""
     if bits == 16 or not can_quantize(weight, bits):
         return PackedLinear(weight, bias)
     return quantized_linear.pack(quantize(weight, bits), bias)
@@ -110,7 +110,7 @@ def _pack_kind(weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype)
 
 
 def _pack_in_order(weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> PackedLinear | QuantizedLinear:
-    """`linear` takes the inputs in the weight's own order."""
+    """Pack a weight for inputs in the weight's own order."""
     if quantized_linear.has_layout(weight):
         return quantized_linear.pack(weight, bias)
     return PackedLinear(dequantized([weight._replace(order=None)], dtype), bias)
@@ -129,10 +129,10 @@ def linear(x: Tensor, packed: AnyLinear) -> Tensor:
         return linear(x, packed.linear)
     if isinstance(packed, StackedLinear):
         return torch.cat([linear(x, part) for part in packed.parts], dim=1)
-    return linear(_prepared(x, packed), packed.linear)
+    return linear(_prepare_inputs(x, packed), packed.linear)
 
 
-def _prepared(x: Tensor, packed: PreparedLinear) -> Tensor:
+def _prepare_inputs(x: Tensor, packed: PreparedLinear) -> Tensor:
     if packed.rounds_inputs:
         values, scales = round_rows(x)
         x = (values * scales).to(x.dtype)

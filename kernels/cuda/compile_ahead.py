@@ -1,7 +1,7 @@
-"""Kernels compiled side by side before they are needed: what is launched meanwhile is compiled and loaded, not run.
-And `when_compiled`: to be told of those that are compiled when they are needed.
+"""Concurrent compilation of kernels before they are needed: launches compile and load a kernel without running it.
+`when_compiled` reports kernels that are compiled later, when they are needed.
 
-A kernel takes the compiler 0.2 to 1.2 s and its launcher's stub another 0.4 to 0.8, most of it without the GIL.
+Compiling a kernel takes 0.2 to 1.2 s and its launcher's stub another 0.4 to 0.8, most of it without the GIL.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,9 +18,9 @@ _NUM_THREADS = 8
 
 @contextmanager
 def compile_ahead() -> Iterator[list[Any]]:
-    """Within it outputs of kernels stay as they were allocated. Behind it there is a compiled kernel for each launch.
+    """Compile the kernels launched in the block, without running them: their outputs stay as allocated.
 
-    No other thread may launch meanwhile. Raises what the compiler raised.
+    At the end every launch has a compiled kernel. No other thread may launch meanwhile. Raises the compiler's errors.
     """
     kernels: list[Any] = []
 
@@ -34,12 +34,12 @@ def compile_ahead() -> Iterator[list[Any]]:
                 yield kernels
         finally:
             del JITFunction.__getitem__
-        kernels[:] = [each.result() if isinstance(each, FutureKernel) else each for each in kernels]
-        list(pool.map(_load, {id(each): each for each in kernels}.values()))
+        kernels[:] = [kernel.result() if isinstance(kernel, FutureKernel) else kernel for kernel in kernels]
+        list(pool.map(_load, {id(kernel): kernel for kernel in kernels}.values()))
 
 
 def when_compiled(call: Callable[[], object]) -> None:
-    """From now on this is called whenever a kernel has been compiled, or loaded from the disk's cache."""
+    """Register a function to be called whenever a kernel has been compiled or loaded from the disk's cache."""
     before = knobs.runtime.jit_post_compile_hook
 
     def hook(**what: Any) -> Any:

@@ -1,8 +1,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Copies of whole cache blocks, the caches of all layers in one launch: cache[target[i]] = cache[source[i]].
+"""Copies of whole cache blocks, in the caches of all layers with one launch: cache[target[i]] = cache[source[i]].
 
-A block [Hkv, S, D] is one run of memory, so it is copied as 4-byte words whatever the dtype: every byte is read and
-written once. The kernel finds the caches through a table of their addresses, which stays on the GPU.
+A block [Hkv, S, D] is contiguous, so it is copied as 4-byte words whatever the dtype: every byte is read and written
+once. The kernel finds the caches through a table of their addresses, which stays on the GPU.
 """
 
 from functools import lru_cache
@@ -20,7 +20,7 @@ NUM_WARPS = 4
 @triton.jit(do_not_specialize_on_alignment=["source_ptr", "target_ptr"])
 def _copy_blocks(addresses_ptr, source_ptr, target_ptr, words_per_block, block_stride, CHUNK: tl.constexpr):
     copy = tl.program_id(0)
-    # Caches begin at multiples of 16 bytes (checked by the launcher): without the hint each word would go alone.
+    # Caches begin at multiples of 16 bytes (the launcher checks): without the hint words would be copied one by one.
     address = tl.load(addresses_ptr + tl.program_id(1))
     cache_ptr = tl.multiple_of(address.to(tl.pointer_type(tl.int32)), 16)
     words = tl.program_id(2) * CHUNK + tl.arange(0, CHUNK)
@@ -32,12 +32,15 @@ def _copy_blocks(addresses_ptr, source_ptr, target_ptr, words_per_block, block_s
 
 @lru_cache(maxsize=16)
 def _address_table(addresses: tuple[int, ...], device: torch.device) -> Tensor:
-    """Made once per set of caches, as its way to the GPU is one to wait for. Addresses alone cannot go stale."""
+    """Copy addresses to the GPU once per set of caches, because that copy waits. Addresses alone cannot go stale."""
     return torch.tensor(addresses, dtype=torch.int64, device=device)
 
 
 def copy_blocks(caches: list[Tensor], source: Tensor, target: Tensor) -> None:
-    """Caches [N, Hkv, S, D] of one shape and dtype, their blocks contiguous; source, target [n] int64 on the GPU."""
+    """Copy blocks of caches [N, Hkv, S, D], of one shape and dtype, with contiguous blocks.
+
+    source, target [n] int64 on the GPU.
+    """
     first = caches[0]
     assert all(cache.shape == first.shape and cache.stride() == first.stride() for cache in caches)
     assert all(cache.dtype == first.dtype and cache.data_ptr() % 16 == 0 for cache in caches)

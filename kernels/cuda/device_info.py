@@ -1,4 +1,4 @@
-"""What the launchers must know of the GPU they launch on, and how they launch there. Knows no kernel."""
+"""DeviceInfo: properties of a GPU that launchers need, and launch options. Knows no kernel."""
 
 from functools import lru_cache
 from typing import NamedTuple
@@ -9,21 +9,21 @@ import torch
 class DeviceInfo(NamedTuple):
     capability: int  # 90 for compute capability 9.0
     num_multiprocessors: int
-    shared_memory: int  # bytes that one program may have
-    is_interpreted: bool = False  # by Triton's interpreter, on the CPU
+    shared_memory: int  # most bytes for one program
+    is_interpreted: bool = False  # True for Triton's interpreter on the CPU
 
     @property
     def has_fp8_matmul(self) -> bool:
-        """Whether its tensor cores take e4m3."""
+        """True if the tensor cores take e4m3."""
         return self.capability >= 89 and not self.is_interpreted
 
     @property
     def fp8_kind(self) -> int:
-        """How its kernels widen e4m3: 1, the GPU converts; 2, by the bits."""
+        """Way in which kernels widen e4m3: 1, the GPU converts; 2, by the bits."""
         return 1 if self.capability >= 89 else 2
 
 
-# Off, each kernel is set up when the one before it has ended.
+# If False, a kernel is set up only after the previous one has ended.
 USES_DEPENDENT_LAUNCH = True
 H100 = DeviceInfo(90, 132, 232_448)
 SMALLEST_SHARED_MEMORY = 101_376  # compute capability 8.6, 8.9 and 12.0 (CUDA programming guide, table of limits)
@@ -31,7 +31,7 @@ SMALLEST_SHARED_MEMORY = 101_376  # compute capability 8.6, 8.9 and 12.0 (CUDA p
 
 @lru_cache
 def device_info(device: torch.device) -> DeviceInfo:
-    """The GPU behind a device; for Triton's interpreter, which runs on the CPU, an H100."""
+    """Return the properties of a device's GPU; an H100's for Triton's interpreter, which runs on the CPU."""
     if device.type != "cuda":
         return H100._replace(is_interpreted=True)
     properties = torch.cuda.get_device_properties(device)
@@ -41,10 +41,10 @@ def device_info(device: torch.device) -> DeviceInfo:
 
 
 def dependent_launch(gpu: DeviceInfo) -> dict[str, bool]:
-    """The options of a kernel that is set up while the one before it ends: programmatic dependent launch, from 9.0 on.
+    """Return the options for setting a kernel up while the previous one ends: programmatic dependent launch, from 9.0.
 
-    Where its constant DEPENDENT is true it begins with `gdc_launch_dependents()` and `gdc_wait()`, in every program and
-    before anything is read, written or left out: behind the wait all that the kernels before it have written is there.
+    If its constant DEPENDENT is true, the kernel begins with `gdc_launch_dependents()` and `gdc_wait()`, in every
+    program and before any read, write or early return: after the wait all writes of the previous kernels are visible.
     """
     is_on = USES_DEPENDENT_LAUNCH and gpu.capability >= 90 and not gpu.is_interpreted
     return {"DEPENDENT": True, "launch_pdl": True} if is_on else {"DEPENDENT": False}

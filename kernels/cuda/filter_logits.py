@@ -1,17 +1,17 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Top-k, top-p and min-p without a sort and without asking the GPU: every row finds its own threshold by bisection.
+"""Top-k, top-p and min-p without a sort and without waiting for the GPU: a row finds its own threshold by bisection.
 
-Seen from the row's best, a token lies at a distance d = best - logit >= 0; as integers, the bits of such floats are in
-the order of the floats. Searched is the largest distance t with tally(d < t) < target: the tally counts tokens for
-top-k and sums exp(-d) for top-p, so all that is no farther than t stays, equal ones together. A pass tries PIVOTS
-distances at once, so the interval shrinks to a ninth; it ends when one token is left in it.
+A token's distance from the row's best is d = best - logit >= 0; as integers, the bits of such floats are in the order
+of the floats. The search finds the largest distance t with tally(d < t) < target. The tally counts tokens for top-k
+and sums exp(-d) for top-p, so tokens with d <= t are kept, ties together. A pass tries PIVOTS distances at once, so the
+interval shrinks to a ninth; the search ends when the interval holds one token.
 
-A row of 128k tokens would keep one program busy for some 14 passes of 63 tiles, so it is dealt out first: one program
-takes CHUNK tokens and hands on its CAPACITY nearest, with its best, its mass and the best that it left out. A program
-for each row searches among these, and searches the whole row where the threshold lies beyond one that was left out.
-Then each chunk is masked. So a row's threshold does not depend on other rows. A chunk is read in some 8 passes, from L1
-but for the first, and written once; a row that is searched whole is read once more per pass. A row that asks for
-nothing costs nothing.
+A row of 128k tokens would keep one program busy for some 14 passes of 63 tiles, so the row is split first: a program
+takes CHUNK tokens and passes on its CAPACITY nearest, with its best, its mass and the best token that it left out. One
+program per row then searches among these tokens, or in the whole row if the threshold lies beyond a token that was left
+out. Then each chunk is masked. So a row's threshold does not depend on other rows. A chunk is read in some 8 passes,
+all but the first from L1, and written once; a row that is searched whole is read once more per pass. A row without
+filters costs nothing.
 """
 
 import torch
@@ -40,9 +40,9 @@ def _search(
     row_ptr, best, num_tokens, target, BY_MASS: tl.constexpr, low, high, low_count, high_count, low_mass, high_mass,
     BLOCK: tl.constexpr, PIVOTS: tl.constexpr, COUNTS_ONLY: tl.constexpr = False,
 ):  # fmt: skip
-    """Tighten low <= t < high, bits of distances, until one token lies between; with the tallies of d < low, d < high.
+    """Tighten low <= t < high, bits of distances, until one token lies between; return the tallies of both bounds too.
 
-    All that is nearer than the `high` returned stays. COUNTS_ONLY: the masses returned mean nothing.
+    Tokens nearer than the returned `high` are kept. COUNTS_ONLY: the returned masses are meaningless.
     """
     steps = tl.arange(0, PIVOTS) + 1
     while (high - low > 1) & (high_count - low_count > 1):
@@ -74,7 +74,7 @@ def _search(
 
 @triton.jit
 def _asks(top_k_ptr, top_p_ptr, row, num_tokens):
-    """(top_k, top_p, whether either leaves something out)."""
+    """Return (top_k, top_p, True if one of them removes tokens)."""
     top_k, top_p = tl.load(top_k_ptr + row), tl.load(top_p_ptr + row)
     return top_k, top_p, ((top_k > 0) & (top_k < num_tokens)) | (top_p < 1.0)
 
@@ -84,7 +84,7 @@ def _collect_nearest(
     logits_ptr, top_k_ptr, top_p_ptr, min_p_ptr, chunks_ptr, nearest_ptr, logits_stride, num_tokens,
     CHUNK: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr, PIVOTS: tl.constexpr,
 ):  # fmt: skip
-    """chunks [rows, 3, chunks]: best, mass and the best left out; nearest [rows, chunks, CAPACITY], or -inf."""
+    """Write chunks [rows, 3, chunks]: best, mass, best token left out; nearest [rows, chunks, CAPACITY], or -inf."""
     row, chunk, num_chunks = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
     _, _, is_asking = _asks(top_k_ptr, top_p_ptr, row, num_tokens)
     if (not is_asking) & (tl.load(min_p_ptr + row) <= 0.0):
@@ -128,7 +128,7 @@ def _collect_nearest(
 def _farthest_kept(
     row_ptr, best, num_found, mass, top_k, top_p, num_tokens, BLOCK: tl.constexpr, PIVOTS: tl.constexpr
 ):  # fmt: skip
-    """Bits of the distance from which on tokens go, by top-k and top-p, of `num_found` tokens."""
+    """Return the bits of the distance from which top-k and top-p remove tokens, among `num_found` tokens."""
     zero = tl.full([], 0, tl.int32)
     low, low_count, low_mass = zero, zero, mass * 0.0
     high, high_count, high_mass = zero + _BEYOND, zero + num_found, mass
@@ -138,7 +138,7 @@ def _farthest_kept(
             row_ptr, best, num_found, top_k, False, low, high, low_count, high_count, low_mass, high_mass,
             BLOCK, PIVOTS,
         )  # fmt: skip
-        # Between low and high lie equals, of which the k-th may be any: top-p counts k tokens, not all of them.
+        # The tokens between low and high are equal, and the k-th is one of them: top-p counts k tokens, not all.
         share = (top_k - low_count) / tl.maximum(high_count - low_count, 1)
         total = low_mass + (high_mass - low_mass) * share
     if top_p < 1.0:
@@ -165,7 +165,7 @@ def _find_threshold(
     if is_asking:
         mass = tl.sum(tl.load(chunk_ptrs + num_chunks, mask=inside, other=0.0) * tl.exp(bests - best), axis=0)
         left_out = tl.max(tl.load(chunk_ptrs + 2 * num_chunks, mask=inside, other=float("-inf")), axis=0)
-        # As far as the nearest that was left out all tallies are right.
+        # Up to the nearest token that was left out all tallies are right.
         limit = tl.maximum(best - left_out, 0.0).to(tl.int32, bitcast=True)
         ptr, num_found = nearest_ptr + row * num_chunks * CAPACITY, num_chunks * CAPACITY
         num_searches = 0
@@ -221,7 +221,7 @@ def filter_logits(logits: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -
     _find_threshold[(num_rows,)](
         logits, top_k, top_p, chunks, nearest, bests, highs, logits.stride(0), num_tokens, num_chunks,
         CAPACITY=CAPACITY, BLOCK_CHUNKS=triton.next_power_of_2(num_chunks), PIVOTS=PIVOTS, BLOCK=BLOCK,
-        num_warps=NUM_WARPS // 2,  # with all of them it would spill
+        num_warps=NUM_WARPS // 2,  # with all NUM_WARPS it would spill
     )  # fmt: skip
     _mask_far[(num_rows, num_chunks)](
         logits, top_k, top_p, min_p, bests, highs, logits.stride(0), num_tokens, CHUNK=CHUNK, **tile

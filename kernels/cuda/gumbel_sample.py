@@ -1,10 +1,10 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""A sample from softmax(logits) without the softmax: argmax of logit - log(-log(1 - v)) (Gumbel 1954; Maddison 2014).
+"""Sampling from softmax(logits) without the softmax: argmax of logit - log(-log(1 - v)) (Gumbel 1954; Maddison 2014).
 
 v comes from a hash of the row's key and the token id (see `ops.gumbel_argmax`), so no random numbers are stored. One
-program takes one row and BLOCK tokens, a second kernel the best of a row's programs. Per token 4 bytes are read once
-for about 60 operations, a third of them for the hash; an H100 has about 20 float32 operations per byte, so the two
-nearly balance.
+program takes one row and BLOCK tokens, a second kernel the best of a row's programs. A token takes one read of 4 bytes
+and about 60 operations, a third of them for the hash; an H100 has about 20 float32 operations per byte, so reads and
+operations nearly balance.
 """
 
 import torch
@@ -27,12 +27,12 @@ def _scramble(h):
 
 @triton.jit
 def _gumbel_noise(key, ids):
-    """-log(-log(1 - v)), v in (0, 1). Large where v is small: there 1 - v would lose the digits that decide."""
+    """-log(-log(1 - v)), v in (0, 1). The noise is large for small v, where 1 - v would lose the digits that decide."""
     low, high = key.to(tl.uint32), (key >> 32).to(tl.uint32)
     hashed = _scramble(_scramble(ids.to(tl.uint32) ^ low) + high)
     v = (hashed.to(tl.float32) + 0.5) * 2.3283064365386963e-10  # 2^-32
-    v = tl.minimum(v, 0.99999994)  # 1 - 2^-24: rounded up to 1, noise of -inf would hide the only token there is
-    # -log(1 - v): up to 1/64 five terms of its series, which are exact to 2^-24.
+    v = tl.minimum(v, 0.99999994)  # 1 - 2^-24: rounded up to 1, noise of -inf would hide the only token
+    # -log(1 - v): up to v = 1/64 five terms of the series, which are exact to 2^-24.
     series = v * (1.0 + v * (0.5 + v * (0.33333334 + v * (0.25 + v * 0.2))))
     return -tl.log(tl.where(v < 0.015625, series, -tl.log(1.0 - v)))
 

@@ -1,13 +1,13 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Mixture of experts: y[t] = Σ_k weight[t, k] · down_e(silu(gate_e x[t]) · up_e x[t]) with e = expert_ids[t, k].
 
-Three launches behind `group_by_expert`: gate_up with the activation in its epilogue (two accumulators of a program
-share its tile of x; apart, 8·I more bytes per pair would move, in one launch more), down, and the weighted sum, which
-is a kernel of its own because atomic additions would come in another order each time.
-Per pair 6·H·I operations; per expert with at least one token 6·H·I bytes of weights in 16 bits, read once per tile.
-So n tokens per expert bring n operations per byte, and up to some 300 the memory is the bound: at 2 of 8 experts
+Three launches after `group_by_expert`: gate_up with the activation in its epilogue (a program's two accumulators share
+its tile of x; separate kernels would move 8·I more bytes per pair, with one more launch), down, and the weighted sum,
+a kernel of its own because the order of atomic additions would vary.
+A pair takes 6·H·I operations; an expert with at least one token has 6·H·I bytes of weights in 16 bits, read once per
+tile. So n tokens per expert give n operations per byte, and up to some 300 the memory is the bound: at 2 of 8 experts
 (Mixtral 8x7B) below 1,200 tokens, at 8 of 128 (Qwen3-30B-A3B) below 4,800. The activations are
-6·H + 4·I bytes per pair, small beside that.
+6·H + 4·I bytes per pair, little in comparison.
 """
 
 from collections.abc import Iterable
@@ -29,28 +29,28 @@ class PackedExperts(NamedTuple):
 
 class Config(NamedTuple):
     BLOCK_M: int  # pairs
-    BLOCK_N: int  # rows of the weights: half of them gate's and half up's where these are fused
+    BLOCK_N: int  # rows of the weights; with fused gate and up, half of them are gate's
     BLOCK_K: int
     num_warps: int
     num_stages: int
 
 
 def choose_config(num_pairs: int, num_experts: int, element_size: int, gpu: DeviceInfo) -> Config:
-    """Tiles that hold twice the pairs an expert has on average, so that few experts have two and are read twice.
+    """Choose tiles for twice an expert's average number of pairs, so that few experts need two tiles and two reads.
 
-    Untuned on a GPU. Chosen from the compiler's own report (tests/gpu/compile_report.py) so that nothing spills
-    and every GPU has the shared memory.
+    Untuned on a GPU. Chosen from the compiler's report (tests/gpu/compile_report.py) so that nothing spills and every
+    GPU has the shared memory.
     """
     if element_size > 2:
-        return Config(16, 32, 32, 4, 1)  # float32 has no tensor cores to fill: what compiles fast
+        return Config(16, 32, 32, 4, 1)  # float32 has no tensor cores to fill: this compiles fast
     rows = triton.next_power_of_2(triton.cdiv(2 * num_pairs, num_experts))
     if rows <= 16:
-        # Bound by memory: 32 rows of the weights leave programs for every multiprocessor even with one token, and
-        # three of its four steps in flight make 36 KiB each.
+        # Bound by memory: 32 rows of the weights make programs for every multiprocessor even with one token, and three
+        # of a program's four steps in flight take 36 KiB.
         return Config(16, 32, 128, 4, 4)
     if rows == 32:
         return Config(32, 64, 128, 4, 3)
-    # wgmma (9.0) or tcgen05 (10.x, 11.0); 64 rows are the least that they take.
+    # wgmma (9.0) or tcgen05 (10.x, 11.0), which take at least 64 rows.
     is_strong = 90 <= gpu.capability < 120
     if rows >= 128 and is_strong:
         return Config(128, 128, 64, 8, 3)
@@ -71,10 +71,10 @@ def _grouped_matmul(
     NUM_N: tl.constexpr, NUM_K: tl.constexpr, PAIRS_PER_ROW: tl.constexpr, IS_GATED: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """out[p] = w x[p // PAIRS_PER_ROW], or silu(gate x) · (up x), w and [gate | up] those of the tile's expert.
+    """out[p] = w x[p // PAIRS_PER_ROW], or silu(gate x) · (up x), where w and [gate | up] are the tile's expert's.
 
     out [pairs, NUM_N], x [·, NUM_K], weight [E, NUM_N or twice that, NUM_K]. Programs of one expert and neighbouring
-    tiles run side by side, so that what one reads of the weights the others find in the L2 cache.
+    tiles run concurrently, so that weights which one program reads are in the L2 cache for the others.
     """
     tile = tl.program_id(0)
     expert = tl.load(tile_experts_ptr + tile).to(tl.int64)
@@ -120,7 +120,7 @@ def _weigh(out_ptr, weights_ptr, y_ptr, NUM_COLUMNS: tl.constexpr, TOP_K: tl.con
 def _multiply(
     x: Tensor, weight: Tensor, tiles: ExpertTiles, *, num_pairs: int, is_gated: bool, config: Config
 ) -> Tensor:
-    """x [rows, in], each row `num_pairs // rows` pairs' own; weight [E, out, in] → [num_pairs, out, or half of it]."""
+    """Multiply x [rows, in], `num_pairs // rows` pairs a row, by weight [E, out, in] → [num_pairs, out or half]."""
     _, num_rows, num_columns = weight.shape
     num_outputs, block_n = num_rows, config.BLOCK_N
     if is_gated:
@@ -165,7 +165,7 @@ def experts(
 
 
 def pack_experts(experts: Iterable[tuple[Tensor, Tensor]], *, num_experts: int) -> PackedExperts:
-    """One tensor of all gate_up and one of all down, filled an expert at a time."""
+    """Fill one tensor with all gate_up and one with all down, an expert at a time."""
     packed: PackedExperts | None = None
     for index, (gate_up, down) in enumerate(experts):
         if packed is None:

@@ -1,13 +1,13 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Which expert works on which token: softmax and the K largest per token, then the (token, k) pairs put in order.
+"""Routing of tokens to experts: softmax and the K largest per token, then the (token, k) pairs sorted by expert.
 
-`route` reads 2·E bytes of logits per token and writes 8·K; about E·(K + 5) operations: a launch, no more.
-`group_by_expert` is a counting sort whose counts stay on the GPU. Pair p = t·K + k. Each expert's pairs fill whole
-tiles of BLOCK_M slots, so that a tile of the matmul has one expert:
+`route` reads 2·E bytes of logits per token, writes 8·K and takes about E·(K + 5) operations: hardly more than a launch.
+`group_by_expert` is a counting sort whose counts stay on the GPU. Pair p = t·K + k. An expert's pairs fill whole tiles
+of BLOCK_M slots, so that a tile of the matmul has one expert:
 
     slots    expert 0: p p p p | p p . .    expert 2: p . . .    ...      . = padding, holds num_pairs
     experts             0      |    0               2            ...      -1 -1 beyond the last
-Every expert's program reads all T·K ids twice, 8·E·T·K bytes out of the L2 cache: 4 MB at 512 tokens, K = 8, E = 128.
+An expert's program reads all T·K ids twice, in all 8·E·T·K bytes from the L2 cache: 4 MB at 512 tokens, K = 8, E = 128.
 """
 
 from typing import NamedTuple
@@ -62,13 +62,13 @@ def route(router_logits: Tensor, *, top_k: int, renormalize: bool) -> tuple[Tens
 
 
 class ExpertTiles(NamedTuple):
-    """The pairs in tiles of BLOCK_M, each of one expert; how many tiles are in use only the GPU knows."""
+    """Pairs in tiles of BLOCK_M, a tile for one expert; only the GPU knows how many tiles are in use."""
 
-    pairs: Tensor  # [tiles · BLOCK_M] int32, num_pairs in the padding; unwritten in tiles without expert
-    experts: Tensor  # [tiles] int32, -1 in tiles without expert, which all come last
+    pairs: Tensor  # [tiles · BLOCK_M] int32, num_pairs in the padding; unwritten in tiles without an expert
+    experts: Tensor  # [tiles] int32, -1 in tiles without an expert, which come last
 
 
-# Ids read at a time. Untuned.
+# Number of ids that are read at a time. Untuned.
 BLOCK_P = 1024
 
 
@@ -99,7 +99,7 @@ def _group_by_expert(
     padding = slot + tl.arange(0, BLOCK_M)
     tl.store(pairs_ptr + padding, num_pairs, mask=padding < end_tile * BLOCK_M)
 
-    # The last expert's program also says which tiles have no expert.
+    # The last expert's program also marks the tiles without an expert.
     last_tile = tl.where(expert == NUM_EXPERTS - 1, num_tiles, end_tile)
     for start in range(first_tile, last_tile, BLOCK_P):
         numbers = start + steps
@@ -107,11 +107,11 @@ def _group_by_expert(
 
 
 def group_by_expert(expert_ids: Tensor, *, num_experts: int, block_m: int) -> ExpertTiles:
-    """expert_ids contiguous [T, K] int32 → the pairs of each expert in ascending order, in tiles of `block_m`."""
+    """Sort pairs by expert: contiguous expert_ids [T, K] int32 → an expert's pairs ascend, in tiles of `block_m`."""
     assert expert_ids.is_contiguous()
     assert expert_ids.dtype == torch.int32
     num_pairs = expert_ids.numel()
-    # Most tiles there can be: all but one pair of each expert in full tiles. Known without asking the GPU.
+    # Largest possible number of tiles: all but one pair of each expert in full tiles. Known without reading the GPU.
     num_tiles = min((num_pairs + min(num_experts, num_pairs) * (block_m - 1)) // block_m, num_pairs)
     pairs = torch.empty(num_tiles * block_m, dtype=torch.int32, device=expert_ids.device)
     tile_experts = torch.empty(num_tiles, dtype=torch.int32, device=expert_ids.device)

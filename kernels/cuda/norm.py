@@ -1,10 +1,10 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""RMSNorm and LayerNorm, alone and behind the residual addition.
+"""RMSNorm and LayerNorm, alone and after the residual addition.
 
 y = x / sqrt(mean(x²) + eps) · weight (Zhang & Sennrich 2019);
 y = (x - mean(x)) / sqrt(var(x) + eps) · weight + bias (Ba et al. 2016).
-One program holds one row in registers: one pass, float32 inside. Per element (2 bytes each) a norm reads x and writes
-y: 4 bytes; with the addition it reads x and residual, writes residual' and y: 8 bytes, where two kernels would move 10.
+One program holds one row in registers: one pass, float32 inside. For an element of 2 bytes a norm reads x and writes y,
+4 bytes; with the addition it reads x and residual and writes residual' and y, 8 bytes, where two kernels would move 10.
 At most 8 operations per element: bound by memory.
 """
 
@@ -51,7 +51,7 @@ def _add_rms_norm(
     inside = columns < num_columns
     residual_ptrs = residual_ptr + row * residual_stride + columns
     x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
-    # Rounded before it is normalised: the norm must see what the next layer's addition will see.
+    # Rounded before the norm, which must see the value that the next layer's addition will see.
     total = (x + tl.load(residual_ptrs, mask=inside, other=0.0).to(tl.float32)).to(residual_ptr.dtype.element_ty)
     y = _normalized(total.to(tl.float32), weight_ptr, columns, inside, num_columns, eps)
     tl.store(residual_ptrs, total, mask=inside)
@@ -100,7 +100,7 @@ def _add_layer_norm(
 
 
 def _launch_options(num_columns: int) -> dict[str, int]:
-    """The padded row, and warps for 16 elements a thread, so that a thread's loads are two of 16 bytes. Untuned."""
+    """Return the padded row and warps for 16 elements a thread, so that a thread has two 16-byte loads. Untuned."""
     block = triton.next_power_of_2(num_columns)
     return {"BLOCK": block, "num_warps": min(max(block // 512, 1), 16)}
 

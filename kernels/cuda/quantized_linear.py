@@ -2,14 +2,14 @@
 """Products with quantized weights (quantize.py): y = x wᵀ, w = scale · (u - zero) + offset, widened before the dot.
 
 Few rows: one program takes BLOCK_M rows and BLOCK_N outputs. The dot is with u - zero alone, which x's dtype holds
-exactly; scale and offset come after it, per output or per output and group (Σ x · w = scale · Σ x · (u - zero) + offset
-· Σ x). At 4 bits N·K/2 bytes of values (and 8·N·K/group of float32 scales and offsets) are read for 2·M·N·K operations:
-4·M per byte, so up to some 64 rows bound by memory.
-Many rows: the weight is widened once into a buffer and cuBLAS multiplies: N·K·(bits/8 + 4) more bytes, 0.06 ms of an
-H100 for 4096 x 14336, where the product of 2048 rows takes 0.3 ms.
+exactly; scale and offset are applied after it, per output or per output and group (Σ x · w = scale · Σ x · (u - zero) +
+offset · Σ x). At 4 bits N·K/2 bytes of values (and 8·N·K/group of float32 scales and offsets) are read for 2·M·N·K
+operations: 4·M per byte, so bound by memory up to some 64 rows.
+Many rows: the weight is widened once into a buffer and cuBLAS multiplies. This moves N·K·(bits/8 + 4) more bytes,
+0.06 ms of an H100 for 4096 x 14336, where the product of 2048 rows takes 0.3 ms.
 
-    4 bits, one group of K:   byte j = u[j] | u[j + group/2] << 4       so a tile of bytes is two operands, not one
-                                                                        operand to be interleaved
+    4 bits, one group of K:   byte j = u[j] | u[j + group/2] << 4       so a tile of bytes is two operands, and no
+                                                                        interleaving is needed
 """
 
 from typing import NamedTuple
@@ -22,20 +22,20 @@ from torch import Tensor
 
 from ..quantize import QuantizedWeight, multiplied
 
-# Rows from which a widened copy and cuBLAS are taken. Untuned.
+# Number of rows from which a widened copy and cuBLAS are used. Untuned.
 MIN_ROWS_TO_WIDEN = 257
-_GROUPS = (16, 32, 64, 128)  # inputs that a dot takes at a time
-_FEWEST = {4: 32, 8: 16}  # inputs of a group, halves of 4 bits being operands of 16
+_GROUPS = (16, 32, 64, 128)  # possible numbers of inputs of a dot
+_FEWEST = {4: 32, 8: 16}  # fewest inputs of a group by bits; with 4 bits, half a group is an operand of 16
 
 
 class QuantizedLinear(NamedTuple):
-    """A weight [N, K] of 8 bits, or of 4, laid out for `multiply`."""
+    """Weight [N, K] of 8 or 4 bits, laid out for `multiply`."""
 
     values: Tensor  # [N, K] int8 or uint8, or [N, K/2] uint8
     scales: Tensor  # [G, N] float32 or float16
-    offsets: Tensor | None  # [G, N] as scales
+    offsets: Tensor | None  # [G, N] in the dtype of scales
     bias: Tensor | None  # [N]
-    zero: int = 0  # what is taken off the values of 4 bits
+    zero: int = 0  # subtracted from values of 4 bits
 
 
 class Config(NamedTuple):
@@ -46,19 +46,19 @@ class Config(NamedTuple):
 
 
 def choose_config(num_rows: int, element_size: int) -> Config:
-    """Untuned on a GPU. Chosen from the compiler's own report (tests/gpu/compile_report.py): nothing spills.
+    """Choose the tile. Untuned on a GPU, chosen from the compiler's report (tests/gpu/compile_report.py): no spills.
 
-    32 outputs of 128 inputs in 4 bits are 2 KiB a step, so it takes many steps in flight to fill the memory's queue.
+    32 outputs of 128 inputs in 4 bits are 2 KiB a step, so many steps must be in flight to fill the memory's queue.
     """
     if element_size > 2:
-        return Config(16, 32, 4, 1)  # float32 has no tensor cores to fill: what compiles fast
+        return Config(16, 32, 4, 1)  # float32 has no tensor cores to fill: this compiles fast
     if num_rows <= 16:
         return Config(16, 32, 4, 6)
     return Config(32, 64, 4, 4) if num_rows <= 32 else Config(64, 64, 4, 4)
 
 
 def has_layout(weight: QuantizedWeight) -> bool:
-    """Whether its groups are those of a dot; 5 and 6 bits take 8."""
+    """True if the weight's groups can be those of a dot; 5 and 6 bits are stored in 8."""
     if weight.values.dtype == torch.float8_e4m3fn:
         return False
     is_plain = weight.bits == 8 and len(weight.scales) == 1 and weight.offsets is None
@@ -67,12 +67,12 @@ def has_layout(weight: QuantizedWeight) -> bool:
 
 
 def _dot_group(weight: QuantizedWeight) -> int:
-    """Of a weight's group: the part that a dot takes."""
+    """Return the part of a weight's group that one dot takes."""
     return _GROUPS[-1] if weight.group % _GROUPS[-1] == 0 else weight.group
 
 
 def pack(weight: QuantizedWeight, bias: Tensor | None) -> QuantizedLinear:
-    """weight.values [N, K] → two to a byte with 4 bits, the halves of a group side by side. Its `order` is not kept."""
+    """Pack weight.values [N, K]: 4 bits go two to a byte, one from each half of a group. `order` is dropped."""
     is_plain = weight.bits > 4 and len(weight.scales) == 1 and weight.offsets is None
     times = 1 if is_plain else weight.group // _dot_group(weight)
     scales, offsets = (
@@ -94,7 +94,7 @@ def _level(lower: Tensor, upper: Tensor | None) -> Tensor:
 
 @triton.jit
 def _multiply_8(x_ptrs, w_ptrs, inside, columns, NUM_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """[BLOCK_M, BLOCK_N] of Σ x · u."""
+    """Return Σ x · u, [BLOCK_M, BLOCK_N]."""
     BLOCK_K: tl.constexpr = 128
     ks = tl.arange(0, BLOCK_K)
     out = tl.full([BLOCK_M, BLOCK_N], 0.0, tl.float32)
@@ -114,7 +114,7 @@ def _multiply_groups(
     GROUP: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr, HAS_OFFSETS: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """[BLOCK_M, BLOCK_N] of Σ x · w."""
+    """Return Σ x · w, [BLOCK_M, BLOCK_N]."""
     PART: tl.constexpr = GROUP * BITS // 8  # bytes of a group, and inputs of a dot
     ks = tl.arange(0, PART)
     out = tl.full([BLOCK_M, BLOCK_N], 0.0, tl.float32)
@@ -148,7 +148,7 @@ def _quantized_matmul(
     NUM_K: tl.constexpr, GROUP: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    # Programs of the same outputs run side by side, so that what one reads of the weights the others find in L2.
+    # Programs of equal outputs run concurrently, so that weights which one program reads are in L2 for the others.
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     row_inside, column_inside = rows < num_rows, columns < NUM_N
@@ -174,7 +174,7 @@ def _widen_weight(
     w_ptr, scales_ptr, offsets_ptr, out_ptr, NUM_N: tl.constexpr, NUM_K: tl.constexpr, GROUP: tl.constexpr,
     BITS: tl.constexpr, ZERO: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """out [NUM_N, NUM_K] = w: per weight bits/8 bytes read, 2 written."""
+    """out [NUM_N, NUM_K] = w: reads bits/8 bytes per weight and writes 2."""
     row, ks = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = ks < NUM_K
     group, place = ks // GROUP, ks % GROUP
@@ -195,7 +195,7 @@ def _bits(packed: QuantizedLinear, num_inputs: int) -> int:
 
 
 def widen(packed: QuantizedLinear, num_inputs: int, dtype: torch.dtype) -> Tensor:
-    """The weight [N, K] in `dtype`."""
+    """Return the weight [N, K] in `dtype`."""
     num_outputs = len(packed.values)
     out = torch.empty((num_outputs, num_inputs), dtype=dtype, device=packed.values.device)
     _widen_weight[(num_outputs, triton.cdiv(num_inputs, 1024))](
@@ -228,7 +228,7 @@ def multiply(x: Tensor, packed: QuantizedLinear, *, config: Config | None = None
 
 
 def rows(token_ids: Tensor, packed: QuantizedLinear, *, num_inputs: int, dtype: torch.dtype) -> Tensor:
-    """Rows token_ids [T] of the weight, [T, K] in `dtype`. In torch: `widen` is compiled for each number of rows."""
+    """Return rows token_ids [T] of the weight, [T, K] in `dtype`. In torch: `widen` compiles for a number of rows."""
     values = packed.values.index_select(0, token_ids).view(len(token_ids), len(packed.scales), -1)
     if _bits(packed, num_inputs) == 4:
         values = torch.cat((values & 15, values >> 4), dim=2)

@@ -2,10 +2,10 @@
 """Per-head norm of q and k (Qwen3), rotary embedding (Su et al. 2021) and the write into the paged cache in one kernel.
 
 (x1, x2) → (x1·cos - x2·sin, x2·cos + x1·sin) with x1 = x[:R/2], x2 = x[R/2:R]; x[R:] stays. One program takes one token
-and one KV head: its group of query heads, its key, its value. Per token (2 bytes an element) Hq·D + 2·Hkv·D elements
-are read and as many written (into a cache of e4m3 one byte each), and 4·R bytes of cosines and sines; about 6
-operations per element: bound by memory.
-Norm, rotation and write apart would move the same elements three times.
+and one KV head: its group of query heads, its key, its value. A token reads Hq·D + 2·Hkv·D elements of 2 bytes, writes
+as many (1 byte each into a cache of e4m3), and reads 4·R bytes of cosines and sines; about 6 operations per element:
+bound by memory.
+Separate kernels for norm, rotation and write would move the elements three times.
 """
 
 import torch
@@ -21,9 +21,9 @@ from .device_info import dependent_launch, device_info
 
 @triton.jit
 def to_e4m3(x):
-    """The byte in e4m3 of float32 x, to nearest, ties to even, at most ±448.
+    """Round float32 x to a byte of e4m3, to nearest, ties to even, at most ±448.
 
-    By its bits, so that every GPU, and the interpreter, rounds alike: below 2^-6 e4m3 is a multiple of 2^-9, to which
+    Works on bits, so that every GPU and the interpreter round alike: below 2^-6 e4m3 is a multiple of 2^-9, to which
     adding 2^14 rounds; above, its 3 bits of mantissa are the upper 3 of 23. NaN becomes ±480, which e4m3 reads as NaN.
     """
     bits = x.to(tl.uint32, bitcast=True)
@@ -36,8 +36,8 @@ def to_e4m3(x):
 
 
 @triton.jit
-def _stored(x, scale, FP8: tl.constexpr):
-    """float32 x as it is stored: with FP8 the byte of x / scale."""
+def _to_stored(x, scale, FP8: tl.constexpr):
+    """Return float32 x in its stored form: with FP8 the byte of x / scale."""
     if FP8:
         x = to_e4m3(x / scale)
     return x
@@ -69,10 +69,10 @@ def _rotate_heads(
         x2 *= rms * tl.load(norm_ptr + HALF + half, mask=half < HALF, other=0.0).to(tl.float32)
         if ROTARY_DIM < HEAD_DIM:
             x3 *= rms * tl.load(norm_ptr + rest, mask=rest < HEAD_DIM, other=0.0).to(tl.float32)
-    tl.store(y_ptrs + half, _stored(x1 * cos - x2 * sin, scale, FP8).to(dtype), mask=in_half)
-    tl.store(y_ptrs + HALF + half, _stored(x2 * cos + x1 * sin, scale, FP8).to(dtype), mask=in_half)
+    tl.store(y_ptrs + half, _to_stored(x1 * cos - x2 * sin, scale, FP8).to(dtype), mask=in_half)
+    tl.store(y_ptrs + HALF + half, _to_stored(x2 * cos + x1 * sin, scale, FP8).to(dtype), mask=in_half)
     if ROTARY_DIM < HEAD_DIM:
-        tl.store(y_ptrs + rest, _stored(x3, scale, FP8).to(dtype), mask=in_rest)
+        tl.store(y_ptrs + rest, _to_stored(x3, scale, FP8).to(dtype), mask=in_rest)
 
 
 @triton.jit(do_not_specialize_on_alignment=["positions_ptr", "slots_ptr"])
@@ -118,14 +118,14 @@ def _rope_and_cache(
         v_ptrs = v_ptr + token * v_token_stride + kv_head * v_head_stride + dims
         v = tl.load(v_ptrs, mask=dims < HEAD_DIM, other=0.0)
         if FP8:
-            v = _stored(v.to(tl.float32), v_scale, FP8)
+            v = _to_stored(v.to(tl.float32), v_scale, FP8)
         tl.store(v_cache_ptr + place + dims, v.to(v_cache_ptr.dtype.element_ty), mask=dims < HEAD_DIM)
 
 
 def rope_and_cache(
     q: Tensor, k: Tensor, v: Tensor, positions: Tensor, slot_mapping: Tensor, rope: RopeArgs, cache: CacheView
 ) -> Tensor:
-    """As `ops.rope_and_cache` → a new contiguous q [T, Hq, D]."""
+    """Like ops.rope_and_cache → a new contiguous q [T, Hq, D]."""
     k_cache, v_cache, kv_scales = cache
     cos_sin, q_norm, k_norm, eps = rope
     num_tokens, num_heads, head_dim = q.shape
@@ -136,8 +136,8 @@ def rope_and_cache(
     assert rotary_dim % 2 == 0
     assert rotary_dim <= head_dim
     assert all(x.stride(-1) == 1 for x in (q, k, v, cos_sin))
-    # Not in place: where a tile has fewer elements than threads, several threads load an element that one of them
-    # stores, and the slowest would load what the fastest has stored.
+    # Not in place: if a tile has fewer elements than threads, several threads load an element that one of them stores,
+    # and a slow thread would load the stored value.
     y = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     _rope_and_cache[(num_tokens, num_kv_heads)](
         q, k, v, y, as_loaded(k_cache), as_loaded(v_cache), cos_sin, positions, slot_mapping, q_norm, k_norm,
@@ -148,7 +148,7 @@ def rope_and_cache(
         GROUP=group,
         BLOCK_SIZE=block_size,
         BLOCK_GROUP=triton.next_power_of_2(group),
-        BLOCK_HALF=triton.next_power_of_2(max(rotary_dim // 2, 1)),  # 1, and masked, where nothing is rotated
+        BLOCK_HALF=triton.next_power_of_2(max(rotary_dim // 2, 1)),  # 1, and masked, without rotation
         BLOCK_REST=triton.next_power_of_2(max(head_dim - rotary_dim, 1)),
         BLOCK_D=triton.next_power_of_2(head_dim),
         HAS_Q_NORM=q_norm is not None,

@@ -1,7 +1,7 @@
 """Without a CUDA device the kernels run under Triton's interpreter, which must be chosen before they are decorated.
 
-A test of another folder may have imported Triton first (transformers does): then the functions of triton.language that
-are themselves jitted, tl.sum for one, were decorated for the compiler, and are decorated anew.
+A test of another folder may have imported Triton first (transformers does). Then the jitted functions of
+triton.language, for example tl.sum, were decorated for the compiler, and are decorated again.
 """
 
 import os

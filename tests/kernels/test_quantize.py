@@ -1,4 +1,4 @@
-"""Quantized weights: how far they are off."""
+"""Errors of quantized weights."""
 
 import pytest
 import torch

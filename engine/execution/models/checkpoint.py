@@ -1,4 +1,4 @@
-"""A model's folder or GGUF file: where it is, its JSON files, and the numbers in them. Imports no torch."""
+"""Model folders and GGUF files: finding them, and reading their JSON files and numbers. Imports no torch."""
 
 import json
 import math
@@ -17,7 +17,7 @@ _SPLIT = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 
 
 def local_model(model: str | None) -> Path | None:
-    """A model's folder or GGUF file; None for one of the hub. Raises ConfigError if it is no model, or not there."""
+    """Return a model's folder or GGUF file; None for a hub id. Raises ConfigError if it is missing or no model."""
     if (named := named_model(model)) is not None:
         return named
     assert model is not None
@@ -37,7 +37,7 @@ def local_model(model: str | None) -> Path | None:
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether a file begins as GGUF does, or at least is called so."""
+    """True if a file begins with GGUF's magic bytes or is named .gguf."""
     try:
         with path.open("rb") as file:
             return file.read(4) == b"GGUF" or path.suffix == ".gguf"
@@ -46,7 +46,7 @@ def is_gguf(path: Path) -> bool:
 
 
 def model_folder(config: EngineConfig, model: str | None) -> Path:
-    """The folder or GGUF file of a model, fetched from the hub if it is not local. Raises ConfigError."""
+    """Return a model's folder or GGUF file; download it from the hub if it is not local. Raises ConfigError."""
     local = local_model(model)
     if local is not None:
         return local
@@ -55,7 +55,7 @@ def model_folder(config: EngineConfig, model: str | None) -> Path:
 
 
 def _model_in(folder: Path) -> Path:
-    """What to read of a folder: all of it, or its only GGUF file. Raises ConfigError if it holds several."""
+    """Return the folder, or its only GGUF file if it has no safetensors. Raises ConfigError for several GGUF files."""
     ggufs = [path for path in sorted(folder.glob("*.gguf")) if path.is_file()]
     if ggufs and not any(folder.glob("*.safetensors")):
         if len(ggufs) == 1:
@@ -74,7 +74,7 @@ def _download(hub_id: str, file: str, *, with_weights: bool) -> Path:
         if file:
             return Path(hf_hub_download(hub_id, file))
         folder = Path(snapshot_download(hub_id, allow_patterns=patterns))
-    except Exception as exc:  # the hub's client raises many kinds, all of which mean: not available
+    except Exception as exc:  # the hub's client raises many types, and all mean "not available"
         first_line = str(exc).strip().splitlines()[0] if str(exc).strip() else type(exc).__name__
         name = f"{hub_id}:{file}" if file else hub_id
         raise ConfigError(f"model {name!r} is no local folder and the hub does not give it: {first_line}") from exc
@@ -84,16 +84,16 @@ def _download(hub_id: str, file: str, *, with_weights: bool) -> Path:
 
 
 def version_of(path: Path) -> tuple[int, ...]:
-    """What tells a file from what is written over it or put in its place; empty if there is none any more."""
+    """Return a key that changes when a file is overwritten or replaced; () if the file is gone."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return ()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def other_format(folder: Path) -> str | None:
-    """What a folder without safetensors of a model holds instead, and what to do; None if it is nothing known."""
+    """Say which known content a folder has instead of a model's safetensors, and what to do; None if unknown."""
     if (folder / "adapter_config.json").exists():
         base = read_json(folder / "adapter_config.json").get("base_model_name_or_path") or "its base model"
         return (
@@ -104,7 +104,7 @@ def other_format(folder: Path) -> str | None:
 
 
 def tokenizer_only(folder: Path) -> str | None:
-    """The same of a folder without config.json that holds a tokenizer."""
+    """Like other_format, of a folder without config.json: say so if it holds a tokenizer."""
     names = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
     if found := next((name for name in names if (folder / name).exists()), None):
         return f"{folder} holds a tokenizer ({found}) and no model: config.json is missing; give the model's folder"
@@ -112,7 +112,7 @@ def tokenizer_only(folder: Path) -> str | None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file of the model folder. Raises ConfigError naming the file."""
+    """Return the object in a JSON file of the model folder. Raises ConfigError that names the file."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as exc:
@@ -125,7 +125,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def positive_int(fields: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    """The positive integer under `name`; where it is missing or null, `default`. Raises ConfigError."""
+    """Return the positive integer under `name`; `default` if it is missing or null. Raises ConfigError."""
     value = fields.get(name)
     value = default if value is None else value
     if type(value) is not int or value < 1:
@@ -134,7 +134,7 @@ def positive_int(fields: Mapping[str, Any], name: str, default: int | None = Non
 
 
 def positive_number(fields: Mapping[str, Any], name: str, default: float | None = None) -> float:
-    """The finite number above 0 under `name`; where it is missing or null, `default`. Raises ConfigError."""
+    """Return the finite number above 0 under `name`; `default` if it is missing or null. Raises ConfigError."""
     value: Any = fields.get(name)
     value = default if value is None else value
     if type(value) not in (int, float) or not 0 < value < math.inf:

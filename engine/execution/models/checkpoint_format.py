@@ -1,4 +1,4 @@
-"""What a format of quantized checkpoints is to a weight source. Knows no format and no file."""
+"""CheckpointFormat: interface of a format of quantized checkpoints for weight sources. Knows no format and no file."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ if TYPE_CHECKING:  # read_model_config is called where there is no torch
 
 @dataclass(frozen=True, slots=True)
 class LinearTensors:
-    """The tensors of one linear, as the files have them."""
+    """Tensors of one linear layer in the files."""
 
-    name: str  # model.layers.0.mlp.down_proj
+    name: str  # for example model.layers.0.mlp.down_proj
     has_tensor: Callable[[str], bool]
-    take_tensor: Callable[[str], "Tensor"]  # by its whole name; raises ConfigError if it is missing
+    take_tensor: Callable[[str], "Tensor"]  # takes the tensor's whole name; raises ConfigError if it is missing
 
     def has(self, part: str) -> bool:
-        """Whether there is `NAME.part`."""
+        """True if there is a tensor `NAME.part`."""
         return self.has_tensor(f"{self.name}.{part}")
 
     def take(self, part: str, *shapes: tuple[int, ...], dtypes: tuple["dtype", ...]) -> "Tensor":
-        """`NAME.part`, which has one of these shapes and dtypes. Raises ConfigError."""
+        """Return `NAME.part`. Raises ConfigError if it has none of these shapes or dtypes."""
         tensor = self.take_tensor(f"{self.name}.{part}")
         if tensor.dtype not in dtypes or tuple(tensor.shape) not in shapes:
             needed = f"{_kinds(dtypes)} {' or '.join(str(list(shape)) for shape in shapes)}"
@@ -41,14 +41,14 @@ def _kinds(dtypes: tuple["dtype", ...]) -> str:
 
 
 class CheckpointFormat(Protocol):
-    """A quantization_config that was understood."""
+    """Format of quantized weights, parsed from a quantization_config."""
 
     @property
     def name(self) -> str:
-        """What it is, for people: "AWQ, 4 bits in groups of 128"."""
+        """Name for people: "AWQ, 4 bits in groups of 128"."""
 
     def weight(self, linear: LinearTensors, shape: tuple[int, int]) -> "QuantizedWeight | None":
-        """The weight [N, K] of this linear; None where the files have it unquantized. Raises ConfigError."""
+        """Return this linear layer's weight [N, K]; None if the files do not quantize it. Raises ConfigError."""
 
     def ignores(self, name: str, take: Callable[[str], "Tensor"]) -> bool:
-        """Whether a tensor that was not read may stay so."""
+        """True if this tensor may stay unread."""

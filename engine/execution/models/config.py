@@ -13,7 +13,7 @@ from .rope_config import RopeConfig
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """Shape of one decoder-only model, in Hugging Face's names for Llama. Raises ConfigError."""
+    """Shape of one decoder-only model, with Hugging Face's field names for Llama. Raises ConfigError."""
 
     architecture: str
     vocab_size: int  # width of the logits
@@ -30,16 +30,16 @@ class ModelConfig:
     attention_bias: bool
     mlp_bias: bool
     hidden_act: str
-    quantization: CheckpointFormat | None  # of the weights in the files
+    quantization: CheckpointFormat | None  # format of quantized weights in the files
     sliding_windows: tuple[int, ...]  # per layer, 0 = none
     dtype: str
     eos_token_ids: tuple[int, ...]
-    description: str  # what the files say they are, for people; may be empty
+    description: str  # the model's description in its files, for people; may be empty
     hf_config: Mapping[str, Any] = field(repr=False)  # all of config.json, as its family normalized it
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any], generation: Mapping[str, Any]) -> "ModelConfig":
-        """From config.json as its family normalized it, and generation_config.json."""
+        """Build the config from config.json, normalized by its family, and generation_config.json."""
         num_heads = positive_int(fields, "num_attention_heads")
         num_kv_heads = positive_int(fields, "num_key_value_heads", num_heads)
         if num_heads % num_kv_heads:
@@ -78,14 +78,14 @@ class ModelConfig:
 
     @property
     def max_len_limit(self) -> int:
-        """Positions that can be served: those the model was made for, or as far as YaRN stretches them."""
+        """Largest number of positions that can be served: the trained ones, or more if YaRN stretches them."""
         yarns = [rope.scaling for rope in self.ropes if rope.scaling.get("rope_type") == "yarn"]
         stretched = (int(yarn["factor"] * yarn["original_max_position_embeddings"]) for yarn in yarns)
         return max([self.max_position_embeddings, *stretched])
 
 
 def _layer_types(fields: Mapping[str, Any]) -> list[str]:
-    """What each layer sees. Without layer_types all layers see the window, if there is one."""
+    """Return each layer's kind of attention. Without layer_types every layer has the window, if there is one."""
     num_layers = positive_int(fields, "num_hidden_layers")
     kinds = fields.get("layer_types")
     if not kinds:

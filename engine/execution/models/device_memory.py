@@ -1,4 +1,4 @@
-"""How much memory a device has, and what there is to say where it is not enough. Knows no model."""
+"""DeviceMemory: free and peak memory of a device, and the error if memory does not suffice. Knows no model."""
 
 import gc
 import os
@@ -13,17 +13,17 @@ from ...errors import ConfigError, is_out_of_memory
 
 
 class DeviceMemory(Protocol):
-    """A GPU's memory, in bytes."""
+    """Memory of a GPU, in bytes."""
 
     def free_and_total(self) -> tuple[int, int]:
-        """What is free once all that ended tensors left has been given back, and what there is at all."""
+        """Return the free memory, after the memory of dead tensors has been released, and the total."""
 
     def peak(self, work: Callable[[], object]) -> int:
-        """The most that this work takes beside what is in use. Raises what it raises."""
+        """Run `work` and return the most memory that it takes on top of what is in use. Raises `work`'s errors."""
 
 
 class CudaMemory:
-    """Of a CUDA device, through torch's allocator."""
+    """Memory of a CUDA device, through torch's allocator."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -43,12 +43,12 @@ class CudaMemory:
 
 
 def memory_of(device: torch.device) -> DeviceMemory | None:
-    """None for a CPU, whose memory is not this process's own."""
+    """Return the memory of a GPU; None for a CPU, whose memory other processes share."""
     return CudaMemory(device) if device.type == "cuda" else None
 
 
 def available_memory() -> int:
-    """Bytes of main memory that this process may still take: of the machine, or of its container if that is less."""
+    """Return the bytes of main memory that this process may still take: the machine's, or its container's if less."""
     available = _meminfo("MemAvailable") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
@@ -68,7 +68,7 @@ def _meminfo(name: str) -> int | None:
 
 @contextmanager
 def refusing_out_of_memory(way_out: str) -> Iterator[None]:
-    """Within it a tensor that does not fit is a ConfigError: `way_out`, and what the allocator said."""
+    """Turn an out-of-memory error of the block into a ConfigError with `way_out` and the allocator's message."""
     try:
         yield
     except RuntimeError as exc:

@@ -13,7 +13,7 @@ from .tensor_parallel import take_rows
 
 
 class FalconForCausalLM(ParallelDecoder):
-    """In the checkpoint each KV head's rows follow those of its query heads."""
+    """Decoder whose checkpoint stores each KV head's rows after the rows of its query heads."""
 
     names = Names(
         prefix="transformer.", embed="word_embeddings", norm="ln_f", layers="h", attention="self_attention",
@@ -63,7 +63,7 @@ class FalconForCausalLM(ParallelDecoder):
 
 
 def _ungroup(tensor: Tensor, groups: int, width: int, head_dim: int) -> Tensor:
-    """Rows of [group's queries, key, value] per group → rows of all queries, all keys, all values."""
+    """Reorder rows from [queries, key, value] per group to all queries, all keys, all values."""
     grouped = tensor.view(groups, width, head_dim, *tensor.shape[1:])
     parts = (grouped[:, : width - 2], grouped[:, width - 2], grouped[:, width - 1])
     return torch.cat([part.reshape(-1, *tensor.shape[1:]) for part in parts])

@@ -1,20 +1,20 @@
-"""What a model's tokens follow from, as one short text: two that differ may answer the same prompt differently."""
+"""Fingerprint of everything that determines a model's tokens: models that differ in it may answer differently."""
 
 import hashlib
 from pathlib import Path
 
 from ...config import EngineConfig
 
-# Files that decide, beside the weights.
+# Files besides the weights that determine the tokens.
 _WHOLE = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
-# Of weights, which can be hundreds of GB: the beginning, where a file lists its tensors, and so many places behind it.
+# Weights can be hundreds of GB, so only the beginning, which lists the tensors, and _NUM_PLACES samples are hashed.
 _HEAD_BYTES = 2**20
-_GGUF_HEAD_BYTES = 16 * 2**20  # which hold the vocabulary and the chat template, too
+_GGUF_HEAD_BYTES = 16 * 2**20  # holds the vocabulary and the chat template, too
 _NUM_PLACES, _PLACE_BYTES = 64, 4096
 
 
 def fingerprint(folder: Path, config: EngineConfig, *, dtype: str) -> str:
-    """Of the model in this folder or GGUF file, served so."""
+    """Return the fingerprint of the model in this folder or GGUF file, served with this config and dtype."""
     hashed = hashlib.sha256()
     numerics = (dtype, config.quantization, config.quantization_activations, config.kv_cache_dtype)
     for part in (*numerics, config.chat_template):

@@ -1,4 +1,4 @@
-"""Inputs: what one forward pass over a ragged batch reads."""
+"""Inputs: tensors that one forward pass over a ragged batch reads."""
 
 from typing import Any, NamedTuple
 
@@ -12,12 +12,12 @@ Arrays = dict[str, Array]
 
 
 class Inputs(NamedTuple):
-    """One forward pass over T tokens of B rows, L of which need logits."""
+    """Inputs of one forward pass over T tokens of B rows; L of the tokens need logits."""
 
     token_ids: Tensor  # [T] int64
     positions: Tensor  # [T] int64
     slot_mapping: Tensor  # [T] int64, block · block_size + offset
     ragged: RaggedBatch
-    # [L] int64, T-indices: of each row that samples its last known token and its drafts, then the tokens before those
-    # with prompt logprobs
+    # [L] int64, indices into T: first the last known token and the drafts of each row that samples, then the tokens
+    # before those with prompt logprobs
     logits_indices: Tensor

@@ -1,4 +1,4 @@
-"""ForwardPlan: a decoder's layers in one native call where `ops.record` can make a plan of them, else op by op."""
+"""ForwardPlan: runs a decoder's layers in one native call if `ops.record` can make a plan of them, else op by op."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +14,7 @@ from .kv_cache import KVCache
 
 
 class ForwardPlan:
-    """Of one model, a plan for each cache that it writes to. For one thread."""
+    """Recorded plans of one model, one per KV cache. For one thread."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class ForwardPlan:
         self._plans: WeakKeyDictionary[KVCache, Any] = WeakKeyDictionary()
 
     def run(self, x: Tensor, inputs: Inputs, kv_cache: KVCache) -> Tensor:
-        """What the layers make of embedded tokens [T, hidden_size]: [L, hidden_size]."""
+        """Run the layers on embedded tokens [T, hidden_size] and return hidden states [L, hidden_size]."""
         plan = self._plan(kv_cache)
         if isinstance(plan, str):
             return self._run_layers(x, inputs, kv_cache)
@@ -38,7 +38,7 @@ class ForwardPlan:
         return out
 
     def refusal(self, kv_cache: KVCache) -> str | None:
-        """Why there is no plan for this cache; None if there is one."""
+        """Return the reason why there is no plan for this cache; None if there is one."""
         plan = self._plan(kv_cache)
         return plan if isinstance(plan, str) else None
 

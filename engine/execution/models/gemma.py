@@ -19,14 +19,14 @@ _DEFAULTS = {
 
 
 class GemmaForCausalLM(Decoder):
-    """Heads may be wider than hidden_size / num_heads; no windows yet."""
+    """Llama whose heads may be wider than hidden_size / num_heads; no windows yet."""
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
         fields = super().normalize_config({**_DEFAULTS, **raw, "sliding_window": None, "layer_types": None})
         if fields.get("use_bidirectional_attention"):
             raise ConfigError("use_bidirectional_attention: tokens are generated one after the other here")
-        if fields["hidden_act"] == "gelu":  # so the first checkpoints say, which were trained with the approximation
+        if fields["hidden_act"] == "gelu":  # the first checkpoints say gelu, but were trained with the approximation
             fields["hidden_act"] = "gelu_pytorch_tanh"
         return fields
 
@@ -40,5 +40,5 @@ class GemmaForCausalLM(Decoder):
         return super()._embed(inputs).mul_(self._embed_factor)
 
     def _norm_weight(self, name: str, size: int) -> Tensor:
-        # In float32: in bfloat16 most of 1 + w would be 1.
+        # float32, because in bfloat16 most of 1 + w would round to 1.
         return 1.0 + super()._norm_weight(name, size).float()

@@ -1,4 +1,4 @@
-"""Gemma 2 (Gemma Team 2024): norms before and after each part, soft-caps, every other layer sees a window."""
+"""Gemma 2 (Gemma Team 2024): norms before and after each part, soft-caps, a window in every other layer."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,7 +22,7 @@ _DEFAULTS = {
 
 
 class Gemma2ForCausalLM(GemmaForCausalLM):
-    """Scores have a scale of their own."""
+    """Gemma with its own scale of attention scores."""
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Gemma 3, its text models (Gemma Team 2025): a Gemma 2 with q and k normalised, and other angles where a window is."""
+"""Gemma 3 text models (Gemma Team 2025): a Gemma 2 with q and k normalised and another rope in layers with a window."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ _DEFAULTS = {
 
 
 class Gemma3ForCausalLM(Gemma2ForCausalLM):
-    """One layer in six sees everything, with a rope theta of its own, and it alone has the rope scaling."""
+    """Gemma 2 in which one layer in six has full attention, its own rope theta and, alone, the rope scaling."""
 
     qk_norm = True
 

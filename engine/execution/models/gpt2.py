@@ -15,7 +15,7 @@ from .layers import Attention
 
 
 class GPT2LMHeadModel(LayerNormDecoder):
-    """Biases everywhere; q, k and v are one matrix."""
+    """LayerNormDecoder with biases everywhere; the checkpoint has q, k and v in one matrix."""
 
     partial_rotary = True
     names = Names(
@@ -66,7 +66,7 @@ class GPT2LMHeadModel(LayerNormDecoder):
         return replace(attention, args=attention.args._replace(scale=scale))
 
     def _take_weight(self, name: str, *shape: int) -> Tensor | ops.QuantizedWeight:
-        if not name.startswith(f"{self._prefix}{self.names.layers}."):  # the embedding and the head stand as elsewhere
+        if not name.startswith(f"{self._prefix}{self.names.layers}."):  # embedding and head are stored as [out, in]
             return super()._take_weight(name, *shape)
         num_outputs, num_inputs = shape
         quantized = self._source.take_quantized(name, shape)

@@ -1,4 +1,4 @@
-"""GPT-NeoX (Black et al. 2022) and Pythia (Biderman et al. 2023): a Falcon of whose heads a quarter turns."""
+"""GPT-NeoX (Black et al. 2022) and Pythia (Biderman et al. 2023): a Falcon that rotates a quarter of each head."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,11 +9,11 @@ from .parallel_decoder import ParallelDecoder
 
 
 class GPTNeoXForCausalLM(FalconForCausalLM):
-    """In the checkpoint each head's query, key and value rows follow each other."""
+    """Falcon whose checkpoint stores the query, key and value rows of one head after the other."""
 
     partial_rotary = True
     names = Names(prefix="gpt_neox.", embed="embed_in", norm="final_layer_norm", attention="attention", o_proj="dense")
-    ignored = (  # causal masks, and the head where it is tied
+    ignored = (  # causal masks, and a tied head
         ".attention.bias", ".attention.masked_bias", "rotary_emb.inv_freq", "lm_head.weight", "embed_out.weight",
     )  # fmt: skip
     _norm_names = ParallelDecoder._norm_names

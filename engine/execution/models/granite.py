@@ -1,4 +1,4 @@
-"""Granite 3 (IBM 2024): a Llama with four multipliers, of embeddings, scores, what each part adds, and logits."""
+"""Granite 3 (IBM 2024): a Llama with four multipliers: of embeddings, scores, outputs of layer parts, and logits."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,7 +16,7 @@ _MULTIPLIERS = ("embedding_multiplier", "attention_multiplier", "residual_multip
 
 
 class GraniteForCausalLM(LlamaForCausalLM):
-    """`logits_scaling` divides; `attention_multiplier` stands where 1 / sqrt(head_dim) does elsewhere."""
+    """Llama with multipliers: `logits_scaling` divides, `attention_multiplier` replaces 1 / sqrt(head_dim)."""
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:

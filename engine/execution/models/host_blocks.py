@@ -1,7 +1,7 @@
-"""HostBlocks: blocks of a KV cache in the host's memory, where a block's keys and values of all layers are one piece.
+"""HostBlocks: blocks of a KV cache in host memory, where a block's keys and values of all layers are contiguous.
 
-So a block is one copy of megabytes (2 MiB of Llama-3.1-8B's in bfloat16), out of or into pinned memory, and no copy
-waits: layers are gathered and spread on the device.
+Swapping a block is one copy of megabytes (2 MiB for Llama-3.1-8B in bfloat16) out of or into pinned memory. The device
+gathers and spreads the layers, so the host waits for no copy.
 """
 
 import torch
@@ -9,19 +9,19 @@ from torch import Tensor
 
 from ...device import to_device
 
-# torch rounds what it pins up to powers of two, so memory is taken in pieces of just about one.
+# torch rounds pinned memory up to a power of two, so memory is allocated in pieces of nearly that size.
 _PIECE_BYTES = 2**30
-# Gathered at once on the device.
+# Bytes gathered on the device at once.
 _STAGED_BYTES = 2**26
 
 BlockPairs = list[tuple[int, int]]
 
 
 class HostBlocks:
-    """Room for `num_blocks` blocks of these caches. Copies are done in the order of the device's work."""
+    """Host memory for `num_blocks` blocks of these caches. Copies keep the order of the device's work."""
 
     def __init__(self, caches: list[Tensor], num_blocks: int) -> None:
-        """caches: each [N, …], of one shape and dtype. Raises RuntimeError without memory."""
+        """`caches`: tensors [N, …] of one shape and dtype. Raises RuntimeError if out of memory."""
         self._caches = [_movable(cache) for cache in caches]
         self._device, block = caches[0].device, self._caches[0][0]
         self.num_blocks = num_blocks
@@ -43,7 +43,7 @@ class HostBlocks:
         return self._pieces[piece][place]
 
     def swap_out(self, pairs: BlockPairs) -> None:
-        """Copy blocks (on the device, here)."""
+        """Copy blocks to the host; pairs are (device block, host block)."""
         for some in _batched(pairs, self._num_staged):
             sources = to_device(torch.tensor([source for source, _ in some]), self._device)
             staged = torch.stack([cache.index_select(0, sources) for cache in self._caches], dim=1)
@@ -51,7 +51,7 @@ class HostBlocks:
                 self._block(target).copy_(block, non_blocking=True)
 
     def swap_in(self, pairs: BlockPairs) -> None:
-        """Copy blocks (here, on the device)."""
+        """Copy blocks to the device; pairs are (host block, device block)."""
         for some in _batched(pairs, self._num_staged):
             staged = torch.empty((len(some), *self._shape), dtype=self._caches[0].dtype, device=self._device)
             for block, (source, _) in zip(staged, some, strict=True):
@@ -66,5 +66,5 @@ def _batched(pairs: BlockPairs, size: int) -> list[BlockPairs]:
 
 
 def _movable(cache: Tensor) -> Tensor:
-    """A cache of e4m3 as bytes, for torch indexes no such tensors."""
+    """View a cache of e4m3 as bytes, because torch cannot index e4m3 tensors."""
     return cache.view(torch.uint8) if cache.dtype == torch.float8_e4m3fn else cache

@@ -1,4 +1,4 @@
-"""KVCache: the memory of keys and values, cut into blocks, and how many blocks there can be."""
+"""KVCache: memory of keys and values in blocks, and the number of blocks that fit."""
 
 import time
 
@@ -17,9 +17,9 @@ CPU_MEMORY_SHARE = 0.25
 
 
 class KVCache:
-    """Per layer K and V, each [num_blocks, num_kv_heads, block_size, head_dim]: one block of a head is contiguous.
+    """K and V of each layer, [num_blocks, num_kv_heads, block_size, head_dim]: one block of a head is contiguous.
 
-    Of int8 the last dimension is wider: a token's scale is in its block, too (kernels/int8_cache.py).
+    In int8 the last dimension is wider, because a block holds its tokens' scales too (kernels/int8_cache.py).
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class KVCache:
         self._device = device
 
         shape = (num_blocks, model.num_kv_heads, block_size, ops.token_width(model.head_dim, dtype))
-        # Not zeroed: kernels never read a slot that was not written, and untouched pages cost no memory.
+        # Not zeroed: kernels never read an unwritten slot, and untouched pages cost no memory.
         try:
             self.layers = [
                 (torch.empty(shape, dtype=dtype, device=device), torch.empty(shape, dtype=dtype, device=device))
@@ -44,7 +44,7 @@ class KVCache:
             ]
             self._caches = [cache for layer in self.layers for cache in layer]
             self._host_blocks = HostBlocks(self._caches, num_host_blocks) if num_host_blocks else None
-        except RuntimeError as exc:  # torch's out of memory is one
+        except RuntimeError as exc:  # base class of torch's out-of-memory errors
             block_bytes = block_size * kv_bytes_per_token(model, dtype)
             raise ConfigError(
                 f"KV cache: {num_blocks} blocks and {num_host_blocks} on the host, of {block_bytes} bytes each, "
@@ -52,9 +52,9 @@ class KVCache:
             ) from exc
 
     def copy_blocks(self, *, swap_out: BlockPairs, swap_in: BlockPairs, copies: BlockPairs) -> None:
-        """Have blocks (from, to) copied before a step: out to the host, in from it, then within the device.
+        """Copy blocks (from, to) before a step: out to the host, in from the host, then within the device.
 
-        Waits for none of it on a GPU.
+        On a GPU the copies are only queued.
         """
         if self._host_blocks is not None:
             self._host_blocks.swap_out(swap_out)
@@ -64,7 +64,7 @@ class KVCache:
             ops.copy_blocks(self._caches, sources, targets)
 
     def measure_swap(self) -> float | None:
-        """Seconds to copy one block one way, measured; None without room to swap. Leaves rubbish in some blocks."""
+        """Measure the seconds to copy one block one way; None without swap space. Overwrites some blocks."""
         if self._host_blocks is None:
             return None
         count = min(32, len(self._caches[0]), self._host_blocks.num_blocks)
@@ -78,17 +78,17 @@ class KVCache:
 
 
 def kv_bytes_per_token(model: ModelConfig, dtype: torch.dtype) -> int:
-    """Bytes of keys and values that a token takes over all layers, in a cache of this dtype."""
+    """Return a token's bytes of keys and values over all layers, in a cache of this dtype."""
     return 2 * model.num_layers * model.num_kv_heads * ops.token_width(model.head_dim, dtype) * dtype.itemsize
 
 
 def num_cache_blocks(
     config: EngineConfig, *, bytes_per_token: int, useful: int, memory: DeviceMemory | None, step_bytes: int
 ) -> int:
-    """How many blocks the cache gets: as configured, else from free memory, at most `useful`.
+    """Return the cache's number of blocks: the configured one, else as many as fit free memory, at most `useful`.
 
-    `bytes_per_token`: of keys and values, of all models that share these blocks. `memory`: the GPU's, None for a CPU;
-    `step_bytes`: what its steps take beside weights and cache. Raises ConfigError if not even one block fits.
+    `bytes_per_token`: keys and values of all models that share the blocks. `memory`: the GPU's, None for a CPU.
+    `step_bytes`: memory of a GPU's step besides weights and cache. Raises ConfigError if not even one block fits.
     """
     if config.num_kv_blocks is not None:
         return config.num_kv_blocks
@@ -109,5 +109,5 @@ def num_cache_blocks(
 def _budget(config: EngineConfig, memory: DeviceMemory | None, step_bytes: int) -> int:
     if memory is None:
         return int(available_memory() * CPU_MEMORY_SHARE)
-    free, total = memory.free_and_total()  # what is used now stays used
+    free, total = memory.free_and_total()  # memory that is in use now stays in use
     return int(total * config.gpu_memory_utilization) - (total - free) - step_bytes

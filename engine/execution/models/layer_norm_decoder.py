@@ -1,4 +1,4 @@
-"""What the families before Llama, and some after it, share: LayerNorm, and mostly an MLP without a gate."""
+"""LayerNormDecoder, base of the families before Llama and some later ones: LayerNorm, mostly an MLP without a gate."""
 
 from collections.abc import Callable
 from typing import ClassVar
@@ -10,9 +10,9 @@ from .layers import ACTIVATIONS, MLP, LayerNorm, Norm, activation
 
 
 class LayerNormDecoder(Decoder):
-    """Mean and bias in the norms, one matrix up, one down."""
+    """Decoder with LayerNorm (mean and bias) and an MLP of two matrices, up and down."""
 
-    mlp_names: ClassVar[tuple[str, str] | None]  # up and down, within a layer; None: an MLP with a gate, as Llama's
+    mlp_names: ClassVar[tuple[str, str] | None]  # up and down, within a layer; None: Llama's MLP with a gate
 
     def _load_norm(self, name: str) -> Norm:
         size = self.config.hidden_size

@@ -1,4 +1,4 @@
-"""The parts a decoder is made of: weights together with the ops on them. No model names here."""
+"""Parts of a decoder: weights together with the ops on them. Knows no model names."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,17 +15,17 @@ Activation = Callable[[Tensor], Tensor]
 
 
 class Norm(Protocol):
-    """A normalisation of [T, H], alone or after the addition to the residual stream."""
+    """Normalisation of [T, H], alone or after an addition to the residual stream."""
 
     def __call__(self, x: Tensor) -> Tensor: ...
 
     def add(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(norm(x + residual), x + residual); a residual of None adds nothing. `residual` may be overwritten."""
+        """Return (norm(x + residual), x + residual); None adds nothing. `residual` may be overwritten."""
 
 
 @dataclass(frozen=True, slots=True)
 class RMSNorm:
-    """Weight [H] in the model's dtype, or in float32 where it must not be rounded."""
+    """RMSNorm with a weight [H] in the model's dtype, or in float32 if rounding would change it."""
 
     weight: Tensor
     eps: float
@@ -41,7 +41,7 @@ class RMSNorm:
 
 @dataclass(frozen=True, slots=True)
 class LayerNorm:
-    """Weight and bias [H]."""
+    """LayerNorm with weight and bias [H]."""
 
     weight: Tensor
     bias: Tensor | None
@@ -57,7 +57,7 @@ class LayerNorm:
 
 
 class NoNorm:
-    """Where others have a norm."""
+    """Norm that changes nothing, for families that leave a norm out."""
 
     def __call__(self, x: Tensor) -> Tensor:
         return x
@@ -69,7 +69,7 @@ class NoNorm:
 
 @dataclass(frozen=True, slots=True)
 class Normed:
-    """A part whose output is normalised before it goes on."""
+    """Part of a layer whose output is normalised."""
 
     part: Callable[..., Tensor]
     norm: Norm
@@ -80,7 +80,7 @@ class Normed:
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """A part whose output is multiplied by a number before it goes on."""
+    """Part of a layer whose output is multiplied by a number."""
 
     part: Callable[..., Tensor]
     factor: float
@@ -91,9 +91,9 @@ class Scaled:
 
 @dataclass(frozen=True, slots=True)
 class AllHeadsNorm:
-    """All heads of a token normalised together, [T, heads, D]."""
+    """Norm of all heads of a token together, [T, heads, D]."""
 
-    norm: Norm  # of heads · D elements
+    norm: Norm  # over heads · D elements
 
     def __call__(self, heads: Tensor) -> Tensor:
         return self.norm(heads.flatten(1)).view_as(heads)
@@ -101,12 +101,12 @@ class AllHeadsNorm:
 
 @dataclass(frozen=True, slots=True)
 class SpreadHeadsNorm:
-    """AllHeadsNorm where each rank has some of the heads."""
+    """AllHeadsNorm of heads that are spread over the ranks."""
 
     norm: AllHeadsNorm
     parallel: TensorParallel
     num_heads: int  # over all ranks
-    own: slice
+    own: slice  # this rank's heads
 
     def __call__(self, heads: Tensor) -> Tensor:
         return self.norm(self.parallel.gather_heads(heads, num_heads=self.num_heads))[:, self.own]
@@ -114,7 +114,7 @@ class SpreadHeadsNorm:
 
 @dataclass(frozen=True, slots=True)
 class EachHeadNorm:
-    """LayerNorm of each head [T, heads, D] with a weight of its own, [heads, D] float32."""
+    """LayerNorm of each head [T, heads, D] with the head's own weight; all weights are [heads, D] float32."""
 
     weight: Tensor
     ones: Tensor  # [D] float32
@@ -127,16 +127,16 @@ class EachHeadNorm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
-    """Projections, rotation and cache write, paged attention."""
+    """Attention: projections, rotation and cache write, paged attention."""
 
     qkv_proj: Any
     o_proj: Any
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    rope: ops.RopeArgs  # its table is of `rope_table`; layers that rotate alike share it
+    rope: ops.RopeArgs  # with a table of `rope_table`; layers that rotate alike share the table
     args: ops.AttentionArgs
-    # Of q and of k, before the rotation, where the norm of RopeArgs (one weight for each head alike) will not do.
+    # Norms of q and k before the rotation, for models that need more than RopeArgs' norm (one weight for all heads).
     qk_norms: tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]] | None = None
 
     def __call__(self, x: Tensor, inputs: Inputs, cache: ops.CacheView) -> Tensor:
@@ -151,7 +151,7 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class MLP:
-    """down(activation(up(x))); a gated activation takes gate and up side by side."""
+    """MLP: down(activation(up(x))). A gated activation takes gate and up side by side."""
 
     up_proj: Any
     activation: Activation
@@ -163,7 +163,7 @@ class MLP:
         return ops.linear(self.activation(ops.linear(x, self.up_proj)), self.down_proj)
 
 
-# By the names of config.json.
+# Keys are the names in config.json.
 GATED_ACTIVATIONS: dict[str, Activation] = {
     "silu": ops.silu_mul,
     "swish": ops.silu_mul,
@@ -180,7 +180,7 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 def activation(name: str, known: dict[str, Activation]) -> Activation:
-    """The function called `name`. Raises ConfigError that lists what is known."""
+    """Return the activation called `name`. Raises ConfigError that lists the known names."""
     if name not in known:
         raise ConfigError(f"activation {name!r} is not known here; known: {', '.join(sorted(known))}")
     return known[name]

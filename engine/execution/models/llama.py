@@ -1,4 +1,4 @@
-"""Llama 1 to 3 (Touvron et al. 2023, Dubey et al. 2024): the decoder as it is."""
+"""Llama 1 to 3 (Touvron et al. 2023, Dubey et al. 2024): the decoder unchanged."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from .decoder import Decoder
 
 
 class LlamaForCausalLM(Decoder):
-    """Sees everything: transformers ignores a sliding_window here."""
+    """Decoder without a window: transformers ignores sliding_window for Llama."""
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A bar on the terminal while weights are loaded, if that takes longer than a second."""
+"""Progress bar on the terminal while weights load, if loading takes longer than a second."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -14,9 +14,9 @@ _DELAY_S = 1.0
 
 @contextmanager
 def with_progress(source: Any, *, total: int | None) -> Iterator[Any]:
-    """The WeightSource, with a bar of how many of `total` tensors (None: not known) are taken of it.
+    """Yield the WeightSource with a bar of taken tensors out of `total` (None: unknown).
 
-    Without one where standard error is no terminal.
+    There is no bar if standard error is not a terminal.
     """
     if not sys.stderr.isatty():
         yield source
@@ -28,12 +28,12 @@ def with_progress(source: Any, *, total: int | None) -> Iterator[Any]:
 
 
 class _Counted:
-    """A WeightSource that tells of each tensor when it is taken for the first time."""
+    """WeightSource that calls `count` with True when a tensor is taken for the first time."""
 
     def __init__(self, source: Any, count: Callable[[int], object]) -> None:
         self._source = source
         self._count = count
-        self._taken: set[str] = set()
+        self._taken_names: set[str] = set()
         self.has = source.has
         self.unread = source.unread
 
@@ -48,5 +48,5 @@ class _Counted:
         return weight
 
     def _note(self, name: str) -> None:
-        self._count(name not in self._taken)
-        self._taken.add(name)
+        self._count(name not in self._taken_names)
+        self._taken_names.add(name)

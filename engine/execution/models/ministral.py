@@ -1,7 +1,7 @@
-"""Ministral (Mistral AI 2024): a Mistral only some of whose layers see a window, which layer_types names."""
+"""Ministral (Mistral AI 2024): a Mistral in which layer_types names the layers with a sliding window."""
 
 from .mistral import MistralForCausalLM
 
 
 class MinistralForCausalLM(MistralForCausalLM):
-    """Without layer_types all layers see the window, as in Mistral."""
+    """Mistral with layer_types; without them every layer has the window."""

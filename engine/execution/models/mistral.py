@@ -7,7 +7,7 @@ from .decoder import Decoder
 
 
 class MistralForCausalLM(Decoder):
-    """Nothing differs but the window."""
+    """Llama with a sliding window."""
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ _DEFAULTS = {
 
 
 class MixtralForCausalLM(SparseDecoder):
-    """Names of its own for the experts, whose weights always sum to 1."""
+    """SparseDecoder with other names of experts, whose weights always sum to 1."""
 
     sparse_block = "block_sparse_moe"
     expert_names = ("w1", "w3", "w2")

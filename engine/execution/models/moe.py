@@ -1,7 +1,7 @@
-"""A decoder some of whose MLPs are mixtures of experts: a router gives each token to a few of many small MLPs.
+"""SparseDecoder: some MLPs are mixtures of experts, whose router sends each token to a few of many small MLPs.
 
-A checkpoint has each expert's matrices under the family's own names, or, as transformers 5 keeps them in memory, those
-of all of a layer's experts in one tensor. Both load, an expert at a time.
+A checkpoint has one tensor per expert's matrix, under the family's own names, or, like transformers 5 in memory, one
+tensor for all experts of a layer. Both load, one expert at a time.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,17 +21,17 @@ from .tensor_parallel import ALONE, TensorParallel
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertsConfig:
-    """In which layers there are how many experts, and how many of them work on a token."""
+    """Experts of a model: the layers that have them, their number, and how many of them process a token."""
 
     num_experts: int
     num_experts_per_tok: int
-    intermediate_size: int  # of one expert
-    norm_topk_prob: bool  # the chosen experts' weights are made to sum to 1
-    layers: frozenset[int]  # the others have a plain MLP
+    intermediate_size: int  # inner width of one expert
+    norm_topk_prob: bool  # True if the chosen experts' weights are scaled to sum to 1
+    layers: frozenset[int]  # layers with experts; the other layers have a plain MLP
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> "ExpertsConfig":
-        """Raises ConfigError."""
+        """Read the fields under Qwen's keys. Raises ConfigError."""
         num_experts, num_chosen = positive_int(fields, "num_experts"), positive_int(fields, "num_experts_per_tok")
         if num_chosen > num_experts:
             raise ConfigError(f"num_experts_per_tok {num_chosen} is more than the {num_experts} experts there are")
@@ -51,18 +51,18 @@ class SparseMLP:
     """Σ weight · MLP over the experts that the router finds likeliest (Shazeer et al. 2017; Fedus et al. 2021)."""
 
     router: Any  # packed by `ops.pack_linear`; its logits have the model's dtype, their softmax float32
-    experts: Sequence[Any]  # packed by `ops.pack_experts`, of each of this rank's slices
+    experts: Sequence[Any]  # packed by `ops.pack_experts`, one entry for each of this rank's slices
     config: ExpertsConfig
     parallel: TensorParallel = ALONE
 
     def __call__(self, x: Tensor) -> Tensor:
         top_k, renormalize = self.config.num_experts_per_tok, self.config.norm_topk_prob
         weights, expert_ids = ops.route(ops.linear(x, self.router), top_k=top_k, renormalize=renormalize)
-        return self.parallel.sum([ops.experts(x, weights, expert_ids, each) for each in self.experts])
+        return self.parallel.sum([ops.experts(x, weights, expert_ids, packed) for packed in self.experts])
 
 
 class SparseDecoder(Decoder):
-    """A decoder with experts. A family's normalize_config has the fields of ExpertsConfig under Qwen's keys."""
+    """Decoder with experts. A family's normalize_config has the fields of ExpertsConfig under Qwen's keys."""
 
     sparse_block: ClassVar[str] = "mlp"  # the mixture's name within its layer
     expert_names: ClassVar[tuple[str, str, str]] = ("gate_proj", "up_proj", "down_proj")
@@ -104,7 +104,7 @@ class SparseDecoder(Decoder):
         )
 
     def _experts(self, block: str, config: ExpertsConfig) -> Iterator[tuple[Tensor, Tensor]]:
-        """(gate_up, down) of one expert after the other."""
+        """Yield (gate_up, down) of each expert."""
         gate, up, down = self.expert_names
         hidden, inner = self.config.hidden_size, config.intermediate_size
         for expert in range(config.num_experts):
@@ -119,7 +119,7 @@ class SparseDecoder(Decoder):
         yield from zip(gate_up, down, strict=True)
 
     def _cut(self, experts: Iterator[tuple[Tensor, Tensor]], inner: slice) -> Iterator[tuple[Tensor, Tensor]]:
-        """(gate_up, down) of each expert, of its inner dimension this part."""
+        """Yield (gate_up, down) of each expert, cut to this part of the inner dimension."""
         if self._parallel.is_whole:
             yield from experts
             return

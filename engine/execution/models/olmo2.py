@@ -1,4 +1,4 @@
-"""OLMo 2 (OLMo Team 2025): norms after each part instead of before, and of all query and of all key heads together."""
+"""OLMo 2 (OLMo Team 2025): norms after each part instead of before; all query heads share a norm, and all key heads."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,7 +10,7 @@ from .llama import LlamaForCausalLM
 
 
 class Olmo2ForCausalLM(LlamaForCausalLM):
-    """The parts read the residual stream as it is."""
+    """Llama whose parts read the residual stream without a norm."""
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:

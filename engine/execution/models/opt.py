@@ -1,4 +1,4 @@
-"""OPT (Zhang et al. 2022): learned positions from the third row on, ReLU; the 350m normalises after each part."""
+"""OPT (Zhang et al. 2022): learned positions, from the table's third row; ReLU; the 350m normalises after each part."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ _OFFSET = 2  # rows of the position table that no token uses
 
 
 class OPTForCausalLM(LayerNormDecoder):
-    """Embeddings may be narrower than the layers, with a matrix on either side."""
+    """Decoder whose embeddings may be narrower than its layers, with a projection on either side."""
 
     partial_rotary = True
     names = Names(

@@ -1,4 +1,4 @@
-"""Attention and MLP side by side (Wang & Komatsuzaki 2021, GPT-J): both read the residual stream as it was."""
+"""ParallelDecoder: attention and MLP side by side, reading one residual stream (Wang & Komatsuzaki 2021, GPT-J)."""
 
 from torch import Tensor
 
@@ -9,14 +9,14 @@ from .layer_norm_decoder import LayerNormDecoder
 
 
 class ParallelDecoder(LayerNormDecoder):
-    """Side by side if the normalized config has `use_parallel_residual`, else one after the other."""
+    """Decoder whose parts run side by side if the normalized config has `use_parallel_residual`, else in sequence."""
 
     def _load(self) -> None:
         self._is_parallel = bool(self.config.hf_config["use_parallel_residual"])
         super()._load()
 
     def _norm_names(self) -> tuple[str, str]:
-        """Within a layer, before attention and before the MLP; equal where one norm is for both."""
+        """Return a layer's names of the norms before attention and before the MLP; equal if both share one norm."""
         return self.names.attention_norm, self.names.mlp_norm
 
     def _load_layer(self, index: int) -> Layer:

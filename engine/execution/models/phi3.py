@@ -1,7 +1,7 @@
-"""Phi-3, Phi-3.5 and Phi-4 (Abdin et al. 2024): one matrix for q, k and v, one for gate and up, heads that turn partly.
+"""Phi-3, Phi-3.5 and Phi-4 (Abdin et al. 2024): one matrix for q, k and v, one for gate and up, partial rotation.
 
-Its long versions have two sets of rope factors (longrope), and max_model_len decides which: transformers changes over
-when a sequence outgrows the original length, and computes all of its keys anew.
+The long versions have two sets of rope factors (longrope). Here max_model_len chooses one for good; transformers
+switches when a sequence outgrows the original length, and recomputes all of its keys.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from .layers import GATED_ACTIVATIONS, MLP, activation
 
 
 class Phi3ForCausalLM(Decoder):
-    """The matrices are stacked in the checkpoint."""
+    """Llama whose checkpoint stores q, k, v and gate, up as stacked matrices."""
 
     partial_rotary = True
 
@@ -22,7 +22,7 @@ class Phi3ForCausalLM(Decoder):
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
         fields = super().normalize_config({"original_max_position_embeddings": 4096, "rms_norm_eps": 1e-5, **raw})
         scaling = dict(fields.get("rope_scaling") or fields.get("rope_parameters") or {})
-        # Names that the first checkpoints had for longrope.
+        # The first checkpoints' names for longrope.
         if (scaling.get("rope_type") or scaling.get("type")) in ("su", "yarn"):
             fields["rope_scaling"] = {**scaling, "rope_type": "longrope"}
         return fields

@@ -1,6 +1,6 @@
-"""What a model's weights will take, found out without reading them: its family is given shapes instead of tensors.
+"""Memory that a model's weights will take, computed without reading them: its family is given shapes for tensors.
 
-Only headers are read: of a GGUF file, and of safetensors that are quantized. Counted as the kernels lay weights out.
+Only headers are read, of a GGUF file or of quantized safetensors. Sizes are those of the kernels' layouts.
 """
 
 from collections import defaultdict
@@ -23,9 +23,9 @@ from .weights import files_and_names
 _INT4_GROUPS = (128, 64, 32)
 _ZEROS, _SCALES = ("qzeros", "weight_zero_point"), ("scales", "weight_scale")
 _POSITIONS = ("wpe.weight", "embed_positions.weight")  # tables that are added
-_CPU_MULTIPLE = 32  # of outputs and of inputs, to which the CPU's layout pads (kernels/cpu/linear.py)
-# Bits of a value with its share of scales and offsets, on a CPU and on a GPU. There 5 and 6 bits become 8, and two
-# levels of scales one of float32.
+_CPU_MULTIPLE = 32  # the CPU's layout pads outputs and inputs to a multiple of this (kernels/cpu/linear.py)
+# Bits of a value with its share of scales and offsets, on a CPU and on a GPU. A GPU stores 5 and 6 bits as 8, and one
+# level of float32 scales instead of two levels.
 _GGUF_BITS = {
     "Q4_0": (4.5, 4.5), "Q4_1": (5.0, 5.0), "Q5_0": (5.5, 8.5), "Q5_1": (6.0, 9.0), "Q8_0": (8.5, 8.5),
     "Q4_K": (4.625, 6.0), "Q5_K": (5.625, 10.0), "Q6_K": (6.5625, 10.0), "IQ4_NL": (8.5, 8.5),
@@ -34,14 +34,14 @@ _GGUF_BITS = {
 
 @dataclass(frozen=True, kw_only=True)
 class WeightLayout:
-    """How weights are kept."""
+    """Layout of weights in memory: dtype, quantization, device."""
 
     dtype: torch.dtype
-    quantization: str | None  # as `--quantization`
+    quantization: str | None  # value of `--quantization`
     is_gpu: bool
 
     def matrix_bytes(self, shape: tuple[int, ...], *, stored_bytes: float | None = None, is_head: bool = False) -> int:
-        """Bytes of a weight [N, K] that is multiplied by. `stored_bytes`: of one that the files quantize."""
+        """Return the bytes of a matrix [N, K]. `stored_bytes`: size of a weight that the files quantize."""
         num_bytes = prod(shape) * self._bits(shape[-1], is_head=is_head) / 8 if stored_bytes is None else stored_bytes
         if self.is_gpu:
             return int(num_bytes)
@@ -49,11 +49,11 @@ class WeightLayout:
         return int(num_bytes * padded / prod(shape))
 
     def table_bytes(self, shape: tuple[int, ...]) -> int:
-        """Bytes of what is looked up or added."""
+        """Return the bytes of a table whose rows are looked up or added."""
         return prod(shape) * self.dtype.itemsize
 
     def _bits(self, num_inputs: int, *, is_head: bool) -> float:
-        """Of a value, with its share of scales and offsets. A head keeps 8 bits at least (decoder.py)."""
+        """Return the bits of a value with its share of scales and offsets. A head keeps at least 8 (decoder.py)."""
         group = next((size for size in _INT4_GROUPS if num_inputs % size == 0), None)
         if self.quantization == "int4" and not is_head:
             return self.dtype.itemsize * 8 if group is None else 4 + 64 / group
@@ -64,14 +64,14 @@ class WeightLayout:
 
 
 class ShapeSource:
-    """A WeightSource of tensors without memory, that remembers which were taken."""
+    """WeightSource of tensors without memory that records which tensors were taken."""
 
     def __init__(self, names: Collection[str] | None, *, dtype: torch.dtype) -> None:
-        """`names`: of the tensors that there are; None: all that are asked for."""
+        """`names`: the existing tensors; None: every name exists."""
         self._names = names
         self._dtype = dtype
         self.shapes: dict[str, tuple[int, ...]] = {}
-        self.packed: set[str] = set()  # those that are kept as the files quantize them, if they do
+        self.packed: set[str] = set()  # weights that stay as the files quantize them, if they do
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         self.shapes[name] = shape
@@ -91,7 +91,7 @@ class ShapeSource:
 def planned_weight_bytes(
     folder: Path, config: ModelConfig, layout: WeightLayout, *, max_model_len: int, num_ranks: int = 1
 ) -> int:
-    """Bytes of weights and of the tables of angles, of one of `num_ranks` that share the matrices evenly.
+    """Return one rank's bytes of weights and tables of angles; `num_ranks` share the matrices evenly.
 
     Raises ConfigError.
     """
@@ -104,10 +104,10 @@ def planned_weight_bytes(
         device=torch.device("meta"),
         max_model_len=max_model_len,
         dtype=layout.dtype,
-        has_fp8_weights=layout.quantization is not None,  # which a family may refuse; it rounds no sizes
+        has_fp8_weights=layout.quantization is not None,  # any kind: a family may refuse, and no size changes
     )
     whole, shared = 0, 0
-    stacks: dict[tuple[str, int], int] = defaultdict(int)  # outputs of matrices of one input, which are laid out as one
+    stacks: dict[tuple[str, int], int] = defaultdict(int)  # total outputs of the matrices that are stacked into one
     for name, shape in source.shapes.items():
         stored_bytes = stored.get(name) if name in source.packed else None
         is_embedding = name.endswith(f"{family.names.embed}.weight") and stored_bytes is None
@@ -125,13 +125,13 @@ def planned_weight_bytes(
 
 
 def _tied_head_bytes(config: ModelConfig, layout: WeightLayout, shape: tuple[int, ...]) -> int:
-    """Of a head that is the embedding: another layout of it, but on a GPU where it is not rounded."""
+    """Return the bytes of a tied head: a second layout of the embedding, except on a GPU that does not round it."""
     shares_memory = layout.is_gpu and layout.quantization not in ("int8", "int4")
     return 0 if shares_memory or not config.tie_word_embeddings else layout.matrix_bytes(shape, is_head=True)
 
 
 def _stored_bytes(folder: Path, config: ModelConfig, *, is_gpu: bool) -> dict[str, float | None]:
-    """Bytes by the name of a tensor, None where the files do not quantize it; {} where no header needs to be read."""
+    """Map tensor names to bytes, or None for a tensor that is not quantized; {} if no header needs to be read."""
     if folder.is_file():
         places = load_extra("gguf.places", needed_for=str(folder)).places_in(folder)
         return {name: _gguf_bytes(place, is_gpu=is_gpu) for name, place in places.items()}
@@ -147,9 +147,9 @@ def _gguf_bytes(place: Any, *, is_gpu: bool) -> float | None:
 
 
 def _safetensors_bytes(folder: Path, *, is_symmetric: bool) -> dict[str, float | None]:
-    """A quantized weight is in several tensors, as NAME.qweight and NAME.scales, or has one byte for a value.
+    """Like _stored_bytes, of safetensors: a weight is several tensors (NAME.qweight, NAME.scales) or one byte a value.
 
-    Zeros become offsets, and these and the scales float32; symmetric ones become nothing.
+    Zeros become offsets; offsets and scales become float32. Symmetric zeros take no memory.
     """
     entries = [entry for path, _ in files_and_names(folder) for entry in tensor_entries(path)]
     plain = {entry.name for entry in entries if entry.name.endswith(".weight") and entry.dtype.itemsize > 1}

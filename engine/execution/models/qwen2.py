@@ -7,7 +7,7 @@ from .decoder import Decoder
 
 
 class Qwen2ForCausalLM(Decoder):
-    """Biases on q, k and v, none on the output; a window only for the last layers, and only if it is switched on."""
+    """Llama with biases on q, k and v, not on the output; a window, if switched on, applies to the last layers only."""
 
     qkv_bias: ClassVar[bool | None] = True
     o_bias: ClassVar[bool | None] = False

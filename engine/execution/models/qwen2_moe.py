@@ -1,4 +1,4 @@
-"""Qwen2-MoE (Qwen Team 2024): a Qwen2 with mixtures of experts, beside which a shared expert sees every token."""
+"""Qwen2-MoE (Qwen Team 2024): a Qwen2 with mixtures of experts and a shared expert that processes every token."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,18 +25,18 @@ _DEFAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class SharedExpertMLP:
-    """sparse(x) + sigmoid(gate · x) · shared(x)."""
+    """MLP with a shared expert: sparse(x) + sigmoid(gate · x) · shared(x)."""
 
     sparse: SparseMLP
     shared: MLP
-    gate: Any  # packed by `ops.pack_linear`, one output
+    gate: Any  # matrix of one output, packed by `ops.pack_linear`
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.sparse(x).addcmul_(ops.linear(x, self.gate).sigmoid_(), self.shared(x))
 
 
 class Qwen2MoeForCausalLM(SparseDecoder):
-    """A window, if it is switched on, in every other of the first layers."""
+    """SparseDecoder; a window, if switched on, applies to every other one of the first layers."""
 
     o_bias: ClassVar[bool | None] = False
 

@@ -7,7 +7,7 @@ from .qwen2 import Qwen2ForCausalLM
 
 
 class Qwen3ForCausalLM(Qwen2ForCausalLM):
-    """Normalises queries and keys per head; windows as Qwen2 has them."""
+    """Qwen2 without biases that normalises queries and keys per head; windows are Qwen2's."""
 
     qkv_bias = None
     o_bias = None

@@ -1,6 +1,7 @@
 """Qwen3-MoE (Yang et al. 2025): a Qwen3 with mixtures of experts in the layers that the config names.
 
-transformers rounds the experts' weights to the model's dtype; here they stay float32, as Mixtral's do there.
+transformers rounds the experts' routing weights to the model's dtype; here they stay float32, like Mixtral's in
+transformers.
 """
 
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ _DEFAULTS = {
 
 
 class Qwen3MoeForCausalLM(SparseDecoder):
-    """Normalises queries and keys per head; a window, if it is switched on, in all layers."""
+    """SparseDecoder that normalises queries and keys per head; a window, if switched on, applies to all layers."""
 
     qk_norm = True
 

@@ -1,4 +1,4 @@
-"""Which class serves which architecture name, and its row of the README's table. A family is imported when it is used.
+"""Registry of model families: class and README row of each architecture name. A family is imported when it is used.
 
 `python -m splitfuse.engine.execution.models.registry` prints the README's table.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Family(NamedTuple):
-    """Where a class is, and a row of the README's table."""
+    """Module of a family's class, and the family's row of the README's table."""
 
     module: str
     name: str
@@ -26,7 +26,7 @@ class Family(NamedTuple):
     notes: str
 
 
-# By the architecture that config.json names.
+# Keys are the values of `architectures` in config.json.
 MODELS = {
     "FalconForCausalLM": Family(".falcon", "Falcon", "tiiuae/falcon-7b", "7B, 11B, 40B; no ALiBi"),
     "Gemma2ForCausalLM": Family(".gemma2", "Gemma 2", "google/gemma-2-2b-it", "soft-caps, windows in turn"),
@@ -64,7 +64,7 @@ MODELS = {
 
 
 def model_class(architecture: str, *, model_type: str = "") -> "type[Decoder]":
-    """The class for config.json's architecture. Raises ConfigError that lists what is known, the nearest name first."""
+    """Import the class for config.json's architecture. Raises ConfigError that lists the known and the nearest name."""
     if architecture not in MODELS:
         nearest = _nearest(architecture, model_type)
         hint = f"; nearest by name: {MODELS[nearest].name} ({nearest})" if nearest else ""
@@ -75,7 +75,7 @@ def model_class(architecture: str, *, model_type: str = "") -> "type[Decoder]":
 
 
 def _nearest(architecture: str, model_type: str) -> str | None:
-    """The known architecture whose name is like one of these; None if none is."""
+    """Return the known architecture whose name is nearest to one of these; None if none is near."""
     names = {family.module.removeprefix("."): known for known, family in MODELS.items()}
     stem = architecture.split("For")[0].removesuffix("LMHeadModel")  # the suffix would make all alike
     for name in (model_type.lower(), stem.lower()):
@@ -85,9 +85,9 @@ def _nearest(architecture: str, model_type: str) -> str | None:
 
 
 def read_model_config(folder: Path) -> ModelConfig:
-    """The shape of the model in this folder: config.json and, for the end tokens, generation_config.json.
+    """Read the shape of the model in this folder or GGUF file. Raises ConfigError.
 
-    Or in this GGUF file. Raises ConfigError.
+    A folder's is in config.json, the end tokens in generation_config.json.
     """
     if folder.is_file():
         gguf = load_extra("gguf.config_fields", needed_for=str(folder))
@@ -102,7 +102,7 @@ def read_model_config(folder: Path) -> ModelConfig:
 
 
 def parse_model_config(raw: dict[str, Any], *, generation: dict[str, Any], source: str = "config.json") -> ModelConfig:
-    """`raw` as in config.json of any known family. Raises ConfigError that names `source`."""
+    """Parse `raw`, the config.json of any known family. Raises ConfigError that names `source`."""
     try:
         architecture = str((raw.get("architectures") or ["(none named)"])[0])
         family = model_class(architecture, model_type=str(raw.get("model_type") or ""))
@@ -114,7 +114,7 @@ def parse_model_config(raw: dict[str, Any], *, generation: dict[str, Any], sourc
 
 
 def families_table() -> str:
-    """The README's table."""
+    """Return the README's table of families."""
     rows = sorted(MODELS.items(), key=lambda item: item[1].name.lower())
     lines = [f"| {row.name} | `{architecture}` | `{row.example}` | {row.notes} |" for architecture, row in rows]
     return "\n".join(["| family | `architectures` | for example | |", "|---|---|---|---|", *lines])

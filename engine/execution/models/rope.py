@@ -1,4 +1,4 @@
-"""The cosines and sines of every position, computed once."""
+"""Table of the cosines and sines of every position, computed once."""
 
 import logging
 import math
@@ -12,10 +12,10 @@ _log = logging.getLogger("splitfuse.engine")
 
 
 def rope_table(rope: RopeConfig, *, num_positions: int, device: torch.device) -> Tensor:
-    """Cosines and sines of every position, [num_positions, rotary_dim] float32: cosines left, sines right.
+    """Return the cosines (left) and sines (right) of every position, [num_positions, rotary_dim] float32.
 
     Su et al. 2021 (RoFormer). Scalings: "linear" (Chen et al. 2023), "llama3" (Dubey et al. 2024), "yarn" (Peng et al.
-    2023), "longrope" (Ding et al. 2024; short or long factors as `num_positions` asks for).
+    2023), "longrope" (Ding et al. 2024; `num_positions` chooses the short or the long factors).
     """
     exponents = torch.arange(0, rope.rotary_dim, 2, dtype=torch.int64).float() / max(rope.rotary_dim, 1)
     wavelengths = rope.theta**exponents  # over 2 pi
@@ -36,19 +36,19 @@ def rope_table(rope: RopeConfig, *, num_positions: int, device: torch.device) ->
 
 
 def _llama3(frequencies: Tensor, rope: RopeConfig) -> Tensor:
-    """Slow the long waves down by `factor`, leave the short ones, blend between."""
+    """Slow the long waves down by `factor`, keep the short ones, and blend in between."""
     scaling = rope.scaling
     factor, low, high = (scaling[key] for key in ("factor", "low_freq_factor", "high_freq_factor"))
     turns = scaling["original_max_position_embeddings"] / (2 * math.pi / frequencies)
     blend = ((turns - low) / (high - low)).clamp(0.0, 1.0)
-    # Sums and products in transformers' order: at position 40,000 another rounding is an angle off by 1e-3.
+    # Sums and products in transformers' order: at position 40,000 a different rounding moves the angle by 1e-3.
     blended: Tensor = (1.0 - blend) * frequencies / factor + blend * frequencies
     return blended
 
 
 def _yarn(wavelengths: Tensor, rope: RopeConfig) -> Tensor:
-    """Slow down by `factor` what turns less than beta_slow times over the original length; leave what turns more than
-    beta_fast times; between these two pairs of dimensions blend by index."""
+    """Slow the waves with fewer than beta_slow turns over the original length down by `factor`, keep those with more
+    than beta_fast turns, and blend by index in between."""
     scaling, dim = rope.scaling, rope.rotary_dim
     original = scaling["original_max_position_embeddings"]
 
@@ -66,8 +66,8 @@ def _yarn(wavelengths: Tensor, rope: RopeConfig) -> Tensor:
 
 
 def _longrope(wavelengths: Tensor, rope: RopeConfig, num_positions: int) -> Tensor:
-    """One list for good, since keys in the cache were turned by it: a sequence that grew over the original length would
-    need all of its keys anew."""
+    """Divide by the short or the long factors, chosen once: cached keys are rotated with them, so a sequence that
+    outgrew the original length would have to recompute all of its keys."""
     is_long = num_positions > rope.scaling["original_max_position_embeddings"]
     name = "long_factor" if is_long else "short_factor"
     _log.info(

@@ -1,4 +1,4 @@
-"""RopeConfig: rotary embedding as config.json states it, old spelling or new, every number filled in. No torch."""
+"""RopeConfig: rotary embedding from config.json, in old or new spelling, with all defaults filled in. No torch."""
 
 import math
 from collections.abc import Mapping
@@ -13,15 +13,15 @@ ROPE_TYPES = ("default", "dynamic", "linear", "llama3", "longrope", "yarn")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RopeConfig:
-    """Rotary embedding of one kind of layer: base theta, how much of a head turns, how positions are stretched."""
+    """Rotary embedding of one kind of layer: base theta, rotated part of a head, scaling of positions."""
 
     theta: float
-    rotary_dim: int  # the first dimensions of a head turn; 0 where positions are learned instead
-    scaling: dict[str, Any] = field(default_factory=dict)  # {} or {"rope_type": …} with all that this type needs
+    rotary_dim: int  # number of rotated dimensions, a head's first; 0 if positions are learned instead
+    scaling: dict[str, Any] = field(default_factory=dict)  # {}, or {"rope_type": …} and all fields of that type
 
     @classmethod
     def of_layers(cls, fields: Mapping[str, Any], *, layer_type: str, head_dim: int) -> "RopeConfig":
-        """For layers of one type. `fields` is config.json; its rope_parameters may be nested by layer type (Gemma 3).
+        """Build the config for one type of layer from `fields`, config.json; rope_parameters may nest types (Gemma 3).
 
         Raises ConfigError.
         """
@@ -44,14 +44,14 @@ def _scaling(parameters: Mapping[str, Any], fields: Mapping[str, Any], rotary_di
     kind = parameters.get("rope_type") or parameters.get("type") or "default"
     if kind not in ROPE_TYPES:
         raise ConfigError(f"rope type {kind!r} is not known; known: {', '.join(ROPE_TYPES)}")
-    # "dynamic" changes nothing up to max_position_embeddings, and no request here is longer.
+    # "dynamic" changes nothing up to max_position_embeddings, the longest request here.
     if kind in ("default", "dynamic"):
         return {}
     if kind == "linear":
         return {"rope_type": kind, "factor": positive_number(parameters, "factor")}
     longest = positive_int(fields, "max_position_embeddings")
     trained = positive_number(parameters, "original_max_position_embeddings", float(longest))
-    # Phi-3 writes it beside the rope settings, and that counts first.
+    # Phi-3 has this field at the top level, which takes precedence.
     trained = positive_number(fields, "original_max_position_embeddings", trained)
     numbers = {"rope_type": kind, "original_max_position_embeddings": trained}
     if kind == "llama3":
@@ -62,7 +62,7 @@ def _scaling(parameters: Mapping[str, Any], fields: Mapping[str, Any], rotary_di
 
 
 def _yarn(parameters: Mapping[str, Any], factor: float) -> dict[str, Any]:
-    """YaRN (Peng et al. 2023), with the temperature's variants that checkpoints have (mscale)."""
+    """Return the fields of YaRN (Peng et al. 2023), including the mscale variants of the temperature."""
 
     def temperature(mscale: float) -> float:
         return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1.0 else 1.0
@@ -78,7 +78,7 @@ def _yarn(parameters: Mapping[str, Any], factor: float) -> dict[str, Any]:
 
 
 def _longrope(parameters: Mapping[str, Any], numbers: Mapping[str, Any], rotary_dim: int) -> dict[str, Any]:
-    """LongRoPE (Ding et al. 2024): two lists of divisors, for models run short and run long."""
+    """Return the fields of LongRoPE (Ding et al. 2024): two lists of divisors, for short and for long contexts."""
     factor, trained = numbers["factor"], numbers["original_max_position_embeddings"]
     implied = math.sqrt(1 + math.log(factor) / math.log(trained)) if factor > 1.0 else 1.0
     divisors = {name: [float(value) for value in parameters[name]] for name in ("short_factor", "long_factor")}

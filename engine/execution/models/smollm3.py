@@ -13,7 +13,7 @@ _DEFAULTS = {"tie_word_embeddings": True, "max_position_embeddings": 32768, "rop
 
 
 class SmolLM3ForCausalLM(Decoder):
-    """`no_rope_layers` has a 1 for a layer with positions, a 0 for one without; a window only for the latter."""
+    """Llama with `no_rope_layers`: 1 for a layer with positions, 0 for one without, which alone may have a window."""
 
     @classmethod
     def normalize_config(cls, raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""StableLM (Bellagente et al. 2024): a Llama with LayerNorm whose heads turn partly; the 12B runs its parts abreast."""
+"""StableLM (Bellagente et al. 2024): a Llama with LayerNorm and partial rotation; the 12B is a ParallelDecoder."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,7 +11,7 @@ from .parallel_decoder import ParallelDecoder
 
 
 class StableLmForCausalLM(ParallelDecoder):
-    """Biases on q, k and v perhaps; perhaps a norm of each query and key head."""
+    """Decoder with optional biases on q, k and v and an optional norm of each query and key head."""
 
     partial_rotary = True
     o_bias: ClassVar[bool | None] = False

@@ -7,7 +7,7 @@ from .layer_norm_decoder import LayerNormDecoder
 
 
 class Starcoder2ForCausalLM(LayerNormDecoder):
-    """All layers see the window, if config.json states one."""
+    """LayerNormDecoder in which every layer has the window, if config.json states one."""
 
     mlp_names = ("mlp.c_fc", "mlp.c_proj")
 

@@ -1,7 +1,7 @@
-"""TensorParallel: what one rank has of a model, and the sums in which the ranks meet (Shoeybi et al. 2019).
+"""TensorParallel: one rank's share of a model, and the sums over all ranks (Shoeybi et al. 2019).
 
-A dimension is cut into `num_slices` equal slices, neighbours of which make up a rank's share. A sum is over slices, not
-over ranks, and in one order: so any number of ranks that has the same slices has the same bits.
+A dimension is cut into `num_slices` equal slices; neighbouring slices make up a rank's share. A sum adds slices, not
+ranks, in one order: for equal slices, any number of ranks gives the same bits.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from ...errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class TensorParallel:
-    """One of `size` ranks. Its methods that cut raise ConfigError if a number cannot be divided."""
+    """One of `size` ranks. Methods that cut a dimension raise ConfigError if it cannot be divided."""
 
     rank: int = 0
     size: int = 1
@@ -26,17 +26,17 @@ class TensorParallel:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is cut."""
+        """True if no dimension is cut."""
         return self.num_slices == 1
 
     def share(self, total: int, *, unit: int = 1) -> slice:
-        """This rank's part of a dimension, in whole units (a head's rows)."""
+        """Return this rank's part of a dimension, in whole units (a head's rows)."""
         what = "num_attention_heads" if unit > 1 else "the width"
         self._divide(total // unit, self.size, f"{what} {total // unit}", "tensor_parallel_size")
         return slice(total // self.size * self.rank, total // self.size * (self.rank + 1))
 
     def slices(self, total: int) -> list[slice]:
-        """The slices that this rank has of a dimension."""
+        """Return this rank's slices of a dimension."""
         self._divide(total, self.num_slices, f"the width {total}", "tensor_parallel_slices")
         width, count = total // self.num_slices, self.num_slices // self.size
         first = self.rank * count
@@ -47,7 +47,7 @@ class TensorParallel:
             raise ConfigError(f"{what} of this model cannot be divided by {setting} {parts}; choose another number")
 
     def kv_heads(self, num_kv_heads: int) -> slice:
-        """The KV heads that this rank's query heads read; where there are fewer than ranks, several ranks have one."""
+        """Return the KV heads that this rank's query heads read; with more ranks than KV heads, ranks share one."""
         if num_kv_heads % self.size and self.size % num_kv_heads:
             raise ConfigError(
                 f"num_key_value_heads {num_kv_heads} cannot be divided by tensor_parallel_size {self.size}, "
@@ -57,26 +57,26 @@ class TensorParallel:
         return slice(first, first + max(1, num_kv_heads // self.size))
 
     def qkv_rows(self, num_heads: int, num_kv_heads: int, head_dim: int) -> list[slice]:
-        """Rows of a matrix of all queries, keys and values."""
+        """Return this rank's rows of the stacked matrix of queries, keys and values."""
         q_size, kv_size = num_heads * head_dim, num_kv_heads * head_dim
         queries, heads = self.share(q_size, unit=head_dim), self.kv_heads(num_kv_heads)
         kv = slice(heads.start * head_dim, heads.stop * head_dim)
-        return [queries, _moved(kv, q_size), _moved(kv, q_size + kv_size)]
+        return [queries, _shift(kv, q_size), _shift(kv, q_size + kv_size)]
 
     def gate_up_rows(self, inner: int) -> list[slice]:
-        """Rows of a matrix of gate and up."""
+        """Return this rank's rows of the stacked matrix of gate and up."""
         rows = self.share(inner)
-        return [rows, _moved(rows, inner)]
+        return [rows, _shift(rows, inner)]
 
     def vocabulary(self, size: int) -> slice:
-        """Rows of the embedding and of the head."""
+        """Return this rank's rows of the embedding and of the head."""
         return self._vocabulary_of(size, self.rank)
 
     def _vocabulary_of(self, size: int, rank: int) -> slice:
         return slice(size * rank // self.size, size * (rank + 1) // self.size)
 
     def sum(self, partials: Sequence[Tensor]) -> Tensor:
-        """Σ over slices of what each gave, [T, width] of each slice of this rank."""
+        """Sum the partial results of all ranks' slices; `partials` has [T, width] for each slice of this rank."""
         if self.group is None:
             return partials[0]
         terms = partials[0] if len(partials) == 1 else torch.cat(list(partials), dim=1)
@@ -84,7 +84,7 @@ class TensorParallel:
         return total
 
     def embed(self, lookup: Any, token_ids: Tensor, *, vocab_size: int) -> Tensor:
-        """Rows of a table of which each rank has its `vocabulary`; `lookup` finds them in this rank's part."""
+        """Look up rows of a table that is split by `vocabulary`; `lookup` reads this rank's part."""
         rows = self.vocabulary(vocab_size)
         places = token_ids - rows.start
         is_elsewhere = (places < 0) | (places >= rows.stop - rows.start)
@@ -94,7 +94,7 @@ class TensorParallel:
         return total
 
     def gather_logits(self, logits: Tensor, *, vocab_size: int) -> Tensor:
-        """Those of the whole vocabulary on rank 0; elsewhere what is there."""
+        """Gather the whole vocabulary's logits on rank 0; other ranks return their own part."""
         if self.size == 1:
             return logits
         parts = [self._vocabulary_of(vocab_size, rank) for rank in range(self.size)]
@@ -103,10 +103,10 @@ class TensorParallel:
         return gathered
 
     def gather_heads(self, heads: Tensor, *, num_heads: int) -> Tensor:
-        """All heads [T, num_heads, D] on every rank, of those that each has, [T, heads, D]."""
+        """All-gather attention heads: [T, heads, D] of each rank -> [T, num_heads, D] on every rank."""
         flat = heads.flatten(1)
         whole: Tensor = self.group.gather(flat, [flat.shape[1]] * self.size).view(len(heads), -1, heads.shape[2])
-        copies = whole.shape[1] // num_heads  # of each KV head, where there are fewer than ranks
+        copies = whole.shape[1] // num_heads  # copies of a KV head, if there are fewer heads than ranks
         return whole if copies == 1 else whole[:, ::copies].contiguous()
 
 
@@ -114,19 +114,19 @@ ALONE = TensorParallel()
 
 
 def take_rows(weight: Any, rows: Sequence[slice]) -> list[Any]:
-    """These rows of a Tensor or QuantizedWeight, one piece for each slice."""
-    return [weight.rows(each) if isinstance(weight, QuantizedWeight) else weight[each] for each in rows]
+    """Return these rows of a Tensor or QuantizedWeight, one piece for each slice."""
+    return [weight.rows(part) if isinstance(weight, QuantizedWeight) else weight[part] for part in rows]
 
 
 def rows_of_parts(rows: Sequence[slice], sizes: Sequence[int]) -> list[list[slice]]:
-    """Rows of a stack of matrices of these heights → rows of each."""
-    found, start = [], 0
+    """Split rows of a stack of matrices of these heights into the rows of each matrix."""
+    rows_of_part, start = [], 0
     for size in sizes:
-        inside = [slice(max(each.start - start, 0), min(each.stop - start, size)) for each in rows]
-        found.append([each for each in inside if each.start < each.stop])
+        inside = [slice(max(part.start - start, 0), min(part.stop - start, size)) for part in rows]
+        rows_of_part.append([part for part in inside if part.start < part.stop])
         start += size
-    return found
+    return rows_of_part
 
 
-def _moved(rows: slice, distance: int) -> slice:
+def _shift(rows: slice, distance: int) -> slice:
     return slice(rows.start + distance, rows.stop + distance)

@@ -1,9 +1,9 @@
-"""WeightReader: tensors of safetensors files on their way to a device, read by threads before they are taken.
+"""WeightReader: threads read tensors of safetensors files to a device before a model takes them.
 
 A thread reads a tensor chunk by chunk into one of its two pinned buffers, while the device copies the other one. Copies
-are given to the stream on which the tensors are used, so no thread waits for them, and freed memory
-is not written before it has been read. A tensor is held until it is taken, and no longer; so many bytes are read ahead
-of what is taken, and no more, so that a model which is quantized as it is taken need not fit as its files have it.
+are queued on the stream that uses the tensors, so no thread waits for them, and freed memory is not overwritten before
+it has been read. A tensor is held until it is taken. At most MAX_BYTES_AHEAD are read ahead, so a model that is
+quantized while it loads need not fit unquantized.
 
 File format: 8 bytes of little-endian header length, a JSON header of {name: dtype, shape, data_offsets}, the bytes
 (https://github.com/huggingface/safetensors#format).
@@ -24,7 +24,7 @@ from torch import Tensor
 from ...device import Event, Stream, copy
 from ...errors import ConfigError
 
-# Reads in flight together; a fast disk needs several, and so does the kernel's copy out of its cache (3 GB/s a thread).
+# Concurrent reads: a fast disk needs several, and so does copying from the page cache (3 GB/s a thread).
 NUM_THREADS = 8
 CHUNK_BYTES = 16 * 2**20
 MAX_BYTES_AHEAD = 2 * 2**30
@@ -45,7 +45,7 @@ _DTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """Where a tensor is in a file."""
+    """Place of a tensor in a file."""
 
     path: Path
     name: str
@@ -56,7 +56,7 @@ class TensorEntry:
 
 
 def tensor_entries(path: Path) -> Iterator[TensorEntry]:
-    """The tensors of a file that have one of these dtypes, in the order of their bytes. Raises ConfigError."""
+    """Yield a file's tensors that have a dtype of _DTYPES, in the order of their bytes. Raises ConfigError."""
     try:
         with path.open("rb") as file:
             header_bytes = int.from_bytes(file.read(8), "little")
@@ -81,9 +81,9 @@ def tensor_entries(path: Path) -> Iterator[TensorEntry]:
 
 
 def read_tensor(entry: TensorEntry) -> Tensor:
-    """The tensor in memory of its own. Raises OSError, ValueError.
+    """Read a tensor into memory of its own. Raises OSError, ValueError.
 
-    A mapped one would change with its file, and end the process with SIGBUS where the file is cut.
+    A memory-mapped tensor would change with its file, and end the process with SIGBUS if the file is truncated.
     """
     whole = torch.empty(entry.num_bytes, dtype=torch.uint8)
     with entry.path.open("rb") as file:
@@ -97,11 +97,11 @@ def read_tensor(entry: TensorEntry) -> Tensor:
 @dataclass(slots=True)
 class _Buffer:
     memory: Tensor  # [CHUNK_BYTES] uint8, pinned where the device is a GPU
-    event: Event | None = field(default=None)  # after the copy out of it
+    event: Event | None = field(default=None)  # end of the last copy out of the buffer
 
 
 class WeightReader:
-    """Begins to read when it is made; `take` gives each tensor once. `close` it, also if something went wrong."""
+    """Reader that starts when it is constructed; `take` returns each tensor once. `close` it, after an error too."""
 
     def __init__(
         self,
@@ -113,17 +113,17 @@ class WeightReader:
         chunk_bytes: int = CHUNK_BYTES,
         max_bytes_ahead: int = MAX_BYTES_AHEAD,
     ) -> None:
-        """`entries` in the order in which they will be taken, roughly: one that is taken out of order is read next."""
+        """`entries`: in roughly the order of the `take` calls; a tensor taken out of order is read next."""
         self._device = device
         self._stream = stream
         self._chunk_bytes = chunk_bytes
         self._max_bytes_ahead = max_bytes_ahead
         self._tensors: dict[str, Future[Tensor]] = {entry.name: Future() for entry in entries}
-        # Guards what follows, and tells of its changes.
+        # Guards the four fields below, and signals their changes.
         self._changed = threading.Condition()
-        self._waiting = {entry.name: (entry, self._tensors[entry.name]) for entry in entries}  # to be read
-        self._wanted = ""  # the tensor that is being taken
-        self._ahead: dict[str, int] = {}  # bytes of those that are being read, or wait to be taken
+        self._waiting = {entry.name: (entry, self._tensors[entry.name]) for entry in entries}  # not yet read
+        self._wanted_name = ""  # the tensor that `take` waits for
+        self._bytes_ahead: dict[str, int] = {}  # bytes of tensors that are being read or wait to be taken
         self._is_closed = False
         self._threads = [
             threading.Thread(target=self._read_all, name=f"splitfuse-weights-{index}", daemon=True)
@@ -133,22 +133,22 @@ class WeightReader:
             thread.start()
 
     def has(self, name: str) -> bool:
-        """Whether this tensor is on its way and has not been taken."""
+        """True if this tensor is being read ahead and has not been taken."""
         return name in self._tensors
 
     def take(self, name: str) -> Tensor:
-        """The tensor on the device, whole for work given to the stream from now on. Raises OSError, ValueError.
+        """Return the tensor on the device, complete for work queued on the stream from now on.
 
-        Raises RuntimeError where it does not fit the device.
+        Raises OSError, ValueError, and RuntimeError if it does not fit the device.
         """
         with self._changed:
-            self._wanted = name
+            self._wanted_name = name
             self._changed.notify_all()
         try:
             return self._tensors.pop(name).result()
         finally:
             with self._changed:
-                self._ahead.pop(name, None)
+                self._bytes_ahead.pop(name, None)
                 self._changed.notify_all()
 
     def close(self) -> None:
@@ -169,7 +169,7 @@ class WeightReader:
             pass
 
     def _read_next(self, buffers: list[_Buffer]) -> bool:
-        """False if there is nothing left. Here, so that a thread which waits holds no tensor that it has read."""
+        """Read the next tensor; False if none is left. A function, so that a waiting thread holds no read tensor."""
         begun = self._begin()
         if begun is None:
             return False
@@ -181,13 +181,13 @@ class WeightReader:
         return True
 
     def _begin(self) -> "tuple[TensorEntry, Future[Tensor]] | None":
-        """The tensor to read now, None in the end. Waits while too much has been read ahead."""
+        """Return the tensor to read next, None at the end. Waits while too much has been read ahead."""
         with self._changed:
             while self._waiting and not self._is_closed:
-                name = self._wanted if self._wanted in self._waiting else next(iter(self._waiting))
+                name = self._wanted_name if self._wanted_name in self._waiting else next(iter(self._waiting))
                 num_bytes = self._waiting[name][0].num_bytes
-                if name == self._wanted or sum(self._ahead.values()) + num_bytes <= self._max_bytes_ahead:
-                    self._ahead[name] = num_bytes
+                if name == self._wanted_name or sum(self._bytes_ahead.values()) + num_bytes <= self._max_bytes_ahead:
+                    self._bytes_ahead[name] = num_bytes
                     return self._waiting.pop(name)
                 self._changed.wait()
         return None
@@ -207,11 +207,11 @@ class WeightReader:
         if buffer.event is not None:
             buffer.event.wait()
         memory = buffer.memory[: len(chunk)].numpy().data
-        done = 0
-        while done < len(chunk):
-            count = os.preadv(file, [memory[done:]], offset + done)
+        num_read = 0
+        while num_read < len(chunk):
+            count = os.preadv(file, [memory[num_read:]], offset + num_read)
             if not count:
-                raise ValueError(f"the file ends {len(chunk) - done} bytes early")
-            done += count
+                raise ValueError(f"the file ends {len(chunk) - num_read} bytes early")
+            num_read += count
         self._stream.run(lambda: copy(chunk, buffer.memory[: len(chunk)]))
         buffer.event = self._stream.record()

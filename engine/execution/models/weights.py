@@ -1,7 +1,7 @@
-"""Where weights come from: safetensors files, sharded or not, or a seeded dummy of the same shapes.
+"""Sources of weights: safetensors files, sharded or not, or seeded random weights of the same shapes.
 
-A model takes the tensors it needs by checkpoint name. Each is read when it is taken, into memory of its own, so what
-happens to the files later concerns no running server.
+A model takes the tensors it needs by checkpoint name. A tensor is read when it is taken, into memory of its own, so
+later changes of the files do not affect a running server.
 """
 
 import hashlib
@@ -30,23 +30,23 @@ SINGLE_FILE = "model.safetensors"
 
 
 class WeightSource(Protocol):
-    """Gives the tensors of a checkpoint by name. On a CPU to several threads at once."""
+    """Source of a checkpoint's tensors by name. On a CPU several threads use it at once."""
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """The tensor of this name, in the model's dtype. Raises ConfigError if it is missing or of another shape."""
+        """Return a tensor in the model's dtype. Raises ConfigError if it is missing or has another shape."""
 
     def take_quantized(self, name: str, shape: tuple[int, ...]) -> QuantizedWeight | None:
-        """The weight [N, K] of this name as the files quantized it; None where they did not. Raises as `take`."""
+        """Return a quantized weight [N, K]; None if the files do not quantize it. Raises like `take`."""
 
     def has(self, name: str) -> bool:
-        """Whether there is a tensor of this name: some weights have two names."""
+        """True if there is a tensor of this name; some weights have two names."""
 
     def unread(self) -> list[str]:
-        """Names that have not been taken."""
+        """Return the names that have not been taken."""
 
 
 class SafetensorsSource:
-    """Reads a folder's safetensors. Never pickle: .bin and .pt files are refused with the way to convert them."""
+    """Source of a folder's safetensors. Refuses pickles (.bin, .pt) with the way to convert them."""
 
     def __init__(
         self,
@@ -56,16 +56,16 @@ class SafetensorsSource:
         quantization: CheckpointFormat | None = None,
         reads_ahead_to: torch.device | None = None,
     ) -> None:
-        """`reads_ahead_to`: the device to which all the tensors are brought from now on, by several threads."""
+        """`reads_ahead_to`: device to which several threads copy all tensors from now on."""
         self._dtype = dtype
         self._quantization = quantization
         self._num_quantized = 0
         self._reader: WeightReader | None = None
-        self._files: dict[Path, Any] = {}  # open only to be checked and to name their tensors
-        self._versions: dict[Path, tuple[int, ...]] = {}  # of each file when it was opened
+        self._files: dict[Path, Any] = {}  # opened for checks and tensor names only
+        self._versions: dict[Path, tuple[int, ...]] = {}  # version_of each file when it was opened
         self._entries: dict[tuple[Path, str], TensorEntry] = {}
         self._file_of_name: dict[str, Path] = {}
-        self._taken: set[str] = set()
+        self._taken_names: set[str] = set()
         self._opening = threading.Lock()
         for path, names in files_and_names(folder):
             for name in names if names is not None else self._open(path).keys():
@@ -75,7 +75,7 @@ class SafetensorsSource:
             self._reader = self._read_ahead(reads_ahead_to)
 
     def _read_ahead(self, device: torch.device) -> WeightReader:
-        """Of what the index names, which need not be all that the files hold."""
+        """Start reading the tensors that the index names; the files may hold more."""
         for path in dict.fromkeys(self._file_of_name.values()):
             self._open(path)
         entries = [entry for (path, name), entry in self._entries.items() if self._file_of_name.get(name) == path]
@@ -83,9 +83,9 @@ class SafetensorsSource:
         return WeightReader(entries, device=device, stream=stream_of(device))
 
     def check(self) -> None:
-        """Raise ConfigError if a file is another one than when it was opened: what was read may be of both.
+        """Raise ConfigError if a file changed after it was opened: tensors may come from both versions.
 
-        And if no weight was found as config.json says that they are quantized.
+        Also raises ConfigError if config.json declares a quantization that no weight has.
         """
         for path, version in self._versions.items():
             if version_of(path) != version:
@@ -95,7 +95,7 @@ class SafetensorsSource:
             raise ConfigError(f"{self._where}: no weight is quantized as config.json says ({said}); fetch it again")
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Stop reading and close the files."""
         if self._reader is not None:
             self._reader.close()
         self._files.clear()
@@ -123,7 +123,7 @@ class SafetensorsSource:
         return weight
 
     def _take(self, name: str) -> Tensor:
-        """As the files have it."""
+        """Take a tensor in the files' dtype and shape."""
         path = self._file_of_name.get(name)
         if path is None:
             raise ConfigError(f"{self._where}: no tensor {name!r} in the weights; do they belong to this config.json?")
@@ -135,20 +135,20 @@ class SafetensorsSource:
             if is_out_of_memory(exc):
                 raise  # the file is not at fault
             raise ConfigError(f"{path}: tensor {name!r} cannot be read ({exc}); fetch the file again") from exc
-        self._taken.add(name)
+        self._taken_names.add(name)
         return tensor
 
     def has(self, name: str) -> bool:
         return name in self._file_of_name
 
     def unread(self) -> list[str]:
-        left, how = sorted(self._file_of_name.keys() - self._taken), self._quantization
+        left, how = sorted(self._file_of_name.keys() - self._taken_names), self._quantization
         return left if how is None else [name for name in left if not how.ignores(name, self._take)]
 
     def _read(self, path: Path, name: str) -> Tensor:
         file = self._open(path)
         entry = self._entries.get((path, name))
-        # One without an entry is missing, or of a dtype that `take` refuses; mapping it reads nothing of it.
+        # A tensor without an entry is missing or has a dtype that `take` refuses; mapping it reads no data.
         return file.get_tensor(name) if entry is None else read_tensor(entry)
 
     def _open(self, path: Path) -> Any:
@@ -158,7 +158,7 @@ class SafetensorsSource:
                     raise ConfigError(f"{path} is missing, but {INDEX_FILE} names it; fetch the file again")
                 try:
                     self._versions[path] = version_of(path)
-                    self._files[path] = safe_open(str(path), framework="pt", device="cpu")  # checks more than we do
+                    self._files[path] = safe_open(str(path), framework="pt", device="cpu")  # its checks are stricter
                 except (SafetensorError, OSError, ValueError) as exc:
                     raise ConfigError(f"{path} is not a whole safetensors file ({exc}); fetch the file again") from exc
                 self._entries |= {(path, entry.name): entry for entry in tensor_entries(path)}
@@ -166,13 +166,13 @@ class SafetensorsSource:
 
 
 def _load_order(name: str) -> tuple[bool, list[str | int]]:
-    """Layers by their numbers, the head last: nearly as a model takes them. In a file layer 10 stands before 2."""
-    parts = re.split(r"(\d+)", name)  # text and number in turn
+    """Return a sort key: layers by number, the head last, nearly as a model takes them. Files put layer 10 before 2."""
+    parts = re.split(r"(\d+)", name)  # text and numbers in turn
     return name.startswith("lm_head"), [int(part) if part.isdigit() else part for part in parts]
 
 
 def files_and_names(folder: Path) -> Iterator[tuple[Path, list[str] | None]]:
-    """The weight files of a folder, with the names in them if an index lists these."""
+    """Yield a folder's weight files, each with its tensors' names if an index lists them."""
     index = folder / INDEX_FILE
     if index.exists():
         weight_map = read_json(index).get("weight_map")
@@ -200,15 +200,15 @@ def _missing_weights(folder: Path) -> str:
     return f"{folder} has neither {SINGLE_FILE} nor {INDEX_FILE}; for random weights use --load-format dummy"
 
 
-# The modules that families call norms: input_layernorm, q_norm, ln_1, ln_f, self_attn_layer_norm, q_layernorm.norms.3.
+# Families' names of norms: input_layernorm, q_norm, ln_1, ln_f, self_attn_layer_norm, q_layernorm.norms.3.
 _NORM = re.compile(r"(norm|\bln_\w+|\bnorms\.\d+)\.weight$")
 
 
 class DummySource:
-    """Seeded random weights for measuring without a checkpoint: normal, 0.02 wide; norms are ones, biases zeros."""
+    """Source of seeded random weights for measurements: normal, 0.02 wide; norms are ones, biases zeros."""
 
     def __init__(self, *, dtype: torch.dtype, seed: int, device: torch.device | None = None) -> None:
-        """Made on `device`: a GPU makes 16 GB in a moment, a CPU in a minute, and not the same numbers."""
+        """`device` generates the weights: 16 GB take a GPU a moment, a CPU a minute; their numbers differ."""
         self._dtype = dtype
         self._seed = seed
         self._device = device or torch.device("cpu")
@@ -218,7 +218,7 @@ class DummySource:
             return torch.ones(shape, dtype=self._dtype, device=self._device)
         if name.endswith(".bias"):
             return torch.zeros(shape, dtype=self._dtype, device=self._device)
-        # Keyed by name, so that no tensor depends on the order in which others are taken.
+        # Keyed by name, so that a tensor does not depend on the order of the calls.
         key = int.from_bytes(hashlib.sha256(f"{self._seed}/{name}".encode()).digest()[:8], "big") >> 1
         generator = torch.Generator(self._device).manual_seed(key)
         return torch.empty(shape, dtype=self._dtype, device=self._device).normal_(0.0, 0.02, generator=generator)
@@ -243,9 +243,9 @@ def weight_source(
     device: torch.device,
     quantization: CheckpointFormat | None = None,
 ) -> Iterator[WeightSource]:
-    """The source for --load-format; its files are let go of at the end. Raises ConfigError if they changed meanwhile.
+    """Yield the source for --load-format and close its files at the end. Raises ConfigError if they changed meanwhile.
 
-    For a GPU the tensors are brought there by several threads. A CPU reads them as it packs them.
+    Several threads bring the tensors to a GPU. A CPU reads a tensor when it packs it.
     """
     if load_format == "dummy":
         yield DummySource(dtype=dtype, seed=seed, device=device)

@@ -1,1 +1,1 @@
-"""From logits to token ids: logits processors, filters, seeded sampling, logprobs."""
+"""Sampling, from logits to token ids: logits processors, filters, seeded sampling, logprobs."""

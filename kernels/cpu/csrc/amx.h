@@ -1,6 +1,6 @@
 // The processor's own matrix product (AMX): up to 16 rows of bfloat16 against a panel, 32 inputs at a time.
 //
-// All numbers of rows go this way, since its sums round otherwise than those of vector instructions.
+// It serves any number of rows, because its sums round differently from those of vector instructions.
 #pragma once
 
 #if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
@@ -14,20 +14,21 @@
 
 namespace amx {
 
-// Rows at a time. With 32 (four sums, two tiles of rows) a step took 107 ns, two steps of 16 rows take 67.
+// Most rows at a time. With 32 (four sums, two tiles of rows) a step took 107 ns, two steps of 16 rows take 67.
 constexpr int MOST = 16;
-constexpr int STEP = 32;  // inputs that a product takes
+constexpr int STEP = 32;  // inputs of one product
 
-// Whether the kernel lets this process have tiles: 8 KiB that a thread must be given room for.
+// True if the kernel lets this process use tiles, for which a thread's context grows by 8 KiB.
 inline bool is_allowed() {
     static const bool allowed = syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* XTILEDATA */) == 0;
     return allowed;
 }
 
-// The compiler does not know that tiles are loaded from and stored to memory.
+// A compiler barrier, because the compiler does not know that tiles are loaded from and stored to memory.
 inline void order_memory() { asm volatile("" ::: "memory"); }
 
-// Tiles 0 and 1: sums, a row each, with the two halves of a panel; 2: rows of x; 3 and more: the panel. All are 0 then.
+// Configures and zeroes the tiles. 0 and 1: sums of rows with the two halves of a panel; 2: rows of x; from 3 on: the
+// panel.
 inline void configure(int num_rows) {
     struct {
         uint8_t palette = 1, start = 0, reserved[14] = {};
@@ -71,8 +72,8 @@ inline void add(const bf16* x, int64_t stride, const uint32_t* w, int64_t num_in
     }
 }
 
-// out [num_rows][V · 16] = x [num_rows][num_pairs] times w [num_pairs][V · 16], pairs of bfloat16 both, or is added to;
-// num_rows and num_pairs are multiples of 16. After configure(MOST).
+// out [num_rows][V · 16] = (or, if is_added, +=) x [num_rows][num_pairs] times w [num_pairs][V · 16], both in pairs of
+// bfloat16; num_rows and num_pairs are multiples of 16. Call configure(MOST) before.
 template <int V>
 inline void multiply(const uint32_t* x, const uint32_t* w, int64_t num_pairs, float* out, int64_t num_rows, bool is_added) {
     static_assert(V >= 1 && V <= 4, "tiles 0 to 3 are sums, 4 rows of x, 5 and 6 parts of w");

@@ -1,11 +1,12 @@
-// What each op takes: one struct per op, its fields declared here and nowhere else. build.py reads them too, so that
-// Python passes them by name; it knows pointers, int64_t and float. Tensors are contiguous where no stride is given.
+// Arguments of the ops: one struct per op, whose fields are declared here only. build.py reads this file too, so that
+// Python passes fields by name; it knows pointers, int64_t and float. Tensors without a stride are contiguous.
 #pragma once
 
 #include "simd.h"
 
-// T: of the values, W: of the norms' weights. q, k, v [tokens, heads, D], their tokens q_token, k_token, v_token apart;
-// q_norm, k_norm [D] or null; caches as in paged_cache.h, of T or int8; cos_sin [positions, rotary].
+// T: type of the values, W: of the norms' weights. q, k, v [tokens, heads, D] with the strides q_token, k_token,
+// v_token of their tokens; q_norm, k_norm [D] or null; caches of T or int8 (paged_cache.h); cos_sin [positions,
+// rotary].
 template <typename T, typename W>
 struct RopeAndCache {
     const T *q, *k, *v;
@@ -19,7 +20,7 @@ struct RopeAndCache {
     int64_t num_threads;
 };
 
-// Of x + residual, which goes to new_residual, or of x if there is no residual.
+// RMSNorm of x + residual, which is written to new_residual, or of x if there is no residual.
 template <typename T, typename W>
 struct AddRmsNorm {
     const T *x, *residual;
@@ -30,7 +31,7 @@ struct AddRmsNorm {
     int64_t num_threads;
 };
 
-// Likewise; bias may be null.
+// Like AddRmsNorm, for LayerNorm; bias may be null.
 template <typename T>
 struct AddLayerNorm {
     const T *x, *residual, *weight, *bias;
@@ -40,7 +41,7 @@ struct AddLayerNorm {
     int64_t num_threads;
 };
 
-// out [tokens, inner] = activation(gate) · up: gelu_tanh, or silu.
+// out [tokens, inner] = activation(gate) · up, where the activation is gelu_tanh or silu.
 template <typename T>
 struct Gated {
     const T* gate_up;
@@ -49,8 +50,8 @@ struct Gated {
     int64_t num_threads;
 };
 
-// Rows [0, num_short) a query at a time, rows [num_short, num_rows) in tiles. q [tokens, Hq, D], its tokens q_token and
-// its heads q_head apart; caches as in paged_cache.h, of T or int8; block_tables [rows, max_blocks].
+// Attention of rows [0, num_short) one query at a time, of rows [num_short, num_rows) in tiles. q [tokens, Hq, D] with
+// the strides q_token and q_head; caches of T or int8 (paged_cache.h); block_tables [rows, max_blocks].
 template <typename T>
 struct PagedAttention {
     const T* q;
@@ -66,7 +67,8 @@ class Team;
 template <typename T>
 void attend_short_rows(const PagedAttention<T>& a, const Team& team);
 
-// x [rows, inputs] times a weight in panels (linear.cpp) plus bias [outputs] or null, into out, its rows out_row apart.
+// out = x [rows, inputs] times a weight in panels (linear.cpp), plus bias [outputs] or null; out_row: stride of out's
+// rows.
 template <typename T>
 struct Linear {
     const T *x, *data, *bias;
@@ -75,9 +77,9 @@ struct Linear {
     int64_t num_threads;
 };
 
-// x [rows, inputs] times a quantized weight (quantized.h) plus bias [outputs] or null, into out, its rows out_row apart.
-// input_bits: 8, inputs are rounded to int8, or 16, those of bfloat16 perhaps to 15 bits; input_group: how many together,
-// at most 128, so that sums of 32 bits hold their products.
+// out = x [rows, inputs] times a quantized weight (quantized.h), plus bias [outputs] or null; out_row: stride of out's
+// rows. input_bits: 8 rounds inputs to int8, 16 perhaps rounds inputs of bfloat16 to 15 bits; input_group: number of
+// inputs that are rounded together, at most 128, so that sums of 32 bits hold their products.
 template <typename T>
 struct QuantizedLinear {
     const T* x;
@@ -104,7 +106,7 @@ struct QuantizedEmbedding {
     int64_t num_threads;
 };
 
-// values and high, or null, of quantized.h: codes [outputs, inputs] plus `zero`, modulo 2^bits.
+// values and high (or null) in the layout of quantized.h, from codes [outputs, inputs] plus `zero`, modulo 2^bits.
 struct QuantizedValues {
     const uint8_t* codes;
     uint32_t *values, *high;
@@ -121,8 +123,8 @@ struct GumbelArgmax {
     int64_t num_threads;
 };
 
-// largest[row], tokens[row] = max and argmax of logits[row] [vocab], the first of equal ones; a NaN is the largest. Where
-// the largest is not finite the token is -1.
+// largest[row], tokens[row] = max and argmax of logits[row] [vocab], the first among equals; NaN counts as the largest.
+// The token is -1 if the largest is not finite.
 template <typename T>
 struct MaxLogits {
     const T* logits;
@@ -140,7 +142,7 @@ struct Softcap {
     int64_t num_threads;
 };
 
-// out[i] = row indices[i] of x, or row i if there are none: [width] each, those of x x_row apart.
+// out[i] = row indices[i] of x, or row i without indices; rows are [width], x_row is the stride of x's rows.
 template <typename T>
 struct SelectRows {
     const T* x;
@@ -150,7 +152,7 @@ struct SelectRows {
     int64_t num_threads;
 };
 
-// out = activation(x), by its number in elementwise.cpp.
+// out = activation(x); `kind` is the activation's number in elementwise.cpp.
 template <typename T>
 struct Activation {
     const T* x;
@@ -159,7 +161,7 @@ struct Activation {
     int64_t num_threads;
 };
 
-// out = (x + other) · factor, rounded once, or x · factor if there is no other; out may be x.
+// out = (x + other) · factor, rounded once, or x · factor if `other` is null; out may be x.
 template <typename T>
 struct AddScaled {
     const T *x, *other;
@@ -170,7 +172,8 @@ struct AddScaled {
 };
 
 // out [rows, width] = Σ of every rank's partials [rows][num_partials][width], rank after rank, in float, rounded once.
-// shared: memory of all ranks (ranks.cpp); state [2]: exchanges so far, and what ended them (0: nothing has).
+// shared: memory of all ranks (ranks.cpp); state [2]: number of exchanges so far, and the reason that ended them (0:
+// none).
 template <typename T>
 struct SumRanks {
     const T* partials;
@@ -181,7 +184,7 @@ struct SumRanks {
     int64_t num_threads;
 };
 
-// out [rows, row_bytes] = every rank's columns of it, or null: x [rows, starts[rank + 1] - starts[rank]] is this one's.
+// out [rows, row_bytes] (or null) = all ranks' columns; this rank's are x [rows, starts[rank + 1] - starts[rank]].
 struct GatherRanks {
     const uint8_t* x;
     uint8_t* out;
@@ -192,10 +195,10 @@ struct GatherRanks {
     int64_t num_threads;
 };
 
-// A recorded forward pass (plan.py): op after op, by all threads, with a barrier after each.
+// A recorded forward pass (plan.py): all threads run op after op, with a barrier after every op.
 struct RunPlan {
-    const int64_t* operations;  // [num_operations][2]: the op's C function, and where its struct is in `arguments`
-    const int64_t* patches;     // [num_patches][4]: the number at a place in `arguments` is variable · factor + addend
+    const int64_t* operations;  // [num_operations][2]: the op's C function, and the offset of its struct in `arguments`
+    const int64_t* patches;     // [num_patches][4]: an offset in `arguments`, whose number is variable · factor + addend
     const int64_t* variables;
     uint8_t* arguments;
     int64_t num_operations, num_patches, num_products;

@@ -1,4 +1,4 @@
-// Paged attention of short rows on the CPU, a query token at a time. Prompt chunks are attention_prefill.cpp's.
+// Paged attention of short rows on the CPU, one query token at a time. attention_prefill.cpp does prompt chunks.
 
 #include <algorithm>
 #include <type_traits>
@@ -10,8 +10,8 @@
 namespace {
 
 // Scores of `count` consecutive keys against the query heads of their group. q is float and scaled, [G, head_dim];
-// scores[g * stride + i]. HEADS query heads share each load of a key. What is left of a vector is added with fmaf: left to
-// the compiler, gcc 12 rounds the product for one head and not for four on an EPYC, and a rank with one head said other bits.
+// scores[g * stride + i]. HEADS query heads share a load of a key. The rest of a vector is added with fmaf: without it,
+// on an EPYC, gcc 12 rounds the product for one head and not for four, so a rank with one head gave other bits.
 template <int HEADS, typename T>
 inline void score_keys(const float* q, const T* keys, int64_t count, int64_t head_dim, float* scores, int64_t stride) {
     for (int64_t i = 0; i < count; i++) {
@@ -31,7 +31,7 @@ inline void score_keys(const float* q, const T* keys, int64_t count, int64_t hea
 }
 
 #ifdef __AVX512F__
-// Lane i of the result is the sum of from[i]: a tree of shuffles, a quarter of the work of sixteen sums of their own.
+// Lane i of the result is the sum of from[i]: a tree of shuffles, a quarter of the work of sixteen separate sums.
 inline vec sums_of_16(const vec* from) {
     __m512 twos[8], fours[4], eights[2];
     for (int i = 0; i < 8; i++) {
@@ -50,7 +50,7 @@ inline vec sums_of_16(const vec* from) {
                               _mm512_shuffle_f32x4(eights[0], eights[1], 0xdd));
 }
 
-// Scores of `count` consecutive keys of 16·n int8, without their scales, as score_keys: sixteen sums at a time.
+// Like score_keys, for keys of 16·n int8 and without their scales: sixteen sums at a time.
 template <int HEADS>
 inline void score_int8_keys(const float* q, const int8_t* keys, int64_t count, int64_t head_dim, float* scores, int64_t stride) {
     constexpr int KEYS = LANES / HEADS;
@@ -98,7 +98,7 @@ inline void score_by_sixteen(const bf16* q, const bf16* keys, int64_t count, flo
 #endif
 
 // out[g, :] += sum over `count` consecutive values of weights[g * stride + i] · value. A slice of the output, NUM
-// vectors of each head, stays in registers while the values go by; returns where the next slice begins.
+// vectors of each head, stays in registers over all values; returns the beginning of the next slice.
 template <int HEADS, int NUM, typename T>
 inline int64_t add_slices(const T* values, const float* weights, int64_t stride, int64_t count, int64_t head_dim, float* out, int64_t d) {
     for (; d + NUM * LANES <= head_dim; d += NUM * LANES) {
@@ -129,7 +129,7 @@ inline void add_values(const T* values, const float* weights, int64_t stride, in
             }
 }
 
-// In place: scores become weights. `count` is padded up to LANES by the caller's buffer.
+// Turns scores into weights in place. The caller's buffer has room for `count` rounded up to LANES.
 inline void softmax(float* scores, int64_t count) {
     int64_t padded = (count + LANES - 1) / LANES * LANES;
     for (int64_t i = count; i < padded; i++) scores[i] = -INFINITY;
@@ -160,7 +160,7 @@ inline void fetch(const CachedRun<C>& run, int64_t count, int64_t head_dim) {
     if (PagedCache<C>::HAS_SCALES) fetch(run.scales, count * sizeof(float));
 }
 
-// The keys that a query token sees, [first, first + count) of a row, at `num_kv` KV heads from `kv_head` on.
+// Keys that a query token sees, [first, first + count) of a row, at `num_kv` KV heads from `kv_head` on.
 template <typename T>
 struct Span {
     const PagedAttention<T>& a;
@@ -176,16 +176,16 @@ struct Span {
 
     int64_t run_at(int64_t i) const { return std::min(a.block_size - (first + i) % a.block_size, count - i); }
 
-    // Where token `i` of the span lies for its KV head `h`.
+    // Place of the span's token `i` for its KV head `h`.
     template <typename C>
     CachedRun<C> token_at(const PagedCache<C>& cache, int64_t i, int64_t h) const {
         int64_t at = first + i;
         return cache.at(table[at / a.block_size], kv_head + h, at % a.block_size);
     }
 
-    // visit(CachedRun, h, i, run) for each block and head. The heads lie side by side in a block, so all of them
-    // go before the next block, which is fetched meanwhile: 16 layers of 32 rows x 290 keys, 8 KV heads of 64, take
-    // 7.4 ms so, 8.7 without fetching, 13.5 a head at a time (a plain read: 6.4); blocks in disorder 10.8, 14.3, 20.7.
+    // visit(CachedRun, h, i, run) for each block and head. Heads are neighbours in a block, so all heads are visited
+    // before the next block, which is fetched meanwhile: 16 layers of 32 rows x 290 keys, 8 KV heads of 64, then take
+    // 7.4 ms, 8.7 without fetching, 13.5 a head at a time (a plain read: 6.4); blocks in disorder 10.8, 14.3, 20.7.
     template <typename C, typename Visit>
     void each_run(const PagedCache<C>& cache, Visit&& visit) const {
         for (int64_t i = 0, run; i < count; i += run) {
@@ -203,7 +203,7 @@ struct Span {
     }
 };
 
-// some(number of heads, the first of them) for all heads of a group, some at a time.
+// Calls some(number of heads, first head) for all heads of a group, some heads at a time.
 template <typename Some>
 inline void each_some(int64_t group, Some&& some) {
     int64_t g = 0;
@@ -238,14 +238,14 @@ inline void score_group(const PagedAttention<T>& a, const T* q, const float* que
     });
 }
 
-// Each number of a token times its scale, for every head of a group: numbers[g * stride + i].
+// Multiplies a token's numbers by its scale, for every head of a group: numbers[g * stride + i].
 inline void multiply_by_scales(float* numbers, int64_t group, int64_t stride, const loose_float* scales, int64_t run) {
     for (int64_t g = 0; g < group; g++)
         for (int64_t i = 0; i < run; i++) numbers[g * stride + i] *= scales[i];
 }
 
 // One query token against some KV heads of its row: all scores first, then the softmax, then all values. The order of
-// sums depends on the position alone, so a token's result is the same to the bit however its prompt was cut in chunks.
+// sums depends on the position alone, so a token's result is equal to the bit however its prompt was cut into chunks.
 template <typename C, typename T>
 void attend(const PagedAttention<T>& a, const Span<T>& span, const T* q, T* out) {
     const auto key_cache = cache_of<C>(a, a.k_cache), value_cache = cache_of<C>(a, a.v_cache);
@@ -279,7 +279,7 @@ void attend(const PagedAttention<T>& a, const Span<T>& span, const T* q, T* out)
 
 template <typename T>
 void attend_short_rows(const PagedAttention<T>& a, const Team& team) {
-    // A work item is a row, of few rows a part of its heads: eight items a thread at least, where there are as many.
+    // A work item is a row or, if there are few rows, a part of its heads: at least eight items a thread, if possible.
     int64_t group = a.num_heads / a.num_kv_heads;
     int64_t num_kv = std::clamp<int64_t>(a.num_short * a.num_kv_heads / (8 * team.num_threads), 1, a.num_kv_heads);
     int64_t parts = (a.num_kv_heads + num_kv - 1) / num_kv;

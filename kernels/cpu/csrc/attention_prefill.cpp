@@ -2,11 +2,11 @@
 // FlashAttention: running maximum and sum, so a tile of scores never leaves the cache).
 //
 // Everything is transposed: a vector's lanes are 16 query rows (a query row = one token and one head of the group), so
-// keys and values are read as they lie in their blocks and the softmax runs down the lanes without a horizontal sum.
-// Pairs (matmul.h) are two neighbours of D for the scores, two neighbouring keys for the values. Where the processor has
-// tiles they take both products: keys and values are their rows, queries and weights their panels.
-// A value of int8 is multiplied as it is: its scale goes to its weights, before these are rounded.
-// Tiles begin at multiples of TILE keys whatever the chunk, so a token's result does not depend on how its prompt was cut.
+// keys and values are read in the order of their blocks, and the softmax runs down the lanes without a horizontal sum.
+// Pairs (matmul.h) are two neighbours of D for the scores, two neighbouring keys for the values. If the processor has
+// tiles, they compute both products: keys and values are their rows, queries and weights their panels. A value of int8
+// is multiplied without its scale, which multiplies its weights before these are rounded. Tiles begin at multiples of
+// TILE keys whatever the chunk, so a token's result does not depend on how its prompt was cut.
 
 #include <vector>
 
@@ -28,7 +28,7 @@ struct Item {
     int64_t num_queries() const { return (end - begin) * num_heads; }
 };
 
-// Whether heads of this size are multiplied by the processor's tiles: whole tiles of bfloat16.
+// True if the processor's tiles multiply heads of this size: whole tiles of bfloat16.
 template <typename T>
 bool uses_tiles(int64_t dim) {
 #ifdef SPLITFUSE_AMX
@@ -67,7 +67,7 @@ class Tile {
 
     void attend(const Item& item) {
         const int64_t row = item.row, begin = item.begin, end = item.end, group = item.num_heads, count = item.num_queries();
-        int64_t position = c.seq_lens[row] - (c.query_start_loc[row + 1] - begin);  // of token `begin`
+        int64_t position = c.seq_lens[row] - (c.query_start_loc[row + 1] - begin);  // position of token `begin`
         const T* first_q = c.q + begin * c.q_token + item.head * c.q_head;
         auto query_at = [&](int64_t r) { return first_q + r / group * c.q_token + r % group * c.q_head; };
         pack_query(query_at, count);
@@ -102,11 +102,11 @@ class Tile {
     const int64_t dim, num_pairs;
     Vector *query, *weights;
     vec *scores, *sums;
-    int64_t num_keys;  // of the tile that are looked at: what is behind the last query's own is not
-    float key_scales[TILE], value_scales[TILE];  // of the tile: a score's factor, and an int8 value's
-    const bool in_tiles;  // the processor's (amx.h), for both products
-    Scalar *key_rows, *value_rows;  // of the tile: [TILE][num_pairs], and [TILE / PACK][dim] with PACK keys in a Scalar
-    Scalar* value_columns;  // value_rows the other way round, for tiles: [dim][TILE / PACK]
+    int64_t num_keys;  // visible keys of the tile: none is behind the last query's own key
+    float key_scales[TILE], value_scales[TILE];  // the tile's factors of a score, and of an int8 value
+    const bool in_tiles;  // true if the processor's tiles (amx.h) compute both products
+    Scalar *key_rows, *value_rows;  // the tile's rows: [TILE][num_pairs], and [TILE / PACK][dim] with PACK keys in a Scalar
+    Scalar* value_columns;  // value_rows transposed, for tiles: [dim][TILE / PACK]
 
     template <typename At>
     void pack_query(At query_at, int64_t count) {
@@ -121,7 +121,7 @@ class Tile {
         transpose((const uint32_t*)rows, V * LANES, num_pairs, (uint32_t*)query);
     }
 
-    // Keys and values [from, to) of the tile; zeros for the others, whose slots may hold anything.
+    // Gathers keys and values [from, to) of the tile; the others become zero, because their slots may hold anything.
     template <typename C>
     void gather(int64_t row, int64_t kv_head, int64_t at, int64_t from, int64_t to) {
         const int32_t* table = c.block_tables + row * c.max_blocks;
@@ -143,7 +143,7 @@ class Tile {
         }
     }
 
-    // Keys i and i + PACK - 1, and as many values, to where they are multiplied.
+    // Copies keys i and i + PACK - 1, and the values of both, to the buffers of the products.
     template <typename C>
     void widen(int64_t i, const C* const* keys, const C* const* values) {
         if constexpr (PACK == 2) {
@@ -169,7 +169,7 @@ class Tile {
 
     static uint16_t bits_of(bf16 x) { return x.bits; }
     static uint16_t bits_of(int8_t x) {
-        bf16 rounded;  // exact
+        bf16 rounded;  // exact here
         store_one(&rounded, x);
         return rounded.bits;
     }
@@ -205,7 +205,7 @@ class Tile {
             for (int v = 0; v < V; v++) scores[(key + m) * V + v] = acc[m][v] * key_scales[key + m];
     }
 
-    // Soft-cap (Gemma 2), then hide what a query must not see.
+    // Applies the soft-cap (Gemma 2), then hides keys that a query must not see.
     void finish_scores(const ivec* positions, int64_t at) {
         if (c.softcap != 0)
             for (int64_t i = 0; i < num_keys * V; i++) scores[i] = ::softcap(scores[i], c.softcap);
@@ -219,7 +219,8 @@ class Tile {
             }
     }
 
-    // The tile's softmax joins the running one; sums[d][lane] = sums · (old scale) + sum over keys of weight · value.
+    // Merges the tile's softmax into the running one; sums[d][lane] = sums · (old scale) + sum over keys of weight ·
+    // value.
     void weigh(vec* best, vec* total) {
         vec fade[V];
         for (int v = 0; v < V; v++) {
@@ -289,7 +290,7 @@ void attend_long_rows(const PagedAttention<T>& c, const Team& team) {
     int64_t group = c.num_heads / c.num_kv_heads, most = group < TILE ? group : TILE, step = TILE / most;
     std::vector<Item> items;
     for (int64_t row = c.num_short; row < c.num_rows; row++)
-        // The last tokens see the most keys: they go first, so that no thread is left with them in the end.
+        // The last tokens see the most keys, so they run first and no thread is left with them at the end.
         for (int64_t begin, first = c.query_start_loc[row], end = c.query_start_loc[row + 1]; end > first; end = begin) {
             begin = end - step > first ? end - step : first;
             for (int64_t head = 0, num_heads; head < c.num_heads; head += num_heads) {

@@ -1,5 +1,5 @@
-// The product of some rows with panels of plain weights: pairs of bfloat16, or floats. The order of a sum is that of k
-// whatever the number of rows, so a row's result does not depend on the other rows, to the bit.
+// Product of some rows with panels of plain weights: pairs of bfloat16, or floats. A sum is in the order of k for any
+// number of rows, so a row's result does not depend on the other rows, to the bit.
 #pragma once
 
 #include "matmul.h"
@@ -25,11 +25,11 @@ struct Lanes<pair> {
     typedef pairs_t type;
 };
 
-// Scalar: what a lane takes at a time, a pair of neighbouring k or one.
+// Scalar: input of a lane, a pair of neighbouring k or a single one.
 template <typename Scalar, typename T>
 struct DensePanels {
-    static constexpr int STEPS = 4;  // between prefetches: 8 was 6 % slower at 16 rows
-    const Scalar* data;  // [panels][steps][PANEL], the first of them panel number `first`
+    static constexpr int STEPS = 4;  // steps between prefetches: 8 was 6 % slower at 16 rows
+    const Scalar* data;  // [panels][steps][PANEL], from panel number `first` on
     const Scalar* x;     // [T][steps]
     const T* bias;
     T* out;
@@ -38,7 +38,7 @@ struct DensePanels {
     int64_t num_bytes() const { return num_steps * PANEL * sizeof(Scalar); }
     int64_t num_points() const { return num_steps / STEPS; }
 
-    // M rows from `row` against a panel.
+    // Multiplies M rows from `row` on by a panel.
     template <int M>
     void multiply(int64_t row, int64_t number, Prefetch ahead) const {
         typedef typename Lanes<Scalar>::type lanes_t;

@@ -1,9 +1,8 @@
-// The CPU's smaller loops, for float and bfloat16: rope + KV write, norms, activations, sums.
+// Small ops of the CPU, for float and bfloat16: rope + KV write, norms, activations, sums.
 //
-// Built by build.py with the machine's own compiler in about seven seconds; no torch headers, plain C entry points.
-// OpenMP calls resolve to the runtime that torch has loaded already, so torch and we share one pool of threads. An op
-// is called by all threads of a team (team.h), or makes one: `team` is null then.
-// Prompt chunks are attention_prefill.cpp's.
+// build.py builds this library with the machine's own compiler in about seven seconds; no torch headers, plain C entry
+// points. OpenMP calls resolve to the runtime that torch has loaded already, so torch and the library share one pool of
+// threads. All threads of a team (team.h) call an op; if `team` is null, the op makes a team.
 
 #include <type_traits>
 
@@ -16,7 +15,7 @@ namespace {
 
 constexpr int64_t MAX_HEAD_DIM = 512;
 
-// x · scale · weight, rounded to T before the weight as in the reference models, unless the weight is exact.
+// x · scale · weight, rounded to T before the weight like in the reference models, unless the weight is exact.
 template <typename T, typename W>
 inline float weighted(float x, float scale, W weight) {
     T rounded;
@@ -26,7 +25,7 @@ inline float weighted(float x, float scale, W weight) {
     return to_float(rounded);
 }
 
-// Normalise (if weight) and rotate one head: `from` [D] → `to` [D].
+// Normalises (if weight) and rotates one head: `from` [D] → `to` [D].
 template <typename T, typename To, typename W>
 inline void rope_head(const T* from, To* to, const W* weight, float eps, const float* cos_sin, int64_t rotary, int64_t dim) {
     float x[MAX_HEAD_DIM];
@@ -53,7 +52,7 @@ inline void rope_head(const T* from, To* to, const W* weight, float eps, const f
     for (d = rotary; d < dim; d++) store_one(to + d, x[d]);
 }
 
-// The next LANES values of a row, zeros where it has only `left`.
+// The next LANES values of a row, padded with zeros if only `left` values remain.
 template <typename T>
 inline vec load_part(const T* from, int64_t left) {
     if (left >= LANES) return load(from);
@@ -62,7 +61,7 @@ inline vec load_part(const T* from, int64_t left) {
     return load(rest);
 }
 
-// A head [D] rounded to int8, with a scale of its own.
+// Stores a head [D] rounded to int8, with its own scale.
 template <typename T>
 void store_int8(const CachedRun<int8_t>& to, const T* head, int64_t dim) {
     const auto numbers = [&](int64_t d) { return load_part(head + d, dim - d); };
@@ -133,7 +132,7 @@ void add_rms_norm_token(const AddRmsNorm<T, W>& a, int64_t t) {
     T* to = a.out + t * hidden;
     for (d = 0; d + LANES <= hidden; d += LANES) {
         if (std::is_same<T, W>::value) {
-            store(to + d, load(source + d) * scale);  // rounded to T, then weighted, as in the reference models
+            store(to + d, load(source + d) * scale);  // rounded to T, then weighted, like in the reference models
             store(to + d, load(to + d) * load(weight + d));
         } else {
             store(to + d, load(source + d) * scale * load(weight + d));
@@ -142,7 +141,7 @@ void add_rms_norm_token(const AddRmsNorm<T, W>& a, int64_t t) {
     for (; d < hidden; d++) store_one(to + d, weighted<T>(to_float(source[d]), scale, weight[d]));
 }
 
-// The threads that a norm is worth, or a product with few numbers.
+// Number of threads that pay for a norm, or for a product with few numbers.
 template <typename Norm>
 int64_t norm_threads(const Norm& a) {
     return a.num_tokens * a.hidden >= 32768 ? a.num_threads : 1;
@@ -166,7 +165,7 @@ void add_layer_norm_token(const AddLayerNorm<T>& a, int64_t t) {
     for (; d < whole; d += LANES) sums += load(source + d);
     for (; d < hidden; d++) total += to_float(source[d]);
     float mean = (sum(sums) + total) / hidden;
-    // A second pass over a row that is in the nearest cache: the difference of two large sums would cancel.
+    // A second pass, over a row in the first-level cache, because the difference of two large sums would cancel.
     total = 0;
     for (d = 0; d < whole; d += LANES) squares += (load(source + d) - mean) * (load(source + d) - mean);
     for (; d < hidden; d++) total += (to_float(source[d]) - mean) * (to_float(source[d]) - mean);
@@ -188,7 +187,7 @@ void add_layer_norm(const AddLayerNorm<T>& a, const Team* team) {
              [&](const Team& team) { team.each(a.num_tokens, [&](int64_t t) { add_layer_norm_token(a, t); }); });
 }
 
-// out = activation(gate), rounded to T as in the reference models, times up.
+// out = activation(gate), rounded to T like in the reference models, times up.
 template <typename T, typename F>
 void gated_token(const Gated<T>& a, int64_t t, F activation) {
     const int64_t inner = a.inner;
@@ -230,7 +229,7 @@ void select_rows(const SelectRows<T>& a, const Team* team) {
     });
 }
 
-// out = f(x, d) for each vector of a row, d being where it begins.
+// out = f(x, d) for each vector of a row; d is the vector's first column.
 template <typename T, typename Function>
 inline void each_vector(T* out, const T* x, int64_t width, Function f) {
     for (int64_t d = 0; d < width; d += LANES) {

@@ -1,5 +1,6 @@
-// Rows rounded to integers, and their products with the values of quantized weights: exact within a group of inputs, then
-// floats, group after group. An integer is an int8, or 128 of one plus another: 15 bits, by two products.
+// Rows rounded to integers, and their products with the values of quantized weights: exact within a group of inputs,
+// then added as floats, group after group. An integer is an int8, or 128 times one int8 plus another: 15 bits, two
+// products.
 #pragma once
 
 #include "integer_rounding.h"
@@ -9,8 +10,8 @@
 #include <immintrin.h>
 #endif
 
-// x [T][K] in groups: integers of LEVELS int8, the largest of a group ±127 or ±127 · 128, its scale, and the sum of the
-// group.
+// x [T][K] in groups: integers of LEVELS int8, of which a group's largest is ±127 or ±127 · 128, and the group's scale
+// and sum.
 template <int LEVELS>
 class Int8Rows {
    public:
@@ -64,28 +65,28 @@ class Int8Rows {
     }
 };
 
-// What `dot` takes off each value, because of what its multiplication can hold.
+// Number that `dot` subtracts from each value, because its multiplication holds no larger ones.
 #if defined(__AVX2__) && !defined(__AVX512F__) && !defined(__AVXVNNI__)
 constexpr int DOT_ZERO = 128;
 #else
 constexpr int DOT_ZERO = 0;
 #endif
 
-// Whether `dot` is one instruction.
+// True if `dot` is one instruction.
 #if defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && !defined(__AVX512F__))
 constexpr bool HAS_DOT = true;
 #else
 constexpr bool HAS_DOT = false;
 #endif
 
-// sum + Σ (value - DOT_ZERO) · x over the four of each lane.
+// sum + Σ (value - DOT_ZERO) · x over the four values of each lane.
 inline ints_t dot(ints_t sum, quads_t values, int32_t x) {
 #if defined(__AVX512VNNI__)
     return (ints_t)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)values, _mm512_set1_epi32(x));
 #elif defined(__AVXVNNI__) && !defined(__AVX512F__)
     return (ints_t)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)values, _mm256_set1_epi32(x));
 #elif defined(__AVX2__) && !defined(__AVX512F__)
-    // Pairs are added up in 16 bits: 2 · 128 · 127 fits, 2 · 255 · 127 would not.
+    // Pairs are added in 16 bits: 2 · 128 · 127 fits, 2 · 255 · 127 would not.
     const __m256i w = (__m256i)(values ^ 0x80808080);
     const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(_mm256_set1_epi32(x), w));
     return sum + (ints_t)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
@@ -95,7 +96,8 @@ inline ints_t dot(ints_t sum, quads_t values, int32_t x) {
 #endif
 }
 
-// a · b + c, by name: where the compiler chooses what to contract, two loops over the same numbers may differ in a bit.
+// a · b + c as an explicit fma: if the compiler chose the contractions, two loops over equal numbers might differ in a
+// bit.
 inline sums_t multiply_add_once(sums_t a, sums_t b, sums_t c) {
 #if defined(__AVX512F__)
     return (sums_t)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -107,22 +109,22 @@ inline sums_t multiply_add_once(sums_t a, sums_t b, sums_t c) {
 #endif
 }
 
-// The products of some rows with panels, group after group of x.
+// Products of some rows with panels, one group of x after the other.
 template <typename T, int LEVELS>
 struct Int8Sums {
-    static constexpr int MANY = V == 2 ? 6 : 2;  // rows whose sums, of integers and of floats, fit the registers
+    static constexpr int MANY = V == 2 ? 6 : 2;  // most rows whose sums, integers and floats, fit the registers
     const Int8Rows<LEVELS>& x;
     const T* bias;
     T* out;
     int64_t num_outputs, out_row, zero;
     bool has_offsets;
 
-    // `dot` takes DOT_ZERO off each value, where the weight's zero is to be.
+    // Corrects the sum: `dot` subtracts DOT_ZERO from each value, not the weight's zero.
     ints_t at_zero(int64_t row, int64_t group) const {
         return ints_t{} + int32_t(DOT_ZERO - zero) * x.sums[row * x.num_groups + group];
     }
 
-    // A group's integers join the sums.
+    // Adds a group's integers to the sums.
     void join(sums_t& total, ints_t sum, int64_t row, int64_t group, sums_t scale, sums_t offset) const {
         const int64_t of = row * x.num_groups + group;
         total = multiply_add_once(__builtin_convertvector(sum, sums_t) * x.scales[of], scale, total);
@@ -136,7 +138,7 @@ struct Int8Sums {
     }
 };
 
-// A panel that has been taken apart, for many rows.
+// An unpacked panel, for many rows.
 template <typename T, int LEVELS>
 struct Int8Panel : Int8Sums<T, LEVELS> {
     const float* headers;   // [groups of x][scales, offsets][PANEL]
@@ -176,7 +178,7 @@ struct Int8Panel : Int8Sums<T, LEVELS> {
     }
 };
 
-// Panels as they are stored, for rows that meet them once: values are taken apart in registers.
+// Stored panels, for rows that use them once: values are unpacked in registers.
 template <typename T, int BITS, int LEVELS>
 struct StoredInt8Panels : Int8Sums<T, LEVELS> {
     static constexpr int MANY = Int8Sums<T, LEVELS>::MANY / LEVELS;

@@ -1,12 +1,12 @@
-// Numbers that are rounded to integers together: x ≈ value · scale, the largest of them ±largest_integer, to nearest even. Where
-// one is not finite the scale is NaN.
+// Rounding of numbers to integers with a common scale: x ≈ value · scale, the largest is ±largest_integer, to nearest
+// even. If a number is not finite, the scale is NaN.
 #pragma once
 
 #include <cmath>
 
 #include "simd.h"
 
-// Halves of the lanes joined until one is left.
+// Joins halves of the lanes until one lane is left.
 template <typename Join>
 inline int32_t across(ivec x, Join join) {
     typedef int32_t ivec8 __attribute__((vector_size(32)));
@@ -24,12 +24,12 @@ class IntegerRounding {
    public:
     float scale;
 
-    // `at(k)`: the numbers of [begin, end) from k on, zeros behind the last.
+    // `at(k)`: numbers of [begin, end) from k on, then zeros.
     template <typename At>
     IntegerRounding(At&& at, int64_t begin, int64_t end, float largest_integer = 127) {
         ivec most = {};
         for (int64_t k = begin; k < end; k += LANES) {
-            const ivec size = (ivec)at(k) & INT32_MAX;  // a NaN's is above infinity's
+            const ivec size = (ivec)at(k) & INT32_MAX;  // larger for NaN than for infinity
             most = size > most ? size : most;
         }
         const int32_t largest = across(most, [](auto a, auto b) { return a > b ? a : b; });
@@ -37,11 +37,11 @@ class IntegerRounding {
         std::memcpy(&size, &largest, 4);
         const bool is_finite = largest < 0x7f800000;
         scale = is_finite ? size * (1 / largest_integer) : NAN;
-        up = is_finite && size > 1e-33f  // below it the quotient may be infinite
+        up = is_finite && size > 1e-33f  // for smaller sizes the quotient may be infinite
                  ? largest_integer / size : 0;
     }
 
-    // Adding 1.5 · 2^23 rounds to nearest, and the integer stands in the low bits.
+    // Adding 1.5 · 2^23 rounds to nearest and leaves the integer in the low bits.
     ivec operator()(vec x) const { return (ivec)(x * up + 12582912.0f) - 0x4b400000; }
 
    private:
@@ -49,7 +49,7 @@ class IntegerRounding {
 };
 
 inline void store_bytes(int8_t* to, ivec x) {
-#ifdef __AVX512F__  // gcc 12 converts one after the other
+#ifdef __AVX512F__  // gcc 12 converts lane by lane
     _mm_storeu_si128((__m128i*)to, _mm512_cvtepi32_epi8((__m512i)x));
 #else
     typedef int8_t bytes_t __attribute__((vector_size(LANES)));

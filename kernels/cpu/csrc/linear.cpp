@@ -1,7 +1,7 @@
-// Matmuls with plain weights on the CPU, from one row to a prompt's: one layout, read once, at memory speed.
+// Matmuls with plain weights on the CPU, from one row to a prompt's rows: one layout, read once, at memory speed.
 //
-// Layout, by the packer in linear.py: panels of PANEL outputs; in a panel, for each input, or pair of neighbouring ones
-// where they are bfloat16, those of its outputs. Inputs are padded to a multiple of BLOCK.
+// Layout (made by linear.py): panels of PANEL outputs. A panel has, input by input, or for bfloat16 by pairs of
+// neighbouring inputs, the weights of its outputs. Inputs are padded to a multiple of BLOCK.
 
 #include "arguments.h"
 #include "dense_panels.h"
@@ -12,7 +12,7 @@ namespace {
 
 #ifdef SPLITFUSE_AMX
 struct Pairs {
-    static constexpr int64_t AHEAD = 256;  // inputs, whose lines are asked for early
+    static constexpr int64_t AHEAD = 256;  // number of inputs that are prefetched
     const uint32_t* data;
     int64_t num_inputs;
     const uint32_t* pairs(int64_t number, int64_t begin, int64_t end, uint32_t*) const {

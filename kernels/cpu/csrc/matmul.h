@@ -1,5 +1,5 @@
-// Small matrix products whose accumulators fill the registers. With AVX-512 BF16 a lane takes a pair of neighbouring
-// bfloat16 at a time; elsewhere, and for float, single floats.
+// Small matrix products whose accumulators fill the registers. With AVX-512 BF16 a lane multiplies a pair of
+// neighbouring bfloat16 at a time; on other processors, and for float, single floats.
 #pragma once
 
 #include "simd.h"
@@ -30,7 +30,7 @@ inline void matmul(Row row, int64_t step, const Vector* b, int64_t num_k, vec ac
     }
 }
 
-// How operands are stored for the products of this dtype: Scalar is what a lane takes at a time, PACK elements of T.
+// Storage of operands for the products of this dtype: a Scalar is a lane's input, PACK elements of T.
 template <typename T>
 struct Operand {
     typedef float Scalar;

@@ -1,4 +1,4 @@
-// The rows of a product as its inner loop wants them.
+// Rows of a product, padded and converted for its inner loop.
 #pragma once
 
 #include <type_traits>
@@ -6,7 +6,7 @@
 #include "simd.h"
 #include "team.h"
 
-// x [rows, inputs] with zeros behind each row up to `padded` inputs, of type To. x itself where it is so already.
+// x [rows, inputs] as type To, each row padded with zeros to `padded` inputs. Returns x itself if it has this form.
 template <typename To, typename T>
 const To* padded_rows(const T* x, int64_t num_rows, int64_t num_inputs, int64_t padded, const Team& team) {
     if constexpr (std::is_same<To, T>::value)

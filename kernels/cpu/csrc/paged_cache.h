@@ -1,14 +1,14 @@
-// Where keys or values lie in a cache [N, Hkv, …]. A head's block: values [S][D] and, if they are int8, behind them their
-// scales [S], float. kernels/int8_cache.py says the same.
+// Layout of keys or values in a cache [N, Hkv, …]. A head's block holds values [S][D] and, if they are int8, behind
+// them their scales [S] in float. kernels/int8_cache.py has this layout too.
 #pragma once
 
 #include <type_traits>
 
 #include "simd.h"
 
-typedef float loose_float __attribute__((aligned(1)));  // behind any number of bytes
+typedef float loose_float __attribute__((aligned(1)));  // may begin at any byte
 
-// Tokens that lie one behind the other, from one of them on.
+// Consecutive tokens in memory, from a given token on.
 template <typename C>
 struct CachedRun {
     C* values;            // [run][D]
@@ -30,7 +30,7 @@ struct PagedCache {
     }
 };
 
-// The keys or values of an op.
+// Cache of an op's keys or values.
 template <typename C, typename Op>
 PagedCache<C> cache_of(const Op& op, const void* data) {
     return {data, op.num_kv_heads, op.block_size, op.head_dim};

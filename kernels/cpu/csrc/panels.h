@@ -1,19 +1,19 @@
-// The walk over a weight in panels of PANEL outputs, for whatever multiplies some rows by a panel: linear.cpp and
-// quantized_linear.cpp.
+// Walk over a weight in panels of PANEL outputs, for linear.cpp and quantized_linear.cpp.
 //
-// What it walks has `multiply<M>(row, number, ahead)` and num_points(), how often that fetches from its Prefetch.
+// A weight has `multiply<M>(row, number, ahead)`, which multiplies M rows by a panel, and num_points(), the number of
+// times that multiply fetches from its Prefetch.
 #pragma once
 
 #include "simd.h"
 #include "team.h"
 
 constexpr int PANEL = 32;
-constexpr int BLOCK = 32;  // inputs: a weight is padded to a multiple of it
-constexpr int ROWS = 96;  // rows of x that stay in the second-level cache beside a panel
-constexpr int64_t FEWEST_PRODUCTS = 1 << 17;  // for which a second thread is woken
+constexpr int BLOCK = 32;  // a weight's inputs are padded to a multiple of this
+constexpr int ROWS = 96;  // number of rows of x that stay in the second-level cache beside a panel
+constexpr int64_t FEWEST_PRODUCTS = 1 << 17;  // fewest products for which a second thread is woken
 
-// Sums of as many lanes as a register has: MOST rows of a panel fill the registers. Elsewhere halves are named as such,
-// since gcc keeps a vector that is wider than a register in memory (AVX2: 40 times slower at 8 rows).
+// Sums with the lanes of one register: those of MOST rows of a panel fill the registers. Without AVX-512 a sum is half
+// as wide, because gcc keeps a vector that is wider than a register in memory (AVX2: 40 times slower at 8 rows).
 #ifdef __AVX512F__
 typedef vec sums_t;
 constexpr int MOST = 12;
@@ -23,9 +23,9 @@ constexpr int MOST = 3;
 #endif
 constexpr int WIDTH = sizeof(sums_t) / sizeof(float), V = PANEL / WIDTH;
 
-// Lines of memory to ask for early, into the second-level cache: `lines` at every point. The first of several passes over
-// a panel would wait for memory and the others leave it idle, so each pass fetches its share of the next panel (32 rows:
-// 19.1 -> 14.9 ms; into the first-level cache 8 rows took 0.92 ms in place of 0.53).
+// Prefetch of lines of memory into the second-level cache: `lines` at every point. The first of several passes over a
+// panel would wait for memory and the others leave it idle, so every pass fetches its share of the next panel (32 rows:
+// 19.1 -> 14.9 ms; into the first-level cache 8 rows took 0.92 ms instead of 0.53).
 struct Prefetch {
     const char* from;
     int lines;
@@ -34,7 +34,7 @@ struct Prefetch {
     }
 };
 
-// PANEL sums of a row from `output` into its `out` [num_outputs], with the bias if there is one.
+// Writes PANEL sums of a row to its `out` [num_outputs], from `output` on, with the bias if there is one.
 template <typename T>
 void write(T* out, const T* bias, int64_t num_outputs, int64_t output, const float* sums) {
     int64_t width = num_outputs - output < PANEL ? num_outputs - output : PANEL;
@@ -47,15 +47,15 @@ void write(T* out, const T* bias, int64_t num_outputs, int64_t output, const flo
     for (int64_t i = 0; i < width; i++) store_one(to + i, sums[i] + (bias ? to_float(bias[i]) : 0.0f));
 }
 
-// At most M rows.
+// Multiplies at most M rows.
 template <int M, typename Weight>
 void multiply_rows(int num_rows, const Weight& w, int64_t row, int64_t number, Prefetch ahead = {}) {
     if (num_rows == M) return w.template multiply<M>(row, number, ahead);
     if constexpr (M > 1) multiply_rows<M - 1>(num_rows, w, row, number, ahead);
 }
 
-// Rows [begin, end) against a panel, in passes of about the same size, of at most MANY rows, which share in fetching the
-// next panel.
+// Multiplies rows [begin, end) by a panel, in passes of nearly equal size and at most MANY rows. Every pass fetches a
+// share of the next panel.
 template <int MANY, typename Panels>
 void multiply_panel(const Panels& w, int64_t number, int64_t begin, int64_t end, const void* next, int64_t num_bytes) {
     const int64_t passes = (end - begin + MANY - 1) / MANY, points = w.num_points();
@@ -82,7 +82,7 @@ void multiply_panels(const Weight& w, int64_t num_rows, const Team& team) {
     });
 }
 
-// Panels and rows as items of work: of a panel all rows, or parts of them where the panels are too few for the threads.
+// Items of work: a panel with all rows, or with a part of the rows if there are too few panels for the threads.
 struct Work {
     int64_t num_rows, parts, size, count;
 
@@ -95,7 +95,7 @@ struct Work {
         count = num_panels * parts;
     }
 
-    // product(number, begin, end): a panel and rows [begin, end).
+    // Calls product(number, begin, end) with the item's panel and rows [begin, end).
     template <typename Product>
     void of(int64_t item, Product product) const {
         const int64_t begin = item % parts * size, end = begin + size < num_rows ? begin + size : num_rows;
@@ -103,8 +103,8 @@ struct Work {
     }
 };
 
-// product(number, begin, end, next) for each panel and rows [begin, end), as the threads come: one that waits for memory
-// longer takes fewer. `next`: the panel that the thread reads after this one, or the same.
+// Calls product(number, begin, end, next) for each panel and rows [begin, end), shared out dynamically: a thread that
+// waits longer for memory takes fewer. `next`: the panel that the thread reads after this one, or this one.
 template <typename Product>
 void walk(int64_t num_outputs, int64_t num_rows, const Team& team, Product product) {
     const Work work(num_outputs, num_rows, team);

@@ -1,4 +1,4 @@
-// A recorded forward pass in one call: the threads come together once, not once for each op.
+// A recorded forward pass in one call: threads start once, not once for each op.
 
 #include <cstring>
 

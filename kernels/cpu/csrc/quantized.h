@@ -1,11 +1,11 @@
-// A quantized weight in panels of PANEL outputs, as quantized_linear.py lays it out, and how a panel is taken apart.
+// Layout of a quantized weight in panels of PANEL outputs, made by quantized_linear.py, and the unpacking of a panel.
 //
-// w = scale · (value - zero) + offset, values without a sign. Inputs are padded to a multiple of BLOCK. A dword per
-// output holds values of four neighbouring k, a quad, in its bytes:
+// w = scale · (value - zero) + offset, with unsigned values. Inputs are padded to a multiple of BLOCK. A dword per
+// output holds the values of four neighbouring k, a quad, in its bytes:
 //   values   8 bits and float8: [panels][K/4][PANEL] quads. Else the low four bits: [panels][K/8][PANEL], quad 2i in the
 //            low halves of the bytes, quad 2i + 1 in the high ones
 //   high     5 bits: [panels][K/32][PANEL], bit q of byte j belongs to k = 4q + j.
-//            6 bits: [panels][K/16][PANEL], bits 2q and 2q + 1 of byte j do
+//            6 bits: [panels][K/16][PANEL], bits 2q and 2q + 1 of byte j belong to k = 4q + j
 //   scales   and offsets: [panels][groups][PANEL] floats, halves, or int8 below super_scales and super_offsets,
 //            [panels][super groups][PANEL] halves
 #pragma once
@@ -19,7 +19,7 @@
 #include <immintrin.h>
 #endif
 
-constexpr int HALF = 16;   // of k: all of them share a scale
+constexpr int HALF = 16;   // number of k that always share a scale
 constexpr int QUADS = HALF / 4;
 
 typedef uint32_t quads_t __attribute__((vector_size(sizeof(sums_t)), aligned(4)));
@@ -33,7 +33,7 @@ inline sums_t floats_of_halves(const uint16_t* from) {
 #else
     sums_t out;
     for (int i = 0; i < WIDTH; i++) {
-        uint32_t size = uint32_t(from[i] & 0x7fff) << 13;  // under an exponent that is 112 too small
+        uint32_t size = uint32_t(from[i] & 0x7fff) << 13;  // with an exponent that is 112 too small
         float wide;
         std::memcpy(&wide, &size, 4);
         out[i] = (from[i] & 0x8000 ? -wide : wide) * 0x1p112f;
@@ -50,12 +50,12 @@ inline sums_t floats_of_bytes(const int8_t* from) {
     return __builtin_convertvector(load_vector<bytes_t>(from), sums_t);
 }
 
-// e4m3 without its NaN: under an exponent that is 120 too small, where its denormals are denormals too.
+// e4m3 without its NaN: built with an exponent that is 120 too small, where denormals of e4m3 are denormals too.
 inline sums_t floats_of_float8(ints_t codes) {
     return (sums_t)((codes & 0x80) << 24 | (codes & 0x7f) << 20) * 0x1p120f;
 }
 
-// Values of four neighbouring k in each lane.
+// Quads, the values of four neighbouring k in a lane.
 template <int BITS>
 inline quads_t quad_of(const uint32_t* values, const uint32_t* high, int quad, int shift) {
     quads_t low = load_vector<quads_t>(values + (BITS == 8 ? quad : quad / 2) * PANEL);
@@ -70,14 +70,14 @@ struct Header {
     sums_t scales[V], offsets[V];  // w = scale · value + offset
 };
 
-// How values are taken apart. BITS_8_HALVES: their scales are halves, without offsets.
+// Kinds of values, which are unpacked differently. BITS_8_HALVES: scales are halves, without offsets.
 enum Kind { BITS_4, BITS_5, BITS_6, BITS_8, BITS_8_HALVES, FLOAT8 };
 constexpr int bits_of(Kind kind) { return kind == BITS_4 ? 4 : kind == BITS_5 ? 5 : kind == BITS_6 ? 6 : 8; }
 
-// What a panel is taken apart to: float [K][PANEL] or pairs of bfloat16 [K/2][PANEL]. Here w = scale · lane + offset.
+// Unpacked form of a panel: float [K][PANEL] or pairs of bfloat16 [K/2][PANEL]. Here w = scale · lane + offset.
 template <typename Scalar, Kind KIND>
 struct Levels {
-    static constexpr int INPUTS = 1;  // of a Scalar
+    static constexpr int INPUTS = 1;  // inputs of a Scalar
     sums_t scales[V], offsets[V];
 
     void set(const Header& h, float zero) {
@@ -89,16 +89,16 @@ struct Levels {
 };
 
 #ifdef __AVX512BF16__
-// A code becomes the low bits of a float's mantissa, BASE + code, so that nothing is converted: at byte 2, but eight bits
-// at byte 1, where only products with halves are exact, and others are converted. Lanes 2n and 2n + 1 are neighbouring
-// inputs of one output, so that what is rounded to bfloat16 stands in its place.
+// A code becomes the low bits of a float's mantissa, BASE + code, so that no conversion is needed. It goes to byte 2,
+// but eight bits go to byte 1, where only products with halves are exact, and others are converted. Lanes 2n and 2n + 1
+// are neighbouring inputs of one output, so that weights rounded to bfloat16 are in their places.
 template <Kind KIND>
 struct Levels<pair, KIND> {
     static constexpr int INPUTS = 2;
     static constexpr bool IS_CONVERTED = KIND == BITS_8 || KIND == FLOAT8;
     static constexpr int BYTE = IS_CONVERTED ? 0 : KIND == BITS_8_HALVES ? 1 : 2;
     static constexpr float BASE = IS_CONVERTED ? 0 : KIND == BITS_8_HALVES ? 0x1p15f : 0x1p7f;
-    sums_t scales[V][2], offsets[V][2];  // of outputs 0 to 7 and 8 to 15
+    sums_t scales[V][2], offsets[V][2];  // for outputs 0 to 7 and 8 to 15
 
     void set(const Header& h, float zero) {
         const __m512i twice = _mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
@@ -131,7 +131,7 @@ struct Levels<pair, KIND> {
     }
 
    private:
-    // For each byte of the lanes which of the quads' it is.
+    // Source byte among the quads' bytes, for each byte of the lanes.
     struct Places {
         uint8_t of[2][2][64] = {};
         constexpr Places() {
@@ -149,8 +149,8 @@ struct QuantizedPanels {
     const uint16_t *super_scales, *super_offsets;
     int64_t bits, zero, group, super_group, scale_bytes, is_float8;
     int64_t num_inputs, num_groups, num_super_groups;
-    // From what is taken apart to what is asked for, in bytes: to the next panel, or none where that is fetched later,
-    // while many rows meet this one and memory would be idle (8 rows in 8 bits: 1.69 -> 1.24 ms).
+    // Distance in bytes from the unpacked values to the prefetched ones: to the next panel, or 0 if that is fetched
+    // later, while many rows use this panel and memory would be idle (8 rows in 8 bits: 1.69 -> 1.24 ms).
     int64_t ahead = 0;
 
     template <typename Arguments>
@@ -160,10 +160,10 @@ struct QuantizedPanels {
           scale_bytes(a.scale_bytes), is_float8(a.is_float8), num_inputs((a.num_inputs + BLOCK - 1) / BLOCK * BLOCK),
           num_groups((num_inputs + group - 1) / group), num_super_groups((num_inputs + super_group - 1) / super_group) {}
 
-    int64_t num_bytes() const { return num_inputs * PANEL / (bits == 8 ? 1 : 2); }  // of a panel's values
+    int64_t num_bytes() const { return num_inputs * PANEL / (bits == 8 ? 1 : 2); }  // bytes of a panel's values
     const uint8_t* panel(int64_t number) const { return values + number * num_bytes(); }
 
-    // Scales and offsets of a panel's group, the zero not yet in the offsets.
+    // Scales and offsets of a panel's group; the offsets do not include the zero yet.
     Header header(int64_t number, int64_t index) const {
         Header out;
         for (int v = 0; v < V; v++) {
@@ -173,13 +173,13 @@ struct QuantizedPanels {
         return out;
     }
 
-    // Inputs [begin, end) of a panel, whole HALFs, to `to`: floats or pairs.
+    // Unpacks inputs [begin, end) of a panel, whole HALFs, to `to`: floats or pairs.
     template <typename Scalar>
     void take(int64_t number, int64_t begin, int64_t end, Scalar* to) const {
         by_kind([&](auto kind) { take<decltype(kind)::value>(number, begin, end, to); });
     }
 
-    // f(the kind of the values, as a type).
+    // Calls f(kind of the values, as a type).
     template <typename Function>
     void by_kind(Function f) const {
         if (is_float8) f(std::integral_constant<Kind, FLOAT8>());
@@ -190,8 +190,8 @@ struct QuantizedPanels {
         else f(std::integral_constant<Kind, BITS_4>());
     }
 
-    // f(v, k, lanes), for inputs [begin, end) of a panel, whole HALFs: weights of the V'th part of its outputs, of k alone
-    // as floats or of k and k + 1 as pairs.
+    // Calls f(v, k, lanes) for inputs [begin, end) of a panel, whole HALFs: lanes are the weights of the v'th part of
+    // its outputs, for k alone as floats or for k and k + 1 as pairs.
     template <typename Scalar, Kind KIND, typename Function>
     __attribute__((always_inline)) inline void each(int64_t number, int64_t begin, int64_t end, Function f) const {
         int64_t index = begin / group, next = begin;
@@ -206,14 +206,14 @@ struct QuantizedPanels {
     }
 
 #ifdef __AVX512BF16__
-    // Inputs [begin, end) of a panel as pairs: at `to`.
+    // Unpacks inputs [begin, end) of a panel as pairs, to `to`.
     const uint32_t* pairs(int64_t number, int64_t begin, int64_t end, uint32_t* to) const {
         take(number, begin, end, to);
         return to;
     }
 #endif
 
-    // Where the quads of a panel are, [K/4][PANEL]: at `to` then, unless they are stored so.
+    // Quads of a panel, [K/4][PANEL]: unpacked to `to`, unless they are stored in this form.
     const uint32_t* quads(int64_t number, uint32_t* to) const {
         if (bits == 8) return (const uint32_t*)values + number * num_inputs / 4 * PANEL;
         if (bits == 6) take_quads<6>(number, to);
@@ -222,7 +222,7 @@ struct QuantizedPanels {
         return to;
     }
 
-    // f(v, quad, values of the quad) for the HALF of a panel at k.
+    // Calls f(v, quad, values of the quad) for the HALF of a panel at k.
     template <int BITS, typename Function>
     __attribute__((always_inline)) inline void each_quad(int64_t number, int64_t k, Function f) const {
         const uint32_t* low = (const uint32_t*)values + (number * num_inputs + k) / (BITS == 8 ? 4 : 8) * PANEL;
@@ -249,8 +249,8 @@ struct QuantizedPanels {
     }
 
 #ifdef __AVX512F__
-    // f(v, quad, its value of j) for the HALF at k of a panel of nibbles. A lookup sees four bits alone, so that nothing
-    // is masked or converted.
+    // Calls f(v, quad, the quad's value of j) for the HALF at k of a panel of nibbles. A lookup reads only four bits,
+    // so no masking or conversion is needed.
     template <typename Function>
     __attribute__((always_inline)) inline void each_nibble(int64_t number, int64_t k, Function f) const {
         const __m512 numbers = _mm512_set_ps(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);

@@ -1,11 +1,12 @@
-// Products with quantized weights on the CPU, and rows of them: a panel is taken apart into this thread's memory and
-// meets all rows there; few rows meet it in registers.
+// Products with quantized weights on the CPU, and lookup of their rows: a panel is unpacked into the thread's memory
+// and multiplied by all rows there, or by few rows in registers.
 //
-// Rows are rounded to int8, input_group inputs at a time, and meet the values themselves, if that is wanted. Else rows in
-// bfloat16 keep their 16 bits and meet weights rounded to bfloat16 where there are tiles; else they are rounded to 15 bits in
-// the same way where bytes have products of their own, or meet such weights in pairs (float8 always). Others meet weights
-// as floats. On one processor a row goes one way and its sums are taken in one order whatever the number of
-// rows, so that its result does not depend on the other rows, to the bit.
+// With input_bits 8, rows are rounded to int8, input_group inputs at a time, and multiply the integer values. Otherwise
+// rows in bfloat16 keep their 16 bits and multiply weights rounded to bfloat16 if the processor has tiles. Without
+// tiles they are rounded to 15 bits by groups if the processor has products of bytes, or else multiply weights rounded
+// to bfloat16 in pairs (float8 always does). Other rows multiply weights as floats. On one processor every row is
+// computed in one way and its sums are in one order for any number of rows, so its result does not depend on the other
+// rows, to the bit.
 
 #include "arguments.h"
 #include "dense_panels.h"
@@ -16,9 +17,9 @@
 
 namespace {
 
-constexpr int FEW = 4;  // rows that meet weights in registers, not in memory: of 6 and more each takes a load anyway
+constexpr int FEW = 4;  // most rows that use weights from registers: from 6 rows on, every use takes a load anyway
 
-// Panels as they are stored, for few rows. Sums are taken in DensePanels' order.
+// Stored panels, for few rows. Sums are in DensePanels' order.
 template <typename Scalar, Kind KIND, typename Element, typename T>
 struct StoredPanels {
     const QuantizedPanels& w;
@@ -27,7 +28,7 @@ struct StoredPanels {
     T* out;
     int64_t num_outputs, out_row;
 
-    // Not inlined: gcc 12 spills its registers else (4 rows in 4 bits 25 % slower).
+    // Not inlined, because gcc 12 would spill its registers (4 rows in 4 bits: 25 % slower).
     template <int M>
     __attribute__((noinline)) void multiply(int64_t row, int64_t number, Prefetch) const {
         const Element* rows = x + row * w.num_inputs;

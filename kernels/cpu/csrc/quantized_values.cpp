@@ -1,4 +1,4 @@
-// The values of a quantized weight, from rows to the panels of quantized.h: each is read and written once.
+// Conversion of a quantized weight's values from rows to the panels of quantized.h: a value is read and written once.
 
 #include <algorithm>
 #include <cstring>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int LINE_QUADS = 16;  // 64 bytes of a row
 
-// Quads of a block of 64 inputs, [quad][output], to where a panel keeps them.
+// Stores the quads of a block of 64 inputs, [quad][output], in a panel.
 void keep(const QuantizedValues& a, const uint32_t (*quads)[PANEL], int num_quads, uint32_t* values, uint32_t* high) {
     if (a.bits == 8) {
         std::memcpy(values, quads, num_quads * sizeof *quads);
@@ -42,7 +42,7 @@ void lay_out(const QuantizedValues& a) {
             transpose(rows[0], PANEL, LINE_QUADS, quads[0]);
             for (auto& quad : quads)
                 for (uint32_t& values : quad) values = (values ^ flip) & mask;  // value + zero, modulo 2^bits
-            const int64_t quad = (first * a.num_padded + k * PANEL) / 4;  // the first here, in dwords of 8 bits
+            const int64_t quad = (first * a.num_padded + k * PANEL) / 4;  // the block's first, in dwords of 8 bits
             keep(a, quads, int(std::min<int64_t>(LINE_QUADS, (a.num_padded - k) / 4)),
                  a.values + (a.bits == 8 ? quad : quad / 2), a.high ? a.high + quad * (a.bits - 4) / 8 : nullptr);
         }

@@ -1,9 +1,9 @@
-// What the ranks of a tensor-parallel model exchange, through memory that they share.
+// Exchanges between the ranks of a tensor-parallel model, through shared memory.
 //
-// Its first line has a number that ends all exchanges once it is not 0, the next ones each rank's number of exchanges,
-// then come two areas of `capacity` bytes for each rank, used in turn: a rank that writes to one of them again has seen
-// that all others were past reading it. Sums go in the order of the ranks, so that every rank has the same bits,
-// whichever comes first and whatever else is in the batch.
+// The first line of the memory has a number that ends all exchanges if it is not 0. The next lines have every rank's
+// number of exchanges. Then come two areas of `capacity` bytes for each rank, used in turn: before a rank writes to an
+// area again, it has seen that all others have read it. Sums are in the order of the ranks, so that every rank has
+// equal bits, whichever rank is first and whatever else is in the batch.
 
 #include <ctime>
 #include <sched.h>
@@ -17,11 +17,11 @@
 namespace {
 
 constexpr int64_t LINE = 64, HEADER = 4096;
-constexpr int PAUSES = 100;    // then a rank that waits yields: with 2,000 the median was 115 us on busy cores, not 20
-constexpr int YIELDS = 64;     // between two looks at the clock
-constexpr int64_t SHORT_NS = 2000000;  // a longer wait sleeps between the looks
-constexpr int64_t MOST_NS = 100000000; // counted between two looks: a process that was stopped has not waited
-constexpr int64_t SMALL = 1 << 14;     // bytes that one thread sums sooner than it would wake others
+constexpr int PAUSES = 100;    // pauses before a waiting rank yields: with 2,000 the median was 115 us on busy cores, not 20
+constexpr int YIELDS = 64;     // yields between two readings of the clock
+constexpr int64_t SHORT_NS = 2000000;  // a longer wait sleeps between the readings
+constexpr int64_t MOST_NS = 100000000; // most time counted between two readings: a stopped process has not waited
+constexpr int64_t SMALL = 1 << 14;     // bytes that one thread sums faster than it would wake others
 
 inline std::atomic<int64_t>& number(void* shared, int64_t line) {
     return *reinterpret_cast<std::atomic<int64_t>*>((char*)shared + line * LINE);
@@ -33,7 +33,8 @@ inline int64_t now_ns() {
     return now.tv_sec * 1000000000LL + now.tv_nsec;
 }
 
-// Until `rank` has come to the exchange `turn`, or something has ended all exchanges, or the limit has passed (0: none).
+// Waits until `rank` has reached the exchange `turn`, or all exchanges have been ended, or the limit has passed (0:
+// none).
 int64_t wait_for(void* shared, int64_t rank, int64_t turn, int64_t limit_ns) {
     const std::atomic<int64_t>& reached = number(shared, 1 + rank);
     int64_t last = 0, waited = 0;
@@ -57,7 +58,7 @@ int64_t wait_for(void* shared, int64_t rank, int64_t turn, int64_t limit_ns) {
     return 0;
 }
 
-// The areas of one exchange after another, for all threads of a team.
+// Exchanges through the areas, one after another, for all threads of a team.
 template <typename Arguments>
 class Exchange {
    public:
@@ -67,7 +68,7 @@ class Exchange {
         return (char*)a.shared + HEADER + ((turn & 1) * a.num_ranks + rank) * a.capacity;
     }
 
-    // copy(area of this rank), then read() once all ranks have copied.
+    // Calls copy(area of this rank), then read() once all ranks have copied.
     template <typename Copy, typename Read>
     void run(Copy copy, Read read) {
         turn = a.state[0] + 1;
@@ -156,7 +157,7 @@ void gather_rows(const GatherRanks& a, const Team& team) {
     }
 }
 
-// By all threads, or where there is little to do by the first one.
+// Runs the function on all threads, or on the first one only if there is little to do.
 template <typename Arguments, typename Function>
 void run(const Arguments& a, const Team* team, int64_t num_bytes, Function function) {
     if (num_bytes >= SMALL) return together(team, a.num_threads, [&](const Team& all) { function(a, all); });

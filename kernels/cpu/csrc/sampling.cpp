@@ -1,4 +1,4 @@
-// What sampling does with rows of logits on the CPU.
+// Ops of sampling on rows of logits on the CPU.
 
 #include "arguments.h"
 #include "team.h"
@@ -30,7 +30,7 @@ inline uvec scramble(uvec h) {
     return h ^ (h >> 16);
 }
 
-// The token with the largest logit + Gumbel noise, the noise hashed from (key, token id): see reference.gumbel_argmax.
+// Token with the largest logit + Gumbel noise, which is hashed from (key, token id): see reference.gumbel_argmax.
 int64_t gumbel_argmax_row(const float* logits, int64_t vocab, uint64_t key) {
     vec best = splat(-INFINITY);
     ivec winner = {};
@@ -62,14 +62,14 @@ int64_t gumbel_argmax_row(const float* logits, int64_t vocab, uint64_t key) {
     return token;
 }
 
-// The threads that sampling is worth: no more than there are rows.
+// Number of threads that pay for sampling, at most one a row.
 template <typename Arguments>
 int64_t row_threads(const Arguments& a) {
     if (a.num_rows * a.vocab < 16384) return 1;
     return a.num_rows < a.num_threads ? a.num_rows : a.num_threads;
 }
 
-// The largest of some logits, in vectors that do not wait for each other; a NaN is larger than all.
+// Largest of some logits, in independent vectors; NaN counts as the largest.
 template <typename T>
 float largest_of(const T* logits, int64_t count) {
     vec best[4];
@@ -88,7 +88,7 @@ float largest_of(const T* logits, int64_t count) {
     return top;
 }
 
-// A block at a time, so that only the best one is looked through for the place.
+// Goes block by block, so that only the best block is searched for the position.
 template <typename T>
 void max_logits_row(const MaxLogits<T>& a, int64_t row) {
     constexpr int64_t BLOCK = 1024;

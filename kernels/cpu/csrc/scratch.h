@@ -1,4 +1,5 @@
-// Memory that a thread keeps from one op to the next: a panel of 4096 inputs would be mapped and unmapped at every call.
+// Memory that a thread keeps from op to op: otherwise a panel of 4096 inputs would be mapped and unmapped at every
+// call.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +10,7 @@ struct AlignedDelete {
     void operator()(std::byte* bytes) const { ::operator delete[](bytes, std::align_val_t(64)); }
 };
 
-// At least `bytes`, aligned to a line of the cache, until this thread's next call for the same use.
+// At least `bytes`, aligned to a cache line, valid until this thread's next call for this Use.
 template <typename Use>
 inline void* scratch(size_t bytes) {
     static thread_local std::unique_ptr<std::byte[], AlignedDelete> memory;

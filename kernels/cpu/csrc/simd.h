@@ -1,4 +1,4 @@
-// Vectors of 16 floats for the CPU's loops: the compiler's own, so the same source serves AVX2, AVX-512 and NEON.
+// Vectors of 16 floats for the CPU's loops: the compiler's vector types, so one source serves AVX2, AVX-512 and NEON.
 #pragma once
 
 #include <cmath>
@@ -32,13 +32,13 @@ inline void store_one(float* to, float x) { *to = x; }
 inline void store_one(bf16* to, float x) {
     uint32_t bits;
     std::memcpy(&bits, &x, 4);
-    // Round to nearest even; a NaN stays one instead of rounding up to infinity.
+    // Round to nearest even; NaN stays NaN instead of rounding up to infinity.
     to->bits = x != x ? 0x7fc0 : uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
 template <typename Vector>
 inline Vector load_vector(const void* from) {
-#ifdef __AVX512F__  // gcc 12 copies 64 bytes by way of the stack, in halves that the load then waits for
+#ifdef __AVX512F__  // gcc 12 copies 64 bytes through the stack, in halves for which the load then waits
     if constexpr (sizeof(Vector) == 64) return (Vector)_mm512_loadu_si512(from);
 #endif
     Vector out;
@@ -48,7 +48,7 @@ inline Vector load_vector(const void* from) {
 
 inline vec load(const float* from) { return load_vector<vec>(from); }
 inline vec load(const bf16* from) {
-#ifdef __AVX512F__  // gcc 12 widens in two halves and glues them: twice the instructions of the hottest loop
+#ifdef __AVX512F__  // gcc 12 widens two halves and joins them: twice the instructions of the hottest loop
     __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)from));
     return (vec)_mm512_slli_epi32(wide, 16);
 #else
@@ -58,7 +58,7 @@ inline vec load(const bf16* from) {
 #endif
 }
 inline vec load(const int8_t* from) {
-#if defined(__AVX512F__)  // gcc 12 converts one after the other
+#if defined(__AVX512F__)  // gcc 12 converts lane by lane
     return (vec)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)from)));
 #elif defined(__AVX2__)
     const __m128i low = _mm_loadl_epi64((const __m128i*)from), high = _mm_loadl_epi64((const __m128i*)(from + 8));
@@ -70,7 +70,7 @@ inline vec load(const int8_t* from) {
 #endif
 }
 inline void store(float* to, vec x) { std::memcpy(to, &x, sizeof x); }
-// As torch rounds, to the bit.
+// Rounds like torch, to the bit.
 inline void store_rounded(float* to, vec x) { store(to, x); }
 inline void store_rounded(bf16* to, vec x) {
     uvec bits = (uvec)x;
@@ -81,7 +81,7 @@ inline void store_rounded(bf16* to, vec x) {
     std::memcpy(to, &half, sizeof half);
 }
 inline void store(bf16* to, vec x) {
-#ifdef __AVX512BF16__  // one instruction for eight; what is below 2^-126 becomes 0
+#ifdef __AVX512BF16__  // one instruction for eight; values below 2^-126 become 0
     __m256i half = (__m256i)_mm512_cvtneps_pbh((__m512)x);
     std::memcpy(to, &half, sizeof half);
 #else
@@ -91,7 +91,7 @@ inline void store(bf16* to, vec x) {
 
 inline vec splat(float x) { return vec{} + x; }
 
-// Pairwise, in vectors: one after the other would be fifteen additions that wait for each other.
+// Pairwise sum, in vectors: lane by lane it would be fifteen dependent additions.
 inline float sum(vec x) {
     typedef float vec8 __attribute__((vector_size(32)));
     typedef float vec4 __attribute__((vector_size(16)));

@@ -1,9 +1,9 @@
-// The threads that work on an op together, or on all ops of a plan. Every thread calls the op; `each`, `take` and
-// `share_out` say which part of the work is its own.
+// Team: threads that work on an op together, or on all ops of a plan. Every thread calls the op; `each`, `take` and
+// `share_out` give a thread its part of the work.
 //
-// The threads are OpenMP's, of the runtime that torch has loaded. Between the ops of a plan they meet at a barrier of
-// ours: it spins for some 30 us, then it sleeps, so that a thread that waits for one without a core leaves its own to
-// others.
+// The threads belong to the OpenMP runtime that torch has loaded. Between the ops of a plan they meet at our own
+// barrier, which spins for some 30 us and then sleeps, so that a thread which waits for one without a core gives up its
+// own.
 #pragma once
 
 #include <atomic>
@@ -30,14 +30,14 @@ inline void relax() {
 #endif
 }
 
-// What the threads of a team share.
+// State that the threads of a team share.
 class Meeting {
    public:
-    std::atomic<int64_t> next{0};  // the first item that `take` has not given away
+    std::atomic<int64_t> next{0};  // first item that `take` has not assigned
     static constexpr int MOST_SHARES = 64;
     struct alignas(64) Taken {
         std::atomic<int64_t> count{0};
-    } taken[MOST_SHARES];  // how many items of each thread's share, by `share_out`
+    } taken[MOST_SHARES];  // number of taken items of each thread's share, for `share_out`
     void* memory = nullptr;
 
     void wait(uint32_t num_threads) {
@@ -82,23 +82,23 @@ class Team {
 
     void barrier() const { meeting.wait(uint32_t(num_threads)); }
 
-    // f(item) for this thread's share of the items, neighbours, the same ones every time.
+    // Calls f(item) for this thread's share of the items: neighbours, and equal in every call.
     template <typename Function>
     void each(int64_t count, Function f) const {
         const int64_t end = count * (thread + 1) / num_threads;
         for (int64_t item = count * thread / num_threads; item < end; item++) f(item);
     }
 
-    // f(item) for items as they come, where some take much longer than others. Once between two barriers.
+    // Calls f(item) for items taken one by one, for work of very uneven items. Once between two barriers.
     template <typename Function>
     void take(int64_t count, Function f) const {
         for (int64_t item; (item = meeting.next.fetch_add(1, std::memory_order_relaxed)) < count;) f(item);
     }
 
-    // f(item, next) for this thread's share of the items, as `each`, then for what is left of the next few threads' shares.
-    // `next`: the item that most likely comes after this one, whose memory can be asked for early, or the same one. Once
-    // between two barriers. (Threads waited for each other for a tenth of a step of one row when shares were fixed; items
-    // one by one as they come were slower, for each thread then reads here and there.)
+    // Calls f(item, next) for this thread's share of the items, like `each`, then for the rest of the next few threads'
+    // shares. `next`: the item that most likely comes after this one, whose memory can be prefetched, or this one. Once
+    // between two barriers. (With fixed shares, threads waited for each other for a tenth of a step of one row; taking
+    // items one by one was slower, because a thread then reads scattered memory.)
     template <typename Function>
     void share_out(int64_t count, Function f) const {
         if (num_threads > Meeting::MOST_SHARES) return each(count, [&](int64_t item) { f(item, item); });
@@ -110,7 +110,7 @@ class Team {
         }
     }
 
-    // The same `bytes` for all threads, until the op ends. A barrier.
+    // Memory of `bytes` shared by all threads until the op ends. A barrier.
     void* share(size_t bytes) const {
         if (thread == 0) meeting.memory = scratch<Shared>(bytes);
         barrier();
@@ -118,12 +118,12 @@ class Team {
     }
 
    private:
-    static constexpr int MOST_HELPED = 4;  // other threads, whose counters are far away where there are many
+    static constexpr int MOST_HELPED = 4;  // most helped threads: with many threads, reading their counters is slow
     struct Shared;
     Meeting& meeting;
 };
 
-// f(team) on every thread of the given team, or else of one of num_threads that is made for it.
+// Calls f(team) on every thread of the given team, or of a new team of num_threads.
 template <typename Function>
 void together(const Team* given, int64_t num_threads, Function f) {
     if (given) return f(*given);

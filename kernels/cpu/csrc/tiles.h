@@ -5,14 +5,14 @@
 #include "padded_rows.h"
 
 #ifdef SPLITFUSE_AMX
-// At most so many inputs of a panel are taken at a time: with few rows while the tiles work on those before, with many
-// 24 KB, which stay in the first-level cache while all rows meet them.
+// Most inputs of a panel that are unpacked at a time: with few rows while the tiles multiply the previous ones, with
+// many rows 24 KB, which stay in the first-level cache while all rows use them.
 constexpr int64_t FEW_INPUTS = 64, MANY_INPUTS = 384;
-// Bytes of rows that meet all panels before further rows do, so that they stay in the second-level cache (2,048 rows, one
-// thread: 330 -> 465 GFLOP/s).
+// Bytes of rows that are multiplied by all panels before the next rows, so that they stay in the second-level cache
+// (2,048 rows, one thread: 330 -> 465 GFLOP/s).
 constexpr int64_t MANY_BYTES = 1 << 19;
 
-// `panel` of the weight times rows [begin, end) of `rows`.
+// Multiplies rows [begin, end) of `rows` by panel `number` of the weight.
 template <typename Weight, typename Arguments>
 void multiply_tiles(const Weight& w, const Arguments& a, const bf16* rows, int64_t number, int64_t begin, int64_t end) {
     const bool is_many = end - begin > amx::MOST;  // else the sums stay in their tiles
@@ -28,7 +28,7 @@ void multiply_tiles(const Weight& w, const Arguments& a, const bf16* rows, int64
         for (int64_t row = begin; row < end; row += amx::MOST) {
             const int num_rows = int(end - row < amx::MOST ? end - row : amx::MOST);
             float* here = sums + (row - begin) * PANEL;
-            // The rows' lines of the output: not asked for early, their writes were half of the time (465 -> 650).
+            // Prefetch the rows' lines of the output: without it, their writes took half of the time (465 -> 650).
             if (k == 0)
                 for (int i = 0; i < num_rows; i++) __builtin_prefetch(a.out + (row + i) * a.out_row + number * PANEL, 1, 1);
             if (num_rows != configured) amx::configure(configured = num_rows);
@@ -43,8 +43,8 @@ void multiply_tiles(const Weight& w, const Arguments& a, const bf16* rows, int64
         write(a.out + row * a.out_row, a.bias, a.num_outputs, number * PANEL, sums + (row - begin) * PANEL);
 }
 
-// `w` has num_inputs, a multiple of BLOCK, and `pairs(number, begin, end, memory)`: inputs [begin, end) of a panel,
-// perhaps in that memory.
+// `w` has num_inputs, a multiple of BLOCK, and `pairs(number, begin, end, memory)`, which returns inputs [begin, end)
+// of a panel, perhaps in that memory.
 template <typename Weight, typename Arguments>
 void multiply_tiles(const Weight& w, const Arguments& a, const Team& team) {
     const bf16* rows = padded_rows<bf16>(a.x, a.num_rows, a.num_inputs, w.num_inputs, team);

@@ -1,4 +1,4 @@
-// A matrix the other way round, in registers.
+// Transposition of a matrix, in registers.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 #ifdef __AVX512F__
 #include <immintrin.h>
 
-// 16 lines of 16 numbers, `stride` apart, to the columns of `to`.
+// Transposes 16 lines of 16 numbers, `stride` apart, to the columns of `to`.
 inline void transpose_block(const uint32_t* from, int64_t stride, uint32_t* to, int64_t to_stride) {
     __m512i a[16], b[16];
     for (int i = 0; i < 16; i++) a[i] = _mm512_loadu_si512(from + i * stride);
@@ -20,7 +20,7 @@ inline void transpose_block(const uint32_t* from, int64_t stride, uint32_t* to, 
         a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]);
         a[i + 3] = _mm512_unpackhi_epi64(b[i + 1], b[i + 3]);
     }
-    // a[4i + j] has column j of each four, for lines 4i to 4i + 3: quarters change places as in a 4 x 4 transpose.
+    // a[4i + j] has column j of each group of four, for lines 4i to 4i + 3: quarters move like in a 4 x 4 transpose.
     for (int j = 0; j < 4; j++) {
         const __m512i even_low = _mm512_shuffle_i32x4(a[j], a[4 + j], 0x88), odd_low = _mm512_shuffle_i32x4(a[j], a[4 + j], 0xdd);
         const __m512i even_high = _mm512_shuffle_i32x4(a[8 + j], a[12 + j], 0x88);

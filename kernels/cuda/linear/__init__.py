@@ -1,1 +1,1 @@
-"""Products with weights, by what the weights and the number of rows are."""
+"""Products with weights, by the kind of weight and the number of rows."""

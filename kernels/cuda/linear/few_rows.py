@@ -1,11 +1,11 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Products of a few rows: y = x wᵀ, or silu(x gateᵀ) · (x upᵀ), with weights of 16 bits or of e4m3 (fp8_linear.py).
 
-N·K weights are read for 2·M·N·K operations, M operations per byte in 16 bits: bound by memory, whose bandwidth cuBLAS
-is expected to use by 60 to 85 % at one row. One program takes BLOCK_N outputs, of all rows, padded to the 16
-that a tensor core wants; its steps in flight are some 32 KiB of weights, and two or three programs share a
-multiprocessor. Where so few outputs would leave multiprocessors idle, K is split: partial sums go out in float32, and a
-second kernel adds them in the order of K. So a row's product depends on neither the other rows nor the time.
+N·K weights are read for 2·M·N·K operations, M operations per byte in 16 bits: bound by memory. cuBLAS is expected to
+reach 60 to 85 % of its bandwidth at one row. One program takes BLOCK_N outputs of all rows, which are padded to the 16
+that a tensor core needs; its steps in flight hold some 32 KiB of weights, and two or three programs share a
+multiprocessor. If too few outputs would leave multiprocessors idle, K is split: partial sums are written in float32,
+and a second kernel adds them in the order of K. So a row's product depends on neither the other rows nor the timing.
 """
 
 from typing import NamedTuple
@@ -19,9 +19,9 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ..attention_common import widen
 from ..device_info import DeviceInfo, dependent_launch, device_info
 
-# Beyond it cuBLAS fills its tiles as well. 0: it always multiplies.
+# With more rows cuBLAS fills its tiles as well. 0: cuBLAS always multiplies.
 MAX_ROWS = 8
-# K is split until there are so many programs for a multiprocessor, of at least so many bytes a row each. Untuned.
+# K is split until a multiprocessor has this many programs, as long as a program reads MIN_SPLIT_BYTES a row. Untuned.
 PROGRAMS_PER_MULTIPROCESSOR = 1.5
 MIN_SPLIT_BYTES = 1024
 _BLOCK_M = tl.constexpr(16)
@@ -35,26 +35,26 @@ class Config(NamedTuple):
 
 
 def choose_config(element_size: int, *, is_gated: bool, gpu: DeviceInfo) -> Config:
-    """Untuned on a GPU. A step is 8 KiB of weights, 16 with a gate, and 8 of padded rows."""
+    """Choose the tile. Untuned on a GPU. A step is 8 KiB of weights, 16 with a gate, and 8 of padded rows."""
     if element_size > 2:
-        return Config(16, 64, 4, 1)  # float32 has no tensor cores to fill: what compiles fast
+        return Config(16, 64, 4, 1)  # float32 has no tensor cores to fill: this compiles fast
     if element_size == 1 and gpu.fp8_kind == 2:
-        return Config(16, 256, 4, 4)  # bits in registers, of which 512 would spill
+        return Config(16, 256, 4, 4)  # widened by bits in registers; 512 outputs would spill
     if gpu.shared_memory < 128 * 1024:
         return Config(16, 512 // element_size, 4, 3)
     return Config(16, 512 // element_size, 4, 4 if is_gated else 5)
 
 
 def choose_num_splits(num_outputs: int, row_bytes: int, config: Config, gpu: DeviceInfo) -> int:
-    """Parts of K whose sums are taken side by side."""
+    """Return the number of parts of K that are summed concurrently."""
     num_programs = -(-num_outputs // config.BLOCK_N)
     wanted = int(PROGRAMS_PER_MULTIPROCESSOR * gpu.num_multiprocessors) // num_programs
     return max(min(wanted, row_bytes // MIN_SPLIT_BYTES, 8), 1)
 
 
 @triton.jit
-def _finished(out, w_scales_ptr, bias_ptr, x_scale, columns, inside):
-    """out [rows, columns] with the scales of e4m3 and the bias, where there are any."""
+def _finish(out, w_scales_ptr, bias_ptr, x_scale, columns, inside):
+    """Apply the scales of e4m3 and the bias, if there are any, to out [rows, columns]."""
     if w_scales_ptr is not None:
         out *= x_scale[:, None] * tl.load(w_scales_ptr + columns, mask=inside, other=0.0)[None, :]
     if bias_ptr is not None:
@@ -73,7 +73,7 @@ def _few_rows(
     NUM_K: tl.constexpr, SPLIT_K: tl.constexpr, IS_GATED: tl.constexpr, IS_SPLIT: tl.constexpr, FP8: tl.constexpr,
     DEPENDENT: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """out [rows, NUM_N]; split, [splits, 1 or 2, rows, NUM_N], the sums alone. w [NUM_N, NUM_K], or gate above up."""
+    """Write out [rows, NUM_N], if split bare sums [splits, 1 or 2, rows, NUM_N]. w [NUM_N, NUM_K], or gate, then up."""
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
@@ -104,9 +104,9 @@ def _few_rows(
             tl.store(out_ptrs + num_rows * NUM_N, up, mask=mask)
     else:
         x_scale = tl.load(x_scales_ptr + rows, mask=row_inside, other=0.0) if FP8 else 0.0
-        out = _finished(out, w_scales_ptr, bias_ptr, x_scale, columns, column_inside)
+        out = _finish(out, w_scales_ptr, bias_ptr, x_scale, columns, column_inside)
         if IS_GATED:
-            up = _finished(up, w_scales_ptr, bias_ptr, x_scale, NUM_N + columns, column_inside)
+            up = _finish(up, w_scales_ptr, bias_ptr, x_scale, NUM_N + columns, column_inside)
             out = _gated(out, up)
         tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=mask)
 
@@ -116,7 +116,7 @@ def _add_splits(
     partial_ptr, x_scales_ptr, w_scales_ptr, bias_ptr, out_ptr, num_splits, NUM_N: tl.constexpr,
     IS_GATED: tl.constexpr, FP8: tl.constexpr, DEPENDENT: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """out [rows, NUM_N] of the sums, one split after the other."""
+    """Write out [rows, NUM_N], adding the sums one split after the other."""
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
@@ -133,20 +133,20 @@ def _add_splits(
             up += tl.load(partial_ptrs, mask=inside[None, :], other=0.0)
             partial_ptrs += num_rows * NUM_N
     x_scale = tl.load(x_scales_ptr + row + tl.arange(0, 1)) if FP8 else 0.0
-    out = _finished(out, w_scales_ptr, bias_ptr, x_scale, columns, inside)
+    out = _finish(out, w_scales_ptr, bias_ptr, x_scale, columns, inside)
     if IS_GATED:
-        up = _finished(up, w_scales_ptr, bias_ptr, x_scale, NUM_N + columns, inside)
+        up = _finish(up, w_scales_ptr, bias_ptr, x_scale, NUM_N + columns, inside)
         out = _gated(out, up)
     tl.store(out_ptr + row * NUM_N + columns[None, :], out.to(out_ptr.dtype.element_ty), mask=inside[None, :])
 
 
 def serves(x: Tensor) -> bool:
-    """Whether products of x [T, K] should be taken here."""
+    """True if this module should compute products of x [T, K]."""
     return 0 < len(x) <= MAX_ROWS and x.element_size() == 2
 
 
 class Weight(NamedTuple):
-    """[N, K] with contiguous rows, in x's dtype or as bytes of e4m3 with a scale for each output."""
+    """Weight [N, K] with contiguous rows, in x's dtype or as bytes of e4m3 with a scale for each output."""
 
     values: Tensor
     scales: Tensor | None  # [N] float32
@@ -163,9 +163,9 @@ def multiply(
     config: Config | None = None,
     num_splits: int | None = None,
 ) -> Tensor:
-    """x [T, K] with contiguous rows, T at most 16 → [T, N], or half of it with a gate, in `dtype`.
+    """Multiply x [T, K] with contiguous rows, T at most 16 → [T, N], or half of N with a gate, in `dtype`.
 
-    With e4m3 x has bytes too, and x_scales [T] float32.
+    With e4m3 weights x is bytes of e4m3 too, with x_scales [T] float32.
     """
     values, w_scales, bias = weight
     (num_rows, num_inputs), num_outputs = x.shape, len(values) // 2 if is_gated else len(values)

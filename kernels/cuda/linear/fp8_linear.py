@@ -1,9 +1,9 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Products in e4m3 (Micikevicius et al. 2022): y = (x₈ w₈ᵀ) · x's scale · w's scale, a scale for each token and output.
 
-x is rounded token by token, and by the same formula however it is then multiplied, so that what a token gives does not
-depend on the number of rows. A few rows go through few_rows.py. More go through cuBLAS in e4m3, twice as fast as in 16
-bits, where the GPU has it; else both are widened, and it multiplies in 16 bits.
+x is rounded token by token, by one formula for every way of multiplying, so that a token's result does not depend on
+the number of rows. Few rows go through few_rows.py. More rows go through cuBLAS in e4m3, twice as fast as in 16 bits,
+if the GPU has it; else x and w are widened, and cuBLAS multiplies in 16 bits.
 """
 
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from . import few_rows
 
 
 class Fp8Linear(NamedTuple):
-    """A weight [N, K] in e4m3."""
+    """Weight [N, K] in e4m3."""
 
     values: Tensor  # [N, K] e4m3
     scales: Tensor  # [N] float32
@@ -32,32 +32,32 @@ class Fp8Linear(NamedTuple):
 def _round_rows(
     x_ptr, y_ptr, scales_ptr, x_stride, NUM_K: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr
 ):  # fmt: skip
-    """y [rows, NUM_K], bytes of x / scale, with the scale that makes a row's largest 448."""
+    """Write y [rows, NUM_K], bytes of x / scale, with the scale that turns a row's largest value into 448."""
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
     row, ks = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     inside = ks < NUM_K
     x = tl.load(x_ptr + row * x_stride + ks, mask=inside, other=0.0).to(tl.float32)
-    # A row of zeros stays one. The sum is 0, or NaN where x is not finite, which a maximum might pass over.
+    # A row of zeros stays zero. The sum is 0, or NaN if x is not finite, which a maximum might hide.
     scale = tl.maximum(tl.max(tl.abs(x), axis=0) * (1.0 / 448.0), 1e-30) + tl.sum(x * 0.0, axis=0)
     tl.store(scales_ptr + row, scale)
     tl.store(y_ptr + row * NUM_K + ks, to_e4m3(x / scale), mask=inside)
 
 
 def can_round(weight: Tensor) -> bool:
-    """Whether cuBLAS takes this shape [N, K] in e4m3."""
+    """True if cuBLAS takes this shape [N, K] in e4m3."""
     return weight.shape[0] % 16 == 0 and weight.shape[1] % 16 == 0
 
 
 def pack(weight: Tensor, bias: Tensor | None) -> Fp8Linear:
-    """weight [N, K] of 16 or 32 bits, rounded row by row."""
+    """Round a weight [N, K] of 16 or 32 bits row by row."""
     values, scales = round_rows(weight)
     return Fp8Linear(values, scales, bias)
 
 
 def round_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """x [T, K] with contiguous rows → (x / scale [T, K] in e4m3, to nearest, ties to even; scales [T] float32)."""
+    """Round x [T, K], contiguous rows → (x / scale [T, K] in e4m3, to nearest, ties to even; scales [T] float32)."""
     num_rows, num_inputs = x.shape
     assert x.stride(1) == 1
     values = torch.empty((num_rows, num_inputs), dtype=torch.uint8, device=x.device)
@@ -71,7 +71,7 @@ def round_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def multiply(x: Tensor, packed: Fp8Linear, *, is_gated: bool = False) -> Tensor:
-    """x [T, K] with contiguous rows → [T, N] in x's dtype; silu(gate) · up of half the width with a gate, few rows."""
+    """Multiply x [T, K], contiguous rows → [T, N] in x's dtype; gated (few rows only): silu(gate) · up [T, N / 2]."""
     rounded, x_scales = round_rows(x)
     if few_rows.serves(x):
         weight = few_rows.Weight(packed.values.view(torch.uint8), packed.scales, packed.bias)
@@ -86,7 +86,7 @@ def multiply(x: Tensor, packed: Fp8Linear, *, is_gated: bool = False) -> Tensor:
 
 
 def _scaled_matmul(x: Tensor, x_scales: Tensor, packed: Fp8Linear, dtype: torch.dtype) -> Tensor:
-    """By scales per row where the result is bfloat16, which is what they are built for; else with scales of 1."""
+    """Multiply with scales per row for bfloat16 results, the only ones that support them; else with scales of 1."""
     if dtype == torch.bfloat16:
         return torch._scaled_mm(
             x, packed.values.T, scale_a=x_scales[:, None], scale_b=packed.scales[None], out_dtype=dtype

@@ -1,4 +1,4 @@
-"""Settings that cannot work are refused in a line that names their use."""
+"""Settings that cannot work are refused with a line that names their use."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Other servers' options: each one is ours, stands for one of ours, has no effect, or is refused with a reason."""
+"""Other servers' options: an option is ours, is translated to ours, has no effect, or is refused with a reason."""
 
 import argparse
 
@@ -77,7 +77,7 @@ def test_common_flags_of_other_servers_are_explained(flag: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("options", "expected"),
     [
         ("--model X --port 1", "X --port 1"),
         ("--model=X", "X"),
@@ -98,12 +98,12 @@ def test_common_flags_of_other_servers_are_explained(flag: str) -> None:
         ("-- --tokenizer X", "-- --tokenizer X"),
     ],
 )
-def test_what_is_taken(given: str, expected: str) -> None:
-    assert translated(given.split()) == expected.split()
+def test_what_is_taken(options: str, expected: str) -> None:
+    assert translated(options.split()) == expected.split()
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "message"),
     [
         ("--pipeline-parallel-size 2", "--pipeline-parallel-size 2 is not taken: one process and one device"),
         ("-pp=4", "-pp 4 is not taken: one process"),
@@ -114,9 +114,9 @@ def test_what_is_taken(given: str, expected: str) -> None:
         ("--lora-modules a=b", "merge_and_unload"),
     ],
 )
-def test_what_is_refused(given: str, message: str) -> None:
+def test_what_is_refused(options: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
-        translated(given.split())
+        translated(options.split())
 
 
 def test_keywords_of_vllms_llm() -> None:
@@ -135,12 +135,12 @@ def test_keywords_of_vllms_llm() -> None:
     assert taken_keywords({"model": "m", **harmless}, ENGINE_FIELDS) == {"model": "m"}
     assert taken_keywords({"model": "m", "tokenizer": "m"}, ENGINE_FIELDS) == {"model": "m"}
     assert taken_keywords({"tensor_parallel_size": 2}, ENGINE_FIELDS) == {"tensor_parallel_size": 2}
-    given = {"dtype": "half", "num_gpu_blocks_override": 9, "quantization": "awq", "enforce_eager": True}
-    assert taken_keywords(given, ENGINE_FIELDS) == {"dtype": "float16", "num_kv_blocks": 9, "enforce_eager": True}
+    options = {"dtype": "half", "num_gpu_blocks_override": 9, "quantization": "awq", "enforce_eager": True}
+    assert taken_keywords(options, ENGINE_FIELDS) == {"dtype": "float16", "num_kv_blocks": 9, "enforce_eager": True}
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "message"),
     [
         ({"pipeline_parallel_size": 2}, "pipeline_parallel_size=2 is not taken: one process"),
         ({"trust_remote_code": True}, "trust_remote_code=True is not taken: code"),
@@ -149,6 +149,6 @@ def test_keywords_of_vllms_llm() -> None:
         ({"zzz": 1}, "zzz is not known$"),
     ],
 )
-def test_keywords_that_are_refused(given: dict[str, object], message: str) -> None:
+def test_keywords_that_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        taken_keywords(given, ENGINE_FIELDS)
+        taken_keywords(options, ENGINE_FIELDS)

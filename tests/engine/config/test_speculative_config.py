@@ -1,4 +1,4 @@
-"""vLLM's names for speculation mean what they mean there, or are refused in a line that names what to write."""
+"""vLLM's settings of speculation have vLLM's meaning, or are refused with a line that names the right spelling."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from splitfuse.engine.errors import ConfigError
 
 
 @pytest.mark.parametrize(
-    ("given", "method", "model", "num_tokens", "lookup"),
+    ("values", "method", "model", "num_tokens", "lookup"),
     [
         ({"method": "ngram"}, "ngram", "", 8, (2, 8)),
         ({"model": "ngram"}, "ngram", "", 8, (2, 8)),
@@ -24,9 +24,9 @@ from splitfuse.engine.errors import ConfigError
     ],
 )
 def test_vllms_json_is_read(
-    given: dict[str, Any], method: str, model: str, num_tokens: int, lookup: tuple[int, int]
+    values: dict[str, Any], method: str, model: str, num_tokens: int, lookup: tuple[int, int]
 ) -> None:
-    config = EngineConfig(speculative_config=given).speculation
+    config = EngineConfig(speculative_config=values).speculation
     assert config == SpeculativeConfig(
         method=method,
         model=model,

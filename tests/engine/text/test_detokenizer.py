@@ -1,4 +1,4 @@
-"""Text comes out whole, and stop strings are found wherever they fall. test_text_streams.py has the random streams."""
+"""Text comes out complete, and stop strings are found at any place. test_text_streams.py has the random streams."""
 
 import random
 
@@ -97,7 +97,7 @@ def test_stop_strings_across_token_borders(include: bool, tmp_path_factory: pyte
         if not ends:
             assert (out, stream.stopped_by) == (text, None)
             continue
-        # The stop string that is complete first ends the text.
+        # The first stop string to be complete ends the text.
         stopped = stream.stopped_by
         assert stopped is not None
         first_end = min(position + len(stop) for stop, position in ends.items())

@@ -1,4 +1,4 @@
-"""A text's length bounds its number of tokens, whatever the tokenizer; an end of it has the whole's last tokens."""
+"""A text's length bounds its number of tokens for any tokenizer; the tail of a text has the text's last tokens."""
 
 import random
 from collections.abc import Callable
@@ -48,14 +48,14 @@ def composing() -> Tokenizer:
 
 
 def stripping() -> Tokenizer:
-    """Its special tokens take the whitespace around them, as Phi-3's do."""
+    """Tokenizer whose special tokens strip the whitespace around them, like Phi-3's."""
     tokenizer = demo()
     tokenizer.add_special_tokens([AddedToken("<|user|>", lstrip=True, rstrip=True)])
     return tokenizer
 
 
 def sentencepiece() -> Tokenizer:
-    """As Llama 2's: spaces are ▁, what is unknown is bytes, and a text is not split into words."""
+    """Tokenizer like Llama 2's: spaces are ▁, unknown characters are bytes, and a text is not split into words."""
     words = ["▁", "the", "▁the", "Once", "▁Once", "on", "up", "▁▁", "▁up"]
     vocab = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *"theOncup", *words]
     ids = {token: number for number, token in enumerate(dict.fromkeys(vocab))}

@@ -1,4 +1,4 @@
-"""Long texts leave other threads running; they are the same tokens as short ones'. Special tokens have ids."""
+"""Long texts leave other threads running and are tokenized like short ones. Special tokens have ids."""
 
 import threading
 
@@ -14,14 +14,14 @@ def tokenizer() -> Tokenizer:
 
 
 def test_long_texts_release_the_gil(tokenizer: Tokenizer) -> None:
-    """Another thread runs between the two ends of a call, which nothing but a released lock allows."""
+    """Another thread runs between the beginning and the end of a call, which only a released GIL allows."""
     text = "zq" * 200_000
-    has_begun, num_turns, done = threading.Event(), 0, threading.Event()
+    has_begun, num_turns, is_over = threading.Event(), 0, threading.Event()
 
     def count() -> None:
         nonlocal num_turns
         has_begun.set()
-        while not done.wait(0.001):
+        while not is_over.wait(0.001):
             num_turns += 1
 
     thread = threading.Thread(target=count)
@@ -34,7 +34,7 @@ def test_long_texts_release_the_gil(tokenizer: Tokenizer) -> None:
         assert tokenizer.decode(token_ids) == text
         decoded = num_turns
     finally:
-        done.set()
+        is_over.set()
         thread.join()
     assert encoded - before > 10
     assert decoded - encoded > 10

@@ -67,7 +67,7 @@ def test_layer_norms(dtype: torch.dtype, num_tokens: int, hidden: int, has_bias:
 @pytest.mark.parametrize("hidden", [40, 512])
 def test_a_wide_weight_is_not_rounded(hidden: int) -> None:
     x, residual = (randn(5, hidden, dtype=torch.bfloat16, seed=s) for s in (0, 1))
-    weight = 1 + randn(hidden, dtype=torch.float32, seed=2) * 1e-3  # bfloat16 would make most of it 1
+    weight = 1 + randn(hidden, dtype=torch.float32, seed=2) * 1e-3  # bfloat16 would round most weights to 1
     expected = reference.rms_norm(x.double(), weight.double(), eps=1e-5)
     assert torch.equal(cpu.rms_norm(x, weight, eps=1e-5), expected.bfloat16())
     normed, new = cpu.add_rms_norm(x, residual.clone(), weight, eps=1e-5)
@@ -89,7 +89,7 @@ def test_activations(dtype: torch.dtype, shape: tuple[int, int]) -> None:
 def test_activations_at_the_ends() -> None:
     gate = torch.tensor([[-torch.inf, -200.0, -88.0, -20.0, 0.0, 20.0, 200.0, 1e30] * 3])
     gate_up = torch.cat((gate, torch.ones_like(gate)), dim=-1)
-    finite = gate.isfinite()  # -inf · 0 is NaN, in torch as well
+    finite = gate.isfinite()  # -inf · 0 is NaN, in torch too
     for name in ("silu", "gelu_tanh"):
         out, expected = getattr(cpu, f"{name}_mul")(gate_up), getattr(reference, f"{name}_mul")(gate_up)
         torch.testing.assert_close(out[finite], expected[finite], atol=1e-6, rtol=1e-6)
@@ -104,7 +104,7 @@ def test_max_logits(shape: tuple[int, int], dtype: torch.dtype) -> None:
     assert torch.equal(largest, logits.float().amax(dim=1))
     first = (
         (logits == logits.amax(dim=1, keepdim=True)).int().argmax(dim=1)
-    )  # of equal ones, of which bfloat16 has some
+    )  # index of the first among equal logits, which bfloat16 has
     assert torch.equal(tokens, first)
 
 
@@ -114,7 +114,7 @@ def test_max_logits_of_what_is_not_finite(dtype: torch.dtype) -> None:
     logits[0, 2900] = logits[1, 5] = logits[1, 7] = torch.nan
     logits[2] = -torch.inf
     logits[3, 1500] = torch.inf
-    logits[4, [30, 2000]] = 99.0  # the first of equal ones
+    logits[4, [30, 2000]] = 99.0  # equal logits, of which the first wins
     largest, tokens = ops.max_logits(logits)
     assert largest.isnan().tolist() == [True, True, False, False, False, False]
     assert largest[2:5].tolist() == [-torch.inf, torch.inf, 99.0]
@@ -123,7 +123,7 @@ def test_max_logits_of_what_is_not_finite(dtype: torch.dtype) -> None:
 
 
 def ragged_case(rng: random.Random, *, block_size: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype):  # type: ignore[no-untyped-def]
-    """Random rows over a shuffled cache whose unused slots are NaN."""
+    """Make random rows over a shuffled cache whose unused slots are NaN."""
     rows = sorted(
         ((rng.choice([1, 1, 3, 20, 140]), rng.choice([0, 5, 16, 63, 130])) for _ in range(rng.randint(1, 5))),
         key=lambda row: row[0] > 1,
@@ -149,7 +149,7 @@ def ragged_case(rng: random.Random, *, block_size: int, num_kv_heads: int, head_
 
 
 def in_int8(cache: Tensor) -> Tensor:
-    """A cache [N, Hkv, S, D] of floats, every slot rounded."""
+    """Round every slot of a cache [N, Hkv, S, D] of floats."""
     num_blocks, num_kv_heads, block_size, head_dim = cache.shape
     rounded = torch.empty(num_blocks, num_kv_heads, block_size, ops.token_width(head_dim, torch.int8), dtype=torch.int8)
     slots = torch.arange(num_blocks * block_size)
@@ -169,7 +169,7 @@ def test_paged_attention(dtype: torch.dtype, seed: int, is_int8: bool) -> None:
         rng, block_size=rng.choice([1, 4, 16, 32]), num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype
     )
     heads = num_kv_heads * group
-    q = randn(num_tokens, heads + 5, head_dim, dtype=dtype, seed=seed)[:, :heads]  # a strided view, as of a qkv tensor
+    q = randn(num_tokens, heads + 5, head_dim, dtype=dtype, seed=seed)[:, :heads]  # strided like a part of a qkv tensor
     args = ops.AttentionArgs(head_dim**-0.5, window, softcap)
     cache, wide = ops.CacheView(k, v), ops.CacheView(k.double(), v.double())
     if is_int8:
@@ -182,7 +182,7 @@ def test_paged_attention(dtype: torch.dtype, seed: int, is_int8: bool) -> None:
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("head_dim", [64, 80, 128])
 def test_what_an_int8_cache_costs(head_dim: int, dtype: torch.dtype, query_len: int) -> None:
-    """Errors of up to half a 127th of the largest number of a head cancel: 0.014 at most was seen."""
+    """Errors of up to half a 127th of a head's largest number cancel out: at most 0.014 was seen."""
     length = 100
     k, v = (randn(10, 2, 16, head_dim, dtype=dtype, seed=seed) for seed in (1, 2))
     q = randn(query_len, 4, head_dim, dtype=dtype, seed=3)
@@ -197,7 +197,7 @@ def test_what_an_int8_cache_costs(head_dim: int, dtype: torch.dtype, query_len: 
 
 def test_an_int8_cache_hands_on_what_is_not_finite() -> None:
     k, v = (randn(10, 1, 16, 64, dtype=torch.float32, seed=seed) for seed in (1, 2))
-    k[2, 0, 3, 5], v[5, 0, 0, 1] = torch.inf, torch.nan  # of rows 0 and 1
+    k[2, 0, 3, 5], v[5, 0, 0, 1] = torch.inf, torch.nan  # in rows 0 and 1
     lengths = torch.tensor([40, 40, 40], dtype=torch.int32)
     table = torch.arange(9, dtype=torch.int32).view(3, 3)
     for query_len in (1, 40):
@@ -264,7 +264,7 @@ def test_rope_and_cache(dtype: torch.dtype, norm: str | None, rotary: int, num_t
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize(("head_dim", "rotary", "block_size"), [(64, 64, 16), (80, 32, 16), (128, 128, 8), (37, 0, 3)])
 def test_an_int8_cache_is_off_by_half_a_step(dtype: torch.dtype, head_dim: int, rotary: int, block_size: int) -> None:
-    """A step is max|x| / 127 of a head and token. What is not finite is NaN, what was not written stays."""
+    """A step is max|x| / 127 of a head and token. A head that is not finite is NaN; unwritten slots do not change."""
     num_tokens = 20
     q, k, v = randn(num_tokens, 8, head_dim, dtype=dtype, seed=1).split([4, 2, 2], dim=1)
     v[5] = 0
@@ -277,7 +277,7 @@ def test_an_int8_cache_is_off_by_half_a_step(dtype: torch.dtype, head_dim: int, 
         torch.full((10, 2, block_size, ops.token_width(head_dim, torch.int8)), 77, dtype=torch.int8) for _ in range(2)
     ]
     exact = [torch.zeros(10, 2, block_size, head_dim, dtype=torch.float64) for _ in range(2)]
-    wide = (each.double() for each in (q, k, v))
+    wide = (part.double() for part in (q, k, v))
     rope = ops.RopeArgs(cos_sin.double())
     expected = reference.rope_and_cache(*wide, positions, slots, rope, ops.CacheView(*exact))
     rotated = cpu.rope_and_cache(q, k, v, positions, slots, ops.RopeArgs(cos_sin), ops.CacheView(*caches))
@@ -285,7 +285,7 @@ def test_an_int8_cache_is_off_by_half_a_step(dtype: torch.dtype, head_dim: int, 
     untouched = torch.ones(10 * block_size, dtype=torch.bool)
     slots = slots[slots >= 0]
     untouched[slots] = False
-    unwritten = torch.full((1,), 0x4D4D4D4D, dtype=torch.int32).view(torch.float32) * 77  # what 77 in all bytes says
+    unwritten = torch.full((1,), 0x4D4D4D4D, dtype=torch.int32).view(torch.float32) * 77  # slot whose bytes are all 77
     for cache, wanted in zip(caches, exact, strict=True):
         kept = int8_cache.read(cache, slice(None)).transpose(1, 2).flatten(0, 1)
         wanted = wanted.transpose(1, 2).flatten(0, 1)[slots]
@@ -308,7 +308,7 @@ def test_native_and_torch_write_the_same_int8_cache(dtype: torch.dtype, monkeypa
     for pair in caches:
         cpu.rope_and_cache(q, q, q, slots, slots, ops.RopeArgs(cos_sin), ops.CacheView(*pair))
         monkeypatch.setattr(build, "library", lambda: None)
-    one, other = (int8_cache.read(each.flatten(0, 1), slice(None)) for each in caches)
+    one, other = (int8_cache.read(part.flatten(0, 1), slice(None)) for part in caches)
     differ = (one - other).abs() > 1e-6 * one.abs().max()
     assert differ.double().mean() < 1e-3, "but for halves that rounding of the product decides"
     torch.testing.assert_close(one, other, atol=1.01 * float(one.abs().max()) / 127, rtol=0)
@@ -370,7 +370,7 @@ def test_route(renormalize: bool, dtype: torch.dtype) -> None:
 
 
 def test_experts_are_packed_one_at_a_time() -> None:
-    """When the next is asked for, the one before is gone: no layer is in memory twice."""
+    """Before the next expert is taken, the previous one is freed: no layer is in memory twice."""
     num_alive: list[int] = []
     alive: weakref.WeakSet[Tensor] = weakref.WeakSet()
 
@@ -382,7 +382,7 @@ def test_experts_are_packed_one_at_a_time() -> None:
             yield pair
 
     ops.pack_experts(each(), num_experts=6, device=torch.device("cpu"))
-    # Where nothing packs bfloat16 (torch alone, no bfloat16 products) the experts stay as they are: there is no copy.
+    # If nothing packs bfloat16 (torch alone, no bfloat16 products), experts are kept without a copy.
     stay = build.library() is None and not linear._onednn_multiplies_bfloat16()
     assert max(num_alive) <= (10 if stay else 2)
 

@@ -1,6 +1,6 @@
-"""How the native library is called: Python and the compiler lay out a struct alike, and fields go by name.
+"""Calls of the native library: Python and the compiler lay out a struct alike, and fields are passed by name.
 
-And where it cannot be called there is none.
+A library that cannot be called counts as missing.
 """
 
 import struct
@@ -32,8 +32,8 @@ def test_the_compiler_lays_out_every_struct_as_python_does(tmp_path: Path) -> No
     assert sum("sizeof" in line for line in lines) > 200
     (tmp_path / "layout.cpp").write_text("\n".join(lines))
     command = [compiler, "-std=c++17", "-fsyntax-only", f"-I{FOLDER}", str(tmp_path / "layout.cpp")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
 
 
 def test_a_field_that_is_missing_or_unknown_is_named() -> None:
@@ -51,7 +51,7 @@ def test_a_field_that_is_missing_or_unknown_is_named() -> None:
     torch.testing.assert_close(x, torch.ones(3))
 
 
-# Compiles whatever it is asked to, at once, into a library that has none of the functions.
+# A compiler that turns any source at once into a library without any function.
 COMPILER = """#!/bin/sh
 for last; do :; done
 case "$*" in

@@ -1,4 +1,4 @@
-"""Products of the native library: near the truth at every odd size, the same to the bit in any batch."""
+"""Products of the native library: close to float64 at every odd size, and equal to the bit in any batch."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def test_any_size(shape: tuple[int, int], has_bias: bool) -> None:
         out, expected = cpu.linear(x, packed), x.double() @ weight.double().T
         if bias is not None:
             expected += bias.double()
-        # Half a unit in the last place of bfloat16, and float32 sums of K products.
+        # Tolerance: half a unit in the last place of bfloat16, and float32 sums of K products.
         torch.testing.assert_close(out.double(), expected, rtol=2**-8, atol=2e-6 * shape[1])
 
 

@@ -1,4 +1,4 @@
-"""Recorded plans: the ops' own bits, any number of rows and threads, a reason where there can be none."""
+"""Recorded plans: bits equal to the ops', any number of rows and threads, a reason if there is no plan."""
 
 import subprocess
 import sys
@@ -22,14 +22,14 @@ def library() -> None:
 
 
 def arrays(logits_indices: list[int]) -> ops.StepArrays:
-    """Of a step without attention."""
+    """Make the arrays of a step without attention."""
     nothing = torch.zeros(1, dtype=torch.int32)
     ragged = ops.RaggedBatch(nothing, nothing, nothing[None], 1, 1, 1)
     return ops.StepArrays(nothing.long(), nothing.long(), ragged, torch.tensor(logits_indices))
 
 
 def layers(num_layers: int) -> Any:
-    """A forward pass of products, norms, sums and activations."""
+    """Run a forward pass of products, norms, sums and activations."""
     weights = torch.randn(num_layers, WIDTH, WIDTH, generator=torch.Generator().manual_seed(0)) * WIDTH**-0.5
     packed = [ops.pack_linear(weight) for weight in weights]
     ones = torch.ones(WIDTH)
@@ -52,8 +52,8 @@ def test_any_rows_and_threads(num_threads: int) -> None:
     try:
         for num_tokens in (1, 5, 2, 300, 3, 301):
             x = torch.randn(num_tokens, WIDTH, generator=torch.Generator().manual_seed(num_tokens))
-            given = arrays([num_tokens - 1, *range(0, num_tokens, 3)])
-            assert torch.equal(plan.run(x, given), forward(x, given))
+            step = arrays([num_tokens - 1, *range(0, num_tokens, 3)])
+            assert torch.equal(plan.run(x, step), forward(x, step))
     finally:
         torch.set_num_threads(before)
 
@@ -72,14 +72,14 @@ def test_what_cannot_be_recorded() -> None:
 
 def test_threads_without_a_core_sleep() -> None:
     """Four threads on one core meet 900 times. A thread that only spins at a barrier keeps the core for milliseconds
-    while the one that it waits for has none; processor time is counted, so that a busy machine does not matter."""
+    from the thread that it waits for. Processor time is counted, so that a busy machine does not matter."""
     if not hasattr(build.os, "sched_setaffinity"):
         pytest.skip("needs Linux, to keep a process on one core")
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", _ON_ONE_CORE], capture_output=True, text=True, timeout=120, check=False
     )
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 1.0
+    assert result.returncode == 0, result.stderr
+    assert float(result.stdout) < 1.0
 
 
 _ON_ONE_CORE = f"""
@@ -91,10 +91,10 @@ from test_plan import WIDTH, CPU, arrays, layers
 from splitfuse.kernels import ops
 torch.set_num_threads(4)
 plan = ops.record(layers(60), width=WIDTH, dtype=torch.float32, device=CPU)
-x, given = torch.zeros(4, WIDTH), arrays([0])
-plan.run(x, given)
+x, step = torch.zeros(4, WIDTH), arrays([0])
+plan.run(x, step)
 start = time.process_time()
 for _ in range(3):
-    plan.run(x, given)
+    plan.run(x, step)
 print(time.process_time() - start)
 """

@@ -1,4 +1,4 @@
-"""Sums over ranks: in the order of the ranks, whatever else is in the batch; ranks are threads here."""
+"""Sums over ranks are in the order of the ranks, whatever else is in the batch. Ranks are threads here."""
 
 import os
 import threading
@@ -25,14 +25,14 @@ def library() -> None:
 def groups(num_ranks: int, *, limit_s: float = 60.0) -> list[Any]:
     memory = os.memfd_create("test")
     os.ftruncate(memory, ops.group_bytes(num_ranks))
-    made = [ops.rank_group(memory, rank=rank, num_ranks=num_ranks, limit_s=limit_s) for rank in range(num_ranks)]
+    ranks = [ops.rank_group(memory, rank=rank, num_ranks=num_ranks, limit_s=limit_s) for rank in range(num_ranks)]
     os.close(memory)
-    return made
+    return ranks
 
 
-def on_all(made: list[Any], call: Callable[[Any, int], Tensor]) -> list[Tensor]:
-    with ThreadPoolExecutor(len(made)) as pool:
-        return list(pool.map(call, made, range(len(made))))
+def on_all(ranks: list[Any], call: Callable[[Any, int], Tensor]) -> list[Tensor]:
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        return list(pool.map(call, ranks, range(len(ranks))))
 
 
 def partials(num: int, *shape: int, dtype: torch.dtype) -> list[Tensor]:
@@ -49,30 +49,30 @@ def in_order(terms: list[Tensor]) -> Tensor:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])
 def test_a_sum_is_that_of_the_terms_in_order_on_every_rank(num_ranks: int, dtype: torch.dtype) -> None:
-    made = groups(num_ranks)
-    # One row of few numbers; rows that are no multiple of a vector; more than an area holds at once.
+    ranks = groups(num_ranks)
+    # One row of few numbers; rows whose width is no multiple of a vector; more than an area holds at once.
     for rows, width, count in ((1, 5, 1), (7, 75, 2), (3000, 520, 1), (1, 4096, 3)):
         terms = partials(num_ranks * count, rows, width, dtype=dtype)
         parts = [torch.cat(terms[rank * count : (rank + 1) * count], dim=1) for rank in range(num_ranks)]
-        sums = on_all(made, lambda group, rank, parts=parts, width=width: group.sum(parts[rank], width=width))
-        assert all(torch.equal(each, in_order(terms)) for each in sums)
+        sums = on_all(ranks, lambda group, rank, parts=parts, width=width: group.sum(parts[rank], width=width))
+        assert all(torch.equal(total, in_order(terms)) for total in sums)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_same_slices_give_the_same_bits_on_any_number_of_ranks(dtype: torch.dtype) -> None:
-    terms, found = partials(4, 9, 200, dtype=dtype), []
+    terms, totals = partials(4, 9, 200, dtype=dtype), []
     for num_ranks in (1, 2, 4):
         count = 4 // num_ranks
         parts = [torch.cat(terms[rank * count : (rank + 1) * count], dim=1) for rank in range(num_ranks)]
-        found += on_all(groups(num_ranks), lambda group, rank, parts=parts: group.sum(parts[rank], width=200))
-    assert all(torch.equal(each, found[0]) for each in found)
+        totals += on_all(groups(num_ranks), lambda group, rank, parts=parts: group.sum(parts[rank], width=200))
+    assert all(torch.equal(total, totals[0]) for total in totals)
 
 
 def test_a_row_has_the_same_sum_alone_and_in_company() -> None:
-    """gloo's all_reduce does not keep this from three ranks on: 21 % of the sums differ."""
-    terms, made = partials(3, 64, 1024, dtype=torch.float32), groups(3)
-    together = on_all(made, lambda group, rank: group.sum(terms[rank], width=1024))[0]
-    alone = on_all(made, lambda group, rank: group.sum(terms[rank][17:18], width=1024))[0]
+    """With gloo's all_reduce 21 % of the sums would differ, from three ranks on."""
+    terms, ranks = partials(3, 64, 1024, dtype=torch.float32), groups(3)
+    together = on_all(ranks, lambda group, rank: group.sum(terms[rank], width=1024))[0]
+    alone = on_all(ranks, lambda group, rank: group.sum(terms[rank][17:18], width=1024))[0]
     assert torch.equal(together[17:18], alone)
 
 
@@ -80,14 +80,14 @@ def test_a_row_has_the_same_sum_alone_and_in_company() -> None:
 def test_columns_of_different_widths_are_gathered_where_they_are_wanted(dtype: torch.dtype) -> None:
     widths = [7, 8, 6]
     parts = [torch.randn(900, width).to(dtype) for width in widths]
-    done = on_all(groups(3), lambda group, rank: group.gather(parts[rank], widths, wanted=rank == 0))
-    assert torch.equal(done[0], torch.cat(parts, dim=1))
+    gathered = on_all(groups(3), lambda group, rank: group.gather(parts[rank], widths, wanted=rank == 0))
+    assert torch.equal(gathered[0], torch.cat(parts, dim=1))
 
 
 def test_a_rank_that_does_not_come_is_named_and_waited_for_once() -> None:
     group = groups(3, limit_s=0.05)[0]
     assert group.failure() is None
-    for _ in range(3):  # with a limit for each this would be noticed by none but the clock
+    for _ in range(3):  # with a limit for every call only the clock would show a failure
         group.sum(torch.zeros(1, 8), width=8)
         assert group.failure() == "rank 1 does not answer"
 

@@ -1,4 +1,4 @@
-"""Products of a few rows against float64, gated and not, split and not; what a row gives depends on no other row."""
+"""Products of a few rows against float64, gated and not, split and not; a row's result depends on no other row."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ CONFIGS = [None, Config(16, 64, 4, 4), Config(32, 128, 4, 3)]
 
 
 def inputs(num_rows: int, shape: tuple[int, int], dtype: torch.dtype) -> tuple[Tensor, Weight]:
-    """Rows of a wider tensor of NaN, a weight with a bias."""
+    """Return rows of a wider tensor of NaN, and a weight with a bias."""
     num_outputs, num_inputs = shape
     x = torch.full((num_rows, num_inputs + 16), float("nan"), dtype=dtype, device=DEVICE)[:, :num_inputs]
     x.copy_(random_tensor(num_rows, num_inputs, seed=1, dtype=dtype))
@@ -61,11 +61,11 @@ def test_k_is_split_where_the_outputs_are_few() -> None:
 
 
 def test_the_backend_takes_it_for_a_few_rows_of_16_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[tuple[int, bool]] = []
+    calls: list[tuple[int, bool]] = []
     multiply = few_rows.multiply
 
     def noted(x: Tensor, weight: Weight, *, is_gated: bool = False, **options: object) -> Tensor:
-        taken.append((len(x), is_gated))
+        calls.append((len(x), is_gated))
         return multiply(x, weight, is_gated=is_gated, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(few_rows, "multiply", noted)
@@ -74,4 +74,4 @@ def test_the_backend_takes_it_for_a_few_rows_of_16_bits(monkeypatch: pytest.Monk
         packed = cuda.pack_linear(weight.values, weight.bias)
         assert_near(cuda.linear(x, packed), expected(x, weight, is_gated=False), tolerance=1e-3)
         assert_near(cuda.linear_silu_mul(x, packed), expected(x, weight, is_gated=True), tolerance=1e-3)
-    assert taken == [(8, False), (8, True)]
+    assert calls == [(8, False), (8, True)]

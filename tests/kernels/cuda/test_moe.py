@@ -24,7 +24,7 @@ HIDDEN, INNER = 48, 40
 
 @pytest.fixture(autouse=True)
 def _poison(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fresh memory holds NaN, or a pair and an expert far out of range, until a kernel writes it."""
+    """Fill fresh memory with NaN, or with a pair and an expert far out of range, until a kernel writes it."""
     empty = torch.empty
 
     def poisoned(*args: object, **options: object) -> Tensor:
@@ -91,7 +91,7 @@ CONFIGS = [
 
 
 @pytest.mark.parametrize("config", sorted(set(CONFIGS)), ids=str)
-@pytest.mark.parametrize(("hidden", "inner"), [(HIDDEN, INNER), (128, 256)])  # cut tiles, and whole ones
+@pytest.mark.parametrize(("hidden", "inner"), [(HIDDEN, INNER), (128, 256)])  # partial tiles, and whole ones
 def test_every_configuration(config: moe.Config, hidden: int, inner: int) -> None:
     dtype = torch.float32 if config.num_stages == 1 else torch.float16
     ids = random_routing(20, 2, 5)
@@ -141,7 +141,7 @@ def test_pairs_are_grouped_by_expert(num_tokens: int, top_k: int, num_experts: i
 @pytest.mark.parametrize(("num_tokens", "num_experts", "top_k"), [(1, 1, 1), (4, 8, 2), (9, 128, 8), (2, 60, 60)])
 def test_route(num_tokens: int, num_experts: int, top_k: int, renormalize: bool, dtype: torch.dtype) -> None:
     wide = torch.full((num_tokens, num_experts + 5), float("nan"), dtype=dtype, device=DEVICE)
-    for token in range(num_tokens):  # no two alike in any dtype
+    for token in range(num_tokens):  # no two logits are equal in any dtype
         wide[token, :num_experts] = torch.randperm(num_experts, generator=torch.Generator().manual_seed(token)) / 16 - 3
     logits = wide[:, :num_experts]
     weights, ids = moe_route.route(logits, top_k=top_k, renormalize=renormalize)
@@ -152,7 +152,7 @@ def test_route(num_tokens: int, num_experts: int, top_k: int, renormalize: bool,
 
 def test_of_equal_experts_none_is_chosen_twice() -> None:
     logits = torch.full((1, 6), -1e4, device=DEVICE)
-    logits[0, 3] = 0.0  # the others' probabilities are all 0
+    logits[0, 3] = 0.0  # all other experts have probability 0
     weights, ids = moe_route.route(logits, top_k=4, renormalize=True)
     assert ids[0, 0] == 3
     assert len(set(ids[0].tolist())) == 4

@@ -51,12 +51,12 @@ def test_layer_norm(shape: tuple[int, int], has_bias: bool, dtype: torch.dtype) 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_a_wide_weight_is_not_rounded(dtype: torch.dtype) -> None:
     x = random_tensor(3, 96, seed=1, dtype=dtype)
-    weight = torch.full((96,), 1 + 0.4 * torch.finfo(dtype).eps, device=x.device)  # would be 1
+    weight = torch.full((96,), 1 + 0.4 * torch.finfo(dtype).eps, device=x.device)  # would be 1 if rounded
     expected = reference.rms_norm(x.double(), weight.double(), eps=1e-6)
     got = norm.rms_norm(x, weight, eps=1e-6)
     assert got.dtype == dtype
     assert_near(got, expected)
-    if not INTERPRETED or dtype == torch.float16:  # the interpreter cuts bfloat16 where the hardware rounds
+    if not INTERPRETED or dtype == torch.float16:  # the interpreter truncates bfloat16, the hardware rounds
         rounded = reference.rms_norm(x, weight.to(dtype), eps=1e-6)
         assert (got - expected).abs().mean() < 0.7 * (rounded - expected).abs().mean()
     assert_near(norm.add_rms_norm(x, torch.zeros_like(x), weight, eps=1e-6)[0], expected)

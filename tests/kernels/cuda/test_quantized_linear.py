@@ -1,4 +1,4 @@
-"""Products with quantized weights against the weight that the quantized one stands for, in float64."""
+"""Products with quantized weights against products with the dequantized weight in float64."""
 
 import pytest
 import torch

@@ -19,10 +19,10 @@ class RopeCase:
     group: int = 4
     num_kv_heads: int = 2
     head_dim: int = 64
-    rotary_dim: int | None = None  # None: all of the head
+    rotary_dim: int | None = None  # None: the whole head
     block_size: int = 16
     has_norms: bool = False
-    has_wide_norms: bool = False  # weights in float32
+    has_wide_norms: bool = False  # True: weights in float32
     dtype: torch.dtype = torch.float16
     seed: int = 0
 
@@ -119,7 +119,7 @@ def test_only_q_norm() -> None:
 
 @pytest.mark.parametrize("scaled", [False, True])
 def test_every_float_finds_its_byte(scaled: bool) -> None:
-    """Values around every byte of e4m3 and between them, ties, what is too large, through keys and values."""
+    """Values around and between all bytes of e4m3, ties, and too large values, through keys and values."""
     bytes_ = torch.arange(256, dtype=torch.uint8)
     exact = bytes_.view(torch.float8_e4m3fn).float()
     exact = exact[exact.isfinite()].sort().values
@@ -160,6 +160,6 @@ def test_caches_of_e4m3(has_norms: bool) -> None:
     assert_near(rotated, reference.rope_and_cache(*wide, indices, indices, rope, CacheView(*expected, kv_scales(2))))
     for ours, theirs in zip(got, expected, strict=True):
         assert torch.equal(ours.float().isnan(), theirs.float().isnan())
-        # A value on the edge between two bytes may fall to either.
+        # A value on the edge between two bytes may be rounded to either.
         torch.testing.assert_close(ours.float(), theirs.float(), rtol=2**-3, atol=2**-9, equal_nan=True)
         assert (ours.float() == theirs.float()).float()[:1].mean() > 0.5

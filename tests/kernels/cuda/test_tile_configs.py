@@ -14,7 +14,7 @@ def test_a_measured_tile_is_taken_where_it_was_measured(monkeypatch: pytest.Monk
     assert attention_decode.choose_config(71, 128, 2, H100) == (
         128,
         *DECODE[1:],
-    )  # the group's rows, whatever was timed
+    )  # BLOCK_M follows from the group, whatever was timed
     assert attention_decode.choose_config(4, 64, 2, H100) == ruled
     assert attention_decode.choose_config(4, 128, 2, H100._replace(capability=100)) != DECODE
     assert attention_prefill.choose_config(10**6, 10**5, 128, 2, H100) == PREFILL
@@ -28,7 +28,7 @@ def test_a_measured_tile_is_taken_where_it_was_measured(monkeypatch: pytest.Monk
 def test_a_card_goes_by_the_latest_that_it_is_not_older_than(
     monkeypatch: pytest.MonkeyPatch, capability: int, architecture: int
 ) -> None:
-    table = {("decode", each, 128, 2): (16, each, 4, 4) for each in tile_configs.ARCHITECTURES}
+    table = {("decode", architecture, 128, 2): (16, architecture, 4, 4) for architecture in tile_configs.ARCHITECTURES}
     monkeypatch.setattr(tile_configs, "MEASURED", table)
     tile = tile_configs.measured("decode", capability, 128, 2)
     assert (tile[1] if tile else 0) == architecture

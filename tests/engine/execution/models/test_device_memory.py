@@ -1,4 +1,4 @@
-"""What torch is asked for a GPU's memory, and in which order."""
+"""Calls of torch for a GPU's memory, and their order."""
 
 import pytest
 import torch
@@ -11,13 +11,13 @@ GPU = torch.device("cuda", 0)
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A GPU of 1000 bytes: 300 are tensors, 200 freed ones, until the cache is emptied."""
-    made: list[str] = []
+    """Fake a GPU of 1000 bytes: 300 are tensors, 200 are freed tensors until the cache is emptied."""
+    names: list[str] = []
     state = {"reserved": 500, "peak": 500}
 
     def does(name: str, result: object = None, **changes: int) -> None:
         def call(*_: object) -> object:
-            made.append(name)
+            names.append(name)
             state.update(changes)
             return result() if callable(result) else result
 
@@ -29,7 +29,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     does("reset_peak_memory_stats", lambda: state.update(peak=state["reserved"]))
     does("max_memory_reserved", lambda: state["peak"])
     does("synchronize", lambda: state.update(peak=state["peak"] + 50))
-    return made
+    return names
 
 
 def test_what_freed_tensors_left_counts_as_free(calls: list[str]) -> None:

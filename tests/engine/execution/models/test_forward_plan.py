@@ -1,4 +1,4 @@
-"""Plan and op by op: the same to the bit for every model that can be planned, whatever the batch and the threads."""
+"""A plan equals running op by op, to the bit, for every model that can be planned, any batch and number of threads."""
 
 import random
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from splitfuse.kernels.cpu import build
 
 BLOCK_SIZE, NUM_BLOCKS = 4, 200
 CPU = torch.device("cpu")
-# A router decides in torch which experts see a token; StableLM's 12B multiplies each head by a weight of its own.
+# A router chooses a token's experts in torch; StableLM's 12B multiplies a head by the head's own weight.
 UNPLANNED = {"mixtral-window", "qwen2-moe", "qwen2-moe-no-bias", "qwen3-moe", "stablelm-parallel"}
 PLANNED = sorted(CONFIGS.keys() - UNPLANNED)
 
@@ -35,7 +35,7 @@ def library() -> Iterator[None]:
 
 
 class Case(NamedTuple):
-    """A model, and a cache full of random keys and values."""
+    """Model with a cache full of random keys and values."""
 
     model: Any
     cache: KVCache
@@ -59,8 +59,8 @@ def load(
     cache = KVCache(config, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, dtype=cache_dtype or dtype, device=CPU)
     numbers = torch.randn(NUM_BLOCKS * BLOCK_SIZE, config.num_kv_heads, config.head_dim, generator=seeded(1))
     slots = torch.arange(len(numbers))
-    for each in cache.layers:
-        view, unrotated = ops.CacheView(*each), ops.RopeArgs(torch.empty(len(numbers), 0))
+    for part in cache.layers:
+        view, unrotated = ops.CacheView(*part), ops.RopeArgs(torch.empty(len(numbers), 0))
         reference.rope_and_cache(numbers, numbers, numbers, slots, slots, unrotated, view)
     return Case(model, cache)
 
@@ -70,7 +70,7 @@ def seeded(seed: int) -> torch.Generator:
 
 
 def inputs_of(rows: list[tuple[int, int]], seed: int) -> Inputs:
-    """Rows of (query tokens, tokens before them), each of whose last token needs logits."""
+    """Make inputs of rows (query tokens, tokens before them); the last token of every row needs logits."""
     rng = random.Random(seed)
     blocks = iter(rng.sample(range(NUM_BLOCKS), NUM_BLOCKS))
     tables = [[next(blocks) for _ in range(-(-(query + before) // BLOCK_SIZE))] for query, before in rows]
@@ -98,7 +98,7 @@ def inputs_of(rows: list[tuple[int, int]], seed: int) -> Inputs:
     )
 
 
-# Decode, prefill, both; few and many tokens in turn, so that buffers grow and stay.
+# Decode, prefill, both; few and many tokens in turn, so that buffers grow and are kept.
 BATCHES = [
     [(1, 9)],
     [(1, 0), (1, 37), (1, 120)],
@@ -160,7 +160,7 @@ def test_a_row_is_the_same_alone_and_in_company(options: dict[str, Any], tmp_pat
             seq_lens=inputs.ragged.seq_lens[one],
             block_tables=inputs.ragged.block_tables[one],
         )
-        alone = Inputs(*(each[one] for each in inputs[:3]), ragged=ragged, logits_indices=torch.tensor([0]))
+        alone = Inputs(*(tensor[one] for tensor in inputs[:3]), ragged=ragged, logits_indices=torch.tensor([0]))
         assert torch.equal(case.forward(alone)[0], together[row])
 
 

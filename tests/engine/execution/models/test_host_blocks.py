@@ -14,22 +14,22 @@ BLOCK = (2, 4, 8)  # heads, tokens, head size
 
 def caches(dtype: torch.dtype) -> list[torch.Tensor]:
     numbers = torch.arange(3 * 10 * 64).view(3, 10, *BLOCK) % 251
-    return [each.to(torch.uint8).view(dtype) if dtype.itemsize == 1 else each.to(dtype) for each in numbers]
+    return [tensor.to(torch.uint8).view(dtype) if dtype.itemsize == 1 else tensor.to(dtype) for tensor in numbers]
 
 
 class Copies(TorchDispatchMode):
-    """Notes what each copy moves and whether it is waited for."""
+    """Recorder of the bytes that copies move, and whether a copy is waited for."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.made: list[tuple[int, bool]] = []
+        self.calls: list[tuple[int, bool]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.name() == "aten::copy_":
             target, source, *rest = args
             assert target.is_contiguous(), "a piece is one run of memory at both ends"
             assert source.is_contiguous()
-            self.made.append((target.numel(), (rest or [(kwargs or {}).get("non_blocking", False)])[0]))
+            self.calls.append((target.numel(), (rest or [(kwargs or {}).get("non_blocking", False)])[0]))
         return func(*args, **(kwargs or {}))
 
 
@@ -42,9 +42,9 @@ def test_blocks_come_back_as_they_left(dtype: torch.dtype, monkeypatch: pytest.M
     host = HostBlocks(device, 9)
     assert [len(piece) for piece in host._pieces] == [4, 4, 1]
     host.swap_out([(1, 8), (2, 0), (5, 3), (9, 4), (0, 7)])
-    expected = [each.clone() for each in device]
-    for each in device:
-        each.view(torch.uint8).zero_()
+    expected = [cache.clone() for cache in device]
+    for cache in device:
+        cache.view(torch.uint8).zero_()
     host.swap_in([(8, 6), (0, 1), (3, 2), (4, 0), (7, 3)])
     for now, before in zip(device, expected, strict=True):
         moved = now.view(torch.uint8)[[6, 1, 2, 0, 3]]
@@ -57,4 +57,4 @@ def test_a_block_of_all_layers_is_one_copy_that_is_not_waited_for() -> None:
     for move in (host.swap_out, host.swap_in):
         with Copies() as copies:
             move([(1, 0), (3, 2), (0, 1)])
-        assert copies.made == [(3 * 64, True)] * 3
+        assert copies.calls == [(3 * 64, True)] * 3

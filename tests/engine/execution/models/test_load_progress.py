@@ -1,4 +1,4 @@
-"""A bar while weights load: on a terminal alone, one step per tensor."""
+"""A progress bar while weights load: on a terminal only, one step per tensor."""
 
 import io
 import sys

@@ -1,4 +1,4 @@
-"""Mixtures of experts: how their weights are spelled, where they stand, and what bfloat16 may change."""
+"""Mixtures of experts: names of their weights, layers that have them, and changes that bfloat16 may make."""
 
 import random
 from pathlib import Path
@@ -43,7 +43,7 @@ PUBLISHED = {
 
 
 class CountingSource(DummySource):
-    """Gives shapes alone, and counts their elements."""
+    """WeightSource of shapes that counts their elements."""
 
     def __init__(self) -> None:
         super().__init__(dtype=torch.bfloat16, seed=0)
@@ -103,24 +103,24 @@ def test_a_dummy_mixture_runs_without_weights(tmp_path: Path) -> None:
     assert len(outputs[0].outputs[0].token_ids) == 5
 
 
-# Two tokens tie where transformers' logits, in float32 on the same bfloat16 weights, differ by less than this: the
-# logits have a standard deviation of 1.6, and bfloat16 moves most of them by less than 0.15.
+# Two tokens tie if transformers' logits, in float32 on equal bfloat16 weights, differ by less than this: the standard
+# deviation of logits is 1.6, and bfloat16 moves most of them by less than 0.15.
 NEAR_TIE = 0.25
-# Where a router's K-th logit and the next are closer than this, bfloat16 may send the token to another expert, after
-# which logits move by up to 4: in transformers' own bfloat16 as often as in ours.
+# If a router's K-th logit and the next one are closer than this, bfloat16 may send the token to another expert. Logits
+# then move by up to 4, in transformers' own bfloat16 as often as in ours.
 NEAR_ROUTES = 0.1
-MAX_REROUTED = 0.02  # share of the tokens; 1 and 3 of 400 are seen
+MAX_REROUTED = 0.02  # share of the tokens; 1 and 3 of 400 were seen
 
 
 @pytest.mark.parametrize("name", SPARSE)
 def test_bfloat16_differs_from_float32_where_tokens_or_experts_nearly_tie(name: str, tmp_path: Path) -> None:
-    """Teacher forcing. Beside test_logits.py, whose tolerance grows with what another expert does to a token."""
+    """Teacher forcing. Stricter than test_logits.py, whose tolerance allows for the effect of another expert."""
     make_model(name).bfloat16().save_pretrained(tmp_path)
     theirs = make_model(name).bfloat16().float()
     rng = random.Random(5)
     gaps, margins = [], []
     for _ in range(10):
-        # Short, for a token that went to another expert moves those that attend to it.
+        # Short, because a token that went to another expert moves the tokens that attend to it.
         tokens = [rng.randrange(VOCAB_SIZE) for _ in range(40)]
         truth, margin = _logits_and_routing_margins(theirs, tokens)
         likeliest = all_logits(tmp_path, tokens, dtype="bfloat16", chunks=[18, 1, 1, 20]).argmax(dim=-1, keepdim=True)
@@ -134,7 +134,7 @@ def test_bfloat16_differs_from_float32_where_tokens_or_experts_nearly_tie(name: 
 
 @torch.inference_mode()
 def _logits_and_routing_margins(model: PreTrainedModel, tokens: list[int]) -> tuple[Tensor, Tensor]:
-    """Logits [T, V], and by how much the closest layer prefers its last chosen expert to the next, [T]."""
+    """Return logits [T, V], and the smallest margin over layers between the last chosen expert and the next, [T]."""
     output = model(torch.tensor([tokens]), output_router_logits=True)
     top_k = model.config.num_experts_per_tok
     ranked = torch.stack(output.router_logits).sort(dim=-1, descending=True).values

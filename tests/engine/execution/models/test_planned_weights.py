@@ -1,4 +1,4 @@
-"""What weights are said to take is what the loaded model holds."""
+"""The planned bytes of weights are the bytes that the loaded model holds."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from splitfuse.engine.execution.models.registry import parse_model_config, read_
 from splitfuse.engine.execution.runner.model_runner import ModelRunner
 from splitfuse.kernels.cpu import build
 
-MAX_LEN = 32  # so that weights outweigh tables of angles
+MAX_LEN = 32  # short, so that weights outweigh tables of angles
 GPU = WeightLayout(dtype=torch.bfloat16, quantization=None, is_gpu=True)
 
 
@@ -68,7 +68,7 @@ def test_quantized_checkpoints(case: Case, tmp_path: Path) -> None:
     assert planned == pytest.approx(held, rel=0.03)
 
 
-# What their publishers say, in parameters; on a GPU a tied head is the embedding.
+# Publishers' numbers of parameters; on a GPU a tied head is the embedding.
 @pytest.mark.parametrize(
     ("name", "num_parameters"),
     [

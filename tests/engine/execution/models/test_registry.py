@@ -1,4 +1,4 @@
-"""Published config.json files: our numbers are transformers', and we read the tensors that it has and no others."""
+"""Published config.json files: our numbers are transformers', and we read exactly the tensors that it has."""
 
 from copy import deepcopy
 from functools import lru_cache
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.sampled(2)
 
 
 class MetaSource:
-    """Tensors that are a shape and nothing more; remembers which were taken."""
+    """WeightSource of tensors without memory; records which were taken."""
 
     def __init__(self, names: set[str]) -> None:
         self._names = names
@@ -58,7 +58,7 @@ def their_model(name: str) -> PreTrainedModel:
 
 
 def their_shapes(name: str) -> dict[str, tuple[int, ...]]:
-    """What is in a checkpoint: experts one by one, and not the head where it is tied."""
+    """Return the shapes in transformers' checkpoint: experts one by one, and no tied head."""
     model = their_model(name)
     published = revert_weight_conversion(model, model.state_dict())
     shapes = {key: tuple(tensor.shape) for key, tensor in published.items()}
@@ -103,9 +103,9 @@ def test_dummy_norms_are_ones_and_biases_zeros(name: str) -> None:
     for key, module in model.named_modules():
         is_norm = "Norm" in type(module).__name__
         for part, parameter in module.named_parameters(recurse=False):
-            given = source.take(f"{key}.{part}", (4,) * parameter.ndim)
+            tensor = source.take(f"{key}.{part}", (4,) * parameter.ndim)
             expected = 0.0 if part == "bias" else 1.0 if is_norm else None
-            assert (given == expected).all() if expected is not None else given.std() > 0.001, f"{key}.{part}"
+            assert (tensor == expected).all() if expected is not None else tensor.std() > 0.001, f"{key}.{part}"
 
 
 @pytest.mark.parametrize("name", REAL_CONFIGS)
@@ -136,13 +136,13 @@ def test_scales_and_windows_are_theirs(name: str) -> None:
         assert attention.args.sliding_window == (window or 0)
         scale = theirs[index].scaling if theirs else (config.hidden_size // config.num_attention_heads) ** -0.5
         assert attention.args.scale == pytest.approx(scale)
-        # Gemma 3 has the field and does not use it; it is null.
+        # Gemma 3 has the field, does not use it, and sets it to null.
         assert attention.args.softcap == (getattr(config, "attn_logit_softcapping", None) or 0.0)
 
 
 @pytest.mark.parametrize("name", REAL_CONFIGS)
 def test_transformers_own_spelling_of_the_config_reads_the_same(name: str) -> None:
-    """What save_pretrained writes: rope_parameters instead of rope_theta and rope_scaling, and all that was unsaid."""
+    """save_pretrained writes rope_parameters instead of rope_theta and rope_scaling, and all defaults."""
     ours = our_config(name)
     saved = {**their_config(name).to_dict(), "architectures": REAL_CONFIGS[name]["architectures"]}
     for field in ("dtype", "torch_dtype"):
@@ -158,7 +158,7 @@ def test_transformers_own_spelling_of_the_config_reads_the_same(name: str) -> No
 
 
 def rotary(name: str, positions: list[int], layer_type: str) -> Tensor:
-    """transformers' cosines and sines in our layout."""
+    """Return transformers' cosines and sines in our layout."""
     modules = [module for key, module in their_model(name).named_modules() if key.endswith("rotary_emb")]
     module = type(modules[0])(their_config(name))
     kind = {"layer_type": layer_type} if layer_type in getattr(module, "layer_types", ()) else {}
@@ -176,7 +176,7 @@ def test_rope_tables_are_theirs(name: str) -> None:
     for rope in dict.fromkeys(ours.ropes):
         layer = ours.ropes.index(rope)
         kinds = ours.hf_config.get("layer_types")
-        # One regime of longrope at a time: all positions within the original length, or one beyond.
+        # One set of longrope's factors at a time: all positions within the original length, or one beyond.
         for num_positions in (4096, min(ours.max_len_limit, 40_000)):
             positions = [0, 1, 7, 1000, num_positions - 1]
             table = rope_table(rope, num_positions=num_positions, device=torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""How a model is cut."""
+"""The cuts of a model into ranks and slices."""
 
 import pytest
 
@@ -11,7 +11,7 @@ def ranks(size: int, num_slices: int | None = None) -> list[TensorParallel]:
 
 
 def spans(rows: list[slice]) -> list[tuple[int, int]]:
-    return [(each.start, each.stop) for each in rows]
+    return [(part.start, part.stop) for part in rows]
 
 
 def test_each_rank_has_its_queries_with_the_kv_heads_that_they_read() -> None:

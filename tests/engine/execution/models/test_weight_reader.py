@@ -1,4 +1,4 @@
-"""The parallel reader brings every tensor whole, whatever the order and however many read."""
+"""The parallel reader returns every tensor complete, in any order and with any number of threads."""
 
 import json
 import os
@@ -27,7 +27,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model in three files."""
+    """Write a model in three files."""
     folder = tmp_path_factory.mktemp("sharded")
     save_model("llama-mha", folder, shards=3)
     return folder
@@ -62,7 +62,7 @@ def test_reads_go_on_beside_each_other(folder: Path, monkeypatch: pytest.MonkeyP
     def meets_the_others(*args: Any) -> int:
         if not getattr(met, "has", False):
             met.has = True
-            together.wait(timeout=20)  # breaks if there are never three
+            together.wait(timeout=20)  # raises if there are never three readers
         return right(*args)
 
     monkeypatch.setattr("splitfuse.engine.execution.models.weight_reader.os.preadv", meets_the_others)
@@ -86,9 +86,9 @@ def test_a_buffer_is_written_again_only_when_the_device_has_copied_it(folder: Pa
     stream = Stream(random.Random(0), laziness=1.0)
     entries = [entry for path in folder.glob("*.safetensors") for entry in tensor_entries(path)]
     reader = WeightReader(entries, device=CPU, stream=stream, num_threads=1, chunk_bytes=1000)
-    taken = {entry.name: reader.take(entry.name) for entry in entries}
+    tensors = {entry.name: reader.take(entry.name) for entry in entries}
     stream.synchronize()
-    same = [torch.equal(taken[name], tensor) for name, tensor in tensors_of(folder).items()]
+    same = [torch.equal(tensors[name], tensor) for name, tensor in tensors_of(folder).items()]
     assert all(same) == waits
     reader.close()
 
@@ -96,16 +96,16 @@ def test_a_buffer_is_written_again_only_when_the_device_has_copied_it(folder: Pa
 def test_a_model_read_ahead_says_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
     expected = LLM(str(folder), dtype="float32", device="cpu").generate([list(range(20, 60))], params)
-    made: list[Any] = []
+    sources: list[Any] = []
 
     def ahead(folder: Path, *, dtype: torch.dtype, reads_ahead_to: object, quantization: object) -> SafetensorsSource:
-        made.append(SafetensorsSource(folder, dtype=dtype, reads_ahead_to=CPU))
-        return made[-1]  # type: ignore[no-any-return]
+        sources.append(SafetensorsSource(folder, dtype=dtype, reads_ahead_to=CPU))
+        return sources[-1]  # type: ignore[no-any-return]
 
     monkeypatch.setattr(weights, "SafetensorsSource", ahead)
     outputs = LLM(str(folder), dtype="float32", device="cpu").generate([list(range(20, 60))], params)
     assert outputs[0].outputs[0].token_ids == expected[0].outputs[0].token_ids
-    assert not any(thread.is_alive() for thread in made[0]._reader._threads)
+    assert not any(thread.is_alive() for thread in sources[0]._reader._threads)
 
 
 def test_tensors_not_taken_do_not_keep_it_from_closing(folder: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_header_that_lies_is_refused(header: Any, tmp_path: Path) -> None:
 
 
 def entries_of(path: Path, **sizes: int) -> list[TensorEntry]:
-    """A file with tensors of so many numbers."""
+    """Write a file with tensors of these numbers of elements."""
     save_file({name: torch.full((size,), float(index)) for index, (name, size) in enumerate(sizes.items())}, path)
     return sorted(tensor_entries(path), key=lambda entry: list(sizes).index(entry.name))
 
@@ -165,7 +165,7 @@ def test_no_more_than_the_limit_is_read_ahead(tmp_path: Path, monkeypatch: pytes
         return read(self, entry, *args)
 
     monkeypatch.setattr(WeightReader, "_read", counted)
-    order = random.Random(3).sample(list(sizes), len(sizes))  # the worst there is
+    order = random.Random(3).sample(list(sizes), len(sizes))  # the worst case
     reader = WeightReader(entries, device=CPU, stream=ImmediateStream(), num_threads=3, max_bytes_ahead=5000)
     for name in order:
         assert reader.take(name).tolist() == [float(list(sizes).index(name))] * sizes[name]

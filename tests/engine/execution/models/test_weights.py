@@ -1,4 +1,4 @@
-"""What is read of a file stays as it was read, whatever becomes of the file."""
+"""Weights that were read do not change when their file does."""
 
 import os
 import sys
@@ -69,6 +69,6 @@ def test_threads_take_tensors_at_once(tmp_path: Path) -> None:
     save_file({name: torch.full((5000,), float(name[1:])) for name in names}, tmp_path / "model.safetensors")
     source = SafetensorsSource(tmp_path, dtype=torch.float32)
     with ThreadPoolExecutor(8) as pool:
-        taken = list(pool.map(lambda name: source.take(name, (5000,)), names))
-    assert all(bool((tensor == number).all()) for number, tensor in enumerate(taken))
+        tensors = list(pool.map(lambda name: source.take(name, (5000,)), names))
+    assert all(bool((tensor == number).all()) for number, tensor in enumerate(tensors))
     assert not source.unread()

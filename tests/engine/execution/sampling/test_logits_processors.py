@@ -1,4 +1,4 @@
-"""Changes of all rows at once are those that plain Python makes one row at a time."""
+"""Changing all rows at once equals plain Python that changes one row at a time."""
 
 import math
 import random
@@ -42,11 +42,11 @@ def random_request(rng: random.Random) -> Request:
 
 def expected(logits: list[float], request: Request, token_ids: list[int]) -> list[float]:
     params, output = request.params, token_ids[request.num_prompt_tokens :]
-    made = [x + params.logit_bias.get(token, 0.0) for token, x in enumerate(logits)]
+    changed = [x + params.logit_bias.get(token, 0.0) for token, x in enumerate(logits)]
     for token in set(token_ids):
-        made[token] *= params.repetition_penalty if made[token] <= 0 else 1 / params.repetition_penalty
+        changed[token] *= params.repetition_penalty if changed[token] <= 0 else 1 / params.repetition_penalty
     for token in set(output):
-        made[token] -= params.presence_penalty + params.frequency_penalty * output.count(token)
+        changed[token] -= params.presence_penalty + params.frequency_penalty * output.count(token)
     forbidden = {
         word[-1] for word in request.bad_words if tuple(token_ids[len(token_ids) - len(word) + 1 :]) == word[:-1]
     }
@@ -54,12 +54,12 @@ def expected(logits: list[float], request: Request, token_ids: list[int]) -> lis
         forbidden |= request.stop_token_ids
     if params.allowed_token_ids is not None:
         forbidden |= set(range(VOCAB_SIZE)) - set(params.allowed_token_ids)
-    return [-math.inf if token in forbidden else x for token, x in enumerate(made)]
+    return [-math.inf if token in forbidden else x for token, x in enumerate(changed)]
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_changes_are_those_of_one_row_at_a_time(seed: int) -> None:
-    """Over several steps, in which some requests are not; the last token known or not, or drafts behind it."""
+    """Several steps, from which some requests are absent; the last token is known or not, or has drafts after it."""
     rng = random.Random(seed)
     torch.manual_seed(seed)
     requests = [random_request(rng) for _ in range(8)]

@@ -1,4 +1,4 @@
-"""Keys of many rows are those of one at a time, and of the same rows before."""
+"""Keys of many rows equal the keys of single rows, which are mix(derive_seed(seed, position))."""
 
 from splitfuse.engine.execution.sampling.rng import derive_seed, mix, sample_keys
 
@@ -8,5 +8,6 @@ def test_keys_of_many_rows_are_those_of_each() -> None:
     positions = list(range(len(seeds)))
     alone = [int(sample_keys([seed], [position])[0]) for seed, position in zip(seeds, positions, strict=True)]
     assert sample_keys(seeds, positions).tolist() == alone
-    assert [key % 2**64 for key in alone] == [mix(derive_seed(*each)) for each in zip(seeds, positions, strict=True)]
+    expected = [mix(derive_seed(seed, position)) for seed, position in zip(seeds, positions, strict=True)]
+    assert [key % 2**64 for key in alone] == expected
     assert len(set(alone)) == len(seeds)

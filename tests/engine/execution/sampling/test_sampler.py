@@ -22,7 +22,7 @@ def request(
     bad_words: object = (),
     **params: object,
 ) -> Request:
-    made = Request(
+    request = Request(
         request_id="r",
         prompt_token_ids=list(prompt),
         params=SamplingParams(**params),  # type: ignore[arg-type]
@@ -31,23 +31,25 @@ def request(
         stop_token_ids=frozenset({0}),
         bad_words=bad_words,  # type: ignore[arg-type]
     )
-    made.token_ids.extend(output)
-    return made
+    request.token_ids.extend(output)
+    return request
 
 
 def sample(logits: torch.Tensor, requests: list[Request]) -> list[RowOutput]:
-    return sample_rows(logits, [BatchRow(each, each.num_tokens - 1, 1, needs_sampling=True) for each in requests])
+    return sample_rows(
+        logits, [BatchRow(request, request.num_tokens - 1, 1, needs_sampling=True) for request in requests]
+    )
 
 
 def sample_counts(logits: list[float], **params: object) -> Counter[int]:
-    """Counts over many seeds."""
+    """Count sampled tokens over many seeds."""
     requests = [request(seed=seed, **params) for seed in range(NUM_DRAWS)]
     results = sample(torch.tensor([logits]).repeat(NUM_DRAWS, 1), requests)
     return Counter(token_id for output in results for token_id in output.token_ids)
 
 
 def assert_distributed(counts: Counter[int], expected: list[float]) -> None:
-    """Chi-square at about one false alarm in a million."""
+    """Assert a distribution by a chi-square test with about one false alarm in a million."""
     assert set(counts) <= {token for token, p in enumerate(expected) if p > 0}
     terms = [(counts[token] - NUM_DRAWS * p) ** 2 / (NUM_DRAWS * p) for token, p in enumerate(expected) if p > 0]
     freedom = len(terms) - 1
@@ -79,7 +81,7 @@ def test_temperature(temperature: float) -> None:
         ({"top_k": 100}, set(range(7))),
         ({"top_p": 0.5}, {2, 6}),  # 0.42, then 0.26 crosses
         ({"top_p": 0.0}, {2}),
-        ({"top_k": 3, "top_p": 0.6}, {2, 6}),  # of what top-k leaves
+        ({"top_k": 3, "top_p": 0.6}, {2, 6}),  # top-p of the tokens that top-k leaves
         ({"min_p": 0.3}, {2, 6, 1}),  # 0.42·0.3 = 0.13 < 0.16
         ({"top_k": 1}, {2}),
     ],
@@ -91,7 +93,7 @@ def test_filters(params: dict[str, object], tokens: set[int]) -> None:
 def test_top_p_beyond_the_first_candidates() -> None:
     flat = [0.0] * 3000
     tokens = sample_counts(flat, top_p=0.9)
-    assert len(tokens) > 2600  # equal ones stay together, whatever the cut
+    assert len(tokens) > 2600  # equal tokens are kept together, whatever the limit
     steep = [-i * 1e-3 for i in range(3000)]
     probabilities = softmax(steep)
     inside = next(i for i in range(3000) if sum(probabilities[: i + 1]) >= 0.9)
