@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
@@ -16,20 +16,20 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..engine.errors import SplitfuseError
+from . import package_version
 from .api import docs, operations
 from .api.missing_route import missing_route
 from .api.native import routes as native
 from .api.openapi import openapi_of
-from .extension_routes import ExtensionRoutes
 from .http.auth import RequireKey
 from .http.connection_limit import ConnectionLimit
 from .http.errors import ErrorForm, ResultNotFoundError, describe
 from .http.every_answer import EveryAnswer
 from .http.foreign_pages import RefuseForeignPages
-from .process.queued_output import num_dropped_lines
+from .http.lazy_routes import LazyRoutes
+from .metrics import Metrics
 from .server_settings import ServerSettings
 from .service import Service
-from .version import package_version
 
 if TYPE_CHECKING:
     from ..engine.serving.async_engine import AsyncEngine
@@ -39,15 +39,27 @@ _EXPOSED_HEADERS = ("Location", "Retry-After", "X-Ignored-Fields", "X-Request-Id
 _RESULTS = ("/result/", "/v1/responses/")
 
 
-def build_app(settings: ServerSettings, engine: "AsyncEngine | None" = None) -> FastAPI:
-    """Make the application. Without an engine, or with one not started, it loads it while it already answers /ready."""
+def build_app(
+    settings: ServerSettings,
+    engine: "AsyncEngine | None" = None,
+    *,
+    stats: Callable[[], dict[str, object]] = dict,
+) -> FastAPI:
+    """Make the application. Without an engine, or with one not started, it loads it while it already answers /ready.
+
+    `stats`: what the process counts beside engine and connections.
+    """
     connections = ConnectionLimit(settings.max_connections)
+
+    def all_stats() -> dict[str, object]:
+        return {"connections_refused": connections.num_refused} | stats() | service.engine_stats()
+
     service = Service(
         settings,
         engine,
         kinds=lambda service: {native.KIND: native.KeptGenerate(service.read_check)},
         endpoints={"/generate": native.generate_batched},
-        stats=lambda: {"connections_refused": connections.num_refused, "log_lines_dropped": num_dropped_lines()},
+        metrics=Metrics.of(settings, stats=all_stats),
     )
     app = FastAPI(
         title="splitfuse",
@@ -61,7 +73,7 @@ def build_app(settings: ServerSettings, engine: "AsyncEngine | None" = None) -> 
     app.state.service, app.state.connections = service, connections
     for router in (native.router, operations.router, docs.router):
         app.include_router(router)
-    app.state.extension_routes = ExtensionRoutes(app, service.extensions)
+    app.state.lazy_routes = LazyRoutes(app, [extension for extension in service.extensions.used if extension.router])
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's own way to say it
     for exception in (SplitfuseError, HTTPException, RequestValidationError):
         app.add_exception_handler(exception, _answer_failure)
@@ -72,7 +84,7 @@ def build_app(settings: ServerSettings, engine: "AsyncEngine | None" = None) -> 
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:
-    app.state.extension_routes.load_all()
+    app.state.lazy_routes.load_all()
     return openapi_of(app)
 
 
@@ -138,7 +150,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 async def _answer_failure(request: Request, exc: Exception) -> Response:
     if isinstance(exc, HTTPException) and exc.status_code in (404, 405):
-        await asyncio.to_thread(request.app.state.extension_routes.load_all)
+        await asyncio.to_thread(request.app.state.lazy_routes.load_all)
     if isinstance(exc, HTTPException) and exc.status_code == 405:
         methods = ", ".join(_methods(request))
         exc = HTTPException(405, f"this path takes {methods}, not {request.method[:20]}", headers={"Allow": methods})
@@ -151,7 +163,7 @@ async def _answer_failure(request: Request, exc: Exception) -> Response:
 
 
 def _routes(request: Request) -> list[Route]:
-    routers = (native.router, operations.router, docs.router, *request.app.state.extension_routes.loaded)
+    routers = (native.router, operations.router, docs.router, *request.app.state.lazy_routes.loaded)
     routes = [*request.app.routes, *(route for router in routers for route in router.routes)]
     return [route for route in routes if isinstance(route, Route)]
 

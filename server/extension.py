@@ -68,6 +68,11 @@ class Extension:
         module, _, name = reference.partition(":")
         return getattr(import_module(f"{self.package}.{module}"), name)
 
+    def load_router(self) -> Any:
+        """Import the router."""
+        assert self.router is not None
+        return self.load(self.router)
+
     def owns(self, path: str) -> bool:
         """True if one of `paths` is the beginning of this path."""
         return any(_begins(pattern, path) for pattern in self.paths)

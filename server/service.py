@@ -16,13 +16,13 @@ from .jobs.job import Check, Job, JobObserver, raise_failure
 from .jobs.kept_request import KeptRequest
 from .jobs.result_store import ResultStore
 from .lifecycle import EngineLifecycle
-from .metrics import Metrics
 from .server_settings import ServerSettings
 
 if TYPE_CHECKING:
     from ..engine.serving.async_engine import AsyncEngine
     from ..engine.serving.input_processor import Prompt
     from ..engine.text.tokenizer import Tokenizer
+    from .metrics import Metrics
 
 P = TypeVar("P", bound=Part)
 
@@ -37,16 +37,14 @@ class Service(JobObserver):
         *,
         kinds: Callable[["Service"], Mapping[str, Any]] = lambda service: {},
         endpoints: Mapping[str, Any] | None = None,
-        stats: Callable[[], dict[str, object]] = dict,
+        metrics: "Metrics",
     ) -> None:
-        """`kinds` makes the KeptKinds of the core's own routes, `endpoints` are those that batches can ask for, `stats`
-        counts what the process does beside the engine.
-        """
+        """`kinds` makes the KeptKinds of the core's own routes, `endpoints` are those that batches can ask for."""
         self.settings = settings
         self.start_time = time.time()
         self.keys = KeyRing(settings.keys)
         self.json = JsonWriter(max_shared_bytes=settings.max_result_bytes // 4)
-        self.metrics = Metrics.of(settings, stats=lambda: stats() | self.engine_stats())
+        self.metrics = metrics
         self.extensions = Extensions(settings)
         self.kept_kinds = self.extensions.table("kept_kinds", kinds(self))
         self.endpoints = self.extensions.table("endpoints", endpoints)

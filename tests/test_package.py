@@ -7,7 +7,7 @@ import pytest
 
 import splitfuse
 from splitfuse import client, engine
-from splitfuse.server.version import package_version
+from splitfuse.server import package_version
 
 
 def test_names_are_those_of_the_parts() -> None:

@@ -10,10 +10,10 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from .. import package_version
 from ..http.accept import wants_html
 from ..http.json_response import JsonResponse
 from ..service import service_of
-from ..version import package_version
 
 router = APIRouter(include_in_schema=False)
 

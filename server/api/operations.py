@@ -5,10 +5,10 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from .. import package_version
 from ..http.errors import NotReadyError, describe
 from ..http.json_response import JsonResponse
 from ..service import Service, service_of
-from ..version import package_version
 from .openapi import ALWAYS, operation
 
 router = APIRouter(tags=["operations"])

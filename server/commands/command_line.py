@@ -18,16 +18,17 @@ from ...engine.config.foreign_options import FOREIGN_OPTIONS, translated
 from ...engine.config.named_models import DEMO, SMOLLM2, default_model
 from ...engine.config.setting import KIND_NAMES
 from ...engine.errors import ConfigError, InvalidRequestError, RankLostError, SplitfuseError
+from .. import package_version
 from ..extension import Extensions
 from ..process.exit import RANK_LOST_EXIT
 from ..process.log_format import as_line
 from ..process.stop_signals import StopSignals
 from ..server_settings import ServerSettings
-from ..version import package_version
 from .completion import SHELLS
 from .settings_sources import ALL_FIELDS, ENGINE_FIELDS, REPLICA_VARIABLE, add_flags, resolve
 
 USAGE_ERROR = 2
+_PACKAGE = __name__.partition(".server.")[0] + "."  # of modules that are ours
 INTERRUPTED = 130
 _MODEL_HELP = f"Hugging Face id, folder, .gguf file, {SMOLLM2}, or {DEMO}; none = {SMOLLM2} if installed, else {DEMO}"
 BROKEN_PIPE = 141  # as a shell reports a program that SIGPIPE ended
@@ -62,6 +63,8 @@ def run(argv: list[str], *, is_debug: bool, signals: StopSignals | None = None) 
     except Exception as exc:
         if is_debug:
             raise
+        if isinstance(exc, ModuleNotFoundError) and str(exc.name).startswith(_PACKAGE):
+            exc = ConfigError(f"{argv[0]} needs {exc.name}, which this installation lacks")
         _print_error(exc)
         return _exit_code(exc)
 

@@ -11,6 +11,7 @@ from .bounded_h11 import BoundedH11
 from .connection_limit import ConnectionLimit
 from .errors import RETRY_AFTER_S, Problem
 from .json_response import dumps
+from .sse import FILLER, WRITE_CHUNK
 
 HEAD_DEADLINE_S = 10.0
 STALL_S = 60.0  # a reader that takes nothing for so long, with the socket's buffers full, counts as disconnected
@@ -19,10 +20,6 @@ PROBE_S = 0.1  # from the end of what a client sends to the first probe of wheth
 _SLICE_BYTES = 16 * 1024  # parsed at once: most of a head that is far too long is never looked at
 # Longer than the clients' own, so that the clients close idle connections and no request meets a closing one.
 KEEP_ALIVE_S = 75
-# Where a request's scope holds Connection.write_chunk, if its answer's body can be written so, and what clients ignore
-# between two events of that body, if it is no comment.
-WRITE_CHUNK = "splitfuse.write_chunk"
-FILLER = "splitfuse.filler"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _COMMENT = b":\n\n"  # of an event stream
 

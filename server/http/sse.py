@@ -13,8 +13,10 @@ from starlette.types import Receive, Scope, Send
 
 from .disconnect import unless_disconnected
 from .errors import Problem, describe
-from .h11_protocol import FILLER, WRITE_CHUNK
 
+# Keys of an ASGI scope.
+WRITE_CHUNK = "splitfuse.write_chunk"  # Connection.write_chunk, where the answer's body can be written so
+FILLER = "splitfuse.filler"  # bytes that a client ignores between two events; without it an SSE comment
 SPACE = b" "  # before a line of JSON it means nothing
 
 

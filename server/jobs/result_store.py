@@ -10,7 +10,7 @@ from .idempotency import IdempotencyKey
 from .ids import new_id
 from .job import Job
 from .job_index import JobIndex, ResultLimits, newness
-from .result_backend import MemoryBackend, ResultBackend
+from .result_backend import ResultBackend
 from .result_size import bounded
 
 ID_PREFIX = "resp_"  # what /v1/responses writes before an id
@@ -51,7 +51,7 @@ class ResultStore:
         )
         index = JobIndex(limits)
         backends = (part.result_backend(index) for part in parts)
-        backend = next((backend for backend in backends if backend is not None), MemoryBackend())
+        backend = next((backend for backend in backends if backend is not None), ResultBackend())
         return cls(index, backend, id_tag=settings.id_tag)
 
     def new_job(self, **fields: Any) -> Job:

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from ...engine.config.named_models import GET_SMOLLM2, SMOLLM2
+from .. import package_version
 from ..server_settings import ServerSettings
-from ..version import package_version
 
 if TYPE_CHECKING:
     from ...engine.serving.async_engine import AsyncEngine

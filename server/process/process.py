@@ -32,6 +32,7 @@ from .file_limits import raise_file_limit, rate_limit_emfile_log
 from .gc_policy import collect_when_idle
 from .log_format import as_line, set_up_logging
 from .log_limit import limit_request_log
+from .queued_output import num_dropped_lines
 from .stop_signals import StopSignals
 from .watchdog import Watchdog
 
@@ -125,7 +126,10 @@ class _Process:
         self._signals = signals
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []  # referenced, or they would be collected
-        app = build_app(dataclasses.replace(settings, port=listener.getsockname()[1]))  # the port may have been 0
+        app = build_app(
+            dataclasses.replace(settings, port=listener.getsockname()[1]),  # the port may have been 0
+            stats=lambda: {"log_lines_dropped": num_dropped_lines()},
+        )
         self._service: Service = app.state.service
         self._service.lifecycle.logs_load_failure = False
         self._server = _Server(uvicorn_config(app))

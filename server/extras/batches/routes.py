@@ -8,7 +8,6 @@ from ...api.listing import list_object, page_of
 from ...api.openapi import IDEMPOTENCY_KEY, KEEPING, LOOKUP, UPLOAD, operation, parameter, upload
 from ...api.request_model import REPLAYED, idempotency_key
 from ...http.auth import owner_of
-from ...http.form import read_form
 from ...http.json_body import read_json
 from ...http.json_response import JsonResponse
 from ...jobs.idempotency import IdempotencyKey
@@ -16,6 +15,7 @@ from ...service import service_of
 from ..durable.settings import DurableSettings
 from .batch import Batch
 from .batches import Batches
+from .form import read_form
 from .part import BatchesPart
 from .request import BatchRequest, uploaded
 from .response import batch_object, file_object

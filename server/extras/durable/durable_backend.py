@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ....engine.core.outputs import OutputDelta, RequestMetrics
 from ....engine.errors import ConfigError, QueueFullError, RequestFailedError, new_error_id
 from ...http.errors import NotReadyError, StoreUnavailableError
-from ...jobs.idempotency import IdempotencyKey, KeyLocks
-from ...jobs.job import Job, JobObserver
+from ...jobs.idempotency import IdempotencyKey
+from ...jobs.job import Job
 from ...jobs.job_index import JobIndex
 from ...jobs.kept_request import KeptRequest
+from ...jobs.result_backend import ResultBackend
 from .journal import Journal, KeptJob
 from .records import JobRow
 from .store import Store, StoreError
@@ -28,16 +29,13 @@ T = TypeVar("T")
 _log = logging.getLogger("splitfuse.results")
 
 
-class DurableBackend(JobObserver):
+class DurableBackend(ResultBackend):
     """ResultBackend over a Store. Memory holds unfinished jobs and, as far as there is room, others."""
 
-    is_shared = False  # with other servers
-
     def __init__(self, index: JobIndex, stored: StoredJobs, *, open_store: Callable[[], Store]) -> None:
+        super().__init__()
         self.index = index
         self.stored = stored
-        self.key_locks = KeyLocks()
-        self.failure: StoreError | None = None
         self.to_resume: list[UnfinishedJob] = []
         self._open_store = open_store
         self._journal: Journal | None = None
@@ -239,5 +237,5 @@ def _translated() -> Iterator[None]:
         raise _unavailable(exc) from exc
 
 
-def _unavailable(exc: StoreError) -> StoreUnavailableError:
+def _unavailable(exc: Exception) -> StoreUnavailableError:
     return StoreUnavailableError(f"results cannot be kept now ({exc}); ask for a stream, or try again later")

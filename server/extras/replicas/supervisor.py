@@ -13,12 +13,12 @@ from typing import Any
 import uvicorn
 from starlette.applications import Starlette
 
+from ... import package_version
 from ...process.banner import curl, reachable
 from ...process.file_limits import raise_file_limit
 from ...process.log_format import as_line, set_up_logging
 from ...process.process import END_S, listen
 from ...process.stop_signals import StopSignals
-from ...version import package_version
 from .haproxy import Haproxy
 from .haproxy_config import HaproxyConfig
 from .local_placement import LocalPlacement

@@ -37,11 +37,11 @@ class SharedPart(DurablePart):
         host = f"[{shared.host}]" if ":" in shared.host else shared.host
         open_store = partial(
             module.PostgresStore,
-            shared.results,
+            settings.results,
             url=shared.results_url or f"http://{host}:{shared.port}",
             model=shared.model_name,
             lease_s=shared.results_lease,
-            is_synced=shared.results_sync == "full",
+            is_synced=settings.results_sync == "full",
             sealing=stored.sealing,
         )
         return SharedBackend(index, stored, open_store=open_store, lease_s=shared.results_lease)

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from ....engine.config.setting import setting
 from ....engine.errors import ConfigError
-from ..durable.settings import DurableSettings
+from ...server_settings import ServerSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharedSettings(DurableSettings):
+class SharedSettings(ServerSettings):
     """Lease and address of this server, as the others on its database see them."""
 
     results_lease: float = setting(

@@ -1,6 +1,6 @@
 """Which listeners the settings ask for."""
 
-from ...version import package_version
+from ... import package_version
 from .request_ends import RequestListener
 from .request_log import RequestLog
 from .settings import TelemetrySettings

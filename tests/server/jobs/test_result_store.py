@@ -9,7 +9,7 @@ from splitfuse.engine.errors import QueueFullError
 from splitfuse.server.http.errors import QuotaExceededError, ResultNotFoundError
 from splitfuse.server.jobs.job import EVENT_BYTES, Job
 from splitfuse.server.jobs.job_index import JobIndex, ResultLimits
-from splitfuse.server.jobs.result_backend import MemoryBackend
+from splitfuse.server.jobs.result_backend import ResultBackend
 from splitfuse.server.jobs.result_store import ResultStore
 
 
@@ -23,7 +23,7 @@ class Clock:
 def make_store(*, ttl=100.0, max_results=10, max_bytes=10**9, **more):
     clock = Clock()
     limits = ResultLimits(ttl=ttl, max_results=max_results, max_bytes=max_bytes, **more)
-    return ResultStore(JobIndex(limits, clock=clock), MemoryBackend()), clock
+    return ResultStore(JobIndex(limits, clock=clock), ResultBackend()), clock
 
 
 def make_job(name, *, owner=""):

@@ -21,6 +21,7 @@ from splitfuse.engine.core.outputs import OutputDelta
 from splitfuse.engine.errors import ConfigError
 from splitfuse.server.api.listing import Page
 from splitfuse.server.api.native.routes import KeptGenerate
+from splitfuse.server.app import build_app
 from splitfuse.server.extras.durable.batch_rows import BatchChanges, BatchRow, FileRow
 from splitfuse.server.extras.durable.records import dump_segment, load_segment
 from splitfuse.server.extras.durable.resumption import Resumption
@@ -30,7 +31,6 @@ from splitfuse.server.http.errors import ResultNotFoundError
 from splitfuse.server.jobs.job import Job
 from splitfuse.server.jobs.job_index import ResultLimits
 from splitfuse.server.jobs.kept_request import KeptRequest
-from splitfuse.server.service import Service
 from splitfuse.server.settings import Settings
 
 if TYPE_CHECKING:
@@ -475,7 +475,7 @@ def test_a_missing_package_is_one_line_that_says_how_to_get_it(tmp_path: Path, m
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
     settings = Settings(results=str(tmp_path / "r.db"), results_key_file=str(write(tmp_path / "key", KEY.hex())))
     with pytest.raises(ConfigError, match=r"--results-key-file .*: pip install cryptography$"):
-        Service(settings)
+        build_app(settings)
 
 
 def test_what_is_sealed_opens_in_its_own_place_only() -> None:

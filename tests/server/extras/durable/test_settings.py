@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from splitfuse.engine.errors import ConfigError
-from splitfuse.server.service import Service
+from splitfuse.server.app import build_app
 from splitfuse.server.settings import Settings
 
 
@@ -13,7 +13,7 @@ def test_a_missing_driver_is_one_line_that_says_how_to_get_it(monkeypatch: pytes
     monkeypatch.delitem(sys.modules, "splitfuse.server.extras.shared.postgres_store", raising=False)
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(ConfigError, match=r"psycopg.*: pip install 'psycopg\[binary\]'$"):
-        Service(Settings(results="postgresql://here/x"))
+        build_app(Settings(results="postgresql://here/x"))
 
 
 def test_other_servers_must_be_told_where_this_one_is() -> None:

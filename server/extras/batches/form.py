@@ -9,9 +9,9 @@ from starlette.datastructures import FormData, Headers
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from ...engine.errors import InvalidRequestError
-from .errors import StoreUnavailableError
-from .json_body import body_chunks, in_time
+from ....engine.errors import InvalidRequestError
+from ...http.errors import StoreUnavailableError
+from ...http.json_body import body_chunks, in_time
 
 MAX_FIELDS = 16
 SPOOLED_BYTES = 2**20  # of a file, in memory before it goes to the disk

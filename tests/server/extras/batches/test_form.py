@@ -12,8 +12,8 @@ from starlette.datastructures import UploadFile
 from starlette.requests import Request
 
 from splitfuse.engine.errors import InvalidRequestError
+from splitfuse.server.extras.batches.form import MAX_FIELDS, SPOOLED_BYTES, read_form
 from splitfuse.server.http.errors import BodyTooLargeError, BodyTooSlowError, StoreUnavailableError
-from splitfuse.server.http.form import MAX_FIELDS, SPOOLED_BYTES, read_form
 
 HEAD = b'--x\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n'
 PIECES = [
