@@ -1,6 +1,7 @@
-"""What /openapi.json tells of a route: its body, parameters, statuses and media types, event streams among them.
+"""OpenAPI texts of a route: its body, parameters, statuses and media types, event streams included.
 
-FastAPI's own would promise a 422 that this server never gives, and know nothing of bodies that routes read themselves.
+FastAPI's own document would promise a 422 that this server never sends, and would miss bodies that routes read
+themselves.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,7 +45,7 @@ _ERRORS: dict[int, Schema] = {
     500: {"description": "An error of the server's; `code` is in its log."},
     503: {"description": "The server is loading, draining or stalled, or it cancelled the request.", **_RETRY_AFTER},
 }
-# Which of them a route can answer.
+# Statuses that a kind of route can answer with.
 ALWAYS = (400, 500)
 KEYED = (*ALWAYS, 401, 403)
 LOOKUP = (*KEYED, 404, 503)
@@ -55,7 +56,7 @@ UPLOAD = (*KEYED, 408, 413, 503)
 
 
 def parameter(name: str, description: str, *, place: str = "query", **schema: Any) -> Schema:
-    """A parameter; `schema` is a string's if it is not given."""
+    """Describe a parameter. The default `schema` is a string."""
     return {
         "name": name,
         "in": place,
@@ -76,8 +77,8 @@ IDEMPOTENCY_KEY = parameter(
 
 
 def events(description: str, example: str, *, has_json: bool = False) -> Schema:
-    """An answer that is a stream of events, or JSON if that is asked for."""
-    content: Schema = {"text/event-stream": {"example": example}}  # a schema would be that of an event
+    """Describe an answer that is a stream of events, or JSON on request."""
+    content: Schema = {"text/event-stream": {"example": example}}  # a schema would describe one event
     return {"description": description, "content": content | ({"application/json": {}} if has_json else {})}
 
 
@@ -90,8 +91,9 @@ def operation(
     example: Mapping[str, Any] | None = None,
     parameters: Sequence[Schema] = (),
 ) -> dict[str, Any]:
-    """Arguments of a route's decorator. `answers` are descriptions by status, the usual one first; `error_schema` is
-    that of errors where it is not everyone's.
+    """Build the arguments of a route's decorator.
+
+    `answers` are descriptions by status, the usual one first; `error_schema` replaces the common schema of errors.
     """
     responses = {str(code): {"description": what} if isinstance(what, str) else what for code, what in answers.items()}
     content = {"application/json": {"schema": error_schema or {"$ref": _REF.format(model="Error")}}}
@@ -106,7 +108,7 @@ def operation(
 
 
 def upload(answers: Mapping[int, str | Schema], *, errors: Sequence[int]) -> dict[str, Any]:
-    """The same for a route that takes a file."""
+    """Like `operation`, for a route that takes a file."""
     text = {"type": "string"}
     schema = {
         "type": "object",
@@ -125,7 +127,7 @@ def upload(answers: Mapping[int, str | Schema], *, errors: Sequence[int]) -> dic
 
 
 def openapi_of(app: FastAPI) -> Schema:
-    """The document, with the schemas of all bodies; made once, in 0.1 s."""
+    """Return the document with the schemas of all bodies. It is built once, in 0.1 s."""
     if app.openapi_schema is None:
         app.openapi_schema = get_openapi(
             title=app.title,

@@ -1,6 +1,6 @@
-"""What every request for text has: the model, the user, the sampling fields and the format of the output.
+"""Fields that every request for text has: the model, the user, the sampling fields and the format of the output.
 
-The sampling fields stand in SamplingParams' table and nowhere else: here they are passed through and shown.
+SamplingParams' table alone defines the sampling fields; this module passes them through and documents them.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ _STRUCTURED_FIELDS = schemas_of(StructuredOutputs)
 
 
 def like(field_name: str) -> WithJsonSchema:
-    """The schema of a sampling field that a route has under another name."""
+    """Return the schema of a sampling field, for a route that calls it by another name."""
     return WithJsonSchema(SAMPLING_FIELDS[field_name])
 
 
@@ -43,7 +43,7 @@ class SamplingRequest(RequestModel):
     }
     ignored = HINTS
     unsupported = HARMLESS
-    default_max_tokens: ClassVar[int | None] = None  # all that fits
+    default_max_tokens: ClassVar[int | None] = None  # as many as fit in the context
 
     model: ModelName = None
     user: User = ""
@@ -56,7 +56,7 @@ class SamplingRequest(RequestModel):
     def sampling(
         self, *, names: Mapping[str, str] | None = None, text_format: TextFormat | None = None, **changed: Any
     ) -> SamplingParams:
-        """The parameters; `changed` are fields that the route sets, `names` what it calls some. Raises."""
+        """Build the parameters. `changed` are fields set by the route, `names` the route's names of fields. Raises."""
         fields = {**(self.__pydantic_extra__ or {}), **changed}
         output = self.response_format or text_format
         outputs = None if output is None else output.structured_outputs()
@@ -72,14 +72,14 @@ class SamplingRequest(RequestModel):
         params = SamplingParams.from_fields(fields, default_max_tokens=self.default_max_tokens, names=names or {})
         if params.structured_outputs is None:
             return params
-        # What no grammar enforces is checked in the answer (answer_check.py).
+        # The finished answer is checked for keywords that no grammar enforces (answer_check.py).
         return replace(params, structured_outputs=replace(params.structured_outputs, relaxes=True))
 
 
 def _foreign_constraints(fields: dict[str, Any]) -> dict[str, Any]:
-    """The constraints under the names that other servers have for them, taken out of the fields. Raises.
+    """Take the constraints under other servers' names out of the fields. Raises.
 
-    A client for several versions of vLLM sends the old name beside the new one: that is one constraint.
+    A client for several versions of vLLM sends the old name beside the new one: they count as one constraint.
     """
     own = fields.get("structured_outputs")
     given = {name: fields.pop(name, None) for name in CONSTRAINTS}

@@ -1,1 +1,1 @@
-"""/v1/messages as Anthropic has it."""
+"""Anthropic's Messages API at /v1/messages."""

@@ -1,4 +1,4 @@
-"""What is sent to /v1/files and /v1/batches."""
+"""Requests to /v1/files and /v1/batches: bodies, forms and queries."""
 
 import re
 from typing import Annotated, Any, Literal
@@ -35,14 +35,14 @@ def _window(text: str) -> str:
 
 
 def _seconds(window: str) -> int | None:
-    """How long a completion window is; None if that cannot be read."""
+    """Return the seconds of a completion window, None if its text is not valid."""
     found = re.fullmatch(r"([1-9][0-9]{0,6})([smhd])", window)
     seconds = int(found[1]) * _SECONDS[found[2]] if found else MAX_WINDOW_S + 1
     return seconds if seconds <= MAX_WINDOW_S else None
 
 
 class ExpiresAfter(RequestModel):
-    """When files go."""
+    """Expiry of files."""
 
     anchor: Literal["created_at"]
     seconds: Annotated[int, Field(ge=1)]
@@ -58,7 +58,7 @@ class BatchRequest(RequestModel):
     output_expires_after: ExpiresAfter | None = None
 
     def asked(self, *, file_ttl: float) -> AskedBatch:
-        """What is wanted, within the server's limit."""
+        """Return the batch to create, within the server's limit."""
         window_s = _seconds(self.completion_window)
         assert window_s is not None, "checked"
         ttl_s = file_ttl if self.output_expires_after is None else self.output_expires_after.seconds
@@ -73,7 +73,7 @@ class BatchRequest(RequestModel):
 
 
 def uploaded(form: FormData) -> tuple[UploadFile, float | None]:
-    """The file of an upload, and the seconds that it is to be kept. Raises InvalidRequestError."""
+    """Return the uploaded file and its lifetime in seconds. Raises InvalidRequestError."""
     known = {"file", "purpose", "expires_after[anchor]", "expires_after[seconds]"}
     for name in sorted(form.keys() - known):
         raise InvalidRequestError(f"unknown field {name[:100]!r}", param=name[:100])
@@ -93,7 +93,7 @@ def uploaded(form: FormData) -> tuple[UploadFile, float | None]:
 
 
 def page_of(query: QueryParams, *, default: int, most: int) -> Page:
-    """Which part of a list is asked for; one row more than that tells whether there are more. Raises."""
+    """Parse the wanted part of a list. The page asks for one more row, to see if there are more. Raises."""
     limit, order = query.get("limit", str(default)), query.get("order", "desc")
     if not (re.fullmatch(r"[0-9]{1,5}", limit) and 1 <= int(limit) <= most):
         raise InvalidRequestError(f"limit must be a number from 1 to {most}", param="limit")

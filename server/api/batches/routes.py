@@ -1,4 +1,4 @@
-"""/v1/files and /v1/batches as the `openai` package speaks them."""
+"""/v1/files and /v1/batches for the `openai` package."""
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -19,7 +19,7 @@ from .response import batch_object, file_object, list_object
 router = APIRouter(prefix="/v1", tags=["OpenAI"])
 
 UPLOAD_S = 600.0
-_FORM_BYTES = 64 * 1024  # of a form beside the file
+_FORM_BYTES = 64 * 1024  # limit for the form's other fields
 FILE_ID = parameter("file_id", "The file's id.", place="path")
 BATCH_ID = parameter("batch_id", "The batch's id.", place="path")
 AFTER = parameter("after", "The id of the last row that the reader has.")
@@ -33,14 +33,14 @@ def _limit(most: int) -> dict[str, object]:
 
 @router.post("/files", **upload({200: "The file."}, errors=UPLOAD))
 async def create_file(request: Request) -> Response:
-    """Upload a file of requests, one JSON object a line."""
+    """Upload a file of requests, one JSON object per line."""
     service = service_of(request)
     async with read_form(
         request,
         max_bytes=service.settings.max_file_bytes + _FORM_BYTES,
         setting="--max-file-bytes",
         deadline_s=UPLOAD_S,
-        in_memory=service.settings.results_key_file is not None,  # nothing unencrypted goes to the disk
+        in_memory=service.settings.results_key_file is not None,  # nothing unencrypted may reach the disk
     ) as form:
         part, ttl_s = uploaded(form)
         name = (part.filename or "upload")[:256]
@@ -64,14 +64,14 @@ async def list_files(request: Request) -> Response:
 
 @router.get("/files/{file_id}", **operation({200: "The file."}, errors=LOOKUP, parameters=[FILE_ID]))
 async def retrieve_file(request: Request) -> Response:
-    """What is known of a file."""
+    """The metadata of a file."""
     file = await service_of(request).batches.files.find(request.path_params["file_id"], owner=owner_of(request))
     return JsonResponse(file_object(file))
 
 
 @router.get("/files/{file_id}/content", **operation({200: "The file's bytes."}, errors=LOOKUP, parameters=[FILE_ID]))
 async def file_content(request: Request) -> Response:
-    """What a file holds."""
+    """The contents of a file."""
     files = service_of(request).batches.files
     file = await files.find(request.path_params["file_id"], owner=owner_of(request))
     headers = {"Content-Length": str(file.num_bytes)}
@@ -80,7 +80,7 @@ async def file_content(request: Request) -> Response:
 
 @router.delete("/files/{file_id}", **operation({200: "Deleted."}, errors=LOOKUP, parameters=[FILE_ID]))
 async def delete_file(request: Request) -> Response:
-    """Forget a file that no unfinished batch reads."""
+    """Delete a file that no unfinished batch reads."""
     file_id = request.path_params["file_id"]
     await service_of(request).batches.delete_file(file_id, owner=owner_of(request))
     return JsonResponse({"id": file_id, "object": "file", "deleted": True})
@@ -124,7 +124,7 @@ async def list_batches(request: Request) -> Response:
 
 @router.get("/batches/{batch_id}", **operation({200: "The batch."}, errors=LOOKUP, parameters=[BATCH_ID]))
 async def retrieve_batch(request: Request) -> Response:
-    """The batch as it stands."""
+    """The batch as it is now."""
     batch_id = request.path_params["batch_id"]
     return JsonResponse(batch_object(await service_of(request).batches.find(batch_id, owner=owner_of(request))))
 
@@ -134,6 +134,6 @@ async def retrieve_batch(request: Request) -> Response:
     **operation({200: "The batch, which ends soon."}, errors=LOOKUP, parameters=[BATCH_ID]),
 )
 async def cancel_batch(request: Request) -> Response:
-    """Answer no further line; what is answered stays."""
+    """Answer no further lines. Answers so far are kept."""
     batch_id = request.path_params["batch_id"]
     return JsonResponse(batch_object(await service_of(request).batches.cancel(batch_id, owner=owner_of(request))))

@@ -1,4 +1,4 @@
-"""The native routes: submit, poll, stream, re-attach, cancel."""
+"""Native routes: submit, poll, stream, re-attach, cancel."""
 
 import dataclasses
 import math
@@ -33,7 +33,7 @@ from .response import finished_result, listed, result_object
 from .stream import NativeStreamWriter
 
 router = APIRouter(tags=["native"])
-KIND = "generate"  # of kept requests
+KIND = "generate"  # kind of kept requests
 
 MAX_WAIT_S = 60.0
 MAX_LISTED = 100
@@ -73,12 +73,12 @@ _RESULT = "The result: partial while it runs, the same for as long as it is kept
     ),
 )
 async def generate(request: Request) -> Response:
-    """Submit a prompt: 202 with the id to ask for, or with `"stream": true` the events at once."""
+    """Submit a prompt: 202 with the id to poll, or with `"stream": true` the events at once."""
     service = service_of(request)
     body = await read_request(request, GenerateRequest)
     key = idempotency_key(request, body)
     if key is not None:
-        body.sampling()  # a field that is wrong is told before a key that is reused
+        body.sampling()  # a wrong field is reported before a reused key
     async with service.results.once(owner_of(request), key) as earlier:
         job = earlier or await _submitted(service, body, owner=owner_of(request), key=key)
     headers = REPLAYED if earlier else {}
@@ -99,7 +99,7 @@ async def generate(request: Request) -> Response:
 
 
 async def _submitted(service: Service, body: GenerateRequest, *, owner: str, key: IdempotencyKey | None) -> Job:
-    """The job of this request, kept from now on."""
+    """Submit the request's job, which is kept from now on."""
     params = body.sampling()
     check = AnswerCheck.of(params, AnswerFormat())
     is_kept = body.durable or not body.stream
@@ -119,7 +119,7 @@ async def _submitted(service: Service, body: GenerateRequest, *, owner: str, key
 
 
 async def generate_batched(service: Service, fields: Mapping[str, Any], *, owner: str) -> dict[str, Any]:
-    """The result of POST /generate, in the background; it is not kept. Raises as the route."""
+    """Answer like POST /generate, in the background and without keeping the result. Raises like the route."""
     body = read_fields(service, fields, GenerateRequest)
     service.settings.webhooks.check(body.webhook, is_kept=False)
     params = body.sampling()
@@ -129,24 +129,24 @@ async def generate_batched(service: Service, fields: Mapping[str, Any], *, owner
 
 
 class KeptGenerate:
-    """The KeptKind of POST /generate."""
+    """KeptKind of POST /generate."""
 
     def attachment(self, stored: Any) -> AnswerCheck | None:
-        """What the answer is checked against, if it is to be."""
+        """Return the check for the answer, if it needs one."""
         return None if stored is None else AnswerCheck(schema=stored["schema"], answer=AnswerFormat())
 
     def params(self, body: Mapping[str, Any], attachment: Attachment | None) -> SamplingParams:
-        """As it had them."""
+        """Rebuild the sampling parameters from the stored request."""
         return GenerateRequest.read(body).sampling()
 
     async def renewed(self, engine: Any, settings: Settings, kept: KeptRequest) -> tuple[Any, KeptRequest]:
-        """The prompt as it came."""
+        """Return the stored prompt, unchanged."""
         return GenerateRequest.read(kept.body).engine_prompt(), kept
 
 
 @router.get("/result/{seq_id}", **operation({200: _RESULT}, errors=LOOKUP, parameters=[SEQ_ID, WAIT, PREFER]))
 async def result(request: Request) -> Response:
-    """The result so far; `?wait=30` answers when it is complete or after so many seconds."""
+    """The result so far. `?wait=30` answers when the result is complete or after 30 seconds."""
     wait_s = _wait_s(request) or min(preferred_wait_s(request.headers.getlist("prefer")), MAX_WAIT_S)
     job = await _job(request)
     if wait_s and not job.finished:
@@ -184,7 +184,7 @@ async def result_stream(request: Request) -> Response:
     "/result/{seq_id}", **operation({200: "What it was before: its `status`."}, errors=LOOKUP, parameters=[SEQ_ID])
 )
 async def delete(request: Request) -> Response:
-    """Cancel if it runs, and forget it."""
+    """Cancel the request if it runs, and delete its result."""
     service = service_of(request)
     job = await _job(request)
     status = job.status if job.finished else "cancelled"
@@ -206,7 +206,7 @@ async def delete(request: Request) -> Response:
     ),
 )
 async def results(request: Request) -> Response:
-    """The caller's results."""
+    """The caller's results, newest first."""
     store, owner, query = service_of(request).results, owner_of(request), request.query_params
     limit = _int(query.get("limit", "20"), name="limit", at_least=1, at_most=MAX_LISTED)
     status, after = query.get("status"), query.get("after")
@@ -221,14 +221,14 @@ async def results(request: Request) -> Response:
 
 @router.delete("/results", **operation({200: "How many there were: `deleted`."}, errors=(*KEYED, 503)))
 async def delete_results(request: Request) -> Response:
-    """Cancel and forget all of the caller's."""
+    """Cancel all of the caller's requests and delete their results."""
     service, owner = service_of(request), owner_of(request)
     service.abort(*service.results.unfinished(owner=owner))
     return JsonResponse({"deleted": len(await service.results.delete_all(owner))})
 
 
 async def _job(request: Request) -> Job:
-    """The job in the path, if it is the caller's. Raises ResultNotFoundError."""
+    """Find the path's job if it is the caller's. Raises ResultNotFoundError."""
     return await service_of(request).results.find(seq_id_of(request.path_params["seq_id"]), owner=owner_of(request))
 
 
@@ -250,7 +250,7 @@ def _wait_s(request: Request) -> float:
 
 
 def _starting_after(request: Request) -> int:
-    """The last event id that the reader has; -1 for none. The header is younger than the URL, so it wins."""
+    """Return the id of the reader's last event, -1 for none. The header is newer than the URL, so it wins."""
     for name, text in (
         ("Last-Event-ID", request.headers.get("last-event-id")),
         ("starting_after", request.query_params.get("starting_after")),

@@ -1,1 +1,1 @@
-"""/api as Ollama has it; served with --ollama-api only."""
+"""Ollama's API at /api, served only with --ollama-api."""

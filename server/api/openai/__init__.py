@@ -1,1 +1,1 @@
-"""/v1/completions, /v1/chat/completions and /v1/models as OpenAI has them."""
+"""OpenAI's completions, chat completions and models APIs under /v1."""

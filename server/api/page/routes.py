@@ -1,4 +1,4 @@
-"""The page's files, `GET /stats/stream`, `GET /result/{id}/explain`."""
+"""The page's files, `GET /stats/stream` and `GET /result/{id}/explain`."""
 
 import time
 from collections.abc import AsyncGenerator
@@ -35,7 +35,7 @@ _ID = parameter("seq_id", "The id that POST /generate gave.", place="path")
 
 @router.get(PREFIX + "{name}", include_in_schema=False)
 async def page_file(request: Request) -> Response:
-    """A file of the page."""
+    """Return a file of the page."""
     name = request.path_params["name"]
     if not service_of(request).settings.page or name not in names():
         raise HTTPException(404)
@@ -47,7 +47,7 @@ async def page_file(request: Request) -> Response:
     **operation({200: events("What each step computed, in batches of 50 ms.", _STEPS)}, errors=(*KEYED, 429, 503)),
 )
 async def step_stream(request: Request) -> Response:
-    """A record per step, while it is read; requests of other keys are numbers."""
+    """One record per step while the stream is open. Other keys' requests appear as numbers only."""
     service = service_of(request)
     source: AsyncGenerator[bytes, None] = service.steps.chunks(service.engine, owner=owner_of(request))
     return EventStream(source, error_frame=_error_frame)
@@ -67,7 +67,7 @@ def _error_frame(problem: Problem) -> bytes:
     ),
 )
 async def simulate(request: Request) -> Response:
-    """What other batching policies would do to these requests, by what steps have cost so far; no model runs."""
+    """Simulate these requests under other batching policies, with the measured costs of steps; no model runs."""
     service = service_of(request)
     body = await read_request(request, SimulateRequest)
     answer = await service.comparison.run(service.engine, policies=body.policies, arrivals=body.arrivals)
@@ -78,14 +78,17 @@ async def simulate(request: Request) -> Response:
     "/result/{seq_id}/explain", **operation({200: "What it waited for and was given."}, errors=LOOKUP, parameters=[_ID])
 )
 async def explain_result(request: Request) -> Response:
-    """When it waited and for what, each chunk, preemptions, and shares of its time that add up; so far, if it runs."""
+    """Explain a result's time: its waits with their reasons, each chunk, preemptions, and shares that add up.
+
+    A running request is explained so far.
+    """
     service = service_of(request)
     job = await service.results.find(seq_id_of(request.path_params["seq_id"]), owner=owner_of(request))
     return JsonResponse(explanation(service, job))
 
 
 def explanation(service: Service, job: Job) -> dict[str, Any]:
-    """Of the output that ends last, and of each where there are several."""
+    """Explain the output that ends last, and each output if there are several."""
     running = {} if job.finished else service.engine.metrics(job.seq_id)
     outputs = []
     for output in job.outputs:
@@ -94,7 +97,7 @@ def explanation(service: Service, job: Job) -> dict[str, Any]:
             made = explain(metrics, now=time.monotonic(), finish_reason=output.finish_reason)
             outputs.append({"index": output.index} | made.to_dict())
     about = {"seq_id": job.seq_id, "status": job.status}
-    if not outputs:  # it has been submitted, and its prompt is not tokenized yet
+    if not outputs:  # submitted, but the prompt is not tokenized yet
         return about | Explanation([], {}, 0.0, None, None).to_dict()
     last = max(outputs, key=lambda each: each["e2e_s"])
     whole = {name: value for name, value in last.items() if name != "index"}

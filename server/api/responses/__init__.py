@@ -1,1 +1,1 @@
-"""/v1/responses as OpenAI has it."""
+"""OpenAI's Responses API at /v1/responses."""

@@ -1,4 +1,4 @@
-"""The output of a response: items made of an answer's parts, and the events that report them while they grow."""
+"""Output of a response: items built from an answer's parts, and the events that report them while they grow."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -10,9 +10,9 @@ Event = dict[str, Any]
 
 
 class OutputItems:
-    """`items` so far, the last one perhaps still growing. Ids follow from the response's, so they are always the same.
+    """Items so far; the last one may still grow. Ids are derived from the response's id, so they are stable.
 
-    Events lack their sequence numbers. Once an answer has ended, `finish` ends its output.
+    Events lack their sequence numbers. Call `finish` once the answer has ended.
     """
 
     def __init__(self, response_id: str) -> None:
@@ -21,11 +21,11 @@ class OutputItems:
 
     @property
     def items(self) -> list[dict[str, Any]]:
-        """The items as the response holds them."""
+        """Items as the response shows them."""
         return [item.value() for item in self._items]
 
     def push(self, parts: Iterable[AnswerPart], *, logprobs: Sequence[Any] = ()) -> list[Event]:
-        """Take parts; `logprobs` belong to the first text among them, and are forgotten if there is none."""
+        """Add parts. `logprobs` belong to the first text among them, and are dropped if there is no text."""
         events: list[Event] = []
         for part in parts:
             kind = "arguments" if part.kind == "call" else part.kind
@@ -37,7 +37,7 @@ class OutputItems:
         return events
 
     def finish(self, *, status: str) -> list[Event]:
-        """End the last item; an answer without anything is an empty message."""
+        """End the last item. An answer without parts becomes an empty message."""
         begun = [] if self._items else self._begin("content", "")
         return begun + self._close(status)
 
@@ -52,7 +52,7 @@ class OutputItems:
 
 
 class _Item:
-    """One item, its text in parts."""
+    """One item whose text arrives in parts."""
 
     kind: str
 
@@ -63,19 +63,19 @@ class _Item:
         self._texts: list[str] = []
 
     def value(self) -> dict[str, Any]:
-        """What the response shows of it."""
+        """Describe the item as the response shows it."""
         raise NotImplementedError
 
     def begin(self) -> list[Event]:
-        """The events of its beginning."""
+        """Return the events that begin the item."""
         return [self._of_item("added")]
 
     def grow(self, text: str, logprobs: Sequence[Any]) -> Event:
-        """Append; the event."""
+        """Append text and return its event."""
         raise NotImplementedError
 
     def close(self, status: str) -> list[Event]:
-        """The events of its end."""
+        """Return the events that end the item."""
         self._status = status
         return [self._of_item("done")]
 
@@ -87,7 +87,7 @@ class _Item:
 
 
 class _Text(_Item):
-    """A message or reasoning: an item with one part of text."""
+    """Message or reasoning: an item with one part of text."""
 
     def __init__(self, number: int, digest: str, kind: str) -> None:
         super().__init__(number, f"{'msg' if kind == 'content' else 'rs'}_{digest}")
@@ -132,7 +132,7 @@ class _Text(_Item):
 
 
 class _Call(_Item):
-    """A call of a function."""
+    """Call of a function."""
 
     kind = "arguments"
 

@@ -1,4 +1,4 @@
-"""`truncation`: "auto" leaves out the oldest items of a conversation that does not fit, "disabled" refuses it."""
+"""`truncation`: "auto" drops the oldest items of a conversation that does not fit, "disabled" refuses it."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -11,16 +11,17 @@ from .request import ResponsesRequest
 if TYPE_CHECKING:
     from ....engine.serving.async_engine import AsyncEngine
 
-_ROOM = 8  # one part of the context in so many is for the output, where the request sets it no limit
+_ROOM = 8  # share of the context kept for the output if the request sets no limit: 1 / 8
 
 
 async def response_prompt(
     engine: "AsyncEngine", settings: Settings, body: ResponsesRequest, messages: Sequence[Message]
 ) -> tuple[str, AnswerFormat]:
-    """The text of the conversation and the format of the answer, as `model_prompt` has them.
+    """Return the text of the conversation and the format of the answer, like `model_prompt`.
 
-    With truncation auto, what does not fit begins with the earliest message of a user from which on it does; a system
-    message before it stays. If it does not fit by the last of these, the engine refuses it. Raises as `model_prompt`.
+    With truncation auto, a conversation that does not fit starts at the earliest user message from which it fits; a
+    system message at the front stays. If no start fits, the engine refuses the last one tried. Raises like
+    `model_prompt`.
     """
     num_kept = int(messages[0]["role"] == "system")
     users = [at for at, message in enumerate(messages) if message["role"] == "user" and at > num_kept]
@@ -32,7 +33,7 @@ async def response_prompt(
     found = await prompt(num_kept)
     if body.truncation == "disabled" or await _fits(engine, body, found[0], default_room=1):
         return found
-    low, high = 0, len(users) - 1  # the wanted start is among these
+    low, high = 0, len(users) - 1  # range that contains the wanted start
     while low <= high:
         middle = (low + high) // 2
         tried = await prompt(users[middle])
@@ -44,7 +45,7 @@ async def response_prompt(
 
 
 async def _fits(engine: "AsyncEngine", body: ResponsesRequest, text: str, *, default_room: int) -> bool:
-    """Whether the text leaves room for the output."""
+    """True if the text leaves enough context for the output."""
     room = body.max_output_tokens if type(body.max_output_tokens) is int else default_room
     cache = engine.loaded.cache
     limit = min(engine.max_model_len, cache.num_blocks * cache.block_size)
