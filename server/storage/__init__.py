@@ -1,1 +1,1 @@
-"""Kept jobs on disk: what is written, when, and where to."""
+"""Storage of kept jobs, files and batches: in SQLite, in PostgreSQL or in memory."""
