@@ -1,6 +1,6 @@
-"""BatchRun: takes one batch from its first state to its last, whatever process began it.
+"""BatchRun: takes one batch from its first state to its last, whichever process began it.
 
-Every line's answer is one row, written once. What a process had not answered when it died is asked again by the next.
+Every line's answer is one row, written once. Lines that a process had not answered when it died are rerun by the next.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ from .files import OUTPUT_PURPOSE, Files
 from .group_writer import GroupWriter
 from .lines import Line, answer_line, line_error, read_line, refusal_line, unanswered_line
 
-_WRITTEN_AT_ONCE = 256  # lines that are left without an answer
-_MAX_ERRORS = 100  # that a batch tells of its lines
-# The answer to the fields of a request, in the background: (endpoint, fields, owner).
+_WRITTEN_AT_ONCE = 256  # unanswered lines per transaction
+_MAX_ERRORS = 100  # most errors that a batch reports of its lines
+# Runs a request in the background: (endpoint, fields, owner) -> answer.
 Answer = Callable[[str, Mapping[str, Any], str], Awaitable[Any]]
 _NOT_ANSWERED = {
     "expired": ("batch_expired", "the request was not answered within the completion window; send it in a new batch"),
@@ -32,7 +32,7 @@ _NOT_ANSWERED = {
 
 @dataclass(frozen=True, kw_only=True)
 class BatchContext:
-    """What all batches share. `slots`: one for each line that may be in the engine at once."""
+    """Values that all batches share. `slots` has one slot for each line that may be in the engine at once."""
 
     store: StoreUser
     files: Files
@@ -41,11 +41,11 @@ class BatchContext:
     slots: asyncio.Semaphore
     clock: Callable[[], float]  # wall clock
     file_ttl: float
-    retry_s: float  # until what failed for no fault of the batch is tried again
+    retry_s: float  # wait before a retry, after failures that are not the batch's fault
 
 
 class BatchRun:
-    """One unfinished batch. It alone changes `batch`."""
+    """One unfinished batch, and the only writer of `batch`."""
 
     def __init__(self, batch: Batch, context: BatchContext) -> None:
         self.batch = batch
@@ -53,18 +53,18 @@ class BatchRun:
         self._cancelled = asyncio.Event()
 
     async def run(self) -> None:
-        """Return when the batch is over."""
+        """Run the batch; returns when it is over."""
         while not self.batch.is_over:
             try:
                 await self._run()
             except UnavailableError:  # the store cannot be read now
                 await asyncio.sleep(self._context.retry_s)
-            except Exception as exc:  # a bug: other batches go on
+            except Exception as exc:  # a bug; other batches continue
                 error = {"code": "server_error", "line": None, "message": describe(exc).message, "param": None}
                 await self._fail([error])
 
     async def cancel(self) -> None:
-        """Answer no further line. Returns when that is written."""
+        """Stop answering lines; returns once this is written."""
         if self.batch.status in ("validating", "in_progress"):
             self._cancelled.set()
             await self._enter("cancelling")
@@ -87,7 +87,7 @@ class BatchRun:
     async def _fail(self, errors: list[dict[str, Any]]) -> None:
         await self._enter("failed", errors=errors, output_file_id=None, error_file_id=None)
 
-    # Validating.
+    # State validating.
 
     async def _validate(self) -> None:
         errors, custom_ids = list[dict[str, Any]](), set[str]()
@@ -130,13 +130,13 @@ class BatchRun:
         async with contextlib.aclosing(self._context.files.lines(self.batch.input_file_id)) as lines:
             async for number, text in lines:
                 if number % 64 == 0:
-                    await asyncio.sleep(0)  # other tasks run
+                    await asyncio.sleep(0)  # let other tasks run
                 yield number, text
 
     def _read(self, text: bytes) -> Line:
         return read_line(text, endpoint=self.batch.endpoint)
 
-    # In progress.
+    # State in progress.
 
     async def _answer_until_deadline(self) -> None:
         answering = asyncio.create_task(self._answer_lines())
@@ -155,7 +155,7 @@ class BatchRun:
         done = await self.lines_done()
         answered = done.completed | done.failed
         suspects = {number for number, count in done.num_crashes.items() if count >= MAX_CRASHES - 1} - answered
-        if suspects:  # they may be what brings processes down: one at a time shows which it is
+        if suspects:  # a suspect may be the line that crashes processes; running them one at a time shows which
             async for number, text in self._lines():
                 if number in suspects:
                     await self._answer(number, text, num_crashes=done.num_crashes[number])
@@ -183,7 +183,7 @@ class BatchRun:
         await self._write_answers([(file_id, number, answered)])
 
     async def _body(self, line: Line, *, num_crashes: int) -> Any:
-        """The answer's body. Raises what the endpoint would have answered as an error."""
+        """Return the body of the answer. Raises the error that the endpoint would have answered with."""
         if num_crashes >= MAX_CRASHES:
             raise RequestFailedError(
                 f"interrupted: {num_crashes} processes died while it was running",
@@ -193,18 +193,18 @@ class BatchRun:
         while True:
             try:
                 return await self._context.answer(self.batch.endpoint, line.body, self.batch.owner)
-            except (UnavailableError, EngineDeadError):  # tried again where the engine or the server stops
+            except (UnavailableError, EngineDeadError):  # retry when the engine or the server stops
                 await asyncio.sleep(self._context.retry_s)
 
-    # The end.
+    # End of the batch.
 
     async def lines_done(self) -> LinesDone:
-        """The lines that are answered."""
+        """Return the answered lines."""
         batch = self.batch
         output, error = batch.output_file_id, batch.error_file_id
         if output is None or error is None:
             return LinesDone()
-        await self._context.writer.write(BatchChanges())  # what was cancelled may be on its way
+        await self._context.writer.write(BatchChanges())  # writes of cancelled lines may still be queued
         return await self._context.store.use(lambda store: store.lines_done(batch.batch_id, output, error))
 
     async def _finish(self) -> None:
@@ -245,7 +245,7 @@ class BatchRun:
         await self._context.writer.write(BatchChanges(parts=tuple(parts), answered=answered))
 
     async def _closed(self, file_id: str | None, num_lines: int) -> FileRow | None:
-        """An output file as it stays; deleted if it is empty."""
+        """Return the output file in its final state, deleted if it is empty."""
         if file_id is None:
             return None
         file, num_bytes = await self._context.store.use(

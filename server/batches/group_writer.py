@@ -1,4 +1,4 @@
-"""GroupWriter: what many lines have to write at once is written in one transaction."""
+"""GroupWriter: writes the changes of many lines in one transaction."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ _Waiting = tuple[BatchChanges, asyncio.Future[None]]
 
 
 class GroupWriter:
-    """Writes in the order of the calls; while the store fails, tries again."""
+    """Writer in the order of the calls. It retries while the store fails."""
 
     def __init__(self, store: StoreUser, *, retry_s: float) -> None:
         self._retry_s = retry_s
@@ -21,9 +21,10 @@ class GroupWriter:
         self._task: asyncio.Task[None] | None = None
 
     async def write(self, changes: BatchChanges) -> None:
-        """Return when this, and all before it, is written. What a cancelled caller gave is written too.
+        """Write the changes; returns once these and all earlier ones are written. A cancelled caller's changes are
+        written too.
 
-        Raises what the store raises of these changes, apart from UnavailableError.
+        Raises the store's errors about these changes, but not UnavailableError.
         """
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((changes, written))
@@ -32,7 +33,7 @@ class GroupWriter:
         await written
 
     def close(self) -> None:
-        """Write no more."""
+        """Stop writing."""
         if self._task is not None:
             self._task.cancel()
 
@@ -41,7 +42,7 @@ class GroupWriter:
             taken, self._waiting = self._waiting, []
             try:
                 await self._write(taken)
-            except Exception:  # one cannot be written: each stands for itself
+            except Exception:  # one of them cannot be written: write each alone
                 for one in taken:
                     try:
                         await self._write([one])
