@@ -1,1 +1,1 @@
-"""The page that shows the engine at work: its files, and the stream of steps that it reads."""
+"""Page that shows the engine at work: its files, and the stream of steps that it reads."""
