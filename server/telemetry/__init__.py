@@ -1,1 +1,1 @@
-"""What operators are told of each request: a line of the log, a span of a trace."""
+"""Telemetry for operators: a log line and a trace span per request."""

@@ -1,4 +1,4 @@
-"""What a request that has ended took: tokens and seconds, over all of its jobs."""
+"""Figures of a request that has ended: tokens and seconds, over all of its jobs."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from .request_ends import RequestRecord
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestFigures:
-    """Tokens, and seconds since its arrival; None = it did not come to that."""
+    """Tokens, and seconds since the arrival; None for events that did not happen."""
 
     finish_reasons: tuple[str, ...]
     num_prompt_tokens: int
@@ -21,7 +21,7 @@ class RequestFigures:
 
     @classmethod
     def of(cls, record: RequestRecord) -> "RequestFigures":
-        """Of a request that has ended."""
+        """Collect the figures of a request that has ended."""
         outputs = [output for job in record.jobs for output in job.outputs]
         metrics = [output.metrics for output in outputs if output.metrics is not None]
         return cls(
@@ -36,7 +36,7 @@ class RequestFigures:
 
 
 def first_metrics(record: RequestRecord) -> RequestMetrics | None:
-    """Those of the first output that ended."""
+    """Return the metrics of the first output that ended."""
     return next((metrics for job in record.jobs for metrics in job.metrics), None)
 
 
