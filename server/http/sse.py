@@ -1,7 +1,7 @@
 """Server-sent events: the frame of an event, and the response that writes frames until the end or a disconnect.
 
-Follows the HTML standard's event stream format; LineStream has lines of JSON instead. What they mean is the routes'
-business.
+Follows the HTML standard's event stream format; LineStream has lines of JSON instead. The routes decide what the frames
+contain.
 """
 
 import contextlib
@@ -15,11 +15,11 @@ from .disconnect import unless_disconnected
 from .errors import Problem, describe
 from .h11_protocol import FILLER, WRITE_CHUNK
 
-SPACE = b" "  # before a line of JSON it means nothing
+SPACE = b" "  # no meaning before a line of JSON
 
 
 def frame(data: str, *, event: str | None = None, event_id: int | None = None) -> str:
-    """One event. The data is JSON, so it has no line breaks."""
+    """Format one event. The data is JSON, so it has no line breaks."""
     if event is None:
         return f"data: {data}\n\n"
     if event_id is None:
@@ -28,7 +28,8 @@ def frame(data: str, *, event: str | None = None, event_id: int | None = None) -
 
 
 class EventStream(Response):
-    """Writes the source's chunks as they come; while a write waits for a slow reader, the source gathers more.
+    """Response that writes the source's chunks as they come. While a write waits for a slow reader, the source gathers
+    more.
 
     Calls `on_disconnect` if the client leaves, or the server ends, before the source does.
     """
@@ -62,20 +63,20 @@ class EventStream(Response):
 
     async def _write(self, send: Send, write: Callable[[bytes], Awaitable[None]]) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await write(b"")  # events have begun: whether the client is there can be found out with comments
+        await write(b"")  # begins the events: comments can now probe if the client is there
         async with contextlib.aclosing(self._source):
             try:
                 async for chunk in self._source:
                     await write(chunk)
             except Exception as exc:
-                # The status is out already: the stream itself is the only place left to say it.
+                # The status has been sent: an error can only be reported inside the stream.
                 await write(self._error_frame(describe(exc)))
                 self._on_disconnect()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 class LineStream(EventStream):
-    """The same of JSON objects, one a line."""
+    """Like EventStream, but with one JSON object per line."""
 
     media_type = "application/x-ndjson"
 
@@ -85,7 +86,7 @@ class LineStream(EventStream):
 
 
 def _writer(send: Send) -> Callable[[bytes], Awaitable[None]]:
-    """ASGI's own way, for HTTP/1.0 and for other servers than ours."""
+    """Return a writer over ASGI's `send`, for HTTP/1.0 and for servers other than ours."""
 
     async def write(chunk: bytes) -> None:
         await send({"type": "http.response.body", "body": chunk, "more_body": True})
