@@ -24,7 +24,7 @@ _HELP = """/system TEXT  begin again with this system message; without TEXT with
 
 
 def chat(settings: Settings, *, params: SamplingParams) -> int:
-    """A conversation. Ctrl-C stops an answer, Ctrl-D ends."""
+    """Run a conversation. Ctrl-C stops an answer, Ctrl-D ends the conversation."""
     with Session(settings) as session:
         tokenizer = session.engine.tokenizer
         if tokenizer is None or not tokenizer.has_chat_template:
@@ -40,7 +40,7 @@ def chat(settings: Settings, *, params: SamplingParams) -> int:
 
 
 class Conversation:
-    """What was said so far, and what a typed line does to it."""
+    """Messages so far, and the effect of a typed line on them."""
 
     def __init__(self, session: Session, tokenizer: "Tokenizer", params: SamplingParams) -> None:
         self._session = session
@@ -49,7 +49,7 @@ class Conversation:
         self._messages: list[dict[str, str]] = []
 
     def take(self, line: str) -> bool:
-        """Answer the line, or do what it commands; whether the conversation goes on."""
+        """Answer the line or run its command. Returns False to end the conversation."""
         name, _, argument = line.strip().partition(" ")
         if name in ("/bye", "/exit", "/quit"):
             return False
@@ -112,7 +112,7 @@ def _say(text: str) -> None:
 
 
 def _read_line() -> str | None:
-    """What the user types; an empty string after Ctrl-C, None after Ctrl-D."""
+    """Return the typed line, an empty string after Ctrl-C, None after Ctrl-D."""
     try:
         return input("> " if sys.stdin.isatty() else "")
     except KeyboardInterrupt:
