@@ -1,4 +1,4 @@
-"""What the supervisor itself answers, behind HAProxy: the metrics of all replicas."""
+"""Operations: the supervisor's own answers behind HAProxy, that is, the metrics of all replicas."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -18,7 +18,10 @@ _PASSED_ON = ("authorization", "x-api-key", "api-key")
 
 
 class Operations:
-    """`addresses`: of the replicas that run, by name. They check the request's key, not this."""
+    """App with the merged metrics.
+
+    `addresses` returns the running replicas by name; the replicas check the request's key.
+    """
 
     def __init__(
         self, addresses: Callable[[], Mapping[str, Address | None]], client: ReplicaClient, *, metrics_prefix: str
@@ -28,7 +31,7 @@ class Operations:
         self._prefix = metrics_prefix
 
     def app(self) -> Starlette:
-        """To be served."""
+        """Build the app."""
         return Starlette(routes=[Route("/metrics", self._metrics)])
 
     async def _metrics(self, request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""The supervisor: what `serve --replicas N` runs. It starts HAProxy and replicas behind it, and drains on a signal."""
+"""Supervisor of `serve --replicas N`: starts HAProxy and the replicas behind it, and drains them on a signal."""
 
 import asyncio
 import contextlib
@@ -32,8 +32,8 @@ from .replica_set import ReplicaSet
 from .replica_settings import check_replicas, config_of, tags_of
 
 _ASK_S = 0.5
-_OWN_END_S = 5.0  # after the last replica: HAProxy, Ray
-# One replica more or less, as in other process managers.
+_OWN_END_S = 5.0  # after the last replica, for HAProxy and Ray
+# One replica more or less, like in other process managers.
 _SCALING = {"SIGTTIN": 1, "SIGTTOU": -1}
 
 
@@ -64,7 +64,7 @@ def _placement(settings: Settings) -> Placement:
 
 
 class Supervisor:
-    """One run of it. `folder`: for sockets and files that are gone with it."""
+    """One run of the supervisor. `folder` holds sockets and files, and is deleted at the end."""
 
     def __init__(
         self, settings: Settings, listener: socket.socket, signals: StopSignals, placement: Placement, folder: str
@@ -86,11 +86,11 @@ class Supervisor:
         self._client = ReplicaClient(next(iter(settings.keys), None))
 
     async def run(self) -> None:
-        """Until a signal has come and all replicas have drained. Raises ConfigError."""
+        """Run until a signal has come and all replicas have drained. Raises ConfigError."""
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
         replicas = ReplicaSet(self._replica, most=self._count)
         operations = Operations(replicas.addresses, self._client, metrics_prefix=self._settings.metrics_prefix)
-        async with contextlib.AsyncExitStack() as stack:  # left from the last to the first
+        async with contextlib.AsyncExitStack() as stack:  # exits in reverse order
             stack.push_async_callback(self._client.close)
             await stack.enter_async_context(_served(operations.app(), self._config.operations_socket))
             stack.push_async_callback(self._haproxy.stop)
@@ -116,7 +116,7 @@ class Supervisor:
         )
 
     async def _until_stopped(self, stop: asyncio.Event, replicas: ReplicaSet) -> None:
-        """Raises ConfigError if a replica or HAProxy cannot start."""
+        """Wait for a stop signal. Raises ConfigError if a replica or HAProxy cannot start."""
         ends: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(stop.wait()),
             asyncio.ensure_future(self._haproxy.run()),
@@ -157,7 +157,7 @@ def _banner(settings: Settings, url: str) -> str:
 
 @contextlib.asynccontextmanager
 async def _served(app: Starlette, path: str) -> AsyncIterator[None]:
-    """The app, on a Unix socket."""
+    """Serve the app on a Unix socket."""
     server = uvicorn.Server(
         uvicorn.Config(app, uds=path, http="h11", ws="none", lifespan="off", log_config=None, access_log=False)
     )
@@ -172,7 +172,7 @@ async def _served(app: Starlette, path: str) -> AsyncIterator[None]:
 
 @contextlib.contextmanager
 def _scaling(change: Callable[[int], object]) -> Iterator[None]:
-    """Have the signals call `change` on the event loop. Not by the loop's own handlers: the wakeup fd is taken."""
+    """Make the signals call `change` on the event loop. The loop's own handlers are no use: the wakeup fd is taken."""
     loop = asyncio.get_running_loop()
     before = {
         number: signal.signal(number, lambda *_, by=by: loop.call_soon_threadsafe(change, by))
