@@ -1,7 +1,7 @@
-"""Prometheus metrics under vLLM's names, in a registry of their own. Labels come from closed sets only.
+"""Prometheus metrics under vLLM's names, in their own registry. Labels come from closed sets only.
 
-The engine reports counters and histograms (this is an EngineObserver); gauges, and the counters that the engine keeps
-itself, are read from it at scrape.
+The engine reports counters and histograms (Metrics is an EngineObserver). Gauges, and counters that the engine keeps
+itself, are read from it at each scrape.
 """
 
 from bisect import bisect_left
@@ -16,7 +16,7 @@ from prometheus_client.utils import floatToGoString
 from ..engine.core.outputs import RequestMetrics, StepStats
 from .queued_output import num_dropped_lines
 
-prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # process-wide: no _created series
+prometheus_client.disable_created_metrics()  # process-wide: no _created series
 
 # vLLM's buckets, so that its dashboards fit; the small ones are for small models on CPU.
 _TTFT = (
@@ -46,7 +46,7 @@ _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
     "request_max_num_generation_tokens": ("Tokens of a request's longest output.", _REQUEST_TOKENS),
     "request_params_n": ("Outputs asked for per request.", (1, 2, 5, 10, 20, 50)),
 }
-# Names that older boards of vLLM ask for.
+# Names in older dashboards for vLLM.
 _OLD_NAMES = {"inter_token_latency_seconds": "time_per_output_token_seconds"}
 # Settings that are labels of cache_config_info.
 CACHE_SETTINGS = ("block_size", "kv_cache_dtype", "gpu_memory_utilization", "enable_prefix_caching", "swap_space")
@@ -86,7 +86,7 @@ _DROPPED_LINES = "log_lines_dropped", "Lines that standard output or standard er
 
 
 class Metrics:
-    """An EngineObserver that counts."""
+    """EngineObserver that counts."""
 
     def __init__(
         self,
@@ -97,8 +97,9 @@ class Metrics:
         num_speculative_tokens: int = 0,
         cache_config: Mapping[str, str] | None = None,
     ) -> None:
-        """`num_speculative_tokens`: most of one draft; 0 = no speculation, and no metrics of it. `cache_config`: labels
-        of cache_config_info.
+        """`num_speculative_tokens`: the longest draft; 0 = no speculation, and no metrics for it.
+
+        `cache_config`: labels of cache_config_info.
         """
         self._registry = prometheus_client.CollectorRegistry()
         self._registry.register(_Snapshot(prefix, model_name, stats, cache_config or {}))
@@ -142,7 +143,7 @@ class Metrics:
         self._count("ignored_fields", count)
 
     def on_answer_checked(self, report: Mapping[str, object]) -> None:
-        """Count an answer that was checked when it was complete and does not keep to its schema."""
+        """Count a complete answer that was checked and breaks its schema."""
         self._count("schema_check_failures", bool(report["x_schema_errors"]))
 
     def on_output_finished(self, metrics: RequestMetrics, finish_reason: str) -> None:
@@ -168,12 +169,12 @@ class Metrics:
             self._observe("request_time_per_output_token_seconds", decode_s / (metrics.num_output_tokens - 1))
 
     def on_job_end(self, num_output_tokens: Sequence[int]) -> None:
-        """Count one request whose outputs, of so many tokens each, have all ended."""
+        """Count one request whose outputs have all ended, with the tokens of each output."""
         self._observe("request_params_n", len(num_output_tokens))
         self._observe("request_max_num_generation_tokens", max(num_output_tokens))
 
     def render(self) -> bytes:
-        """The text that Prometheus scrapes."""
+        """Return the text that Prometheus scrapes."""
         return prometheus_client.generate_latest(self._registry)
 
     def _count(self, name: str, amount: float, label: str = "") -> None:
@@ -184,7 +185,7 @@ class Metrics:
 
 
 class _Histogram(Collector):
-    """Prometheus's histogram without the client's locks and its walk through the buckets: 1.2 us for each token."""
+    """Histogram without the Prometheus client's locks and its walk through the buckets: 1.2 us for each token."""
 
     def __init__(self, names: Sequence[str], model_name: str, text: str, bounds: tuple[float, ...]) -> None:
         self._names = names
@@ -195,13 +196,13 @@ class _Histogram(Collector):
         self._sum = 0.0
 
     def observe(self, values: Sequence[float]) -> None:
-        """Count the values; a bucket takes those up to its bound."""
+        """Count the values. A bucket takes values up to and including its bound."""
         for value in values:
             self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += sum(values)
 
     def collect(self) -> Iterable[Metric]:
-        """One sample per bucket, count and sum, under each of the names."""
+        """Yield one sample per bucket, count and sum, under each of the names."""
         bounds = [*map(floatToGoString, self._bounds), "+Inf"]
         for name in self._names:
             family = HistogramMetricFamily(name, self._text, labels=["model_name"])
@@ -212,7 +213,7 @@ class _Histogram(Collector):
 
 
 class _Snapshot(Collector):
-    """Reads the engine's snapshot when asked."""
+    """Collector that reads the engine's snapshot at each scrape."""
 
     def __init__(
         self, prefix: str, model_name: str, stats: Callable[[], dict[str, object]], cache_config: Mapping[str, str]
@@ -223,7 +224,7 @@ class _Snapshot(Collector):
         self._cache_config = cache_config
 
     def collect(self) -> Iterable[Metric]:
-        """One sample per gauge, and per counter that is kept elsewhere."""
+        """Yield one sample per gauge, and per counter that is kept elsewhere."""
         stats = self._stats()
         num_blocks = _number(stats, "num_blocks")
         values = {
@@ -244,7 +245,7 @@ class _Snapshot(Collector):
     def _family(
         self, kind: type[GaugeMetricFamily | CounterMetricFamily], name: str, text: str, value: float, **labels: str
     ) -> Metric:
-        """One sample; `labels` beside the model's name."""
+        """Build a family with one sample. `labels` are those beside the model's name."""
         family = kind(self._prefix + name, text, labels=["model_name", *labels])
         family.add_metric([self._model_name, *labels.values()], value)
         return family

@@ -1,4 +1,4 @@
-"""Which splitfuse this is."""
+"""Installed version of splitfuse."""
 
 import importlib.metadata
 from functools import cache
@@ -6,7 +6,7 @@ from functools import cache
 
 @cache
 def package_version() -> str:
-    """The installed version, as in `splitfuse --version` and GET /version."""
+    """Return the version, for `splitfuse --version` and GET /version."""
     try:
         return importlib.metadata.version("splitfuse")
     except importlib.metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Where the operator lets the server tell that a result has ended, and the secret that signs what is told."""
+"""Webhook targets that the operator allows, and the secret that signs messages to them."""
 
 import base64
 import re
@@ -11,19 +11,19 @@ from ..engine.errors import ConfigError, InvalidRequestError
 
 _FORM = re.compile(r"([A-Za-z0-9_-]{1,64})=(https?://[^\s/]+\S*)")
 _SECRET_PREFIX = "whsec_"
-_SECRET_BYTES = range(24, 65)  # as Standard Webhooks asks for
+_SECRET_BYTES = range(24, 65)  # limits of Standard Webhooks
 
 
 @dataclass(frozen=True)
 class WebhookTargets:
-    """URLs by the names that requests give."""
+    """URLs by the names that requests use."""
 
     urls: Mapping[str, str] = field(default_factory=dict)
     secret: bytes = field(default=b"", repr=False)
 
     @classmethod
     def read(cls, targets: Sequence[str], secret_file: str | None) -> Self:
-        """From NAME=URL each, and a file. Raises ConfigError."""
+        """Parse the targets, NAME=URL each, and read the secret. Raises ConfigError."""
         if not targets:
             return cls()
         forms = [_FORM.fullmatch(target.strip()) for target in targets]
@@ -33,7 +33,7 @@ class WebhookTargets:
         return cls({form[1]: form[2] for form in forms if form}, _read_secret(secret_file))
 
     def check(self, name: str | None, *, is_kept: bool) -> None:
-        """Raise InvalidRequestError unless this is None, or one of the names in a request whose result is kept."""
+        """Raise InvalidRequestError unless the name is None, or is known and the request's result is kept."""
         if name is not None and not is_kept:
             raise InvalidRequestError(
                 "webhook goes with a result that is kept on disk: without stream, with durable or with store",

@@ -1,6 +1,6 @@
 """Process that simulates policies: reads one JSON object from standard input, writes one to standard output.
 
-No torch.
+Imports no torch.
 """
 
 import json
