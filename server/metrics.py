@@ -16,7 +16,7 @@ from prometheus_client.utils import floatToGoString
 from ..engine.core.outputs import RequestMetrics, StepStats
 from .queued_output import num_dropped_lines
 
-prometheus_client.disable_created_metrics()  # process-wide: no _created series
+prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # process-wide: no _created series
 
 # vLLM's buckets, so that its dashboards fit; the small ones are for small models on CPU.
 _TTFT = (

@@ -33,7 +33,7 @@ class QueuedStream(io.TextIOBase):
         threading.Thread(target=self._write_out, name="splitfuse-output", daemon=True).start()
 
     @property
-    def encoding(self) -> str:  # typeshed has an attribute
+    def encoding(self) -> str:  # type: ignore[override]  # typeshed has an attribute
         """Always UTF-8."""
         return "utf-8"
 
@@ -137,9 +137,7 @@ def _write_all(fd: int, text: str) -> int:
 
 
 def _open_standard_fds() -> None:
-    """Open the standard descriptors that the parent has closed; otherwise a connection would get one, and the output
-    with it.
-    """
+    """Open standard descriptors that the parent has closed. Otherwise a connection would get one, and its output."""
     for fd in range(3):
         try:
             os.fstat(fd)

@@ -1,7 +1,6 @@
 """OpenAPI texts of a route: its body, parameters, statuses and media types, event streams included.
 
-FastAPI's own document would promise a 422 that this server never sends, and would miss bodies that routes read
-themselves.
+FastAPI's own document would promise a 422 that is never sent, and would miss bodies that routes read themselves.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -16,8 +16,7 @@ from ..jobs.signal import TimedWaits
 
 PING = b": ping\n\n"
 PING_S = 15.0
-# Most events of a job in one write. A reader that re-attaches to a long answer gets slices, and other streams run in
-# between.
+# Most events of a job in one write. A re-attached reader gets a long answer in slices, and other streams run between.
 MAX_BATCH = 512
 
 

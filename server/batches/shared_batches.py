@@ -53,9 +53,7 @@ class SharedBatches(Batches):
         self._looking = asyncio.create_task(self._look())
 
     async def stop(self, *, has_crashed: bool = False) -> None:
-        """Like Batches.stop, but other servers continue the batches at once, or after a crash when this server's end is
-        noted.
-        """
+        """Like Batches.stop, but other servers continue the batches at once, after a crash once its end is noted."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
@@ -99,9 +97,7 @@ class SharedBatches(Batches):
         return rows
 
     async def _begin_strays(self, strays: set[str]) -> None:
-        """Run batches that are held without a run for longer than a start takes: their commit had looked like a
-        failure.
-        """
+        """Run batches held without a run for longer than a start takes: their commit had looked like a failure."""
         for batch_id in strays & self._strays:
             with contextlib.suppress(DamagedError):  # claiming the batch has logged it
                 row: BatchRow | None = await self._call(partial(_found, batch_id=batch_id))

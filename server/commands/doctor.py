@@ -132,10 +132,7 @@ def _cpu_library() -> Finding:
 
 
 def _sqlite() -> Finding:
-    """Report the version: with several connections, versions before 3.51.3 (3.44.6, 3.50.7) can lose commits.
-
-    `serve` uses one.
-    """
+    """Report the version. Before 3.51.3 (3.44.6, 3.50.7) several connections can lose commits; `serve` uses one."""
     version = sqlite3.sqlite_version_info
     is_sound = version >= (3, 51, 3) or (3, 50, 7) <= version < (3, 51) or (3, 44, 6) <= version < (3, 45)
     text = f"{sqlite3.sqlite_version}, for --results FILE"

@@ -49,8 +49,7 @@ class Session:
     async def _print_answer(self, prompt: str | list[int], params: SamplingParams) -> None:
         task = asyncio.current_task()
         assert task is not None
-        # Python's own handler could raise KeyboardInterrupt in the engine's task instead of this one. Windows has no
-        # such handlers.
+        # Python's own handler could raise KeyboardInterrupt in the engine's task. Windows has no such handlers.
         with contextlib.suppress(NotImplementedError):
             asyncio.get_running_loop().add_signal_handler(signal.SIGINT, task.cancel)
         try:

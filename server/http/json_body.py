@@ -22,8 +22,7 @@ MAX_KEY_CHARS = 128
 DEADLINE_S = 30.0
 # Key in a request's scope: the fields of its body, if another server may have to be asked.
 FIELDS = "splitfuse.fields"
-# Bytes of a refused body that are read and dropped before the answer, because a client that is still writing does not
-# read.
+# Bytes of a refused body that are dropped before the answer: a client that is still writing does not read.
 DROPPED_BYTES = 8 * 2**20
 
 

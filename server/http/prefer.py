@@ -4,8 +4,9 @@ from collections.abc import Iterable
 
 
 def preferred_wait_s(headers: Iterable[str]) -> float:
-    """Return the seconds that the client wants to wait for the result, 0 for none (`respond-async` without a wait, or
-    no wish).
+    """Return the seconds that the client wants to wait for the result.
+
+    0 without a wish, or with `respond-async` without a wait.
     """
     preferences = [part.strip().partition("=") for header in headers for part in header.lower().split(",")]
     waits = [value.strip().strip('"') for name, _, value in preferences if name.strip() == "wait"]

@@ -28,8 +28,7 @@ def frame(data: str, *, event: str | None = None, event_id: int | None = None) -
 
 
 class EventStream(Response):
-    """Response that writes the source's chunks as they come. While a write waits for a slow reader, the source gathers
-    more.
+    """Response that writes the source's chunks as they come. During a slow write the source gathers more.
 
     Calls `on_disconnect` if the client leaves, or the server ends, before the source does.
     """

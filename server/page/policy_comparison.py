@@ -1,7 +1,6 @@
 """PolicyComparison: simulates requests under other batching policies, without the model.
 
-Each simulation runs in its own process, one at a time and for a bounded time, so that the engine's steps never wait for
-it.
+Each runs in its own process, one at a time and for a bounded time, so that the engine's steps never wait for it.
 """
 
 import asyncio

@@ -152,9 +152,7 @@ def _event(name: str, value: Any) -> bytes:
 
 
 def _shortened(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Replace `decodes` by true if the same requests decoded in the previous record: most steps, and most of their
-    bytes.
-    """
+    """Replace `decodes` by true if the same requests decoded in the previous record, which saves most bytes."""
     before = [{}, *steps]
     return [
         step | {"decodes": True} if step.get("decodes") and step["decodes"] == previous.get("decodes") else step

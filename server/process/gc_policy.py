@@ -1,5 +1,4 @@
-"""Policy of Python's garbage collector: off while the server starts, and full collections while it is idle, not amid a
-stream.
+"""Policy of garbage collection: none while the server starts; full collections when it is idle, not amid a stream.
 
 A full collection walks every event of every kept result and blocks the event loop: 120 ms with 1,000 streams of 100
 tokens. Requests can wait for it: their garbage cycles are seven small objects per long-lived connection.
@@ -22,9 +21,7 @@ _NEVER = 1_000_000_000
 
 @contextlib.contextmanager
 def collecting_nothing() -> Iterator[None]:
-    """Turn collections off during the start, until `collect_when_idle` runs: they take 0.6 of its imports' 4.1 CPU
-    seconds.
-    """
+    """Turn collections off during the start, until `collect_when_idle` runs. They take 0.6 of the imports' 4.1 s."""
     gc.disable()
     try:
         yield

@@ -34,8 +34,7 @@ ON CONFLICT (holder, part) DO UPDATE SET body = EXCLUDED.body"""
 _END = """
 UPDATE splitfuse_jobs SET status = %s, finished = %s, expires = %s, result = %s, is_running = FALSE
 WHERE num = %s AND holder = %s"""
-# Only a server with a valid lease marks others: after an outage of the database all leases have run out, though most
-# servers live.
+# Only a server with a valid lease marks others: after a database outage all leases have run out, but most servers live.
 _MARK_DEAD = """
 UPDATE splitfuse_holders SET is_dead = TRUE
 WHERE EXISTS (SELECT FROM splitfuse_holders WHERE num = %(me)s AND expires > now() AND NOT is_dead) AND num IN

@@ -182,7 +182,7 @@ def _metrics_of(metrics: RequestMetrics) -> list[Any]:
 
 def _metrics_at(values: Sequence[Any], time_of: Callable[[float], float]) -> RequestMetrics:
     times = [None if time is None else time_of(time) for time in values[:_NUM_TIMES]]
-    metrics = RequestMetrics(*times, *values[_NUM_TIMES:])  # the types are those that were written
+    metrics = RequestMetrics(*times, *values[_NUM_TIMES:])  # type: ignore[arg-type]  # types as written
     return metrics if metrics.history is None else replace(metrics, history=History.read(values[-1]))
 
 

@@ -197,7 +197,7 @@ def _opened(cipher: "AESGCM", sealed: bytes, place: str) -> bytes:
 
 def _decoded(text: object) -> bytes:
     try:
-        return base64.b64decode(text, validate=True)  # stored values may have any type
+        return base64.b64decode(text, validate=True)  # type: ignore[arg-type]  # stored values may have any type
     except (TypeError, ValueError) as exc:
         raise DamagedError from exc
 

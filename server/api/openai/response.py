@@ -45,9 +45,7 @@ class ResponseBuilder:
         self._suffix = '],"usage":null}' if shown.usage else "]}"
 
     def answer(self, jobs: Sequence[Job]) -> dict[str, Any]:
-        """Build the whole answer once all jobs have ended, for `json_slices`: token texts are looked up during
-        serialisation.
-        """
+        """Build the whole answer once all jobs have ended, for `json_slices`, which looks up token texts lazily."""
         n = len(jobs[0].outputs)
         choices = [
             {**self.choice(number * n + output.index, output, job), **self.ids(output), **job.report(output.index)}
