@@ -21,9 +21,9 @@ _ERROR = {
         "error": {
             "type": "object",
             "properties": {
-                "message": {"type": "string", "description": "What is wrong, and the way out."},
+                "message": {"type": "string", "description": "The fault, and the way out."},
                 "type": {"type": "string"},
-                "param": _NULLABLE_TEXT | {"description": "The field."},
+                "param": _NULLABLE_TEXT | {"description": "The field at fault."},
                 "code": _NULLABLE_TEXT,
             },
             "required": ["message", "type", "param", "code"],
@@ -31,17 +31,17 @@ _ERROR = {
     },
     "required": ["error"],
 }
-_RETRY_AFTER = {"headers": {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}}}
+_RETRY_AFTER = {"headers": {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}}}
 _ERRORS: dict[int, Schema] = {
-    400: {"description": "The request is wrong; `param` names the field."},
-    401: {"description": "The server has API keys, and the request brings none of them."},
-    403: {"description": "A web page of an origin, or a Host, that a server without keys does not allow."},
-    404: {"description": "No such model, or no such result for this caller."},
+    400: {"description": "The request is not valid; `param` names the field."},
+    401: {"description": "The server needs an API key, and the request has no valid one."},
+    403: {"description": "The web page's origin, or the Host, is not allowed on a server without keys."},
+    404: {"description": "The model does not exist, or the caller has no such result."},
     408: {"description": "The body did not arrive in time."},
-    413: {"description": "The body is longer than --max-body-bytes, or the file than there is room for."},
-    422: {"description": "The Idempotency-Key came before, with another body."},
+    413: {"description": "The body is longer than --max-body-bytes, or there is no space for the file."},
+    422: {"description": "The Idempotency-Key has been used before, with another body."},
     429: {"description": "The queue is full, or too many results are kept.", **_RETRY_AFTER},
-    500: {"description": "An error of the server's; `code` is in its log."},
+    500: {"description": "The server has failed; its log has the details under `code`."},
     503: {"description": "The server is loading, draining or stalled, or it cancelled the request.", **_RETRY_AFTER},
 }
 # Statuses that a kind of route can answer with.
@@ -67,7 +67,7 @@ def parameter(name: str, description: str, *, place: str = "query", **schema: An
 
 IDEMPOTENCY_KEY = parameter(
     "Idempotency-Key",
-    "1 to 255 visible characters; the same request again is answered with the same job.",
+    "1 to 255 visible characters. Repeating a request with its key returns the same job.",
     place="header",
     type="string",
     minLength=1,
@@ -112,10 +112,10 @@ def upload(answers: Mapping[int, str | Schema], *, errors: Sequence[int]) -> dic
     schema = {
         "type": "object",
         "properties": {
-            "file": text | {"format": "binary", "description": "JSON objects, one a line."},
+            "file": text | {"format": "binary", "description": "JSON objects, one per line."},
             "purpose": {"enum": ["batch"]},
             "expires_after[anchor]": {"enum": ["created_at"]},
-            "expires_after[seconds]": {"type": ["string", "integer"], "description": "Seconds that the file is kept."},
+            "expires_after[seconds]": {"type": ["string", "integer"], "description": "Seconds to keep the file."},
         },
         "required": ["file", "purpose"],
         "additionalProperties": False,
@@ -132,7 +132,7 @@ def openapi_of(app: FastAPI) -> Schema:
             title=app.title,
             version=app.version,
             routes=app.routes,
-            description="Errors come as one object, `Error`, whatever their status; unknown fields are errors.",
+            description="Every error has the form `Error`, whatever its status. Unknown fields are errors.",
         )
         refs = str(app.openapi_schema)
         used = [model for model in _models(RequestModel) if _REF.format(model=model.__name__) in refs]

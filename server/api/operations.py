@@ -65,7 +65,7 @@ def _fault(service: Service) -> NotReadyError | None:
 
 
 @router.head("/ready", include_in_schema=False)
-@router.get("/ready", **operation({200: "New work is taken."}, errors=(*ALWAYS, 503)))
+@router.get("/ready", **operation({200: "The server accepts new work."}, errors=(*ALWAYS, 503)))
 async def ready(request: Request) -> Response:
     """200 while the server accepts new work."""
     service = service_of(request)
@@ -104,7 +104,7 @@ async def stats(request: Request) -> Response:
 @router.post(
     "/tokenize",
     **operation(
-        {200: "`tokens`, their `count` and the server's `max_model_len`; their texts as `token_strs` if asked."},
+        {200: "`tokens`, their `count`, the server's `max_model_len`, and on request their texts as `token_strs`."},
         errors=GENERATION,
         body=TokenizeRequest,
         example={"prompt": "Once upon a time"},

@@ -59,9 +59,9 @@ def _shown(schema: Schema, model: "type[RequestModel]") -> None:
         if name not in schema.get("required", ()):
             properties[name] = nullable(shown)
     for name in sorted(model.ignored.keys() - properties.keys()):
-        properties[name] = {"description": "Accepted; nothing is done with it, and X-Ignored-Fields says so."}
+        properties[name] = {"description": "Accepted without effect, and named in X-Ignored-Fields."}
     for name, harmless in model.unsupported.items():
-        properties[name] = {"enum": [*harmless, None], "description": "Not supported; other values are refused."}
+        properties[name] = {"enum": [*harmless, None], "description": "Not supported: only these values are accepted."}
     properties |= {name: shown for name, shown in model.more_fields.items() if name not in properties}
     schema["additionalProperties"] = False
 
@@ -144,7 +144,7 @@ class RequestModel(BaseModel):
 
 Body = TypeVar("Body", bound=RequestModel)
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
-ModelName = Annotated[str | None, Field(description="The served model's name; another is a 404.")]
+ModelName = Annotated[str | None, Field(description="The served model's name; any other name is a 404.")]
 User = Annotated[str, Field(max_length=256, description="The end user, for fair scheduling on a server without keys.")]
 
 

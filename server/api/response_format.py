@@ -15,7 +15,9 @@ class NamedSchema(RequestModel):
     """A JSON schema with a name, for response_format."""
 
     name: Name
-    schema_: dict[str, Any] = Field(alias="schema", description="The output keeps to it, strict or not.")
+    schema_: dict[str, Any] = Field(
+        alias="schema", description="The output matches the schema, with or without `strict`."
+    )
     strict: bool = False
     description: str = ""
 
@@ -68,7 +70,7 @@ class ResponseFormat(_Format):
     path = "response_format."
     name_ = "response_format"
     json_schema: NamedSchema | None = None
-    value: dict[str, Any] | None = Field(None, description="The schema, with the type json_object, as TGI has it.")
+    value: dict[str, Any] | None = Field(None, description="The schema in TGI's spelling, with the type json_object.")
 
     @property
     def _also(self) -> frozenset[str]:

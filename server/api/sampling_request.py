@@ -49,7 +49,9 @@ class SamplingRequest(RequestModel):
     user: User = ""
     stream: bool = False
     request_id: Annotated[
-        str | None, AfterValidator(_label), Field(description="The answer's X-Request-Id, if no header gives it.")
+        str | None,
+        AfterValidator(_label),
+        Field(description="The answer's X-Request-Id, if the request has no such header."),
     ] = None
     response_format: ResponseFormat | None = None
 

@@ -14,7 +14,7 @@ SCHEMA = {
             "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
             "required": ["type", "message"],
         },
-        "request_id": {"type": "string", "description": "As in the header request-id."},
+        "request_id": {"type": "string", "description": "Like the header request-id."},
     },
     "required": ["type", "error", "request_id"],
 }

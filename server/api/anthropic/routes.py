@@ -31,7 +31,7 @@ data: {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta"
 @router.post(
     "",
     **operation(
-        {200: events("The message, or with `stream` the events of its life.", _EVENTS, has_json=True)},
+        {200: events("The message, or with `stream` its events.", _EVENTS, has_json=True)},
         errors=GENERATION,
         error_schema=SCHEMA,
         body=MessagesRequest,
@@ -59,7 +59,7 @@ async def messages(request: Request) -> Response:
 @router.post(
     "/count_tokens",
     **operation(
-        {200: "How many tokens the conversation has, as `input_tokens`."},
+        {200: "The number of tokens, as `input_tokens`."},
         errors=GENERATION,
         error_schema=SCHEMA,
         body=CountTokensRequest,

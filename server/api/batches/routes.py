@@ -20,10 +20,10 @@ router = APIRouter(prefix="/v1", tags=["OpenAI"])
 
 UPLOAD_S = 600.0
 _FORM_BYTES = 64 * 1024  # limit for the form's other fields
-FILE_ID = parameter("file_id", "The file's id.", place="path")
-BATCH_ID = parameter("batch_id", "The batch's id.", place="path")
-AFTER = parameter("after", "The id of the last row that the reader has.")
-ORDER = parameter("order", "Newest first is desc.", type="string", enum=["asc", "desc"])
+FILE_ID = parameter("file_id", "Id of the file.", place="path")
+BATCH_ID = parameter("batch_id", "Id of the batch.", place="path")
+AFTER = parameter("after", "Id of the last row of the previous page.")
+ORDER = parameter("order", "desc: newest first.", type="string", enum=["asc", "desc"])
 PURPOSE = parameter("purpose", "Only files with this purpose.")
 
 
@@ -89,7 +89,7 @@ async def delete_file(request: Request) -> Response:
 @router.post(
     "/batches",
     **operation(
-        {200: "The batch, which is being validated."},
+        {200: "The batch, which is validated next."},
         errors=KEEPING,
         body=BatchRequest,
         example={"input_file_id": "file-…", "endpoint": "/v1/chat/completions", "completion_window": "24h"},
@@ -131,7 +131,7 @@ async def retrieve_batch(request: Request) -> Response:
 
 @router.post(
     "/batches/{batch_id}/cancel",
-    **operation({200: "The batch, which ends soon."}, errors=LOOKUP, parameters=[BATCH_ID]),
+    **operation({200: "The batch, which will end soon."}, errors=LOOKUP, parameters=[BATCH_ID]),
 )
 async def cancel_batch(request: Request) -> Response:
     """Answer no further lines. Answers so far are kept."""

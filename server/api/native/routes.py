@@ -38,12 +38,16 @@ KIND = "generate"  # kind of kept requests
 MAX_WAIT_S = 60.0
 MAX_LISTED = 100
 STATUSES = ("queued", "running", "completed", "failed", "cancelled")
-SEQ_ID = parameter("seq_id", "The id that POST /generate gave; it begins with the server's `--id-tag`.", place="path")
-WAIT = parameter("wait", "Answer when it is complete or after so many seconds.", type="number", minimum=0, maximum=60)
-PREFER = parameter("Prefer", "`wait=N`: answer when it is complete or after N seconds.", place="header")
-STARTING_AFTER = parameter("starting_after", "The last event that the reader has.", type="integer", minimum=0)
+SEQ_ID = parameter("seq_id", "The id from POST /generate; it begins with the server's `--id-tag`.", place="path")
+WAIT = parameter("wait", "Seconds to wait for the complete result.", type="number", minimum=0, maximum=60)
+PREFER = parameter("Prefer", "`wait=N`: wait up to N seconds for the complete result.", place="header")
+STARTING_AFTER = parameter("starting_after", "Id of the reader's last event.", type="integer", minimum=0)
 LAST_EVENT_ID = parameter(
-    "Last-Event-ID", "The same, from browsers; it wins.", place="header", type="integer", minimum=0
+    "Last-Event-ID",
+    "Like `starting_after`, as browsers send it; the header wins.",
+    place="header",
+    type="integer",
+    minimum=0,
 )
 
 
@@ -57,15 +61,15 @@ data: {…the result…}
 """
 _STREAM = events("`token` events, then `done` with the result, or `error`; a comment every 15 s of silence.", _EVENTS)
 _ANSWERED = events(
-    "With `stream` its events; with `Prefer: wait` the result, if it is there in time.", _EVENTS, has_json=True
+    "With `stream` the events; with `Prefer: wait` the result, if it is complete in time.", _EVENTS, has_json=True
 )
-_RESULT = "The result: partial while it runs, the same for as long as it is kept."
+_RESULT = "The result: partial while the request runs, then unchanged while it is kept."
 
 
 @router.post(
     "/generate",
     **operation(
-        {202: "Accepted: where to look, as `result_url` and `stream_url`.", 200: _ANSWERED},
+        {202: "Accepted: poll `result_url`, or read `stream_url`.", 200: _ANSWERED},
         errors=KEEPING,
         body=GenerateRequest,
         example={"prompt": "Once upon a time", "max_tokens": 32, "stream": False},
@@ -181,7 +185,7 @@ async def result_stream(request: Request) -> Response:
 
 
 @router.delete(
-    "/result/{seq_id}", **operation({200: "What it was before: its `status`."}, errors=LOOKUP, parameters=[SEQ_ID])
+    "/result/{seq_id}", **operation({200: "The `status` before the deletion."}, errors=LOOKUP, parameters=[SEQ_ID])
 )
 async def delete(request: Request) -> Response:
     """Cancel the request if it runs, and delete its result."""
@@ -196,12 +200,12 @@ async def delete(request: Request) -> Response:
 @router.get(
     "/results",
     **operation(
-        {200: "Your results, newest first, without their outputs."},
+        {200: "The caller's results, newest first, without their outputs."},
         errors=LOOKUP,
         parameters=[
-            parameter("limit", "How many.", type="integer", minimum=1, maximum=MAX_LISTED),
-            parameter("after", "The id of the last one that you have."),
-            parameter("status", "Only those with this status.", enum=list(STATUSES)),
+            parameter("limit", "The most results.", type="integer", minimum=1, maximum=MAX_LISTED),
+            parameter("after", "Id of the last result of the previous page."),
+            parameter("status", "Only results with this status.", enum=list(STATUSES)),
         ],
     ),
 )
@@ -219,7 +223,7 @@ async def results(request: Request) -> Response:
     return JsonResponse({"object": "list", "data": data, "has_more": len(jobs) > limit, "last_id": last_id})
 
 
-@router.delete("/results", **operation({200: "How many there were: `deleted`."}, errors=(*KEYED, 503)))
+@router.delete("/results", **operation({200: "The number of deleted results, as `deleted`."}, errors=(*KEYED, 503)))
 async def delete_results(request: Request) -> Response:
     """Cancel all of the caller's requests and delete their results."""
     service, owner = service_of(request), owner_of(request)

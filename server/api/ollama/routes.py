@@ -40,7 +40,7 @@ def _answered(description: str) -> dict[str, Any]:
 @router.post(
     "/chat",
     **operation(
-        {200: _answered("A JSON object a line, or one in all with `stream` false.")},
+        {200: _answered("One JSON object per line, or a single object with `stream` false.")},
         errors=GENERATION,
         error_schema=SCHEMA,
         body=OllamaChatRequest,
@@ -60,7 +60,7 @@ async def chat(request: Request) -> Response:
 @router.post(
     "/generate",
     **operation(
-        {200: _answered("A JSON object a line, or one in all with `stream` false.")},
+        {200: _answered("One JSON object per line, or a single object with `stream` false.")},
         errors=GENERATION,
         error_schema=SCHEMA,
         body=OllamaGenerateRequest,
@@ -98,7 +98,7 @@ async def ps(request: Request) -> Response:
 
 @router.post(
     "/show",
-    **operation({200: "What there is to tell."}, errors=BODY, error_schema=SCHEMA, body=OllamaShowRequest, example={}),
+    **operation({200: "The description."}, errors=BODY, error_schema=SCHEMA, body=OllamaShowRequest, example={}),
 )
 async def show(request: Request) -> Response:
     """Describe the model."""
@@ -106,7 +106,7 @@ async def show(request: Request) -> Response:
     return JsonResponse(shown(service_of(request)))
 
 
-@router.get("/version", **operation({200: "A version of Ollama."}, error_schema=SCHEMA))
+@router.get("/version", **operation({200: "The version."}, error_schema=SCHEMA))
 async def version() -> Response:
     """The release of Ollama whose API this follows."""
     return JsonResponse({"version": API_VERSION})

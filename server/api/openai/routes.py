@@ -31,7 +31,7 @@ from .stream import OpenAIStreamWriter
 router = APIRouter(prefix="/v1", tags=["OpenAI"])
 
 
-@router.get("/models", **operation({200: "A list, of one unless it has several names."}, errors=(*KEYED, 503)))
+@router.get("/models", **operation({200: "A list with the model, once per name."}, errors=(*KEYED, 503)))
 async def models(request: Request) -> Response:
     """The served model, under each of its names."""
     service = service_of(request)

@@ -30,7 +30,7 @@ data: {"batching_policy": "splitfuse", "budget": 512, …}
 event: steps
 data: [{"step": 12, "start": 1.25, "end": 1.27, "chunks": [[3, 0, 480]], "decodes": [1, 2], …}]
 """
-_ID = parameter("seq_id", "The id that POST /generate gave.", place="path")
+_ID = parameter("seq_id", "The id from POST /generate.", place="path")
 
 
 @router.get(PREFIX + "{name}", include_in_schema=False)
@@ -44,7 +44,7 @@ async def page_file(request: Request) -> Response:
 
 @router.get(
     "/stats/stream",
-    **operation({200: events("What each step computed, in batches of 50 ms.", _STEPS)}, errors=(*KEYED, 429, 503)),
+    **operation({200: events("The work of each step, in batches of 50 ms.", _STEPS)}, errors=(*KEYED, 429, 503)),
 )
 async def step_stream(request: Request) -> Response:
     """One record per step while the stream is open. Other keys' requests appear as numbers only."""
@@ -60,7 +60,7 @@ def _error_frame(problem: Problem) -> bytes:
 @router.post(
     "/stats/simulate",
     **operation(
-        {200: "`runs`: each policy and the records of its last steps."},
+        {200: "`runs`: each policy with the records of its last steps."},
         errors=GENERATION,
         body=SimulateRequest,
         example={"policies": ["splitfuse", "prefill_first"], "arrivals": [[0.0, 512, 64], [0.25, 2000, 16]]},
@@ -74,9 +74,7 @@ async def simulate(request: Request) -> Response:
     return JsonResponse(answer)
 
 
-@router.get(
-    "/result/{seq_id}/explain", **operation({200: "What it waited for and was given."}, errors=LOOKUP, parameters=[_ID])
-)
+@router.get("/result/{seq_id}/explain", **operation({200: "The explanation."}, errors=LOOKUP, parameters=[_ID]))
 async def explain_result(request: Request) -> Response:
     """Explain a result's time: its waits with their reasons, each chunk, preemptions, and shares that add up.
 

@@ -42,13 +42,13 @@ router = APIRouter(prefix="/v1/responses", tags=["OpenAI"])
 KIND = "response"  # kind of kept requests
 
 CANCEL_S = 10.0
-RESPONSE_ID = parameter("response_id", "The response's id.", place="path")
+RESPONSE_ID = parameter("response_id", "Id of the response.", place="path")
 
 
 _EVENTS = """event: response.output_text.delta
 data: {"type": "response.output_text.delta", "item_id": "msg_…", "delta": "Hi", …, "sequence_number": 4}
 """
-_STREAMED = events("The response, or with `stream` the events of its life.", _EVENTS, has_json=True)
+_STREAMED = events("The response, or with `stream` its events.", _EVENTS, has_json=True)
 
 
 @router.post(
@@ -164,8 +164,8 @@ class KeptResponse:
         errors=LOOKUP,
         parameters=[
             RESPONSE_ID,
-            parameter("stream", "Whether events are wanted.", type="boolean"),
-            parameter("starting_after", "The last event that the reader has.", type="integer", minimum=0),
+            parameter("stream", "True for events.", type="boolean"),
+            parameter("starting_after", "Number of the reader's last event.", type="integer", minimum=0),
         ],
     ),
 )
@@ -182,13 +182,13 @@ async def retrieve(request: Request) -> Response:
 @router.get(
     "/{response_id}/input_items",
     **operation(
-        {200: "A page of the items."},
+        {200: "A page of items."},
         errors=LOOKUP,
         parameters=[
             RESPONSE_ID,
-            parameter("after", "The id of the last item that the reader has."),
+            parameter("after", "Id of the last item of the previous page."),
             parameter("limit", "The most items.", type="integer", minimum=1, maximum=100),
-            parameter("order", "Newest first is desc.", type="string", enum=["asc", "desc"]),
+            parameter("order", "desc: newest first.", type="string", enum=["asc", "desc"]),
         ],
     ),
 )
@@ -202,7 +202,7 @@ async def list_input_items(request: Request) -> Response:
 
 
 @router.post(
-    "/{response_id}/cancel", **operation({200: "The response as it ended."}, errors=LOOKUP, parameters=[RESPONSE_ID])
+    "/{response_id}/cancel", **operation({200: "The stopped response."}, errors=LOOKUP, parameters=[RESPONSE_ID])
 )
 async def cancel(request: Request) -> Response:
     """Stop the response if it runs. Its output so far is kept."""
