@@ -44,7 +44,7 @@ _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
     "request_decode_time_seconds": ("Seconds from the first token to the last.", _REQUEST_SECONDS),
     "request_inference_time_seconds": ("Seconds from the first step to the last token.", _REQUEST_SECONDS),
     "request_max_num_generation_tokens": ("Tokens of a request's longest output.", _REQUEST_TOKENS),
-    "request_params_n": ("Outputs asked for per request.", (1, 2, 5, 10, 20, 50)),
+    "request_params_n": ("Outputs requested per request.", (1, 2, 5, 10, 20, 50)),
 }
 # Names in older dashboards for vLLM.
 _OLD_NAMES = {"inter_token_latency_seconds": "time_per_output_token_seconds"}
@@ -57,8 +57,12 @@ _COUNTERS: dict[str, tuple[str, str | None, tuple[str, ...]]] = {
     "num_preemptions": ("Sequences preempted.", "mode", ("recompute", "swap")),
     "prefix_cache_queries": ("Prompt tokens looked up in the prefix cache.", None, ()),
     "prefix_cache_hits": ("Prompt tokens found in the prefix cache.", None, ()),
-    "ignored_fields": ("Fields of requests that are known and have no effect.", None, ()),
-    "schema_check_failures": ("Finished answers that break a part of their schema that no grammar enforces.", None, ()),
+    "ignored_fields": ("Known fields of requests that have no effect.", None, ()),
+    "schema_check_failures": (
+        "Finished answers that break a keyword of their schema that no grammar enforces.",
+        None,
+        (),
+    ),
     "request_success": ("Outputs that ended, by reason.", "finished_reason", _FINISH_REASONS),
 }
 _DRAFT_COUNTERS: dict[str, str] = {
@@ -71,18 +75,18 @@ _GAUGES = {
     "num_requests_waiting": "Sequences waiting to be scheduled.",
     "num_requests_swapped": "Sequences swapped out to host memory.",
     "kv_cache_usage_perc": "Share of the KV cache's blocks in use, 0 to 1.",
-    "grammar_cache_bytes": "About what the compiled grammars take that are kept.",
+    "grammar_cache_bytes": "Approximate size of the cached compiled grammars.",
 }
 # Counters that are kept elsewhere.
 _KEPT_COUNTERS = {
-    "connections_refused": "Connections refused with 503: over --max-connections, or too many of one address.",
-    "grammar_cache_queries": "Grammars asked for by requests with structured output or tools that must be called.",
-    "grammar_cache_hits": "Grammars asked for that had been compiled already.",
+    "connections_refused": "Connections refused with 503: over --max-connections, or too many from one address.",
+    "grammar_cache_queries": "Grammars requested, by structured output or tools that must be called.",
+    "grammar_cache_hits": "Grammars requested that were already compiled.",
     "grammar_refusals": "Grammars that could not be used.",
     "kernels_compiled": "GPU kernels compiled while serving; steps wait for each.",
-    "cuda_graphs_captured": "CUDA graphs captured while serving, where steps missed them.",
+    "cuda_graphs_captured": "CUDA graphs captured while serving, for steps that lacked one.",
 }
-_DROPPED_LINES = "log_lines_dropped", "Lines that standard output or standard error did not take in time."
+_DROPPED_LINES = "log_lines_dropped", "Lines dropped because standard output or standard error was too slow."
 
 
 class Metrics:
@@ -239,7 +243,7 @@ class _Snapshot(Collector):
         for name, text in _KEPT_COUNTERS.items():
             yield self._family(CounterMetricFamily, name, text, _number(stats, name))
         layout = {"num_gpu_blocks": f"{num_blocks:g}", **self._cache_config}
-        yield self._family(GaugeMetricFamily, "cache_config_info", "How the KV cache is laid out.", 1.0, **layout)
+        yield self._family(GaugeMetricFamily, "cache_config_info", "Layout of the KV cache.", 1.0, **layout)
         yield self._family(CounterMetricFamily, *_DROPPED_LINES, num_dropped_lines())
 
     def _family(
