@@ -56,15 +56,15 @@ class AnswerCheck:
         if self.schema is not None:
             return enforceable(self.schema).unenforced
         return tuple(
-            Unenforced(f"/{name}{each.path}", each.is_checked)
+            Unenforced(f"/{name}{keyword.path}", keyword.is_checked)
             for name, schema in self._tools.items()
-            for each in enforceable(schema).unenforced
+            for keyword in enforceable(schema).unenforced
         )
 
     @property
     def header(self) -> str:
         """Value of X-Unenforced: the paths, cut at 1,024 characters."""
-        paths = (quote(each.path, safe="/~!$&'()*+:;=@") for each in self.unenforced)
+        paths = (quote(keyword.path, safe="/~!$&'()*+:;=@") for keyword in self.unenforced)
         text = ",".join(paths)
         return text if len(text) <= _MAX_HEADER_CHARS else text[: text.rindex(",", 0, _MAX_HEADER_CHARS)] + ",..."
 

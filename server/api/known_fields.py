@@ -78,4 +78,4 @@ MEDIA: Mapping[str, str] = {
 
 def asks_for_nothing(value: object, harmless: tuple[Any, ...]) -> bool:
     """True if the value equals one of these, in value and type: True is not 1."""
-    return any(type(value) is type(each) and value == each for each in harmless)
+    return any(type(value) is type(harmless_value) and value == harmless_value for harmless_value in harmless)

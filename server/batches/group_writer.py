@@ -67,5 +67,5 @@ class GroupWriter:
 def _joined(changes: Iterable[BatchChanges]) -> BatchChanges:
     every = list(changes)
     return BatchChanges(
-        *(tuple(chain.from_iterable(getattr(each, name) for each in every)) for name in BatchChanges.__slots__)
+        *(tuple(chain.from_iterable(getattr(change, name) for change in every)) for name in BatchChanges.__slots__)
     )

@@ -20,12 +20,12 @@ def run(path: Path, wanted: str, *, as_json: bool) -> int:
     outputs = recorded_outputs(path, lambda line: line["add"] in numbers)
     explained = [_explained(metrics) for metrics in outputs]
     if as_json:
-        print(json.dumps([each.to_dict() for each in explained]))
+        print(json.dumps([explanation.to_dict() for explanation in explained]))
         return 0
-    for index, each in enumerate(explained):
+    for index, explanation in enumerate(explained):
         if len(explained) > 1:
             print(f"Output {index}")
-        print("\n".join(_lines(each)))
+        print("\n".join(_lines(explanation)))
     return 0
 
 

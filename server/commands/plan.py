@@ -48,20 +48,20 @@ def plan(config: EngineConfig, *, memory: str | None, num_ranks: int) -> int:
 
 
 def _rows(config: EngineConfig, found: "MemoryPlan") -> Iterator[tuple[str, str]]:
-    model, each = found.model_config, " on each rank" if found.num_ranks > 1 else ""
+    model, per_rank = found.model_config, " on each rank" if found.num_ranks > 1 else ""
     quantized = model.quantization.name if model.quantization else config.quantization
     description = f" ({model.description})" if model.description else ""
     yield "model", f"{config.model_name}, {model.architecture}{description}"
     yield "device", f"{found.device}, {found.dtype}" + (f", weights {quantized}" if quantized else "")
-    yield "weights", f"{shown(found.weight_bytes)}{each}"
+    yield "weights", f"{shown(found.weight_bytes)}{per_rank}"
     if found.step_bytes:
-        yield "a step", f"{shown(found.step_bytes)}{each}, estimated; `serve` measures it"
-    yield "a token", f"{shown(found.token_bytes)} of KV cache{each}"
+        yield "a step", f"{shown(found.step_bytes)}{per_rank}, estimated; `serve` measures it"
+    yield "a token", f"{shown(found.token_bytes)} of KV cache{per_rank}"
     num_blocks = max(0, found.num_blocks)
     yield (
         "KV cache",
         f"{num_blocks} blocks = {found.num_tokens} tokens = {found.num_requests:.3g} requests of "
-        f"{found.max_model_len}: {shown(found.num_tokens * found.token_bytes)}{each}",
+        f"{found.max_model_len}: {shown(found.num_tokens * found.token_bytes)}{per_rank}",
     )
     if not found.fits:
         yield "", f"not one request of {found.max_model_len} tokens fits"

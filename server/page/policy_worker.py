@@ -22,7 +22,7 @@ def simulated(job: Mapping[str, Any], policy: str) -> list[dict[str, Any]]:
     simulation = Simulation(config, num_blocks=job["num_blocks"], cost=CostModel.fixed(*job["cost"]))
     watcher = StepWatcher(simulation.scheduler, max_num_batched_tokens=config.step_limits.num_batched_tokens)
     simulation.scheduler.watch(watcher)
-    simulation.run([Arrival(*each) for each in sorted(map(tuple, job["arrivals"]))])
+    simulation.run([Arrival(*arrival) for arrival in sorted(map(tuple, job["arrivals"]))])
     return watcher.take()[1]
 
 

@@ -139,7 +139,7 @@ class StepBroadcast:
         chunks: dict[str, bytes] = {}
         for viewer in viewers:
             if viewer.owner not in chunks:
-                chunks[viewer.owner] = _event("requests", [_shown(each, viewer.owner) for each in requests])
+                chunks[viewer.owner] = _event("requests", [_shown(request, viewer.owner) for request in requests])
             viewer.put(chunks[viewer.owner])
 
     def _put(self, chunk: bytes) -> None:

@@ -46,7 +46,7 @@ class LogLimit(logging.Filter):
 def limit_log(logger_name: str, limit: LogLimit) -> None:
     """Add a limit to a logger. A second limit for the same message changes nothing."""
     logger = logging.getLogger(logger_name)
-    if all(getattr(each, "beginning", None) != limit.beginning for each in logger.filters):
+    if all(getattr(log_filter, "beginning", None) != limit.beginning for log_filter in logger.filters):
         logger.addFilter(limit)
 
 

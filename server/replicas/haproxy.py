@@ -71,7 +71,9 @@ class Haproxy:
     async def point(self, name: str, address: Address) -> None:
         """Set a replica's address. The replica gets requests as soon as its check succeeds."""
         self._addresses[name] = address
-        places = [f"set server {each}/{name} addr {address.host} port {address.port}" for each in self._config.backends]
+        places = [
+            f"set server {backend}/{name} addr {address.host} port {address.port}" for backend in self._config.backends
+        ]
         await self._ask(*places, f"set server any/{name} health down", *self._states(name, "ready"))
 
     async def drain(self, name: str) -> None:

@@ -33,7 +33,9 @@ class _Families:
         for replica, page in self._pages.items():
             up.add_metric([replica], float(page is not None))
             for family in text_string_to_metric_families(page or ""):
-                merged = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
-                merged.samples += [each._replace(labels=each.labels | {"replica": replica}) for each in family.samples]
+                merged_family = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                merged_family.samples += [
+                    sample._replace(labels=sample.labels | {"replica": replica}) for sample in family.samples
+                ]
         yield up
         yield from families.values()

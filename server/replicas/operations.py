@@ -38,7 +38,7 @@ class Operations:
         headers = {name: request.headers[name] for name in _PASSED_ON if name in request.headers}
         addresses = self._addresses()
         answers = await asyncio.gather(*(self._page(address, headers) for address in addresses.values()))
-        refusal = next((each for each in answers if each is not None and each.status_code == 401), None)
+        refusal = next((reply for reply in answers if reply is not None and reply.status_code == 401), None)
         if refusal is not None:
             kept = {name: refusal.headers[name] for name in ("content-type", "www-authenticate")}
             return Response(refusal.content, refusal.status_code, headers=kept)

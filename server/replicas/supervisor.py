@@ -124,8 +124,8 @@ class Supervisor:
         telling = asyncio.create_task(self._tell(replicas))
         try:
             done, _ = await asyncio.wait([*ends, replicas.failure], return_when=asyncio.FIRST_COMPLETED)
-            for each in done:
-                each.result()
+            for future in done:
+                future.result()
             text = f"replicas finish their requests, at most {self._settings.drain_timeout:g} s"
             print(as_line(f"splitfuse: {text}; a second signal ends at once"), file=sys.stderr, flush=True)
         finally:

@@ -268,7 +268,7 @@ class Journal:
         kept.num_left -= delta.finish_reason is not None
         if kept.num_left:
             return None
-        reasons = {each.finish_reason for each in kept.deltas}
+        reasons = {event.finish_reason for event in kept.deltas}
         status = "failed" if "error" in reasons else "cancelled" if "abort" in reasons else "completed"
         now = self._wall_clock()
         result = kept.stored("result", dump_result(kept.deltas))

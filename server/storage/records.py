@@ -99,7 +99,7 @@ class Changes:
     probes: bool = False  # write something, to find out if writing works
 
     def __bool__(self) -> bool:
-        return any(getattr(self, each.name) for each in fields(self))
+        return any(getattr(self, item.name) for item in fields(self))
 
 
 def event_of(delta: OutputDelta) -> Event:
@@ -173,7 +173,7 @@ def _result_parts(deltas: Sequence[OutputDelta]) -> Iterator[str]:
 
 def _logprobs_of(item: Sequence[Any]) -> TokenLogprobs:
     token_id, logprob, rank, top = item
-    return TokenLogprobs(token_id, logprob, tuple((each, value) for each, value in top), rank)
+    return TokenLogprobs(token_id, logprob, tuple((top_id, value) for top_id, value in top), rank)
 
 
 def _metrics_of(metrics: RequestMetrics) -> list[Any]:

@@ -45,7 +45,7 @@ def set_up_logging(log_format: str) -> None:
 def as_line(text: str, *, level: int = logging.INFO) -> str:
     """Format text that is printed beside the log like the log itself."""
     formatters = (handler.formatter for handler in logging.getLogger().handlers)
-    json_formatter = next((each for each in formatters if isinstance(each, JsonFormatter)), None)
+    json_formatter = next((formatter for formatter in formatters if isinstance(formatter, JsonFormatter)), None)
     if json_formatter is None:
         return text
     return json_formatter.format(logging.LogRecord("splitfuse", level, "", 0, text, None, None))

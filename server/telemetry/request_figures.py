@@ -29,8 +29,8 @@ class RequestFigures:
             num_prompt_tokens=sum(job.num_prompt_tokens for job in record.jobs),
             num_cached_tokens=sum(job.num_cached_tokens for job in record.jobs),
             num_output_tokens=sum(job.num_completion_tokens for job in record.jobs),
-            queue_s=_since(record, (each.first_scheduled_time for each in metrics)),
-            ttft_s=_since(record, (each.first_token_time for each in metrics)),
+            queue_s=_since(record, (m.first_scheduled_time for m in metrics)),
+            ttft_s=_since(record, (m.first_token_time for m in metrics)),
             total_s=record.end - record.arrival,
         )
 

@@ -107,7 +107,9 @@ class CompletionRequest(OpenAIRequest):
 
     def prompts(self) -> list[Any]:
         """Return the prompts in the engine's form."""
-        return [without_special_tokens(each) if self.add_special_tokens is False else each for each in self.prompt]
+        return [
+            without_special_tokens(prompt) if self.add_special_tokens is False else prompt for prompt in self.prompt
+        ]
 
     def params(self) -> SamplingParams:
         """Build the parameters. With an echo, `logprobs` also covers the prompt. Raises."""

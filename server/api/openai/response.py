@@ -121,4 +121,4 @@ def scored_token(item: TokenLogprobs, token_text: TokenText) -> dict[str, Any]:
         text = token_text(token_id)
         return {"token": text, "logprob": finite_logprob(logprob), "bytes": list(text.encode("utf-8", "replace"))}
 
-    return {**one(item.token_id, item.logprob), "top_logprobs": [one(*each) for each in item.top]}
+    return {**one(item.token_id, item.logprob), "top_logprobs": [one(*candidate) for candidate in item.top]}

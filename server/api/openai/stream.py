@@ -60,7 +60,7 @@ class OpenAIStreamWriter(StreamWriter):
             self._closed.add(index)
             report = job.report(delta.index)
         chunk = self._builder.chunk(index, delta, text_offset=text_offset, report=report)
-        return [each for each in (first, chunk) if each is not None]
+        return [text for text in (first, chunk) if text is not None]
 
 
 def _frames(chunks: Sequence[str]) -> bytes:

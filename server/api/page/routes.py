@@ -97,6 +97,6 @@ def explanation(service: Service, job: Job) -> dict[str, Any]:
     about = {"seq_id": job.seq_id, "status": job.status}
     if not outputs:  # submitted, but the prompt is not tokenized yet
         return about | Explanation([], {}, 0.0, None, None).to_dict()
-    last = max(outputs, key=lambda each: each["e2e_s"])
+    last = max(outputs, key=lambda fields: fields["e2e_s"])
     whole = {name: value for name, value in last.items() if name != "index"}
     return about | whole | ({"outputs": outputs} if len(job.outputs) > 1 else {})

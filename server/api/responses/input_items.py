@@ -16,7 +16,7 @@ _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "functi
 def input_items(messages: Sequence[Message], *, response_id: str) -> list[Item]:
     """Build the items, oldest first, including those of the earlier responses that it continues. Ids are stable."""
     items: list[Item] = []
-    for number, item in enumerate(each for message in messages for each in _items(message)):
+    for number, item in enumerate(part for message in messages for part in _items(message)):
         digest = hashlib.sha256(f"{response_id} input {number}".encode()).hexdigest()[:32]
         items.append({"id": f"{_PREFIXES[item['type']]}_{digest}", "status": "completed", **item})
     return items

@@ -146,7 +146,7 @@ class ResponsesRequest(SamplingRequest, ToolFields):
     @classmethod
     def _look_into(cls, fields: Mapping[str, Any], reading: Reading) -> None:
         look_into_items(fields.get("input"), reading)
-        if isinstance(included := fields.get("include"), list) and any(each != _LOGPROBS for each in included):
+        if isinstance(included := fields.get("include"), list) and any(name != _LOGPROBS for name in included):
             reading.ignore("include")
 
     @property
