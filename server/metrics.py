@@ -109,8 +109,8 @@ class Metrics:
         self._registry.register(_Snapshot(prefix, model_name, stats, cache_config or {}))
         self._counters: dict[tuple[str, str], prometheus_client.Counter] = {}
         self._histograms = {
-            name: _Histogram([prefix + series for series in (name, _OLD_NAMES.get(name)) if series], model_name, *what)
-            for name, what in _HISTOGRAMS.items()
+            name: _Histogram([prefix + series for series in (name, _OLD_NAMES.get(name)) if series], model_name, *spec)
+            for name, spec in _HISTOGRAMS.items()
         }
         for histogram in self._histograms.values():
             self._registry.register(histogram)

@@ -126,9 +126,9 @@ def answer_format(chat: Chat, prompt: str, tokenizer: "Tokenizer", settings: Set
 
 def reasoning_format(template: ChatTemplate, settings: Settings) -> str | None:
     """Return the name of the reasoning format to look for in answers of a model with this template."""
-    named = settings.reasoning_parser
-    found = detected_reasoning(template.source) if named == "auto" else named
-    return found if found in REASONING_FORMATS else None
+    parser_name = settings.reasoning_parser
+    format_name = detected_reasoning(template.source) if parser_name == "auto" else parser_name
+    return format_name if format_name in REASONING_FORMATS else None
 
 
 def constrained(params: SamplingParams, answer: AnswerFormat) -> SamplingParams:
@@ -185,8 +185,8 @@ def _checked(params: SamplingParams, answer: AnswerFormat) -> SamplingParams:
 
 def _style_of(template: ChatTemplate, settings: Settings) -> str | None:
     """Return the model's tool format, "none" to leave calls in the text, None if neither settings nor template say."""
-    named = settings.tool_call_parser
-    return detected_format(template.source) if named == "auto" else named
+    parser_name = settings.tool_call_parser
+    return detected_format(template.source) if parser_name == "auto" else parser_name
 
 
 def _style(chat: Chat, template: ChatTemplate, settings: Settings) -> str | None:

@@ -60,9 +60,9 @@ def _objects(values: object, at: str) -> Iterator[tuple[str, Mapping[str, Any]]]
             yield f"{at}[{number}]", value
 
 
-def _look_at(given: Mapping[str, Any], at: str, path: str, known: frozenset[str], reading: Reading) -> None:
-    for name in given.keys() - known:
+def _look_at(fields: Mapping[str, Any], at: str, path: str, known_names: frozenset[str], reading: Reading) -> None:
+    for name in fields.keys() - known_names:
         if name not in IGNORED_KEYS:
-            raise unknown_field(f"{at}.{name}", [f"{at}.{other}" for other in known])
-        if given[name] is not None and not asks_for_nothing(given[name], NOTHING):
+            raise unknown_field(f"{at}.{name}", [f"{at}.{other}" for other in known_names])
+        if fields[name] is not None and not asks_for_nothing(fields[name], NOTHING):
             reading.ignore(f"{path}.{name}")

@@ -99,8 +99,8 @@ def operation(
     responses |= {str(status): _ERRORS[status] | {"content": content} for status in sorted(errors)}
     extra: dict[str, Any] = {"responses": responses}
     if body is not None:
-        shown = {"schema": {"$ref": _REF.format(model=body.__name__)}, "example": example}
-        extra["requestBody"] = {"required": True, "content": {"application/json": shown}}
+        json_content = {"schema": {"$ref": _REF.format(model=body.__name__)}, "example": example}
+        extra["requestBody"] = {"required": True, "content": {"application/json": json_content}}
     if parameters:
         extra["parameters"] = list(parameters)
     return {"status_code": next(iter(answers)), "openapi_extra": extra}
@@ -120,9 +120,9 @@ def upload(answers: Mapping[int, str | Schema], *, errors: Sequence[int]) -> dic
         "required": ["file", "purpose"],
         "additionalProperties": False,
     }
-    made = operation(answers, errors=errors)
-    made["openapi_extra"]["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": schema}}}
-    return made
+    route = operation(answers, errors=errors)
+    route["openapi_extra"]["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": schema}}}
+    return route
 
 
 def openapi_of(app: FastAPI) -> Schema:

@@ -49,27 +49,27 @@ class Reading:
         self.ignored[path] = None
 
 
-def _shown(schema: Schema, model: "type[RequestModel]") -> None:
+def _complete_schema(schema: Schema, model: "type[RequestModel]") -> None:
     """Complete pydantic's schema: null counts as absent, unknown fields are refused, ignored fields are listed."""
     properties = schema.setdefault("properties", {})
-    for name, shown in properties.items():
-        shown.pop("title", None)
-        if shown.get("default", False) is None:
-            del shown["default"]
+    for name, field_schema in properties.items():
+        field_schema.pop("title", None)
+        if field_schema.get("default", False) is None:
+            del field_schema["default"]
         if name not in schema.get("required", ()):
-            properties[name] = nullable(shown)
+            properties[name] = nullable(field_schema)
     for name in sorted(model.ignored.keys() - properties.keys()):
         properties[name] = {"description": "Accepted without effect, and named in X-Ignored-Fields."}
     for name, harmless in model.unsupported.items():
         properties[name] = {"enum": [*harmless, None], "description": "Not supported: only these values are accepted."}
-    properties |= {name: shown for name, shown in model.more_fields.items() if name not in properties}
+    properties |= {name: field_schema for name, field_schema in model.more_fields.items() if name not in properties}
     schema["additionalProperties"] = False
 
 
 class RequestModel(BaseModel):
     """A JSON object of a request. null counts as absent; unknown fields are refused by name."""
 
-    model_config = ConfigDict(strict=True, frozen=True, hide_input_in_errors=True, json_schema_extra=_shown)
+    model_config = ConfigDict(strict=True, frozen=True, hide_input_in_errors=True, json_schema_extra=_complete_schema)
     path: ClassVar[str] = ""  # path of a nested object, ending in a dot
     ignored: ClassVar[Mapping[str, tuple[Any, ...]]] = {}  # without effect: the field, its values that ask for nothing
     unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {}  # refused: the field, its values that ask for nothing
@@ -99,21 +99,21 @@ class RequestModel(BaseModel):
             return value
         if unknown := value.keys() - cls._known:
             raise PydanticCustomError("unknown_field", "", {"name": min(unknown), "known": cls._known})
-        kept = {name: item for name, item in value.items() if item is not None}
+        fields = {name: item for name, item in value.items() if item is not None}
         reading: Reading = info.context or Reading()
-        if reading.is_strict and (foreign := kept.keys() & FOREIGN - cls._declared):
+        if reading.is_strict and (foreign := fields.keys() & FOREIGN - cls._declared):
             raise PydanticCustomError("foreign", "", {"name": min(foreign)})
-        for name in cls.unsupported.keys() & kept.keys():
-            if not asks_for_nothing(kept.pop(name), cls.unsupported[name]):
+        for name in cls.unsupported.keys() & fields.keys():
+            if not asks_for_nothing(fields.pop(name), cls.unsupported[name]):
                 way_out = cls.way_out.get(name, "leave it out")
                 raise PydanticCustomError("unsupported", "", {"name": name, "way_out": way_out})
-        for name in sorted(cls.ignored.keys() & kept.keys()):
-            if not asks_for_nothing(kept[name], cls.ignored[name]):
+        for name in sorted(cls.ignored.keys() & fields.keys()):
+            if not asks_for_nothing(fields[name], cls.ignored[name]):
                 reading.ignore(cls.path + name)
             if name not in cls._declared:
-                del kept[name]
-        cls._look_into(kept, reading)
-        return kept
+                del fields[name]
+        cls._look_into(fields, reading)
+        return fields
 
     @classmethod
     def _look_into(cls, fields: Mapping[str, Any], reading: Reading) -> None:

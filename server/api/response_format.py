@@ -36,12 +36,12 @@ class _Format(RequestModel):
 
     @model_validator(mode="after")
     def _check_schema(self) -> Self:
-        given = self.model_fields_set - {"type"} - self._also
-        missing = [name for name in self.needed if name not in given]
+        names = self.model_fields_set - {"type"} - self._also
+        missing = [name for name in self.needed if name not in names]
         if self.type == "json_schema" and missing:
             raise PydanticCustomError("missing", "", {"name": missing[0].rstrip("_")})
-        if self.type != "json_schema" and given:
-            raise PydanticCustomError("format", "goes with the type json_schema only", {"name": min(given).rstrip("_")})
+        if self.type != "json_schema" and names:
+            raise PydanticCustomError("format", "goes with the type json_schema only", {"name": min(names).rstrip("_")})
         return self
 
     @property

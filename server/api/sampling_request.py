@@ -62,15 +62,15 @@ class SamplingRequest(RequestModel):
         fields = {**(self.__pydantic_extra__ or {}), **changed}
         output = self.response_format or text_format
         outputs = None if output is None else output.structured_outputs()
-        given = _foreign_constraints(fields) | {"structured_outputs": fields.pop("structured_outputs", None)}
+        constraints = _foreign_constraints(fields) | {"structured_outputs": fields.pop("structured_outputs", None)}
         if output is not None and outputs is not None:
-            given = {output.name_: outputs, **given}
-        named = [name for name, value in given.items() if value is not None]
-        if len(named) > 1:
+            constraints = {output.name_: outputs, **constraints}
+        sources = [name for name, value in constraints.items() if value is not None]
+        if len(sources) > 1:
             raise InvalidRequestError(
-                f"{' and '.join(named)} both say what the output must be; send one of them", param=named[0]
+                f"{' and '.join(sources)} both say what the output must be; send one of them", param=sources[0]
             )
-        fields["structured_outputs"] = given[named[0]] if named else None
+        fields["structured_outputs"] = constraints[sources[0]] if sources else None
         params = SamplingParams.from_fields(fields, default_max_tokens=self.default_max_tokens, names=names or {})
         if params.structured_outputs is None:
             return params
@@ -84,10 +84,10 @@ def _foreign_constraints(fields: dict[str, Any]) -> dict[str, Any]:
     A client for several versions of vLLM sends the old name beside the new one: they count as one constraint.
     """
     own = fields.get("structured_outputs")
-    given = {name: fields.pop(name, None) for name in CONSTRAINTS}
-    spacing = given.pop("guided_whitespace_pattern")
+    constraints = {name: fields.pop(name, None) for name in CONSTRAINTS}
+    spacing = constraints.pop("guided_whitespace_pattern")
     return {
         name: StructuredOutputs(**{CONSTRAINTS[name]: value}, whitespace_pattern=spacing or None, param=name)
-        for name, value in given.items()
+        for name, value in constraints.items()
         if value is not None and not asks_for_nothing(value, NOTHING) and (spacing or own != {CONSTRAINTS[name]: value})
     }

@@ -152,17 +152,17 @@ class BatchRun:
             await asyncio.gather(answering, cancelled, return_exceptions=True)
 
     async def _answer_lines(self) -> None:
-        done = await self.lines_done()
-        answered = done.completed | done.failed
-        suspects = {number for number, count in done.num_crashes.items() if count >= MAX_CRASHES - 1} - answered
+        progress = await self.lines_done()
+        finished = progress.completed | progress.failed
+        suspects = {number for number, count in progress.num_crashes.items() if count >= MAX_CRASHES - 1} - finished
         if suspects:  # a suspect may be the line that crashes processes; running them one at a time shows which
             async for number, text in self._lines():
                 if number in suspects:
-                    await self._answer(number, text, num_crashes=done.num_crashes[number])
+                    await self._answer(number, text, num_crashes=progress.num_crashes[number])
         try:
             async with asyncio.TaskGroup() as group:
                 async for number, text in self._lines():
-                    if number not in answered and number not in suspects:
+                    if number not in finished and number not in suspects:
                         await self._context.slots.acquire()
                         group.create_task(self._answer(number, text)).add_done_callback(self._leave_slot)
         except ExceptionGroup as exc:
@@ -174,13 +174,13 @@ class BatchRun:
     async def _answer(self, number: int, text: bytes, *, num_crashes: int = 0) -> None:
         line = self._read(text)
         await self._context.writer.write(BatchChanges(begun=((self.batch.batch_id, number),)))
-        file_id, answered = self.batch.output_file_id, b""
+        file_id, line_bytes = self.batch.output_file_id, b""
         try:
-            answered = await answer_line(line.custom_id, await self._body(line, num_crashes=num_crashes))
+            line_bytes = await answer_line(line.custom_id, await self._body(line, num_crashes=num_crashes))
         except Exception as exc:
-            file_id, answered = self.batch.error_file_id, await refusal_line(line.custom_id, describe(exc))
+            file_id, line_bytes = self.batch.error_file_id, await refusal_line(line.custom_id, describe(exc))
         assert file_id is not None
-        await self._write_answers([(file_id, number, answered)])
+        await self._write_answers([(file_id, number, line_bytes)])
 
     async def _body(self, line: Line, *, num_crashes: int) -> Any:
         """Return the body of the answer. Raises the error that the endpoint would have answered with."""
@@ -208,43 +208,43 @@ class BatchRun:
         return await self._context.store.use(lambda store: store.lines_done(batch.batch_id, output, error))
 
     async def _finish(self) -> None:
-        done = await self.lines_done()
+        progress = await self.lines_done()
         status = "cancelled" if self.batch.status == "cancelling" else "completed"
-        if len(done.completed) + len(done.failed) < self.batch.total:
+        if len(progress.completed) + len(progress.failed) < self.batch.total:
             status = "cancelled" if status == "cancelled" else "expired"
-            await self._leave_unanswered(done, *_NOT_ANSWERED[status])
-            done = await self.lines_done()
+            await self._leave_unanswered(progress, *_NOT_ANSWERED[status])
+            progress = await self.lines_done()
         if status == "completed" and self.batch.status != "finalizing":
             await self._enter("finalizing")
-        output = await self._closed(self.batch.output_file_id, len(done.completed))
-        error = await self._closed(self.batch.error_file_id, len(done.failed))
+        output = await self._final_file(self.batch.output_file_id, len(progress.completed))
+        error = await self._final_file(self.batch.error_file_id, len(progress.failed))
         await self._enter(
             status,
             files=tuple(file for file in (output, error) if file is not None),
-            completed=len(done.completed),
-            failed=len(done.failed),
-            output_file_id=self.batch.output_file_id if done.completed else None,
-            error_file_id=self.batch.error_file_id if done.failed else None,
+            completed=len(progress.completed),
+            failed=len(progress.failed),
+            output_file_id=self.batch.output_file_id if progress.completed else None,
+            error_file_id=self.batch.error_file_id if progress.failed else None,
         )
 
-    async def _leave_unanswered(self, done: LinesDone, code: str, message: str) -> None:
+    async def _leave_unanswered(self, progress: LinesDone, code: str, message: str) -> None:
         file_id = self.batch.error_file_id
         assert file_id is not None
-        left: list[tuple[str, int, bytes]] = []
+        parts: list[tuple[str, int, bytes]] = []
         async for number, text in self._lines():
-            if number not in done.completed and number not in done.failed:
+            if number not in progress.completed and number not in progress.failed:
                 custom_id = self._read(text).custom_id
-                left.append((file_id, number, unanswered_line(custom_id, code=code, message=message)))
-            if len(left) >= _WRITTEN_AT_ONCE:
-                await self._write_answers(left)
-                left.clear()
-        await self._write_answers(left)
+                parts.append((file_id, number, unanswered_line(custom_id, code=code, message=message)))
+            if len(parts) >= _WRITTEN_AT_ONCE:
+                await self._write_answers(parts)
+                parts.clear()
+        await self._write_answers(parts)
 
     async def _write_answers(self, parts: Sequence[tuple[str, int, bytes]]) -> None:
-        answered = tuple((self.batch.batch_id, number) for _, number, _ in parts)
-        await self._context.writer.write(BatchChanges(parts=tuple(parts), answered=answered))
+        line_keys = tuple((self.batch.batch_id, number) for _, number, _ in parts)
+        await self._context.writer.write(BatchChanges(parts=tuple(parts), answered=line_keys))
 
-    async def _closed(self, file_id: str | None, num_lines: int) -> FileRow | None:
+    async def _final_file(self, file_id: str | None, num_lines: int) -> FileRow | None:
         """Return the output file in its final state, deleted if it is empty."""
         if file_id is None:
             return None

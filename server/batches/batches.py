@@ -102,13 +102,13 @@ class Batches:
         row = await self._store.use(lambda store: store.find_batch(batch_id))
         if row is None or row.owner != owner or row.expires <= self._clock():
             raise ResultNotFoundError("batch")
-        return await self._counted(Batch.from_row(row))
+        return await self._with_counts(Batch.from_row(row))
 
     async def list(self, owner: str, page: Page) -> list[Batch]:
         """Return a page of the owner's batches, with their counts."""
         now = self._clock()
         rows = await self._store.use(lambda store: store.list_batches(owner, page, now=now))
-        return [await self._counted(Batch.from_row(row)) for row in rows]
+        return [await self._with_counts(Batch.from_row(row)) for row in rows]
 
     async def cancel(self, batch_id: str, *, owner: str) -> Batch:
         """Cancel the owner's batch, which ends soon. Raises ResultNotFoundError, InvalidRequestError if it is over."""
@@ -158,7 +158,7 @@ class Batches:
             )
         return file
 
-    async def _counted(self, batch: Batch) -> Batch:
+    async def _with_counts(self, batch: Batch) -> Batch:
         output, error = batch.output_file_id, batch.error_file_id
         if batch.is_over or output is None or error is None:
             return batch

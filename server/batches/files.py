@@ -47,10 +47,10 @@ class Files:
 
     async def _complete(self, file: FileRow) -> FileRow:
         await self._write(BatchChanges(files=(file,)))
-        found = await self._store.use(lambda store: store.find_file(file.file_id))
-        if found is None or found.state != file.state:  # other servers declared this one dead meanwhile
+        stored = await self._store.use(lambda store: store.find_file(file.file_id))
+        if stored is None or stored.state != file.state:  # other servers declared this one dead meanwhile
             raise StoreUnavailableError("the upload was cut short")
-        return found
+        return stored
 
     def new(self, owner: str, filename: str, purpose: str, *, ttl_s: float | None = None) -> FileRow:
         """Create a file without contents, under an id that cannot be guessed. It is not written yet."""
@@ -103,10 +103,10 @@ class Files:
     async def _check_room(self, num_bytes: int) -> None:
         if num_bytes > (most := self._settings.max_file_bytes):
             raise FileTooLargeError(f"the file has {num_bytes} bytes; split it, or raise --max-file-bytes above {most}")
-        kept, most = await self._store.use(lambda store: store.num_file_bytes()), self._settings.max_total_file_bytes
-        if kept + num_bytes > most:
+        num_kept = await self._store.use(lambda store: store.num_file_bytes())
+        if num_kept + num_bytes > (most := self._settings.max_total_file_bytes):
             raise FileTooLargeError(
-                f"there are {kept} bytes of files, with this one more than {most}; delete some, or raise "
+                f"there are {num_kept} bytes of files, with this one more than {most}; delete some, or raise "
                 "--max-total-file-bytes"
             )
 

@@ -39,19 +39,19 @@ class GroupWriter:
 
     async def _run(self) -> None:
         while self._waiting:
-            taken, self._waiting = self._waiting, []
+            group, self._waiting = self._waiting, []
             try:
-                await self._write(taken)
-            except Exception:  # one of them cannot be written: write each alone
-                for one in taken:
+                await self._write(group)
+            except Exception:  # waiting of them cannot be written: write each alone
+                for waiting in group:
                     try:
-                        await self._write([one])
+                        await self._write([waiting])
                     except Exception as exc:
-                        if not one[1].done():
-                            one[1].set_exception(exc)
+                        if not waiting[1].done():
+                            waiting[1].set_exception(exc)
 
-    async def _write(self, taken: Sequence[_Waiting]) -> None:
-        changes = _joined(changes for changes, _ in taken)
+    async def _write(self, group: Sequence[_Waiting]) -> None:
+        changes = _join(changes for changes, _ in group)
         while True:
             try:
                 await self._store.use(lambda store: store.write_batches(changes))
@@ -59,13 +59,13 @@ class GroupWriter:
                 await asyncio.sleep(self._retry_s)
             else:
                 break
-        for _, written in taken:
+        for _, written in group:
             if not written.done():
                 written.set_result(None)
 
 
-def _joined(changes: Iterable[BatchChanges]) -> BatchChanges:
-    every = list(changes)
+def _join(changes: Iterable[BatchChanges]) -> BatchChanges:
+    group = list(changes)
     return BatchChanges(
-        *(tuple(chain.from_iterable(getattr(change, name) for change in every)) for name in BatchChanges.__slots__)
+        *(tuple(chain.from_iterable(getattr(change, name) for change in group)) for name in BatchChanges.__slots__)
     )

@@ -46,8 +46,8 @@ def _field(fields: dict[str, Any], name: str, kind: type) -> Any:
     if fields.get(name) is None:
         raise InvalidRequestError(f"{name} is missing", param=name, code="missing_required_parameter")
     if not isinstance(fields[name], kind):
-        what = "a string" if kind is str else "an object"
-        raise InvalidRequestError(f"{name} must be {what}", param=name, code="invalid_type")
+        type_name = "a string" if kind is str else "an object"
+        raise InvalidRequestError(f"{name} must be {type_name}", param=name, code="invalid_type")
     return fields[name]
 
 
@@ -86,13 +86,13 @@ def longest_line(contents: BinaryIO) -> tuple[int, int]:
     """Return the number of non-blank lines, and the bytes of the longest line."""
     contents.seek(0)
     num_lines = longest = length = 0
-    is_blank = True  # state of the begun line of `length` bytes
+    is_blank = True  # state of the last_line line of `length` bytes
     while piece := contents.read(_PIECE_BYTES):
         end, *lines = piece.split(b"\n")
         length, is_blank = length + len(end), is_blank and not end.strip()
         if lines:
-            *whole, begun = lines
+            *whole, last_line = lines
             num_lines += (not is_blank) + sum(1 for line in whole if line.strip())
             longest = max(longest, length, *map(len, whole))
-            length, is_blank = len(begun), not begun.strip()
+            length, is_blank = len(last_line), not last_line.strip()
     return num_lines + (not is_blank), max(longest, length)

@@ -76,20 +76,20 @@ class SharedBatches(Batches):
             await asyncio.sleep(self._interval_s)
 
     async def _look_once(self) -> None:
-        known = set(self._runs)
-        holder, held = await self._call(lambda store: (store.holder, store.held_batches()))
-        if lost := known - held:
-            await self._drop(lost)
+        running_ids = set(self._runs)
+        holder, held_ids = await self._call(lambda store: (store.holder, store.held_batches()))
+        if lost_ids := running_ids - held_ids:
+            await self._drop(lost_ids)
             # Their remaining writes come before the next claim, and so match no row.
             await self._context.writer.write(BatchChanges())
         if self._may_claim():
-            await self._begin_strays(held - set(self._runs))
-            while rows := await self._claimed(holder):
+            await self._begin_strays(held_ids - set(self._runs))
+            while rows := await self._claim(holder):
                 for row in rows:
                     _log.warning("batches: %s of a server that has ended goes on here", row.batch_id)
                     self._start(Batch.from_row(row))
 
-    async def _claimed(self, holder: "Holder") -> list[BatchRow]:
+    async def _claim(self, holder: "Holder") -> list[BatchRow]:
         def claim(store: "PostgresStore") -> list[BatchRow]:
             return store.claim_batches(limit=MAX_CLAIMED) if store.holder == holder else []
 
@@ -100,7 +100,7 @@ class SharedBatches(Batches):
         """Run batches held without a run for longer than a start takes: their commit had looked like a failure."""
         for batch_id in strays & self._strays:
             with contextlib.suppress(DamagedError):  # claiming the batch has logged it
-                row: BatchRow | None = await self._call(partial(_found, batch_id=batch_id))
+                row: BatchRow | None = await self._call(partial(_find_batch, batch_id=batch_id))
                 if row is not None and not row.is_over:
                     self._start(Batch.from_row(row))
         self._strays = strays
@@ -120,5 +120,5 @@ class SharedBatches(Batches):
         return True
 
 
-def _found(store: "PostgresStore", *, batch_id: str) -> BatchRow | None:
+def _find_batch(store: "PostgresStore", *, batch_id: str) -> BatchRow | None:
     return store.find_batch(batch_id)

@@ -31,8 +31,8 @@ def chat(settings: Settings, *, params: SamplingParams) -> int:
             raise ConfigError(f"{settings.model_name} has no chat template; use `splitfuse generate`")
         with contextlib.suppress(ImportError):
             importlib.import_module("readline")  # from now on input() edits lines
-        more = ", /help lists commands" if sys.stdin.isatty() else ""
-        _say(f"{settings.model_name}: Ctrl-C stops an answer, Ctrl-D ends{more}")
+        hint = ", /help lists commands" if sys.stdin.isatty() else ""
+        _say(f"{settings.model_name}: Ctrl-C stops an answer, Ctrl-D ends{hint}")
         conversation = Conversation(session, tokenizer, params)
         while (text := _read_line()) is not None and conversation.take(text):
             pass
@@ -73,18 +73,18 @@ class Conversation:
             case "/save":
                 self._save(_path(name, argument))
             case "/load":
-                self._messages = _loaded(_path(name, argument))
+                self._messages = _load(_path(name, argument))
             case _:
                 _say(f"{name} is not a command; /help lists them")
 
     def _answer(self, text: str) -> None:
-        asked = [*self._messages, {"role": "user", "content": text}]
-        prompt = self._tokenizer.encode(self._tokenizer.render_chat(asked), add_special_tokens=False)
+        messages = [*self._messages, {"role": "user", "content": text}]
+        prompt = self._tokenizer.encode(self._tokenizer.render_chat(messages), add_special_tokens=False)
         try:
             self._session.answer(prompt, self._params)
         except KeyboardInterrupt:
             print()
-        self._messages = [*asked, {"role": "assistant", "content": self._session.answered}]
+        self._messages = [*messages, {"role": "assistant", "content": self._session.answered}]
 
     def _save(self, path: Path) -> None:
         try:
@@ -93,7 +93,7 @@ class Conversation:
             raise ConfigError(f"{path} cannot be written: {exc.strerror}") from exc
 
 
-def _loaded(path: Path) -> list[dict[str, str]]:
+def _load(path: Path) -> list[dict[str, str]]:
     try:
         messages = read_messages(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as exc:

@@ -34,8 +34,8 @@ def flags_of(commands: Mapping[str, argparse.ArgumentParser]) -> Flags:
     """Collect the flags of all commands. The commands of `bench` have parsers of their own."""
     from ...client.bench.options import options_parser
 
-    found: dict[str, Mapping[str, Sequence[str]]] = {name: _flags(parser) for name, parser in commands.items()}
-    return found | {"bench": {"serve": (), "offline": ()} | _flags(options_parser())}
+    command_flags: dict[str, Mapping[str, Sequence[str]]] = {name: _flags(parser) for name, parser in commands.items()}
+    return command_flags | {"bench": {"serve": (), "offline": ()} | _flags(options_parser())}
 
 
 def _flags(parser: argparse.ArgumentParser) -> dict[str, Sequence[str]]:

@@ -20,13 +20,13 @@ def read_prompt(text: str | None, *, model: str | None) -> str:
         )
     if text not in (None, "-"):
         return str(text)
-    read = ""
+    piped_text = ""
     if text == "-" or not _is_terminal():
         with contextlib.suppress(OSError):  # standard input may be closed
-            read = sys.stdin.read().removesuffix("\n")  # the line break that `echo` adds
-    if not read:
+            piped_text = sys.stdin.read().removesuffix("\n")  # the line break that `echo` adds
+    if not piped_text:
         raise ConfigError("generate needs a text to continue: -p/--prompt TEXT, or standard input")
-    return read
+    return piped_text
 
 
 def _is_terminal() -> bool:

@@ -119,11 +119,11 @@ class LiveFigures:
 
 def bars(values: Sequence[float], width: int) -> str:
     """Draw the last values as a line of bars; the largest value has full height."""
-    shown = list(values)[-max(0, width) :] if width > 0 else []
-    most = max(shown, default=0)
-    if not most:
+    visible = list(values)[-max(0, width) :] if width > 0 else []
+    largest = max(visible, default=0)
+    if not largest:
         return ""
-    return "".join(_BARS[max(1, round(value / most * (len(_BARS) - 1)))] if value else " " for value in shown)
+    return "".join(_BARS[max(1, round(value / largest * (len(_BARS) - 1)))] if value else " " for value in visible)
 
 
 def _num_tokens(record: Mapping[str, Any]) -> int:
@@ -135,5 +135,5 @@ def _times(values: Iterable[float]) -> str:
     ordered = sorted(values)
     if not ordered:
         return "–"
-    median, most = percentile(ordered, 50), percentile(ordered, 99)
-    return f"{1e3 * (median or 0):.0f} ms (P99 {1e3 * (most or 0):.0f})"
+    median, p99 = percentile(ordered, 50), percentile(ordered, 99)
+    return f"{1e3 * (median or 0):.0f} ms (P99 {1e3 * (p99 or 0):.0f})"

@@ -64,7 +64,7 @@ def run(config: EngineConfig, args: argparse.Namespace) -> int:
         # Unknown contents cannot be found again, so skip the hashing.
         config = dataclasses.replace(config, enable_prefix_caching=False)
     with contextlib.ExitStack() as stack:
-        log = None if args.step_log is None else stack.enter_context(_opened(args.step_log))
+        log = None if args.step_log is None else stack.enter_context(_open_log(args.step_log))
         num_blocks = config.num_kv_blocks or DEFAULT_NUM_BLOCKS
         simulation = Simulation(
             config,
@@ -82,11 +82,11 @@ def run(config: EngineConfig, args: argparse.Namespace) -> int:
         print(json.dumps(figures))
     else:
         for name, value in figures.items():
-            print(f"{name:<28}{_shown(value)}")
+            print(f"{name:<28}{_format(value)}")
     return 0
 
 
-def _opened(path: Path) -> TextIO:
+def _open_log(path: Path) -> TextIO:
     try:
         return path.open("w", encoding="utf-8")
     except OSError as exc:
@@ -190,5 +190,5 @@ def _seconds(text: str) -> tuple[float, float, float]:
     return (a, b, c)
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)

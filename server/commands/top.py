@@ -39,14 +39,14 @@ def run(url: str, *, api_key: str | None, once: bool) -> int:
 def _figures(url: str, api_key: str | None, *, patience_s: float) -> Iterator[LiveFigures]:
     """Yield the figures every half a second while events arrive, and once after `patience_s` of silence."""
     figures = LiveFigures()
-    given = time.monotonic()
+    drawn_at = time.monotonic()
     try:
         for event, data in _events(url, api_key, patience_s=patience_s):
             if event == "hello":
                 figures = LiveFigures(data)
             figures.take(event, data)
-            if (now := time.monotonic()) - given >= _REDRAW_S or (event == "blocks" and patience_s == _TIMEOUT_S):
-                given = now
+            if (now := time.monotonic()) - drawn_at >= _REDRAW_S or (event == "blocks" and patience_s == _TIMEOUT_S):
+                drawn_at = now
                 yield figures
     except httpx.ReadTimeout:
         yield figures

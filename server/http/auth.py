@@ -37,7 +37,7 @@ class KeyRing:
                 "this server needs an API key: send `Authorization: Bearer KEY` or `x-api-key: KEY`"
             )
         owner = digest(key)
-        matches = [hmac.compare_digest(owner, known) for known in self._digests]  # all keys, in constant time
+        matches = [hmac.compare_digest(owner, valid) for valid in self._digests]  # all keys, in constant time
         if not any(matches):
             raise AuthenticationError("this API key is not known here")
         return owner

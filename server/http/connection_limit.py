@@ -18,12 +18,12 @@ class ConnectionLimit:
 
     def refusal(self, address: str) -> str | None:
         """Return the reason to refuse a connection from this address, None to allow it. Counts refusals."""
-        most = f"{self._max_connections}, --max-connections"
+        limit = f"{self._max_connections}, --max-connections"
         is_local = address.startswith("127.") or address == "::1"
         if self.num_open >= self._max_connections:
-            reason = f"the server has as many connections as it takes ({most})"
+            reason = f"the server has as many connections as it takes ({limit})"
         elif self._open[address] >= self._max_per_address and not is_local:
-            reason = f"your address has as many connections as one may have ({self._max_per_address}, half of {most})"
+            reason = f"your address has as many connections as one may have ({self._max_per_address}, half of {limit})"
         else:
             return None
         self.num_refused += 1

@@ -158,15 +158,15 @@ class ErrorResponse(JsonResponse):
 def describe(exc: BaseException) -> Problem:
     """Convert an exception to a Problem, and log what the user must not see."""
     if isinstance(exc, SplitfuseError):
-        return _ours(exc)
+        return _describe_own(exc)
     if isinstance(exc, HTTPException):
-        return _http(exc)
+        return _describe_http(exc)
     if isinstance(exc, RequestValidationError):
         return Problem(400, "the request is not valid")
     return _logged(exc)
 
 
-def _ours(exc: SplitfuseError) -> Problem:
+def _describe_own(exc: SplitfuseError) -> Problem:
     text = str(exc)
     match exc:
         case InvalidRequestError():
@@ -203,7 +203,7 @@ def _ours(exc: SplitfuseError) -> Problem:
             return _logged(exc)  # such as a ConfigError: the model folder turned out broken only now
 
 
-def _http(exc: HTTPException) -> Problem:
+def _describe_http(exc: HTTPException) -> Problem:
     headers = exc.headers or {}
     if exc.status_code == 404:
         return Problem(404, exc.detail, "not_found_error", headers=headers)

@@ -37,22 +37,22 @@ class EveryAnswer:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = HTTPConnection(scope).headers.get("x-request-id", "")
-        request_id = given if is_label(given) else secrets.token_hex(16)
+        client_id = HTTPConnection(scope).headers.get("x-request-id", "")
+        request_id = client_id if is_label(client_id) else secrets.token_hex(16)
         scope[REQUEST_ID] = request_id
         for path, form in self._error_forms.items():
             if f"{scope['path']}/".startswith(f"{path}/"):
                 scope[ERROR_FORM] = form
         started = False
-        more: dict[str, str] = {}
-        scope[_HEADERS] = more
+        extra_headers: dict[str, str] = {}
+        scope[_HEADERS] = extra_headers
 
         async def labelled_send(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-Id"] = request_id
-                headers.update(more)
+                headers.update(extra_headers)
                 started = True
             await send(message)
 

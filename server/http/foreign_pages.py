@@ -54,9 +54,9 @@ class RefuseForeignPages:
         return ANY in self._origins or origin in self._origins
 
 
-def _refusal(kind: str, what: str) -> Problem:
+def _refusal(kind: str, subject: str) -> Problem:
     way_out = f"if you trust it, start the server with --allowed-{kind}s, or with an --api-key"
-    message = f"{what} may not use this server, which has no API keys; {way_out}"
+    message = f"{subject} may not use this server, which has no API keys; {way_out}"
     return Problem(403, message, "permission_error", code=f"{kind}_not_allowed")
 
 

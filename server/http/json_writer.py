@@ -83,7 +83,7 @@ class SlicedResponse(Response):
     @classmethod
     def of(cls, body: Sequence[bytes]) -> "SlicedResponse":
         """Answer with a serialised body, which is held until it is sent."""
-        return cls(_each(body), num_bytes=sum(map(len, body)))
+        return cls(_slices_of(body), num_bytes=sum(map(len, body)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer. Raises ClientDisconnect."""
@@ -109,6 +109,6 @@ class SlicedResponse(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _each(body: Sequence[bytes]) -> AsyncGenerator[bytes, None]:
+async def _slices_of(body: Sequence[bytes]) -> AsyncGenerator[bytes, None]:
     for slice in body:
         yield slice

@@ -59,11 +59,11 @@ class Viewer:
                 await self._has_more.wait()
         except TimeoutError:
             return _PING
-        chunks, lost = b"".join(self._chunks), self._num_lost
+        chunks, num_lost = b"".join(self._chunks), self._num_lost
         self._chunks.clear()
         self._num_bytes = self._num_lost = 0
         self._has_more.clear()
-        return chunks + (_event("lost", {"batches": lost}) if lost else b"")
+        return chunks + (_event("lost", {"batches": num_lost}) if num_lost else b"")
 
 
 class StepBroadcast:
@@ -139,7 +139,7 @@ class StepBroadcast:
         chunks: dict[str, bytes] = {}
         for viewer in viewers:
             if viewer.owner not in chunks:
-                chunks[viewer.owner] = _event("requests", [_shown(request, viewer.owner) for request in requests])
+                chunks[viewer.owner] = _event("requests", [_shape(request, viewer.owner) for request in requests])
             viewer.put(chunks[viewer.owner])
 
     def _put(self, chunk: bytes) -> None:
@@ -160,7 +160,7 @@ def _shortened(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _shown(request: "Request", owner: str) -> dict[str, Any]:
+def _shape(request: "Request", owner: str) -> dict[str, Any]:
     """Describe a request's shape, with its id if it is the viewer's own."""
     shape = {
         "number": request.arrival_order,

@@ -36,8 +36,8 @@ class LogLimit(logging.Filter):
         if now < self._silent_until or not self._rewording:
             self._num_left_out += 1
             return False
-        more = f" (and {self._num_left_out} more since the last such line)" if self._num_left_out else ""
-        record.msg = self._rewording + more
+        count_text = f" (and {self._num_left_out} more since the last such line)" if self._num_left_out else ""
+        record.msg = self._rewording + count_text
         record.args, record.exc_info, record.exc_text = (), None, None
         self._silent_until, self._num_left_out = now + LOG_INTERVAL_S, 0
         return True

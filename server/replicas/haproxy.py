@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 _RESTART_S = 1.0
 _START_S = 60.0
 # Replies of the runtime API to an accepted address. An accepted state has no reply.
-_TAKEN = ("changed from", "no need to change")
+_ACCEPTED_REPLIES = ("changed from", "no need to change")
 
 
 class Haproxy:
@@ -40,7 +40,7 @@ class Haproxy:
             raise ConfigError("--replicas needs HAProxy: apt-get install haproxy")
         with self._log.open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *tied([program, "-db", "-f", self._written()]),
+                *tied([program, "-db", "-f", self._write_config()]),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -85,7 +85,7 @@ class Haproxy:
         self._addresses.pop(name, None)
         await self._ask(*self._states(name, "maint"))
 
-    def _written(self) -> str:
+    def _write_config(self) -> str:
         """Write the config file and return its path."""
         path = Path(self._config.folder, "haproxy.cfg")
         path.write_text(self._config.text(self._addresses), encoding="utf-8")
@@ -106,7 +106,7 @@ class Haproxy:
         writer.write(";".join(commands).encode() + b"\n")
         answer = (await reader.read()).decode()
         writer.close()
-        wrong = [line for line in answer.splitlines() if line and not any(taken in line for taken in _TAKEN)]
+        wrong = [line for line in answer.splitlines() if line and not any(reply in line for reply in _ACCEPTED_REPLIES)]
         if wrong:
             raise RuntimeError(f"HAProxy refuses {commands}: {wrong}")
 

@@ -49,10 +49,10 @@ class LocalPlacement:
 
 def visible_gpus() -> tuple[str, ...]:
     """Return the GPUs that this process may use, in the form of CUDA_VISIBLE_DEVICES; () without a driver."""
-    if (named := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-        return tuple(gpu.strip() for gpu in named.split(",") if gpu.strip())
+    if (variable := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return tuple(gpu.strip() for gpu in variable.split(",") if gpu.strip())
     try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True, timeout=60).stdout
+        listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True, timeout=60).stdout
     except (OSError, subprocess.SubprocessError):
         return ()
-    return tuple(str(number) for number, line in enumerate(listed.splitlines()) if line.startswith("GPU "))
+    return tuple(str(number) for number, line in enumerate(listing.splitlines()) if line.startswith("GPU "))

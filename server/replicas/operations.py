@@ -40,8 +40,8 @@ class Operations:
         answers = await asyncio.gather(*(self._page(address, headers) for address in addresses.values()))
         refusal = next((reply for reply in answers if reply is not None and reply.status_code == 401), None)
         if refusal is not None:
-            kept = {name: refusal.headers[name] for name in ("content-type", "www-authenticate")}
-            return Response(refusal.content, refusal.status_code, headers=kept)
+            refusal_headers = {name: refusal.headers[name] for name in ("content-type", "www-authenticate")}
+            return Response(refusal.content, refusal.status_code, headers=refusal_headers)
         pages = {
             name: answer.text if answer is not None and answer.status_code == 200 else None
             for name, answer in zip(addresses, answers, strict=True)

@@ -54,10 +54,10 @@ class Replica:
         """Keep a server running until `stop`. Raises ConfigError if the first server cannot start."""
         while not self._stopping.is_set():
             begin = self._clock()
-            why = await self._live()
+            reason = await self._live()
             if not self._stopping.is_set():
                 pause = self._pause(self._clock() - begin)
-                logger.error("replica %s has ended (%s); it is started again in %g s", self.name, why, pause)
+                logger.error("replica %s has ended (%s); it is started again in %g s", self.name, reason, pause)
                 await self._pass(pause)
         await self._haproxy.remove(self.name)
 
@@ -80,7 +80,7 @@ class Replica:
     async def _live(self) -> str:
         """Run one server to its end. Returns the reason for the end."""
         try:
-            server = await self._started()
+            server = await self._start()
         except (OSError, PlacementLostError) as exc:
             return f"it could not be started: {exc}"
         if server is None:
@@ -101,7 +101,7 @@ class Replica:
             raise ConfigError(f"replica {self.name} could not start; what it wrote above says why")
         return f"exit code {code}"
 
-    async def _started(self) -> RunningServer | None:
+    async def _start(self) -> RunningServer | None:
         """Start a server. Returns None if `stop` came while it waited for a machine.
 
         Raises OSError, PlacementLostError.

@@ -53,9 +53,9 @@ class ReplicaSet:
     def _start(self, number: int) -> None:
         self._replicas[number] = self._make(number)
         self._runs[number] = asyncio.create_task(self._replicas[number].run())
-        self._runs[number].add_done_callback(lambda run: self._ended(number, run))
+        self._runs[number].add_done_callback(lambda run: self._on_end(number, run))
 
-    def _ended(self, number: int, run: "asyncio.Task[None]") -> None:
+    def _on_end(self, number: int, run: "asyncio.Task[None]") -> None:
         del self._replicas[number], self._runs[number]
         if self._retirements.pop(number, None) is not None:
             self._start_missing()

@@ -92,7 +92,7 @@ class Supervisor:
         operations = Operations(replicas.addresses, self._client, metrics_prefix=self._settings.metrics_prefix)
         async with contextlib.AsyncExitStack() as stack:  # exits in reverse order
             stack.push_async_callback(self._client.close)
-            await stack.enter_async_context(_served(operations.app(), self._config.operations_socket))
+            await stack.enter_async_context(_serving(operations.app(), self._config.operations_socket))
             stack.push_async_callback(self._haproxy.stop)
             await self._haproxy.start()
             stack.push_async_callback(replicas.drain)
@@ -121,7 +121,7 @@ class Supervisor:
             asyncio.ensure_future(stop.wait()),
             asyncio.ensure_future(self._haproxy.run()),
         ]
-        telling = asyncio.create_task(self._tell(replicas))
+        announcing = asyncio.create_task(self._announce(replicas))
         try:
             done, _ = await asyncio.wait([*ends, replicas.failure], return_when=asyncio.FIRST_COMPLETED)
             for future in done:
@@ -129,10 +129,10 @@ class Supervisor:
             text = f"replicas finish their requests, at most {self._settings.drain_timeout:g} s"
             print(as_line(f"splitfuse: {text}; a second signal ends at once"), file=sys.stderr, flush=True)
         finally:
-            for task in (telling, *ends):
+            for task in (announcing, *ends):
                 task.cancel()
 
-    async def _tell(self, replicas: ReplicaSet) -> None:
+    async def _announce(self, replicas: ReplicaSet) -> None:
         """Print the banner when the first replica is ready."""
         while True:
             for address in replicas.addresses().values():
@@ -144,10 +144,10 @@ class Supervisor:
 
 
 def _banner(settings: Settings, url: str) -> str:
-    lost = "a replica that is killed takes its 202s with it; --results postgresql://… keeps them"
+    warning = "a replica that is killed takes its 202s with it; --results postgresql://… keeps them"
     rows = {
         "replicas": f"{settings.replicas}, the first is ready; kill -TTOU or -TTIN {os.getpid()}: one less or more",
-        "results": "in PostgreSQL" if settings.has_shared_results else lost,
+        "results": "in PostgreSQL" if settings.has_shared_results else warning,
         "API": f"{url}/generate  {url}/v1",
         "try": curl(settings, url),
     }
@@ -156,7 +156,7 @@ def _banner(settings: Settings, url: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def _served(app: Starlette, path: str) -> AsyncIterator[None]:
+async def _serving(app: Starlette, path: str) -> AsyncIterator[None]:
     """Serve the app on a Unix socket."""
     server = uvicorn.Server(
         uvicorn.Config(app, uds=path, http="h11", ws="none", lifespan="off", log_config=None, access_log=False)

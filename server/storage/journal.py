@@ -81,7 +81,7 @@ class _Stop:
     """Last entry of the queue."""
 
 
-_Told = tuple[KeptJob, int, Event]  # job, number of the event within the job, event
+_NumberedEvent = tuple[KeptJob, int, Event]  # job, number of the event within the job, event
 _Entry = tuple[KeptJob, OutputDelta] | _Suspension | _Change | _Call | _Probe | _Stop
 
 
@@ -104,7 +104,7 @@ class Journal:
         """
         self._store = store
         self._is_shared = is_shared
-        self._untold: list[_Entry] = []
+        self._undelivered: list[_Entry] = []
         self._on_failure = on_failure
         self._failure: StoreError | None = None
         self._wall_clock = wall_clock
@@ -113,7 +113,7 @@ class Journal:
         num_jobs, num_segments = store.last_numbers()
         self._next_job, self._next_segment = max(num_jobs, last_job) + 1, num_segments + 1
         self._unwritten = Changes()
-        self._unwritten_events: list[_Told] = []
+        self._unwritten_events: list[_NumberedEvent] = []
         self._swept_at = float("-inf")
         self._sweep_interval_s = _SWEEP_S  # shorter while there is more to sweep than one transaction should hold
         self._thread = threading.Thread(target=self._run, name="splitfuse-journal", daemon=True)
@@ -195,20 +195,20 @@ class Journal:
     def _run(self) -> None:
         is_open = True
         while is_open:
-            entries = list(self._taken())
+            entries = list(self._take_entries())
             calls = [entry for entry in entries if isinstance(entry, _Call)]
             is_open = not any(isinstance(entry, _Stop) for entry in entries)
             failure = self._commit(entries)
             self._failure, was_failing = failure, self._failure is not None
             # A loop that is already closed has no readers left.
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._tell, self._to_tell(entries), failure, was_failing)
+                self._loop.call_soon_threadsafe(self._deliver, self._deliverable(entries), failure, was_failing)
             for call in calls:
                 call.run(self._store)
             self._sweep()
         self._store.close()
 
-    def _taken(self) -> Iterator[_Entry]:
+    def _take_entries(self) -> Iterator[_Entry]:
         """Yield all queued entries. Waits for the first one, or until a retry or a sweep is due."""
         with contextlib.suppress(queue.Empty):
             yield self._entries.get(timeout=_RETRY_S if self._failure else self._sweep_interval_s)
@@ -245,21 +245,21 @@ class Journal:
             if not isinstance(exc, StoreError):
                 _log.exception("results: a transaction failed")
                 exc = StoreError(f"{type(exc).__name__} in a transaction")
-            lost = {row.num for row in accepted}  # their clients get the error
-            self._unwritten_events = [event for event in events if event[0].num not in lost]
+            refused_nums = {row.num for row in accepted}  # their clients get the error
+            self._unwritten_events = [event for event in events if event[0].num not in refused_nums]
             return exc
         self._next_segment += segment is not None
         self._unwritten, self._unwritten_events = Changes(), []
         return None
 
-    def _to_tell(self, entries: list[_Entry]) -> list[_Entry]:
+    def _deliverable(self, entries: list[_Entry]) -> list[_Entry]:
         """Return the entries to deliver now; the others are delivered once they are written."""
         if not self._is_shared:
             return entries
         if self._failure is None:
-            told, self._untold = self._untold + entries, []
-            return told
-        self._untold += [entry for entry in entries if isinstance(entry, tuple)]
+            deliverable, self._undelivered = self._undelivered + entries, []
+            return deliverable
+        self._undelivered += [entry for entry in entries if isinstance(entry, tuple)]
         return [entry for entry in entries if not isinstance(entry, tuple)]
 
     def _ending(self, kept: KeptJob, delta: OutputDelta) -> Ending | None:
@@ -287,7 +287,7 @@ class Journal:
 
     # Methods of the event loop again.
 
-    def _tell(self, entries: list[_Entry], failure: StoreError | None, was_failing: bool) -> None:
+    def _deliver(self, entries: list[_Entry], failure: StoreError | None, was_failing: bool) -> None:
         if (failure is not None) != was_failing:
             self._on_failure(failure)
         for entry in entries:
@@ -303,14 +303,14 @@ class Journal:
                 _log.exception("results: a job cannot be told what was written of it")
 
 
-def _packed(events: Sequence[_Told]) -> list[tuple[int, Event | str]]:
+def _packed(events: Sequence[_NumberedEvent]) -> list[tuple[int, Event | str]]:
     """Pair the events with their jobs, for a segment. A sealed job's events become one item."""
-    packed: list[tuple[int, Event | str]] = []
+    items: list[tuple[int, Event | str]] = []
     to_seal: dict[int, tuple[Seal, int, list[Event]]] = {}
     for kept, number, event in events:
         if kept.seal is None:
-            packed.append((kept.num, event))
+            items.append((kept.num, event))
         else:
             to_seal.setdefault(kept.num, (kept.seal, number, []))[2].append(event)
-    packed += [(num, seal.seal_events(first, sealed)) for num, (seal, first, sealed) in to_seal.items()]
-    return packed
+    items += [(num, seal.seal_events(first, sealed)) for num, (seal, first, sealed) in to_seal.items()]
+    return items

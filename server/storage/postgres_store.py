@@ -97,7 +97,7 @@ class PostgresStore(BatchTables):
                 self.holder = Holder(self._join(url), url)
                 stack.pop_all()
         except psycopg.Error as exc:
-            raise ConfigError(f"--results {_scheme(conninfo)}: {_why(exc)}") from exc
+            raise ConfigError(f"--results {_scheme(conninfo)}: {_reason(exc)}") from exc
 
     def _connect(self) -> "psycopg.Connection[Any]":
         lease_ms = max(1, round(self._lease_s * 1000))
@@ -143,8 +143,8 @@ class PostgresStore(BatchTables):
             if changes.endings:
                 ends = [(end.status, end.finished, end.expires, end.result, end.num, me) for end in changes.endings]
                 cursor.executemany(_END, ends)
-                told = [(end.webhook, end.status, end.finished, end.num, me) for end in changes.endings if end.webhook]
-                cursor.executemany(_TELL, told)
+                hooks = [(end.webhook, end.status, end.finished, end.num, me) for end in changes.endings if end.webhook]
+                cursor.executemany(_TELL, hooks)
             if changes.begun:
                 begin = "UPDATE splitfuse_jobs SET is_running = TRUE WHERE num = ANY(%s) AND holder = %s"
                 cursor.execute(begin, (changes.begun, me))
@@ -195,8 +195,8 @@ class PostgresStore(BatchTables):
         return next(iter(self._rows(f"{_SELECT} WHERE seq_id = %s", seq_id)), None)
 
     def find_key(self, owner: str, idempotency_key: bytes) -> JobRow | None:
-        found = self._rows(f"{_SELECT} WHERE owner = %s AND idempotency_key = %s", owner, idempotency_key)
-        return next(iter(found), None)
+        rows = self._rows(f"{_SELECT} WHERE owner = %s AND idempotency_key = %s", owner, idempotency_key)
+        return next(iter(rows), None)
 
     def page(self, owner: str, *, before: tuple[float, str] | None, limit: int, status: str | None) -> list[JobRow]:
         created, seq_id = before or (math.inf, "")
@@ -215,7 +215,7 @@ class PostgresStore(BatchTables):
         where = "WHERE next_try <= %s ORDER BY next_try LIMIT %s"
         query = f"SELECT {', '.join(Webhook._fields)} FROM splitfuse_webhooks {where}"
         with self._connected() as db:
-            return [Webhook(*found) for found in db.execute(query, (now, limit))]
+            return [Webhook(*row) for row in db.execute(query, (now, limit))]
 
     def begin_webhook(self, webhook: Webhook, *, next_try: float) -> bool:
         begin = "UPDATE splitfuse_webhooks SET num_tries = num_tries + 1, next_try = %s"
@@ -278,12 +278,12 @@ class PostgresStore(BatchTables):
         """Return the server that holds a batch, if it is alive."""
         return self._living_holder("splitfuse_batches", "batch_id", batch_id)
 
-    def _living_holder(self, table: str, column: str, held: str) -> Holder | None:
+    def _living_holder(self, table: str, column: str, held_id: str) -> Holder | None:
         query = f"""SELECT holder.num, url FROM {table} JOIN splitfuse_holders AS holder ON holder.num = holder
             WHERE {column} = %s AND NOT is_dead AND holder.expires > now()"""
         with self._connected() as db:
-            found = db.execute(query, (held,)).fetchone()
-        return None if found is None else Holder(*found)
+            row = db.execute(query, (held_id,)).fetchone()
+        return None if row is None else Holder(*row)
 
     def try_lock(self, number: int) -> bool:
         """Try to take a lock that only one server can hold, until the server unlocks it or its connection ends."""
@@ -302,8 +302,8 @@ class PostgresStore(BatchTables):
     @contextlib.contextmanager
     def _changing(self) -> Iterator["psycopg.Connection[Any]"]:
         with self._connected() as db, db.transaction():
-            held = "SELECT FROM splitfuse_holders WHERE num = %s AND NOT is_dead FOR SHARE"
-            if db.execute(held, (self.holder.num,)).fetchone() is None:
+            is_alive = "SELECT FROM splitfuse_holders WHERE num = %s AND NOT is_dead FOR SHARE"
+            if db.execute(is_alive, (self.holder.num,)).fetchone() is None:
                 raise StoreError(
                     "another server took this one's jobs over: nothing was heard of it for --results-lease"
                 )
@@ -316,15 +316,15 @@ class PostgresStore(BatchTables):
                 self._db = self._connect()
             yield self._db
         except psycopg.Error as exc:
-            raise StoreError(_why(exc)) from exc
+            raise StoreError(_reason(exc)) from exc
 
     def _rows(self, query: str, *values: object) -> list[JobRow]:
         with self._connected() as db:
-            return [JobRow(*found) for found in db.execute(query, values)]
+            return [JobRow(*row) for row in db.execute(query, values)]
 
     def _value(self, query: str, *values: object) -> Any:
-        found = self._db.execute(query, values).fetchone()
-        return None if found is None else found[0]
+        row = self._db.execute(query, values).fetchone()
+        return None if row is None else row[0]
 
     def _row(self, row: JobRow) -> dict[str, object]:
         values = {name: getattr(row, name) for name in JobRow.__slots__}
@@ -336,5 +336,5 @@ def _scheme(conninfo: str) -> str:
     return f"{conninfo.partition('://')[0]}://…"
 
 
-def _why(exc: psycopg.Error) -> str:
+def _reason(exc: psycopg.Error) -> str:
     return f"PostgreSQL says: {' '.join(str(exc).split())}"

@@ -107,13 +107,13 @@ class SqliteStore(BatchStore):
         try:
             self._db = _connected(path)
         except sqlite3.Error as exc:
-            raise ConfigError(f"--results {path}: {_why(exc)}") from exc
+            raise ConfigError(f"--results {path}: {_reason(exc)}") from exc
         try:
             self._prepare(path, is_synced=is_synced)
         except BaseException as exc:
             self._db.close()
             if isinstance(exc, sqlite3.Error):
-                raise ConfigError(f"--results {path}: {_why(exc)}") from exc
+                raise ConfigError(f"--results {path}: {_reason(exc)}") from exc
             raise
 
     def _prepare(self, path: Path | None, *, is_synced: bool) -> None:
@@ -136,8 +136,8 @@ class SqliteStore(BatchStore):
                 for statement in migration.split(";"):
                     self._db.execute(statement)
             self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-            found = self._db.execute("SELECT value FROM meta WHERE key = 'key_mark'").fetchone()
-            mark = new_mark(self._sealing, found and found[0], is_new=version == 0, results=str(path))
+            mark_row = self._db.execute("SELECT value FROM meta WHERE key = 'key_mark'").fetchone()
+            mark = new_mark(self._sealing, mark_row and mark_row[0], is_new=version == 0, results=str(path))
             if mark is not None:
                 self._db.execute("INSERT INTO meta VALUES ('key_mark', ?)", (mark,))
 
@@ -156,8 +156,8 @@ class SqliteStore(BatchStore):
                     for end in changes.endings
                 ],
             )
-            told = [(end.webhook, end.status, end.finished, end.num) for end in changes.endings if end.webhook]
-            db.executemany(_TELL, told)
+            hooks = [(end.webhook, end.status, end.finished, end.num) for end in changes.endings if end.webhook]
+            db.executemany(_TELL, hooks)
             db.executemany("UPDATE jobs SET is_running = 1 WHERE num = ?", [(num,) for num in changes.begun])
             for table in ("jobs", "webhooks"):
                 db.executemany(f"DELETE FROM {table} WHERE seq_id = ?", [(seq_id,) for seq_id in changes.deleted])
@@ -167,15 +167,15 @@ class SqliteStore(BatchStore):
                 db.execute("INSERT OR REPLACE INTO meta VALUES ('probe', random())")
 
     def last_numbers(self) -> tuple[int, int]:
-        job, segment = (self._one(f"SELECT coalesce(max(num), 0) FROM {table}") for table in ("jobs", "segments"))
+        job, segment = (self._read_int(f"SELECT coalesce(max(num), 0) FROM {table}") for table in ("jobs", "segments"))
         # All segments may have been swept. A job without events still bounds the segments that its events will be in.
-        first = self._one("SELECT coalesce(max(first_segment), 1) FROM jobs WHERE status IS NULL")
+        first = self._read_int("SELECT coalesce(max(first_segment), 1) FROM jobs WHERE status IS NULL")
         return job, max(segment, first - 1)
 
     def begin_process(self) -> bool:
         with self._changing() as db:
-            found = db.execute("SELECT value FROM meta WHERE key = 'is_clean'").fetchone()
-            is_clean = found is None or bool(found[0])
+            row = db.execute("SELECT value FROM meta WHERE key = 'is_clean'").fetchone()
+            is_clean = row is None or bool(row[0])
             db.execute("INSERT OR REPLACE INTO meta VALUES ('is_clean', 0)")
             num_crashes = 0 if is_clean else 1
             db.execute(
@@ -270,7 +270,7 @@ class SqliteStore(BatchStore):
         return self._readable(self._rows(BatchRow, f"{_SELECT_BATCH} WHERE NOT is_over ORDER BY num"))
 
     def num_unfinished_batches(self) -> int:
-        return self._one("SELECT count(*) FROM batches WHERE NOT is_over")
+        return self._read_int("SELECT count(*) FROM batches WHERE NOT is_over")
 
     def parts(self, file_id: str, *, after: int, limit: int) -> list[tuple[int, bytes]]:
         query = "SELECT number, body FROM file_parts WHERE file_id = ? AND number > ? ORDER BY number LIMIT ?"
@@ -292,15 +292,15 @@ class SqliteStore(BatchStore):
         )
 
     def num_file_bytes(self) -> int:
-        return self._one("SELECT coalesce(sum(num_bytes), 0) FROM files WHERE state != 'deleted'")
+        return self._read_int("SELECT coalesce(sum(num_bytes), 0) FROM files WHERE state != 'deleted'")
 
     def num_parts(self, file_id: str) -> int:
-        return self._one("SELECT count(*) FROM file_parts WHERE file_id = ?", file_id)
+        return self._read_int("SELECT count(*) FROM file_parts WHERE file_id = ?", file_id)
 
     def file_bytes(self, file_id: str) -> int:
         overhead = 0 if self._sealing is None else OVERHEAD_BYTES
         query = "SELECT coalesce(sum(length(body) - ?), 0) FROM file_parts WHERE file_id = ?"
-        return self._one(query, overhead, file_id)
+        return self._read_int(query, overhead, file_id)
 
     def due_webhooks(self, now: float, *, limit: int) -> list[Webhook]:
         query = f"SELECT {_WEBHOOK} FROM webhooks WHERE next_try <= ? ORDER BY next_try LIMIT ?"
@@ -316,7 +316,7 @@ class SqliteStore(BatchStore):
             db.execute("DELETE FROM webhooks WHERE seq_id = ?", (seq_id,))
 
     def num_bytes_of(self, owner: str) -> int:
-        return self._one("SELECT coalesce(sum(num_bytes), 0) FROM jobs WHERE owner = ?", owner)
+        return self._read_int("SELECT coalesce(sum(num_bytes), 0) FROM jobs WHERE owner = ?", owner)
 
     def sweep(self, now: float, *, max_jobs: int) -> int:
         with self._changing() as db:
@@ -376,13 +376,13 @@ class SqliteStore(BatchStore):
             yield self._db
 
     def _rows(self, kind: Callable[..., T], query: str, *values: object) -> Iterator[T]:
-        return (kind(*found) for found in self._read(query, *values))
+        return (kind(*row) for row in self._read(query, *values))
 
     def _read(self, query: str, *values: object) -> Iterator[tuple[Any, ...]]:
         with _translated():
             yield from self._db.execute(query, values)
 
-    def _one(self, query: str, *values: object) -> int:
+    def _read_int(self, query: str, *values: object) -> int:
         return int(next(self._read(query, *values))[0])
 
 
@@ -410,14 +410,14 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as exc:
-        raise StoreError(_why(exc)) from exc
+        raise StoreError(_reason(exc)) from exc
 
 
 def _values(row: JobRow | FileRow | BatchRow) -> list[object]:
     return [getattr(row, name) for name in type(row).__slots__]
 
 
-def _why(exc: sqlite3.Error) -> str:
+def _reason(exc: sqlite3.Error) -> str:
     if getattr(exc, "sqlite_errorname", "") == "SQLITE_BUSY":  # misuse, a bug of ours, has no name
         return "another process uses this file; give each server its own, or share a postgresql:// database"
     return f"SQLite says: {exc}"

@@ -82,7 +82,7 @@ class BegunJob:
 
     def unfinished(self, *, now: float) -> UnfinishedJob:
         """Return the job with all of its events."""
-        known = tuple(
+        outputs = tuple(
             KnownOutput(
                 tuple(output.token_ids),
                 self._forced_from[output.index],
@@ -92,5 +92,5 @@ class BegunJob:
             )
             for output in self._kept.job.outputs
         )
-        resumed = Resumed(self._request["seed"], known, self._arrival_time)
+        resumed = Resumed(self._request["seed"], outputs, self._arrival_time)
         return UnfinishedJob(self._kept, self.row, self._request, resumed, self._is_damaged)

@@ -57,7 +57,7 @@ class Webhooks:
         next_try = now + BACKOFFS_S[min(webhook.num_tries, len(BACKOFFS_S) - 1)]
         if not await self._use(lambda store: store.begin_webhook(webhook, next_try=next_try)):
             return  # another server has begun it
-        status = await self._sent(client, webhook, now)
+        status = await self._send(client, webhook, now)
         is_last = webhook.num_tries >= len(BACKOFFS_S)
         is_over = status is not None and (200 <= status < 300 or status == 410)
         if not is_over:
@@ -69,7 +69,7 @@ class Webhooks:
         if is_over or is_last:
             await self._use(lambda store: store.forget_webhook(webhook.seq_id))
 
-    async def _sent(self, client: httpx.AsyncClient, webhook: Webhook, now: float) -> int | None:
+    async def _send(self, client: httpx.AsyncClient, webhook: Webhook, now: float) -> int | None:
         """Send a message. Returns the status of the answer, None without an answer."""
         if (url := self._targets.urls.get(webhook.target)) is None:
             return 410  # the operator removed the target
@@ -83,9 +83,9 @@ class Webhooks:
 
 def message(webhook: Webhook) -> bytes:
     """Build the body: that a job has ended, without its output."""
-    ended = datetime.fromtimestamp(webhook.finished, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    timestamp = datetime.fromtimestamp(webhook.finished, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     data = {"id": webhook.seq_id, "status": webhook.status}
-    return json.dumps({"type": f"result.{webhook.status}", "timestamp": ended, "data": data}).encode()
+    return json.dumps({"type": f"result.{webhook.status}", "timestamp": timestamp, "data": data}).encode()
 
 
 def signed(webhook_id: str, body: bytes, secret: bytes, *, now: float) -> dict[str, str]:

@@ -67,7 +67,7 @@ class RequestEnds:
         """Note that the job has ended."""
         record = self._running.pop(job, None)
         if record is not None and record.end:
-            self._tell_if_over(record)
+            self._notify_if_over(record)
 
     def answered(self, record: RequestRecord) -> None:
         """Note that the answer is written as far as it will be. A refused request has no running jobs."""
@@ -75,14 +75,14 @@ class RequestEnds:
         if record.status >= 400:
             for job in record.jobs:
                 self._running.pop(job, None)
-        self._tell_if_over(record)
+        self._notify_if_over(record)
 
     def close(self) -> None:
         """Close the listeners. May take a while, so not for an event loop."""
         for listener in self.listeners:
             listener.close()
 
-    def _tell_if_over(self, record: RequestRecord) -> None:
+    def _notify_if_over(self, record: RequestRecord) -> None:
         if any(job in self._running for job in record.jobs):
             return
         record.end = self.clock()

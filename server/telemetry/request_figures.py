@@ -41,5 +41,5 @@ def first_metrics(record: RequestRecord) -> RequestMetrics | None:
 
 
 def _since(record: RequestRecord, times: Iterable[float | None]) -> float | None:
-    known = [time for time in times if time is not None]
-    return min(known) - record.arrival if known else None
+    known_times = [time for time in times if time is not None]
+    return min(known_times) - record.arrival if known_times else None

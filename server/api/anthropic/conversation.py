@@ -37,7 +37,7 @@ def read_conversation(messages: object, *, system: object = None) -> list[Messag
                 runs.append([part])
     if all(run[0]["role"] == "system" for run in runs):
         raise InvalidRequestError("messages hold nothing to answer", param="messages")
-    return [_joined(run) for run in runs]
+    return [_join(run) for run in runs]
 
 
 def read_custom_tools(tools: object) -> list[Tool]:
@@ -65,8 +65,8 @@ def _flat(tool: object, *, at: str) -> dict[str, Any]:
         )
     if not isinstance(tool.get("input_schema"), Mapping):
         raise InvalidRequestError(f"{at}.input_schema must be a JSON schema, an object", param=f"{at}.input_schema")
-    kept = {name: tool[name] for name in ("name", "description", "strict") if name in tool}
-    return {"type": "function", **kept, "parameters": tool["input_schema"]}
+    function_fields = {name: tool[name] for name in ("name", "description", "strict") if name in tool}
+    return {"type": "function", **function_fields, "parameters": tool["input_schema"]}
 
 
 def _system(system: object) -> str:
@@ -89,12 +89,12 @@ def _turn(message: object, *, at: str) -> Iterator[Message]:
         yield {"role": role, "content": content}
     elif isinstance(content, list):
         for number, block in enumerate(content):
-            yield from _of_block(block, role=role, at=f"{at_content}[{number}]")
+            yield from _block_messages(block, role=role, at=f"{at_content}[{number}]")
     else:
         raise InvalidRequestError(f"{at_content} must be a string or a list of blocks", param=at_content)
 
 
-def _of_block(block: object, *, role: str, at: str) -> Iterator[Message]:
+def _block_messages(block: object, *, role: str, at: str) -> Iterator[Message]:
     kind = _kind(block, at=at)
     assert isinstance(block, Mapping)
     match role, kind:
@@ -152,13 +152,13 @@ def _string(block: Mapping[str, Any], name: str, *, at: str) -> str:
     return value
 
 
-def _joined(run: Sequence[Message]) -> Message:
+def _join(run: Sequence[Message]) -> Message:
     """Join messages of one role into one."""
     if len(run) == 1:
         return run[0]
-    joined: Message = {"role": run[0]["role"]}
+    message: Message = {"role": run[0]["role"]}
     for name in _TEXTS:
         if any(name in part for part in run):
-            joined[name] = _BETWEEN_BLOCKS.join(part[name] for part in run if part.get(name))
+            message[name] = _BETWEEN_BLOCKS.join(part[name] for part in run if part.get(name))
     calls = [call for part in run for call in part.get("tool_calls", ())]
-    return {**joined, "tool_calls": calls} if calls else joined
+    return {**message, "tool_calls": calls} if calls else message

@@ -152,8 +152,8 @@ class MessagesRequest(SamplingRequest, ConversationFields):
         return dataclasses.replace(params, default_max_tokens=_TOKENS.checked("max_tokens", self.max_tokens))
 
     def _format(self) -> dict[str, Any]:
-        wanted = self.output_config.format or self.output_format
-        if wanted is None:
+        json_format = self.output_config.format or self.output_format
+        if json_format is None:
             return {}
         name = "output_format" if self.output_config.format is None else "output_config.format"
-        return {"structured_outputs": StructuredOutputs(json=wanted.schema_, param=f"{name}.schema")}
+        return {"structured_outputs": StructuredOutputs(json=json_format.schema_, param=f"{name}.schema")}

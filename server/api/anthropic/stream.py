@@ -68,7 +68,7 @@ class _Blocks:
 
     def push(self, parts: Iterable[AnswerPart]) -> str:
         """Return the events for these parts."""
-        return "".join(map(self._of_part, parts))
+        return "".join(map(self._part_events, parts))
 
     def close(self) -> str:
         """Return the events that end the open block, if there is one."""
@@ -79,13 +79,13 @@ class _Blocks:
         signed = _event("content_block_delta", index=self._index, delta=proof) if kind == "reasoning" else ""
         return signed + _event("content_block_stop", index=self._index)
 
-    def _of_part(self, part: AnswerPart) -> str:
+    def _part_events(self, part: AnswerPart) -> str:
         kind = "arguments" if part.kind == "call" else part.kind
-        begun = ""
+        opening_events = ""
         if kind != self._kind or part.kind == "call":
-            begun = self.close() + self._begin(part)
+            opening_events = self.close() + self._begin(part)
             self._kind = kind
-        return begun if part.kind == "call" else begun + self._delta(part)
+        return opening_events if part.kind == "call" else opening_events + self._delta(part)
 
     def _begin(self, part: AnswerPart) -> str:
         self._index += 1

@@ -36,8 +36,8 @@ def _window(text: str) -> str:
 
 def _seconds(window: str) -> int | None:
     """Return the seconds of a completion window, None if its text is not valid."""
-    found = re.fullmatch(r"([1-9][0-9]{0,6})([smhd])", window)
-    seconds = int(found[1]) * _SECONDS[found[2]] if found else MAX_WINDOW_S + 1
+    match = re.fullmatch(r"([1-9][0-9]{0,6})([smhd])", window)
+    seconds = int(match[1]) * _SECONDS[match[2]] if match else MAX_WINDOW_S + 1
     return seconds if seconds <= MAX_WINDOW_S else None
 
 
@@ -74,8 +74,8 @@ class BatchRequest(RequestModel):
 
 def uploaded(form: FormData) -> tuple[UploadFile, float | None]:
     """Return the uploaded file and its lifetime in seconds. Raises InvalidRequestError."""
-    known = {"file", "purpose", "expires_after[anchor]", "expires_after[seconds]"}
-    for name in sorted(form.keys() - known):
+    field_names = {"file", "purpose", "expires_after[anchor]", "expires_after[seconds]"}
+    for name in sorted(form.keys() - field_names):
         raise InvalidRequestError(f"unknown field {name[:100]!r}", param=name[:100])
     for name in ("file", "purpose"):
         if name not in form:

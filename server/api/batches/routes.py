@@ -102,11 +102,11 @@ async def create_batch(request: Request) -> Response:
     body = BatchRequest.read(await read_json(request, max_bytes=service.settings.max_body_bytes))
     key = idempotency_key(request, body)
     async with service.batches.once(owner, key) as earlier:
-        batch = earlier or await _created(service, body, owner=owner, key=key)
+        batch = earlier or await _create(service, body, owner=owner, key=key)
     return JsonResponse(batch_object(batch), headers=REPLAYED if earlier else None)
 
 
-async def _created(service: Service, body: BatchRequest, *, owner: str, key: IdempotencyKey | None) -> Batch:
+async def _create(service: Service, body: BatchRequest, *, owner: str, key: IdempotencyKey | None) -> Batch:
     if service.state != "ready":
         raise service.not_ready()
     return await service.batches.create(body.asked(file_ttl=service.settings.file_ttl), owner=owner, key=key)

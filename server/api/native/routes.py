@@ -84,7 +84,7 @@ async def generate(request: Request) -> Response:
     if key is not None:
         body.sampling()  # a wrong field is reported before a reused key
     async with service.results.once(owner_of(request), key) as earlier:
-        job = earlier or await _submitted(service, body, owner=owner_of(request), key=key)
+        job = earlier or await _submit(service, body, owner=owner_of(request), key=key)
     headers = REPLAYED if earlier else {}
     if isinstance(job.check, AnswerCheck):
         headers = {**headers, "X-Unenforced": job.check.header}
@@ -102,7 +102,7 @@ async def generate(request: Request) -> Response:
     )
 
 
-async def _submitted(service: Service, body: GenerateRequest, *, owner: str, key: IdempotencyKey | None) -> Job:
+async def _submit(service: Service, body: GenerateRequest, *, owner: str, key: IdempotencyKey | None) -> Job:
     """Submit the request's job, which is kept from now on."""
     params = body.sampling()
     check = AnswerCheck.of(params, AnswerFormat())

@@ -68,9 +68,9 @@ class OllamaRequest(RequestModel):
 
     def chat_with(self, messages: list[Message], *, tools: object = None) -> Chat:
         """Build the chat with these messages. Raises InvalidRequestError."""
-        read = read_tools(tools)
-        choice = ToolChoice("auto" if read else "none")
-        return Chat(messages=messages, tools=read, choice=choice, variables=self._variables())
+        chat_tools = read_tools(tools)
+        choice = ToolChoice("auto" if chat_tools else "none")
+        return Chat(messages=messages, tools=chat_tools, choice=choice, variables=self._variables())
 
     def _outputs(self) -> StructuredOutputs | None:
         if self.format == "":
@@ -99,8 +99,8 @@ class OllamaChatRequest(OllamaRequest):
         """The conversation. Raises InvalidRequestError."""
         if not isinstance(self.messages, list):
             raise InvalidRequestError("messages must be a list", param="messages")
-        said = [_message(message, at=f"messages[{number}]") for number, message in enumerate(self.messages)]
-        return self.chat_with(read_messages(said), tools=self.tools)
+        messages = [_message(message, at=f"messages[{number}]") for number, message in enumerate(self.messages)]
+        return self.chat_with(read_messages(messages), tools=self.tools)
 
 
 class OllamaGenerateRequest(OllamaRequest):
@@ -130,5 +130,5 @@ def _message(message: object, *, at: str) -> object:
         return message
     if message.get("images"):
         raise InvalidRequestError(f"{at}.images is not supported; this model reads text only", param=f"{at}.images")
-    given = {_RENAMED.get(name, name): value for name, value in message.items() if value is not None}
-    return {"content": "", **given}
+    fields = {_RENAMED.get(name, name): value for name, value in message.items() if value is not None}
+    return {"content": "", **fields}

@@ -32,7 +32,7 @@ _LINES = """{"model": "…", "created_at": "…", "message": {"role": "assistant
 """
 
 
-def _answered(description: str) -> dict[str, Any]:
+def _lines_or_object(description: str) -> dict[str, Any]:
     lines = {"schema": {"type": "string"}, "example": _LINES}
     return {"description": description, "content": {"application/x-ndjson": lines, "application/json": {}}}
 
@@ -40,7 +40,7 @@ def _answered(description: str) -> dict[str, Any]:
 @router.post(
     "/chat",
     **operation(
-        {200: _answered("One JSON object per line, or a single object with `stream` false.")},
+        {200: _lines_or_object("One JSON object per line, or a single object with `stream` false.")},
         errors=GENERATION,
         error_schema=SCHEMA,
         body=OllamaChatRequest,
@@ -52,7 +52,7 @@ async def chat(request: Request) -> Response:
     service, body = service_of(request), await _read(request, OllamaChatRequest)
     params = body.params(prompt="messages")
     if body.messages == []:
-        return _loaded(service, chat_content)
+        return _answer_loading(service, chat_content)
     generation, answer = await chat_generation(service, body.chat(), params, user="")
     return await _answer(request, generation, Form(answer=answer, content=chat_content), is_stream=body.stream)
 
@@ -60,7 +60,7 @@ async def chat(request: Request) -> Response:
 @router.post(
     "/generate",
     **operation(
-        {200: _answered("One JSON object per line, or a single object with `stream` false.")},
+        {200: _lines_or_object("One JSON object per line, or a single object with `stream` false.")},
         errors=GENERATION,
         error_schema=SCHEMA,
         body=OllamaGenerateRequest,
@@ -72,7 +72,7 @@ async def generate(request: Request) -> Response:
     service, body = service_of(request), await _read(request, OllamaGenerateRequest)
     params = body.params(prompt="prompt")
     if not body.prompt:
-        return _loaded(service, generate_content)
+        return _answer_loading(service, generate_content)
     if body.raw or not service.tokenizer.has_chat_template:
         generation, answer = Generation(prompts=[body.prompt], params=params), AnswerFormat()
     else:
@@ -141,7 +141,7 @@ async def _answer(request: Request, generation: Generation, form: Form, *, is_st
     return SlicedResponse.of(await service_of(request).json.write(form.whole(jobs[0])))
 
 
-def _loaded(service: Service, content: Content) -> Response:
+def _answer_loading(service: Service, content: Content) -> Response:
     """Answer an empty request, which clients send to load a model: the model is loaded."""
     answer = head(service.settings.model_name, service.start_time) | content([])
     return JsonResponse(answer | {"done": True, "done_reason": "load"})

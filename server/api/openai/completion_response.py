@@ -70,8 +70,8 @@ class CompletionResponseBuilder(ResponseBuilder):
 
     def plain_choice(self, index: int, text: str) -> str:
         """Return the JSON of a chunk's choice with text alone."""
-        shown = "" if self._echo.is_all else text
-        return f'{{"index":{index},"text":{quoted(shown)},"logprobs":null,"finish_reason":null}}'
+        visible_text = "" if self._echo.is_all else text
+        return f'{{"index":{index},"text":{quoted(visible_text)},"logprobs":null,"finish_reason":null}}'
 
     def _after_prompt(self, output: CompletionOutput | OutputDelta) -> tuple[str, Sequence[TokenLogprobs] | None]:
         """Return the text and logprobs after the prompt, nothing if only the prompt was wanted."""
@@ -88,8 +88,8 @@ class CompletionResponseBuilder(ResponseBuilder):
         return list(zip(job.prompt_token_ids, job.prompt_logprobs, strict=True))
 
     def _choice(self, index: int, text: str, scores: Sequence[_Scored] | None, text_offset: int) -> dict[str, Any]:
-        shown = None if scores is None else self._logprobs(scores, text_offset)
-        return {"index": index, "text": text, "logprobs": shown}
+        logprobs = None if scores is None else self._logprobs(scores, text_offset)
+        return {"index": index, "text": text, "logprobs": logprobs}
 
     def _logprobs(self, scores: Sequence[_Scored], text_offset: int) -> dict[str, Any]:
         offsets = accumulate((len(self._token_text(token_id)) for token_id, _ in scores), initial=text_offset)

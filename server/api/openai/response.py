@@ -117,8 +117,8 @@ def ending(output: OutputDelta | CompletionOutput) -> dict[str, Any]:
 def scored_token(item: TokenLogprobs, token_text: TokenText) -> dict[str, Any]:
     """Describe a token with its logprob and the likeliest tokens, in the form of chats and responses."""
 
-    def one(token_id: int, logprob: float) -> dict[str, Any]:
+    def entry(token_id: int, logprob: float) -> dict[str, Any]:
         text = token_text(token_id)
         return {"token": text, "logprob": finite_logprob(logprob), "bytes": list(text.encode("utf-8", "replace"))}
 
-    return {**one(item.token_id, item.logprob), "top_logprobs": [one(*candidate) for candidate in item.top]}
+    return {**entry(item.token_id, item.logprob), "top_logprobs": [entry(*candidate) for candidate in item.top]}

@@ -92,8 +92,8 @@ def explanation(service: Service, job: Job) -> dict[str, Any]:
     for output in job.outputs:
         metrics = output.metrics or running.get(output.index)
         if metrics is not None:
-            made = explain(metrics, now=time.monotonic(), finish_reason=output.finish_reason)
-            outputs.append({"index": output.index} | made.to_dict())
+            output_explanation = explain(metrics, now=time.monotonic(), finish_reason=output.finish_reason)
+            outputs.append({"index": output.index} | output_explanation.to_dict())
     about = {"seq_id": job.seq_id, "status": job.status}
     if not outputs:  # submitted, but the prompt is not tokenized yet
         return about | Explanation([], {}, 0.0, None, None).to_dict()

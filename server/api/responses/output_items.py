@@ -38,8 +38,8 @@ class OutputItems:
 
     def finish(self, *, status: str) -> list[Event]:
         """End the last item. An answer without parts becomes an empty message."""
-        begun = [] if self._items else self._begin("content", "")
-        return begun + self._close(status)
+        first_events = [] if self._items else self._begin("content", "")
+        return first_events + self._close(status)
 
     def _close(self, status: str) -> list[Event]:
         return self._items[-1].close(status) if self._items else []
@@ -68,7 +68,7 @@ class _Item:
 
     def begin(self) -> list[Event]:
         """Return the events that begin the item."""
-        return [self._of_item("added")]
+        return [self._item_event("added")]
 
     def grow(self, text: str, logprobs: Sequence[Any]) -> Event:
         """Append text and return its event."""
@@ -77,10 +77,10 @@ class _Item:
     def close(self, status: str) -> list[Event]:
         """Return the events that end the item."""
         self._status = status
-        return [self._of_item("done")]
+        return [self._item_event("done")]
 
-    def _of_item(self, what: str) -> Event:
-        return {"type": f"response.output_item.{what}", "output_index": self._number, "item": self.value()}
+    def _item_event(self, change: str) -> Event:
+        return {"type": f"response.output_item.{change}", "output_index": self._number, "item": self.value()}
 
     def _event(self, kind: str, **more: Any) -> Event:
         return {"type": f"response.{kind}", "item_id": self._id, "output_index": self._number, **more}
@@ -103,23 +103,23 @@ class _Text(_Item):
         return {"id": self._id, "status": self._status, **about, "content": [self._part()] if self._has_part else []}
 
     def begin(self) -> list[Event]:
-        events = [*super().begin(), self._of_part("content_part.added", part=self._part())]
+        events = [*super().begin(), self._part_event("content_part.added", part=self._part())]
         self._has_part = True
         return events
 
     def grow(self, text: str, logprobs: Sequence[Any]) -> Event:
         self._texts.append(text)
         if self.kind != "content":
-            return self._of_part("reasoning_text.delta", delta=text)
+            return self._part_event("reasoning_text.delta", delta=text)
         self._logprobs.extend(logprobs)
-        return self._of_part("output_text.delta", delta=text, logprobs=list(logprobs))
+        return self._part_event("output_text.delta", delta=text, logprobs=list(logprobs))
 
     def close(self, status: str) -> list[Event]:
         part = self._part()
         more = {"logprobs": self._logprobs} if self.kind == "content" else {}
         return [
-            self._of_part(f"{self._part_kind}.done", text=part["text"], **more),
-            self._of_part("content_part.done", part=part),
+            self._part_event(f"{self._part_kind}.done", text=part["text"], **more),
+            self._part_event("content_part.done", part=part),
             *super().close(status),
         ]
 
@@ -127,7 +127,7 @@ class _Text(_Item):
         more: dict[str, Any] = {"annotations": [], "logprobs": self._logprobs} if self.kind == "content" else {}
         return {"type": self._part_kind, "text": "".join(self._texts), **more}
 
-    def _of_part(self, kind: str, **more: Any) -> Event:
+    def _part_event(self, kind: str, **more: Any) -> Event:
         return self._event(kind, content_index=0, **more)
 
 
@@ -155,5 +155,5 @@ class _Call(_Item):
 
     def close(self, status: str) -> list[Event]:
         name, arguments = self._about["name"], "".join(self._texts)
-        done = self._event("function_call_arguments.done", name=name, arguments=arguments)
-        return [done, *super().close(status)]
+        done_event = self._event("function_call_arguments.done", name=name, arguments=arguments)
+        return [done_event, *super().close(status)]

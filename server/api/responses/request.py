@@ -158,10 +158,10 @@ class ResponsesRequest(SamplingRequest, ToolFields):
         """Append the input to the earlier conversation. Raises InvalidRequestError."""
         if self.background and not self.store:
             raise InvalidRequestError("background goes with store true only", param="background")
-        said = read_items(self.input)
-        if not said:
+        input_messages = read_items(self.input)
+        if not input_messages:
             raise InvalidRequestError("input holds nothing but reasoning; send what is to be answered", param="input")
-        return [*earlier, *said]
+        return [*earlier, *input_messages]
 
     def chat(self, messages: Sequence[Message]) -> Chat:
         """Build the chat, instructions first.
@@ -191,11 +191,11 @@ class ResponsesRequest(SamplingRequest, ToolFields):
 
     def stored(self, messages: Sequence[Message], params: SamplingParams) -> StoredRequest:
         """Return the part of the request to keep with the response."""
-        same = {"instructions", "max_output_tokens", "top_logprobs", "background", "store", "previous_response_id"}
-        same |= {"metadata", "truncation", "parallel_tool_calls"}
-        given = {"prompt_cache_key", "safety_identifier", "service_tier", "max_tool_calls"} & self.model_fields_set
+        names = {"instructions", "max_output_tokens", "top_logprobs", "background", "store", "previous_response_id"}
+        names |= {"metadata", "truncation", "parallel_tool_calls"}
+        extra = {"prompt_cache_key", "safety_identifier", "service_tier", "max_tool_calls"} & self.model_fields_set
         text = self.text.model_dump(by_alias=True, exclude_unset=True)
-        repeated = self.model_dump(include=same | given) | {
+        repeated = self.model_dump(include=names | extra) | {
             "tools": self.tools or [],
             "tool_choice": self.tool_choice or "auto",
             "reasoning": {"effort": None, "summary": None} | self.reasoning.model_dump(exclude_none=True),

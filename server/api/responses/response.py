@@ -122,8 +122,8 @@ async def conversation_of(job: Job, token_text: TokenText) -> list[Message]:
     """Return the conversation up to the end of this response, to continue from there. Raises InvalidRequestError."""
     request = stored_request(job)
     if request is None or not job.finished:
-        what = "that response is not finished yet" if request is not None else "that was not made by /v1/responses"
-        raise InvalidRequestError(f"previous_response_id: {what}", param="previous_response_id")
+        reason = "that response is not finished yet" if request is not None else "that was not made by /v1/responses"
+        raise InvalidRequestError(f"previous_response_id: {reason}", param="previous_response_id")
     output = (await response_object(job, token_text))["output"]
     try:
         return [*request.messages, *read_items(output)]

@@ -69,7 +69,7 @@ async def create(request: Request) -> Response:
     if key is not None:
         body.params(is_forced=True)  # a wrong field is reported before a reused key
     async with service.results.once(owner_of(request), key) as earlier:
-        job = earlier or await _submitted(service, body, owner=owner_of(request), key=key)
+        job = earlier or await _submit(service, body, owner=owner_of(request), key=key)
     if body.stream:
         response = _stream(service, job, after=-1, is_owned=key is None)
     else:
@@ -116,7 +116,7 @@ async def _new(service: Service, body: ResponsesRequest, *, owner: str, key: Ide
     return _New(body=body, job=job, prompt=rendered(text), params=constrained(params, answer), attachment=attachment)
 
 
-async def _submitted(service: Service, body: ResponsesRequest, *, owner: str, key: IdempotencyKey | None) -> Job:
+async def _submit(service: Service, body: ResponsesRequest, *, owner: str, key: IdempotencyKey | None) -> Job:
     """Submit the request's job, which is kept from now on if `store` is true."""
     service.settings.webhooks.check(body.webhook, is_kept=body.store)
     new = await _new(service, body, owner=owner, key=key)
@@ -196,8 +196,8 @@ async def list_input_items(request: Request) -> Response:
     """The response's input and the conversation that it continues, newest first."""
     page = page_of(request.query_params, default=20, most=100)
     job = await _job(request)
-    asked = stored_request(job) or StoredRequest()
-    items = input_items(asked.messages, response_id=job.seq_id)
+    stored = stored_request(job) or StoredRequest()
+    items = input_items(stored.messages, response_id=job.seq_id)
     return JsonResponse(list_object(page_of_items(items, page), page))
 
 
@@ -268,8 +268,8 @@ async def _object(service: Service, job: Job) -> Response:
 
 def _stream(service: Service, job: Job, *, after: int, is_owned: bool = True) -> Response:
     """Stream the job's events. A disconnect aborts the job if this stream owns it and it is not in the background."""
-    asked = stored_request(job)
-    ends_it = is_owned and asked is not None and not asked.is_background
+    stored = stored_request(job)
+    ends_it = is_owned and stored is not None and not stored.is_background
     return stream(
         [job],
         ResponsesStreamWriter(ResponseLife(job, service.token_text), after=after),

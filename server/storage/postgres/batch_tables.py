@@ -228,8 +228,8 @@ class BatchTables(BatchStore):
     def _sweep_batches(self, now: float) -> None:
         """Delete expired rows and some parts of one deleted file, unless another server is sweeping."""
         with self._changing() as db:
-            found = db.execute("SELECT pg_try_advisory_xact_lock(%s)", (_SWEEP_LOCK,)).fetchone()
-            if found is None or not found[0]:
+            lock_row = db.execute("SELECT pg_try_advisory_xact_lock(%s)", (_SWEEP_LOCK,)).fetchone()
+            if lock_row is None or not lock_row[0]:
                 return
             db.execute(_SWEEP_BATCHES, (now,))
             db.execute(_CUT_UPLOADS)
@@ -274,12 +274,12 @@ class BatchTables(BatchStore):
 
     def _read(self, kind: Callable[..., T], query: str, *values: object) -> list[T]:
         with self._connected() as db:
-            return [kind(*found) for found in db.execute(query, values)]
+            return [kind(*row) for row in db.execute(query, values)]
 
     def _number(self, query: str, *values: object) -> int:
         with self._connected() as db:
-            found: Sequence[Any] | None = db.execute(query, values).fetchone()
-            return 0 if found is None else int(found[0])
+            row: Sequence[Any] | None = db.execute(query, values).fetchone()
+            return 0 if row is None else int(row[0])
 
 
 def _values(row: FileRow | BatchRow) -> dict[str, object]:

@@ -83,8 +83,8 @@ def migrate(db: "psycopg.Connection[Any]") -> int:
 
 
 def _version(db: "psycopg.Connection[Any]") -> int:
-    found = db.execute("SELECT to_regclass('splitfuse_meta') IS NULL").fetchone()
-    if found is None or found[0]:
+    row = db.execute("SELECT to_regclass('splitfuse_meta') IS NULL").fetchone()
+    if row is None or row[0]:
         return 0
-    found = db.execute("SELECT version FROM splitfuse_meta").fetchone()
-    return 0 if found is None else int(found[0])
+    row = db.execute("SELECT version FROM splitfuse_meta").fetchone()
+    return 0 if row is None else int(row[0])
