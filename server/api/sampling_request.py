@@ -43,7 +43,7 @@ class SamplingRequest(RequestModel):
     }
     ignored = HINTS
     unsupported = HARMLESS
-    default_max_tokens: ClassVar[int | None] = None  # as many as fit in the context
+    default_max_tokens: ClassVar[int | None] = None  # None: the rest of the context
 
     model: ModelName = None
     user: User = ""
