@@ -15,7 +15,7 @@ from ...engine.extras.chat.messages import Message
 from ...engine.extras.chat.template import RESERVED_NAMES
 from ...engine.extras.chat.tools import Tool, ToolChoice, read_tool_choice, read_tools, strict_names
 from .message_fields import look_into_messages, look_into_tools
-from .request_model import ParseContext, RequestModel
+from .request_model import Reading, RequestModel
 
 if TYPE_CHECKING:
     from ...engine.serving.async_engine import AsyncEngine
@@ -98,10 +98,10 @@ class ToolFields(RequestModel):
     ] = Field({})
 
     @classmethod
-    def _look_into(cls, fields: Mapping[str, Any], context: ParseContext) -> None:
+    def _look_into(cls, fields: Mapping[str, Any], reading: Reading) -> None:
         if not cls.has_flat_tools:
-            look_into_tools(fields.get("tools"), context)
-            look_into_messages(fields.get("messages"), context)
+            look_into_tools(fields.get("tools"), reading)
+            look_into_messages(fields.get("messages"), reading)
 
     def _chat(self, messages: list[Message], *, reasoning_effort: str | None, **more: Any) -> Chat:
         tools = read_tools(self.tools, are_flat=self.has_flat_tools)

@@ -36,7 +36,7 @@ _SENTENCES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParseContext:
+class Reading:
     """Context of reading one body: the strictness, and the fields without effect that were found."""
 
     is_strict: bool = False  # refuse fields without effect
@@ -100,8 +100,8 @@ class RequestModel(BaseModel):
         if unknown := value.keys() - cls._known:
             raise PydanticCustomError("unknown_field", "", {"name": min(unknown), "known": cls._known})
         fields = {name: item for name, item in value.items() if item is not None}
-        context: ParseContext = info.context or ParseContext()
-        if context.is_strict and (foreign := fields.keys() & FOREIGN - cls._declared):
+        reading: Reading = info.context or Reading()
+        if reading.is_strict and (foreign := fields.keys() & FOREIGN - cls._declared):
             raise PydanticCustomError("foreign", "", {"name": min(foreign)})
         for name in cls.unsupported.keys() & fields.keys():
             if not asks_for_nothing(fields.pop(name), cls.unsupported[name]):
@@ -109,26 +109,26 @@ class RequestModel(BaseModel):
                 raise PydanticCustomError("unsupported", "", {"name": name, "way_out": way_out})
         for name in sorted(cls.ignored.keys() & fields.keys()):
             if not asks_for_nothing(fields[name], cls.ignored[name]):
-                context.ignore(cls.path + name)
+                reading.ignore(cls.path + name)
             if name not in cls._declared:
                 del fields[name]
-        cls._look_into(fields, context)
+        cls._look_into(fields, reading)
         return fields
 
     @classmethod
-    def _look_into(cls, fields: Mapping[str, Any], context: ParseContext) -> None:
+    def _look_into(cls, fields: Mapping[str, Any], reading: Reading) -> None:
         """Note ignored keys inside fields that the model does not validate itself. Raises InvalidRequestError."""
 
     @classmethod
     def read(cls, fields: Mapping[str, Any], *, is_strict: bool = False) -> Self:
         """Validate the fields of a request. `is_strict` refuses fields without effect. Raises InvalidRequestError."""
-        context = ParseContext(is_strict=is_strict)
+        reading = Reading(is_strict=is_strict)
         try:
-            body = cls.model_validate(fields, context=context)
+            body = cls.model_validate(fields, context=reading)
         except ValidationError as exc:
             raise _refusal(exc) from exc
         body._as_sent = fields
-        body._ignored_fields = tuple(context.ignored)
+        body._ignored_fields = tuple(reading.ignored)
         return body
 
     @property

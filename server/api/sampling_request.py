@@ -23,7 +23,7 @@ SAMPLING_FIELDS = schemas_of(SamplingParams)
 _STRUCTURED_FIELDS = schemas_of(StructuredOutputs)
 
 
-def schema_of(field_name: str) -> WithJsonSchema:
+def like(field_name: str) -> WithJsonSchema:
     """Return the schema of a sampling field, for a route that calls it by another name."""
     return WithJsonSchema(SAMPLING_FIELDS[field_name])
 

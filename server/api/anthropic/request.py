@@ -14,7 +14,7 @@ from ....engine.extras.chat.tools import ToolChoice, read_tool_choice
 from ....engine.extras.structured_output.params import StructuredOutputs
 from ..chat_request import Chat, Variable
 from ..request_model import ModelName, RequestModel, User
-from ..sampling_request import SamplingRequest, schema_of
+from ..sampling_request import SamplingRequest, like
 from .conversation import read_conversation, read_custom_tools
 
 # Fields that cannot change an answer here: caching is automatic, and no conversation is kept.
@@ -133,8 +133,8 @@ class MessagesRequest(SamplingRequest, ConversationFields):
         **dict.fromkeys(("n", "logprobs", "prompt_logprobs", "stop", "response_format"), ()),
     }
     way_out: ClassVar = {"stop": "send stop_sequences", "response_format": "send output_config.format"}
-    max_tokens: Annotated[Any, schema_of("max_tokens")]
-    stop_sequences: Annotated[Any, schema_of("stop")] = None
+    max_tokens: Annotated[Any, like("max_tokens")]
+    stop_sequences: Annotated[Any, like("stop")] = None
     metadata: Metadata = Metadata()
 
     @property

@@ -13,7 +13,7 @@ from ....engine.extras.chat.tools import ToolChoice, read_tools
 from ....engine.extras.structured_output.params import StructuredOutputs
 from ..chat_request import Chat, Variable
 from ..request_model import ModelName, RequestModel
-from ..sampling_request import SAMPLING_FIELDS, schema_of
+from ..sampling_request import SAMPLING_FIELDS, like
 
 # Ignored: the model stays loaded, and no answer returns a context.
 IGNORED = ("keep_alive", "context")
@@ -36,7 +36,7 @@ class Options(RequestModel):
     ignored: ClassVar = dict.fromkeys(IGNORED_OPTIONS, ())
     unsupported: ClassVar = {"n": (1,), "logprobs": (), "prompt_logprobs": ()}
     num_predict: Annotated[Any, WithJsonSchema(_NUM_PREDICT.json_schema())] = None
-    repeat_penalty: Annotated[Any, schema_of("repetition_penalty")] = None
+    repeat_penalty: Annotated[Any, like("repetition_penalty")] = None
 
     def params(self, *, prompt: str, outputs: StructuredOutputs | None) -> SamplingParams:
         """Build the parameters.

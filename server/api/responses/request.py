@@ -18,9 +18,9 @@ from ..answer_format import AnswerFormat
 from ..chat_request import Chat, Effort, ToolFields
 from ..known_fields import HINTS, NOTHING
 from ..message_fields import look_into_items
-from ..request_model import ParseContext, RequestModel
+from ..request_model import Reading, RequestModel
 from ..response_format import TextFormat
-from ..sampling_request import SamplingRequest, schema_of
+from ..sampling_request import SamplingRequest, like
 
 _LOGPROBS = "message.output_text.logprobs"
 Summary = Literal["auto", "concise", "detailed"]
@@ -134,8 +134,8 @@ class ResponsesRequest(SamplingRequest, ToolFields):
     stream_options: ResponseStreamOptions | None = None
     text: TextOptions = TextOptions()
     reasoning: Reasoning = Reasoning()
-    max_output_tokens: Annotated[Any, schema_of("max_tokens")] = None
-    top_logprobs: Annotated[Any, schema_of("logprobs")] = None
+    max_output_tokens: Annotated[Any, like("max_tokens")] = None
+    top_logprobs: Annotated[Any, like("logprobs")] = None
     metadata: Annotated[dict[str, Any], AfterValidator(_bounded)] = Field({})
     prompt_cache_key: Repeated = None
     safety_identifier: Repeated = None
@@ -144,10 +144,10 @@ class ResponsesRequest(SamplingRequest, ToolFields):
     max_tool_calls: Annotated[int | None, Field(ge=1)] = None
 
     @classmethod
-    def _look_into(cls, fields: Mapping[str, Any], context: ParseContext) -> None:
-        look_into_items(fields.get("input"), context)
+    def _look_into(cls, fields: Mapping[str, Any], reading: Reading) -> None:
+        look_into_items(fields.get("input"), reading)
         if isinstance(included := fields.get("include"), list) and any(name != _LOGPROBS for name in included):
-            context.ignore("include")
+            reading.ignore("include")
 
     @property
     def has_logprobs(self) -> bool:
