@@ -1,4 +1,4 @@
-"""Entry points for people: / is the page of server/page, or a JSON index; /docs is a page that shows /openapi.json.
+"""/ is the page of server/page, or JSON that says what is here; /docs is a page that shows /openapi.json.
 
 Both work without internet: they load nothing from other servers.
 """

@@ -1,1 +1,1 @@
-"""OpenAI's files and batches API at /v1/files and /v1/batches."""
+"""/v1/files and /v1/batches as OpenAI has them."""

@@ -1,1 +1,1 @@
-"""HTTP routes of the page, of its stream of steps and of explanations of results."""
+"""The page, the stream of steps that it shows, and what explains a result."""
