@@ -1,4 +1,4 @@
-"""The `splitfuse` command. For `serve` signals are handled before anything is imported that takes time."""
+"""The `splitfuse` command. For `serve`, signals are handled before any slow import."""
 
 import sys
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from .process.stop_signals import StopSignals
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; the exit code."""
+    """Run a command. Returns the exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
     is_debug = "--debug" in argv
     argv = [word for word in argv if word != "--debug"]

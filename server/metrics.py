@@ -1,7 +1,7 @@
-"""Prometheus metrics under vLLM's names, in a registry of their own. Labels come from closed sets only.
+"""Prometheus metrics under vLLM's names, in their own registry. Labels come from closed sets only.
 
-The engine reports counters and histograms (this is an EngineObserver); gauges, and the counters that the engine keeps
-itself, are read from it at scrape.
+The engine reports counters and histograms (Metrics is an EngineObserver). Gauges, and counters that the engine keeps
+itself, are read from it at each scrape.
 """
 
 from bisect import bisect_left
@@ -44,9 +44,9 @@ _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
     "request_decode_time_seconds": ("Seconds from the first token to the last.", _REQUEST_SECONDS),
     "request_inference_time_seconds": ("Seconds from the first step to the last token.", _REQUEST_SECONDS),
     "request_max_num_generation_tokens": ("Tokens of a request's longest output.", _REQUEST_TOKENS),
-    "request_params_n": ("Outputs asked for per request.", (1, 2, 5, 10, 20, 50)),
+    "request_params_n": ("Outputs requested per request.", (1, 2, 5, 10, 20, 50)),
 }
-# Names that older boards of vLLM ask for.
+# Names in older dashboards for vLLM.
 _OLD_NAMES = {"inter_token_latency_seconds": "time_per_output_token_seconds"}
 # Settings that are labels of cache_config_info.
 _CACHE_SETTINGS = ("block_size", "kv_cache_dtype", "gpu_memory_utilization", "enable_prefix_caching", "swap_space")
@@ -57,8 +57,12 @@ _COUNTERS: dict[str, tuple[str, str | None, tuple[str, ...]]] = {
     "num_preemptions": ("Sequences preempted.", "mode", ("recompute", "swap")),
     "prefix_cache_queries": ("Prompt tokens looked up in the prefix cache.", None, ()),
     "prefix_cache_hits": ("Prompt tokens found in the prefix cache.", None, ()),
-    "ignored_fields": ("Fields of requests that are known and have no effect.", None, ()),
-    "schema_check_failures": ("Finished answers that break a part of their schema that no grammar enforces.", None, ()),
+    "ignored_fields": ("Known fields of requests that have no effect.", None, ()),
+    "schema_check_failures": (
+        "Finished answers that break a keyword of their schema that no grammar enforces.",
+        None,
+        (),
+    ),
     "request_success": ("Outputs that ended, by reason.", "finished_reason", _FINISH_REASONS),
 }
 _DRAFT_COUNTERS: dict[str, str] = {
@@ -71,22 +75,22 @@ _GAUGES = {
     "num_requests_waiting": "Sequences waiting to be scheduled.",
     "num_requests_swapped": "Sequences swapped out to host memory.",
     "kv_cache_usage_perc": "Share of the KV cache's blocks in use, 0 to 1.",
-    "grammar_cache_bytes": "About what the compiled grammars take that are kept.",
+    "grammar_cache_bytes": "Approximate size of the cached compiled grammars.",
 }
 # Counters that are kept elsewhere.
 _KEPT_COUNTERS = {
-    "connections_refused": "Connections refused with 503: over --max-connections, or too many of one address.",
-    "grammar_cache_queries": "Grammars asked for by requests with structured output or tools that must be called.",
-    "grammar_cache_hits": "Grammars asked for that had been compiled already.",
+    "connections_refused": "Connections refused with 503: over --max-connections, or too many from one address.",
+    "grammar_cache_queries": "Grammars requested, by structured output or tools that must be called.",
+    "grammar_cache_hits": "Grammars requested that were already compiled.",
     "grammar_refusals": "Grammars that could not be used.",
     "kernels_compiled": "GPU kernels compiled while serving; steps wait for each.",
-    "log_lines_dropped": "Lines that standard output or standard error did not take in time.",
-    "cuda_graphs_captured": "CUDA graphs captured while serving, where steps missed them.",
+    "log_lines_dropped": "Lines dropped because standard output or standard error was too slow.",
+    "cuda_graphs_captured": "CUDA graphs captured while serving, for steps that lacked one.",
 }
 
 
 class Metrics:
-    """An EngineObserver that counts."""
+    """EngineObserver that counts."""
 
     def __init__(
         self,
@@ -97,15 +101,16 @@ class Metrics:
         num_speculative_tokens: int = 0,
         cache_config: Mapping[str, str] | None = None,
     ) -> None:
-        """`num_speculative_tokens`: most of one draft; 0 = no speculation, and no metrics of it. `cache_config`: labels
-        of cache_config_info.
+        """`num_speculative_tokens`: the longest draft; 0 = no speculation, and no metrics for it.
+
+        `cache_config`: labels of cache_config_info.
         """
         self._registry = prometheus_client.CollectorRegistry()
         self._registry.register(_Snapshot(prefix, model_name, stats, cache_config or {}))
         self._counters: dict[tuple[str, str], prometheus_client.Counter] = {}
         self._histograms = {
-            name: _Histogram([prefix + each for each in (name, _OLD_NAMES.get(name)) if each], model_name, *what)
-            for name, what in _HISTOGRAMS.items()
+            name: _Histogram([prefix + series for series in (name, _OLD_NAMES.get(name)) if series], model_name, *spec)
+            for name, spec in _HISTOGRAMS.items()
         }
         for histogram in self._histograms.values():
             self._registry.register(histogram)
@@ -154,7 +159,7 @@ class Metrics:
         self._count("ignored_fields", count)
 
     def on_answer_checked(self, report: Mapping[str, object]) -> None:
-        """Count an answer that was checked when it was complete and does not keep to its schema."""
+        """Count a complete answer that was checked and breaks its schema."""
         self._count("schema_check_failures", bool(report["x_schema_errors"]))
 
     def on_output_finished(self, metrics: RequestMetrics, finish_reason: str) -> None:
@@ -180,12 +185,12 @@ class Metrics:
             self._observe("request_time_per_output_token_seconds", decode_s / (metrics.num_output_tokens - 1))
 
     def on_job_end(self, num_output_tokens: Sequence[int]) -> None:
-        """Count one request whose outputs, of so many tokens each, have all ended."""
+        """Count one request whose outputs have all ended, with the tokens of each output."""
         self._observe("request_params_n", len(num_output_tokens))
         self._observe("request_max_num_generation_tokens", max(num_output_tokens))
 
     def render(self) -> bytes:
-        """The text that Prometheus scrapes."""
+        """Return the text that Prometheus scrapes."""
         return prometheus_client.generate_latest(self._registry)
 
     def _count(self, name: str, amount: float, label: str = "") -> None:
@@ -196,7 +201,7 @@ class Metrics:
 
 
 class _Histogram(Collector):
-    """Prometheus's histogram without the client's locks and its walk through the buckets: 1.2 us for each token."""
+    """Histogram without the Prometheus client's locks and its walk through the buckets: 1.2 us for each token."""
 
     def __init__(self, names: Sequence[str], model_name: str, text: str, bounds: tuple[float, ...]) -> None:
         self._names = names
@@ -207,13 +212,13 @@ class _Histogram(Collector):
         self._sum = 0.0
 
     def observe(self, values: Sequence[float]) -> None:
-        """Count the values; a bucket takes those up to its bound."""
+        """Count the values. A bucket takes values up to and including its bound."""
         for value in values:
             self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += sum(values)
 
     def collect(self) -> Iterable[Metric]:
-        """One sample per bucket, count and sum, under each of the names."""
+        """Yield one sample per bucket, count and sum, under each of the names."""
         bounds = [*map(floatToGoString, self._bounds), "+Inf"]
         for name in self._names:
             family = HistogramMetricFamily(name, self._text, labels=["model_name"])
@@ -224,7 +229,7 @@ class _Histogram(Collector):
 
 
 class _Snapshot(Collector):
-    """Reads the engine's snapshot when asked."""
+    """Collector that reads the engine's snapshot at each scrape."""
 
     def __init__(
         self, prefix: str, model_name: str, stats: Callable[[], dict[str, object]], cache_config: Mapping[str, str]
@@ -235,7 +240,7 @@ class _Snapshot(Collector):
         self._cache_config = cache_config
 
     def collect(self) -> Iterable[Metric]:
-        """One sample per gauge, and per counter that is kept elsewhere."""
+        """Yield one sample per gauge, and per counter that is kept elsewhere."""
         stats = self._stats()
         num_blocks = _number(stats, "num_blocks")
         values = {
@@ -250,12 +255,12 @@ class _Snapshot(Collector):
         for name, text in _KEPT_COUNTERS.items():
             yield self._family(CounterMetricFamily, name, text, _number(stats, name))
         layout = {"num_gpu_blocks": f"{num_blocks:g}", **self._cache_config}
-        yield self._family(GaugeMetricFamily, "cache_config_info", "How the KV cache is laid out.", 1.0, **layout)
+        yield self._family(GaugeMetricFamily, "cache_config_info", "Layout of the KV cache.", 1.0, **layout)
 
     def _family(
         self, kind: type[GaugeMetricFamily | CounterMetricFamily], name: str, text: str, value: float, **labels: str
     ) -> Metric:
-        """One sample; `labels` beside the model's name."""
+        """Build a family with one sample. `labels` are those beside the model's name."""
         family = kind(self._prefix + name, text, labels=["model_name", *labels])
         family.add_metric([self._model_name, *labels.values()], value)
         return family

@@ -1,6 +1,6 @@
 """/ is an extension's page, or JSON that says what is here; /docs is a page that shows /openapi.json.
 
-They load nothing else, so they work without internet.
+Both work without internet: they load nothing from other servers.
 """
 
 from html import escape
@@ -29,7 +29,7 @@ _INDEX = """<!doctype html>
 @router.head("/")
 @router.get("/")
 async def index(request: Request) -> Response:
-    """What is served, and where."""
+    """Return the page, or an index of the model and the routes."""
     service, version = service_of(request), package_version()
     model = service.settings.model_name
     if wants_html(request.headers):
@@ -44,5 +44,5 @@ async def index(request: Request) -> Response:
 
 @router.get("/docs")
 async def docs() -> HTMLResponse:
-    """The page."""
+    """Return the page that shows /openapi.json."""
     return HTMLResponse(files(__package__).joinpath("docs.html").read_text("utf-8"))

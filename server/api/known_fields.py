@@ -1,15 +1,15 @@
-"""The one table of fields that clients of OpenAI, vLLM, TGI, SGLang and llama.cpp send and that are no fields of ours.
+"""Table of fields that clients of OpenAI, vLLM, TGI, SGLang and llama.cpp send and that are not fields of ours.
 
-A field that is known but not acted on is a hint or has harmless values; any other field is an error that names the
-nearest. What stands here holds for every route that generates, but where a route declares a field of that name.
+A known field is either a hint, which is ignored, or has harmless values; any other field is an error that names the
+nearest known one. The table holds for every route that generates, except where a route declares the field itself.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-NOTHING: tuple[Any, ...] = (False, "", [], {})  # null is absent everywhere
+NOTHING: tuple[Any, ...] = (False, "", [], {})  # null counts as absent everywhere
 
-# Without effect here, whatever they say: named in X-Ignored-Fields, unless the value asks for nothing.
+# Ignored whatever their value. X-Ignored-Fields names them, unless the value asks for nothing.
 HINTS: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("store", "metadata", "safety_identifier", "prediction", "context_management"), NOTHING),
     **dict.fromkeys(("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "cache_prompt"), NOTHING),
@@ -18,7 +18,7 @@ HINTS: Mapping[str, tuple[Any, ...]] = {
     "verbosity": (*NOTHING, "medium"),
 }
 
-# These would change the answer and are not built: only values that ask for nothing are accepted.
+# Not built, and would change the answer: only values that ask for nothing are accepted.
 HARMLESS: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(
         ("use_beam_search", "early_stopping", "echo", "suffix", "no_stop_trim", "logits_processors"), NOTHING
@@ -32,7 +32,7 @@ HARMLESS: Mapping[str, tuple[Any, ...]] = {
     "best_of": (*NOTHING, 1),
 }
 
-# Other names of a constraint: what each is called in structured_outputs.
+# Other servers' names of constraints, and their names in structured_outputs.
 CONSTRAINTS: Mapping[str, str] = {
     "guided_json": "json",
     "guided_regex": "regex",
@@ -45,10 +45,10 @@ CONSTRAINTS: Mapping[str, str] = {
     "ebnf": "grammar",
 }
 
-# Refused by --strict-fields whatever they say: other servers' names, for which there is nothing or another one here.
+# Refused by --strict-fields whatever their value: other servers' names, with another name here or no counterpart.
 FOREIGN = frozenset({*HARMLESS, *CONSTRAINTS})
 
-# Keys inside messages, items and parts that templates do not get. Clients send back what they received, and more.
+# Known keys of messages, items and parts that templates do not get. Clients send back what they received, and more.
 MESSAGE_FIELDS = frozenset(
     {
         *("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning"),
@@ -67,7 +67,7 @@ IGNORED_KEYS = frozenset(
     }
 )
 
-# What a part may hold beside text, and what we call it.
+# Types of parts other than text, and the word for each in our errors.
 MEDIA: Mapping[str, str] = {
     **dict.fromkeys(("image", "image_url", "input_image", "image_embeds"), "image"),
     **dict.fromkeys(("file", "input_file", "document"), "file"),
@@ -77,5 +77,5 @@ MEDIA: Mapping[str, str] = {
 
 
 def asks_for_nothing(value: object, harmless: tuple[Any, ...]) -> bool:
-    """Whether the value is one of these; True is not 1."""
-    return any(type(value) is type(each) and value == each for each in harmless)
+    """True if the value equals one of these, in value and type: True is not 1."""
+    return any(type(value) is type(harmless_value) and value == harmless_value for harmless_value in harmless)

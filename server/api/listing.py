@@ -12,7 +12,7 @@ from ...engine.errors import InvalidRequestError
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Which rows of a list are wanted: `limit` of them `after` the row with this id, newest first unless `ascends`."""
+    """Wanted part of a list: `limit` rows `after` the row with this id, newest first unless `ascends`."""
 
     limit: int
     after: str | None = None
@@ -20,7 +20,7 @@ class Page:
 
 
 def page_of(query: QueryParams, *, default: int, most: int) -> Page:
-    """Read the part of a list that is asked for, and one row more, which tells whether there are more. Raises."""
+    """Parse the wanted part of a list. The page asks for one more row, to see if there are more. Raises."""
     limit, order = query.get("limit", str(default)), query.get("order", "desc")
     if not (re.fullmatch(r"[0-9]{1,5}", limit) and 1 <= int(limit) <= most):
         raise InvalidRequestError(f"limit must be a number from 1 to {most}", param="limit")
@@ -30,7 +30,7 @@ def page_of(query: QueryParams, *, default: int, most: int) -> Page:
 
 
 def list_object(rows: Sequence[dict[str, Any]], page: Page) -> dict[str, Any]:
-    """Make one page; a row more than it holds shows that there are more."""
+    """Build one page of a list. An extra row beyond the page shows that there are more."""
     data = list(rows[: page.limit - 1])
     return {
         "object": "list",

@@ -1,11 +1,11 @@
-"""What to say where there is no route: that it is not served, or which route was probably meant."""
+"""Error messages for unknown paths: an API that is not served here, or the route that was probably meant."""
 
 from collections.abc import Iterable, Mapping
 
 from ...engine.checks import shown
 
 _TEXT_ONLY = "not served here: text generation only"
-# Beginnings of other servers' paths.
+# Prefixes of other servers' paths.
 _NOT_SERVED: Mapping[str, str] = {
     "/v1/embeddings": f"embeddings are {_TEXT_ONLY}",
     "/v1/images": f"images are {_TEXT_ONLY}",
@@ -27,8 +27,8 @@ _NOT_SERVED: Mapping[str, str] = {
 
 
 def missing_route(path: str, known: Iterable[str]) -> str:
-    """A sentence about a path at which there is nothing. `known`: the paths of all routes."""
-    import difflib  # 3 ms that only a refusal takes
+    """Return a sentence about a path that has no route. `known`: the paths of all routes."""
+    import difflib  # takes 3 ms, which only a refusal pays
 
     for beginning, sentence in _NOT_SERVED.items():
         if path == beginning or path.startswith(beginning + "/"):

@@ -1,6 +1,6 @@
-"""What /openapi.json tells of a route: its body, parameters, statuses and media types, event streams among them.
+"""OpenAPI texts of a route: its body, parameters, statuses and media types, event streams included.
 
-FastAPI's own would promise a 422 that this server never gives, and know nothing of bodies that routes read themselves.
+FastAPI's own document would promise a 422 that is never sent, and would miss bodies that routes read themselves.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,9 +21,9 @@ _ERROR = {
         "error": {
             "type": "object",
             "properties": {
-                "message": {"type": "string", "description": "What is wrong, and the way out."},
+                "message": {"type": "string", "description": "The fault, and the way out."},
                 "type": {"type": "string"},
-                "param": _NULLABLE_TEXT | {"description": "The field."},
+                "param": _NULLABLE_TEXT | {"description": "The field at fault."},
                 "code": _NULLABLE_TEXT,
             },
             "required": ["message", "type", "param", "code"],
@@ -31,20 +31,20 @@ _ERROR = {
     },
     "required": ["error"],
 }
-_RETRY_AFTER = {"headers": {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}}}
+_RETRY_AFTER = {"headers": {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}}}
 _ERRORS: dict[int, Schema] = {
-    400: {"description": "The request is wrong; `param` names the field."},
-    401: {"description": "The server has API keys, and the request brings none of them."},
-    403: {"description": "A web page of an origin, or a Host, that a server without keys does not allow."},
-    404: {"description": "No such model, or no such result for this caller."},
+    400: {"description": "The request is not valid; `param` names the field."},
+    401: {"description": "The server needs an API key, and the request has no valid one."},
+    403: {"description": "The web page's origin, or the Host, is not allowed on a server without keys."},
+    404: {"description": "The model does not exist, or the caller has no such result."},
     408: {"description": "The body did not arrive in time."},
-    413: {"description": "The body is longer than --max-body-bytes, or the file than there is room for."},
-    422: {"description": "The Idempotency-Key came before, with another body."},
+    413: {"description": "The body is longer than --max-body-bytes, or there is no space for the file."},
+    422: {"description": "The Idempotency-Key has been used before, with another body."},
     429: {"description": "The queue is full, or too many results are kept.", **_RETRY_AFTER},
-    500: {"description": "An error of the server's; `code` is in its log."},
+    500: {"description": "The server has failed; its log has the details under `code`."},
     503: {"description": "The server is loading, draining or stalled, or it cancelled the request.", **_RETRY_AFTER},
 }
-# Which of them a route can answer.
+# Statuses that a kind of route can answer with.
 ALWAYS = (400, 500)
 KEYED = (*ALWAYS, 401, 403)
 LOOKUP = (*KEYED, 404, 503)
@@ -55,7 +55,7 @@ UPLOAD = (*KEYED, 408, 413, 503)
 
 
 def parameter(name: str, description: str, *, place: str = "query", **schema: Any) -> Schema:
-    """A parameter; `schema` is a string's if it is not given."""
+    """Describe a parameter. The default `schema` is a string."""
     return {
         "name": name,
         "in": place,
@@ -67,7 +67,7 @@ def parameter(name: str, description: str, *, place: str = "query", **schema: An
 
 IDEMPOTENCY_KEY = parameter(
     "Idempotency-Key",
-    "1 to 255 visible characters; the same request again is answered with the same job.",
+    "1 to 255 visible characters. Repeating a request with its key returns the same job.",
     place="header",
     type="string",
     minLength=1,
@@ -76,8 +76,8 @@ IDEMPOTENCY_KEY = parameter(
 
 
 def events(description: str, example: str, *, has_json: bool = False) -> Schema:
-    """An answer that is a stream of events, or JSON if that is asked for."""
-    content: Schema = {"text/event-stream": {"example": example}}  # a schema would be that of an event
+    """Describe an answer that is a stream of events, or JSON on request."""
+    content: Schema = {"text/event-stream": {"example": example}}  # a schema would describe one event
     return {"description": description, "content": content | ({"application/json": {}} if has_json else {})}
 
 
@@ -90,48 +90,49 @@ def operation(
     example: Mapping[str, Any] | None = None,
     parameters: Sequence[Schema] = (),
 ) -> dict[str, Any]:
-    """Arguments of a route's decorator. `answers` are descriptions by status, the usual one first; `error_schema` is
-    that of errors where it is not everyone's.
+    """Build the arguments of a route's decorator.
+
+    `answers` are descriptions by status, the usual one first; `error_schema` replaces the common schema of errors.
     """
     responses = {str(code): {"description": what} if isinstance(what, str) else what for code, what in answers.items()}
     content = {"application/json": {"schema": error_schema or {"$ref": _REF.format(model="Error")}}}
     responses |= {str(status): _ERRORS[status] | {"content": content} for status in sorted(errors)}
     extra: dict[str, Any] = {"responses": responses}
     if body is not None:
-        shown = {"schema": {"$ref": _REF.format(model=body.__name__)}, "example": example}
-        extra["requestBody"] = {"required": True, "content": {"application/json": shown}}
+        json_content = {"schema": {"$ref": _REF.format(model=body.__name__)}, "example": example}
+        extra["requestBody"] = {"required": True, "content": {"application/json": json_content}}
     if parameters:
         extra["parameters"] = list(parameters)
     return {"status_code": next(iter(answers)), "openapi_extra": extra}
 
 
 def upload(answers: Mapping[int, str | Schema], *, errors: Sequence[int]) -> dict[str, Any]:
-    """The same for a route that takes a file."""
+    """Like `operation`, for a route that takes a file."""
     text = {"type": "string"}
     schema = {
         "type": "object",
         "properties": {
-            "file": text | {"format": "binary", "description": "JSON objects, one a line."},
+            "file": text | {"format": "binary", "description": "JSON objects, one per line."},
             "purpose": {"enum": ["batch"]},
             "expires_after[anchor]": {"enum": ["created_at"]},
-            "expires_after[seconds]": {"type": ["string", "integer"], "description": "Seconds that the file is kept."},
+            "expires_after[seconds]": {"type": ["string", "integer"], "description": "Seconds to keep the file."},
         },
         "required": ["file", "purpose"],
         "additionalProperties": False,
     }
-    made = operation(answers, errors=errors)
-    made["openapi_extra"]["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": schema}}}
-    return made
+    route = operation(answers, errors=errors)
+    route["openapi_extra"]["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": schema}}}
+    return route
 
 
 def openapi_of(app: FastAPI) -> Schema:
-    """The document, with the schemas of all bodies; made once, in 0.1 s."""
+    """Return the document with the schemas of all bodies. It is built once, in 0.1 s."""
     if app.openapi_schema is None:
         app.openapi_schema = get_openapi(
             title=app.title,
             version=app.version,
             routes=app.routes,
-            description="Errors come as one object, `Error`, whatever their status; unknown fields are errors.",
+            description="Every error has the form `Error`, whatever its status. Unknown fields are errors.",
         )
         refs = str(app.openapi_schema)
         used = [model for model in _models(RequestModel) if _REF.format(model=model.__name__) in refs]

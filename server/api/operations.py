@@ -1,4 +1,4 @@
-"""Routes for operators: health, readiness, version, metrics and statistics."""
+"""Routes for operators and tools: health, readiness, version, metrics, statistics and the tokenizer."""
 
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -17,7 +17,7 @@ router = APIRouter(tags=["operations"])
 @router.head("/health", include_in_schema=False)
 @router.get("/health", **operation({200: "The engine makes progress."}, errors=(*ALWAYS, 503)))
 async def health(request: Request) -> Response:
-    """200 while the engine makes progress; it may be draining."""
+    """200 while the engine makes progress, even if the server is draining."""
     fault = _fault(service_of(request))
     if fault is None:
         return JsonResponse({"status": "ok"})
@@ -27,7 +27,7 @@ async def health(request: Request) -> Response:
 
 
 def _fault(service: Service) -> NotReadyError | None:
-    """Why the server is not healthy, the gravest reason first; None if it is."""
+    """Return the gravest reason why the server is unhealthy, None if it is healthy."""
     if service.state not in ("ready", "draining"):
         return service.lifecycle.not_ready()
     if not service.engine.is_healthy:
@@ -40,9 +40,9 @@ def _fault(service: Service) -> NotReadyError | None:
 
 
 @router.head("/ready", include_in_schema=False)
-@router.get("/ready", **operation({200: "New work is taken."}, errors=(*ALWAYS, 503)))
+@router.get("/ready", **operation({200: "The server accepts new work."}, errors=(*ALWAYS, 503)))
 async def ready(request: Request) -> Response:
-    """200 while new work is taken."""
+    """200 while the server accepts new work."""
     service = service_of(request)
     if service.state != "ready":
         return describe(service.lifecycle.not_ready()).response()
@@ -58,7 +58,7 @@ async def version() -> Response:
 
 @router.get("/metrics", response_class=PlainTextResponse, **operation({200: "Prometheus' text format."}))
 async def metrics(request: Request) -> Response:
-    """What Prometheus scrapes."""
+    """Metrics in Prometheus' text format."""
     return Response(service_of(request).metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
 

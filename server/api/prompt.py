@@ -1,4 +1,4 @@
-"""Prompts as requests bring them: text or token ids."""
+"""Prompts in requests: text or token ids."""
 
 from typing import Annotated, Any, TypeGuard
 
@@ -11,7 +11,7 @@ TokenIds = list[int]
 
 
 def is_token_ids(value: object) -> TypeGuard[TokenIds]:
-    """Whether this is a list of integers, none of them a bool. An empty list is one: the engine says what is wrong."""
+    """True if this is a list of integers, none of them a bool. An empty list counts; the engine refuses it."""
     return isinstance(value, list) and all(type(item) is int for item in value)
 
 
@@ -40,7 +40,7 @@ def _tokens(value: object) -> TokenIds:
 
 
 def without_special_tokens(prompt: str | TokenIds) -> str | TokenIds | dict[str, Any]:
-    """The prompt as the engine takes it where nothing is to be put before or after a text's tokens."""
+    """Return the prompt for an engine that must not add special tokens to a text."""
     return {"prompt": prompt, "add_special_tokens": False} if isinstance(prompt, str) else prompt
 
 

@@ -1,4 +1,4 @@
-"""The base of request bodies: strict pydantic models whose refusals are sentences of ours, and the way to read one."""
+"""Base of request bodies: strict pydantic models with our own error sentences, and the functions that read them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,8 +16,8 @@ from ..jobs.idempotency import IdempotencyKey
 from ..service import Service, service_of
 from .known_fields import FOREIGN, HARMLESS, asks_for_nothing
 
-REPLAYED = {"Idempotent-Replayed": "true"}  # on the answer to a request that has come before with its key
-# The sentence for each type of pydantic's errors; "{…}" is its context.
+REPLAYED = {"Idempotent-Replayed": "true"}  # answer to a request whose idempotency key is already known
+# Sentences by type of pydantic's errors; "{…}" is from the error's context.
 _SENTENCES = {
     "missing": "is missing",
     "bool_type": "must be true or false",
@@ -37,44 +37,44 @@ _SENTENCES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How a body is read, and the fields without effect that it was found to have."""
+    """Context of reading one body: the strictness, and the fields without effect that were found."""
 
-    is_strict: bool = False  # no such fields are accepted
-    ignored: dict[str, None] = field(default_factory=dict)  # a set in the order of its making
+    is_strict: bool = False  # refuse fields without effect
+    ignored: dict[str, None] = field(default_factory=dict)  # set in order of insertion
 
     def ignore(self, path: str) -> None:
-        """Note a field that is known and has no effect here. Raises InvalidRequestError if reading is strict."""
+        """Note a known field that has no effect here. Raises InvalidRequestError if reading is strict."""
         if self.is_strict:
             raise InvalidRequestError(f"{path} {_SENTENCES['no_effect']}", param=path)
         self.ignored[path] = None
 
 
-def _shown(schema: Schema, model: "type[RequestModel]") -> None:
-    """Complete pydantic's schema: null counts as absent, unknown fields are refused, some are known and no more."""
+def _complete_schema(schema: Schema, model: "type[RequestModel]") -> None:
+    """Complete pydantic's schema: null counts as absent, unknown fields are refused, ignored fields are listed."""
     properties = schema.setdefault("properties", {})
-    for name, shown in properties.items():
-        shown.pop("title", None)
-        if shown.get("default", False) is None:
-            del shown["default"]
+    for name, field_schema in properties.items():
+        field_schema.pop("title", None)
+        if field_schema.get("default", False) is None:
+            del field_schema["default"]
         if name not in schema.get("required", ()):
-            properties[name] = nullable(shown)
+            properties[name] = nullable(field_schema)
     for name in sorted(model.ignored.keys() - properties.keys()):
-        properties[name] = {"description": "Accepted; nothing is done with it, and X-Ignored-Fields says so."}
+        properties[name] = {"description": "Accepted without effect, and named in X-Ignored-Fields."}
     for name, harmless in model.unsupported.items():
-        properties[name] = {"enum": [*harmless, None], "description": "Not supported; other values are refused."}
-    properties |= {name: shown for name, shown in model.more_fields.items() if name not in properties}
+        properties[name] = {"enum": [*harmless, None], "description": "Not supported: only these values are accepted."}
+    properties |= {name: field_schema for name, field_schema in model.more_fields.items() if name not in properties}
     schema["additionalProperties"] = False
 
 
 class RequestModel(BaseModel):
-    """A JSON object of a request. null counts as absent; what is not known is refused by name."""
+    """A JSON object of a request. null counts as absent; unknown fields are refused by name."""
 
-    model_config = ConfigDict(strict=True, frozen=True, hide_input_in_errors=True, json_schema_extra=_shown)
-    path: ClassVar[str] = ""  # of a nested object, with a dot at its end
-    ignored: ClassVar[Mapping[str, tuple[Any, ...]]] = {}  # without effect, with the values that ask for nothing
-    unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {}  # with the values that ask for nothing
-    more_fields: ClassVar[Mapping[str, Schema]] = {}  # that the model has without declaring them
-    way_out: ClassVar[Mapping[str, str]] = {}  # instead of an unsupported field, if not to leave it out
+    model_config = ConfigDict(strict=True, frozen=True, hide_input_in_errors=True, json_schema_extra=_complete_schema)
+    path: ClassVar[str] = ""  # path of a nested object, ending in a dot
+    ignored: ClassVar[Mapping[str, tuple[Any, ...]]] = {}  # without effect: the field, its values that ask for nothing
+    unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {}  # refused: the field, its values that ask for nothing
+    more_fields: ClassVar[Mapping[str, Schema]] = {}  # fields that the model accepts without declaring them
+    way_out: ClassVar[Mapping[str, str]] = {}  # advice for an unsupported field; default: leave it out
     _declared: ClassVar[frozenset[str]] = frozenset()
     _known: ClassVar[frozenset[str]] = frozenset()
     _as_sent: Mapping[str, Any] = PrivateAttr(default_factory=dict)
@@ -84,7 +84,7 @@ class RequestModel(BaseModel):
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
         cls._declared = frozenset(field.alias or name for name, field in cls.model_fields.items())
-        # A field of another server's is one of ours where a route declares it.
+        # A route that declares another server's field supports it.
         cls.unsupported = {
             name: values
             for name, values in cls.unsupported.items()
@@ -99,29 +99,29 @@ class RequestModel(BaseModel):
             return value
         if unknown := value.keys() - cls._known:
             raise PydanticCustomError("unknown_field", "", {"name": min(unknown), "known": cls._known})
-        kept = {name: item for name, item in value.items() if item is not None}
+        fields = {name: item for name, item in value.items() if item is not None}
         reading: Reading = info.context or Reading()
-        if reading.is_strict and (foreign := kept.keys() & FOREIGN - cls._declared):
+        if reading.is_strict and (foreign := fields.keys() & FOREIGN - cls._declared):
             raise PydanticCustomError("foreign", "", {"name": min(foreign)})
-        for name in cls.unsupported.keys() & kept.keys():
-            if not asks_for_nothing(kept.pop(name), cls.unsupported[name]):
+        for name in cls.unsupported.keys() & fields.keys():
+            if not asks_for_nothing(fields.pop(name), cls.unsupported[name]):
                 way_out = cls.way_out.get(name, "leave it out")
                 raise PydanticCustomError("unsupported", "", {"name": name, "way_out": way_out})
-        for name in sorted(cls.ignored.keys() & kept.keys()):
-            if not asks_for_nothing(kept[name], cls.ignored[name]):
+        for name in sorted(cls.ignored.keys() & fields.keys()):
+            if not asks_for_nothing(fields[name], cls.ignored[name]):
                 reading.ignore(cls.path + name)
             if name not in cls._declared:
-                del kept[name]
-        cls._look_into(kept, reading)
-        return kept
+                del fields[name]
+        cls._look_into(fields, reading)
+        return fields
 
     @classmethod
     def _look_into(cls, fields: Mapping[str, Any], reading: Reading) -> None:
-        """Note what is ignored within fields that the model does not validate itself. Raises InvalidRequestError."""
+        """Note ignored keys inside fields that the model does not validate itself. Raises InvalidRequestError."""
 
     @classmethod
     def read(cls, fields: Mapping[str, Any], *, is_strict: bool = False) -> Self:
-        """The request in these fields; `is_strict`: none of them may be without effect. Raises InvalidRequestError."""
+        """Validate the fields of a request. `is_strict` refuses fields without effect. Raises InvalidRequestError."""
         reading = Reading(is_strict=is_strict)
         try:
             body = cls.model_validate(fields, context=reading)
@@ -133,23 +133,26 @@ class RequestModel(BaseModel):
 
     @property
     def as_sent(self) -> Mapping[str, Any]:
-        """The fields that it was read from."""
+        """Fields of the body as they were sent."""
         return self._as_sent
 
     @property
     def ignored_fields(self) -> tuple[str, ...]:
-        """The paths of those that had no effect."""
+        """Paths of the fields that had no effect."""
         return self._ignored_fields
 
 
 Body = TypeVar("Body", bound=RequestModel)
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
-ModelName = Annotated[str | None, Field(description="The served model's name; another is a 404.")]
+ModelName = Annotated[str | None, Field(description="The served model's name; any other name is a 404.")]
 User = Annotated[str, Field(max_length=256, description="The end user, for fair scheduling on a server without keys.")]
 
 
 async def read_request(request: Request, kind: type[Body]) -> Body:
-    """The body of a POST to the served model. Raises InvalidRequestError, ModelNotFoundError and as `read_json`."""
+    """Read the body of a POST to the served model.
+
+    Raises InvalidRequestError, ModelNotFoundError, and like `read_json`.
+    """
     service = service_of(request)
     fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
     if service.results.backend.is_shared:
@@ -164,7 +167,7 @@ async def read_request(request: Request, kind: type[Body]) -> Body:
 
 
 def read_fields(service: Service, fields: Mapping[str, Any], kind: type[Body]) -> Body:
-    """The same of a body's JSON."""
+    """Like `read_request`, for JSON that has already been parsed."""
     service.check_model(fields.get("model"))
     body = kind.read(fields, is_strict=service.settings.strict_fields)
     service.metrics.on_ignored_fields(len(body.ignored_fields))
@@ -172,12 +175,12 @@ def read_fields(service: Service, fields: Mapping[str, Any], kind: type[Body]) -
 
 
 def idempotency_key(request: Request, body: RequestModel) -> IdempotencyKey | None:
-    """The key that this request came with. Raises InvalidRequestError."""
+    """Return the request's idempotency key, if it has one. Raises InvalidRequestError."""
     return IdempotencyKey.read(request.headers.get("idempotency-key"), path=request.url.path, body=body.as_sent)
 
 
 def _refusal(exc: ValidationError) -> InvalidRequestError:
-    """The first error as a sentence that names the place."""
+    """Turn the first error into a sentence that names the place."""
     error = exc.errors(include_url=False, include_input=False)[0]
     context = error.get("ctx", {})
     at = _path([*error["loc"], context["name"]] if "name" in context else error["loc"])

@@ -1,4 +1,4 @@
-"""OpenAI's response_format, and text.format of /v1/responses: other spellings of structured_outputs."""
+"""OpenAI's response_format and text.format of /v1/responses: other spellings of structured_outputs."""
 
 from typing import Any, ClassVar, Literal, Self
 
@@ -12,18 +12,20 @@ Kind = Literal["text", "json_object", "json_schema"]
 
 
 class NamedSchema(RequestModel):
-    """A JSON schema as response_format has it."""
+    """A JSON schema with a name, for response_format."""
 
     name: Name
-    schema_: dict[str, Any] = Field(alias="schema", description="The output keeps to it, strict or not.")
+    schema_: dict[str, Any] = Field(
+        alias="schema", description="The output matches the schema, with or without `strict`."
+    )
     strict: bool = False
     description: str = ""
 
 
 class _Format(RequestModel):
     type: Kind
-    needed: ClassVar[tuple[str, ...]]  # for the type json_schema
-    name_: ClassVar[str]  # what a request calls it
+    needed: ClassVar[tuple[str, ...]]  # required with the type json_schema
+    name_: ClassVar[str]  # field name in the request
 
     @model_validator(mode="before")
     @classmethod
@@ -34,21 +36,21 @@ class _Format(RequestModel):
 
     @model_validator(mode="after")
     def _check_schema(self) -> Self:
-        given = self.model_fields_set - {"type"} - self._also
-        missing = [name for name in self.needed if name not in given]
+        names = self.model_fields_set - {"type"} - self._also
+        missing = [name for name in self.needed if name not in names]
         if self.type == "json_schema" and missing:
             raise PydanticCustomError("missing", "", {"name": missing[0].rstrip("_")})
-        if self.type != "json_schema" and given:
-            raise PydanticCustomError("format", "goes with the type json_schema only", {"name": min(given).rstrip("_")})
+        if self.type != "json_schema" and names:
+            raise PydanticCustomError("format", "goes with the type json_schema only", {"name": min(names).rstrip("_")})
         return self
 
     @property
     def _also(self) -> frozenset[str]:
-        """What goes with the other types."""
+        """Keys that are also allowed with other types."""
         return frozenset()
 
     def structured_outputs(self) -> Any:
-        """The same constraint as SamplingParams has it; None for text. Raises InvalidRequestError."""
+        """Return the constraint for SamplingParams, None for text. Raises InvalidRequestError."""
         if self.type == "text":
             return None
         if self.type == "json_object":
@@ -60,36 +62,36 @@ class _Format(RequestModel):
         return load_extra("structured_output.params", needed_for=self.name_).StructuredOutputs(**fields)
 
     def _schema(self) -> tuple[dict[str, Any] | None, str]:
-        """The schema, and where it stands."""
+        """Return the schema and its path."""
         raise NotImplementedError
 
 
 class ResponseFormat(_Format):
-    """What chat completions have, and all other routes take too."""
+    """Format of the output in OpenAI's chat completions; all other routes take it too."""
 
     needed = ("json_schema",)
     path = "response_format."
     name_ = "response_format"
     json_schema: NamedSchema | None = None
-    value: dict[str, Any] | None = Field(None, description="The schema, with the type json_object, as TGI has it.")
+    value: dict[str, Any] | None = Field(None, description="The schema in TGI's spelling, with the type json_object.")
 
     @property
     def _also(self) -> frozenset[str]:
         return frozenset({"value"} if self.type == "json_object" else ())
 
     def structured_outputs(self) -> Any:
-        """As above, with TGI's spelling too. Raises InvalidRequestError."""
+        """Like `_Format.structured_outputs`, but reads TGI's spelling too. Raises InvalidRequestError."""
         if self.type == "json_object" and self.value is not None:
             return self._outputs(json=self.value, param="response_format.value")
         return super().structured_outputs()
 
     def _schema(self) -> tuple[dict[str, Any] | None, str]:
-        assert self.json_schema is not None  # _check_schema
+        assert self.json_schema is not None  # checked by _check_schema
         return self.json_schema.schema_, "response_format.json_schema"
 
 
 class TextFormat(_Format):
-    """What /v1/responses has, whose schema has no object of its own."""
+    """Format of the output of /v1/responses: the schema's keys stand beside the type."""
 
     needed = ("name", "schema_")
     name_ = "text.format"

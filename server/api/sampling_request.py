@@ -1,6 +1,6 @@
-"""What every request for text has: the model, the user, the sampling fields and the format of the output.
+"""Fields that every request for text has: the model, the user, the sampling fields and the format of the output.
 
-The sampling fields stand in SamplingParams' table and nowhere else: here they are passed through and shown.
+SamplingParams' table alone defines the sampling fields; this module passes them through and documents them.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ _STRUCTURED_FIELDS = schemas_of(load_extra(_OUTPUTS, needed_for="").StructuredOu
 
 
 def like(field_name: str) -> WithJsonSchema:
-    """The schema of a sampling field that a route has under another name."""
+    """Return the schema of a sampling field, for a route that calls it by another name."""
     return WithJsonSchema(SAMPLING_FIELDS[field_name])
 
 
@@ -45,51 +45,53 @@ class SamplingRequest(RequestModel):
     }
     ignored = HINTS
     unsupported = HARMLESS
-    default_max_tokens: ClassVar[int | None] = None  # all that fits
+    default_max_tokens: ClassVar[int | None] = None  # None: the rest of the context
 
     model: ModelName = None
     user: User = ""
     stream: bool = False
     request_id: Annotated[
-        str | None, AfterValidator(_label), Field(description="The answer's X-Request-Id, if no header gives it.")
+        str | None,
+        AfterValidator(_label),
+        Field(description="The answer's X-Request-Id, if the request has no such header."),
     ] = None
     response_format: ResponseFormat | None = None
 
     def sampling(
         self, *, names: Mapping[str, str] | None = None, text_format: TextFormat | None = None, **changed: Any
     ) -> SamplingParams:
-        """The parameters; `changed` are fields that the route sets, `names` what it calls some. Raises."""
+        """Build the parameters. `changed` are fields set by the route, `names` the route's names of fields. Raises."""
         fields = {**(self.__pydantic_extra__ or {}), **changed}
         output = self.response_format or text_format
         outputs = None if output is None else output.structured_outputs()
-        given = _foreign_constraints(fields) | {"structured_outputs": fields.pop("structured_outputs", None)}
+        constraints = _foreign_constraints(fields) | {"structured_outputs": fields.pop("structured_outputs", None)}
         if output is not None and outputs is not None:
-            given = {output.name_: outputs, **given}
-        named = [name for name, value in given.items() if value is not None]
-        if len(named) > 1:
+            constraints = {output.name_: outputs, **constraints}
+        sources = [name for name, value in constraints.items() if value is not None]
+        if len(sources) > 1:
             raise InvalidRequestError(
-                f"{' and '.join(named)} both say what the output must be; send one of them", param=named[0]
+                f"{' and '.join(sources)} both say what the output must be; send one of them", param=sources[0]
             )
-        fields["structured_outputs"] = given[named[0]] if named else None
+        fields["structured_outputs"] = constraints[sources[0]] if sources else None
         params = SamplingParams.from_fields(fields, default_max_tokens=self.default_max_tokens, names=names or {})
         if params.structured_outputs is None:
             return params
-        # What no grammar enforces is checked in the answer (answer_check.py).
+        # The finished answer is checked for keywords that no grammar enforces (answer_check.py).
         return replace(params, structured_outputs=replace(params.structured_outputs, relaxes=True))
 
 
 def _foreign_constraints(fields: dict[str, Any]) -> dict[str, Any]:
-    """The constraints under the names that other servers have for them, taken out of the fields. Raises.
+    """Take the constraints under other servers' names out of the fields. Raises.
 
-    A client for several versions of vLLM sends the old name beside the new one: that is one constraint.
+    A client for several versions of vLLM sends the old name beside the new one: they count as one constraint.
     """
     own = fields.get("structured_outputs")
-    given = {name: fields.pop(name, None) for name in CONSTRAINTS}
-    spacing = given.pop("guided_whitespace_pattern")
+    constraints = {name: fields.pop(name, None) for name in CONSTRAINTS}
+    spacing = constraints.pop("guided_whitespace_pattern")
     return {
         name: load_extra(_OUTPUTS, needed_for=name).StructuredOutputs(
             **{CONSTRAINTS[name]: value}, whitespace_pattern=spacing or None, param=name
         )
-        for name, value in given.items()
+        for name, value in constraints.items()
         if value is not None and not asks_for_nothing(value, NOTHING) and (spacing or own != {CONSTRAINTS[name]: value})
     }

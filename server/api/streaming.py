@@ -1,6 +1,6 @@
-"""The one loop behind every event stream: all that has come since the last write goes out in one write.
+"""The loop behind every event stream: one write carries all events since the last write.
 
-An API brings a writer: what its events look like stands there, when they are written stands here.
+Each API brings a writer that formats its events; this module decides when they are written.
 """
 
 import asyncio
@@ -16,30 +16,30 @@ from ..jobs.signal import TimedWaits
 
 PING = b": ping\n\n"
 PING_S = 15.0
-# Most events of a job in one write: a re-attached reader gets a long answer in slices, other streams run in between.
+# Most events of a job in one write. A re-attached reader gets a long answer in slices, and other streams run between.
 MAX_BATCH = 512
 
 
 class StreamWriter:
-    """Writes the events of a stream's jobs as an API wants them. Any of its bytes may be empty."""
+    """Formats the events of a stream's jobs for one API. Each method may return no bytes."""
 
     response: type[EventStream] = EventStream
-    ping = PING  # when there has been nothing to write for PING_S
+    ping = PING  # sent after PING_S of silence
 
     def begin(self) -> bytes:
-        """What comes before all events."""
+        """Return the bytes before all events."""
         return b""
 
     def write(self, job_index: int, event_id: int, deltas: Sequence[OutputDelta]) -> bytes:
-        """The next events of one of the jobs; `event_id` is the id of the first."""
+        """Format the next events of one of the jobs; `event_id` is the first one's id."""
         raise NotImplementedError
 
     async def end(self) -> Sequence[bytes]:
-        """What comes once every job has ended. Raises what made a job fail if only an error can follow."""
+        """Return the bytes after all jobs have ended. Raises a job's failure if only an error can follow."""
         raise NotImplementedError
 
     def error(self, problem: Problem) -> bytes:
-        """A failure inside the stream."""
+        """Format a failure inside the stream."""
         raise NotImplementedError
 
 
@@ -51,20 +51,20 @@ def stream(
     on_disconnect: Callable[[], None] = lambda: None,
     headers: Mapping[str, str] | None = None,
 ) -> EventStream:
-    """The events of jobs that share one `changed` signal, from this id on."""
+    """Stream the events of jobs that share one `changed` signal, from `first_id` on."""
     source = chunks(jobs, writer, first_id=first_id)
     return writer.response(source, error_frame=writer.error, on_disconnect=on_disconnect, headers=headers)
 
 
 def event_id(text: str, *, name: str) -> int:
-    """The id of the event after which a reader wants to go on. Raises InvalidRequestError."""
+    """Parse the id of the last event that a reader has. Raises InvalidRequestError."""
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise InvalidRequestError(f"{name} must be the id of an event, an integer of at least 0", param=name)
     return int(text)
 
 
 async def chunks(jobs: Sequence[Job], writer: StreamWriter, *, first_id: int = 0) -> AsyncGenerator[bytes, None]:
-    """What the stream writes, a chunk at a time."""
+    """Yield the bytes of the stream, one write at a time."""
     if beginning := writer.begin():
         yield beginning
     positions = [first_id] * len(jobs)
@@ -80,9 +80,9 @@ async def chunks(jobs: Sequence[Job], writer: StreamWriter, *, first_id: int = 0
                 if chunk := b"".join(frames):
                     yield chunk
                 if num_events >= MAX_BATCH:
-                    await asyncio.sleep(0)  # a reader that keeps up would keep the loop
-            elif jobs[0].is_suspended:  # only kept jobs are, and those have streams of their own
-                return  # without an end: readers come back to the next process
+                    await asyncio.sleep(0)  # otherwise a reader that keeps up would hold the loop
+            elif jobs[0].is_suspended:  # only kept jobs can be suspended, and each has a stream of its own
+                return  # no end: readers reconnect to the next process
             elif jobs[-1].finished and all(job.finished for job in jobs):
                 break
             elif not await waits.wait():

@@ -1,1 +1,1 @@
-"""What `splitfuse COMMAND` runs, one file per command."""
+"""Commands of `splitfuse`, one file per command."""

@@ -24,15 +24,15 @@ _HELP = """/system TEXT  begin again with this system message; without TEXT with
 
 
 def chat(settings: ServerSettings, *, params: SamplingParams) -> int:
-    """A conversation. Ctrl-C stops an answer, Ctrl-D ends."""
+    """Run a conversation. Ctrl-C stops an answer, Ctrl-D ends the conversation."""
     with Session(settings) as session:
         tokenizer = session.engine.tokenizer
         if tokenizer is None or not tokenizer.has_chat_template:
             raise ConfigError(f"{settings.model_name} has no chat template; use `splitfuse generate`")
         with contextlib.suppress(ImportError):
             importlib.import_module("readline")  # from now on input() edits lines
-        more = ", /help lists commands" if sys.stdin.isatty() else ""
-        _say(f"{settings.model_name}: Ctrl-C stops an answer, Ctrl-D ends{more}")
+        hint = ", /help lists commands" if sys.stdin.isatty() else ""
+        _say(f"{settings.model_name}: Ctrl-C stops an answer, Ctrl-D ends{hint}")
         conversation = Conversation(session, tokenizer, params)
         while (text := _read_line()) is not None and conversation.take(text):
             pass
@@ -40,7 +40,7 @@ def chat(settings: ServerSettings, *, params: SamplingParams) -> int:
 
 
 class Conversation:
-    """What was said so far, and what a typed line does to it."""
+    """Messages so far, and the effect of a typed line on them."""
 
     def __init__(self, session: Session, tokenizer: "Tokenizer", params: SamplingParams) -> None:
         self._session = session
@@ -49,7 +49,7 @@ class Conversation:
         self._messages: list[dict[str, str]] = []
 
     def take(self, line: str) -> bool:
-        """Answer the line, or do what it commands; whether the conversation goes on."""
+        """Answer the line or run its command. Returns False to end the conversation."""
         name, _, argument = line.strip().partition(" ")
         if name in ("/bye", "/exit", "/quit"):
             return False
@@ -73,18 +73,18 @@ class Conversation:
             case "/save":
                 self._save(_path(name, argument))
             case "/load":
-                self._messages = _loaded(_path(name, argument))
+                self._messages = _load(_path(name, argument))
             case _:
                 _say(f"{name} is not a command; /help lists them")
 
     def _answer(self, text: str) -> None:
-        asked = [*self._messages, {"role": "user", "content": text}]
-        prompt = self._tokenizer.encode(self._tokenizer.render_chat(asked), add_special_tokens=False)
+        messages = [*self._messages, {"role": "user", "content": text}]
+        prompt = self._tokenizer.encode(self._tokenizer.render_chat(messages), add_special_tokens=False)
         try:
             self._session.answer(prompt, self._params)
         except KeyboardInterrupt:
             print()
-        self._messages = [*asked, {"role": "assistant", "content": self._session.answered}]
+        self._messages = [*messages, {"role": "assistant", "content": self._session.answered}]
 
     def _save(self, path: Path) -> None:
         try:
@@ -93,7 +93,7 @@ class Conversation:
             raise ConfigError(f"{path} cannot be written: {exc.strerror}") from exc
 
 
-def _loaded(path: Path) -> list[dict[str, str]]:
+def _load(path: Path) -> list[dict[str, str]]:
     try:
         messages = read_messages(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as exc:
@@ -112,7 +112,7 @@ def _say(text: str) -> None:
 
 
 def _read_line() -> str | None:
-    """What the user types; an empty string after Ctrl-C, None after Ctrl-D."""
+    """Return the typed line, an empty string after Ctrl-C, None after Ctrl-D."""
     try:
         return input("> " if sys.stdin.isatty() else "")
     except KeyboardInterrupt:

@@ -1,11 +1,11 @@
-"""`splitfuse completion SHELL`: a script that completes commands, flags and the words that a flag takes."""
+"""`splitfuse completion SHELL`: a script that completes commands, flags and the choices of flags."""
 
 import argparse
 from collections.abc import Mapping, Sequence
 
 from .settings_sources import choices_of
 
-# Of each command its flags, and of each flag the words that it takes, if these are few.
+# For each command its flags, and for each flag its choices, if it has few.
 Flags = Mapping[str, Mapping[str, Sequence[str]]]
 SHELLS = ("bash", "zsh", "fish")
 
@@ -31,11 +31,11 @@ complete -o filenames -F _splitfuse splitfuse
 
 
 def flags_of(commands: Mapping[str, argparse.ArgumentParser]) -> Flags:
-    """What the parsers of the commands take; those of `bench` have parsers of their own."""
+    """Collect the flags of all commands. The commands of `bench` have parsers of their own."""
     from ...client.bench.options import options_parser
 
-    found: dict[str, Mapping[str, Sequence[str]]] = {name: _flags(parser) for name, parser in commands.items()}
-    return found | {"bench": {"serve": (), "offline": ()} | _flags(options_parser())}
+    command_flags: dict[str, Mapping[str, Sequence[str]]] = {name: _flags(parser) for name, parser in commands.items()}
+    return command_flags | {"bench": {"serve": (), "offline": ()} | _flags(options_parser())}
 
 
 def _flags(parser: argparse.ArgumentParser) -> dict[str, Sequence[str]]:
@@ -43,7 +43,7 @@ def _flags(parser: argparse.ArgumentParser) -> dict[str, Sequence[str]]:
 
 
 def script(shell: str, flags: Flags) -> str:
-    """What the shell is to read, as `source <(splitfuse completion bash)`."""
+    """Return the script for a shell, to be read by `source <(splitfuse completion bash)`."""
     if shell == "fish":
         return _fish(flags)
     return ("autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else "") + _bash(flags)

@@ -1,4 +1,4 @@
-"""`splitfuse doctor`: what is installed, which device there is, what is missing and how to fix it."""
+"""`splitfuse doctor`: reports installed packages, the device, and missing parts with their fixes."""
 
 import contextlib
 import importlib
@@ -20,7 +20,7 @@ from ...engine.errors import ConfigError
 from ...engine.execution.models.checkpoint import local_model
 from ...engine.execution.models.registry import read_model_config
 
-# Name, module, packages and what needs them.
+# Name, module, packages, and the feature that needs them.
 _EXTRAS = (
     ("matplotlib", "matplotlib", "matplotlib", "splitfuse plot"),
     ("psycopg", "psycopg", "'psycopg[binary]'", "--results postgresql://…"),
@@ -37,7 +37,7 @@ SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report. `fix` is shown if it is not ok; `is_needed` False makes it a remark."""
+    """One line of the report. `fix` is shown if it is not ok. With `is_needed` False the line is only a remark."""
 
     name: str
     text: str
@@ -56,7 +56,7 @@ def _remark(name: str, text: str, *, fix: str = "") -> Finding:
 
 
 def doctor(model: str | None) -> int:
-    """Print the report. 0 if everything needed is there, else 1."""
+    """Print the report. Returns 0 if everything needed is there, else 1."""
     machine: list[Callable[[], Finding]] = [_python, _torch, _cuda, _triton, _c_compiler, _cpu_library, _memory, _cores]
     findings = [*(check() for check in machine), _sqlite(), *map(_extra, _EXTRAS), _model(model)]
     print("\n".join(map(str, findings)))
@@ -72,7 +72,7 @@ def _python() -> Finding:
 def _torch() -> Finding:
     try:
         torch = importlib.import_module("torch")
-    except Exception as exc:  # a broken install raises anything
+    except Exception as exc:  # a broken install can raise anything
         return Finding("torch", f"{type(exc).__name__}: {exc}", False, "pip install 'torch>=2.9'")
     target = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU"
     return Finding("torch", f"{torch.__version__}, built for {target}")
@@ -102,7 +102,7 @@ def _triton() -> Finding:
 
 
 def _c_compiler() -> Finding:
-    # Triton's own order. It takes no `cc`.
+    # Triton's own order, which does not include `cc`.
     for name in filter(None, (os.environ.get("CC"), "gcc", "clang")):
         if path := shutil.which(name):
             return Finding("C compiler", f"{path}, for Triton on CUDA")
@@ -111,7 +111,7 @@ def _c_compiler() -> Finding:
 
 
 def _cpu_library() -> Finding:
-    """Whether the CPU's own kernels can be built and loaded; tried, since a compiler alone proves little."""
+    """Try to build and load the CPU's own kernels, because a compiler alone proves little."""
     name, slow = "CPU library", "CPU attention runs on torch ops, several times slower"
     if os.environ.get("SPLITFUSE_NATIVE") == "0":
         return _remark(name, f"switched off by SPLITFUSE_NATIVE=0; {slow}", fix="unset it")
@@ -132,7 +132,7 @@ def _cpu_library() -> Finding:
 
 
 def _sqlite() -> Finding:
-    """With several connections, versions before 3.51.3 (3.44.6, 3.50.7) can lose commits; `serve` uses a single one."""
+    """Report the version. Before 3.51.3 (3.44.6, 3.50.7) several connections can lose commits; `serve` uses one."""
     version = sqlite3.sqlite_version_info
     is_sound = version >= (3, 51, 3) or (3, 50, 7) <= version < (3, 51) or (3, 44, 6) <= version < (3, 45)
     text = f"{sqlite3.sqlite_version}, for --results FILE"
@@ -154,7 +154,7 @@ def _extra(extra: tuple[str, str, str, str]) -> Finding:
 
 @contextlib.contextmanager
 def _captured_log(logger_name: str, logged: list[str]) -> Iterator[None]:
-    """Take the logger's messages into `logged` instead of the log."""
+    """Collect the logger's messages in `logged` instead of logging them."""
 
     def keep(record: logging.LogRecord) -> bool:
         logged.append(record.getMessage())
@@ -192,7 +192,7 @@ def _model(model: str | None) -> Finding:
         return Finding("model", str(exc), False, "give a folder that is there and whole, of a supported model")
     quantized = f" ({config.quantization.name})" if config.quantization else ""
     text = f"{config.architecture}{quantized} in {folder}"
-    if folder.is_file():  # it holds all
+    if folder.is_file():  # one file holds everything
         return Finding("model", f"{text}: {config.description}")
     missing = [" or ".join(names) for names in (SAFETENSORS, ("tokenizer.json",)) if not _has_any(folder, names)]
     return Finding("model", f"{text}: no {', no '.join(missing)}" if missing else text, not missing, "fetch it again")

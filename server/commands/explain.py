@@ -1,4 +1,4 @@
-"""`splitfuse explain`: what a recorded request waited for and was given, in words or as JSON."""
+"""`splitfuse explain`: explains a recorded request's waits and steps, in words or as JSON."""
 
 import json
 from collections.abc import Sequence
@@ -15,22 +15,22 @@ _MAX_LISTED = 8
 
 
 def run(path: Path, wanted: str, *, as_json: bool) -> int:
-    """Entry point. `wanted`: an id, its beginning, or a number from 0 in the order of arrival. Raises ConfigError."""
+    """Run the command. `wanted`: an id, its beginning, or a number from 0 in order of arrival. Raises ConfigError."""
     numbers = _matching(path, wanted)
     outputs = recorded_outputs(path, lambda line: line["add"] in numbers)
     explained = [_explained(metrics) for metrics in outputs]
     if as_json:
-        print(json.dumps([each.to_dict() for each in explained]))
+        print(json.dumps([explanation.to_dict() for explanation in explained]))
         return 0
-    for index, each in enumerate(explained):
+    for index, explanation in enumerate(explained):
         if len(explained) > 1:
             print(f"Output {index}")
-        print("\n".join(_lines(each)))
+        print("\n".join(_lines(explanation)))
     return 0
 
 
 def _matching(path: Path, wanted: str) -> set[int]:
-    """The outputs of the one request that is meant."""
+    """Find the outputs of the one request that is meant."""
     added = [line for _, line in read_recording(path) if "add" in line]
     matching = [line for line in added if _is_meant(line, wanted)]
     ids = sorted({str(line.get("id", line["add"])) for line in matching})
@@ -42,7 +42,7 @@ def _matching(path: Path, wanted: str) -> set[int]:
 
 
 def _is_meant(line: Line, wanted: str) -> bool:
-    recorded = str(line.get("id", ""))  # only the beginning
+    recorded = str(line.get("id", ""))  # only the beginning of the id
     if wanted.isdigit() and int(wanted) == line["add"]:
         return True
     return bool(wanted and recorded) and (recorded.startswith(wanted) or wanted.startswith(recorded))

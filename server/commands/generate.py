@@ -1,4 +1,4 @@
-"""`splitfuse generate`: continue a prompt, in this process, in the terminal."""
+"""`splitfuse generate`: continues a prompt in this process, in the terminal."""
 
 import contextlib
 import shlex
@@ -13,20 +13,20 @@ INTERRUPTED = 130
 
 
 def read_prompt(text: str | None, *, model: str | None) -> str:
-    """The prompt: the text given, or standard input to its end for "-" and where there is none. Raises ConfigError."""
+    """Return the text, or all of standard input for "-" and without a text. Raises ConfigError."""
     if model is not None and len(model.split()) > 1:
         raise ConfigError(
             f"{model!r} stands where MODEL does; to continue it: splitfuse generate -p {shlex.quote(model)}"
         )
     if text not in (None, "-"):
         return str(text)
-    read = ""
+    piped_text = ""
     if text == "-" or not _is_terminal():
-        with contextlib.suppress(OSError):  # it may be closed
-            read = sys.stdin.read().removesuffix("\n")  # which `echo` adds
-    if not read:
+        with contextlib.suppress(OSError):  # standard input may be closed
+            piped_text = sys.stdin.read().removesuffix("\n")  # the line break that `echo` adds
+    if not piped_text:
         raise ConfigError("generate needs a text to continue: -p/--prompt TEXT, or standard input")
-    return read
+    return piped_text
 
 
 def _is_terminal() -> bool:
@@ -34,7 +34,7 @@ def _is_terminal() -> bool:
 
 
 def generate(settings: ServerSettings, *, prompt: str, params: SamplingParams) -> int:
-    """Print what follows the prompt. Ctrl-C stops."""
+    """Print the continuation of the prompt. Ctrl-C stops it."""
     with Session(settings) as session:
         try:
             session.answer(prompt, params)

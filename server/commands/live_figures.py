@@ -1,4 +1,4 @@
-"""LiveFigures: what the events of /stats/stream say of the last steps, as the screen of `splitfuse top`. No HTTP."""
+"""LiveFigures: builds the screen of `splitfuse top` from the events of /stats/stream. No HTTP."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,12 +25,12 @@ class _Seen:
 
 
 def printable(text: str) -> str:
-    """The same without what could move a terminal's cursor, colour it or turn the reading direction."""
+    """Replace characters that could move a terminal's cursor, change its colours or its reading direction."""
     return "".join(character if character.isprintable() else "�" for character in text)
 
 
 class LiveFigures:
-    """Grows by `take`; `screen` shows it."""
+    """Figures of the last steps. `take` adds an event; `screen` shows the figures."""
 
     def __init__(self, about: Mapping[str, Any] | None = None) -> None:
         self.about = about or {}
@@ -38,17 +38,17 @@ class LiveFigures:
         self._requests: dict[int, _Seen] = {}
         self._gaps: deque[float] = deque(maxlen=_NUM_SAMPLES)
         self._ttfts: deque[float] = deque(maxlen=_NUM_SAMPLES)
-        self._outputs: deque[tuple[float, int]] = deque(maxlen=_NUM_SAMPLES)  # when, how many tokens
+        self._outputs: deque[tuple[float, int]] = deque(maxlen=_NUM_SAMPLES)  # time, number of tokens
 
     def take(self, event: str, data: Any) -> None:
-        """One event of the stream; unknown ones are ignored."""
+        """Add one event of the stream. Unknown events are ignored."""
         if event == "requests":
             for shape in data:
                 self._requests.setdefault(shape["number"], _Seen(shape))
         elif event == "steps":
             decodes: list[int] = []
             for record in data:
-                # true: the same as in the record before it
+                # true: unchanged since the previous record
                 decodes = decodes if record.get("decodes") is True else record.get("decodes", [])
                 self._add({**record, "decodes": decodes})
         elif event == "ended":
@@ -82,7 +82,7 @@ class LiveFigures:
         return 1
 
     def screen(self, *, width: int, height: int) -> list[str]:
-        """At most so many lines of at most so many characters."""
+        """Return at most `height` lines of at most `width` characters."""
         last = self._steps[-1] if self._steps else {}
         used = last.get("blocks", [0, 0])[0]
         num_blocks = self.about.get("num_blocks", 0)
@@ -118,12 +118,12 @@ class LiveFigures:
 
 
 def bars(values: Sequence[float], width: int) -> str:
-    """The last values as a line of bars, the largest as high as there is."""
-    shown = list(values)[-max(0, width) :] if width > 0 else []
-    most = max(shown, default=0)
-    if not most:
+    """Draw the last values as a line of bars; the largest value has full height."""
+    visible = list(values)[-max(0, width) :] if width > 0 else []
+    largest = max(visible, default=0)
+    if not largest:
         return ""
-    return "".join(_BARS[max(1, round(value / most * (len(_BARS) - 1)))] if value else " " for value in shown)
+    return "".join(_BARS[max(1, round(value / largest * (len(_BARS) - 1)))] if value else " " for value in visible)
 
 
 def _num_tokens(record: Mapping[str, Any]) -> int:
@@ -135,5 +135,5 @@ def _times(values: Iterable[float]) -> str:
     ordered = sorted(values)
     if not ordered:
         return "–"
-    median, most = percentile(ordered, 50), percentile(ordered, 99)
-    return f"{1e3 * (median or 0):.0f} ms (P99 {1e3 * (most or 0):.0f})"
+    median, p99 = percentile(ordered, 50), percentile(ordered, 99)
+    return f"{1e3 * (median or 0):.0f} ms (P99 {1e3 * (p99 or 0):.0f})"

@@ -1,4 +1,4 @@
-"""`splitfuse plan`: what fits, said before anything is loaded."""
+"""`splitfuse plan`: reports what fits into memory, before anything is loaded."""
 
 import contextlib
 import re
@@ -19,7 +19,7 @@ _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
 def memory_size(text: str) -> int:
-    """Bytes of a size such as 24GB or 16GiB. Raises ConfigError."""
+    """Parse a size such as 24GB or 16GiB to bytes. Raises ConfigError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]I?B|)", text.strip().upper())
     if match is None:
         raise ConfigError(f"--memory {text!r} is not a size such as 24GB or 16GiB")
@@ -27,15 +27,15 @@ def memory_size(text: str) -> int:
 
 
 def plan(config: EngineConfig, *, memory: str | None, num_ranks: int) -> int:
-    """Print the plan; 0 if a request of full length fits, else 1. Raises ConfigError."""
-    # Of the hub only JSON files are fetched. A GGUF file there would come whole.
+    """Print the plan. Returns 0 if a request of full length fits, else 1. Raises ConfigError."""
+    # Only JSON files are fetched from the hub. A GGUF file there would be downloaded whole.
     if local_model(config.model) is None and ":" in str(config.model):
         raise ConfigError(f"{config.model} is not here, and a plan fetches no weights; download the file first")
     folder = model_folder(replace(config, load_format="dummy"), config.model)
     if num_ranks < 1:
         raise ConfigError("--tensor-parallel-size must be 1 or more")
     num_bytes = None if memory is None else memory_size(memory)
-    from ...engine.execution.runner.memory_plan import plan_memory  # imports torch, for which a refusal need not wait
+    from ...engine.execution.runner.memory_plan import plan_memory  # imports torch, which a refusal need not wait for
 
     def planned(config: EngineConfig) -> "MemoryPlan":
         return plan_memory(config, folder, memory=num_bytes, num_ranks=num_ranks)
@@ -48,20 +48,20 @@ def plan(config: EngineConfig, *, memory: str | None, num_ranks: int) -> int:
 
 
 def _rows(config: EngineConfig, found: "MemoryPlan") -> Iterator[tuple[str, str]]:
-    model, each = found.model_config, " on each rank" if found.num_ranks > 1 else ""
+    model, per_rank = found.model_config, " on each rank" if found.num_ranks > 1 else ""
     quantized = model.quantization.name if model.quantization else config.quantization
     description = f" ({model.description})" if model.description else ""
     yield "model", f"{config.model_name}, {model.architecture}{description}"
     yield "device", f"{found.device}, {found.dtype}" + (f", weights {quantized}" if quantized else "")
-    yield "weights", f"{shown(found.weight_bytes)}{each}"
+    yield "weights", f"{shown(found.weight_bytes)}{per_rank}"
     if found.step_bytes:
-        yield "a step", f"{shown(found.step_bytes)}{each}, estimated; `serve` measures it"
-    yield "a token", f"{shown(found.token_bytes)} of KV cache{each}"
+        yield "a step", f"{shown(found.step_bytes)}{per_rank}, estimated; `serve` measures it"
+    yield "a token", f"{shown(found.token_bytes)} of KV cache{per_rank}"
     num_blocks = max(0, found.num_blocks)
     yield (
         "KV cache",
         f"{num_blocks} blocks = {found.num_tokens} tokens = {found.num_requests:.3g} requests of "
-        f"{found.max_model_len}: {shown(found.num_tokens * found.token_bytes)}{each}",
+        f"{found.max_model_len}: {shown(found.num_tokens * found.token_bytes)}{per_rank}",
     )
     if not found.fits:
         yield "", f"not one request of {found.max_model_len} tokens fits"
@@ -70,12 +70,12 @@ def _rows(config: EngineConfig, found: "MemoryPlan") -> Iterator[tuple[str, str]
 def _ways_out(
     config: EngineConfig, found: "MemoryPlan", planned: Callable[[EngineConfig], "MemoryPlan"]
 ) -> Iterator[str]:
-    """Changes with which a request of full length, or of some length, fits."""
+    """Yield changes that make a request of full length, or of some length, fit."""
     if found.num_tokens >= 2:
         yield f"--max-model-len {found.num_tokens}"
     is_quantized = config.quantization is not None or found.model_config.quantization is not None
     for bits in () if is_quantized else ("int8", "int4"):
-        with contextlib.suppress(ConfigError):  # a model with experts takes none
+        with contextlib.suppress(ConfigError):  # a model with experts refuses quantization
             changed = planned(replace(config, quantization=bits))
             if changed.fits:
                 yield f"--quantization {bits}: weights {shown(changed.weight_bytes)}"
@@ -90,7 +90,7 @@ def _ways_out(
 
 
 def shown(num_bytes: int) -> str:
-    """As `1.25 GiB`."""
+    """Format a size, like `1.25 GiB`."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if num_bytes >= size:
             return f"{num_bytes / size:.3g} {unit}"

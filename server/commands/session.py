@@ -1,4 +1,4 @@
-"""An engine in this process whose answers are streamed to the terminal."""
+"""Session: an engine in this process whose answers are streamed to the terminal."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from ..server_settings import ServerSettings
 
 
 class Session:
-    """An engine that lives as long as the `with` block. The event loop runs only while an answer is awaited."""
+    """Engine that lives as long as the `with` block. The event loop runs only while an answer is awaited."""
 
     def __init__(self, settings: ServerSettings) -> None:
         from ...engine.serving.async_engine import AsyncEngine
@@ -34,7 +34,10 @@ class Session:
         self._runner.close()
 
     def answer(self, prompt: str | list[int], params: SamplingParams) -> str:
-        """Print the answer as it comes, and return it. Ctrl-C raises KeyboardInterrupt; `answered` holds what came."""
+        """Print the answer as it arrives, and return it.
+
+        Ctrl-C raises KeyboardInterrupt; `answered` holds the text so far.
+        """
         self.answered = ""
         try:
             self._runner.run(self._print_answer(prompt, params))
@@ -46,7 +49,7 @@ class Session:
     async def _print_answer(self, prompt: str | list[int], params: SamplingParams) -> None:
         task = asyncio.current_task()
         assert task is not None
-        # Python's own handler could raise KeyboardInterrupt in the engine's task instead of this one. Windows has none.
+        # Python's own handler could raise KeyboardInterrupt in the engine's task. Windows has no such handlers.
         with contextlib.suppress(NotImplementedError):
             asyncio.get_running_loop().add_signal_handler(signal.SIGINT, task.cancel)
         try:

@@ -1,4 +1,4 @@
-"""`splitfuse simulate`: what a policy, a budget or a pool would do to a load, without a model."""
+"""`splitfuse simulate`: simulates a load under a policy, a budget or a pool, without a model."""
 
 import argparse
 import contextlib
@@ -23,13 +23,13 @@ from ...engine.extras.simulation.requests import Arrival, Served
 from ...engine.extras.simulation.simulator import Simulation
 
 DEFAULT_NUM_BLOCKS = 4096
-CPU_SWAP_S = 2e-5  # 16 tokens of that model, 196 KB, at 10 GB/s
-_NUM_REQUESTS = 512  # without a trace, as in FastGen's benchmark
-_SLACK = 4  # the default service level: a quarter of what a request alone on the machine would get
+CPU_SWAP_S = 2e-5  # 16 tokens of the model of CPU_SECONDS, 196 KB, at 10 GB/s
+_NUM_REQUESTS = 512  # without a trace, like FastGen's benchmark
+_SLACK = 4  # the default service level: a quarter of the rates of a request alone on the machine
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What a simulation takes beside the engine's settings."""
+    """Add the flags of a simulation, besides the engine's settings."""
     add = parser.add_argument
     add("--trace", type=Path, metavar="FILE", help="recorded load: CSV of Azure or vidur, JSON lines of Mooncake")
     add("--scale", type=float, default=1.0, metavar="X", help="multiply all lengths of a trace, default 1")
@@ -58,13 +58,13 @@ _COST_HELP = (
 
 
 def run(config: EngineConfig, args: argparse.Namespace) -> int:
-    """Entry point of `splitfuse simulate`."""
+    """Run the command."""
     rows = _rows(args, seed=config.seed)
     if not any(row.hash_ids for row in rows):
-        # Nothing is known of the contents, so nothing can be found again: do without the hashing.
+        # Unknown contents cannot be found again, so skip the hashing.
         config = dataclasses.replace(config, enable_prefix_caching=False)
     with contextlib.ExitStack() as stack:
-        log = None if args.step_log is None else stack.enter_context(_opened(args.step_log))
+        log = None if args.step_log is None else stack.enter_context(_open_log(args.step_log))
         num_blocks = config.num_kv_blocks or DEFAULT_NUM_BLOCKS
         simulation = Simulation(
             config,
@@ -82,11 +82,11 @@ def run(config: EngineConfig, args: argparse.Namespace) -> int:
         print(json.dumps(figures))
     else:
         for name, value in figures.items():
-            print(f"{name:<28}{_shown(value)}")
+            print(f"{name:<28}{_format(value)}")
     return 0
 
 
-def _opened(path: Path) -> TextIO:
+def _open_log(path: Path) -> TextIO:
     try:
         return path.open("w", encoding="utf-8")
     except OSError as exc:
@@ -94,7 +94,7 @@ def _opened(path: Path) -> TextIO:
 
 
 def arriving(rows: Sequence[TraceRow], *, seed: int) -> list[Arrival]:
-    """The requests as the simulator takes them; one without a recorded time comes at 0 s."""
+    """Convert the requests for the simulator. A request without a recorded time arrives at 0 s."""
     maker, source = PromptMaker(vocab_size=None, seed=seed), random.Random(seed)
     return [
         Arrival(row.arrival or 0.0, row.prompt_len, row.output_len, partial(maker.token_ids, row, source))
@@ -124,7 +124,7 @@ def _rows(args: argparse.Namespace, *, seed: int) -> list[TraceRow]:
 
 
 def _service_level(simulation: Simulation, args: argparse.Namespace) -> ServiceLevel:
-    """The stated one, or a quarter of the rates of a request that is alone on the machine."""
+    """Return the requested level, or a quarter of the rates of a request that is alone on the machine."""
     budget = simulation.config.step_limits.num_batched_tokens
     cost = simulation.cost
     mean_context = sum(served.prompt_len for served in simulation.served) // len(simulation.served)
@@ -135,7 +135,7 @@ def _service_level(simulation: Simulation, args: argparse.Namespace) -> ServiceL
 
 
 def report(simulation: Simulation, level: ServiceLevel) -> dict[str, Any]:
-    """The figures of a finished run: times in simulated seconds, except steps_per_s, which is per real second."""
+    """Compute the figures of a finished run: times in simulated seconds, but steps_per_s per real second."""
     outcomes = [outcome(served) for served in simulation.served]
     duration = simulation.now - simulation.served[0].arrival_s
     num_output_tokens = sum(outcome.output_len for outcome in outcomes)
@@ -164,7 +164,7 @@ def report(simulation: Simulation, level: ServiceLevel) -> dict[str, Any]:
 
 
 def outcome(served: Served) -> Outcome:
-    """The record of a simulated request, as of a measured one."""
+    """Convert a simulated request to the record of a measured one."""
     return Outcome.of_tokens(served.prompt_len, sent=served.arrival_s, token_times=served.token_times)
 
 
@@ -190,5 +190,5 @@ def _seconds(text: str) -> tuple[float, float, float]:
     return (a, b, c)
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""`splitfuse top`: what a running server does, in the terminal: the figures of its page, from the same stream."""
+"""`splitfuse top`: shows a running server in the terminal, with its page's figures, from the same stream."""
 
 import json
 import os
@@ -15,13 +15,13 @@ from ...engine.errors import ConfigError
 from .live_figures import LiveFigures, printable
 
 _REDRAW_S = 0.5
-_TIMEOUT_S = 60.0  # of silence; there is a comment every 15 s
-_ONCE_S = 2.0  # the same for one screen
+_TIMEOUT_S = 60.0  # limit of silence; a comment comes every 15 s
+_ONCE_S = 2.0  # limit of silence for a single screen
 _ENTER, _LEAVE, _HOME, _REST = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l", "\x1b[H", "\x1b[J"
 
 
 def run(url: str, *, api_key: str | None, once: bool) -> int:
-    """Entry point; Ctrl-C ends. With `once`, or where no terminal is, one screen is printed. Raises ConfigError."""
+    """Run the command; Ctrl-C ends it. With `once`, or without a terminal, it prints one screen. Raises ConfigError."""
     is_live = sys.stdout.isatty() and not once
     print(end=_ENTER if is_live else "")
     try:
@@ -37,16 +37,16 @@ def run(url: str, *, api_key: str | None, once: bool) -> int:
 
 
 def _figures(url: str, api_key: str | None, *, patience_s: float) -> Iterator[LiveFigures]:
-    """The figures every half a second while something happens, and once where nothing did for so long."""
+    """Yield the figures every half a second while events arrive, and once after `patience_s` of silence."""
     figures = LiveFigures()
-    given = time.monotonic()
+    drawn_at = time.monotonic()
     try:
         for event, data in _events(url, api_key, patience_s=patience_s):
             if event == "hello":
                 figures = LiveFigures(data)
             figures.take(event, data)
-            if (now := time.monotonic()) - given >= _REDRAW_S or (event == "blocks" and patience_s == _TIMEOUT_S):
-                given = now
+            if (now := time.monotonic()) - drawn_at >= _REDRAW_S or (event == "blocks" and patience_s == _TIMEOUT_S):
+                drawn_at = now
                 yield figures
     except httpx.ReadTimeout:
         yield figures

@@ -1,1 +1,1 @@
-"""HTTP without an API: bodies, JSON, SSE, authentication, errors, disconnects."""
+"""HTTP below the APIs: bodies, JSON, SSE, authentication, errors, disconnects."""

@@ -4,5 +4,5 @@ from starlette.datastructures import Headers
 
 
 def wants_html(headers: Headers) -> bool:
-    """True if a browser asks: it names HTML, which programs do not."""
+    """True if a browser asks: it accepts HTML by name, which programs do not."""
     return "text/html" in headers.get("accept", "").lower()

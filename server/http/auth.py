@@ -1,4 +1,4 @@
-"""Authentication. Everything needs a key unless it is listed as open; keys are kept as SHA-256 digests only."""
+"""Authentication: every path needs a key unless it is listed as open. Keys are kept only as SHA-256 digests."""
 
 import hmac
 from collections.abc import Callable, Iterable, Mapping
@@ -9,14 +9,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from .errors import AuthenticationError, describe
 from .keys import digest
 
-# What a load balancer asks. Compared with the path that the router sees, so an odd spelling can only lose access.
+# Paths that load balancers ask. Compared with the path that the router sees, so an odd spelling can only lose access.
 OPEN_PATHS = frozenset({"/health", "/ready", "/version"})
-NO_OWNER = ""  # the owner of everything on a server without keys
-KEY_HEADERS = ("x-api-key", "api-key")  # Anthropic's clients and Azure's, where there is no Authorization: Bearer
+NO_OWNER = ""  # owner of everything on a server without keys
+KEY_HEADERS = ("x-api-key", "api-key")  # headers of Anthropic's and Azure's clients, read without Authorization: Bearer
 
 
 class KeyRing:
-    """The keys that open this server."""
+    """Keys that open this server."""
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._digests = [digest(key) for key in keys]
@@ -28,7 +28,7 @@ class KeyRing:
         return f"KeyRing({len(self._digests)} keys)"
 
     def owner(self, headers: Mapping[str, str]) -> str:
-        """The owner that these headers prove: the key's digest, or NO_OWNER without keys. Raises."""
+        """Return the owner that these headers prove: the key's digest, or NO_OWNER on a server without keys. Raises."""
         if not self._digests:
             return NO_OWNER
         key = _key_in(headers)
@@ -37,14 +37,14 @@ class KeyRing:
                 "this server needs an API key: send `Authorization: Bearer KEY` or `x-api-key: KEY`"
             )
         owner = digest(key)
-        matches = [hmac.compare_digest(owner, known) for known in self._digests]  # all: in constant time
+        matches = [hmac.compare_digest(owner, valid) for valid in self._digests]  # all keys, in constant time
         if not any(matches):
             raise AuthenticationError("this API key is not known here")
         return owner
 
 
 def _key_in(headers: Mapping[str, str]) -> str:
-    """The key that a request brings; empty if there is none."""
+    """Return the key in the headers, an empty string without one."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and key.strip():
         return key.strip()
@@ -52,14 +52,14 @@ def _key_in(headers: Mapping[str, str]) -> str:
 
 
 def owner_of(connection: HTTPConnection) -> str:
-    """The owner that the middleware found for this request."""
+    """Return the owner that the middleware found for this request."""
     owner = connection.scope["splitfuse.owner"]
     assert isinstance(owner, str)
     return owner
 
 
 class RequireKey:
-    """ASGI middleware: no key, no answer, but to OPEN_PATHS and what `is_open`."""
+    """ASGI middleware that answers 401 without a valid key, except at OPEN_PATHS and where `is_open` is true."""
 
     def __init__(self, app: ASGIApp, keys: KeyRing, is_open: Callable[[Scope], bool]) -> None:
         self._app = app

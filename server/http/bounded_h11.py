@@ -1,4 +1,4 @@
-"""h11's parser for the server's side, with exact bounds on the head of a request."""
+"""h11's parser for servers, with exact bounds on the head of a request."""
 
 import h11
 
@@ -8,9 +8,9 @@ _TOO_LONG = f"the request's head is longer than {MAX_HEAD_BYTES} bytes; send sho
 
 
 class BoundedH11(h11.Connection):
-    """Refuses heads that are too large and other versions than HTTP/1, in whatever pieces they arrive.
+    """Parser that refuses heads that are too large and versions other than HTTP/1, however the bytes are split.
 
-    `fault` says what was wrong with the last request, where it is more than bad syntax.
+    `fault` says what was wrong with the last request if it was more than bad syntax.
     """
 
     fault = ""
@@ -19,7 +19,7 @@ class BoundedH11(h11.Connection):
         super().__init__(h11.SERVER, MAX_HEAD_BYTES)
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
-        """As h11's. Raises RemoteProtocolError."""
+        """Like h11's next_event, within the bounds. Raises RemoteProtocolError."""
         num_bytes = len(self._receive_buffer)
         try:
             event = super().next_event()
@@ -28,7 +28,7 @@ class BoundedH11(h11.Connection):
                 self.fault = _TOO_LONG
             raise
         if isinstance(event, h11.Request):
-            # h11 itself bounds a head only while it is incomplete.
+            # h11 bounds a head only while it is incomplete.
             self.fault = _fault(event, num_bytes - len(self._receive_buffer))
             if self.fault:
                 raise h11.RemoteProtocolError(self.fault)

@@ -1,12 +1,12 @@
-"""How many connections are open, in all and from each address, and whether there may be one more."""
+"""ConnectionLimit: counts open connections, in all and per address, and decides if another is allowed."""
 
 from collections import Counter
 
 
 class ConnectionLimit:
-    """Counts the open connections. One address gets at most half of them, so that it cannot shut out all others.
+    """Counter of open connections. One address gets at most half of them, so that it cannot shut out all others.
 
-    This machine's own gets no limit of its own: behind it is often a proxy with the requests of many.
+    Addresses of this machine have no limit of their own: they often belong to a proxy that carries many clients.
     """
 
     def __init__(self, max_connections: int) -> None:
@@ -17,25 +17,25 @@ class ConnectionLimit:
         self._open: Counter[str] = Counter()
 
     def refusal(self, address: str) -> str | None:
-        """Why there may be no further connection from this address, None if there may. Counts refusals."""
-        most = f"{self._max_connections}, --max-connections"
+        """Return the reason to refuse a connection from this address, None to allow it. Counts refusals."""
+        limit = f"{self._max_connections}, --max-connections"
         is_local = address.startswith("127.") or address == "::1"
         if self.num_open >= self._max_connections:
-            reason = f"the server has as many connections as it takes ({most})"
+            reason = f"the server has as many connections as it takes ({limit})"
         elif self._open[address] >= self._max_per_address and not is_local:
-            reason = f"your address has as many connections as one may have ({self._max_per_address}, half of {most})"
+            reason = f"your address has as many connections as one may have ({self._max_per_address}, half of {limit})"
         else:
             return None
         self.num_refused += 1
         return f"{reason}; close some or try again later"
 
     def add(self, address: str) -> None:
-        """One more is open."""
+        """Count a connection that was opened."""
         self.num_open += 1
         self._open[address] += 1
 
     def remove(self, address: str) -> None:
-        """One of them is closed."""
+        """Count a connection that was closed."""
         self.num_open -= 1
         self._open[address] -= 1
         if not self._open[address]:

@@ -1,4 +1,4 @@
-"""Cancels work for a client that disconnects."""
+"""Cancellation of work when the client disconnects."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -11,9 +11,9 @@ T = TypeVar("T")
 
 
 async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The work's result. Raises ClientDisconnect, with the work cancelled, as soon as the client disconnects.
+    """Return the work's result. If the client disconnects first, cancel the work and raise ClientDisconnect.
 
-    The request's body must have been read: what `receive` gives next is then the end of the connection.
+    Read the request's body before: then the next message of `receive` is the disconnect.
     """
     task = asyncio.create_task(work)
     listener = asyncio.create_task(_disconnected(receive))

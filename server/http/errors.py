@@ -1,4 +1,4 @@
-"""How failures look to HTTP users: one envelope, a closed set of types, nothing of the inside.
+"""Errors as HTTP users see them: one envelope, a closed set of types, nothing internal.
 
 `describe` turns any exception into a Problem; a bug becomes a 500 that carries only an id, which is in the log.
 """
@@ -28,14 +28,14 @@ from .json_response import JsonResponse
 logger = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 2
-# Where a request's scope holds its id, and how its API writes errors, if not in the common envelope.
+# Keys in a request's scope: its id, and the form of its API's errors if that is not the common envelope.
 REQUEST_ID = "splitfuse.request_id"
 ERROR_FORM = "splitfuse.error_form"
 IsHeld = Callable[[], Coroutine[Any, Any, bool]]
 
 
 class NotReadyError(UnavailableError):
-    """No new work now; `code` says why: loading, draining, failed, stalled, failing or cancelled."""
+    """No new work can start now. `code` gives the reason: loading, draining, failed, stalled, failing or cancelled."""
 
     retry_after_s = RETRY_AFTER_S
 
@@ -49,8 +49,9 @@ class AuthenticationError(SplitfuseError):
 
 
 class ResultNotFoundError(SplitfuseError):
-    """No such result (or file, or batch) for this caller. One text for unknown, expired and foreign: they must look the
-    same.
+    """No such result (or file, or batch) for this caller.
+
+    Unknown, expired and foreign ids get the same text, because callers must not be able to tell them apart.
     """
 
     def __init__(self, kind: str = "result") -> None:
@@ -59,14 +60,14 @@ class ResultNotFoundError(SplitfuseError):
 
 
 class IdempotencyKeyReusedError(SplitfuseError):
-    """The key has come before, with another body."""
+    """The key has been used before, with another body."""
 
     def __init__(self) -> None:
         super().__init__("this Idempotency-Key came before with another request; give each request a key of its own")
 
 
 class QuotaExceededError(QueueFullError):
-    """The caller's own share is used up; others are served."""
+    """The caller's own share is used up; other callers are served."""
 
 
 class BodyTooLargeError(SplitfuseError):
@@ -74,7 +75,7 @@ class BodyTooLargeError(SplitfuseError):
 
 
 class FileTooLargeError(SplitfuseError):
-    """There is no room for the file."""
+    """There is not enough space for the file."""
 
 
 class BodyTooSlowError(SplitfuseError):
@@ -89,7 +90,7 @@ class StoreUnavailableError(NotReadyError):
 
 
 class HeldElsewhereError(SplitfuseError):
-    """Another server runs this job; `is_held` says whether it still does."""
+    """Another server runs this job. `is_held` tells if it still does."""
 
     def __init__(self, url: str, *, is_held: IsHeld) -> None:
         super().__init__("another server runs this job")
@@ -98,7 +99,7 @@ class HeldElsewhereError(SplitfuseError):
 
 
 class MovedError(NotReadyError):
-    """The job's server has ended or is ending; another one goes on with the job."""
+    """The job's server has ended or is ending; another server will continue the job."""
 
     retry_after_s = 4  # the clients' five retries then last longer than a lease
 
@@ -107,12 +108,12 @@ class MovedError(NotReadyError):
 
 
 class EngineDiedError(SplitfuseError):
-    """The engine's loop has ended of an error of its own: this process can serve no more."""
+    """The engine's loop has ended with an error of its own, so this process cannot serve any more."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A failure as HTTP users see it."""
+    """Failure as HTTP users see it."""
 
     status: int
     message: str
@@ -122,31 +123,31 @@ class Problem:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def error(self) -> dict[str, Any]:
-        """What stands under "error"."""
+        """Return the object under "error"."""
         return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
 
     def envelope(self) -> dict[str, Any]:
-        """The body of an error answer, and the data of an error event."""
+        """Build the body of an error answer, which is also the data of an error event."""
         return {"error": self.error()}
 
     def response(self) -> "ErrorResponse":
-        """The answer."""
+        """Build the error answer."""
         return ErrorResponse(self)
 
 
-# The answer to a request with this id.
+# Builds the answer to a request with this id.
 ErrorForm = Callable[[Problem, str], JsonResponse]
 
 
 class ErrorResponse(JsonResponse):
-    """An error in the form that the request's API has."""
+    """An error in the form of the request's API."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.envelope(), status_code=problem.status, headers=dict(problem.headers))
         self._problem = problem
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send the error."""
         form: ErrorForm | None = scope.get(ERROR_FORM)
         if form is None:
             await super().__call__(scope, receive, send)
@@ -155,17 +156,17 @@ class ErrorResponse(JsonResponse):
 
 
 def describe(exc: BaseException) -> Problem:
-    """The Problem of an exception. Logs what the user must not see."""
+    """Convert an exception to a Problem, and log what the user must not see."""
     if isinstance(exc, SplitfuseError):
-        return _ours(exc)
+        return _describe_own(exc)
     if isinstance(exc, HTTPException):
-        return _http(exc)
+        return _describe_http(exc)
     if isinstance(exc, RequestValidationError):
         return Problem(400, "the request is not valid")
     return _logged(exc)
 
 
-def _ours(exc: SplitfuseError) -> Problem:
+def _describe_own(exc: SplitfuseError) -> Problem:
     text = str(exc)
     match exc:
         case InvalidRequestError():
@@ -199,10 +200,10 @@ def _ours(exc: SplitfuseError) -> Problem:
         case RequestFailedError():
             return _internal(exc.error_id) if exc.code is None else Problem(500, text, "server_error", code=exc.code)
         case _:
-            return _logged(exc)  # a ConfigError, say: the model folder turned out broken only now
+            return _logged(exc)  # such as a ConfigError: the model folder turned out broken only now
 
 
-def _http(exc: HTTPException) -> Problem:
+def _describe_http(exc: HTTPException) -> Problem:
     headers = exc.headers or {}
     if exc.status_code == 404:
         return Problem(404, exc.detail, "not_found_error", headers=headers)

@@ -1,7 +1,7 @@
-"""What holds for every answer: it has an X-Request-Id and the headers that its request brought about, an unexpected
-exception becomes a 500, and errors have one form.
+"""Common parts of all answers: an X-Request-Id, the headers that a request added, and errors in the API's form.
 
-The id is a label that the client may choose and always gets back. Never a key to anything.
+An unexpected exception becomes a 500. The id is a label that the client may choose and always gets back, and never a
+key to anything.
 """
 
 import secrets
@@ -14,17 +14,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .errors import ERROR_FORM, REQUEST_ID, ErrorForm, describe
 
 MAX_CHARS = 128
-_HEADERS = "splitfuse.headers"  # the key in an ASGI scope
+_HEADERS = "splitfuse.headers"  # key in an ASGI scope
 
 
 def answer_headers(connection: HTTPConnection) -> dict[str, str]:
-    """Headers that the answer to this request will have, whichever answer that is; to be added to."""
+    """Return the headers that the answer to this request will have, whichever it is, for callers to add to."""
     headers: dict[str, str] = connection.scope.setdefault(_HEADERS, {})
     return headers
 
 
 class EveryAnswer:
-    """ASGI middleware: labels answers, and answers where the app fails; the log gets the traceback.
+    """ASGI middleware that labels answers, and answers with an error if the app fails; the log gets the traceback.
 
     `error_form_of`: the form of errors below a path; None for the common one.
     """
@@ -37,21 +37,21 @@ class EveryAnswer:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = HTTPConnection(scope).headers.get("x-request-id", "")
-        request_id = given if is_label(given) else secrets.token_hex(16)
+        client_id = HTTPConnection(scope).headers.get("x-request-id", "")
+        request_id = client_id if is_label(client_id) else secrets.token_hex(16)
         scope[REQUEST_ID] = request_id
         if (form := self._error_form_of(scope["path"])) is not None:
             scope[ERROR_FORM] = form
         started = False
-        more: dict[str, str] = {}
-        scope[_HEADERS] = more
+        extra_headers: dict[str, str] = {}
+        scope[_HEADERS] = extra_headers
 
         async def labelled_send(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-Id"] = request_id
-                headers.update(more)
+                headers.update(extra_headers)
                 started = True
             await send(message)
 
@@ -66,5 +66,5 @@ class EveryAnswer:
 
 
 def is_label(text: str) -> bool:
-    """Whether it can be an X-Request-Id."""
+    """True if the text can be an X-Request-Id."""
     return 0 < len(text) <= MAX_CHARS and text.isascii() and text.isprintable()

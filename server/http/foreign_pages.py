@@ -1,8 +1,8 @@
-"""Keeps foreign web pages away from a server without keys.
+"""Protection of a server without keys against foreign web pages.
 
-Such a server answers all who reach it, and a browser beside it reaches it for any page on the web. A page whose name
-was made to resolve to this server's address (DNS rebinding) shows in `Host`: the name is not ours. Every other page
-shows in `Origin` and `Sec-Fetch-Site`, which no script can change.
+Such a server answers everyone who reaches it, and a browser next to it reaches it for any page on the web. A page whose
+name was made to resolve to this server's address (DNS rebinding) is visible in `Host`: the name is not ours. Any other
+page is visible in `Origin` and `Sec-Fetch-Site`, which no script can change.
 """
 
 import ipaddress
@@ -13,13 +13,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from .auth import OPEN_PATHS
 from .errors import Problem
 
-# Monitors call these by whatever name they know the server by. They tell of load, never of prompts, results or ids.
+# Monitors call these paths under any name of the server. The answers show load, but no prompts, results or ids.
 UNCHECKED_PATHS = OPEN_PATHS | {"/metrics"}
 ANY = "*"
 
 
 class RefuseForeignPages:
-    """ASGI middleware: 403 for a Host that is not ours, and for a page of an origin that is not allowed."""
+    """ASGI middleware that answers 403 if Host is not ours, or if the page's origin is not allowed."""
 
     def __init__(self, app: ASGIApp, *, hosts: Collection[str], origins: Collection[str]) -> None:
         self._app = app
@@ -45,7 +45,7 @@ class RefuseForeignPages:
         return _refusal("origin", f"a web page of the origin {origin[:100]!r}" if origin else "a web page elsewhere")
 
     def _is_ours(self, name: str) -> bool:
-        """Whether no page elsewhere can have this name. An address is none, and HTTP/1.0 needs no Host."""
+        """True if no foreign page can have this name, like an address, or no name: HTTP/1.0 needs no Host."""
         if name in ("localhost", "127.0.0.1", "") or name in self._hosts or ANY in self._hosts:
             return True
         return name.endswith(".localhost") or _is_address(name)
@@ -54,9 +54,9 @@ class RefuseForeignPages:
         return ANY in self._origins or origin in self._origins
 
 
-def _refusal(kind: str, what: str) -> Problem:
+def _refusal(kind: str, subject: str) -> Problem:
     way_out = f"if you trust it, start the server with --allowed-{kind}s, or with an --api-key"
-    message = f"{what} may not use this server, which has no API keys; {way_out}"
+    message = f"{subject} may not use this server, which has no API keys; {way_out}"
     return Problem(403, message, "permission_error", code=f"{kind}_not_allowed")
 
 
@@ -65,13 +65,13 @@ def _is_foreign(origin: str, host: str) -> bool:
 
 
 def _is_embedded(method: str, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a page elsewhere loads this without showing it as a page of its own, as a followed link would."""
+    """True if a foreign page loads this inside itself, rather than by a link that the user follows."""
     is_link = headers.get(b"sec-fetch-mode") == b"navigate" and headers.get(b"sec-fetch-dest") == b"document"
     return headers.get(b"sec-fetch-site") == b"cross-site" and not (is_link and method == "GET")
 
 
 def _name(host: str) -> str:
-    """Of `name`, `name:port`, `[address]` or `[address]:port`, the name or the address."""
+    """Return the name or address in `name`, `name:port`, `[address]` or `[address]:port`."""
     name, _, port = host.rpartition(":")
     return (name if name and port.isdigit() else host).strip("[]").rstrip(".")
 

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP/1.1 connection with what it lacks: deadlines, limits, half-closed clients, and our envelope."""
+"""uvicorn's HTTP/1.1 connection plus deadlines, limits, half-closed clients and our error envelope."""
 
 import asyncio
 import http
@@ -14,20 +14,20 @@ from .json_response import dumps
 from .sse import FILLER, WRITE_CHUNK
 
 HEAD_DEADLINE_S = 10.0
-STALL_S = 60.0  # a reader that takes nothing for so long, with the socket's buffers full, counts as disconnected
-REFUSED_S = 1.0  # in which a refused client can read why
-PROBE_S = 0.1  # from the end of what a client sends to the first probe of whether it is still there
-_SLICE_BYTES = 16 * 1024  # parsed at once: most of a head that is far too long is never looked at
-# Longer than the clients' own, so that the clients close idle connections and no request meets a closing one.
+STALL_S = 60.0  # a reader that takes nothing this long, with the socket's buffers full, counts as disconnected
+REFUSED_S = 1.0  # time for a refused client to read the reason
+PROBE_S = 0.1  # wait from the end of the client's input to the first probe if the client is still there
+_SLICE_BYTES = 16 * 1024  # parsed at once, so that most of a head that is far too long is never looked at
+# Longer than the clients' own limit: the clients close idle connections, and no request meets a closing one.
 KEEP_ALIVE_S = 75
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_COMMENT = b":\n\n"  # of an event stream
+_COMMENT = b":\n\n"  # comment in an event stream
 
 
 class Connection(H11Protocol):
-    """Closes when a request's head is not complete in time, or a reader takes nothing: neither may collect connections.
+    """Connection that closes if a head is not complete in time or a reader takes nothing, so that neither can pile up.
 
-    Never writes an access log, whatever handlers there are: paths hold result ids.
+    Never writes an access log, whatever handlers exist: paths hold result ids.
     """
 
     _head_deadline: asyncio.TimerHandle | None = None
@@ -40,15 +40,15 @@ class Connection(H11Protocol):
         self.conn: BoundedH11 = BoundedH11()
         self.access_log = False
         self._limit = limit
-        self._address: str | None = None  # under which it is counted
-        self._refusal: str | None = None  # why it is one too many; empty once that is said
+        self._address: str | None = None  # address it is counted under
+        self._refusal: str | None = None  # reason to refuse it; empty once sent
         self._is_lost = False
         self._is_between_events = False
         self._has_room = asyncio.Event()
         self._has_room.set()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the clock for the first head, or for the end of a connection too many."""
+        """Start the deadline for the first head, or for the end of a refused connection."""
         address = str((transport.get_extra_info("peername") or ("",))[0])
         self._refusal = self._limit.refusal(address) if self._limit is not None else None
         if self._refusal is not None:
@@ -62,7 +62,7 @@ class Connection(H11Protocol):
         self._set_deadline(True)
 
     def data_received(self, data: bytes) -> None:
-        """Parse in slices: h11 looks at all that it has, and a read can bring 256 KiB."""
+        """Parse in slices: h11 scans everything it has, and one read can bring 256 KiB."""
         if self._refusal is not None:
             self._say_refusal()
             return
@@ -72,7 +72,10 @@ class Connection(H11Protocol):
         self._watch_head()
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Answer a client that has sent its request and ended its side; or it is gone, which only writing can tell."""
+        """Keep answering a client that has sent its request and closed its side.
+
+        The client may also be gone; only writing can show that.
+        """
         cycle = self.cycle
         is_waiting = cycle is not None and not cycle.more_body and not cycle.response_complete
         if is_waiting and self._next_probe is None:
@@ -80,26 +83,29 @@ class Connection(H11Protocol):
         return is_waiting
 
     def handle_events(self) -> None:
-        """Let the application write the body of a new request's answer without detours, where it goes out in chunks."""
+        """Offer `write_chunk` to the application for a new request whose answer is sent in chunks."""
         super().handle_events()
         scope = self._open_scope()
         if scope.get("http_version") == "1.1" and scope.get("method") != "HEAD":
             scope[WRITE_CHUNK] = self.write_chunk
 
     async def write_chunk(self, data: bytes) -> None:
-        """Write a slice of a body of unknown length that has begun; nothing after a disconnect.
+        """Write a slice of a begun body of unknown length; write nothing after a disconnect.
 
-        A slice is some whole events or lines, or a part of one. Waits while the reader has fallen behind. Writes what
-        h11 would, past the wrappers of ASGI's `send` and h11's state machine, which take as long as all else that a
-        token costs.
+        A slice is some whole events or lines, or a part of one. Waits while the reader has fallen behind. Writes the
+        same bytes as h11, but bypasses ASGI's `send` wrappers and h11's state machine, which together take as long as
+        everything else that a token costs.
         """
         await self._has_room.wait()
         self._is_between_events = not data or data.endswith(b"\n")
-        if data and not self._is_lost:  # an empty chunk would be the last one
+        if data and not self._is_lost:  # an empty chunk would end the body
             self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def on_response_complete(self) -> None:
-        """A pipelined head may be on its way already. A client that has ended its side sends no other request."""
+        """Watch for a pipelined head that may already be arriving.
+
+        A client that has closed its side sends no other request.
+        """
         self._is_between_events = False
         super().on_response_complete()
         if self._next_probe is not None and self.cycle.response_complete:
@@ -108,22 +114,22 @@ class Connection(H11Protocol):
         self._watch_rest()
 
     def pause_writing(self) -> None:
-        """The reader has fallen behind by all the buffers there are."""
+        """Start the stall deadline: the reader has fallen behind by all the buffers."""
         super().pause_writing()
         self._has_room.clear()
         self._stall_deadline = self.loop.call_later(STALL_S, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """It reads again."""
+        """Stop the stall deadline: the client reads again."""
         super().resume_writing()
         self._has_room.set()
         self._stop_stall_clock()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the clocks, and release a writer that waits."""
+        """Stop the timers, and release a waiting writer."""
         self._is_lost = True
         self._has_room.set()
-        self._open_scope().pop(WRITE_CHUNK, None)  # it leads back here, and would be left to the collector
+        self._open_scope().pop(WRITE_CHUNK, None)  # a cycle would wait for the collector
         self._set_deadline(False)
         self._stop_stall_clock()
         for timer in (self._rest_deadline, self._next_probe):
@@ -134,12 +140,12 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP request that we take."""
+        """Answer input that is not an HTTP request we accept."""
         self.transport.write(_last_answer(Problem(400, self.conn.fault or msg)))
         self.transport.close()
 
     def _say_refusal(self) -> None:
-        """Answer a connection too many, and drop what still comes: closing at once could reset the answer away."""
+        """Answer a refused connection, and drop further input: closing at once could reset the answer away."""
         if self._refusal:
             headers = {"Retry-After": str(RETRY_AFTER_S)}
             code = "too_many_connections"
@@ -149,27 +155,27 @@ class Connection(H11Protocol):
             self.transport.write_eof()
 
     def _probe(self, delay_s: float) -> None:
-        """Write what clients ignore. If the client is gone its system refuses that, and the next write fails."""
+        """Write bytes that clients ignore. If the client is gone, its system refuses them, and the next write fails."""
         if self._is_between_events:
             filler = self._open_scope().get(FILLER, _COMMENT)
             self.transport.write(b"%x\r\n%b\r\n" % (len(filler), filler))
         elif not self.cycle.response_started:
-            if self.scope["http_version"] == "1.0":  # has no such answer
+            if self.scope["http_version"] == "1.0":  # HTTP/1.0 has no such answer
                 self.transport.close()
                 return
             self.transport.write(_CONTINUE)
         self._next_probe = self.loop.call_later(2 * delay_s, self._probe, 2 * delay_s)
 
     def _open_scope(self) -> dict[str, Any]:
-        """The last request's scope. Empty before the first one, and if uvicorn should come to keep it elsewhere."""
+        """Return the last request's scope; empty before the first request, or if uvicorn ever keeps it elsewhere."""
         return getattr(self, "scope", None) or {}
 
     def _watch_head(self) -> None:
-        """A head is on its way while bytes are there and no request is."""
+        """Set the deadline while bytes have arrived without a complete head."""
         self._set_deadline(self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0]))
 
     def _watch_rest(self, num_bytes_before: int = 0) -> None:
-        """Of a complete answer the buffer may hold a rest for as long as its reader takes some of it."""
+        """Let the rest of a complete answer stay in the buffer only while its reader takes some of it."""
         num_bytes = self.transport.get_write_buffer_size()
         if self._rest_deadline is not None:
             self._rest_deadline.cancel()
@@ -198,7 +204,7 @@ class Connection(H11Protocol):
 
 
 def _last_answer(problem: Problem) -> bytes:
-    """An answer written past h11, after which the connection is closed."""
+    """Build an answer to write past h11 before the connection is closed."""
     body = dumps(problem.envelope()).encode("ascii")
     headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), "Connection": "close"}
     lines = [f"HTTP/1.1 {problem.status} {http.HTTPStatus(problem.status).phrase}"]

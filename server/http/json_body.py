@@ -1,7 +1,7 @@
-"""A request's body as a JSON object, or the reason why not. What leaves here can be echoed, logged and encoded.
+"""Bodies of requests: reads a JSON object, or refuses it with the reason. The result can be echoed, logged and encoded.
 
-Refused with 400: invalid UTF-8 or JSON, NaN and infinities in any spelling, duplicate keys, lone surrogates, numbers
-of absurd length, deep nesting, anything but an object. Refused with 413: more than the limit. Content-Type is ignored.
+Refused with 400: invalid UTF-8 or JSON, NaN and infinities in any spelling, duplicate keys, lone surrogates, numbers of
+absurd length, deep nesting, anything but an object. Refused with 413: more than the limit. Content-Type is ignored.
 """
 
 import asyncio
@@ -20,19 +20,19 @@ MAX_DEPTH = 64
 MAX_DIGITS = 64
 MAX_KEY_CHARS = 128
 DEADLINE_S = 30.0
-# Where a request's scope holds the fields of its body, if another server may have to be asked.
+# Key in a request's scope: the fields of its body, if another server may have to be asked.
 FIELDS = "splitfuse.fields"
-# A client that is still writing does not read; so much of a refused body is read and dropped before the answer.
+# Bytes of a refused body that are dropped before the answer: a client that is still writing does not read.
 DROPPED_BYTES = 8 * 2**20
 
 
 async def read_json(request: Request, *, max_bytes: int) -> dict[str, Any]:
-    """The body of a POST. Raises InvalidRequestError, BodyTooLargeError, BodyTooSlowError."""
+    """Read the body of a POST. Raises InvalidRequestError, BodyTooLargeError, BodyTooSlowError."""
     return parse(await read_body(request, max_bytes=max_bytes, setting="--max-body-bytes", deadline_s=DEADLINE_S))
 
 
 async def read_body(request: Request, *, max_bytes: int, setting: str, deadline_s: float) -> bytes:
-    """The bytes of a body. `setting`: what limits them. Raises BodyTooLargeError, BodyTooSlowError."""
+    """Read the bytes of a body. `setting` is the limit's name in errors. Raises BodyTooLargeError, BodyTooSlowError."""
     return await in_time(_read(request, max_bytes=max_bytes, setting=setting), deadline_s)
 
 
@@ -64,7 +64,7 @@ async def body_chunks(request: Request, *, max_bytes: int, setting: str) -> Asyn
 
 
 def parse(body: bytes) -> dict[str, Any]:
-    """The JSON object in these bytes. Raises InvalidRequestError."""
+    """Parse the JSON object in these bytes. Raises InvalidRequestError."""
     try:
         value = _decode(body.decode("utf-8"))
     except UnicodeDecodeError as exc:
@@ -77,7 +77,7 @@ def parse(body: bytes) -> dict[str, Any]:
         raise InvalidRequestError('the body must be a JSON object, as in {"prompt": "Once"}')
     if any(len(key) > MAX_KEY_CHARS for key in value):
         raise InvalidRequestError(f"a field's name is longer than {MAX_KEY_CHARS} characters")
-    # Both checks walk the whole value, so they run only if the bytes allow a finding.
+    # Both checks walk the whole value, so they run only if the bytes can contain a fault.
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
         _check_depth(value)
     if b"\\u" in body:
@@ -113,7 +113,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-# json.loads with options of its own makes a decoder per call: 3 us of the 22 that a small request takes to be read.
+# One decoder for all: json.loads with options creates one per call, 3 us of the 22 that a small request takes to read.
 _decode = json.JSONDecoder(
     parse_constant=_refuse_constant, parse_float=_finite, parse_int=_short_int, object_pairs_hook=_without_duplicates
 ).decode

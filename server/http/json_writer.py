@@ -1,6 +1,6 @@
-"""Large JSON answers: what many ask for is written once, one slice per turn of the loop over all that are written.
+"""JsonWriter: serialises large JSON in slices, one per turn of the event loop, and shares a body among its readers.
 
-Written anew for each reader, 60 polls of a result of 10 MB held the loop for seconds and took 600 MB.
+Serialised for each reader anew, 60 polls of a result of 10 MB held the loop for seconds and took 600 MB.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from .json_response import SLICE_BYTES, json_slices
 
 
 class SharedBody(list[bytes]):
-    """The slices of one body, none until they are written; goes with the last of those that hold it."""
+    """Slices of one body, none until they are serialised. The body is freed with the last response that holds it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class SharedBody(list[bytes]):
 
 
 class JsonWriter:
-    """Writes JSON for all connections of a server."""
+    """Serialiser of JSON for all connections of a server."""
 
     def __init__(self, *, max_shared_bytes: int) -> None:
         self._max_shared_bytes = max_shared_bytes
@@ -38,15 +38,18 @@ class JsonWriter:
 
     @property
     def may_share(self) -> bool:
-        """Whether there is room for a further body to share."""
+        """True if memory is left to share another body."""
         return self.num_shared_bytes < self._max_shared_bytes
 
     async def write(self, value: object) -> Sequence[bytes]:
-        """The slices of a value, at least one."""
+        """Serialise a value in slices, at least one."""
         return [slice async for slice in self.slices(value)]
 
     async def write_once(self, key: str, write: Callable[[], Awaitable[Sequence[bytes]]]) -> SharedBody:
-        """The body of this name, which always is what `write` gives; written if there is none, or waited for."""
+        """Return the shared body with this key. The first caller runs `write`; concurrent callers wait for it.
+
+        `write` must return the same bytes every time.
+        """
         body = self._shared.setdefault(key, SharedBody())
         async with body.lock:
             if not body:
@@ -54,7 +57,7 @@ class JsonWriter:
         return body
 
     async def slices(self, value: object) -> AsyncGenerator[bytes, None]:
-        """The slices of a value, each written when it is taken."""
+        """Yield the slices of a value, each serialised on demand."""
         rest = json_slices(value)
         while slice := await self._next(rest):
             yield slice
@@ -68,7 +71,7 @@ class JsonWriter:
 
 
 class SlicedResponse(Response):
-    """A JSON answer in slices, the next one when the connection has room for it; chunked without `num_bytes`."""
+    """A JSON answer in slices, each sent when the connection has space for it. Chunked without `num_bytes`."""
 
     media_type = "application/json"
 
@@ -79,14 +82,14 @@ class SlicedResponse(Response):
 
     @classmethod
     def of(cls, body: Sequence[bytes]) -> "SlicedResponse":
-        """The answer with a body that is written; holds it until it is sent."""
-        return cls(_each(body), num_bytes=sum(map(len, body)))
+        """Answer with a serialised body, which is held until it is sent."""
+        return cls(_slices_of(body), num_bytes=sum(map(len, body)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it. Raises ClientDisconnect."""
+        """Send the answer. Raises ClientDisconnect."""
         async with contextlib.aclosing(self._slices):
             first = await anext(self._slices)
-            if len(first) < SLICE_BYTES:  # the only one
+            if len(first) < SLICE_BYTES:  # the only slice
                 await self._begin(send, num_bytes=len(first))
                 await send({"type": "http.response.body", "body": first, "more_body": False})
             else:
@@ -106,6 +109,6 @@ class SlicedResponse(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _each(body: Sequence[bytes]) -> AsyncGenerator[bytes, None]:
+async def _slices_of(body: Sequence[bytes]) -> AsyncGenerator[bytes, None]:
     for slice in body:
         yield slice

@@ -1,4 +1,4 @@
-"""API keys are known inside by their SHA-256 digests only: in logs, in the result store and as tenants."""
+"""API keys. Logs, the result store and tenants know them only by their SHA-256 digests."""
 
 import hashlib
 import os
@@ -8,12 +8,12 @@ from ...engine.errors import ConfigError
 
 
 def digest(key: str) -> str:
-    """Of a key, as hexadecimal digits."""
+    """Return the digest of a key, as hexadecimal digits."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def read_key_file(path: Path) -> tuple[str, ...]:
-    """One key per line, without empty lines and comments. Raises ConfigError, which names no key."""
+    """Read one key per line, skipping empty lines and comments. Raises ConfigError, which names no key."""
     try:
         lines = [line.strip() for line in path.read_text(encoding="ascii").splitlines()]
     except OSError as exc:
@@ -27,5 +27,5 @@ def read_key_file(path: Path) -> tuple[str, ...]:
 
 
 def is_open_to_others(path: Path) -> bool:
-    """Whether every user of the machine can read the file."""
+    """True if every user of the machine can read the file."""
     return os.name != "nt" and bool(path.stat().st_mode & 0o004)

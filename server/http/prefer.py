@@ -1,11 +1,12 @@
-"""The Prefer header of RFC 7240, as far as we honour it: `wait=N`. What is not understood is ignored, as it says."""
+"""Prefer header of RFC 7240, of which only `wait=N` is honoured. Unknown preferences are ignored, as the RFC says."""
 
 from collections.abc import Iterable
 
 
 def preferred_wait_s(headers: Iterable[str]) -> float:
-    """How many seconds the client would like to wait for the result; 0 if it does not say, or prefers to be answered
-    at once (`respond-async` without a wait).
+    """Return the seconds that the client wants to wait for the result.
+
+    0 without a wish, or with `respond-async` without a wait.
     """
     preferences = [part.strip().partition("=") for header in headers for part in header.lower().split(",")]
     waits = [value.strip().strip('"') for name, _, value in preferences if name.strip() == "wait"]

@@ -1,7 +1,7 @@
 """Server-sent events: the frame of an event, and the response that writes frames until the end or a disconnect.
 
-Follows the HTML standard's event stream format; LineStream has lines of JSON instead. What they mean is the routes'
-business.
+Follows the HTML standard's event stream format; LineStream has lines of JSON instead. The routes decide what the frames
+contain.
 """
 
 import contextlib
@@ -17,11 +17,11 @@ from .errors import Problem, describe
 # Keys of an ASGI scope.
 WRITE_CHUNK = "splitfuse.write_chunk"  # Connection.write_chunk, where the answer's body can be written so
 FILLER = "splitfuse.filler"  # bytes that a client ignores between two events; without it an SSE comment
-SPACE = b" "  # before a line of JSON it means nothing
+SPACE = b" "  # no meaning before a line of JSON
 
 
 def frame(data: str, *, event: str | None = None, event_id: int | None = None) -> str:
-    """One event. The data is JSON, so it has no line breaks."""
+    """Format one event. The data is JSON, so it has no line breaks."""
     if event is None:
         return f"data: {data}\n\n"
     if event_id is None:
@@ -30,7 +30,7 @@ def frame(data: str, *, event: str | None = None, event_id: int | None = None) -
 
 
 class EventStream(Response):
-    """Writes the source's chunks as they come; while a write waits for a slow reader, the source gathers more.
+    """Response that writes the source's chunks as they come. During a slow write the source gathers more.
 
     Calls `on_disconnect` if the client leaves, or the server ends, before the source does.
     """
@@ -64,20 +64,20 @@ class EventStream(Response):
 
     async def _write(self, send: Send, write: Callable[[bytes], Awaitable[None]]) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await write(b"")  # events have begun: whether the client is there can be found out with comments
+        await write(b"")  # begins the events: comments can now probe if the client is there
         async with contextlib.aclosing(self._source):
             try:
                 async for chunk in self._source:
                     await write(chunk)
             except Exception as exc:
-                # The status is out already: the stream itself is the only place left to say it.
+                # The status has been sent: an error can only be reported inside the stream.
                 await write(self._error_frame(describe(exc)))
                 self._on_disconnect()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 class LineStream(EventStream):
-    """The same of JSON objects, one a line."""
+    """Like EventStream, but with one JSON object per line."""
 
     media_type = "application/x-ndjson"
 
@@ -87,7 +87,7 @@ class LineStream(EventStream):
 
 
 def _writer(send: Send) -> Callable[[bytes], Awaitable[None]]:
-    """ASGI's own way, for HTTP/1.0 and for other servers than ours."""
+    """Return a writer over ASGI's `send`, for HTTP/1.0 and for servers other than ours."""
 
     async def write(chunk: bytes) -> None:
         await send({"type": "http.response.body", "body": chunk, "more_body": True})

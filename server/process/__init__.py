@@ -1,1 +1,1 @@
-"""The process around the app: signals, watchdog, banner, garbage collection, limits of files and of the log."""
+"""Process around the app: signals, watchdog, banner, garbage collection, limits of files and of the log."""

@@ -1,4 +1,4 @@
-"""What the terminal shows when the server is ready: what is served, on what, and a line to try it."""
+"""Start banner in the terminal: the served model, the device, and a command to try."""
 
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
 
 def banner(settings: ServerSettings, engine: "AsyncEngine", *, port: int, replica: str | None = None) -> str:
-    """The start banner as plain text; of a replica one line, for its supervisor says where it is reached."""
+    """Build the start banner as plain text.
+
+    A replica's banner is one line, because its supervisor prints the address.
+    """
     loaded, limits = engine.loaded, settings.limits_on(str(engine.loaded.device))
     url = f"http://{reachable(settings.host)}:{port}"
     num_tokens = loaded.cache.num_blocks * settings.block_size
@@ -46,12 +49,12 @@ def _description(settings: ServerSettings, of_files: str) -> str:
 
 
 def curl(settings: ServerSettings, url: str) -> str:
-    """One line that shows a streamed answer."""
+    """Return a one-line command that shows a streamed answer."""
     key = ' -H "Authorization: Bearer $SPLITFUSE_API_KEY"' if settings.keys else ""
     return f'curl -N {url}/generate{key} -d \'{{"prompt": "Once upon a time", "stream": true}}\''
 
 
 def reachable(host: str) -> str:
-    """The host as it stands in a URL on this machine."""
+    """Return the host as written in a URL on this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
     return f"[{host}]" if ":" in host else host

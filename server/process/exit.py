@@ -1,4 +1,4 @@
-"""How the process ends when its threads cannot be waited for: Python's own exit joins them, hung or not."""
+"""Exits for a process whose threads cannot be waited for: Python's own exit joins them, even if they hang."""
 
 import os
 import sys
@@ -9,12 +9,12 @@ from typing import NoReturn
 
 from .queued_output import wait_written
 
-RANK_LOST_EXIT = 4  # a process of a tensor-parallel model has ended or hangs: likewise
-HUNG_EXIT = 3  # no progress: a supervisor should start the process again
+RANK_LOST_EXIT = 4  # a process of a tensor-parallel model ended or hangs: a supervisor should restart
+HUNG_EXIT = 3  # no progress: a supervisor should restart the process
 
 
 def end_now(code: int) -> NoReturn:
-    """End at once; only what is queued for standard output and standard error is waited for, shortly."""
+    """End at once, after waiting shortly for queued standard output and standard error."""
     try:
         wait_written()
     finally:
@@ -22,7 +22,7 @@ def end_now(code: int) -> NoReturn:
 
 
 def end_hung(code: int, why: str) -> NoReturn:
-    """Write why, and where every thread is, to standard error, and end."""
+    """Write the reason and every thread's stack to standard error, and end the process."""
     try:
         print(f"splitfuse: error: {why}; every thread's stack follows\n{_stacks()}", file=sys.stderr)
     finally:
@@ -30,7 +30,7 @@ def end_hung(code: int, why: str) -> NoReturn:
 
 
 def _stacks() -> str:
-    """As faulthandler writes them. It holds the interpreter while it does, forever if standard error is not read."""
+    """Format the stacks like faulthandler, which would hold the interpreter, forever if nobody reads standard error."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     return "\n".join(
         f"Thread {names.get(ident, ident)} (most recent call first):\n" + "\n".join(_calls(frame))

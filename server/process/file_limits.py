@@ -1,7 +1,7 @@
-"""File descriptors: each connection takes one, and the usual soft limit of 1024 is less than a server can use.
+"""Limit of file descriptors: each connection takes one, and the usual soft limit of 1024 is less than a server can use.
 
-When they run out (EMFILE) asyncio logs a traceback for each waiting connection, about 1000 a second; here that is one
-line a minute.
+When descriptors run out (EMFILE), asyncio logs a traceback for each waiting connection, about 1000 a second. Here that
+becomes one line a minute.
 """
 
 import contextlib
@@ -17,13 +17,13 @@ _LATE_RETRY = "Exception in callback BaseSelectorEventLoop._start_serving("
 
 
 def raise_file_limit() -> None:
-    """Raise the soft limit to the hard one, where the system has such limits and allows it."""
+    """Raise the soft limit to the hard one, if the system has such limits and allows it."""
     try:
         import resource
     except ImportError:  # Windows
         return
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):  # macOS takes no "unlimited"
+    with contextlib.suppress(ValueError, OSError):  # macOS refuses "unlimited"
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
@@ -33,7 +33,7 @@ def rate_limit_emfile_log() -> None:
 
 
 class EmfileFilter(LogLimit):
-    """Passes one EMFILE message per LOG_INTERVAL_S, reworded; other messages are unchanged."""
+    """Filter that passes one EMFILE message per LOG_INTERVAL_S, reworded. Other messages are unchanged."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(
@@ -41,5 +41,5 @@ class EmfileFilter(LogLimit):
         )
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is logged; rewrites it if so."""
+        """Return True to log the record, after rewriting it."""
         return not record.getMessage().startswith(_LATE_RETRY) and super().filter(record)

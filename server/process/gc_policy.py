@@ -1,4 +1,4 @@
-"""When Python's garbage collector runs: not while the server starts, and in full while it is idle, not amid a stream.
+"""Policy of garbage collection: none while the server starts; full collections when it is idle, not amid a stream.
 
 A full collection walks every event of every kept result and blocks the event loop: 120 ms with 1,000 streams of 100
 tokens. Requests can wait for it: their garbage cycles are seven small objects per long-lived connection.
@@ -21,7 +21,7 @@ _NEVER = 1_000_000_000
 
 @contextlib.contextmanager
 def collecting_nothing() -> Iterator[None]:
-    """For a start, until `collect_when_idle` runs: of 4.1 s of processor time for its imports collections take 0.6."""
+    """Turn collections off during the start, until `collect_when_idle` runs. They take 0.6 of the imports' 4.1 s."""
     gc.disable()
     try:
         yield
@@ -30,9 +30,9 @@ def collecting_nothing() -> Iterator[None]:
 
 
 async def collect_when_idle(num_unfinished: Callable[[], int], prepare: Callable[[], Awaitable[None]]) -> None:
-    """Until cancelled: collect in full when two checks in a row find no request. Then restore Python's thresholds.
+    """Collect in full when two checks in a row find no request, until cancelled. Then restore Python's thresholds.
 
-    `prepare`: what the start has left for the first such moment.
+    `prepare` runs work that the start has deferred to the first such moment.
     """
     thresholds = gc.get_threshold()
     gc.set_threshold(*thresholds[:2], _NEVER)
@@ -47,9 +47,9 @@ async def collect_when_idle(num_unfinished: Callable[[], int], prepare: Callable
                 await prepare()
             if (is_idle and was_idle and is_due) or time.monotonic() - last > MAX_INTERVAL_S:
                 gc.collect()
-                return_freed_memory()  # else mixed traffic leaves 13 MiB an hour between what is used
+                return_freed_memory()  # otherwise mixed traffic leaves 13 MiB an hour between used memory
                 if is_first and is_idle:
-                    gc.freeze()  # what is there now stays: 0.1 s of a full collection
+                    gc.freeze()  # exempts today's objects: 0.1 s of a full collection
                     is_first = False
                 last = time.monotonic()
             was_idle = is_idle

@@ -1,18 +1,18 @@
-"""How what `serve` logs and prints looks: text for people, or with --log-format json objects for programs."""
+"""Format of the log and of the output of `serve`: text for people, or with --log-format json objects for programs."""
 
 import json
 import logging
 import sys
 import time
 
-LOGGER = "splitfuse.requests"  # to which a line per request goes
+LOGGER = "splitfuse.requests"  # logger of one line per request
 
 
 class JsonFormatter(logging.Formatter):
-    """An object per line: time (UTC), level, logger, message, and the fields that a message brings."""
+    """Formatter of one object per line: time (UTC), level, logger, message, and the message's own fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Build the line."""
         fields = {
             "time": _utc(record),
             "level": record.levelname,
@@ -31,7 +31,7 @@ class _RequestFormatter(logging.Formatter):
 
 
 def set_up_logging(log_format: str) -> None:
-    """Have all loggers write in this form to standard error, and requests to standard output."""
+    """Make all loggers write this format to standard error, and requests to standard output."""
     requests = logging.getLogger(LOGGER)
     requests.handlers = [logging.StreamHandler(sys.stdout)]
     requests.setLevel(logging.INFO)
@@ -43,9 +43,9 @@ def set_up_logging(log_format: str) -> None:
 
 
 def as_line(text: str, *, level: int = logging.INFO) -> str:
-    """What is printed beside the log, in the log's form."""
+    """Format text that is printed beside the log like the log itself."""
     formatters = (handler.formatter for handler in logging.getLogger().handlers)
-    json_formatter = next((each for each in formatters if isinstance(each, JsonFormatter)), None)
+    json_formatter = next((formatter for formatter in formatters if isinstance(formatter, JsonFormatter)), None)
     if json_formatter is None:
         return text
     return json_formatter.format(logging.LogRecord("splitfuse", level, "", 0, text, None, None))

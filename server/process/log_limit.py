@@ -1,11 +1,11 @@
-"""LogLimit: a message that anybody can cause, as often as they like, is logged once a minute, and counted."""
+"""LogLimit: logs a message that anybody can cause at will once a minute, with a count."""
 
 import logging
 import time
 from collections.abc import Callable
 
 LOG_INTERVAL_S = 60.0
-# What requests can cause before a key is asked for: logger, how the message begins, what stands in the log instead.
+# Messages that requests can cause before a key is checked: logger, beginning of the message, text to log instead.
 _LIMITED = (
     ("uvicorn.error", "Invalid HTTP request received.", "what a client sent is no HTTP request"),
     ("uvicorn.error", "Unsupported upgrade request.", "a client asked for WebSocket or HTTP/2; this is HTTP/1.1"),
@@ -15,7 +15,7 @@ _LIMITED = (
 
 
 class LogLimit(logging.Filter):
-    """Passes one message that begins so per LOG_INTERVAL_S, reworded, with the number of those left out before it.
+    """Filter that passes one message with this beginning per LOG_INTERVAL_S, reworded, with a count of those left out.
 
     Other messages are unchanged. With an empty rewording it passes none.
     """
@@ -29,28 +29,28 @@ class LogLimit(logging.Filter):
         self._num_left_out = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is logged; rewrites it if so."""
+        """Return True to log the record, after rewriting it."""
         if not record.getMessage().startswith(self.beginning):
             return True
         now = self._clock()
         if now < self._silent_until or not self._rewording:
             self._num_left_out += 1
             return False
-        more = f" (and {self._num_left_out} more since the last such line)" if self._num_left_out else ""
-        record.msg = self._rewording + more
+        count_text = f" (and {self._num_left_out} more since the last such line)" if self._num_left_out else ""
+        record.msg = self._rewording + count_text
         record.args, record.exc_info, record.exc_text = (), None, None
         self._silent_until, self._num_left_out = now + LOG_INTERVAL_S, 0
         return True
 
 
 def limit_log(logger_name: str, limit: LogLimit) -> None:
-    """Add a limit to a logger. A second one for the same message changes nothing."""
+    """Add a limit to a logger. A second limit for the same message changes nothing."""
     logger = logging.getLogger(logger_name)
-    if all(getattr(each, "beginning", None) != limit.beginning for each in logger.filters):
+    if all(getattr(log_filter, "beginning", None) != limit.beginning for log_filter in logger.filters):
         logger.addFilter(limit)
 
 
 def limit_request_log() -> None:
-    """Limit what requests can cause before a key is asked for."""
+    """Limit the messages that requests can cause before a key is checked."""
     for logger_name, beginning, rewording in _LIMITED:
         limit_log(logger_name, LogLimit(beginning, rewording))

@@ -1,6 +1,7 @@
-"""A server process: take the port, answer while the model loads, serve, drain on a signal, exit.
+"""Server process: take the port, answer while the model loads, serve, drain on a signal, exit.
 
-uvicorn would shut down at once on SIGTERM; here the engine is drained first, so the signals are ours.
+uvicorn would shut down at once on SIGTERM. The engine must be drained first, so this process handles the signals
+itself.
 """
 
 import asyncio
@@ -36,16 +37,16 @@ from .queued_output import num_dropped_lines
 from .stop_signals import StopSignals
 from .watchdog import Watchdog
 
-# From the end of the drain timeout to that of the process, whatever hangs.
+# Limit from the end of the drain timeout to the end of the process, whatever hangs.
 END_S = 5
-_EXIT_S = 1  # of it Python's own exit takes 0.3 s
+_EXIT_S = 1  # reserve for Python's own exit, which takes 0.3 s
 # After the drain only the last bytes are being written; a client that stalls longer is cut off.
 LAST_BYTES_S = 5
 PORTS_TRIED = 50
 
 
 def serve(settings: ServerSettings, signals: StopSignals, *, replica: str | None = None) -> None:
-    """Serve until one of the signals. `replica`: its name where it is one of several behind one port.
+    """Serve until one of the signals. `replica` is the name of a server that is one of several behind one port.
 
     Raises ConfigError if the port is taken or the model cannot be loaded, EngineDiedError or RankLostError if the
     engine died.
@@ -68,7 +69,7 @@ def serve(settings: ServerSettings, signals: StopSignals, *, replica: str | None
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises ConfigError that names a free port if this one is taken."""
+    """Open a listening socket. If the port is taken, raise ConfigError with a free one."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listener = socket.create_server((str(address[0]), port), family=family, backlog=1024)
@@ -78,14 +79,14 @@ def listen(host: str, port: int) -> socket.socket:
         free = _free_port(host, port)
         hint = f"; port {free} is free: --port {free}" if free else ""
         raise ConfigError(f"cannot listen on {host} port {port}: {exc.strerror}{hint}") from exc
-    # asyncio sets this only on sockets that it made itself; without it a kept connection's answer, written in two
-    # parts, waits for the client's delayed acknowledgement: 44 ms instead of 2.
+    # asyncio sets this only on sockets that it creates. Without it, a kept connection's answer, written in two parts,
+    # waits for the client's delayed acknowledgement: 44 ms instead of 2.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers; `is_up` is set when it answers."""
+    """uvicorn without its signal handlers. `is_up` is set once it answers."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -101,7 +102,7 @@ class _Server(uvicorn.Server):
 
 
 def uvicorn_config(app: FastAPI) -> uvicorn.Config:
-    """How uvicorn runs our app: HTTP/1.1 with bounded heads, no access log (paths hold result ids), no banner."""
+    """Configure uvicorn: HTTP/1.1 with bounded heads, no access log (paths hold result ids), no banner."""
     return uvicorn.Config(
         app,
         http=functools.partial(Connection, limit=app.state.connections),  # type: ignore[arg-type]
@@ -135,7 +136,7 @@ class _Process:
         self._server = _Server(uvicorn_config(app))
 
     async def run(self) -> None:
-        """Until a signal has come and running requests have ended. Raises EngineDiedError."""
+        """Run until a signal has come and running requests have ended. Raises EngineDiedError."""
         port = self._listener.getsockname()[1]
         loop = asyncio.get_running_loop()
         serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
@@ -158,7 +159,10 @@ class _Process:
             await serving
 
     async def _wait_for_stop(self) -> None:
-        """Return at a signal. With a dead engine it could only refuse, so it exits and a supervisor can restart it."""
+        """Return at a signal.
+
+        With a dead engine every request would be refused, so exit and let a supervisor restart.
+        """
         dead = asyncio.create_task(self._service.engine.wait_dead())
         stop = asyncio.create_task(self._stop.wait())
         try:
@@ -182,7 +186,7 @@ class _Process:
         self._server.config.timeout_graceful_shutdown = max(1, min(LAST_BYTES_S, int(end - time.monotonic())))
 
     async def _watch(self) -> None:
-        """Until cancelled: end the process if the engine or this event loop makes no progress."""
+        """End the process if the engine or this event loop makes no progress. Runs until cancelled."""
         settings, engine = self._settings, self._service.engine
         if settings.step_timeout == 0:
             return
@@ -200,7 +204,7 @@ def _warn(text: str) -> None:
 
 
 def _free_port(host: str, port: int) -> int | None:
-    """The next port that can be listened on."""
+    """Find the next free port."""
     for candidate in range(port + 1, min(port + PORTS_TRIED, 65536)):
         with contextlib.suppress(OSError), socket.create_server((host, candidate)):
             return candidate

@@ -1,8 +1,8 @@
-"""Standard output and standard error that hold up nothing.
+"""Queued output: standard output and standard error that never block the writer.
 
-A pipe whose reader has stopped blocks the thread that writes to it; on the event loop that would freeze the server.
-Here a thread of each stream writes. What does not fit into its queue, or cannot be written, is dropped and counted.
-Imported before signals are handled, so it imports nothing that takes time.
+A pipe whose reader has stopped blocks the thread that writes to it; on the event loop that would freeze the server. So
+each stream has a writing thread. Text that does not fit into the queue, or cannot be written, is dropped and counted.
+This module is imported before signals are handled, so it imports nothing slow.
 """
 
 import contextlib
@@ -14,20 +14,20 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TextIO
 
-MAX_CHARS = 2**20  # that wait to be written: about 10,000 lines
-FLUSH_S = 1.0  # so long the end of the process waits for a stream
+MAX_CHARS = 2**20  # limit of waiting text: about 10,000 lines
+FLUSH_S = 1.0  # time that the end of the process waits for each stream
 
 
 class QueuedStream(io.TextIOBase):
-    """A text stream over a file descriptor; `write` and `flush` never wait. `num_dropped` counts lines."""
+    """Text stream over a file descriptor; `write` and `flush` never wait. `num_dropped` counts lines."""
 
     def __init__(self, fd: int, *, max_chars: int = MAX_CHARS) -> None:
         self.num_dropped = 0
         self._fd = fd
         self._max_chars = max_chars
-        self._begun = ""  # a line whose end has not been written yet
+        self._begun = ""  # line whose end has not been written yet
         self._texts: deque[str] = deque()
-        self._num_chars = 0  # in `_texts` and in what the thread is writing
+        self._num_chars = 0  # in `_texts` and in the text that the thread is writing
         self._is_closing = False
         self._changed = threading.Condition()
         threading.Thread(target=self._write_out, name="splitfuse-output", daemon=True).start()
@@ -38,19 +38,19 @@ class QueuedStream(io.TextIOBase):
         return "utf-8"
 
     def fileno(self) -> int:
-        """The file descriptor that is written to."""
+        """Return the file descriptor that is written to."""
         return self._fd
 
     def isatty(self) -> bool:
-        """Whether that is a terminal."""
+        """True if the file descriptor is a terminal."""
         return os.isatty(self._fd)
 
     def writable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def write(self, text: str) -> int:
-        """Queue whole lines; the beginning of a line stays until its end or a `flush` comes."""
+        """Queue whole lines. The beginning of a line stays until its end or a `flush` comes."""
         with self._changed:
             lines, newline, self._begun = (self._begun + text).rpartition("\n")
             self._queue(lines + newline)
@@ -63,13 +63,13 @@ class QueuedStream(io.TextIOBase):
             self._queue(text)
 
     def wait_written(self, timeout: float) -> bool:
-        """Wait at most `timeout` seconds until all that is queued has been written; whether it has."""
+        """Wait at most `timeout` seconds until all queued text has been written. Returns True if it has."""
         self.flush()
         with self._changed:
             return self._changed.wait_for(lambda: not self._num_chars, timeout)
 
     def end(self) -> None:
-        """Have the thread end when the queue is empty."""
+        """Let the thread end when the queue is empty."""
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
@@ -100,7 +100,7 @@ class QueuedStream(io.TextIOBase):
 
 @contextlib.contextmanager
 def queued_output() -> Iterator[None]:
-    """Make sys.stdout and sys.stderr QueuedStreams. At the end wait for them, FLUSH_S each."""
+    """Replace sys.stdout and sys.stderr by QueuedStreams. At the end wait for them, FLUSH_S each."""
     _open_standard_fds()
     out, err = QueuedStream(_fd(sys.stdout, 1)), QueuedStream(_fd(sys.stderr, 2))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -119,7 +119,7 @@ def wait_written() -> None:
 
 
 def num_dropped_lines() -> int:
-    """Lines of both streams that were not written."""
+    """Count the lines of both streams that were not written."""
     return sum(stream.num_dropped for stream in _queued_streams())
 
 
@@ -128,7 +128,7 @@ def _queued_streams() -> list[QueuedStream]:
 
 
 def _write_all(fd: int, text: str) -> int:
-    """Write it; the number of lines that were lost."""
+    """Write the text. Returns the number of lines that were lost."""
     data = text.encode("utf-8", "backslashreplace")
     with contextlib.suppress(OSError):  # a full disk, or the reader has gone
         while data:
@@ -137,7 +137,7 @@ def _write_all(fd: int, text: str) -> int:
 
 
 def _open_standard_fds() -> None:
-    """Open those that the parent has closed: the next connection would get their numbers, and what is written there."""
+    """Open standard descriptors that the parent has closed. Otherwise a connection would get one, and its output."""
     for fd in range(3):
         try:
             os.fstat(fd)

@@ -1,7 +1,7 @@
-"""StopSignals: SIGINT, SIGTERM and SIGHUP stop the server, whatever its threads are busy with.
+"""StopSignals: SIGINT, SIGTERM and SIGHUP stop the server, whatever its threads are doing.
 
-Python runs signal handlers in the main thread, so an event loop that is blocked would ignore them. Here the
-interpreter's C handler writes the signal's number into a socket, and a thread of its own reads it there.
+Python runs signal handlers in the main thread, so a blocked event loop would ignore them. Here the interpreter's C
+handler writes the signal's number into a socket, and a separate thread reads it there.
 """
 
 import contextlib
@@ -14,13 +14,13 @@ from types import FrameType
 
 from .exit import end_hung, end_now
 
-_DIED = 0  # no signal's number
+_DIED = 0  # not a signal's number
 
 
 class StopSignals:
-    """A context. The first signal stops the server, a second one ends it at once.
+    """Context in which the first signal stops the server, and a second one ends it at once.
 
-    Before `on_stop` there is nothing to finish: the first one ends it with 0.
+    Before `on_stop` there is nothing to finish: the first signal ends the process with 0.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class StopSignals:
 
     def __exit__(self, *_: object) -> None:
         if self._is_stopping:
-            return  # until the process has ended: the rest of it may hang too
+            return  # handle signals until the process has ended: the rest of it may hang too
         if os.name != "nt":
             signal.set_wakeup_fd(self._wakeup_fd)
         for number, handler in self._handlers.items():
@@ -49,19 +49,19 @@ class StopSignals:
         self._writer.close()
 
     def on_stop(self, stop: Callable[[], object], *, limit_s: float) -> None:
-        """Have the first signal call `stop`, in another thread.
+        """Make the first signal call `stop`, in another thread.
 
-        A process that is still there `limit_s` seconds later ends with the signal's exit code, not 0.
+        A process that still runs `limit_s` seconds later ends with the signal's exit code, not 0.
         """
         self._limit_s = limit_s
         self._stop = stop
 
     def hold_to_limit(self) -> None:
-        """The process is ending for another reason; it has as long as after a signal."""
+        """Apply the limit of `on_stop` to a process that ends for another reason."""
         self._writer.send(bytes([_DIED]))
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        if os.name == "nt":  # asyncio takes the wakeup fd there
+        if os.name == "nt":  # on Windows asyncio takes the wakeup fd
             self._writer.send(bytes([number]))
 
     def _watch(self) -> None:
@@ -72,7 +72,7 @@ class StopSignals:
         self._is_stopping = True
         if self._stop is None:
             end_now(0)  # a thread that loads weights cannot be stopped
-        with contextlib.suppress(RuntimeError):  # its event loop has just been closed
+        with contextlib.suppress(RuntimeError):  # the event loop has just been closed
             self._stop()
         self._reader.settimeout(self._limit_s)
         try:
@@ -82,7 +82,7 @@ class StopSignals:
         end_now(_exit_code(second or first))
 
     def _next(self) -> int | None:
-        """The next number of ours; None when the context has been left. Raises TimeoutError."""
+        """Return the next number that is ours, None once the context has been left. Raises TimeoutError."""
         while received := self._reader.recv(1):
             if received[0] in (_DIED, *self._handlers):
                 return received[0]
@@ -91,7 +91,7 @@ class StopSignals:
 
 def _numbers() -> list[signal.Signals]:
     numbers = [signal.SIGINT, signal.SIGTERM]
-    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup has it ignored
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup ignores it
         numbers.append(signal.SIGHUP)
     return numbers
 

@@ -1,1 +1,1 @@
-"""/generate, /result and /cancel."""
+"""Native routes: /generate, /result and /cancel."""

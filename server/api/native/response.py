@@ -1,4 +1,4 @@
-"""What the native routes send: the result object and the data of token events, as API.md has them."""
+"""Bodies of the native routes: the result object and the data of token events, as described in API.md."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from ...jobs.job import Job, usage
 
 
 def result_object(job: Job) -> dict[str, Any]:
-    """The result object, a snapshot; partial while the job runs. For `json_slices`."""
+    """Build the result object for `json_slices`: a snapshot, partial while the job runs."""
     outputs = [_output(output) | job.report(output.index) for output in job.outputs]
     failure = job.failure() if job.status == "failed" else None
     return {
@@ -30,7 +30,7 @@ def result_object(job: Job) -> dict[str, Any]:
 
 
 def listed(job: Job) -> dict[str, Any]:
-    """The result object without the outputs."""
+    """Build the result object without the outputs."""
     left_out = ("text", "token_ids", "outputs", "prompt_logprobs")
     return {name: value for name, value in result_object(job).items() if name not in left_out} | {
         "created_at": job.created_at
@@ -38,12 +38,12 @@ def listed(job: Job) -> dict[str, Any]:
 
 
 async def finished_result(job: Job, json: JsonWriter) -> SharedBody:
-    """The JSON of the result object of a job that has ended."""
+    """Serialise the result object of a job that has ended."""
     return await json.write_once(job.seq_id, lambda: json.write(result_object(job)))
 
 
 def event_json(event: OutputDelta) -> str:
-    """The data of a token event."""
+    """Serialise the data of a token event."""
     token_ids = ",".join(map(str, event.token_ids))
     plain = f'{{"index":{event.index},"text":{quoted(event.text)},"token_ids":[{token_ids}]'
     if event.logprobs is None:
@@ -52,7 +52,7 @@ def event_json(event: OutputDelta) -> str:
 
 
 def prompt_logprobs(scores: PromptLogprobs) -> Iterator[dict[str, Any] | None]:
-    """As vLLM has them: null for the first token, then {"421": {"logprob": -1.5, "rank": 2}, …} for each."""
+    """Yield logprobs in vLLM's form: null for the first token, then {"421": {"logprob": -1.5, "rank": 2}, …}."""
     for score in scores:
         yield None if score is None else {str(token_id): _entry(*entry) for token_id, entry in score.items()}
 
@@ -62,7 +62,7 @@ def _entry(logprob: float, rank: int | None) -> dict[str, Any]:
 
 
 def finite_logprob(value: float) -> float:
-    """JSON has no minus infinity; the lowest logprob that we name is vLLM's -9999."""
+    """Replace minus infinity, which JSON lacks: the lowest logprob is -9999, like vLLM's."""
     return max(value, -9999.0)
 
 
@@ -89,7 +89,7 @@ def _timings(job: Job) -> dict[str, float | int]:
     first = min((m.first_token_time for m in metrics if m.first_token_time is not None), default=None)
     finished = max((m.finished_time for m in metrics if m.finished_time is not None), default=arrival)
     decode_s = finished - first if first is not None else 0.0
-    num_decoded = sum(max(0, m.num_output_tokens - 1) for m in metrics)  # after each output's first
+    num_decoded = sum(max(0, m.num_output_tokens - 1) for m in metrics)  # without each output's first token
     return {
         "queue_s": scheduled - arrival,
         "ttft_s": first - arrival if first is not None else 0.0,
@@ -101,7 +101,7 @@ def _timings(job: Job) -> dict[str, float | int]:
 
 
 def _drafts(metrics: Sequence[RequestMetrics]) -> dict[str, int]:
-    """How speculation went; nothing without drafts."""
+    """Return the counts of speculation, nothing if there were no drafts."""
     num_drafted = sum(m.num_draft_tokens for m in metrics)
     num_accepted = sum(m.num_accepted_tokens for m in metrics)
     return {"num_draft_tokens": num_drafted, "num_accepted_tokens": num_accepted} if num_drafted else {}

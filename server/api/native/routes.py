@@ -1,4 +1,4 @@
-"""The native routes: submit, poll, stream, re-attach, cancel."""
+"""Native routes: submit, poll, stream, re-attach, cancel."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -29,17 +29,21 @@ from .response import finished_result, listed, result_object
 from .stream import NativeStreamWriter
 
 router = APIRouter(tags=["native"])
-KIND = "generate"  # of kept requests
+KIND = "generate"  # kind of kept requests
 
 MAX_WAIT_S = 60.0
 MAX_LISTED = 100
 STATUSES = ("queued", "running", "completed", "failed", "cancelled")
-SEQ_ID = parameter("seq_id", "The id that POST /generate gave; it begins with the server's `--id-tag`.", place="path")
-WAIT = parameter("wait", "Answer when it is complete or after so many seconds.", type="number", minimum=0, maximum=60)
-PREFER = parameter("Prefer", "`wait=N`: answer when it is complete or after N seconds.", place="header")
-STARTING_AFTER = parameter("starting_after", "The last event that the reader has.", type="integer", minimum=0)
+SEQ_ID = parameter("seq_id", "The id from POST /generate; it begins with the server's `--id-tag`.", place="path")
+WAIT = parameter("wait", "Seconds to wait for the complete result.", type="number", minimum=0, maximum=60)
+PREFER = parameter("Prefer", "`wait=N`: wait up to N seconds for the complete result.", place="header")
+STARTING_AFTER = parameter("starting_after", "Id of the reader's last event.", type="integer", minimum=0)
 LAST_EVENT_ID = parameter(
-    "Last-Event-ID", "The same, from browsers; it wins.", place="header", type="integer", minimum=0
+    "Last-Event-ID",
+    "Like `starting_after`, as browsers send it; the header wins.",
+    place="header",
+    type="integer",
+    minimum=0,
 )
 
 
@@ -53,15 +57,15 @@ data: {…the result…}
 """
 _STREAM = events("`token` events, then `done` with the result, or `error`; a comment every 15 s of silence.", _EVENTS)
 _ANSWERED = events(
-    "With `stream` its events; with `Prefer: wait` the result, if it is there in time.", _EVENTS, has_json=True
+    "With `stream` the events; with `Prefer: wait` the result, if it is complete in time.", _EVENTS, has_json=True
 )
-_RESULT = "The result: partial while it runs, the same for as long as it is kept."
+_RESULT = "The result: partial while the request runs, then unchanged while it is kept."
 
 
 @router.post(
     "/generate",
     **operation(
-        {202: "Accepted: where to look, as `result_url` and `stream_url`.", 200: _ANSWERED},
+        {202: "Accepted: poll `result_url`, or read `stream_url`.", 200: _ANSWERED},
         errors=KEEPING,
         body=GenerateRequest,
         example={"prompt": "Once upon a time", "max_tokens": 32, "stream": False},
@@ -69,14 +73,14 @@ _RESULT = "The result: partial while it runs, the same for as long as it is kept
     ),
 )
 async def generate(request: Request) -> Response:
-    """Submit a prompt: 202 with the id to ask for, or with `"stream": true` the events at once."""
+    """Submit a prompt: 202 with the id to poll, or with `"stream": true` the events at once."""
     service = service_of(request)
     body = await read_request(request, GenerateRequest)
     key = idempotency_key(request, body)
     if key is not None:
-        body.sampling()  # a field that is wrong is told before a key that is reused
+        body.sampling()  # a wrong field is reported before a reused key
     async with service.results.idempotent(owner_of(request), key) as earlier:
-        job = earlier or await _submitted(service, body, owner=owner_of(request), key=key)
+        job = earlier or await _submit(service, body, owner=owner_of(request), key=key)
     headers = REPLAYED if earlier else {}
     if job.check is not None:
         headers = {**headers, "X-Unenforced": job.check.header}
@@ -94,8 +98,8 @@ async def generate(request: Request) -> Response:
     )
 
 
-async def _submitted(service: Service, body: GenerateRequest, *, owner: str, key: IdempotencyKey | None) -> Job:
-    """The job of this request, kept from now on."""
+async def _submit(service: Service, body: GenerateRequest, *, owner: str, key: IdempotencyKey | None) -> Job:
+    """Submit the request's job, which is kept from now on."""
     params = body.sampling()
     check = service.check_of(params)
     is_kept = body.durable or not body.stream
@@ -115,7 +119,7 @@ async def _submitted(service: Service, body: GenerateRequest, *, owner: str, key
 
 
 async def generate_batched(service: Service, fields: Mapping[str, Any], *, owner: str) -> dict[str, Any]:
-    """The result of POST /generate, in the background; it is not kept. Raises as the route."""
+    """Answer like POST /generate, in the background and without keeping the result. Raises like the route."""
     body = read_fields(service, fields, GenerateRequest)
     service.settings.webhooks.check(body.webhook, is_kept=False)
     params = body.sampling()
@@ -137,17 +141,17 @@ class KeptGenerate:
         return check
 
     def params(self, body: Mapping[str, Any], attachment: Attachment | None) -> SamplingParams:
-        """As it had them."""
+        """Rebuild the sampling parameters from the stored request."""
         return GenerateRequest.read(body).sampling()
 
     async def renewed(self, engine: Any, settings: Any, kept: KeptRequest) -> tuple[Any, KeptRequest]:
-        """The prompt as it came."""
+        """Return the stored prompt, unchanged."""
         return GenerateRequest.read(kept.body).engine_prompt(), kept
 
 
 @router.get("/result/{seq_id}", **operation({200: _RESULT}, errors=LOOKUP, parameters=[SEQ_ID, WAIT, PREFER]))
 async def result(request: Request) -> Response:
-    """The result so far; `?wait=30` answers when it is complete or after so many seconds."""
+    """The result so far. `?wait=30` answers when the result is complete or after 30 seconds."""
     wait_s = _wait_s(request) or min(preferred_wait_s(request.headers.getlist("prefer")), MAX_WAIT_S)
     job = await _job(request)
     if wait_s and not job.finished:
@@ -182,10 +186,10 @@ async def result_stream(request: Request) -> Response:
 
 
 @router.delete(
-    "/result/{seq_id}", **operation({200: "What it was before: its `status`."}, errors=LOOKUP, parameters=[SEQ_ID])
+    "/result/{seq_id}", **operation({200: "The `status` before the deletion."}, errors=LOOKUP, parameters=[SEQ_ID])
 )
 async def delete(request: Request) -> Response:
-    """Cancel if it runs, and forget it."""
+    """Cancel the request if it runs, and delete its result."""
     service = service_of(request)
     job = await _job(request)
     status = job.status if job.finished else "cancelled"
@@ -197,17 +201,17 @@ async def delete(request: Request) -> Response:
 @router.get(
     "/results",
     **operation(
-        {200: "Your results, newest first, without their outputs."},
+        {200: "The caller's results, newest first, without their outputs."},
         errors=LOOKUP,
         parameters=[
-            parameter("limit", "How many.", type="integer", minimum=1, maximum=MAX_LISTED),
-            parameter("after", "The id of the last one that you have."),
-            parameter("status", "Only those with this status.", enum=list(STATUSES)),
+            parameter("limit", "The most results.", type="integer", minimum=1, maximum=MAX_LISTED),
+            parameter("after", "Id of the last result of the previous page."),
+            parameter("status", "Only results with this status.", enum=list(STATUSES)),
         ],
     ),
 )
 async def results(request: Request) -> Response:
-    """The caller's results."""
+    """The caller's results, newest first."""
     store, owner, query = service_of(request).results, owner_of(request), request.query_params
     limit = _int(query.get("limit", "20"), name="limit", at_least=1, at_most=MAX_LISTED)
     status, after = query.get("status"), query.get("after")
@@ -220,16 +224,16 @@ async def results(request: Request) -> Response:
     return JsonResponse({"object": "list", "data": data, "has_more": len(jobs) > limit, "last_id": last_id})
 
 
-@router.delete("/results", **operation({200: "How many there were: `deleted`."}, errors=(*KEYED, 503)))
+@router.delete("/results", **operation({200: "The number of deleted results, as `deleted`."}, errors=(*KEYED, 503)))
 async def delete_results(request: Request) -> Response:
-    """Cancel and forget all of the caller's."""
+    """Cancel all of the caller's requests and delete their results."""
     service, owner = service_of(request), owner_of(request)
     service.abort(*service.results.unfinished(owner=owner))
     return JsonResponse({"deleted": len(await service.results.delete_all(owner))})
 
 
 async def _job(request: Request) -> Job:
-    """The job in the path, if it is the caller's. Raises ResultNotFoundError."""
+    """Find the path's job if it is the caller's. Raises ResultNotFoundError."""
     return await service_of(request).results.find(seq_id_of(request.path_params["seq_id"]), owner=owner_of(request))
 
 
@@ -251,7 +255,7 @@ def _wait_s(request: Request) -> float:
 
 
 def _starting_after(request: Request) -> int:
-    """The last event id that the reader has; -1 for none. The header is younger than the URL, so it wins."""
+    """Return the id of the reader's last event, -1 for none. The header is newer than the URL, so it wins."""
     for name, text in (
         ("Last-Event-ID", request.headers.get("last-event-id")),
         ("starting_after", request.query_params.get("starting_after")),

@@ -1,4 +1,4 @@
-"""The native event stream: `token` events, numbered from 0, then `done` with the result, or `error`."""
+"""Native event stream: `token` events, numbered from 0, then `done` with the result, or `error`."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from .response import event_json, finished_result
 
 
 class NativeStreamWriter(StreamWriter):
-    """The events of one job. A reader that goes on behind its last event has had it all."""
+    """Events of one job. A reader that resumes after the last event gets nothing more."""
 
     def __init__(self, job: Job, json: JsonWriter, *, first_id: int = 0) -> None:
         self._job = job

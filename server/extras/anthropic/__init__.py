@@ -1,4 +1,4 @@
-"""/v1/messages as Anthropic has it."""
+"""Anthropic's Messages API at /v1/messages."""
 
 from ...extension import Extension
 

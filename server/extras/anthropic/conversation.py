@@ -1,6 +1,6 @@
-"""A conversation as Anthropic's clients write it, checked and brought into the form that chat templates read.
+"""Conversations in Anthropic's form, checked and converted to the messages that chat templates read.
 
-Turns are lists of blocks there; here a turn of the user becomes messages of the user and of tools.
+Anthropic's turns are lists of blocks; a user's turn becomes messages of the roles user and tool.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,16 +11,16 @@ from ....engine.extras.chat.messages import Message
 from ....engine.extras.chat.tools import Tool, read_tools
 
 _BETWEEN_BLOCKS = "\n\n"
-# The first system block of Claude Code is for Anthropic's accounting and differs in each request: with it in front no
-# two prompts would share a prefix.
+# Claude Code's first system block is for Anthropic's accounting and differs in each request. With it in front, no two
+# prompts would share a prefix.
 _ACCOUNTING = "x-anthropic-billing-header:"
 _TEXTS = ("content", "reasoning_content")
 
 
 def read_conversation(messages: object, *, system: object = None) -> list[Message]:
-    """The messages, each with a role and, optionally, content, tool_calls, tool_call_id, reasoning_content.
+    """Convert the turns to messages with a role and, optionally, content, tool_calls, tool_call_id, reasoning_content.
 
-    Consecutive turns of one role are one turn. Raises InvalidRequestError that names the field.
+    Consecutive turns of one role are joined. Raises InvalidRequestError that names the field.
     """
     if not isinstance(messages, list) or not messages:
         raise InvalidRequestError("messages must be a list of at least one message", param="messages")
@@ -30,18 +30,21 @@ def read_conversation(messages: object, *, system: object = None) -> list[Messag
         for part in _turn(message, at=f"messages[{number}]"):
             before = runs[-1][0]["role"] if runs else "system"
             if part["role"] == "system" and before != "system":
-                part["role"] = "user"  # most templates take a system message at the beginning only
+                part["role"] = "user"  # most templates accept a system message only at the beginning
             if runs and part["role"] == before != "tool":
                 runs[-1].append(part)
             else:
                 runs.append([part])
     if all(run[0]["role"] == "system" for run in runs):
         raise InvalidRequestError("messages hold nothing to answer", param="messages")
-    return [_joined(run) for run in runs]
+    return [_join(run) for run in runs]
 
 
 def read_custom_tools(tools: object) -> list[Tool]:
-    """The tools as chat templates read them. Tools of Anthropic's own are refused by name (InvalidRequestError)."""
+    """Convert the tools to the form of chat templates.
+
+    Refuses Anthropic's built-in tools by name (InvalidRequestError).
+    """
     if tools is None:
         return []
     if not isinstance(tools, list):
@@ -50,7 +53,7 @@ def read_custom_tools(tools: object) -> list[Tool]:
 
 
 def _flat(tool: object, *, at: str) -> dict[str, Any]:
-    """A tool as /v1/responses has it."""
+    """Convert a tool to the form of /v1/responses."""
     kind = tool.get("type") or "custom" if isinstance(tool, Mapping) else None
     if not isinstance(tool, Mapping) or not isinstance(kind, str):
         raise InvalidRequestError(f"{at} must be an object with a name and an input_schema", param=at)
@@ -62,8 +65,8 @@ def _flat(tool: object, *, at: str) -> dict[str, Any]:
         )
     if not isinstance(tool.get("input_schema"), Mapping):
         raise InvalidRequestError(f"{at}.input_schema must be a JSON schema, an object", param=f"{at}.input_schema")
-    kept = {name: tool[name] for name in ("name", "description", "strict") if name in tool}
-    return {"type": "function", **kept, "parameters": tool["input_schema"]}
+    function_fields = {name: tool[name] for name in ("name", "description", "strict") if name in tool}
+    return {"type": "function", **function_fields, "parameters": tool["input_schema"]}
 
 
 def _system(system: object) -> str:
@@ -76,7 +79,7 @@ def _system(system: object) -> str:
 
 
 def _turn(message: object, *, at: str) -> Iterator[Message]:
-    """A turn as messages, one for each block."""
+    """Convert a turn to messages, one per block."""
     if not isinstance(message, Mapping):
         raise InvalidRequestError(f"{at} must be an object with a role and a content", param=at)
     role, content, at_content = message.get("role"), message.get("content"), f"{at}.content"
@@ -86,12 +89,12 @@ def _turn(message: object, *, at: str) -> Iterator[Message]:
         yield {"role": role, "content": content}
     elif isinstance(content, list):
         for number, block in enumerate(content):
-            yield from _of_block(block, role=role, at=f"{at_content}[{number}]")
+            yield from _block_messages(block, role=role, at=f"{at_content}[{number}]")
     else:
         raise InvalidRequestError(f"{at_content} must be a string or a list of blocks", param=at_content)
 
 
-def _of_block(block: object, *, role: str, at: str) -> Iterator[Message]:
+def _block_messages(block: object, *, role: str, at: str) -> Iterator[Message]:
     kind = _kind(block, at=at)
     assert isinstance(block, Mapping)
     match role, kind:
@@ -116,7 +119,7 @@ def _call(block: Mapping[str, Any], *, at: str) -> Message:
 
 
 def _result(content: object, *, at: str) -> str:
-    """What a tool gave, as text."""
+    """Return a tool's result as text."""
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):
@@ -125,7 +128,7 @@ def _result(content: object, *, at: str) -> str:
 
 
 def _text(block: object, *, at: str) -> str:
-    """Of a text block, whose other keys change nothing."""
+    """Return the text of a text block; its other keys have no effect."""
     kind = _kind(block, at=at)
     if kind != "text":
         raise InvalidRequestError(
@@ -149,13 +152,13 @@ def _string(block: Mapping[str, Any], name: str, *, at: str) -> str:
     return value
 
 
-def _joined(run: Sequence[Message]) -> Message:
-    """Messages of one role as one."""
+def _join(run: Sequence[Message]) -> Message:
+    """Join messages of one role into one."""
     if len(run) == 1:
         return run[0]
-    joined: Message = {"role": run[0]["role"]}
+    message: Message = {"role": run[0]["role"]}
     for name in _TEXTS:
         if any(name in part for part in run):
-            joined[name] = _BETWEEN_BLOCKS.join(part[name] for part in run if part.get(name))
+            message[name] = _BETWEEN_BLOCKS.join(part[name] for part in run if part.get(name))
     calls = [call for part in run for call in part.get("tool_calls", ())]
-    return {**joined, "tool_calls": calls} if calls else joined
+    return {**message, "tool_calls": calls} if calls else message

@@ -1,4 +1,4 @@
-"""The answer of /v1/messages: a message with blocks of text, thinking and calls of tools, from a job."""
+"""Answers of /v1/messages, built from a job: a message with blocks of text, thinking and tool calls."""
 
 import secrets
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ Block = dict[str, Any]
 
 
 def message(job: Job, answer: AnswerFormat, *, max_tokens: int) -> dict[str, Any]:
-    """The whole answer of a job that has ended, to a request for so many tokens at most."""
+    """Build the whole answer of a job that has ended. `max_tokens` is the request's limit."""
     output = job.outputs[0]
     parts = [AnswerPart("content", output.text)] if answer.is_plain else read_whole(answer.reader(), output.text)
     blocks = _blocks(parts)
@@ -23,7 +23,7 @@ def message(job: Job, answer: AnswerFormat, *, max_tokens: int) -> dict[str, Any
 
 
 def head(job: Job) -> dict[str, Any]:
-    """The message before there is anything of it."""
+    """Build the message before it has any content."""
     return {
         "id": f"msg_{job.seq_id}",
         "type": "message",
@@ -37,7 +37,7 @@ def head(job: Job) -> dict[str, Any]:
 
 
 def usage(job: Job) -> dict[str, int]:
-    """Tokens so far. What came from the prefix cache is known at the end, and no part of `input_tokens`."""
+    """Count the tokens so far. Cached tokens are not part of `input_tokens`, and known only at the end."""
     num_cached = job.num_cached_tokens
     return {
         "input_tokens": job.num_prompt_tokens - num_cached,
@@ -48,7 +48,7 @@ def usage(job: Job) -> dict[str, int]:
 
 
 def ending(job: Job, *, has_called: bool, max_tokens: int) -> dict[str, str | None]:
-    """Why it ended; a deadline is a length that ran out, as on the other routes."""
+    """Return why the output ended. A deadline counts as a length limit, like on the other routes."""
     output, sequence = job.outputs[0], None
     if output.finish_reason == "length" and len(output.token_ids) < max_tokens:
         reason = "model_context_window_exceeded"
@@ -62,16 +62,16 @@ def ending(job: Job, *, has_called: bool, max_tokens: int) -> dict[str, str | No
 
 
 def opening(part: AnswerPart) -> Block:
-    """The block that this part begins, empty."""
+    """Build the empty block that this part begins."""
     if part.kind == "content":
         return {"type": "text", "text": ""}
     if part.kind == "reasoning":
-        return {"type": "thinking", "thinking": "", "signature": ""}  # there is nothing to prove
+        return {"type": "thinking", "thinking": "", "signature": ""}  # no signature: there is nothing to prove
     return {"type": "tool_use", "id": "toolu_" + secrets.token_hex(12), "name": part.text, "input": {}}
 
 
 def _blocks(parts: Iterable[AnswerPart]) -> list[Block]:
-    """The blocks of these parts, of which adjacent ones of one kind are joined."""
+    """Build blocks from the parts, joining adjacent parts of one kind."""
     blocks: list[Block] = []
     for part in parts:
         if part.kind == "arguments":

@@ -1,4 +1,4 @@
-"""The bodies of /v1/messages and /v1/messages/count_tokens, and how they become chats and SamplingParams."""
+"""Bodies of /v1/messages and /v1/messages/count_tokens, and their conversion to chats and SamplingParams."""
 
 import dataclasses
 import re
@@ -17,39 +17,39 @@ from ...api.sampling_request import SamplingRequest, like
 from ..chat.chat_request import Chat, Variable
 from .conversation import read_conversation, read_custom_tools
 
-# What changes nothing in an answer here: caching is automatic, and nothing is kept of a conversation.
+# Fields that cannot change an answer here: caching is automatic, and no conversation is kept.
 IGNORED = (
     *("betas", "cache_control", "container", "context_management", "diagnostics", "inference_geo"),
     *("service_tier", "speed", "user_profile_id", "workspace_id"),
     *("billing_policy", "compaction", "fallback_credit_token", "fallbacks"),
 )
 _TOKENS = Integer(1, 2**31 - 1)
-# Claude Code's user ids name a session too, in one of two forms.
+# Claude Code's user ids also contain a session, in one of two forms.
 _SESSION = re.compile(r'"session_id": ?"[^"]*"|_session_[0-9a-f-]+$')
 
 
 class Metadata(RequestModel):
-    """About the request."""
+    """Data about the request."""
 
     user_id: User = ""
 
 
 class Thinking(RequestModel):
-    """Whether the model thinks before it answers, where its template lets that be chosen."""
+    """Turns thinking on or off, if the model's template lets a request choose."""
 
     ignored: ClassVar = dict.fromkeys(("budget_tokens", "display"), ())
     type: Literal["enabled", "adaptive", "disabled"]
 
 
 class JsonFormat(RequestModel):
-    """A JSON schema that the text keeps to."""
+    """A JSON schema that the text must match."""
 
     type: Literal["json_schema"]
     schema_: dict[str, Any] = Field(alias="schema")
 
 
 class OutputConfig(RequestModel):
-    """What the output must be."""
+    """Requirements on the output."""
 
     ignored: ClassVar = dict.fromkeys(("task_budget",), ())
     effort: str | None = None
@@ -57,14 +57,14 @@ class OutputConfig(RequestModel):
 
 
 class Choice(RequestModel):
-    """Whether tools are called."""
+    """Rules for calling tools."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
     disable_parallel_tool_use: bool = False
 
     def among(self, tools: list[dict[str, Any]]) -> ToolChoice:
-        """The same as the engine has it. Raises InvalidRequestError."""
+        """Convert to the engine's ToolChoice. Raises InvalidRequestError."""
         if self.type == "tool" and self.name is None:
             raise InvalidRequestError("tool_choice.name is missing", param="tool_choice.name")
         if self.type == "tool":
@@ -75,7 +75,7 @@ class Choice(RequestModel):
 
 
 class ConversationFields(RequestModel):
-    """What both routes have: a conversation to answer."""
+    """A conversation to answer: the fields of both routes."""
 
     messages: SkipValidation[list[dict[str, Any]]]
     system: SkipValidation[str | list[dict[str, Any]] | None] = None
@@ -86,7 +86,10 @@ class ConversationFields(RequestModel):
     output_format: JsonFormat | None = None
 
     def chat(self) -> Chat:
-        """The conversation; a last turn of the assistant is continued. Raises InvalidRequestError."""
+        """Build the conversation. If the last turn is the assistant's, the answer continues it.
+
+        Raises InvalidRequestError.
+        """
         messages, tools = read_conversation(self.messages, system=self.system), read_custom_tools(self.tools)
         choice, goes_on = self.tool_choice or Choice(type="auto"), messages[-1]["role"] == "assistant"
         if goes_on and "tool_calls" in messages[-1]:
@@ -102,7 +105,10 @@ class ConversationFields(RequestModel):
         )
 
     def _variables(self) -> dict[str, Variable]:
-        """For the template. Without `thinking` a model that can choose does not think, as Anthropic's."""
+        """Return variables for the template.
+
+        A model that can choose thinks only if `thinking` is sent, like Anthropic's.
+        """
         effort = self.output_config.effort
         chosen: dict[str, Variable] = {"enable_thinking": self.thinking.type != "disabled"}
         return chosen if effort is None else chosen | {"reasoning_effort": effort}
@@ -133,18 +139,21 @@ class MessagesRequest(SamplingRequest, ConversationFields):
 
     @property
     def tenant(self) -> str:
-        """On a server without keys. A user's sessions are one tenant, so that they share the cache of prefixes."""
+        """User for fair scheduling on a server without keys.
+
+        A user's sessions share one tenant, and so the prefix cache.
+        """
         return _SESSION.sub("", self.metadata.user_id) or self.user
 
     def params(self) -> SamplingParams:
-        """The parameters; `max_tokens` is a limit that is cut to what fits. Raises InvalidRequestError."""
+        """Build the parameters. A `max_tokens` above the free context is cut to fit. Raises InvalidRequestError."""
         names = {"prompt": "messages", "stop": "stop_sequences"}
         params = self.sampling(names=names, stop=self.stop_sequences, **self._format())
         return dataclasses.replace(params, default_max_tokens=_TOKENS.checked("max_tokens", self.max_tokens))
 
     def _format(self) -> dict[str, Any]:
-        wanted = self.output_config.format or self.output_format
-        if wanted is None:
+        json_format = self.output_config.format or self.output_format
+        if json_format is None:
             return {}
         name = "output_format" if self.output_config.format is None else "output_config.format"
-        return {"structured_outputs": StructuredOutputs(json=wanted.schema_, param=f"{name}.schema")}
+        return {"structured_outputs": StructuredOutputs(json=json_format.schema_, param=f"{name}.schema")}

@@ -1,6 +1,6 @@
-"""/v1/messages as Anthropic's clients speak it, over the same jobs as the other routes.
+"""/v1/messages for Anthropic's clients, over the same jobs as the other routes.
 
-A disconnect ends the request, streamed or not; these jobs are not kept for later.
+A disconnect aborts the request, streamed or not; these jobs are not kept.
 """
 
 from fastapi import APIRouter
@@ -32,7 +32,7 @@ data: {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta"
 @router.post(
     "",
     **operation(
-        {200: events("The message, or with `stream` the events of its life.", _EVENTS, has_json=True)},
+        {200: events("The message, or with `stream` its events.", _EVENTS, has_json=True)},
         errors=GENERATION,
         error_schema=SCHEMA,
         body=MessagesRequest,
@@ -40,7 +40,7 @@ data: {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta"
     ),
 )
 async def messages(request: Request) -> Response:
-    """Answer in a conversation."""
+    """Answer a conversation."""
     service = service_of(request)
     body = await read_request(request, MessagesRequest)
     generation, answer = await chat_generation(service, body.chat(), body.params(), user=body.tenant)
@@ -60,7 +60,7 @@ async def messages(request: Request) -> Response:
 @router.post(
     "/count_tokens",
     **operation(
-        {200: "How many tokens the conversation has, as `input_tokens`."},
+        {200: "The number of tokens, as `input_tokens`."},
         errors=GENERATION,
         error_schema=SCHEMA,
         body=CountTokensRequest,

@@ -1,4 +1,4 @@
-"""Anthropic's event stream: a message begins, its blocks come one after the other in deltas, it ends."""
+"""Anthropic's event stream: a message begins, its blocks follow one after the other in deltas, the message ends."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from ..chat.answer_format import AnswerFormat
 from .errors import envelope
 from .message import ending, head, opening, usage
 
-# The type of a delta and the key of its text, by the kind of a part.
+# Type of a delta and the key of its text, by the kind of a part.
 _DELTAS = {
     "content": ("text_delta", "text"),
     "reasoning": ("thinking_delta", "thinking"),
@@ -23,7 +23,7 @@ _DELTAS = {
 
 
 class MessagesStreamWriter(StreamWriter):
-    """The events of one job, for a request for so many tokens at most. `request_id` stands in errors."""
+    """Events of one job. `max_tokens` is the request's limit; `request_id` appears in errors."""
 
     ping = frame('{"type": "ping"}', event="ping").encode("ascii")
 
@@ -59,33 +59,33 @@ class MessagesStreamWriter(StreamWriter):
 
 
 class _Blocks:
-    """The blocks of a message as events. At most one of them is open, the last."""
+    """Blocks of a message as events. Only the last block can be open."""
 
     def __init__(self) -> None:
         self.has_called = False
         self._index = -1
-        self._kind: str | None = None  # of the open block's text
+        self._kind: str | None = None  # kind of the open block's text
 
     def push(self, parts: Iterable[AnswerPart]) -> str:
-        """The events that these parts bring."""
-        return "".join(map(self._of_part, parts))
+        """Return the events for these parts."""
+        return "".join(map(self._part_events, parts))
 
     def close(self) -> str:
-        """The events of the end of the open block, if there is one."""
+        """Return the events that end the open block, if there is one."""
         kind, self._kind = self._kind, None
         if kind is None:
             return ""
-        proof = {"type": "signature_delta", "signature": ""}  # clients wait for one
+        proof = {"type": "signature_delta", "signature": ""}  # clients wait for a signature
         signed = _event("content_block_delta", index=self._index, delta=proof) if kind == "reasoning" else ""
         return signed + _event("content_block_stop", index=self._index)
 
-    def _of_part(self, part: AnswerPart) -> str:
+    def _part_events(self, part: AnswerPart) -> str:
         kind = "arguments" if part.kind == "call" else part.kind
-        begun = ""
+        opening_events = ""
         if kind != self._kind or part.kind == "call":
-            begun = self.close() + self._begin(part)
+            opening_events = self.close() + self._begin(part)
             self._kind = kind
-        return begun if part.kind == "call" else begun + self._delta(part)
+        return opening_events if part.kind == "call" else opening_events + self._delta(part)
 
     def _begin(self, part: AnswerPart) -> str:
         self._index += 1

@@ -1,4 +1,4 @@
-"""Batch: what is known of a batch beside its lines. Each change is a new value."""
+"""Batch: the state of a batch, without its lines. Each change creates a new value."""
 
 import dataclasses
 import json
@@ -13,7 +13,7 @@ OVER = ("completed", "failed", "expired", "cancelled")
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """`times` are wall clock seconds by the name of the state that began then."""
+    """State of a batch. `times` maps the name of each state to the wall clock seconds when it began."""
 
     batch_id: str
     owner: str
@@ -23,39 +23,39 @@ class Batch:
     created: float
     deadline: float
     metadata: Mapping[str, str] | None
-    files_expire_after: float  # seconds from when it is over
+    files_expire_after: float  # seconds after the batch is over
     status: str = "validating"
     times: Mapping[str, float] = field(default_factory=dict)
-    errors: Sequence[Mapping[str, Any]] = ()  # why it failed
-    total: int = 0  # lines
-    completed: int = 0  # lines; counted when it is over, as `failed`
+    errors: Sequence[Mapping[str, Any]] = ()  # reasons for the failure
+    total: int = 0  # number of lines
+    completed: int = 0  # lines; counted when the batch is over, like `failed`
     failed: int = 0
     output_file_id: str | None = None
     error_file_id: str | None = None
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will change."""
+        """True if nothing will change any more."""
         return self.status in OVER
 
     def entered(self, status: str, now: float, **changed: Any) -> Self:
-        """The batch in another state from now on."""
+        """Return the batch in another state from now on."""
         return dataclasses.replace(self, status=status, times={**self.times, status: now}, **changed)
 
     def to_row(self, *, expires: float) -> BatchRow:
-        """As it is stored."""
+        """Convert the batch to its stored row."""
         body = json.dumps(dataclasses.asdict(self), separators=(",", ":"))
         return BatchRow(self.batch_id, self.owner, self.created, expires, body, is_over=self.is_over)
 
     @classmethod
     def from_row(cls, row: BatchRow) -> Self:
-        """As it was stored."""
+        """Inverse of `to_row`."""
         return cls(**json.loads(row.body))
 
 
 @dataclass(frozen=True, kw_only=True)
 class AskedBatch:
-    """What a client wants."""
+    """A client's request for a batch."""
 
     endpoint: str
     input_file_id: str
@@ -65,7 +65,7 @@ class AskedBatch:
     files_expire_after: float
 
     def begun(self, batch_id: str, owner: str, now: float) -> Batch:
-        """The batch, which begins now."""
+        """Create the batch, which begins now."""
         return Batch(
             batch_id=batch_id,
             owner=owner,

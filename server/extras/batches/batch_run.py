@@ -1,6 +1,6 @@
-"""BatchRun: takes one batch from its first state to its last, whatever process began it.
+"""BatchRun: takes one batch from its first state to its last, whichever process began it.
 
-Every line's answer is one row, written once. What a process had not answered when it died is asked again by the next.
+Every line's answer is one row, written once. Lines that a process had not answered when it died are rerun by the next.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ from .files import OUTPUT_PURPOSE, Files
 from .group_writer import GroupWriter
 from .lines import Line, answer_line, line_error, read_line, refusal_line, unanswered_line
 
-_WRITTEN_AT_ONCE = 256  # lines that are left without an answer
-_MAX_ERRORS = 100  # that a batch tells of its lines
-# The answer to the fields of a request, in the background: (endpoint, fields, owner).
+_WRITTEN_AT_ONCE = 256  # unanswered lines per transaction
+_MAX_ERRORS = 100  # most errors that a batch reports of its lines
+# Runs a request in the background: (endpoint, fields, owner) -> answer.
 Answer = Callable[[str, Mapping[str, Any], str], Awaitable[Any]]
 _NOT_ANSWERED = {
     "expired": ("batch_expired", "the request was not answered within the completion window; send it in a new batch"),
@@ -32,7 +32,7 @@ _NOT_ANSWERED = {
 
 @dataclass(frozen=True, kw_only=True)
 class BatchContext:
-    """What all batches share. `slots`: one for each line that may be in the engine at once."""
+    """Values that all batches share. `slots` has one slot for each line that may be in the engine at once."""
 
     store: StoreUser
     files: Files
@@ -41,11 +41,11 @@ class BatchContext:
     slots: asyncio.Semaphore
     clock: Callable[[], float]  # wall clock
     file_ttl: float
-    retry_s: float  # until what failed for no fault of the batch is tried again
+    retry_s: float  # wait before a retry, after failures that are not the batch's fault
 
 
 class BatchRun:
-    """One unfinished batch. It alone changes `batch`."""
+    """One unfinished batch, and the only writer of `batch`."""
 
     def __init__(self, batch: Batch, context: BatchContext) -> None:
         self.batch = batch
@@ -53,18 +53,18 @@ class BatchRun:
         self._cancelled = asyncio.Event()
 
     async def run(self) -> None:
-        """Return when the batch is over."""
+        """Run the batch; returns when it is over."""
         while not self.batch.is_over:
             try:
                 await self._run()
             except UnavailableError:  # the store cannot be read now
                 await asyncio.sleep(self._context.retry_s)
-            except Exception as exc:  # a bug: other batches go on
+            except Exception as exc:  # a bug; other batches continue
                 error = {"code": "server_error", "line": None, "message": describe(exc).message, "param": None}
                 await self._fail([error])
 
     async def cancel(self) -> None:
-        """Answer no further line. Returns when that is written."""
+        """Stop answering lines; returns once this is written."""
         if self.batch.status in ("validating", "in_progress"):
             self._cancelled.set()
             await self._enter("cancelling")
@@ -87,7 +87,7 @@ class BatchRun:
     async def _fail(self, errors: list[dict[str, Any]]) -> None:
         await self._enter("failed", errors=errors, output_file_id=None, error_file_id=None)
 
-    # Validating.
+    # State validating.
 
     async def _validate(self) -> None:
         errors, custom_ids = list[dict[str, Any]](), set[str]()
@@ -130,13 +130,13 @@ class BatchRun:
         async with contextlib.aclosing(self._context.files.lines(self.batch.input_file_id)) as lines:
             async for number, text in lines:
                 if number % 64 == 0:
-                    await asyncio.sleep(0)  # other tasks run
+                    await asyncio.sleep(0)  # let other tasks run
                 yield number, text
 
     def _read(self, text: bytes) -> Line:
         return read_line(text, endpoint=self.batch.endpoint)
 
-    # In progress.
+    # State in progress.
 
     async def _answer_until_deadline(self) -> None:
         answering = asyncio.create_task(self._answer_lines())
@@ -152,17 +152,17 @@ class BatchRun:
             await asyncio.gather(answering, cancelled, return_exceptions=True)
 
     async def _answer_lines(self) -> None:
-        done = await self.lines_done()
-        answered = done.completed | done.failed
-        suspects = {number for number, count in done.num_crashes.items() if count >= MAX_CRASHES - 1} - answered
-        if suspects:  # they may be what brings processes down: one at a time shows which it is
+        progress = await self.lines_done()
+        finished = progress.completed | progress.failed
+        suspects = {number for number, count in progress.num_crashes.items() if count >= MAX_CRASHES - 1} - finished
+        if suspects:  # a suspect may be the line that crashes processes; running them one at a time shows which
             async for number, text in self._lines():
                 if number in suspects:
-                    await self._answer(number, text, num_crashes=done.num_crashes[number])
+                    await self._answer(number, text, num_crashes=progress.num_crashes[number])
         try:
             async with asyncio.TaskGroup() as group:
                 async for number, text in self._lines():
-                    if number not in answered and number not in suspects:
+                    if number not in finished and number not in suspects:
                         await self._context.slots.acquire()
                         group.create_task(self._answer(number, text)).add_done_callback(self._leave_slot)
         except ExceptionGroup as exc:
@@ -174,16 +174,16 @@ class BatchRun:
     async def _answer(self, number: int, text: bytes, *, num_crashes: int = 0) -> None:
         line = self._read(text)
         await self._context.writer.write(BatchChanges(begun=((self.batch.batch_id, number),)))
-        file_id, answered = self.batch.output_file_id, b""
+        file_id, line_bytes = self.batch.output_file_id, b""
         try:
-            answered = await answer_line(line.custom_id, await self._body(line, num_crashes=num_crashes))
+            line_bytes = await answer_line(line.custom_id, await self._body(line, num_crashes=num_crashes))
         except Exception as exc:
-            file_id, answered = self.batch.error_file_id, await refusal_line(line.custom_id, describe(exc))
+            file_id, line_bytes = self.batch.error_file_id, await refusal_line(line.custom_id, describe(exc))
         assert file_id is not None
-        await self._write_answers([(file_id, number, answered)])
+        await self._write_answers([(file_id, number, line_bytes)])
 
     async def _body(self, line: Line, *, num_crashes: int) -> Any:
-        """The answer's body. Raises what the endpoint would have answered as an error."""
+        """Return the body of the answer. Raises the error that the endpoint would have answered with."""
         if num_crashes >= MAX_CRASHES:
             raise RequestFailedError(
                 f"interrupted: {num_crashes} processes died while it was running",
@@ -193,59 +193,59 @@ class BatchRun:
         while True:
             try:
                 return await self._context.answer(self.batch.endpoint, line.body, self.batch.owner)
-            except (UnavailableError, EngineDeadError):  # tried again where the engine or the server stops
+            except (UnavailableError, EngineDeadError):  # retry when the engine or the server stops
                 await asyncio.sleep(self._context.retry_s)
 
-    # The end.
+    # End of the batch.
 
     async def lines_done(self) -> LinesDone:
-        """The lines that are answered."""
+        """Return the answered lines."""
         batch = self.batch
         output, error = batch.output_file_id, batch.error_file_id
         if output is None or error is None:
             return LinesDone()
-        await self._context.writer.write(BatchChanges())  # what was cancelled may be on its way
+        await self._context.writer.write(BatchChanges())  # writes of cancelled lines may still be queued
         return await self._context.store.use(lambda store: store.lines_done(batch.batch_id, output, error))
 
     async def _finish(self) -> None:
-        done = await self.lines_done()
+        progress = await self.lines_done()
         status = "cancelled" if self.batch.status == "cancelling" else "completed"
-        if len(done.completed) + len(done.failed) < self.batch.total:
+        if len(progress.completed) + len(progress.failed) < self.batch.total:
             status = "cancelled" if status == "cancelled" else "expired"
-            await self._leave_unanswered(done, *_NOT_ANSWERED[status])
-            done = await self.lines_done()
+            await self._leave_unanswered(progress, *_NOT_ANSWERED[status])
+            progress = await self.lines_done()
         if status == "completed" and self.batch.status != "finalizing":
             await self._enter("finalizing")
-        output = await self._closed(self.batch.output_file_id, len(done.completed))
-        error = await self._closed(self.batch.error_file_id, len(done.failed))
+        output = await self._final_file(self.batch.output_file_id, len(progress.completed))
+        error = await self._final_file(self.batch.error_file_id, len(progress.failed))
         await self._enter(
             status,
             files=tuple(file for file in (output, error) if file is not None),
-            completed=len(done.completed),
-            failed=len(done.failed),
-            output_file_id=self.batch.output_file_id if done.completed else None,
-            error_file_id=self.batch.error_file_id if done.failed else None,
+            completed=len(progress.completed),
+            failed=len(progress.failed),
+            output_file_id=self.batch.output_file_id if progress.completed else None,
+            error_file_id=self.batch.error_file_id if progress.failed else None,
         )
 
-    async def _leave_unanswered(self, done: LinesDone, code: str, message: str) -> None:
+    async def _leave_unanswered(self, progress: LinesDone, code: str, message: str) -> None:
         file_id = self.batch.error_file_id
         assert file_id is not None
-        left: list[tuple[str, int, bytes]] = []
+        parts: list[tuple[str, int, bytes]] = []
         async for number, text in self._lines():
-            if number not in done.completed and number not in done.failed:
+            if number not in progress.completed and number not in progress.failed:
                 custom_id = self._read(text).custom_id
-                left.append((file_id, number, unanswered_line(custom_id, code=code, message=message)))
-            if len(left) >= _WRITTEN_AT_ONCE:
-                await self._write_answers(left)
-                left.clear()
-        await self._write_answers(left)
+                parts.append((file_id, number, unanswered_line(custom_id, code=code, message=message)))
+            if len(parts) >= _WRITTEN_AT_ONCE:
+                await self._write_answers(parts)
+                parts.clear()
+        await self._write_answers(parts)
 
     async def _write_answers(self, parts: Sequence[tuple[str, int, bytes]]) -> None:
-        answered = tuple((self.batch.batch_id, number) for _, number, _ in parts)
-        await self._context.writer.write(BatchChanges(parts=tuple(parts), answered=answered))
+        line_keys = tuple((self.batch.batch_id, number) for _, number, _ in parts)
+        await self._context.writer.write(BatchChanges(parts=tuple(parts), answered=line_keys))
 
-    async def _closed(self, file_id: str | None, num_lines: int) -> FileRow | None:
-        """An output file as it stays; deleted if it is empty."""
+    async def _final_file(self, file_id: str | None, num_lines: int) -> FileRow | None:
+        """Return the output file in its final state, deleted if it is empty."""
         if file_id is None:
             return None
         file, num_bytes = await self._context.store.use(

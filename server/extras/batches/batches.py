@@ -1,4 +1,4 @@
-"""Batches: those that run, and the way to all others."""
+"""Batches: the running batches, and the lookup of all others."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ _FULL_RETRY_S = 60.0
 
 
 class Batches:
-    """The batches of all owners, and their files."""
+    """Batches of all owners, and their files."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Batches:
         clock: Callable[[], float],
         retry_s: float = 1.0,
     ) -> None:
-        """`answer` gives what an endpoint answers. `clock`: wall clock seconds."""
+        """`answer` runs a request to an endpoint. `clock` returns wall clock seconds."""
         self.files = Files(store, settings, clock=clock)
         self._store = store
         self._settings = settings
@@ -56,17 +56,17 @@ class Batches:
         )
 
     async def resume(self) -> None:
-        """Go on with what an earlier process left. Raises StoreUnavailableError."""
+        """Continue the batches that an earlier process left. Raises StoreUnavailableError."""
         for row in await self._store.use(lambda store: store.unfinished_batches()):
             self._start(Batch.from_row(row))
 
     async def stop(self, *, has_crashed: bool = False) -> None:
-        """Leave what is not finished to the next process. `has_crashed`: the engine died."""
+        """Leave unfinished batches to the next process. `has_crashed`: the engine died."""
         await self._drop(set(self._tasks))
         self._context.writer.close()
 
     async def _drop(self, batch_ids: Collection[str]) -> None:
-        """Run these no longer."""
+        """Stop running these batches."""
         tasks = [self._tasks[batch_id] for batch_id in batch_ids if batch_id in self._tasks]
         for task in tasks:
             task.cancel()
@@ -91,7 +91,7 @@ class Batches:
 
     @contextlib.asynccontextmanager
     async def idempotent(self, owner: str, key: IdempotencyKey | None) -> AsyncIterator[Batch | None]:
-        """Alone with this key: the owner's batch that it has made, None if it has made none yet.
+        """Hold the lock for an idempotency key. Yields the owner's batch already created with it, or None.
 
         Raises IdempotencyKeyReusedError, StoreUnavailableError.
         """
@@ -105,20 +105,20 @@ class Batches:
             yield None if row is None else Batch.from_row(row)
 
     async def find(self, batch_id: str, *, owner: str) -> Batch:
-        """The owner's batch, with its counts. Raises ResultNotFoundError, which never tells why."""
+        """Find the owner's batch, with its counts. Raises ResultNotFoundError, which never gives the reason."""
         row = await self._store.use(lambda store: store.find_batch(batch_id))
         if row is None or row.owner != owner or row.expires <= self._clock():
             raise ResultNotFoundError("batch")
-        return await self._counted(Batch.from_row(row))
+        return await self._with_counts(Batch.from_row(row))
 
     async def list(self, owner: str, page: Page) -> list[Batch]:
-        """The owner's batches, with their counts."""
+        """Return a page of the owner's batches, with their counts."""
         now = self._clock()
         rows = await self._store.use(lambda store: store.list_batches(owner, page, now=now))
-        return [await self._counted(Batch.from_row(row)) for row in rows]
+        return [await self._with_counts(Batch.from_row(row)) for row in rows]
 
     async def cancel(self, batch_id: str, *, owner: str) -> Batch:
-        """End the owner's batch soon. Raises ResultNotFoundError, InvalidRequestError if it is over."""
+        """Cancel the owner's batch, which ends soon. Raises ResultNotFoundError, InvalidRequestError if it is over."""
         batch = await self.find(batch_id, owner=owner)
         if batch.is_over:
             raise InvalidRequestError(f"the batch is {batch.status}; only one that is not over can be cancelled")
@@ -128,11 +128,11 @@ class Batches:
         return await self.find(batch_id, owner=owner)
 
     async def _not_here(self, batch_id: str) -> SplitfuseError:
-        """Why an unfinished batch does not run here."""
+        """Return the error for an unfinished batch that does not run here."""
         return NotReadyError("the server is shutting down; the batch goes on in the next one", code="draining")
 
     async def delete_file(self, file_id: str, *, owner: str) -> None:
-        """Forget the owner's file. Raises ResultNotFoundError, InvalidRequestError while a batch reads it."""
+        """Delete the owner's file. Raises ResultNotFoundError, InvalidRequestError while a batch reads it."""
         async with self._key_locks.hold(owner, _lock_of(file_id)):
             file = await self.files.find(file_id, owner=owner)
             for row in await self._store.use(lambda store: store.unfinished_batches()):
@@ -144,13 +144,13 @@ class Batches:
         if batch.batch_id in self._runs:
             return
         run = self._runs[batch.batch_id] = BatchRun(batch, self._context)
-        # In a context of its own: what it runs is no part of the request that made it.
+        # Own context, because the run is not part of the request that created it.
         task = self._tasks[batch.batch_id] = asyncio.create_task(run.run(), context=Context())
         task.add_done_callback(lambda _: self._tasks.pop(batch.batch_id))
         task.add_done_callback(lambda _: self._runs.pop(batch.batch_id))
 
     async def _input(self, file_id: str, *, owner: str) -> FileRow:
-        """The file that a batch is to read. Raises InvalidRequestError."""
+        """Find the input file of a batch. Raises InvalidRequestError."""
         try:
             file = await self.files.find(file_id, owner=owner)
         except ResultNotFoundError as exc:
@@ -165,7 +165,7 @@ class Batches:
             )
         return file
 
-    async def _counted(self, batch: Batch) -> Batch:
+    async def _with_counts(self, batch: Batch) -> Batch:
         output, error = batch.output_file_id, batch.error_file_id
         if batch.is_over or output is None or error is None:
             return batch
@@ -174,5 +174,8 @@ class Batches:
 
 
 def _lock_of(file_id: str) -> IdempotencyKey:
-    """Whoever holds it knows that the file stays as it is. No client's key has this digest."""
+    """Return the key of a file's lock: its holder knows that the file stays unchanged.
+
+    No client's key has this digest.
+    """
     return IdempotencyKey(hashlib.sha256(b"\0file " + file_id.encode()).digest(), b"")

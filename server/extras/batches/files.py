@@ -1,4 +1,4 @@
-"""Files: what users upload for batches, and what batches write for them."""
+"""Files: users' uploads for batches, and the batches' output."""
 
 import asyncio
 import dataclasses
@@ -17,23 +17,23 @@ from ..durable.store import BatchStore
 from .lines import longest_line
 from .settings import BatchSettings
 
-PURPOSE = "batch"  # of uploads
+PURPOSE = "batch"  # purpose of uploads
 OUTPUT_PURPOSE = "batch_output"
-PART_BYTES = 128 * 1024  # written at once: other writes of the store's thread come between
+PART_BYTES = 128 * 1024  # per write, so that other writes of the store's thread come between
 _PARTS_AT_ONCE = 16
 
 
 class Files:
-    """The files of all owners."""
+    """Files of all owners."""
 
     def __init__(self, store: StoreUser, settings: BatchSettings, *, clock: Callable[[], float]) -> None:
-        """`clock`: wall clock seconds."""
+        """`clock` returns wall clock seconds."""
         self._store = store
         self._settings = settings
         self._clock = clock
 
     async def add(self, contents: BinaryIO, *, owner: str, filename: str, ttl_s: float | None = None) -> FileRow:
-        """Keep an upload. Raises InvalidRequestError, FileTooLargeError, StoreUnavailableError."""
+        """Store an upload. Raises InvalidRequestError, FileTooLargeError, StoreUnavailableError."""
         num_bytes = await asyncio.to_thread(contents.seek, 0, os.SEEK_END)
         await self._check_room(num_bytes)
         num_lines = await self._num_lines(contents)
@@ -48,42 +48,42 @@ class Files:
 
     async def _complete(self, file: FileRow) -> FileRow:
         await self._write(BatchChanges(files=(file,)))
-        found = await self._store.use(lambda store: store.find_file(file.file_id))
-        if found is None or found.state != file.state:  # other servers gave this one up meanwhile
+        stored = await self._store.use(lambda store: store.find_file(file.file_id))
+        if stored is None or stored.state != file.state:  # other servers declared this one dead meanwhile
             raise StoreUnavailableError("the upload was cut short")
-        return found
+        return stored
 
     def new(self, owner: str, filename: str, purpose: str, *, ttl_s: float | None = None) -> FileRow:
-        """A file without contents, under an id that cannot be guessed; not written yet."""
+        """Create a file without contents, under an id that cannot be guessed. It is not written yet."""
         now, longest = self._clock(), self._settings.file_ttl
         expires = now + min(ttl_s or longest, longest)
         return FileRow(new_id("file-", self._settings.id_tag), owner, now, expires, purpose, filename, 0, 0, "partial")
 
     async def find(self, file_id: str, *, owner: str) -> FileRow:
-        """The owner's file. Raises ResultNotFoundError, which never tells why."""
+        """Find the owner's file. Raises ResultNotFoundError, which never gives the reason."""
         file = await self._store.use(lambda store: store.find_file(file_id))
         if file is None or file.owner != owner or file.state != "ready" or file.expires <= self._clock():
             raise ResultNotFoundError("file")
         return file
 
     async def list(self, owner: str, page: Page, *, purpose: str | None = None) -> list[FileRow]:
-        """The owner's files."""
+        """Return a page of the owner's files."""
         now = self._clock()
         return await self._store.use(lambda store: store.list_files(owner, page, now=now, purpose=purpose))
 
     async def delete(self, file: FileRow) -> None:
-        """Forget it; its room is free a little later."""
+        """Delete the file. Its space becomes free a little later."""
         await self._write(BatchChanges(files=(dataclasses.replace(file, state="deleted"),)))
 
     async def contents(self, file_id: str) -> AsyncGenerator[bytes, None]:
-        """What a file holds, in pieces."""
+        """Yield a file's contents in pieces."""
         after = -1
         while parts := await self._store.use(partial(_parts, file_id=file_id, after=after)):
             after = parts[-1][0]
             yield b"".join(body for _, body in parts)
 
     async def lines(self, file_id: str) -> AsyncGenerator[tuple[int, bytes], None]:
-        """The lines of an upload that are not empty, with their numbers from 1."""
+        """Yield the non-empty lines of an upload, with their numbers from 1."""
         number, rest = 0, b""
         async for piece in self.contents(file_id):
             *whole, rest = (rest + piece).split(b"\n")
@@ -104,10 +104,10 @@ class Files:
     async def _check_room(self, num_bytes: int) -> None:
         if num_bytes > (most := self._settings.max_file_bytes):
             raise FileTooLargeError(f"the file has {num_bytes} bytes; split it, or raise --max-file-bytes above {most}")
-        kept, most = await self._store.use(lambda store: store.num_file_bytes()), self._settings.max_total_file_bytes
-        if kept + num_bytes > most:
+        num_kept = await self._store.use(lambda store: store.num_file_bytes())
+        if num_kept + num_bytes > (most := self._settings.max_total_file_bytes):
             raise FileTooLargeError(
-                f"there are {kept} bytes of files, with this one more than {most}; delete some, or raise "
+                f"there are {num_kept} bytes of files, with this one more than {most}; delete some, or raise "
                 "--max-total-file-bytes"
             )
 

@@ -1,4 +1,4 @@
-"""Reads a multipart/form-data body (RFC 7578) while it arrives; its files are spooled to temporary files."""
+"""Forms: reads a multipart/form-data body (RFC 7578) while it arrives, and spools its files to temporary files."""
 
 import contextlib
 import re
@@ -14,7 +14,7 @@ from ...http.errors import StoreUnavailableError
 from ...http.json_body import body_chunks, in_time
 
 MAX_FIELDS = 16
-SPOOLED_BYTES = 2**20  # of a file, in memory before it goes to the disk
+SPOOLED_BYTES = 2**20  # bytes of a file in memory before it goes to the disk
 _BOUNDARY = re.compile(r"[\w'()+,./:=? -]{1,70}", re.ASCII)
 
 
@@ -22,7 +22,7 @@ _BOUNDARY = re.compile(r"[\w'()+,./:=? -]{1,70}", re.ASCII)
 async def read_form(
     request: Request, *, max_bytes: int, setting: str, deadline_s: float, in_memory: bool = False
 ) -> AsyncIterator[FormData]:
-    """Read a form while it arrives; its files are closed at the end. `setting`: what limits its bytes.
+    """Read a form while it arrives; its files are closed at the end. `setting` is the limit's name in errors.
 
     `in_memory`: files never go to the disk. Raises InvalidRequestError, BodyTooLargeError, BodyTooSlowError,
     StoreUnavailableError.
@@ -54,7 +54,7 @@ async def _parse(content_type: str, chunks: AsyncGenerator[bytes, None], *, in_m
     boundary = options.get(b"boundary", b"").decode("latin-1")
     if kind != b"multipart/form-data" or not _BOUNDARY.fullmatch(boundary):
         raise InvalidRequestError("send the file as multipart/form-data, as `curl -F file=@FILE` does", param="file")
-    # A charset is left out: some of Python's codecs decode to lone surrogates.
+    # Without a charset: some of Python's codecs decode to lone surrogates.
     headers = Headers({"content-type": f'multipart/form-data; boundary="{boundary}"'})
     parser = _Parser(headers, chunks, max_files=MAX_FIELDS, max_fields=MAX_FIELDS)
     parser.spool_max_size = 0 if in_memory else SPOOLED_BYTES  # 0: without a limit
@@ -63,7 +63,7 @@ async def _parse(content_type: str, chunks: AsyncGenerator[bytes, None], *, in_m
 
 
 class _Parser(MultiPartParser):
-    """Parser of whole forms only: Starlette's alone takes a form that was cut short."""
+    """Parser of whole forms only; Starlette's parser accepts a form that was cut short."""
 
     _has_ended = False
 

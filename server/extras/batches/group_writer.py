@@ -1,4 +1,4 @@
-"""GroupWriter: what many lines have to write at once is written in one transaction."""
+"""GroupWriter: writes the changes of many lines in one transaction."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ _Waiting = tuple[BatchChanges, asyncio.Future[None]]
 
 
 class GroupWriter:
-    """Writes in the order of the calls; while the store fails, tries again."""
+    """Writer in the order of the calls. It retries while the store fails."""
 
     def __init__(self, store: StoreUser, *, retry_s: float) -> None:
         self._retry_s = retry_s
@@ -21,9 +21,10 @@ class GroupWriter:
         self._task: asyncio.Task[None] | None = None
 
     async def write(self, changes: BatchChanges) -> None:
-        """Return when this, and all before it, is written. What a cancelled caller gave is written too.
+        """Write the changes; returns once these and all earlier ones are written. A cancelled caller's changes are
+        written too.
 
-        Raises what the store raises of these changes, apart from UnavailableError.
+        Raises the store's errors about these changes, but not UnavailableError.
         """
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((changes, written))
@@ -32,25 +33,25 @@ class GroupWriter:
         await written
 
     def close(self) -> None:
-        """Write no more."""
+        """Stop writing."""
         if self._task is not None:
             self._task.cancel()
 
     async def _run(self) -> None:
         while self._waiting:
-            taken, self._waiting = self._waiting, []
+            group, self._waiting = self._waiting, []
             try:
-                await self._write(taken)
-            except Exception:  # one cannot be written: each stands for itself
-                for one in taken:
+                await self._write(group)
+            except Exception:  # waiting of them cannot be written: write each alone
+                for waiting in group:
                     try:
-                        await self._write([one])
+                        await self._write([waiting])
                     except Exception as exc:
-                        if not one[1].done():
-                            one[1].set_exception(exc)
+                        if not waiting[1].done():
+                            waiting[1].set_exception(exc)
 
-    async def _write(self, taken: Sequence[_Waiting]) -> None:
-        changes = _joined(changes for changes, _ in taken)
+    async def _write(self, group: Sequence[_Waiting]) -> None:
+        changes = _join(changes for changes, _ in group)
         while True:
             try:
                 await self._store.use(lambda store: store.write_batches(changes))
@@ -58,13 +59,13 @@ class GroupWriter:
                 await asyncio.sleep(self._retry_s)
             else:
                 break
-        for _, written in taken:
+        for _, written in group:
             if not written.done():
                 written.set_result(None)
 
 
-def _joined(changes: Iterable[BatchChanges]) -> BatchChanges:
-    every = list(changes)
+def _join(changes: Iterable[BatchChanges]) -> BatchChanges:
+    group = list(changes)
     return BatchChanges(
-        *(tuple(chain.from_iterable(getattr(each, name) for each in every)) for name in BatchChanges.__slots__)
+        *(tuple(chain.from_iterable(getattr(change, name) for change in group)) for name in BatchChanges.__slots__)
     )

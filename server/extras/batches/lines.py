@@ -1,4 +1,4 @@
-"""The lines of a batch's files: JSON objects, as OpenAI has them."""
+"""Lines of a batch's files: JSON objects in OpenAI's form."""
 
 import asyncio
 import secrets
@@ -11,19 +11,19 @@ from ...http.json_body import parse
 from ...http.json_response import dumps, json_slices
 
 MAX_ID_CHARS = 512
-_PIECE_BYTES = 128 * 1024  # split at once, which holds the GIL: 50 MiB take 0.2 s
+_PIECE_BYTES = 128 * 1024  # split at once, holding the GIL: 50 MiB take 0.2 s
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A request of a batch."""
+    """One request of a batch."""
 
     custom_id: str
     body: dict[str, Any]
 
 
 def read_line(text: bytes, *, endpoint: str) -> Line:
-    """The request in a line. Raises InvalidRequestError with a code."""
+    """Parse the request in a line. Raises InvalidRequestError with a code."""
     try:
         fields = parse(text)
     except InvalidRequestError as exc:
@@ -46,29 +46,29 @@ def _field(fields: dict[str, Any], name: str, kind: type) -> Any:
     if fields.get(name) is None:
         raise InvalidRequestError(f"{name} is missing", param=name, code="missing_required_parameter")
     if not isinstance(fields[name], kind):
-        what = "a string" if kind is str else "an object"
-        raise InvalidRequestError(f"{name} must be {what}", param=name, code="invalid_type")
+        type_name = "a string" if kind is str else "an object"
+        raise InvalidRequestError(f"{name} must be {type_name}", param=name, code="invalid_type")
     return fields[name]
 
 
 async def answer_line(custom_id: str, body: Any, *, status: int = 200) -> bytes:
-    """The line of a request that was answered with this body."""
+    """Build the line of a request that was answered with this body."""
     head = dumps({"id": _new_id(), "custom_id": custom_id})[:-1].encode()
     middle = f',"response":{{"status_code":{status},"request_id":"{secrets.token_hex(16)}","body":'.encode()
     slices = []
     for slice in json_slices(body):
         slices.append(slice)
-        await asyncio.sleep(0)  # other tasks run
+        await asyncio.sleep(0)  # let other tasks run
     return b"".join([head, middle, *slices, b'},"error":null}\n'])
 
 
 async def refusal_line(custom_id: str, problem: Problem) -> bytes:
-    """The line of a request that was answered with an error."""
+    """Build the line of a request that was answered with an error."""
     return await answer_line(custom_id, problem.envelope(), status=problem.status)
 
 
 def unanswered_line(custom_id: str, *, code: str, message: str) -> bytes:
-    """The line of a request that was never answered."""
+    """Build the line of a request that was never answered."""
     error = {"code": code, "message": message}
     return dumps({"id": _new_id(), "custom_id": custom_id, "response": None, "error": error}).encode() + b"\n"
 
@@ -78,21 +78,21 @@ def _new_id() -> str:
 
 
 def line_error(exc: InvalidRequestError, number: int) -> dict[str, Any]:
-    """As it stands in a batch's errors; lines count from 1."""
+    """Describe the error in a batch's form. Lines count from 1."""
     return {"code": exc.code, "line": number, "message": str(exc), "param": exc.param}
 
 
 def longest_line(contents: BinaryIO) -> tuple[int, int]:
-    """Number of lines that are not blank, and bytes of the longest line."""
+    """Return the number of non-blank lines, and the bytes of the longest line."""
     contents.seek(0)
     num_lines = longest = length = 0
-    is_blank = True  # the line that has begun, of `length` bytes
+    is_blank = True  # state of the last_line line of `length` bytes
     while piece := contents.read(_PIECE_BYTES):
         end, *lines = piece.split(b"\n")
         length, is_blank = length + len(end), is_blank and not end.strip()
         if lines:
-            *whole, begun = lines
+            *whole, last_line = lines
             num_lines += (not is_blank) + sum(1 for line in whole if line.strip())
             longest = max(longest, length, *map(len, whole))
-            length, is_blank = len(begun), not begun.strip()
+            length, is_blank = len(last_line), not last_line.strip()
     return num_lines + (not is_blank), max(longest, length)

@@ -1,4 +1,4 @@
-"""What is sent to /v1/files and /v1/batches."""
+"""Requests to /v1/files and /v1/batches: bodies, forms and queries."""
 
 import re
 from typing import Annotated, Any, Literal
@@ -34,14 +34,14 @@ def _window(text: str) -> str:
 
 
 def _seconds(window: str) -> int | None:
-    """How long a completion window is; None if that cannot be read."""
-    found = re.fullmatch(r"([1-9][0-9]{0,6})([smhd])", window)
-    seconds = int(found[1]) * _SECONDS[found[2]] if found else MAX_WINDOW_S + 1
+    """Return the seconds of a completion window, None if its text is not valid."""
+    match = re.fullmatch(r"([1-9][0-9]{0,6})([smhd])", window)
+    seconds = int(match[1]) * _SECONDS[match[2]] if match else MAX_WINDOW_S + 1
     return seconds if seconds <= MAX_WINDOW_S else None
 
 
 class ExpiresAfter(RequestModel):
-    """When files go."""
+    """Expiry of files."""
 
     anchor: Literal["created_at"]
     seconds: Annotated[int, Field(ge=1)]
@@ -57,7 +57,7 @@ class BatchRequest(RequestModel):
     output_expires_after: ExpiresAfter | None = None
 
     def asked(self, *, file_ttl: float) -> AskedBatch:
-        """What is wanted, within the server's limit."""
+        """Return the batch to create, within the server's limit."""
         window_s = _seconds(self.completion_window)
         assert window_s is not None, "checked"
         ttl_s = file_ttl if self.output_expires_after is None else self.output_expires_after.seconds
@@ -72,9 +72,9 @@ class BatchRequest(RequestModel):
 
 
 def uploaded(form: FormData) -> tuple[UploadFile, float | None]:
-    """The file of an upload, and the seconds that it is to be kept. Raises InvalidRequestError."""
-    known = {"file", "purpose", "expires_after[anchor]", "expires_after[seconds]"}
-    for name in sorted(form.keys() - known):
+    """Return the uploaded file and its lifetime in seconds. Raises InvalidRequestError."""
+    field_names = {"file", "purpose", "expires_after[anchor]", "expires_after[seconds]"}
+    for name in sorted(form.keys() - field_names):
         raise InvalidRequestError(f"unknown field {name[:100]!r}", param=name[:100])
     for name in ("file", "purpose"):
         if name not in form:

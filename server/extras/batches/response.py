@@ -1,4 +1,4 @@
-"""The file and batch objects, as OpenAI has them."""
+"""File and batch objects in OpenAI's form."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ _TIMES = ("in_progress", "finalizing", "completed", "failed", "expired", "cancel
 
 
 def file_object(file: FileRow) -> dict[str, Any]:
-    """A file, without its contents."""
+    """Describe a file, without its contents."""
     return {
         "id": file.file_id,
         "object": "file",
@@ -24,7 +24,7 @@ def file_object(file: FileRow) -> dict[str, Any]:
 
 
 def batch_object(batch: Batch) -> dict[str, Any]:
-    """A batch as it stands. Its files can be read when it is over."""
+    """Describe a batch as it is now. Its files can be read once it has ended."""
     times = {f"{name}_at": int(batch.times[name]) if name in batch.times else None for name in _TIMES}
     return {
         "id": batch.batch_id,

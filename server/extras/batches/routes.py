@@ -1,4 +1,4 @@
-"""/v1/files and /v1/batches as the `openai` package speaks them."""
+"""/v1/files and /v1/batches for the `openai` package."""
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -24,11 +24,11 @@ from .settings import BatchSettings
 router = APIRouter(prefix="/v1", tags=["OpenAI"])
 
 UPLOAD_S = 600.0
-_FORM_BYTES = 64 * 1024  # of a form beside the file
-FILE_ID = parameter("file_id", "The file's id.", place="path")
-BATCH_ID = parameter("batch_id", "The batch's id.", place="path")
-AFTER = parameter("after", "The id of the last row that the reader has.")
-ORDER = parameter("order", "Newest first is desc.", type="string", enum=["asc", "desc"])
+_FORM_BYTES = 64 * 1024  # limit for the form's other fields
+FILE_ID = parameter("file_id", "Id of the file.", place="path")
+BATCH_ID = parameter("batch_id", "Id of the batch.", place="path")
+AFTER = parameter("after", "Id of the last row of the previous page.")
+ORDER = parameter("order", "desc: newest first.", type="string", enum=["asc", "desc"])
 PURPOSE = parameter("purpose", "Only files with this purpose.")
 
 
@@ -42,7 +42,7 @@ def _limit(most: int) -> dict[str, object]:
 
 @router.post("/files", **upload({200: "The file."}, errors=UPLOAD))
 async def create_file(request: Request) -> Response:
-    """Upload a file of requests, one JSON object a line."""
+    """Upload a file of requests, one JSON object per line."""
     service = service_of(request)
     async with read_form(
         request,
@@ -50,7 +50,7 @@ async def create_file(request: Request) -> Response:
         setting="--max-file-bytes",
         deadline_s=UPLOAD_S,
         in_memory=service.settings.section(DurableSettings).results_key_file
-        is not None,  # nothing unencrypted goes to the disk
+        is not None,  # nothing unencrypted may reach the disk
     ) as form:
         part, ttl_s = uploaded(form)
         name = (part.filename or "upload")[:256]
@@ -74,14 +74,14 @@ async def list_files(request: Request) -> Response:
 
 @router.get("/files/{file_id}", **operation({200: "The file."}, errors=LOOKUP, parameters=[FILE_ID]))
 async def retrieve_file(request: Request) -> Response:
-    """What is known of a file."""
+    """The metadata of a file."""
     file = await _batches(request).files.find(request.path_params["file_id"], owner=owner_of(request))
     return JsonResponse(file_object(file))
 
 
 @router.get("/files/{file_id}/content", **operation({200: "The file's bytes."}, errors=LOOKUP, parameters=[FILE_ID]))
 async def file_content(request: Request) -> Response:
-    """What a file holds."""
+    """The contents of a file."""
     files = _batches(request).files
     file = await files.find(request.path_params["file_id"], owner=owner_of(request))
     headers = {"Content-Length": str(file.num_bytes)}
@@ -90,7 +90,7 @@ async def file_content(request: Request) -> Response:
 
 @router.delete("/files/{file_id}", **operation({200: "Deleted."}, errors=LOOKUP, parameters=[FILE_ID]))
 async def delete_file(request: Request) -> Response:
-    """Forget a file that no unfinished batch reads."""
+    """Delete a file that no unfinished batch reads."""
     file_id = request.path_params["file_id"]
     await _batches(request).delete_file(file_id, owner=owner_of(request))
     return JsonResponse({"id": file_id, "object": "file", "deleted": True})
@@ -99,7 +99,7 @@ async def delete_file(request: Request) -> Response:
 @router.post(
     "/batches",
     **operation(
-        {200: "The batch, which is being validated."},
+        {200: "The batch, which is validated next."},
         errors=KEEPING,
         body=BatchRequest,
         example={"input_file_id": "file-…", "endpoint": "/v1/chat/completions", "completion_window": "24h"},
@@ -112,11 +112,11 @@ async def create_batch(request: Request) -> Response:
     body = BatchRequest.read(await read_json(request, max_bytes=service.settings.max_body_bytes))
     key = idempotency_key(request, body)
     async with _batches(request).idempotent(owner, key) as earlier:
-        batch = earlier or await _created(request, body, owner=owner, key=key)
+        batch = earlier or await _create(request, body, owner=owner, key=key)
     return JsonResponse(batch_object(batch), headers=REPLAYED if earlier else None)
 
 
-async def _created(request: Request, body: BatchRequest, *, owner: str, key: IdempotencyKey | None) -> Batch:
+async def _create(request: Request, body: BatchRequest, *, owner: str, key: IdempotencyKey | None) -> Batch:
     service = service_of(request)
     if service.state != "ready":
         raise service.lifecycle.not_ready()
@@ -136,16 +136,16 @@ async def list_batches(request: Request) -> Response:
 
 @router.get("/batches/{batch_id}", **operation({200: "The batch."}, errors=LOOKUP, parameters=[BATCH_ID]))
 async def retrieve_batch(request: Request) -> Response:
-    """The batch as it stands."""
+    """The batch as it is now."""
     batch_id = request.path_params["batch_id"]
     return JsonResponse(batch_object(await _batches(request).find(batch_id, owner=owner_of(request))))
 
 
 @router.post(
     "/batches/{batch_id}/cancel",
-    **operation({200: "The batch, which ends soon."}, errors=LOOKUP, parameters=[BATCH_ID]),
+    **operation({200: "The batch, which will end soon."}, errors=LOOKUP, parameters=[BATCH_ID]),
 )
 async def cancel_batch(request: Request) -> Response:
-    """Answer no further line; what is answered stays."""
+    """Answer no further lines. Answers so far are kept."""
     batch_id = request.path_params["batch_id"]
     return JsonResponse(batch_object(await _batches(request).cancel(batch_id, owner=owner_of(request))))

@@ -1,4 +1,4 @@
-"""What is checked of an answer once it is complete, because no grammar enforces it, and how the answer says so."""
+"""Schema checks on complete answers, for keywords that no grammar enforces, and the fields that report them."""
 
 import dataclasses
 import json
@@ -22,14 +22,20 @@ _MAX_HEADER_CHARS = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerCheck:
-    """The schemas of one request: of the content, or of the tools that have to be called. As JSON, it can be kept."""
+    """JSON schemas of one request: the content's schema, or those of the tools that must be called.
 
-    schema: Any  # of the content; None: of the calls
+    A job keeps it as JSON.
+    """
+
+    schema: Any  # the content's schema; None: check the calls
     answer: AnswerFormat
 
     @classmethod
     def of(cls, params: SamplingParams, answer: AnswerFormat) -> "AnswerCheck | None":
-        """The check of answers to these parameters; None if the grammar does all. Raises InvalidRequestError."""
+        """Return the check for answers to these parameters, None if the grammar enforces everything.
+
+        Raises InvalidRequestError.
+        """
         outputs = params.structured_outputs
         check = cls(
             schema=read_schema(outputs) if outputs is not None and outputs.kind == "json" else None, answer=answer
@@ -37,35 +43,35 @@ class AnswerCheck:
         try:
             return check if check.unenforced else None
         except RecursionError as exc:
-            assert outputs is not None  # tools come within a body, which nests less
+            assert outputs is not None  # a tool's schema comes inside a body, which nests less deeply
             raise refusal(outputs, "the schema nests too deeply") from exc
 
     @property
     def check(self) -> "AnswerCheck":
-        """Itself, where it is what is kept with a job."""
+        """This check itself, for jobs that keep it as their attachment."""
         return self
 
     @cached_property
     def unenforced(self) -> tuple[Unenforced, ...]:
-        """What the grammar leaves out; paths in tools begin with the tool's name."""
+        """Keywords that the grammar does not enforce; paths in tools begin with the tool's name."""
         if self.schema is not None:
             return enforceable(self.schema).unenforced
         return tuple(
-            Unenforced(f"/{name}{each.path}", each.is_checked)
+            Unenforced(f"/{name}{keyword.path}", keyword.is_checked)
             for name, schema in self._tools.items()
-            for each in enforceable(schema).unenforced
+            for keyword in enforceable(schema).unenforced
         )
 
     @property
     def header(self) -> str:
-        """The paths, for X-Unenforced."""
-        paths = (quote(each.path, safe="/~!$&'()*+:;=@") for each in self.unenforced)
+        """Value of X-Unenforced: the paths, cut at 1,024 characters."""
+        paths = (quote(keyword.path, safe="/~!$&'()*+:;=@") for keyword in self.unenforced)
         text = ",".join(paths)
         return text if len(text) <= _MAX_HEADER_CHARS else text[: text.rindex(",", 0, _MAX_HEADER_CHARS)] + ",..."
 
     @property
     def num_bytes(self) -> int:
-        """About what it takes in memory."""
+        """Approximate size in memory."""
         return 2 * len(json.dumps(self.schema))
 
     def to_dict(self) -> dict[str, Any]:
@@ -73,12 +79,12 @@ class AnswerCheck:
         return dataclasses.asdict(self)
 
     def report(self, output: CompletionOutput) -> dict[str, Any]:
-        """The fields that stand beside a complete output."""
+        """Return the fields that report the check beside a complete output."""
         unenforced = [{"path": e.path, "keyword": e.keyword, "checked": e.is_checked} for e in self.unenforced]
         return {"x_unenforced": unenforced, "x_schema_errors": self._errors(output.text)}
 
     def _errors(self, text: str) -> list[dict[str, str]] | None:
-        """What the text breaks; None if that cannot be found out."""
+        """Return the violations in the text, None if checking is not possible."""
         try:
             return [{"path": error.path, "keyword": error.keyword} for error in self._broken(text)]
         except CannotCheckError:

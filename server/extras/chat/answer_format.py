@@ -1,4 +1,4 @@
-"""How an answer is taken apart into reasoning, calls of tools and content, and what has to be enforced of that."""
+"""Format of an answer: how to split it into reasoning, tool calls and content, and which of them a grammar enforces."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerFormat:
-    """How an answer is taken apart."""
+    """Rules for splitting one answer into reasoning, tool calls and content."""
 
-    style: str | None = None  # of the calls that are looked for
-    tools: list[Tool] = field(default_factory=list)  # that may be called
-    is_forced: bool = False  # it must be a call
-    checked_names: list[str] = field(default_factory=list)  # of tools whose arguments are as their schemas say even so
+    style: str | None = None  # tool format to look for; None: no calls
+    tools: list[Tool] = field(default_factory=list)  # tools that may be called
+    is_forced: bool = False  # the answer must be a call
+    checked_names: list[str] = field(default_factory=list)  # their arguments are checked even if no call is forced
     max_calls: int | None = None
-    reasoning: str | None = None  # its format
-    is_open: bool = False  # the prompt ends within the reasoning
+    reasoning: str | None = None  # name of the reasoning format
+    is_open: bool = False  # the prompt ends inside the reasoning
     shows_reasoning: bool = True
     special_ids: dict[str, int] = field(default_factory=dict)  # special tokens among the texts of both formats
 
     @classmethod
     def read(cls, kept: Mapping[str, Any]) -> "AnswerFormat":
-        """One that was kept as a dict; in older files `thinks` says that there may be reasoning in <think> tags."""
+        """Read a stored dict. Older files have `thinks` instead: there may be reasoning in <think> tags."""
         fields = dict(kept)
         if fields.pop("thinks", False):
             fields["reasoning"] = "think"
@@ -56,11 +56,11 @@ class AnswerFormat:
 
     @property
     def is_plain(self) -> bool:
-        """Whether an answer is content and nothing else."""
+        """True if an answer is content and nothing else."""
         return self.style is None and self.reasoning is None
 
     def reader(self) -> AnswerParser:
-        """A reader of one answer."""
+        """Create a parser for one answer."""
         calls = None if self.style is None else TOOL_FORMATS[self.style].reader(self.tools)
         thinking: HarmonyParser | ReasoningParser | None = None
         if self.reasoning == "openai_gptoss":
@@ -72,22 +72,25 @@ class AnswerFormat:
 
 
 async def chat_prompt(service: Service, chat: Chat) -> tuple[str, AnswerFormat]:
-    """The text of a conversation in the model's chat template, and the format of the answer.
+    """Render a conversation in the model's chat template. Returns the text and the format of the answer.
 
     Raises InvalidRequestError, QueueFullError, UnavailableError.
     """
-    _ = service.tokenizer  # there is one
+    _ = service.tokenizer  # raises if the model has no tokenizer
     return await model_prompt(service.engine, service.settings, chat, name="messages")
 
 
 async def model_prompt(
     engine: "AsyncEngine", settings: ServerSettings, chat: Chat, *, name: str
 ) -> tuple[str, AnswerFormat]:
-    """The same of an engine that may serve no requests yet; `name` is what the request calls the messages."""
+    """Like `chat_prompt`, for an engine that may not serve requests yet.
+
+    `name` is the request's field with the messages.
+    """
     if engine.tokenizer is None:
         raise InvalidRequestError("this model has no tokenizer")
     tokenizer = engine.tokenizer
-    # Also without tools now: there may be calls in what was said.
+    # Decided without looking at the request's tools: earlier messages may contain calls.
     describes_tools = _style_of(tokenizer.chat_template, settings) is None
     try:
         text = await chat.render(engine, describes_tools=describes_tools)
@@ -99,12 +102,12 @@ async def model_prompt(
 
 
 def rendered(text: str) -> "Prompt":
-    """A chat's text as a prompt: the template has put the special tokens in."""
+    """Wrap a rendered chat as a prompt without further special tokens: the template has already put them in."""
     return {"prompt": text, "add_special_tokens": False}
 
 
 def answer_format(chat: Chat, prompt: str, tokenizer: "Tokenizer", settings: ServerSettings) -> AnswerFormat:
-    """What to expect of the model that has this tokenizer and reads this prompt."""
+    """Return the format to expect of a model with this tokenizer after this prompt."""
     style = _style(chat, tokenizer.chat_template, settings)
     reasoning = reasoning_format(tokenizer.chat_template, settings)
     form = None if reasoning is None else REASONING_FORMATS[reasoning]
@@ -125,18 +128,18 @@ def answer_format(chat: Chat, prompt: str, tokenizer: "Tokenizer", settings: Ser
 
 
 def reasoning_format(template: ChatTemplate, settings: ServerSettings) -> str | None:
-    """The format of the reasoning that is looked for in answers of a model that has this template."""
+    """Return the name of the reasoning format to look for in answers of a model with this template."""
     named = settings.section(ChatSettings).reasoning_parser
     found = detected_reasoning(template.source) if named == "auto" else named
     return found if found in REASONING_FORMATS else None
 
 
 def constrained(params: SamplingParams, answer: AnswerFormat) -> SamplingParams:
-    """The parameters for this format: with a grammar where calls are forced or checked or content keeps to a format.
+    """Add the grammar that the format needs: for forced or checked calls, or for content in a format.
 
     Raises InvalidRequestError.
     """
-    if answer.special_ids:  # they tell the parts of the answer
+    if answer.special_ids:  # special tokens separate the parts of the answer
         params = dataclasses.replace(params, skip_special_tokens=False)
     content = params.structured_outputs
     if content is None and not answer.is_forced:
@@ -149,7 +152,7 @@ def constrained(params: SamplingParams, answer: AnswerFormat) -> SamplingParams:
     if answer.is_plain or (
         answer.style is None and not answer.is_open and content is not None and content.kind == "grammar"
     ):
-        return params  # a grammar of the request's own leaves no room for reasoning before
+        return params  # a request's own grammar leaves no space for reasoning before it
     grammar = answer_grammar(
         style=answer.style,
         tools=answer.tools,
@@ -164,7 +167,7 @@ def constrained(params: SamplingParams, answer: AnswerFormat) -> SamplingParams:
 
 
 def _checked(params: SamplingParams, answer: AnswerFormat) -> SamplingParams:
-    """With a grammar of the calls that the model makes by itself, if there can be one."""
+    """Add a grammar for calls that the model makes by itself, if one can be built."""
     assert answer.style is not None
     names = {tool["function"]["name"] for tool in answer.tools}
     try:
@@ -184,13 +187,13 @@ def _checked(params: SamplingParams, answer: AnswerFormat) -> SamplingParams:
 
 
 def _style_of(template: ChatTemplate, settings: ServerSettings) -> str | None:
-    """How the model writes calls, "none" where they are left in the text; None if nothing says how."""
+    """Return the model's tool format, "none" to leave calls in the text, None if neither settings nor template say."""
     named = settings.section(ChatSettings).tool_call_parser
     return detected_format(template.source) if named == "auto" else named
 
 
 def _style(chat: Chat, template: ChatTemplate, settings: ServerSettings) -> str | None:
-    """How it writes the calls of this answer; None if none are to be looked for."""
+    """Return the tool format to look for in this answer, None if calls are not looked for."""
     if chat.choice.mode == "none":
         return None
     style = _style_of(template, settings) or NEUTRAL_FORMAT
@@ -200,9 +203,9 @@ def _style(chat: Chat, template: ChatTemplate, settings: ServerSettings) -> str 
 
 
 def _checked_names(chat: Chat, style: str | None, template: ChatTemplate, settings: ServerSettings) -> list[str]:
-    """Tools whose arguments a grammar checks when the model calls them by itself.
+    """Return the tools whose arguments a grammar checks when the model calls them by itself.
 
-    All of them where the model was told of the style, as it may know it badly; else those that are strict.
+    These are all tools if the prompt describes the format, which the model may then know badly, else the strict ones.
     """
     if style is None or chat.choice.is_forced or not TOOL_FORMATS[style].trigger:
         return []

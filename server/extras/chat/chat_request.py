@@ -1,6 +1,6 @@
-"""What the chat routes share of their requests: messages, tools and the variables of the template.
+"""Fields that the chat routes share: messages, tools and the template's variables.
 
-Messages and tools are checked by the engine, as for LLM.chat; the types here show them.
+The engine checks messages and tools, like in LLM.chat; the types here only document them.
 """
 
 from collections.abc import Mapping
@@ -26,14 +26,14 @@ Variable = str | int | float | bool | None
 
 
 class TextPart(TypedDict):
-    """A part of a message; there is only text."""
+    """One part of a message. Only text is supported."""
 
     type: Literal["text"]
     text: str
 
 
 class ChatMessage(TypedDict, total=False):
-    """A message; developer is system. Other known keys are named in X-Ignored-Fields."""
+    """One message. The role developer means system. Other known keys are named in X-Ignored-Fields."""
 
     role: Required[Literal["system", "developer", "user", "assistant", "tool"]]
     content: str | list[TextPart] | None
@@ -59,20 +59,20 @@ def _variables(variables: object) -> dict[str, Variable]:
 
 @dataclass(frozen=True, kw_only=True)
 class Chat:
-    """A conversation to go on with."""
+    """Conversation to continue."""
 
     messages: list[Message]
     tools: list[Tool] = field(default_factory=list)
     choice: ToolChoice = field(default_factory=ToolChoice)
     is_parallel: bool = True  # several calls in one answer
-    strict_names: frozenset[str] = frozenset()  # of the tools whose arguments must be as their schemas say
+    strict_names: frozenset[str] = frozenset()  # strict tools: their arguments must match their schemas
     add_generation_prompt: bool = True
     continue_final_message: bool = False
-    variables: Mapping[str, Variable] = field(default_factory=dict)  # for the template
+    variables: Mapping[str, Variable] = field(default_factory=dict)  # variables of the chat template
     shows_reasoning: bool = True
 
     async def render(self, engine: "AsyncEngine", *, describes_tools: bool = False) -> str:
-        """The text of the prompt. Tools that must not be called are not shown. Raises as AsyncEngine.render_chat."""
+        """Render the text of the prompt, without tools that must not be called. Raises like AsyncEngine.render_chat."""
         return await engine.render_chat(
             self.messages,
             tools=self.choice.among(self.tools),
@@ -88,7 +88,7 @@ class ToolFields(RequestModel):
 
     unsupported: ClassVar = {"chat_template": ()}
     way_out: ClassVar = {"chat_template": "start the server with --chat-template"}
-    has_flat_tools: ClassVar[bool] = False  # without an object around the function
+    has_flat_tools: ClassVar[bool] = False  # True: a tool is the function itself, without an object around it
 
     tools: SkipValidation[list[dict[str, Any]] | None] = None
     tool_choice: SkipValidation[str | dict[str, Any] | None] = None
@@ -118,15 +118,15 @@ class ToolFields(RequestModel):
 
 
 class ChatFields(ToolFields):
-    """The fields of a chat as /v1/chat/completions has them."""
+    """Chat fields of /v1/chat/completions."""
 
     reasoning_effort: Effort | None = None
     include_reasoning: bool = True
     continue_final_message: bool = False
-    add_generation_prompt: bool | None = None  # unless the final message is continued
+    add_generation_prompt: bool | None = None  # default: true unless the final message is continued
 
     def chat_of(self, messages: list[Message]) -> Chat:
-        """The chat with these messages. Raises InvalidRequestError."""
+        """Build the chat with these messages. Raises InvalidRequestError."""
         if self.continue_final_message and self.add_generation_prompt:
             raise InvalidRequestError(
                 "continue_final_message goes with add_generation_prompt false only", param="continue_final_message"

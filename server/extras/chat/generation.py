@@ -1,6 +1,6 @@
-"""What the routes that keep no result share: from a request's prompts and parameters to jobs, streamed or awaited.
+"""From a request's prompts and parameters to jobs, streamed or awaited, for the routes that keep no result.
 
-A disconnect ends the jobs.
+A disconnect aborts the jobs.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Generation:
-    """What is to be generated for a request: a job for each prompt."""
+    """Work of one request: one job per prompt."""
 
     prompts: "Sequence[Prompt]"
     params: SamplingParams
@@ -37,7 +37,7 @@ class Generation:
     check: AnswerCheck | None = None
 
     def jobs(self, service: Service, *, owner: str) -> list[Job]:
-        """The jobs, not submitted yet."""
+        """Create the jobs without submitting them."""
         changed = Signal()
         return [
             service.new_job(self.params, owner=owner, changed=changed, keeps_prompt=self.keeps_prompt, check=self.check)
@@ -45,38 +45,38 @@ class Generation:
         ]
 
     async def complete(self, service: Service, *, owner: str, is_background: bool = False) -> list[Job]:
-        """The jobs once all have ended. Raises as `Service.complete`."""
+        """Submit the jobs and return them once all have ended. Raises like `Service.complete`."""
         jobs = self.jobs(service, owner=owner)
         await service.complete(jobs, self.prompts, self.params, user=self.user, is_background=is_background)
         return jobs
 
     async def answered(self, request: Request) -> list[Job]:
-        """The same for a client that waits. Raises ClientDisconnect too."""
+        """Like `complete`, for a client that waits. Raises ClientDisconnect too."""
         self._announce(request)
         work = self.complete(service_of(request), owner=owner_of(request))
         return await unless_disconnected(request.receive, work)
 
     async def begin(self, request: Request) -> list[Job]:
-        """The jobs once all are submitted. Raises as `Service.submit`; then none of them goes on."""
+        """Submit the jobs and return them while they run. Raises like `Service.submit`, after aborting all of them."""
         self._announce(request)
         service = service_of(request)
         jobs = self.jobs(service, owner=owner_of(request))
         try:
             for job, prompt in zip(jobs, self.prompts, strict=True):
                 await service.submit(job, prompt, self.params, user=self.user)
-        except BaseException:  # refused half-way
+        except BaseException:  # one of the prompts was refused
             service.abort(*jobs)
             raise
         return jobs
 
     def _announce(self, request: Request) -> None:
-        """Say in the answer's headers what will be checked of it."""
+        """Name in X-Unenforced the keywords that will be checked once the answer is complete."""
         if self.check is not None:
             answer_headers(request)["X-Unenforced"] = self.check.header
 
 
 def streamed(request: Request, jobs: Sequence[Job], writer: StreamWriter) -> Response:
-    """The events of jobs that `begin` gave."""
+    """Stream the events of jobs that `begin` submitted."""
     service = service_of(request)
     return stream(jobs, writer, on_disconnect=lambda: service.abort(*jobs))
 
@@ -90,7 +90,7 @@ async def chat_generation(
     keeps_prompt: bool = False,
     add_special_tokens: bool = False,
 ) -> tuple[Generation, AnswerFormat]:
-    """An answer in a conversation, and how it is taken apart. Raises as `chat_prompt` and `constrained`."""
+    """Prepare an answer in a conversation, and its format. Raises like `chat_prompt` and `constrained`."""
     text, answer = await chat_prompt(service, chat)
     generation = Generation(
         prompts=[text if add_special_tokens else rendered(text)],

@@ -1,6 +1,6 @@
-"""What clients put into messages, items, their parts and tools beside what is read: ignored by name, or refused.
+"""Keys that clients put into messages, items, parts and tools and that nothing reads: ignored by name, or refused.
 
-The engine reads and checks what it knows of them (messages.py); what it would pass over is looked at here.
+The engine reads and checks the keys it knows (messages.py); this module looks at the keys that it would pass over.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,14 +22,14 @@ from ...api.request_model import Reading
 
 
 def look_into_messages(messages: object, reading: Reading) -> None:
-    """The messages of a chat. Raises InvalidRequestError."""
+    """Check the messages of a chat. Raises InvalidRequestError."""
     for at, message in _objects(messages, "messages"):
         _look_at(message, at, "messages[]", MESSAGE_FIELDS, reading)
         _look_into_parts(message.get("content"), f"{at}.content", "messages[].content[]", reading)
 
 
 def look_into_items(items: object, reading: Reading) -> None:
-    """The input of a response. Raises InvalidRequestError."""
+    """Check the input of a response. Raises InvalidRequestError."""
     for at, item in _objects(items, "input"):
         _look_at(item, at, "input[]", ITEM_FIELDS, reading)
         for name in ("content", "output"):
@@ -37,9 +37,9 @@ def look_into_items(items: object, reading: Reading) -> None:
 
 
 def look_into_tools(tools: object, reading: Reading) -> None:
-    """Tools with an object around the function; all that is within that object is shown to the model."""
+    """Check tools that are objects around a function. The function's own keys are all shown to the model."""
     for at, tool in _objects(tools, "tools"):
-        if "function" in tool:  # else the engine says what is missing
+        if "function" in tool:  # without one, the engine reports the missing key
             _look_at(tool, at, "tools[]", TOOL_FIELDS, reading)
 
 
@@ -54,15 +54,15 @@ def _look_into_parts(parts: object, at: str, path: str, reading: Reading) -> Non
 
 
 def _objects(values: object, at: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Those of a list, with their places."""
+    """Yield the objects of a list with their paths."""
     for number, value in enumerate(values if isinstance(values, list) else ()):
         if isinstance(value, Mapping):
             yield f"{at}[{number}]", value
 
 
-def _look_at(given: Mapping[str, Any], at: str, path: str, known: frozenset[str], reading: Reading) -> None:
-    for name in given.keys() - known:
+def _look_at(fields: Mapping[str, Any], at: str, path: str, known_names: frozenset[str], reading: Reading) -> None:
+    for name in fields.keys() - known_names:
         if name not in IGNORED_KEYS:
-            raise unknown_field(f"{at}.{name}", [f"{at}.{other}" for other in known])
-        if given[name] is not None and not asks_for_nothing(given[name], NOTHING):
+            raise unknown_field(f"{at}.{name}", [f"{at}.{other}" for other in known_names])
+        if fields[name] is not None and not asks_for_nothing(fields[name], NOTHING):
             reading.ignore(f"{path}.{name}")

@@ -21,7 +21,7 @@ router = APIRouter(tags=["operations"])
 
 
 class TokenizeRequest(ChatFields):
-    """A prompt, or messages as /v1/chat/completions has them."""
+    """A prompt, or messages like those of /v1/chat/completions."""
 
     model: ModelName = None
     prompt: str | None = None
@@ -40,7 +40,7 @@ class DetokenizeRequest(RequestModel):
 @router.post(
     "/tokenize",
     **operation(
-        {200: "`tokens`, their `count` and the server's `max_model_len`; their texts as `token_strs` if asked."},
+        {200: "`tokens`, their `count`, the server's `max_model_len`, and on request their texts as `token_strs`."},
         errors=GENERATION,
         body=TokenizeRequest,
         example={"prompt": "Once upon a time"},

@@ -1,4 +1,4 @@
-"""The arguments of a call as an object, for the APIs that do not send them as text."""
+"""Arguments of a call as an object, for APIs that do not send them as text."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from pydantic_core import from_json
 
 
 def tool_input(text: str) -> dict[str, Any]:
-    """The object; of text that an output's end has cut off as much as there is, nothing of what is no JSON object."""
+    """Parse the arguments. Text that was cut off gives its complete part; text that is not a JSON object gives {}."""
     try:
         value = from_json(text, allow_inf_nan=False, allow_partial=True)
     except ValueError:

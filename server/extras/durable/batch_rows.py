@@ -1,7 +1,8 @@
-"""What is stored of uploaded files and of batches. Times are wall clock seconds.
+"""Rows of uploaded files and of batches. Times are wall clock seconds.
 
-A file's contents are its parts, in the order of their numbers: of an uploaded one pieces of equal size, of a batch's
-output the answers, numbered like the lines of the input. So an answer is one row, and an output file needs no writing.
+A file's contents are its parts in the order of their numbers. An upload's parts are pieces of equal size; the parts of
+a batch's output are its answers, numbered like the lines of the input. So an answer is one row, and an output file is
+never written as a whole.
 """
 
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class FileRow:
-    """A file. `state` is partial (an upload, or the output of a batch that runs), ready or deleted."""
+    """A file. `state` is partial (an upload, or the output of a running batch), ready or deleted."""
 
     file_id: str
     owner: str
@@ -24,7 +25,7 @@ class FileRow:
 
 @dataclass(frozen=True, slots=True)
 class BatchRow:
-    """A batch. `body` is its JSON; the other fields are those by which it is found."""
+    """A batch. `body` is its JSON; the other fields are those that queries search by."""
 
     batch_id: str
     owner: str
@@ -38,21 +39,22 @@ class BatchRow:
 
 @dataclass(frozen=True, slots=True)
 class BatchChanges:
-    """What one transaction writes. A row whose id is there changes what can change: a file's size, expiry and state, a
-    batch's body, expiry and whether it is over.
+    """Changes that one transaction writes.
+
+    A known id updates its row: a file's size, expiry and state, a batch's body, expiry and whether it is over.
     """
 
     files: tuple[FileRow, ...] = ()
-    parts: tuple[tuple[str, int, bytes], ...] = ()  # file, number, contents; a part that is there stays as it is
+    parts: tuple[tuple[str, int, bytes], ...] = ()  # file, number, contents; existing parts stay unchanged
     batches: tuple[BatchRow, ...] = ()
     begun: tuple[tuple[str, int], ...] = ()  # batch and line
-    answered: tuple[tuple[str, int], ...] = ()  # no longer begun
-    outputs: tuple[tuple[str, str], ...] = ()  # those of `files` that a batch writes, and the batch
+    answered: tuple[tuple[str, int], ...] = ()  # batch and line, no longer begun
+    outputs: tuple[tuple[str, str], ...] = ()  # file in `files`, and the batch that writes it
 
 
 @dataclass(frozen=True, slots=True)
 class LinesDone:
-    """How far a batch is: the lines that are answered, and those that were begun by processes that died."""
+    """Progress of a batch: the answered lines, and the lines that were running when a process died."""
 
     completed: frozenset[int] = frozenset()
     failed: frozenset[int] = frozenset()

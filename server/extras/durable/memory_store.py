@@ -1,4 +1,4 @@
-"""MemoryStore: the store of a server that keeps nothing on disk, used by a thread of its own."""
+"""MemoryStore: files and batches of a server that keeps nothing on disk, in a thread of its own."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,17 +14,17 @@ _SWEEP_S = 5.0
 
 
 class StoreUser(Protocol):
-    """Has functions use a store one after the other, in the store's thread."""
+    """Port to a store that runs functions one after the other in the store's thread."""
 
     async def use(self, function: Callable[[BatchStore], T]) -> T:
-        """What the function gets. Raises NotReadyError (StoreUnavailableError)."""
+        """Return the function's result on the store. Raises NotReadyError (StoreUnavailableError)."""
 
 
 class MemoryStore:
-    """A StoreUser. The store is made when it is first used: most servers see no batch."""
+    """StoreUser over a store in memory. The store is created at its first use, because most servers see no batch."""
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
-        """`clock`: wall clock seconds."""
+        """`clock` returns wall clock seconds."""
         self._clock = clock
         self._store: SqliteStore | None = None
         self._is_closed = False
@@ -32,13 +32,13 @@ class MemoryStore:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="splitfuse-memory-store")
 
     async def use(self, function: Callable[[BatchStore], T]) -> T:
-        """As StoreUser."""
+        """Like StoreUser.use, but raises NotReadyError only once it is closed."""
         if self._is_closed:
             raise NotReadyError("the server is shutting down", code="draining")
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._use, function)
 
     def close(self) -> None:
-        """Forget everything."""
+        """Drop all contents."""
         if not self._is_closed:
             self._is_closed = True
             self._thread.submit(self._forget)

@@ -1,12 +1,12 @@
-"""What is stored of a job, and how its events are written: as JSON, so that a file can be read without this program.
+"""Records of a job, and the JSON form of its events, which is readable without this program.
 
-    an event:     [index, "text", [ids]] or [index, "text", [ids], {what is not in every event}]
+    an event:     [index, "text", [ids]] or [index, "text", [ids], {rarer fields}]
     a segment:    [wall time, monotonic time, [[job, event], …]], all events between two commits, after a checksum;
                   in an encrypted store [[job, "its sealed events"], …]
     a result:     [event, …], all events of a job that has ended
 
-Times in rows are wall clock seconds. Those in events are of the writing process's monotonic clock, which the two times
-of a segment translate; in a result only their differences mean something.
+Times in rows are wall clock seconds. Times in events are of the writing process's monotonic clock; the segment's two
+times translate them. In a result only their differences have a meaning.
 """
 
 import json
@@ -21,17 +21,17 @@ from ....engine.extras.inspection.history import History
 
 Event = Sequence[Any]
 _CHECKSUM_BYTES = 4
-# Events written at once: json.dumps holds the interpreter, 0.7 us for a plain event and 30 us for one with 20 logprobs.
+# Events encoded at once: json.dumps holds the interpreter, 0.7 us for a plain event and 30 us for one with 20 logprobs.
 _EVENTS_AT_ONCE = 128
-_NUM_TIMES = 4  # of the fields of RequestMetrics, the first
+_NUM_TIMES = 4  # the leading fields of RequestMetrics that are times
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A job as the store holds it. `request` is what is needed to go on with it, `result` its events at the end.
+    """A job as the store holds it. `request` suffices to resume it; `result` is its events once it has ended.
 
-    `is_running`: a process has begun with it. `num_crashes`: processes that died while they had.
+    `is_running`: a process has begun the job. `num_crashes`: processes that died while running it.
     """
 
     num: int
@@ -39,32 +39,32 @@ class JobRow:
     owner: str
     created: float
     request: str
-    first_segment: int  # no earlier one has events of it
+    first_segment: int  # lowest segment that can have its events
     is_running: bool = True
     num_attempts: int = 1
     num_crashes: int = 0
-    status: str | None = None  # completed, failed or cancelled; None: it has not ended
+    status: str | None = None  # completed, failed or cancelled; None: not ended
     finished: float | None = None
     expires: float | None = None
     result: str | None = None
     idempotency_key: bytes | None = None  # SHA-256 of the key
-    body_digest: bytes | None = None  # of the body that came with it
+    body_digest: bytes | None = None  # digest of the body that came with the key
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The end of a job."""
+    """End of a job."""
 
     num: int
     status: str
     finished: float
     expires: float
     result: str
-    webhook: str | None = None  # whom to tell
+    webhook: str | None = None  # target to notify
 
 
 class Webhook(NamedTuple):
-    """A message that a job has ended, for a target that the operator named."""
+    """Message that a job has ended, for a target that the operator named."""
 
     seq_id: str
     target: str
@@ -74,12 +74,12 @@ class Webhook(NamedTuple):
 
     @property
     def webhook_id(self) -> str:
-        """The same at every try."""
+        """Id of the message, the same at every try."""
         return f"msg_{self.seq_id}"
 
 
 class Segment(NamedTuple):
-    """Events of all jobs, and when they were written by both clocks of their process."""
+    """Events of all jobs since the previous segment, with the time of writing by both clocks of the process."""
 
     wall: float
     monotonic: float
@@ -88,22 +88,22 @@ class Segment(NamedTuple):
 
 @dataclass(slots=True)
 class Changes:
-    """What one transaction writes."""
+    """Changes that one transaction writes."""
 
     accepted: list[JobRow] = field(default_factory=list)
     segment: tuple[int, bytes] | None = None
     endings: list[Ending] = field(default_factory=list)
-    begun: list[int] = field(default_factory=list)  # jobs of an earlier process that go on
+    begun: list[int] = field(default_factory=list)  # an earlier process's jobs that continue here
     deleted: list[str] = field(default_factory=list)  # seq_ids
-    renewed: list[tuple[int, str]] = field(default_factory=list)  # jobs and their requests, as another model has them
-    probes: bool = False  # write something, to see whether that works
+    renewed: list[tuple[int, str]] = field(default_factory=list)  # jobs and their requests, rewritten for another model
+    probes: bool = False  # write something, to find out if writing works
 
     def __bool__(self) -> bool:
-        return any(getattr(self, each.name) for each in fields(self))
+        return any(getattr(self, item.name) for item in fields(self))
 
 
 def event_of(delta: OutputDelta) -> Event:
-    """The event that a delta is written as."""
+    """Convert a delta to its stored event."""
     more: dict[str, Any] = {}
     if delta.logprobs is not None:
         more["logprobs"] = [(item.token_id, item.logprob, item.rank, item.top) for item in delta.logprobs]
@@ -122,7 +122,7 @@ def event_of(delta: OutputDelta) -> Event:
 
 
 def delta_of(event: Event, *, request_id: str, time_of: Callable[[float], float] = float) -> OutputDelta:
-    """The delta that was written so. `time_of` translates its times."""
+    """Inverse of `event_of`. `time_of` translates the event's times."""
     index, text, token_ids, *rest = event
     delta = OutputDelta(request_id, index, text, tuple(token_ids))
     if not rest:
@@ -142,13 +142,13 @@ def delta_of(event: Event, *, request_id: str, time_of: Callable[[float], float]
 
 
 def dump_segment(events: Sequence[tuple[int, Event | str]], *, wall: float, monotonic: float) -> bytes:
-    """The bytes of a segment that is written at this time."""
+    """Serialise a segment that is written at this time."""
     text = _encode([wall, monotonic, events]).encode()
     return zlib.crc32(text).to_bytes(_CHECKSUM_BYTES, "big") + text
 
 
 def load_segment(body: bytes) -> Segment:
-    """What a segment holds. Raises ValueError if it is damaged."""
+    """Parse a segment. Raises ValueError if it is damaged."""
     text = body[_CHECKSUM_BYTES:]
     if zlib.crc32(text).to_bytes(_CHECKSUM_BYTES, "big") != body[:_CHECKSUM_BYTES]:
         raise ValueError("a segment's checksum is wrong")
@@ -156,12 +156,12 @@ def load_segment(body: bytes) -> Segment:
 
 
 def dump_result(deltas: Sequence[OutputDelta]) -> str:
-    """All events of a job."""
+    """Serialise all events of a job."""
     return "[" + ",".join(_result_parts(deltas)) + "]"
 
 
 def load_result(text: str) -> list[Event]:
-    """The events of a job that has ended."""
+    """Parse the events of a job that has ended."""
     events: list[Event] = json.loads(text)
     return events
 
@@ -173,7 +173,7 @@ def _result_parts(deltas: Sequence[OutputDelta]) -> Iterator[str]:
 
 def _logprobs_of(item: Sequence[Any]) -> TokenLogprobs:
     token_id, logprob, rank, top = item
-    return TokenLogprobs(token_id, logprob, tuple((each, value) for each, value in top), rank)
+    return TokenLogprobs(token_id, logprob, tuple((top_id, value) for top_id, value in top), rank)
 
 
 def _metrics_of(metrics: RequestMetrics) -> list[Any]:
@@ -182,7 +182,7 @@ def _metrics_of(metrics: RequestMetrics) -> list[Any]:
 
 def _metrics_at(values: Sequence[Any], time_of: Callable[[float], float]) -> RequestMetrics:
     times = [None if time is None else time_of(time) for time in values[:_NUM_TIMES]]
-    metrics = RequestMetrics(*times, *values[_NUM_TIMES:])  # type: ignore[arg-type]  # as they were written
+    metrics = RequestMetrics(*times, *values[_NUM_TIMES:])  # type: ignore[arg-type]  # types as written
     return metrics if metrics.history is None else replace(metrics, history=History.read(values[-1]))
 
 

@@ -1,18 +1,18 @@
-"""Sealing: what is stored of a job, a file or a batch is encrypted with a key of its own, deleted with its row.
+"""Sealing: encrypts each stored job, file or batch with a key of its own, which is deleted with its row.
 
-AES-256-GCM throughout. A job's random key is sealed by the key of `--results-key-file` and stands in the job's row,
+AES-256-GCM throughout. A job's random key is sealed by the key of `--results-key-file` and stored in the job's row,
 before each text that it seals there. Segments hold events of several jobs and outlive them, but hold no keys: without
-the row its events there, in the log or in free pages cannot be read.
+the row, a job's events in segments, in the log or in free pages cannot be read.
 
     sealed:              nonce (12 bytes), ciphertext (as long as the plaintext), tag (16 bytes)
     a text in a row:     base64 of the sealed key (60 bytes) and the sealed text
-    events in segments:  base64 of the sealed events, which have no key beside them
-    parts of files:      sealed; their key stands before the file's name and is deleted with that
+    events in segments:  base64 of the sealed events, without a key
+    parts of files:      sealed; their key is stored before the file's name, and deleted with the name
 
 Nonces are random, 96 bits: NIST SP 800-38D allows a key 2^32 of them. A job's key needs one per commit; the file's key
-one per job, file and state of a batch, so 2^32 take 136 years at one a second. Beside the data each tag authenticates
-its place: owner, id, the field's name, of events the number of the first, of parts their number. So nothing can be
-moved to another row, field, owner or position.
+one per job, file and state of a batch, so 2^32 take 136 years at one a second. Besides the data each tag authenticates
+its place: owner, id, field name, and the number of the first event or of the part. So no data can be moved to another
+row, field, owner or position.
 """
 
 import base64
@@ -37,13 +37,13 @@ Row = TypeVar("Row", FileRow, BatchRow)
 _log = logging.getLogger("splitfuse.results")
 _KEY_BYTES = 32
 _NONCE_BYTES = 12
-OVERHEAD_BYTES = _NONCE_BYTES + 16  # of what is sealed, beyond the plaintext
+OVERHEAD_BYTES = _NONCE_BYTES + 16  # bytes that sealing adds to the plaintext
 _SEALED_KEY_BYTES = _KEY_BYTES + OVERHEAD_BYTES
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class DamagedError(RequestFailedError):
-    """What is stored was changed after it was written, or comes from another place."""
+    """Stored data was changed after it was written, or comes from another place."""
 
     def __init__(self) -> None:
         text = "what the server had kept of this was changed on disk and cannot be read; delete it"
@@ -51,7 +51,7 @@ class DamagedError(RequestFailedError):
 
 
 class Seal:
-    """The key of one job, file or batch. Every `name` stands for a place within it."""
+    """Key of one job, file or batch. Each `name` stands for a place inside it."""
 
     def __init__(self, cipher: "AESGCM", sealed_key: bytes, place: str) -> None:
         self._cipher = cipher
@@ -59,32 +59,32 @@ class Seal:
         self._place = place
 
     def seal(self, name: str, data: bytes) -> bytes:
-        """Without the key: readable as long as the row with the key is there."""
+        """Seal data without its key: readable while the row with the key exists."""
         return _sealed(self._cipher, data, f"{self._place}\0{name}")
 
     def open(self, name: str, sealed: bytes) -> bytes:
-        """What was sealed under this name. Raises DamagedError."""
+        """Inverse of `seal`. Raises DamagedError."""
         return _opened(self._cipher, sealed, f"{self._place}\0{name}")
 
     def seal_text(self, name: str, text: str) -> str:
-        """With the key before it: for the row."""
+        """Seal a text for the row, with the key before it."""
         return base64.b64encode(self._sealed_key + self.seal(name, text.encode())).decode()
 
     def seal_events(self, first: int, events: Sequence[Event]) -> str:
-        """Events of a job, of which this is the number of the first."""
+        """Seal events of a job. `first` is the number of the first one."""
         return base64.b64encode(self.seal(f"events {first}", _encode(events).encode())).decode()
 
     def open_events(self, first: int, sealed: object) -> list[Event]:
-        """What was sealed so. Raises DamagedError, also for what is not sealed."""
+        """Inverse of `seal_events`. Raises DamagedError, also for text that is not sealed."""
         events: list[Event] = json.loads(self.open(f"events {first}", _decoded(sealed)))
         return events
 
 
 class Sealing:
-    """The key of a whole store."""
+    """Key of a whole store."""
 
     def __init__(self, key: bytes) -> None:
-        """Raises ConfigError where the package is missing."""
+        """Raises ConfigError if the package `cryptography` is missing."""
         try:
             module = importlib.import_module("cryptography.hazmat.primitives.ciphers.aead")
         except ImportError as exc:
@@ -94,33 +94,33 @@ class Sealing:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """With the key of a file. Raises ConfigError."""
+        """Read the key from a file. Raises ConfigError."""
         return cls(_read_key(path))
 
     def new_seal(self, owner: str, item_id: str) -> Seal:
-        """A new key for a job, file or batch."""
+        """Create a seal with a new key for a job, file or batch."""
         key, place = os.urandom(_KEY_BYTES), _place(owner, item_id)
         return Seal(self._cipher_of(key), _sealed(self._cipher, key, place), place)
 
     def open_text(self, owner: str, item_id: str, name: str, text: str) -> tuple[str, Seal]:
-        """The text that stands in a row, and the key that it has. Raises DamagedError."""
+        """Open a text of a row. Returns the text and its seal. Raises DamagedError."""
         place, sealed = _place(owner, item_id), _decoded(text)
         sealed_key = sealed[:_SEALED_KEY_BYTES]
         seal = Seal(self._cipher_of(_opened(self._cipher, sealed_key, place)), sealed_key, place)
         return seal.open(name, sealed[_SEALED_KEY_BYTES:]).decode(), seal
 
     def seal_row(self, row: Row) -> Row:
-        """A file with its name, or a batch with its body, sealed with a new key."""
+        """Seal a file's name or a batch's body with a new key."""
         item_id, name, text = _content(row)
         return _with_content(row, self.new_seal(row.owner, item_id).seal_text(name, text))
 
     def open_row(self, row: Row) -> Row:
-        """The row that was sealed. Raises DamagedError."""
+        """Inverse of `seal_row`. Raises DamagedError."""
         item_id, name, text = _content(row)  # a deleted file has no text
         return _with_content(row, self.open_text(row.owner, item_id, name, text)[0]) if text else row
 
     def open_rows(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """The same of many; damaged ones are logged and left out."""
+        """Open many rows. Damaged rows are logged and left out."""
         for row in rows:
             try:
                 yield self.open_row(row)
@@ -128,17 +128,17 @@ class Sealing:
                 _log.error("results: %s…: error id %s: %s", _content(row)[0][:12], exc.error_id, exc)
 
     def file_seal(self, file: FileRow) -> Seal | None:
-        """The key of a file as it is stored; None if it was deleted. Raises DamagedError."""
+        """Return the seal of a stored file, None if the file was deleted. Raises DamagedError."""
         if not file.filename:
             return None
         return self.open_text(file.owner, file.file_id, "filename", file.filename)[1]
 
     def mark(self) -> bytes:
-        """What a store knows its key by."""
+        """Create the mark by which a store recognises its key."""
         return _sealed(self._cipher, b"", "mark")
 
     def has_made(self, mark: bytes) -> bool:
-        """Whether it is this key's."""
+        """True if this key created the mark."""
         try:
             return _opened(self._cipher, mark, "mark") == b""
         except DamagedError:
@@ -146,7 +146,10 @@ class Sealing:
 
 
 def new_mark(sealing: Sealing | None, mark: bytes | None, *, is_new: bool, results: str) -> bytes | None:
-    """The mark that a store is to get; `mark`: what it has. Raises ConfigError if it is not this key's."""
+    """Return the mark to write into a store that has `mark` now, None for no change.
+
+    Raises ConfigError if another key made it.
+    """
     if mark is None and sealing is not None and not is_new:
         raise ConfigError(
             f"--results {results}: it is not encrypted; name a new one, or leave --results-key-file out for this one"
@@ -184,17 +187,17 @@ def _sealed(cipher: "AESGCM", data: bytes, place: str) -> bytes:
 
 
 def _opened(cipher: "AESGCM", sealed: bytes, place: str) -> bytes:
-    from cryptography.exceptions import InvalidTag  # is there, for the cipher is
+    from cryptography.exceptions import InvalidTag  # installed, because the cipher needs it too
 
     try:
         return cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], place.encode())
-    except (InvalidTag, ValueError) as exc:  # ValueError: it is too short
+    except (InvalidTag, ValueError) as exc:  # ValueError: too short
         raise DamagedError from exc
 
 
 def _decoded(text: object) -> bytes:
     try:
-        return base64.b64decode(text, validate=True)  # type: ignore[arg-type]  # whatever is stored
+        return base64.b64decode(text, validate=True)  # type: ignore[arg-type]  # stored values may have any type
     except (TypeError, ValueError) as exc:
         raise DamagedError from exc
 
@@ -204,7 +207,7 @@ def _place(owner: str, item_id: str) -> str:
 
 
 def _content(row: FileRow | BatchRow) -> tuple[str, str, str]:
-    """Its id, and the name and the text of the field that tells of its content."""
+    """Return the row's id, and the name and text of the field that is sealed."""
     if isinstance(row, FileRow):
         return row.file_id, "filename", row.filename
     return row.batch_id, "body", row.body

@@ -1,7 +1,7 @@
-"""SqliteStore: kept jobs in one file, for one process.
+"""SqliteStore: kept jobs, files and batches in one SQLite file, for one process.
 
-One connection, in exclusive mode: a second process is refused, and the fault of SQLite before 3.51.3 that can lose
-commits where two connections write and checkpoint cannot be met. Locks of network file systems are not to be trusted.
+One connection in exclusive mode: a second process is refused. So the bug of SQLite before 3.51.3 cannot occur, which
+can lose commits when two connections write and checkpoint. Do not trust the locks of network file systems.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from .store import BatchStore, StoreError
 
 T = TypeVar("T")
 Row = TypeVar("Row", FileRow, BatchRow)
-# The statements that make each version of the format of the one before it; the first makes version 1 of nothing.
+# Statements that migrate each version of the format to the next; the first one creates version 1.
 _MIGRATIONS = (
     """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -57,7 +57,7 @@ CREATE TABLE begun_lines (
   batch_id TEXT NOT NULL, line INTEGER NOT NULL, num_crashes INTEGER NOT NULL,
   PRIMARY KEY (batch_id, line)) WITHOUT ROWID;
 """,
-    # Of jobs of earlier formats the bytes are not known; they expire.
+    # The sizes of jobs in earlier formats are unknown; those jobs expire.
     """
 ALTER TABLE jobs ADD COLUMN num_bytes INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX jobs_bytes ON jobs (owner, num_bytes);
@@ -79,9 +79,9 @@ _TELL = "INSERT INTO webhooks SELECT seq_id, ?, ?, ?, 0, 0.0 FROM jobs WHERE num
 _WEBHOOK = ", ".join(Webhook._fields)
 _SELECT_FILE = f"SELECT {', '.join(FileRow.__slots__)} FROM files"
 _SELECT_BATCH = f"SELECT {', '.join(BatchRow.__slots__)} FROM batches"
-# Where the store is encrypted the name holds the key of the parts, which take a while to delete.
+# In an encrypted store the name holds the key of the parts, whose deletion takes a while.
 _FORGET_NAMES = "UPDATE files SET filename = '' WHERE state = 'deleted' AND filename != ''"
-_SWEPT_PARTS = 32  # at once: 4 MiB of an uploaded file
+_SWEPT_PARTS = 32  # per transaction: 4 MiB of an uploaded file
 
 
 def _upsert(table: str, key: str, names: Sequence[str], *, changing: Sequence[str]) -> str:
@@ -96,26 +96,25 @@ _UPSERT_BATCH = _upsert("batches", "batch_id", BatchRow.__slots__, changing=("ex
 
 
 class SqliteStore(BatchStore):
-    """A Store in a file, which is created if there is none; one of an earlier format is brought to this one, at once or
-    not at all.
-    """
+    """BatchStore in a file. A missing file is created; an earlier format is migrated, all or nothing."""
 
     def __init__(self, path: Path | None, *, is_synced: bool = True, sealing: Sealing | None = None) -> None:
-        """`path`: None for a store in memory. `is_synced`: a commit outlives a power cut too. `sealing` encrypts files
-        and batches; what jobs give comes encrypted. Raises ConfigError.
+        """Open the file; None means a store in memory. `is_synced`: commits survive a power cut too.
+
+        `sealing` encrypts files and batches; jobs arrive encrypted. Raises ConfigError.
         """
         self._sealing = sealing
-        self._has_deleted = True  # since the last sweep; or a process before that died
+        self._has_deleted = True  # since the last sweep, or by a process that died before sweeping
         try:
             self._db = _connected(path)
         except sqlite3.Error as exc:
-            raise ConfigError(f"--results {path}: {_why(exc)}") from exc
+            raise ConfigError(f"--results {path}: {_reason(exc)}") from exc
         try:
             self._prepare(path, is_synced=is_synced)
         except BaseException as exc:
             self._db.close()
             if isinstance(exc, sqlite3.Error):
-                raise ConfigError(f"--results {path}: {_why(exc)}") from exc
+                raise ConfigError(f"--results {path}: {_reason(exc)}") from exc
             raise
 
     def _prepare(self, path: Path | None, *, is_synced: bool) -> None:
@@ -138,8 +137,8 @@ class SqliteStore(BatchStore):
                 for statement in migration.split(";"):
                     self._db.execute(statement)
             self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-            found = self._db.execute("SELECT value FROM meta WHERE key = 'key_mark'").fetchone()
-            mark = new_mark(self._sealing, found and found[0], is_new=version == 0, results=str(path))
+            mark_row = self._db.execute("SELECT value FROM meta WHERE key = 'key_mark'").fetchone()
+            mark = new_mark(self._sealing, mark_row and mark_row[0], is_new=version == 0, results=str(path))
             if mark is not None:
                 self._db.execute("INSERT INTO meta VALUES ('key_mark', ?)", (mark,))
 
@@ -158,8 +157,8 @@ class SqliteStore(BatchStore):
                     for end in changes.endings
                 ],
             )
-            told = [(end.webhook, end.status, end.finished, end.num) for end in changes.endings if end.webhook]
-            db.executemany(_TELL, told)
+            hooks = [(end.webhook, end.status, end.finished, end.num) for end in changes.endings if end.webhook]
+            db.executemany(_TELL, hooks)
             db.executemany("UPDATE jobs SET is_running = 1 WHERE num = ?", [(num,) for num in changes.begun])
             for table in ("jobs", "webhooks"):
                 db.executemany(f"DELETE FROM {table} WHERE seq_id = ?", [(seq_id,) for seq_id in changes.deleted])
@@ -169,15 +168,15 @@ class SqliteStore(BatchStore):
                 db.execute("INSERT OR REPLACE INTO meta VALUES ('probe', random())")
 
     def last_numbers(self) -> tuple[int, int]:
-        job, segment = (self._one(f"SELECT coalesce(max(num), 0) FROM {table}") for table in ("jobs", "segments"))
-        # All may have been swept, and a job that has told nothing yet says where those with its events begin.
-        first = self._one("SELECT coalesce(max(first_segment), 1) FROM jobs WHERE status IS NULL")
+        job, segment = (self._read_int(f"SELECT coalesce(max(num), 0) FROM {table}") for table in ("jobs", "segments"))
+        # All segments may have been swept. A job without events still bounds the segments that its events will be in.
+        first = self._read_int("SELECT coalesce(max(first_segment), 1) FROM jobs WHERE status IS NULL")
         return job, max(segment, first - 1)
 
     def begin_process(self) -> bool:
         with self._changing() as db:
-            found = db.execute("SELECT value FROM meta WHERE key = 'is_clean'").fetchone()
-            is_clean = found is None or bool(found[0])
+            row = db.execute("SELECT value FROM meta WHERE key = 'is_clean'").fetchone()
+            is_clean = row is None or bool(row[0])
             db.execute("INSERT OR REPLACE INTO meta VALUES ('is_clean', 0)")
             num_crashes = 0 if is_clean else 1
             db.execute(
@@ -258,7 +257,7 @@ class SqliteStore(BatchStore):
     def _page(
         self, kind: type[Row], table: str, page: Page, owner: str, now: float, where: str = "true", *values: object
     ) -> list[Row]:
-        """One page of the owner's rows that have not expired; the first column is the id."""
+        """Return one page of the owner's unexpired rows. The first column is the id."""
         sign, order = (">", "ASC") if page.ascends else ("<", "DESC")
         columns = kind.__slots__
         if page.after is not None:
@@ -272,7 +271,7 @@ class SqliteStore(BatchStore):
         return self._readable(self._rows(BatchRow, f"{_SELECT_BATCH} WHERE NOT is_over ORDER BY num"))
 
     def num_unfinished_batches(self) -> int:
-        return self._one("SELECT count(*) FROM batches WHERE NOT is_over")
+        return self._read_int("SELECT count(*) FROM batches WHERE NOT is_over")
 
     def parts(self, file_id: str, *, after: int, limit: int) -> list[tuple[int, bytes]]:
         query = "SELECT number, body FROM file_parts WHERE file_id = ? AND number > ? ORDER BY number LIMIT ?"
@@ -294,15 +293,15 @@ class SqliteStore(BatchStore):
         )
 
     def num_file_bytes(self) -> int:
-        return self._one("SELECT coalesce(sum(num_bytes), 0) FROM files WHERE state != 'deleted'")
+        return self._read_int("SELECT coalesce(sum(num_bytes), 0) FROM files WHERE state != 'deleted'")
 
     def num_parts(self, file_id: str) -> int:
-        return self._one("SELECT count(*) FROM file_parts WHERE file_id = ?", file_id)
+        return self._read_int("SELECT count(*) FROM file_parts WHERE file_id = ?", file_id)
 
     def file_bytes(self, file_id: str) -> int:
         overhead = 0 if self._sealing is None else OVERHEAD_BYTES
         query = "SELECT coalesce(sum(length(body) - ?), 0) FROM file_parts WHERE file_id = ?"
-        return self._one(query, overhead, file_id)
+        return self._read_int(query, overhead, file_id)
 
     def due_webhooks(self, now: float, *, limit: int) -> list[Webhook]:
         query = f"SELECT {_WEBHOOK} FROM webhooks WHERE next_try <= ? ORDER BY next_try LIMIT ?"
@@ -318,7 +317,7 @@ class SqliteStore(BatchStore):
             db.execute("DELETE FROM webhooks WHERE seq_id = ?", (seq_id,))
 
     def num_bytes_of(self, owner: str) -> int:
-        return self._one("SELECT coalesce(sum(num_bytes), 0) FROM jobs WHERE owner = ?", owner)
+        return self._read_int("SELECT coalesce(sum(num_bytes), 0) FROM jobs WHERE owner = ?", owner)
 
     def sweep(self, now: float, *, max_jobs: int) -> int:
         with self._changing() as db:
@@ -339,7 +338,7 @@ class SqliteStore(BatchStore):
             num_deleted = db.execute(f"DELETE FROM jobs WHERE num IN ({expired})", (now, max_jobs)).rowcount
         with _translated():
             self._db.execute("PRAGMA incremental_vacuum(64)").fetchall()
-            if self._has_deleted or num_deleted:  # their bytes are in the log too
+            if self._has_deleted or num_deleted:  # the log still contains their bytes
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         self._has_deleted = False
         return num_deleted
@@ -357,12 +356,12 @@ class SqliteStore(BatchStore):
         return list(rows if self._sealing is None else self._sealing.open_rows(rows))
 
     def _file_seal(self, file_id: str) -> Seal | None:
-        """What encrypts the parts of a file; None if it is gone."""
+        """Return the seal of a file's parts, None if the file is gone."""
         file = self._stored_file(file_id)
         return None if file is None or self._sealing is None else self._sealing.file_seal(file)
 
     def _sealed_parts(self, parts: Sequence[tuple[str, int, bytes]]) -> Sequence[tuple[str, int, bytes]]:
-        """Without those of files that are gone."""
+        """Seal the parts, without those of deleted files."""
         if self._sealing is None:
             return parts
         seals = {file_id: self._file_seal(file_id) for file_id in {part[0] for part in parts}}
@@ -378,18 +377,18 @@ class SqliteStore(BatchStore):
             yield self._db
 
     def _rows(self, kind: Callable[..., T], query: str, *values: object) -> Iterator[T]:
-        return (kind(*found) for found in self._read(query, *values))
+        return (kind(*row) for row in self._read(query, *values))
 
     def _read(self, query: str, *values: object) -> Iterator[tuple[Any, ...]]:
         with _translated():
             yield from self._db.execute(query, values)
 
-    def _one(self, query: str, *values: object) -> int:
+    def _read_int(self, query: str, *values: object) -> int:
         return int(next(self._read(query, *values))[0])
 
 
 def _connected(path: Path | None) -> sqlite3.Connection:
-    if path is not None and not path.exists():  # what users wrote is for this user alone
+    if path is not None and not path.exists():  # users' data: only this user may read it
         with contextlib.suppress(OSError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
     return sqlite3.connect(path or ":memory:", isolation_level=None, timeout=0, check_same_thread=False)
@@ -402,7 +401,7 @@ def _transaction(db: sqlite3.Connection) -> Iterator[None]:
         yield
         db.execute("COMMIT")
     except BaseException:
-        if db.in_transaction:  # a full disk may have rolled it back already
+        if db.in_transaction:  # a full disk may already have rolled it back
             db.execute("ROLLBACK")
         raise
 
@@ -412,14 +411,14 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as exc:
-        raise StoreError(_why(exc)) from exc
+        raise StoreError(_reason(exc)) from exc
 
 
 def _values(row: JobRow | FileRow | BatchRow) -> list[object]:
     return [getattr(row, name) for name in type(row).__slots__]
 
 
-def _why(exc: sqlite3.Error) -> str:
-    if getattr(exc, "sqlite_errorname", "") == "SQLITE_BUSY":  # misuse, which is ours, has no name
+def _reason(exc: sqlite3.Error) -> str:
+    if getattr(exc, "sqlite_errorname", "") == "SQLITE_BUSY":  # misuse, a bug of ours, has no name
         return "another process uses this file; give each server its own, or share a postgresql:// database"
     return f"SQLite says: {exc}"

@@ -1,4 +1,4 @@
-"""UnfinishedJob: a job that an earlier process left, made again from what is on disk of it."""
+"""UnfinishedJob: a job that an earlier process left, rebuilt from its records on disk."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from .journal import KeptJob
 from .records import Event, JobRow, delta_of
 from .sealing import DamagedError, Seal
 
-MAX_CRASHES = 3  # a job that was running at so many is not tried again; before the last time it is tried alone
+MAX_CRASHES = 3  # crashes after which a job is not retried; its last try runs alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,23 +19,23 @@ class UnfinishedJob:
 
     kept: KeptJob
     row: JobRow
-    request: dict[str, Any]  # as it was stored
+    request: dict[str, Any]  # the stored request
     resumed: Resumed
-    is_damaged: bool = False  # it was changed on disk
+    is_damaged: bool = False  # changed on disk since it was written
 
     @property
     def has_told(self) -> bool:
-        """Whether a reader may have had something of it."""
+        """True if a reader may have received events of the job."""
         return bool(self.kept.deltas)
 
     @property
     def is_suspect(self) -> bool:
-        """Whether it may be what brings processes down: it was running when two died."""
+        """True if the job may be the cause of crashes: it was running when two processes died."""
         return self.row.num_crashes >= MAX_CRASHES - 1
 
 
 class BegunJob:
-    """Collects what is on disk of a job that has not ended."""
+    """Collector of an unfinished job's records."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class BegunJob:
         self._first_token_times: list[float | None] = [None for _ in job.outputs]
 
     def take(self, item: Event | str, time_of: Callable[[float], float], *, written: float) -> None:
-        """The next event, or several that are sealed, and when they were written."""
+        """Add the next event, or several sealed ones, and the time of writing."""
         if self._is_damaged:
             return
         try:
@@ -81,8 +81,8 @@ class BegunJob:
         self._kept.job.sink(delta)
 
     def unfinished(self, *, now: float) -> UnfinishedJob:
-        """The job with all of its events."""
-        known = tuple(
+        """Return the job with all of its events."""
+        outputs = tuple(
             KnownOutput(
                 tuple(output.token_ids),
                 self._forced_from[output.index],
@@ -92,5 +92,5 @@ class BegunJob:
             )
             for output in self._kept.job.outputs
         )
-        resumed = Resumed(self._request["seed"], known, self._arrival_time)
+        resumed = Resumed(self._request["seed"], outputs, self._arrival_time)
         return UnfinishedJob(self._kept, self.row, self._request, resumed, self._is_damaged)

@@ -1,7 +1,7 @@
-"""Webhooks: tell targets that the operator named when a kept job has ended. Signed after Standard Webhooks 1.0.0.
+"""Webhooks: messages to the operator's targets that a kept job has ended, signed after Standard Webhooks 1.0.0.
 
-What is to be sent stands in the store, written with the job's end, so it outlives the process. A try is counted there
-before it is made: a message comes at least once, with the same id each time.
+A message is stored together with the job's end, so it outlives the process. A try is counted there before it is made: a
+message arrives at least once, with the same id each time.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ Use = Callable[[Callable[[Any], Any]], Awaitable[Any]]
 
 
 class Webhooks:
-    """Sends what is due. `use` runs a function with the store; `clock` gives wall clock seconds."""
+    """Sender of due messages. `use` runs a function with the store; `clock` returns wall clock seconds."""
 
     def __init__(self, targets: WebhookTargets, use: Use, *, clock: Callable[[], float]) -> None:
         self._targets = targets
@@ -36,19 +36,19 @@ class Webhooks:
         self._clock = clock
 
     async def run(self) -> None:
-        """For ever."""
+        """Send due messages forever."""
         async with httpx.AsyncClient(timeout=_TIMEOUT_S, follow_redirects=False) as client:
             while True:
                 try:
                     await self.send_due(client)
-                except UnavailableError as exc:  # the store is away
+                except UnavailableError as exc:  # the store is unavailable
                     _log.info("webhooks: not sent now: %s", exc)
                 except Exception:
                     _log.exception("webhooks: not sent now")
                 await asyncio.sleep(_POLL_S)
 
     async def send_due(self, client: httpx.AsyncClient) -> None:
-        """Try each message whose time has come once. Raises StoreUnavailableError."""
+        """Try each due message once. Raises StoreUnavailableError."""
         now = self._clock()
         due: list[Webhook] = await self._use(lambda store: store.due_webhooks(now, limit=_AT_ONCE))
         await asyncio.gather(*(self._try(client, webhook, now) for webhook in due))
@@ -57,7 +57,7 @@ class Webhooks:
         next_try = now + BACKOFFS_S[min(webhook.num_tries, len(BACKOFFS_S) - 1)]
         if not await self._use(lambda store: store.begin_webhook(webhook, next_try=next_try)):
             return  # another server has begun it
-        status = await self._sent(client, webhook, now)
+        status = await self._send(client, webhook, now)
         is_last = webhook.num_tries >= len(BACKOFFS_S)
         is_over = status is not None and (200 <= status < 300 or status == 410)
         if not is_over:
@@ -69,10 +69,10 @@ class Webhooks:
         if is_over or is_last:
             await self._use(lambda store: store.forget_webhook(webhook.seq_id))
 
-    async def _sent(self, client: httpx.AsyncClient, webhook: Webhook, now: float) -> int | None:
-        """The status of the answer; None if there was none."""
+    async def _send(self, client: httpx.AsyncClient, webhook: Webhook, now: float) -> int | None:
+        """Send a message. Returns the status of the answer, None without an answer."""
         if (url := self._targets.urls.get(webhook.target)) is None:
-            return 410  # the operator has taken the target away
+            return 410  # the operator removed the target
         body = message(webhook)
         headers = {"Content-Type": "application/json"} | signed(webhook.webhook_id, body, self._targets.secret, now=now)
         try:
@@ -82,14 +82,14 @@ class Webhooks:
 
 
 def message(webhook: Webhook) -> bytes:
-    """The body: that a job has ended, not what it gave."""
-    ended = datetime.fromtimestamp(webhook.finished, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    """Build the body: that a job has ended, without its output."""
+    timestamp = datetime.fromtimestamp(webhook.finished, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     data = {"id": webhook.seq_id, "status": webhook.status}
-    return json.dumps({"type": f"result.{webhook.status}", "timestamp": ended, "data": data}).encode()
+    return json.dumps({"type": f"result.{webhook.status}", "timestamp": timestamp, "data": data}).encode()
 
 
 def signed(webhook_id: str, body: bytes, secret: bytes, *, now: float) -> dict[str, str]:
-    """The headers of a message."""
+    """Build the headers of a message, with its signature."""
     digest = hmac.digest(secret, b".".join([webhook_id.encode(), b"%d" % now, body]), "sha256")
     return {
         "webhook-id": webhook_id,

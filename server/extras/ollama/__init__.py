@@ -1,4 +1,4 @@
-"""/api as Ollama has it; served with --ollama-api only."""
+"""Ollama's API at /api, served only with --ollama-api."""
 
 from ...extension import Extension
 from .settings import OllamaSettings

@@ -1,4 +1,4 @@
-"""Errors as Ollama's clients read them: a sentence, with the statuses of all routes."""
+"""Errors in Ollama's form: a sentence, with the statuses of all routes."""
 
 from ...http.errors import Problem
 from ...http.json_response import JsonResponse
@@ -7,10 +7,10 @@ SCHEMA = {"type": "object", "properties": {"error": {"type": "string"}}, "requir
 
 
 def envelope(problem: Problem) -> dict[str, str]:
-    """The body of an error answer, and an error's line of a stream."""
+    """Build the body of an error answer, which is also an error's line in a stream."""
     return {"error": problem.message}
 
 
 def error_answer(problem: Problem, request_id: str) -> JsonResponse:
-    """The answer."""
+    """Build the error answer."""
     return JsonResponse(envelope(problem), status_code=problem.status, headers=dict(problem.headers))

@@ -1,4 +1,4 @@
-"""What /api/tags, /api/ps and /api/show tell of the served model."""
+"""Descriptions of the served model for /api/tags, /api/ps and /api/show."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ _NEVER = "9999-12-31T23:59:59Z"
 
 
 def listed(service: Service, name: str) -> dict[str, Any]:
-    """The model under one of its names."""
+    """Describe the model under one of its names."""
     return {
         "name": name,
         "model": name,
@@ -24,13 +24,13 @@ def listed(service: Service, name: str) -> dict[str, Any]:
 
 
 def running(service: Service, name: str) -> dict[str, Any]:
-    """The same as a model that is loaded."""
+    """Like `listed`, for a loaded model."""
     loaded = {"expires_at": _NEVER, "size_vram": 0, "context_length": service.engine.max_model_len}
     return listed(service, name) | loaded
 
 
 def shown(service: Service) -> dict[str, Any]:
-    """All that is told of it."""
+    """Describe the model in full."""
     family = _details(service)["family"]
     info = {"general.architecture": family, f"{family}.context_length": service.engine.max_model_len}
     tokenizer = service.engine.tokenizer

@@ -1,4 +1,4 @@
-"""The bodies of /api/chat, /api/generate and /api/show, and how they become chats, prompts and SamplingParams."""
+"""Bodies of /api/chat, /api/generate and /api/show, and their conversion to chats, prompts and SamplingParams."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
@@ -15,9 +15,9 @@ from ...api.request_model import ModelName, RequestModel
 from ...api.sampling_request import SAMPLING_FIELDS, like
 from ..chat.chat_request import Chat, Variable
 
-# The model stays loaded as it is, and no answer gives a context.
+# Ignored: the model stays loaded, and no answer returns a context.
 IGNORED = ("keep_alive", "context")
-# About how a model is loaded, or samplers that Ollama itself has no more.
+# Ignored: options of loading, and samplers that Ollama itself has dropped.
 IGNORED_OPTIONS = (
     *("num_ctx", "num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "low_vram", "f16_kv", "vocab_only"),
     *("use_mmap", "use_mlock", "numa", "logits_all", "embedding_only", "repeat_last_n", "penalize_newline"),
@@ -29,7 +29,7 @@ _RENAMED = {"thinking": "reasoning_content", "tool_name": "name"}
 
 
 class Options(RequestModel):
-    """The sampling fields, two of them under names of Ollama's."""
+    """The sampling fields, two of them under Ollama's names."""
 
     model_config = ConfigDict(extra="allow")
     more_fields = SAMPLING_FIELDS
@@ -39,7 +39,10 @@ class Options(RequestModel):
     repeat_penalty: Annotated[Any, like("repetition_penalty")] = None
 
     def params(self, *, prompt: str, outputs: StructuredOutputs | None) -> SamplingParams:
-        """The parameters; `num_predict` is a limit that is cut to what fits. `prompt`: its name. Raises."""
+        """Build the parameters.
+
+        `num_predict` above the free context is cut to fit. `prompt`: the prompt's field name. Raises.
+        """
         names = {name: f"options.{name}" for name in SAMPLING_FIELDS}
         names |= {"prompt": prompt, "repetition_penalty": "options.repeat_penalty"}
         fields = {"repetition_penalty": self.repeat_penalty} | (self.__pydantic_extra__ or {})
@@ -49,7 +52,7 @@ class Options(RequestModel):
 
 
 class OllamaRequest(RequestModel):
-    """What both routes for text have."""
+    """Fields of both routes for text."""
 
     ignored: ClassVar = dict.fromkeys(IGNORED, ())
     unsupported: ClassVar = _UNSUPPORTED
@@ -60,14 +63,14 @@ class OllamaRequest(RequestModel):
     think: bool | str | None = None
 
     def params(self, *, prompt: str) -> SamplingParams:
-        """The parameters. Raises InvalidRequestError."""
+        """Build the parameters. Raises InvalidRequestError."""
         return self.options.params(prompt=prompt, outputs=self._outputs())
 
     def chat_with(self, messages: list[Message], *, tools: object = None) -> Chat:
-        """The chat with these messages. Raises InvalidRequestError."""
-        read = read_tools(tools)
-        choice = ToolChoice("auto" if read else "none")
-        return Chat(messages=messages, tools=read, choice=choice, variables=self._variables())
+        """Build the chat with these messages. Raises InvalidRequestError."""
+        chat_tools = read_tools(tools)
+        choice = ToolChoice("auto" if chat_tools else "none")
+        return Chat(messages=messages, tools=chat_tools, choice=choice, variables=self._variables())
 
     def _outputs(self) -> StructuredOutputs | None:
         if self.format == "":
@@ -79,7 +82,7 @@ class OllamaRequest(RequestModel):
         return StructuredOutputs(json=self.format, param="format")
 
     def _variables(self) -> dict[str, Variable]:
-        """For the template; what it does without `think` is its own."""
+        """Return variables for the template, none without `think`: the template then has its own default."""
         if self.think is None:
             return {}
         level: dict[str, Variable] = {"reasoning_effort": self.think} if isinstance(self.think, str) else {}
@@ -96,8 +99,8 @@ class OllamaChatRequest(OllamaRequest):
         """The conversation. Raises InvalidRequestError."""
         if not isinstance(self.messages, list):
             raise InvalidRequestError("messages must be a list", param="messages")
-        said = [_message(message, at=f"messages[{number}]") for number, message in enumerate(self.messages)]
-        return self.chat_with(read_messages(said), tools=self.tools)
+        messages = [_message(message, at=f"messages[{number}]") for number, message in enumerate(self.messages)]
+        return self.chat_with(read_messages(messages), tools=self.tools)
 
 
 class OllamaGenerateRequest(OllamaRequest):
@@ -109,23 +112,23 @@ class OllamaGenerateRequest(OllamaRequest):
     raw: bool = False
 
     def chat(self) -> Chat:
-        """The conversation with the prompt alone."""
+        """Build a conversation of the prompt alone."""
         system = [{"role": "system", "content": self.system}] if self.system else []
         return self.chat_with([*system, {"role": "user", "content": self.prompt}])
 
 
 class OllamaShowRequest(RequestModel):
-    """A model to tell of."""
+    """The model to describe."""
 
     ignored: ClassVar = dict.fromkeys(("name", "verbose", "system", "template", "options"), ())
     model: ModelName = None
 
 
 def _message(message: object, *, at: str) -> object:
-    """A message as OpenAI's clients write it."""
+    """Convert a message to OpenAI's form."""
     if not isinstance(message, Mapping):
         return message
     if message.get("images"):
         raise InvalidRequestError(f"{at}.images is not supported; this model reads text only", param=f"{at}.images")
-    given = {_RENAMED.get(name, name): value for name, value in message.items() if value is not None}
-    return {"content": "", **given}
+    fields = {_RENAMED.get(name, name): value for name, value in message.items() if value is not None}
+    return {"content": "", **fields}

@@ -1,4 +1,4 @@
-"""What /api/chat and /api/generate answer, whole and line by line, made from jobs."""
+"""Answers of /api/chat and /api/generate, whole and line by line, built from jobs."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,19 +21,19 @@ Content = Callable[[Iterable[AnswerPart]], dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """How an answer is taken apart, and under which keys it stands."""
+    """Format to split an answer by, and the function that builds its keys."""
 
     answer: AnswerFormat
     content: Content
 
     def whole(self, job: Job) -> dict[str, Any]:
-        """The answer of a job that has ended."""
+        """Build the answer of a job that has ended."""
         parts = read_whole(self.answer.reader(), job.outputs[0].text)
         return head(job.model, job.created) | self.content(parts) | ending(job)
 
 
 class OllamaStreamWriter(StreamWriter):
-    """The lines of one job. A call goes out whole, with its arguments."""
+    """Lines of one job. A call is sent whole, with its arguments."""
 
     response = LineStream
     ping = SPACE
@@ -43,7 +43,7 @@ class OllamaStreamWriter(StreamWriter):
         self._form = form
         self._reader = form.answer.reader()
         self._head = head(job.model, job.created)
-        self._call: list[AnswerPart] = []  # that has not ended yet
+        self._call: list[AnswerPart] = []  # last call, which may still grow
 
     def write(self, job_index: int, event_id: int, deltas: Sequence[OutputDelta]) -> bytes:
         parts = self._ready(self._reader.push("".join(delta.text for delta in deltas)))
@@ -58,7 +58,7 @@ class OllamaStreamWriter(StreamWriter):
         return _line(envelope(problem))
 
     def _ready(self, parts: Iterable[AnswerPart]) -> list[AnswerPart]:
-        """The parts up to a call that may go on."""
+        """Return the parts before a call that may still grow."""
         ready: list[AnswerPart] = []
         for part in parts:
             if part.kind == "arguments":
@@ -71,30 +71,30 @@ class OllamaStreamWriter(StreamWriter):
 
 
 def head(model: str, created: float) -> dict[str, Any]:
-    """The first keys of every line. `created`: seconds since 1970."""
+    """Build the first keys of every line. `created`: seconds since 1970."""
     return {"model": model, "created_at": timestamp(created)}
 
 
 def timestamp(seconds: float) -> str:
-    """In ISO 8601."""
+    """Format a time in ISO 8601."""
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 def chat_content(parts: Iterable[AnswerPart]) -> dict[str, Any]:
-    """As /api/chat has it."""
+    """Build the content of an answer of /api/chat."""
     texts, calls = _texts_and_calls(parts)
     message = {"role": "assistant", "content": texts.pop("content", ""), **texts}
     return {"message": message | ({"tool_calls": calls} if calls else {})}
 
 
 def generate_content(parts: Iterable[AnswerPart]) -> dict[str, Any]:
-    """As /api/generate has it, which has no tools."""
+    """Build the content of an answer of /api/generate, which has no tools."""
     texts, _ = _texts_and_calls(parts)
     return {"response": texts.pop("content", ""), **texts}
 
 
 def ending(job: Job) -> dict[str, Any]:
-    """The last keys: why it ended, and how long it took, in nanoseconds."""
+    """Build the last keys: the reason for the end, and durations in nanoseconds."""
     output, metrics = job.outputs[0], job.metrics[0]
     end = metrics.finished_time or metrics.arrival_time
     first = metrics.first_token_time or end

@@ -1,6 +1,6 @@
-"""/api as Ollama's clients speak it, over the same jobs as the other routes.
+"""/api for Ollama's clients, over the same jobs as the other routes.
 
-A disconnect ends the request, streamed or not; these jobs are not kept for later.
+A disconnect aborts the request, streamed or not; these jobs are not kept.
 """
 
 from typing import Any
@@ -25,14 +25,14 @@ from .response import Content, Form, OllamaStreamWriter, chat_content, generate_
 
 router = APIRouter(prefix="/api", tags=["Ollama"])
 
-# The release whose API this is like: clients compare it with what they need.
+# The release of Ollama whose API this follows; clients compare it with the one they need.
 API_VERSION = "0.12.0"
 _UNSUPPORTED = ("pull", "push", "create", "copy", "delete", "embed", "embeddings")
 _LINES = """{"model": "…", "created_at": "…", "message": {"role": "assistant", "content": "Hi"}, "done": false}
 """
 
 
-def _answered(description: str) -> dict[str, Any]:
+def _lines_or_object(description: str) -> dict[str, Any]:
     lines = {"schema": {"type": "string"}, "example": _LINES}
     return {"description": description, "content": {"application/x-ndjson": lines, "application/json": {}}}
 
@@ -40,7 +40,7 @@ def _answered(description: str) -> dict[str, Any]:
 @router.post(
     "/chat",
     **operation(
-        {200: _answered("A JSON object a line, or one in all with `stream` false.")},
+        {200: _lines_or_object("One JSON object per line, or a single object with `stream` false.")},
         errors=GENERATION,
         error_schema=SCHEMA,
         body=OllamaChatRequest,
@@ -48,11 +48,11 @@ def _answered(description: str) -> dict[str, Any]:
     ),
 )
 async def chat(request: Request) -> Response:
-    """Answer in a conversation."""
+    """Answer a conversation."""
     service, body = service_of(request), await _read(request, OllamaChatRequest)
     params = body.params(prompt="messages")
     if body.messages == []:
-        return _loaded(service, chat_content)
+        return _answer_loading(service, chat_content)
     generation, answer = await chat_generation(service, body.chat(), params, user="")
     return await _answer(request, generation, Form(answer=answer, content=chat_content), is_stream=body.stream)
 
@@ -60,7 +60,7 @@ async def chat(request: Request) -> Response:
 @router.post(
     "/generate",
     **operation(
-        {200: _answered("A JSON object a line, or one in all with `stream` false.")},
+        {200: _lines_or_object("One JSON object per line, or a single object with `stream` false.")},
         errors=GENERATION,
         error_schema=SCHEMA,
         body=OllamaGenerateRequest,
@@ -68,11 +68,11 @@ async def chat(request: Request) -> Response:
     ),
 )
 async def generate(request: Request) -> Response:
-    """Answer a prompt in the model's template, if it has one, or continue it with `raw`."""
+    """Answer a prompt in the model's chat template, if it has one, or continue it with `raw`."""
     service, body = service_of(request), await _read(request, OllamaGenerateRequest)
     params = body.params(prompt="prompt")
     if not body.prompt:
-        return _loaded(service, generate_content)
+        return _answer_loading(service, generate_content)
     if body.raw or not service.tokenizer.has_chat_template:
         generation, answer = Generation(prompts=[body.prompt], params=params), AnswerFormat()
     else:
@@ -84,36 +84,36 @@ async def generate(request: Request) -> Response:
     "/tags", **operation({200: "The model, under each of its names."}, errors=(*KEYED, 503), error_schema=SCHEMA)
 )
 async def tags(request: Request) -> Response:
-    """What is served."""
+    """The served model, under each of its names."""
     service = service_of(request)
     return JsonResponse({"models": [listed(service, name) for name in service.settings.listed_model_names]})
 
 
 @router.get("/ps", **operation({200: "The model."}, errors=(*KEYED, 503), error_schema=SCHEMA))
 async def ps(request: Request) -> Response:
-    """What is loaded."""
+    """The loaded model."""
     service = service_of(request)
     return JsonResponse({"models": [running(service, service.settings.model_name)]})
 
 
 @router.post(
     "/show",
-    **operation({200: "What there is to tell."}, errors=BODY, error_schema=SCHEMA, body=OllamaShowRequest, example={}),
+    **operation({200: "The description."}, errors=BODY, error_schema=SCHEMA, body=OllamaShowRequest, example={}),
 )
 async def show(request: Request) -> Response:
-    """Tell of the model."""
+    """Describe the model."""
     await _read(request, OllamaShowRequest)
     return JsonResponse(shown(service_of(request)))
 
 
-@router.get("/version", **operation({200: "A version of Ollama."}, error_schema=SCHEMA))
+@router.get("/version", **operation({200: "The version."}, error_schema=SCHEMA))
 async def version() -> Response:
-    """The release of Ollama whose API this is like."""
+    """The release of Ollama whose API this follows."""
     return JsonResponse({"version": API_VERSION})
 
 
 async def unsupported(request: Request) -> Response:
-    """What else Ollama has, refused by name."""
+    """Refuse Ollama's other routes by name."""
     name = request.url.path.rpartition("/")[2]
     raise InvalidRequestError(f"{name} is not supported: this server has the one model that it was started with")
 
@@ -124,7 +124,7 @@ for _name in _UNSUPPORTED:
 
 
 async def _read(request: Request, kind: type[Body]) -> Body:
-    """The body. Ollama's clients may put a tag behind the model's name."""
+    """Read the body. Ollama's clients may append a tag to the model's name."""
     service = service_of(request)
     fields = await read_json(request, max_bytes=service.settings.max_body_bytes)
     name = fields.get("model")
@@ -141,7 +141,7 @@ async def _answer(request: Request, generation: Generation, form: Form, *, is_st
     return SlicedResponse.of(await service_of(request).json.write(form.whole(jobs[0])))
 
 
-def _loaded(service: Service, content: Content) -> Response:
-    """To a request for nothing, by which clients have a model loaded: it is."""
+def _answer_loading(service: Service, content: Content) -> Response:
+    """Answer an empty request, which clients send to load a model: the model is loaded."""
     answer = head(service.settings.model_name, service.start_time) | content([])
     return JsonResponse(answer | {"done": True, "done_reason": "load"})

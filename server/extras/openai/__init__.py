@@ -1,4 +1,4 @@
-"""/v1/completions, /v1/chat/completions and /v1/models as OpenAI has them."""
+"""OpenAI's completions, chat completions and models APIs under /v1."""
 
 from ...extension import Extension
 

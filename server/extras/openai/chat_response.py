@@ -1,4 +1,4 @@
-"""The answers of /v1/chat/completions: messages with content, reasoning and calls of tools, whole and in deltas."""
+"""Answers of /v1/chat/completions: messages with content, reasoning and tool calls, whole and in deltas."""
 
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,12 +15,12 @@ from ..chat.answer_format import AnswerFormat
 from .request import Shown
 from .response import Head, ResponseBuilder, TokenText, ending, full_usage, scored_token
 
-# Of reasoning the first is DeepSeek's and most clients' name, the second vLLM's newer one.
+# Reasoning has two names: DeepSeek's, which most clients read, and vLLM's newer one.
 _NAMES = {"content": ("content",), "reasoning": ("reasoning_content", "reasoning")}
 
 
 class ChatResponseBuilder(ResponseBuilder):
-    """`answer` says how answers are taken apart."""
+    """Builder of chat answers. `answer` is the format to split them by."""
 
     kind = "chat.completion"
     chunk_kind = "chat.completion.chunk"
@@ -28,11 +28,11 @@ class ChatResponseBuilder(ResponseBuilder):
     def __init__(self, head: Head, token_text: TokenText, *, shown: Shown, answer: AnswerFormat) -> None:
         super().__init__(head, token_text, shown=shown)
         self._answer = answer
-        self._readers: dict[int, AnswerParser] = {}  # of the choices that are streamed
-        self._calling: set[int] = set()  # choices that have called something
+        self._readers: dict[int, AnswerParser] = {}  # parser of each streamed choice
+        self._calling: set[int] = set()  # choices that have called a tool
 
     def answer(self, jobs: Sequence[Job]) -> dict[str, Any]:
-        """The whole answer."""
+        """Build the whole answer."""
         scores = jobs[0].prompt_logprobs
         more: dict[str, Any] = {} if scores is None else {"prompt_logprobs": prompt_logprobs(scores)}
         if self._shown.token_ids:
@@ -40,7 +40,7 @@ class ChatResponseBuilder(ResponseBuilder):
         return super().answer(jobs) | more
 
     def usage(self, jobs: Sequence[Job]) -> dict[str, Any]:
-        """The tokens of the answer, and how many of them were reasoning."""
+        """Count the answer's tokens, and how many of them were reasoning."""
         usage = full_usage(jobs)
         if self._answer.reasoning is not None:
             count = sum(num_reasoning_tokens(job, self._answer) for job in jobs)
@@ -48,13 +48,13 @@ class ChatResponseBuilder(ResponseBuilder):
         return usage
 
     def first_chunk(self, index: int, job: Job) -> str | None:
-        """The role."""
+        """Return a chunk with the role."""
         choice = _chat_choice(index, {"delta": {"role": "assistant", "content": ""}}, None) | {"finish_reason": None}
         ids = f'],"prompt_token_ids":{dumps(job.prompt_token_ids)}' if self._shown.token_ids else "]"
         return self._prefix + dumps(choice) + ids + self._suffix[1:]
 
     def choice(self, index: int, output: CompletionOutput, job: Job) -> dict[str, Any]:
-        """A message."""
+        """Build a choice with a message."""
         parts = [] if self._answer.is_plain else self._visible(read_whole(self._answer.reader(), output.text))
         message = {"role": "assistant", "content": output.text, "refusal": None}
         if parts or not self._shown.reasoning:
@@ -65,7 +65,7 @@ class ChatResponseBuilder(ResponseBuilder):
         }
 
     def chunk(self, index: int, delta: OutputDelta, *, text_offset: int, report: Mapping[str, Any]) -> str | None:
-        """One event's chunk; none for text that is held back until more of it is known."""
+        """Build one event's chunk, None while the text is held back because its kind is not clear yet."""
         if self._answer.is_plain:
             return super().chunk(index, delta, text_offset=text_offset, report=report)
         content = self._delta(index, delta)
@@ -79,12 +79,12 @@ class ChatResponseBuilder(ResponseBuilder):
         return self._prefix + dumps(choice) + self._suffix
 
     def chunk_choice(self, index: int, delta: OutputDelta, text_offset: int) -> dict[str, Any]:
-        """A part of a message that is nothing but content."""
+        """Build the choice for a delta that is content only."""
         content = {"content": delta.text} if delta.text or delta.token_ids else {}
         return _chat_choice(index, {"delta": content}, self._logprobs(delta.logprobs))
 
     def plain_choice(self, index: int, text: str) -> str:
-        """The JSON of a part that is text alone."""
+        """Return the JSON of a choice with text alone."""
         return f'{{"index":{index},"delta":{{"content":{quoted(text)}}},"logprobs":null,"finish_reason":null}}'
 
     def _delta(self, index: int, delta: OutputDelta) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class ChatResponseBuilder(ResponseBuilder):
 
 
 def num_reasoning_tokens(job: Job, answer: AnswerFormat) -> int:
-    """Tokens up to the end of the reasoning, over the job's outputs."""
+    """Count the tokens up to the end of the reasoning, over all of the job's outputs."""
     readers = [answer.reader() for _ in job.outputs]
     count = 0
     for event in job.events:
@@ -119,12 +119,12 @@ def num_reasoning_tokens(job: Job, answer: AnswerFormat) -> int:
 
 
 def new_call_id() -> str:
-    """An id for a call, by which its result comes back."""
+    """Return a new id for a call; the tool's result refers to it."""
     return "call_" + secrets.token_hex(12)
 
 
 def _delta(parts: Iterable[AnswerPart]) -> dict[str, Any]:
-    """The parts as a delta: a call's name comes with its id, its arguments by its index alone."""
+    """Join the parts into a delta. A call's name comes with its id, its arguments by index alone."""
     delta: dict[str, Any] = {}
     calls: dict[int, dict[str, Any]] = {}
     for part in parts:
@@ -140,7 +140,7 @@ def _delta(parts: Iterable[AnswerPart]) -> dict[str, Any]:
 
 
 def _message(parts: Iterable[AnswerPart]) -> dict[str, Any]:
-    """The parts as keys of a message. Beside reasoning or calls, no content is null."""
+    """Join the parts into keys of a message. Beside reasoning or calls, missing content is null."""
     delta = _delta(parts)
     for call in delta.get("tool_calls", ()):
         del call["index"]

@@ -1,4 +1,4 @@
-"""The answers of /v1/completions. With an echo the prompt stands before the answer, in the text and in the logprobs."""
+"""Answers of /v1/completions. With `echo` the prompt precedes the answer, in the text and in the logprobs."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, islice
@@ -12,12 +12,12 @@ from ...jobs.job import Job
 from .request import Echo, Shown
 from .response import Head, ResponseBuilder, TokenText, ending, full_usage
 
-# A token and what is known of it: nothing of a prompt's first.
+# A token and its logprobs, which the first token of a prompt lacks.
 _Scored = tuple[int, TokenLogprobs | None]
 
 
 class CompletionResponseBuilder(ResponseBuilder):
-    """Text, with logprobs as parallel lists. `prompt_text` gives the text of a job's prompt."""
+    """Builder of text answers, with logprobs as parallel lists. `prompt_text` returns the text of a job's prompt."""
 
     kind = chunk_kind = "text_completion"
 
@@ -27,10 +27,10 @@ class CompletionResponseBuilder(ResponseBuilder):
         super().__init__(head, token_text, shown=shown)
         self._echo = echo
         self._prompt_text = prompt_text
-        self._num_echoed: dict[int, int] = {}  # characters of the prompt before a streamed choice
+        self._num_echoed: dict[int, int] = {}  # length of the echoed prompt, per streamed choice
 
     def choice(self, index: int, output: CompletionOutput, job: Job) -> dict[str, Any]:
-        """One choice of the whole answer."""
+        """Build one choice of the whole answer."""
         echoed = self._echoed(job)
         text, logprobs = self._after_prompt(output)
         scores = None if logprobs is None else [*self._scores(job), *_with_ids(logprobs)]
@@ -42,16 +42,16 @@ class CompletionResponseBuilder(ResponseBuilder):
         return {**self._choice(index, echoed + text, scores, 0), **more, **ending(output)}
 
     def usage(self, jobs: Sequence[Job]) -> dict[str, Any]:
-        """The tokens of the answer; a token sampled only to be left out does not count."""
+        """Count the answer's tokens, without a token that was sampled only to be left out."""
         usage = full_usage(jobs)
         return usage | {"completion_tokens": 0, "total_tokens": usage["prompt_tokens"]} if self._echo.is_all else usage
 
     def show_usage(self, jobs: Sequence[Job], num_tokens: int) -> None:
-        """The same of running usage."""
+        """Like ResponseBuilder.show_usage, but without a token that was sampled only to be left out."""
         super().show_usage(jobs, 0 if self._echo.is_all else num_tokens)
 
     def first_chunk(self, index: int, job: Job) -> str | None:
-        """The prompt, if it is to be echoed or its ids are to be shown."""
+        """Return a chunk with the prompt, if its text is echoed or its ids are shown."""
         if not self._echo.is_wanted and not self._shown.token_ids:
             return None
         echoed = self._echoed(job)
@@ -63,18 +63,18 @@ class CompletionResponseBuilder(ResponseBuilder):
         return self._prefix + dumps(choice) + self._suffix
 
     def chunk_choice(self, index: int, delta: OutputDelta, text_offset: int) -> dict[str, Any]:
-        """One choice of a chunk."""
+        """Build one choice of a chunk."""
         text, logprobs = self._after_prompt(delta)
         scores = None if logprobs is None else list(_with_ids(logprobs))
         return self._choice(index, text, scores, self._num_echoed.get(index, 0) + text_offset)
 
     def plain_choice(self, index: int, text: str) -> str:
-        """The JSON of a chunk's choice that is text alone."""
-        shown = "" if self._echo.is_all else text
-        return f'{{"index":{index},"text":{quoted(shown)},"logprobs":null,"finish_reason":null}}'
+        """Return the JSON of a chunk's choice with text alone."""
+        visible_text = "" if self._echo.is_all else text
+        return f'{{"index":{index},"text":{quoted(visible_text)},"logprobs":null,"finish_reason":null}}'
 
     def _after_prompt(self, output: CompletionOutput | OutputDelta) -> tuple[str, Sequence[TokenLogprobs] | None]:
-        """What came after the prompt, if any of it was asked for."""
+        """Return the text and logprobs after the prompt, nothing if only the prompt was wanted."""
         if not self._echo.is_all:
             return output.text, output.logprobs
         return "", None if output.logprobs is None else ()
@@ -88,8 +88,8 @@ class CompletionResponseBuilder(ResponseBuilder):
         return list(zip(job.prompt_token_ids, job.prompt_logprobs, strict=True))
 
     def _choice(self, index: int, text: str, scores: Sequence[_Scored] | None, text_offset: int) -> dict[str, Any]:
-        shown = None if scores is None else self._logprobs(scores, text_offset)
-        return {"index": index, "text": text, "logprobs": shown}
+        logprobs = None if scores is None else self._logprobs(scores, text_offset)
+        return {"index": index, "text": text, "logprobs": logprobs}
 
     def _logprobs(self, scores: Sequence[_Scored], text_offset: int) -> dict[str, Any]:
         offsets = accumulate((len(self._token_text(token_id)) for token_id, _ in scores), initial=text_offset)

@@ -1,6 +1,6 @@
-"""The bodies of /v1/completions and /v1/chat/completions, and how they become prompts and SamplingParams.
+"""Bodies of /v1/completions and /v1/chat/completions, and their conversion to prompts and SamplingParams.
 
-Fields that would change the answer and are not built are refused by name; those that change nothing are ignored.
+A field that is not built is refused by name if it would change the answer, and ignored if not.
 """
 
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from ..chat.chat_request import Chat, ChatFields, ChatMessage, ToolFields
 
 
 class StreamOptions(RequestModel):
-    """How the events come."""
+    """Options of the event stream."""
 
     path = "stream_options."
     ignored: ClassVar = {"include_obfuscation": NOTHING}
@@ -30,16 +30,16 @@ class StreamOptions(RequestModel):
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """What an answer shows beside its text."""
+    """Optional parts of an answer."""
 
-    usage: bool = False  # in a last chunk
+    usage: bool = False  # in an extra last chunk
     running_usage: bool = False  # in every chunk
     token_ids: bool = False
     reasoning: bool = True
 
 
 class OpenAIRequest(SamplingRequest):
-    """What both routes have."""
+    """Fields of both routes."""
 
     stream_options: StreamOptions | None = None
     max_tokens: Annotated[Any, like("max_tokens")] = None
@@ -56,17 +56,20 @@ class OpenAIRequest(SamplingRequest):
 
     @property
     def include_usage(self) -> bool:
-        """Whether the last chunk holds the usage."""
+        """True if the last chunk holds the usage."""
         return self.stream_options is not None and self.stream_options.include_usage
 
     @property
     def shown(self) -> Shown:
-        """What the answer shows beside the text."""
+        """Optional parts of the answer."""
         is_continuous = self.stream_options is not None and self.stream_options.continuous_usage_stats
         return Shown(usage=self.include_usage, running_usage=is_continuous, token_ids=self.return_token_ids)
 
     def _max_tokens(self, names: dict[str, str]) -> Any:
-        """The limit under either name; the newer one is added to `names` if it was used. Raises InvalidRequestError."""
+        """Return the limit under either name; if the newer one was used, note it in `names`.
+
+        Raises InvalidRequestError.
+        """
         older, newer = self.max_tokens, self.max_completion_tokens
         if None not in (older, newer) and older != newer:
             raise InvalidRequestError(
@@ -80,7 +83,7 @@ class OpenAIRequest(SamplingRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class Echo:
-    """Whether the prompt stands before the answer, and whether nothing but the prompt is wanted (max_tokens 0)."""
+    """Place of the prompt in the answer: before it if `is_wanted`, and alone if `is_all` (max_tokens 0)."""
 
     is_wanted: bool
     is_all: bool
@@ -97,22 +100,24 @@ class CompletionRequest(OpenAIRequest):
     prompt_logprobs: Annotated[Any, like("prompt_logprobs")] = None
 
     def echoed(self) -> Echo:
-        """What of the prompt the answer repeats."""
+        """Return which part of the answer is an echo of the prompt."""
         limit = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
         is_zero = type(limit) is int and limit == 0
         return Echo(is_wanted=self.echo, is_all=self.echo and is_zero)
 
     def prompts(self) -> list[Any]:
-        """The prompts as the engine takes them."""
-        return [without_special_tokens(each) if self.add_special_tokens is False else each for each in self.prompt]
+        """Return the prompts in the engine's form."""
+        return [
+            without_special_tokens(prompt) if self.add_special_tokens is False else prompt for prompt in self.prompt
+        ]
 
     def params(self) -> SamplingParams:
-        """The parameters; an echo brings the prompt's logprobs where logprobs are wanted. Raises."""
+        """Build the parameters. With an echo, `logprobs` also covers the prompt. Raises."""
         n = (self.__pydantic_extra__ or {}).get("n", 1)
         if self.best_of is not None and (type(self.best_of) is not int or self.best_of != n):
             raise InvalidRequestError("best_of other than n is not supported; leave it out", param="best_of")
         of_prompt = self.logprobs if self.echo and self.prompt_logprobs is None else self.prompt_logprobs
-        # The engine samples at least one token, which an answer that is all echo leaves out.
+        # The engine samples at least one token; an answer that is all echo leaves it out.
         names: dict[str, str] = {}
         max_tokens = 1 if self.echoed().is_all else self._max_tokens(names)
         return self.sampling(names=names, max_tokens=max_tokens, logprobs=self.logprobs, prompt_logprobs=of_prompt)
@@ -138,15 +143,15 @@ class ChatCompletionRequest(OpenAIRequest, ChatFields):
 
     @property
     def shown(self) -> Shown:
-        """What the answer shows beside the content."""
+        """Optional parts of the answer."""
         return replace(super().shown, reasoning=self.include_reasoning)
 
     def chat(self) -> Chat:
-        """The conversation. Raises InvalidRequestError."""
+        """Build the conversation. Raises InvalidRequestError."""
         return self.chat_of(read_messages(self.messages))
 
     def params(self) -> SamplingParams:
-        """The parameters; refusals name the fields as they were sent. Raises InvalidRequestError."""
+        """Build the parameters. Refusals name the fields as they were sent. Raises InvalidRequestError."""
         if self.top_logprobs is not None and not self.logprobs:
             raise InvalidRequestError("top_logprobs goes with logprobs true only", param="top_logprobs")
         names = {"prompt": "messages", "logprobs": "top_logprobs"}

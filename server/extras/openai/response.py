@@ -1,7 +1,7 @@
-"""What OpenAI's answers have in common, whole and in chunks, made from jobs; completions and chats each add theirs.
+"""Common parts of OpenAI's answers, whole and in chunks, built from jobs; completions and chats each add theirs.
 
-A chunk is a prebuilt beginning and end around the one choice that changes; a token that is text alone, as nearly all
-are, costs no more JSON than that text.
+A chunk is a prebuilt beginning and end around the one choice that changes. Nearly all tokens are text alone, and cost
+no more JSON than that text.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,19 +20,19 @@ TokenText = Callable[[int], str]
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
-    """What all chunks of one answer share."""
+    """Values that all chunks of one answer share."""
 
     id: str
     model: str
     created: int
 
     def fields(self, kind: str) -> dict[str, Any]:
-        """The first keys of an answer of this `object` kind."""
+        """Return the first keys of an answer of this `object` kind."""
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
 
 
 class ResponseBuilder:
-    """One of the two kinds of answer. `token_text` gives the text of a single token, for logprobs."""
+    """Builder of one of the two kinds of answer. `token_text` returns the text of a single token, for logprobs."""
 
     kind: str
     chunk_kind: str
@@ -45,7 +45,7 @@ class ResponseBuilder:
         self._suffix = '],"usage":null}' if shown.usage else "]}"
 
     def answer(self, jobs: Sequence[Job]) -> dict[str, Any]:
-        """The whole answer, once all jobs have ended. For `json_slices`: token texts are found while it is written."""
+        """Build the whole answer once all jobs have ended, for `json_slices`, which looks up token texts lazily."""
         n = len(jobs[0].outputs)
         choices = [
             {**self.choice(number * n + output.index, output, job), **self.ids(output), **job.report(output.index)}
@@ -55,9 +55,9 @@ class ResponseBuilder:
         return {**self._head.fields(self.kind), "choices": choices, "usage": self.usage(jobs)}
 
     def chunk(self, index: int, delta: OutputDelta, *, text_offset: int, report: Mapping[str, Any]) -> str | None:
-        """One event's chunk for choice `index`; `text_offset` characters have gone before.
+        """Build one event's chunk for choice `index`, after `text_offset` characters.
 
-        `report`: what stands in the last one of a choice beside its end.
+        `report`: fields for the choice's last chunk, beside its end.
         """
         if delta.logprobs is None and delta.finish_reason is None and not self._shown.token_ids:
             return self._prefix + self.plain_choice(index, delta.text) + self._suffix
@@ -68,57 +68,57 @@ class ResponseBuilder:
         return self._prefix + dumps(choice) + self._suffix
 
     def ids(self, output: OutputDelta | CompletionOutput) -> dict[str, Any]:
-        """The tokens of an output, if they are to be shown."""
+        """Return the token ids of an output, if they are shown."""
         return {"token_ids": list(output.token_ids)} if self._shown.token_ids else {}
 
     def show_usage(self, jobs: Sequence[Job], num_tokens: int) -> None:
-        """Put the usage after so many tokens of output into the chunks from here on."""
+        """Put the usage after `num_tokens` output tokens into all following chunks."""
         num_prompt = sum(job.num_prompt_tokens for job in jobs)
         counts = {"prompt_tokens": num_prompt, "completion_tokens": num_tokens, "total_tokens": num_prompt + num_tokens}
         self._suffix = '],"usage":' + dumps(counts) + "}"
 
     def usage_chunk(self, jobs: Sequence[Job]) -> str:
-        """The last chunk, if usage was asked for."""
+        """Build the last chunk, which carries the usage if it was requested."""
         return self._prefix + '],"usage":' + dumps(self.usage(jobs)) + "}"
 
     def usage(self, jobs: Sequence[Job]) -> dict[str, Any]:
-        """The tokens of the answer."""
+        """Count the answer's tokens."""
         return full_usage(jobs)
 
     def first_chunk(self, index: int, job: Job) -> str | None:
-        """What comes before a choice's first event."""
+        """Build the chunk before a choice's first event, if there is one."""
         return None
 
     def choice(self, index: int, output: CompletionOutput, job: Job) -> dict[str, Any]:
-        """One choice of the whole answer."""
+        """Build one choice of the whole answer."""
         raise NotImplementedError
 
     def chunk_choice(self, index: int, delta: OutputDelta, text_offset: int) -> dict[str, Any]:
-        """One choice of a chunk, without finish_reason."""
+        """Build one choice of a chunk, without finish_reason."""
         raise NotImplementedError
 
     def plain_choice(self, index: int, text: str) -> str:
-        """The JSON of a choice in a chunk that carries nothing but this text: nearly all of them."""
+        """Return the JSON of a chunk's choice with text alone; nearly all chunks are such."""
         raise NotImplementedError
 
 
 def full_usage(jobs: Sequence[Job]) -> dict[str, Any]:
-    """Usage with the share of the prompts that came from the prefix cache."""
+    """Count tokens, including those of the prompts that came from the prefix cache."""
     return {**usage(*jobs), "prompt_tokens_details": {"cached_tokens": sum(job.num_cached_tokens for job in jobs)}}
 
 
 def ending(output: OutputDelta | CompletionOutput) -> dict[str, Any]:
-    """Why it ended. OpenAI knows no timeout: it is a length that ran out."""
+    """Return why the output ended. OpenAI has no timeout, so it is reported as a length limit."""
     if output.finish_reason == "timeout":
         return {"finish_reason": "length", "stop_reason": "timeout"}
     return {"finish_reason": output.finish_reason, "stop_reason": output.stop_reason}
 
 
 def scored_token(item: TokenLogprobs, token_text: TokenText) -> dict[str, Any]:
-    """A token with its logprob and the likeliest ones, as chats and responses show it."""
+    """Describe a token with its logprob and the likeliest tokens, in the form of chats and responses."""
 
-    def one(token_id: int, logprob: float) -> dict[str, Any]:
+    def entry(token_id: int, logprob: float) -> dict[str, Any]:
         text = token_text(token_id)
         return {"token": text, "logprob": finite_logprob(logprob), "bytes": list(text.encode("utf-8", "replace"))}
 
-    return {**one(item.token_id, item.logprob), "top_logprobs": [one(*each) for each in item.top]}
+    return {**entry(item.token_id, item.logprob), "top_logprobs": [entry(*candidate) for candidate in item.top]}

@@ -1,6 +1,6 @@
-"""The OpenAI-compatible routes: models, completions, chat completions. Underneath, the same jobs as the native routes.
+"""OpenAI-compatible routes: models, completions, chat completions, over the same jobs as the native routes.
 
-A disconnect ends the request, streamed or not; these jobs are not kept for later.
+A disconnect aborts the request, streamed or not; these jobs are not kept.
 """
 
 import secrets
@@ -32,9 +32,9 @@ from .stream import OpenAIStreamWriter
 router = APIRouter(prefix="/v1", tags=["OpenAI"])
 
 
-@router.get("/models", **operation({200: "A list, of one unless it has several names."}, errors=(*KEYED, 503)))
+@router.get("/models", **operation({200: "A list with the model, once per name."}, errors=(*KEYED, 503)))
 async def models(request: Request) -> Response:
-    """The one model that is served, under each of its names."""
+    """The served model, under each of its names."""
     service = service_of(request)
     names = service.settings.listed_model_names
     return JsonResponse({"object": "list", "data": [_model(service, name) for name in names]})
@@ -47,7 +47,7 @@ async def models(request: Request) -> Response:
     ),
 )
 async def model(request: Request) -> Response:
-    """The same by name; 404 for any other name."""
+    """Describe the model by name; 404 for any other name."""
     service = service_of(request)
     service.check_model(request.path_params["name"])
     return JsonResponse(_model(service, request.path_params["name"]))
@@ -85,39 +85,39 @@ async def completions(request: Request) -> Response:
     ),
 )
 async def chat_completions(request: Request) -> Response:
-    """Answer in a conversation."""
+    """Answer a conversation."""
     body = await read_request(request, ChatCompletionRequest)
     answer = await _chat_completion(service_of(request), body)
     return await answer.response(request)
 
 
 async def complete_batched(service: Service, fields: Mapping[str, Any], *, owner: str) -> dict[str, Any]:
-    """What POST /v1/completions answers, in the background. Raises as the route."""
+    """Answer like POST /v1/completions, in the background. Raises like the route."""
     answer = _completion(service, read_fields(service, fields, CompletionRequest))
     return await answer.whole(service, owner=owner)
 
 
 async def chat_batched(service: Service, fields: Mapping[str, Any], *, owner: str) -> dict[str, Any]:
-    """What POST /v1/chat/completions answers, in the background. Raises as the route."""
+    """Answer like POST /v1/chat/completions, in the background. Raises like the route."""
     answer = await _chat_completion(service, read_fields(service, fields, ChatCompletionRequest))
     return await answer.whole(service, owner=owner)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Answer:
-    """What is to be generated for a request, and the builder of its answer."""
+    """Work of one request, and the builder of its answer."""
 
     body: OpenAIRequest
     builder: ResponseBuilder
     generation: Generation
-    echoes: bool = False  # the prompt, before the answer
+    echoes: bool = False  # True if the prompt precedes the answer
 
     async def whole(self, service: Service, *, owner: str) -> dict[str, Any]:
-        """The answer to a line of a batch, once it is complete. For `json_slices`."""
+        """Answer a line of a batch once it is complete, for `json_slices`."""
         return self.builder.answer(await self.generation.complete(service, owner=owner, is_background=True))
 
     async def response(self, request: Request) -> Response:
-        """The answer, whole or streamed."""
+        """Build the answer, whole or streamed."""
         if not self.body.stream:
             jobs = await self.generation.answered(request)
             return SlicedResponse.of(await service_of(request).json.write(self.builder.answer(jobs)))
@@ -164,7 +164,7 @@ async def _chat_completion(service: Service, body: ChatCompletionRequest) -> _An
 
 
 def _token_text(service: Service, body: OpenAIRequest) -> TokenText:
-    """How tokens of logprobs are shown."""
+    """Return the function that shows tokens in logprobs."""
     return "token_id:{}".format if body.return_tokens_as_token_ids else ModelText(service).token
 
 

@@ -17,15 +17,15 @@ _NO_REPORT: Mapping[str, Any] = MappingProxyType({})
 
 
 class OpenAIStreamWriter(StreamWriter):
-    """The chunks of jobs that make up one answer: a job's outputs are its choices."""
+    """Chunks of jobs that make up one answer; each output of a job is a choice."""
 
     def __init__(self, builder: ResponseBuilder, jobs: Sequence[Job], *, shown: Shown) -> None:
         self._builder = builder
         self._jobs = jobs
         self._shown = shown
-        self._num_tokens = 0  # counted only where every chunk shows them
-        self._num_chars: dict[int, int] = {}  # per choice that has begun
-        self._closed: set[int] = set()  # choices
+        self._num_tokens = 0  # counted only if every chunk shows usage
+        self._num_chars: dict[int, int] = {}  # characters sent, per choice that has begun
+        self._closed: set[int] = set()  # choices that have ended
 
     def write(self, job_index: int, event_id: int, deltas: Sequence[OutputDelta]) -> bytes:
         return _frames([chunk for delta in deltas for chunk in self._chunks(job_index, delta)])
@@ -60,7 +60,7 @@ class OpenAIStreamWriter(StreamWriter):
             self._closed.add(index)
             report = job.report(delta.index)
         chunk = self._builder.chunk(index, delta, text_offset=text_offset, report=report)
-        return [each for each in (first, chunk) if each is not None]
+        return [text for text in (first, chunk) if text is not None]
 
 
 def _frames(chunks: Sequence[str]) -> bytes:

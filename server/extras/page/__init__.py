@@ -1,4 +1,4 @@
-"""The page that shows the engine at work: its files, and the stream of steps that it reads."""
+"""Page that shows the engine at work: its files, and the stream of steps that it reads."""
 
 from ...extension import Extension
 from .settings import PageSettings

@@ -1,4 +1,4 @@
-"""Assets: the files of the page, and the headers that keep it from loading or running anything else."""
+"""Assets: files of the page, and headers that stop the page from loading or running anything else."""
 
 from functools import cache
 from importlib.resources import files
@@ -13,8 +13,8 @@ from .settings import PageSettings
 
 PREFIX = "/page/"
 _MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
-# Scripts and styles of this server only, none inside the HTML, and no text can become markup. Data and blobs: pictures
-# that the page draws, files that it lets the user save.
+# Only this server's scripts and styles, none inside the HTML, and no text can become markup. data: and blob: serve the
+# pictures that the page draws and the files that users save.
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
@@ -30,12 +30,12 @@ _HEADERS = {
 
 @cache
 def names() -> frozenset[str]:
-    """The files that there are."""
+    """Return the names of the page's files."""
     return frozenset(file.name for file in files(__package__).joinpath("static").iterdir())
 
 
 def asset(name: str) -> Response:
-    """One of them."""
+    """Return one of the page's files."""
     media_type = _MEDIA_TYPES[name.rpartition(".")[2]]
     body = files(__package__).joinpath("static", name).read_bytes()
     return Response(body, media_type=media_type, headers=_HEADERS)
@@ -52,7 +52,7 @@ def is_open(service: Service, scope: Scope) -> bool:
 
 
 def is_page(scope: Scope) -> bool:
-    """Whether this asks for a file of the page, which holds no secrets: the key is typed into it."""
+    """True if the request is for a file of the page. These files hold no secrets; the key is typed into the page."""
     path: str = scope["path"]
     if path == "/":
         return wants_html(Headers(scope=scope))

@@ -1,6 +1,6 @@
-"""PolicyComparison: the same requests through the scheduler with other batching policies, without the model.
+"""PolicyComparison: simulates requests under other batching policies, without the model.
 
-In a process of its own, one at a time and for a bounded time: the engine's steps must not wait for it.
+Each runs in its own process, one at a time and for a bounded time, so that the engine's steps never wait for it.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 20.0
 _MODULE = f"{__package__}.policy_worker"
-# The settings that decide beside those that are compared and the sizes of a step.
+# Settings that affect decisions, apart from the compared policies and the sizes of a step.
 _FIELDS = ("block_size", "long_prefill_token_threshold")
 
 
 class PolicyComparison:
-    """Those of one server."""
+    """Comparisons of one server, one at a time."""
 
     def __init__(self) -> None:
         self._is_running = False
@@ -29,9 +29,9 @@ class PolicyComparison:
     async def run(
         self, engine: "AsyncEngine", *, policies: Sequence[str], arrivals: Sequence[Sequence[float]]
     ) -> dict[str, Any]:
-        """`arrivals`: (seconds, prompt tokens, output tokens). Each policy's steps, as the stream of steps has them.
+        """Return each policy's steps, in the form of the stream of steps.
 
-        Raises QueueFullError, InvalidRequestError.
+        `arrivals`: (seconds, prompt tokens, output tokens). Raises QueueFullError, InvalidRequestError.
         """
         room = engine.stats()["num_blocks"] * engine.config.block_size
         if any(prompt + output > room for _, prompt, output in arrivals):

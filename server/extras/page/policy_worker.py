@@ -1,4 +1,7 @@
-"""The process that simulates policies: one JSON object on standard input, one on standard output. Imports no torch."""
+"""Process that simulates policies: reads one JSON object from standard input, writes one to standard output.
+
+Imports no torch.
+"""
 
 import json
 import os
@@ -14,21 +17,21 @@ from ....engine.extras.simulation.simulator import Simulation
 
 
 def simulated(job: Mapping[str, Any], policy: str) -> list[dict[str, Any]]:
-    """The records of the last steps of these arrivals under a policy."""
+    """Return the records of the last steps of these arrivals under a policy."""
     config = EngineConfig(**job["config"], batching_policy=policy, enable_prefix_caching=False)
     simulation = Simulation(config, num_blocks=job["num_blocks"], cost=CostModel.fixed(*job["cost"]))
     watcher = StepWatcher(simulation.scheduler, max_num_batched_tokens=config.step_limits.num_batched_tokens)
     simulation.scheduler.watch(watcher)
-    simulation.run([Arrival(*each) for each in sorted(map(tuple, job["arrivals"]))])
+    simulation.run([Arrival(*arrival) for arrival in sorted(map(tuple, job["arrivals"]))])
     return watcher.take()[1]
 
 
 def run(job: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
-    """Each policy and its steps."""
+    """Simulate each policy."""
     return [{"policy": policy, "steps": simulated(job, policy)} for policy in job["policies"]]
 
 
 if __name__ == "__main__":
     if hasattr(os, "nice"):
-        os.nice(10)  # the engine's steps go first
+        os.nice(10)  # the engine's steps have priority
     json.dump({"runs": run(json.load(sys.stdin))}, sys.stdout)

@@ -7,10 +7,10 @@ from pydantic import Field
 from ...api.request_model import RequestModel
 
 MAX_ARRIVALS = 256
-MAX_TOKENS = 131_072  # of one request
+MAX_TOKENS = 131_072  # per request
 _Seconds = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
 _Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
-_Arrival = Annotated[tuple[_Seconds, _Tokens, _Tokens], Field(strict=False)]  # JSON has lists only
+_Arrival = Annotated[tuple[_Seconds, _Tokens, _Tokens], Field(strict=False)]  # JSON has no tuples
 
 
 class SimulateRequest(RequestModel):

@@ -1,4 +1,4 @@
-"""The page's files, `GET /stats/stream`, `GET /result/{id}/explain`."""
+"""The page's files, `GET /stats/stream` and `GET /result/{id}/explain`."""
 
 import time
 from collections.abc import AsyncGenerator
@@ -32,12 +32,12 @@ data: {"batching_policy": "splitfuse", "budget": 512, …}
 event: steps
 data: [{"step": 12, "start": 1.25, "end": 1.27, "chunks": [[3, 0, 480]], "decodes": [1, 2], …}]
 """
-_ID = parameter("seq_id", "The id that POST /generate gave.", place="path")
+_ID = parameter("seq_id", "The id from POST /generate.", place="path")
 
 
 @router.get(PREFIX + "{name}", include_in_schema=False)
 async def page_file(request: Request) -> Response:
-    """A file of the page."""
+    """Return a file of the page."""
     name = request.path_params["name"]
     if not service_of(request).settings.section(PageSettings).page or name not in names():
         raise HTTPException(404)
@@ -46,10 +46,10 @@ async def page_file(request: Request) -> Response:
 
 @router.get(
     "/stats/stream",
-    **operation({200: events("What each step computed, in batches of 50 ms.", _STEPS)}, errors=(*KEYED, 429, 503)),
+    **operation({200: events("The work of each step, in batches of 50 ms.", _STEPS)}, errors=(*KEYED, 429, 503)),
 )
 async def step_stream(request: Request) -> Response:
-    """A record per step, while it is read; requests of other keys are numbers."""
+    """One record per step while the stream is open. Other keys' requests appear as numbers only."""
     service = service_of(request)
     source: AsyncGenerator[bytes, None] = service.part(PagePart).steps.chunks(service.engine, owner=owner_of(request))
     return EventStream(source, error_frame=_error_frame)
@@ -62,42 +62,43 @@ def _error_frame(problem: Problem) -> bytes:
 @router.post(
     "/stats/simulate",
     **operation(
-        {200: "`runs`: each policy and the records of its last steps."},
+        {200: "`runs`: each policy with the records of its last steps."},
         errors=GENERATION,
         body=SimulateRequest,
         example={"policies": ["splitfuse", "prefill_first"], "arrivals": [[0.0, 512, 64], [0.25, 2000, 16]]},
     ),
 )
 async def simulate(request: Request) -> Response:
-    """What other batching policies would do to these requests, by what steps have cost so far; no model runs."""
+    """Simulate these requests under other batching policies, with the measured costs of steps; no model runs."""
     service = service_of(request)
     body = await read_request(request, SimulateRequest)
     answer = await service.part(PagePart).comparison.run(service.engine, policies=body.policies, arrivals=body.arrivals)
     return JsonResponse(answer)
 
 
-@router.get(
-    "/result/{seq_id}/explain", **operation({200: "What it waited for and was given."}, errors=LOOKUP, parameters=[_ID])
-)
+@router.get("/result/{seq_id}/explain", **operation({200: "The explanation."}, errors=LOOKUP, parameters=[_ID]))
 async def explain_result(request: Request) -> Response:
-    """When it waited and for what, each chunk, preemptions, and shares of its time that add up; so far, if it runs."""
+    """Explain a result's time: its waits with their reasons, each chunk, preemptions, and shares that add up.
+
+    A running request is explained so far.
+    """
     service = service_of(request)
     job = await service.results.find(seq_id_of(request.path_params["seq_id"]), owner=owner_of(request))
     return JsonResponse(explanation(service, job))
 
 
 def explanation(service: Service, job: Job) -> dict[str, Any]:
-    """Of the output that ends last, and of each where there are several."""
+    """Explain the output that ends last, and each output if there are several."""
     running = {} if job.finished else service.engine.metrics(job.seq_id)
     outputs = []
     for output in job.outputs:
         metrics = output.metrics or running.get(output.index)
         if metrics is not None:
-            made = explain(metrics, now=time.monotonic(), finish_reason=output.finish_reason)
-            outputs.append({"index": output.index} | made.to_dict())
+            output_explanation = explain(metrics, now=time.monotonic(), finish_reason=output.finish_reason)
+            outputs.append({"index": output.index} | output_explanation.to_dict())
     about = {"seq_id": job.seq_id, "status": job.status}
-    if not outputs:  # it has been submitted, and its prompt is not tokenized yet
+    if not outputs:  # submitted, but the prompt is not tokenized yet
         return about | Explanation([], {}, 0.0, None, None).to_dict()
-    last = max(outputs, key=lambda each: each["e2e_s"])
+    last = max(outputs, key=lambda fields: fields["e2e_s"])
     whole = {name: value for name, value in last.items() if name != "index"}
     return about | whole | ({"outputs": outputs} if len(job.outputs) > 1 else {})

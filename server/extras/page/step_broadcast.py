@@ -1,6 +1,6 @@
-"""StepBroadcast: what the engine's watcher gathers, to all viewers; written once, however many there are.
+"""StepBroadcast: sends the engine's steps to all viewers, serialised once however many viewers there are.
 
-Nothing is gathered while there is no viewer. A viewer that reads too slowly loses events, never memory.
+Nothing is gathered while there are no viewers. A viewer that reads too slowly loses events, but never costs memory.
 """
 
 import asyncio
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from ....engine.serving.async_engine import AsyncEngine
 
 BATCH_S = 0.05
-_BLOCKS_EVERY = 10  # batches
+_BLOCKS_EVERY = 10  # counted in batches
 MAX_VIEWERS = 32
-MAX_QUEUED_BYTES = 4 * 2**20  # of one viewer
+MAX_QUEUED_BYTES = 4 * 2**20  # per viewer
 PING_S = 15.0
 _PING = b": ping\n\n"
-_ALL = ""  # the owner of everything, on a server without keys
+_ALL = ""  # owner of everything on a server without keys
 
 
 class Viewer:
-    """One reader and what it has not read yet."""
+    """One reader, and the events it has not read yet."""
 
     def __init__(self, owner: str) -> None:
         self.owner = owner
@@ -39,12 +39,12 @@ class Viewer:
         self.is_over = False
 
     def end(self) -> None:
-        """Nothing more comes."""
+        """End the stream after the queued events."""
         self.is_over = True
         self._has_more.set()
 
     def put(self, chunk: bytes) -> None:
-        """Queue events, or count them as lost if it is too far behind."""
+        """Queue events, or count them as lost if the viewer is too far behind."""
         if self._num_bytes + len(chunk) > MAX_QUEUED_BYTES:
             self._num_lost += 1
             return
@@ -53,29 +53,29 @@ class Viewer:
         self._has_more.set()
 
     async def next(self) -> bytes:
-        """All that is there; a comment if nothing came for a while."""
+        """Return all queued events, or a comment after a while without any."""
         try:
             async with asyncio.timeout(PING_S):
                 await self._has_more.wait()
         except TimeoutError:
             return _PING
-        chunks, lost = b"".join(self._chunks), self._num_lost
+        chunks, num_lost = b"".join(self._chunks), self._num_lost
         self._chunks.clear()
         self._num_bytes = self._num_lost = 0
         self._has_more.clear()
-        return chunks + (_event("lost", {"batches": lost}) if lost else b"")
+        return chunks + (_event("lost", {"batches": num_lost}) if num_lost else b"")
 
 
 class StepBroadcast:
-    """The viewers of one engine."""
+    """Viewers of one engine."""
 
     def __init__(self) -> None:
         self._viewers: set[Viewer] = set()
         self._task: asyncio.Task[None] | None = None
-        self._blocks = b""  # the last map
+        self._blocks = b""  # last map of the blocks
 
     def chunks(self, engine: "AsyncEngine", *, owner: str) -> AsyncGenerator[bytes, None]:
-        """What a viewer is sent: `hello`, then `requests`, `steps`, `ended` and `blocks` as they come.
+        """Add a viewer. Yields `hello`, then `requests`, `steps`, `ended` and `blocks` events.
 
         Raises QueueFullError.
         """
@@ -84,7 +84,7 @@ class StepBroadcast:
         return self._read(engine, Viewer(owner))
 
     def end(self) -> None:
-        """Let all viewers go: the server ends, which would wait for them."""
+        """Disconnect all viewers; otherwise the server's end would wait for them."""
         for viewer in self._viewers:
             viewer.end()
 
@@ -139,7 +139,7 @@ class StepBroadcast:
         chunks: dict[str, bytes] = {}
         for viewer in viewers:
             if viewer.owner not in chunks:
-                chunks[viewer.owner] = _event("requests", [_shown(each, viewer.owner) for each in requests])
+                chunks[viewer.owner] = _event("requests", [_shape(request, viewer.owner) for request in requests])
             viewer.put(chunks[viewer.owner])
 
     def _put(self, chunk: bytes) -> None:
@@ -152,7 +152,7 @@ def _event(name: str, value: Any) -> bytes:
 
 
 def _shortened(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """`decodes` is true where the same requests decoded in the record before: most steps, and most of what they say."""
+    """Replace `decodes` by true if the same requests decoded in the previous record, which saves most bytes."""
     before = [{}, *steps]
     return [
         step | {"decodes": True} if step.get("decodes") and step["decodes"] == previous.get("decodes") else step
@@ -160,8 +160,8 @@ def _shortened(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _shown(request: "Request", owner: str) -> dict[str, Any]:
-    """A request's shape, and its id where it is the viewer's own."""
+def _shape(request: "Request", owner: str) -> dict[str, Any]:
+    """Describe a request's shape, with its id if it is the viewer's own."""
     shape = {
         "number": request.arrival_order,
         "index": request.index,
@@ -176,7 +176,7 @@ def _shown(request: "Request", owner: str) -> dict[str, Any]:
 
 
 def _hello(engine: "AsyncEngine") -> dict[str, Any]:
-    """What does not change, and the time by both clocks."""
+    """Describe the constant values, and the time by both clocks."""
     stats, config = engine.stats(), engine.config
     limits = engine.step_limits
     return {

@@ -1,4 +1,4 @@
-"""Haproxy: the process that every request passes, and its runtime API, by which it learns of replicas."""
+"""Haproxy: the process that every request passes through, and its runtime API, which adds replicas."""
 
 import asyncio
 import contextlib
@@ -16,12 +16,15 @@ logger = logging.getLogger(__name__)
 
 _RESTART_S = 1.0
 _START_S = 60.0
-# What the runtime API says of an address that it has taken; of a state it says nothing.
-_TAKEN = ("changed from", "no need to change")
+# Replies of the runtime API to an accepted address. An accepted state has no reply.
+_ACCEPTED_REPLIES = ("changed from", "no need to change")
 
 
 class Haproxy:
-    """Started with no replica; `point` tells it where one is. Started again if it ends, with the same addresses."""
+    """HAProxy process.
+
+    It starts without replicas; `point` adds one. If it ends, it is restarted with the same addresses.
+    """
 
     def __init__(self, config: HaproxyConfig) -> None:
         self._config = config
@@ -31,13 +34,13 @@ class Haproxy:
         self._is_stopping = False
 
     async def start(self) -> None:
-        """Start it and wait for its runtime API. Raises ConfigError if it is not installed or refuses its file."""
+        """Start HAProxy and wait for its runtime API. Raises ConfigError if it is not installed or refuses its file."""
         program = shutil.which("haproxy")
         if program is None:
             raise ConfigError("--replicas needs HAProxy: apt-get install haproxy")
         with self._log.open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *tied([program, "-db", "-f", self._written()]),
+                *tied([program, "-db", "-f", self._write_config()]),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -48,7 +51,7 @@ class Haproxy:
         await self._until_up(self._process)
 
     async def run(self) -> None:
-        """Watch it until `stop`. Raises ConfigError if it cannot be started again."""
+        """Watch HAProxy until `stop`. Raises ConfigError if it cannot be restarted."""
         while self._process is not None:
             code = await self._process.wait()
             if self._is_stopping:
@@ -58,7 +61,7 @@ class Haproxy:
             await self.start()
 
     async def stop(self) -> None:
-        """End it, and with it what is still open."""
+        """End HAProxy and its open connections."""
         self._is_stopping = True
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -66,22 +69,24 @@ class Haproxy:
             await self._process.wait()
 
     async def point(self, name: str, address: Address) -> None:
-        """The replica of this name is there; it gets requests as soon as its check succeeds."""
+        """Set a replica's address. The replica gets requests as soon as its check succeeds."""
         self._addresses[name] = address
-        places = [f"set server {each}/{name} addr {address.host} port {address.port}" for each in self._config.backends]
+        places = [
+            f"set server {backend}/{name} addr {address.host} port {address.port}" for backend in self._config.backends
+        ]
         await self._ask(*places, f"set server any/{name} health down", *self._states(name, "ready"))
 
     async def drain(self, name: str) -> None:
-        """It gets no new work; what has its ids still goes to it."""
+        """Give the replica no new work. Requests for its ids still go to it."""
         await self._ask(f"set server any/{name} state drain")
 
     async def remove(self, name: str) -> None:
-        """It is gone for good, and its ids with it."""
+        """Remove a replica for good, and its ids."""
         self._addresses.pop(name, None)
         await self._ask(*self._states(name, "maint"))
 
-    def _written(self) -> str:
-        """The path of its file."""
+    def _write_config(self) -> str:
+        """Write the config file and return its path."""
         path = Path(self._config.folder, "haproxy.cfg")
         path.write_text(self._config.text(self._addresses), encoding="utf-8")
         return str(path)
@@ -90,7 +95,10 @@ class Haproxy:
         return [f"set server {backend}/{name} state {state}" for backend in ("any", "ids")]
 
     async def _ask(self, *commands: str) -> None:
-        """Raises RuntimeError if it does not know one. While it is started again the file says the same."""
+        """Send commands.
+
+        Raises RuntimeError if HAProxy refuses one. During a restart do nothing: the new file has the same content.
+        """
         try:
             reader, writer = await asyncio.open_unix_connection(self._config.admin_socket)
         except OSError:
@@ -98,7 +106,7 @@ class Haproxy:
         writer.write(";".join(commands).encode() + b"\n")
         answer = (await reader.read()).decode()
         writer.close()
-        wrong = [line for line in answer.splitlines() if line and not any(taken in line for taken in _TAKEN)]
+        wrong = [line for line in answer.splitlines() if line and not any(reply in line for reply in _ACCEPTED_REPLIES)]
         if wrong:
             raise RuntimeError(f"HAProxy refuses {commands}: {wrong}")
 

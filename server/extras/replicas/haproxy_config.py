@@ -1,4 +1,5 @@
-"""The configuration of HAProxy before replicas, as text. The same rules as docker/haproxy.cfg, for any number.
+"""Configuration of HAProxy in front of replicas, as text, with the rules of docker/haproxy.cfg for any number of
+replicas.
 
 Works from HAProxy 2.4 on. Servers have addresses that the runtime API replaces when a replica starts.
 """
@@ -9,41 +10,44 @@ from dataclasses import dataclass
 
 from .placement import Address
 
-# A request is tried at the next replica if all of it is in a buffer, for which it is waited: clients send a body after
-# its head, and with the head alone there HAProxy passes a 503 on.
+# A request can be retried at the next replica only if all of it is buffered, so HAProxy waits for the body: clients
+# send it after the head, and with the head alone HAProxy passes a 503 on.
 _BUFFER_BYTES = 65_536
 _NOWHERE = Address("127.0.0.1", 1)
-# Of a replica's connections: its checks and the scrapes of its metrics, which pass by HAProxy.
+# Reserve of a replica's connections: health checks, and scrapes of metrics, which bypass HAProxy.
 _SPARE_CONNECTIONS = 48
 
 
 @dataclass(frozen=True, kw_only=True)
 class HaproxyConfig:
-    """`tags`: what the ids of each replica begin with, by the replica's name."""
+    """Settings of the configuration. `tags` maps a replica's name to the beginning of its ids."""
 
     tags: Mapping[str, str]
-    folder: str  # of the sockets
+    folder: str  # folder of the sockets
     listener_fd: int
-    max_connections: int  # of one replica; one address, as HAProxy's, gets half of them
+    max_connections: int  # limit of one replica; one address, such as HAProxy's, gets half
     has_shared_results: bool
 
     @property
     def admin_socket(self) -> str:
-        """Of the runtime API."""
+        """Path of the runtime API's socket."""
         return f"{self.folder}/admin"
 
     @property
     def operations_socket(self) -> str:
-        """Where the supervisor answers /metrics."""
+        """Path of the socket where the supervisor answers /metrics."""
         return f"{self.folder}/operations"
 
     @property
     def backends(self) -> tuple[str, ...]:
-        """Those in which every replica is a server. The state of the first is that of all but `ids`."""
+        """Backends that list every replica.
+
+        Replica state is tracked once, in the first, and applies to all except `ids`.
+        """
         return ("any", "sessions", "ids") if self.has_shared_results else ("any", "sessions", "keys", "ids")
 
     def text(self, addresses: Mapping[str, Address]) -> str:
-        """The file. Replicas without an address take no requests."""
+        """Return the configuration file. Replicas without an address get no requests."""
         parts = [self._global(), self._frontend(), self._ids(addresses)]
         parts += [self._backend(name, addresses) for name in self.backends[:-1]]
         return "\n".join(parts)
@@ -93,12 +97,12 @@ backend operations
 """
 
     def _ids(self, addresses: Mapping[str, Address]) -> str:
-        """Whatever has an id goes to the replica that made it, also while it drains."""
+        """Build the backend that sends each id to the replica that created it, even while that replica drains."""
         rules = "".join(_rules(name, tag) for name, tag in self.tags.items())
-        if self.has_shared_results:  # once it is gone, any other answers for it
+        if self.has_shared_results:  # once the replica is gone, any other one answers for it
             check = "    option httpchk\n    http-check send meth GET uri /health\n    http-check expect status 200\n"
             return f"backend ids\n{check}{rules}{self._servers(addresses)}"
-        # While it is away no other could know the id, and a 404 of another one would be wrong.
+        # While a replica is away no other one knows its ids, and a 404 from another one would be wrong.
         return f"backend ids\n    no option redispatch\n{rules}{self._servers(addresses, ' no-check')}"
 
     def _backend(self, name: str, addresses: Mapping[str, Address]) -> str:
@@ -131,7 +135,7 @@ def _rules(name: str, tag: str) -> str:
 
 
 def _error(status: int) -> str:
-    """What HAProxy itself answers, in the form of our errors."""
+    """Return HAProxy's own answer with this status, in the form of our errors."""
     message = {
         502: "the replica ended before it answered; try again",
         503: "no replica takes this now; try again in a moment",

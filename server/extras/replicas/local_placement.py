@@ -1,4 +1,4 @@
-"""LocalPlacement: replicas are processes of this machine, each with a GPU of its own where there are any."""
+"""LocalPlacement: replicas as processes of this machine, each with its own GPU if there are GPUs."""
 
 import os
 import subprocess
@@ -12,14 +12,17 @@ _HOST = "127.0.0.1"
 
 
 class LocalPlacement:
-    """`gpus`: what each replica sees as CUDA_VISIBLE_DEVICES, in the order of their numbers; () on a CPU."""
+    """Placement on this machine.
+
+    `gpus`: the replicas' CUDA_VISIBLE_DEVICES, in the order of their numbers; () on a CPU.
+    """
 
     def __init__(self, gpus: Sequence[str] = ()) -> None:
         self._gpus = gpus
 
     @classmethod
     def of_machine(cls, count: int, *, device: str) -> "LocalPlacement":
-        """For so many replicas on this `--device`. Raises ConfigError if there are fewer GPUs."""
+        """Create the placement for `count` replicas on this `--device`. Raises ConfigError if there are fewer GPUs."""
         gpus = () if device == "cpu" else visible_gpus()
         if 0 < len(gpus) < count:
             raise ConfigError(f"{count} replicas need a GPU each, and {len(gpus)} can be used: --replicas {len(gpus)}")
@@ -27,7 +30,7 @@ class LocalPlacement:
 
     @property
     def has_gpus(self) -> bool:
-        """Whether replicas run on GPUs."""
+        """True if replicas run on GPUs."""
         return bool(self._gpus)
 
     @property
@@ -41,15 +44,15 @@ class LocalPlacement:
         return await ServerProcess.start(name_of(number), config, host=_HOST, env=env)
 
     def close(self) -> None:
-        """Nothing is left."""
+        """Do nothing: nothing is left to close."""
 
 
 def visible_gpus() -> tuple[str, ...]:
-    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them; () without a driver."""
-    if (named := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-        return tuple(gpu.strip() for gpu in named.split(",") if gpu.strip())
+    """Return the GPUs that this process may use, in the form of CUDA_VISIBLE_DEVICES; () without a driver."""
+    if (variable := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return tuple(gpu.strip() for gpu in variable.split(",") if gpu.strip())
     try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True, timeout=60).stdout
+        listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True, timeout=60).stdout
     except (OSError, subprocess.SubprocessError):
         return ()
-    return tuple(str(number) for number, line in enumerate(listed.splitlines()) if line.startswith("GPU "))
+    return tuple(str(number) for number, line in enumerate(listing.splitlines()) if line.startswith("GPU "))

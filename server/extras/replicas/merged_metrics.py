@@ -1,4 +1,4 @@
-"""The metrics of all replicas on one page, each sample with the label `replica`."""
+"""Merged metrics: all replicas on one page, each sample with the label `replica`."""
 
 from collections.abc import Iterator, Mapping
 
@@ -9,31 +9,33 @@ from prometheus_client.parser import text_string_to_metric_families
 
 
 def merged(pages: Mapping[str, str | None], *, prefix: str) -> bytes:
-    """One page in Prometheus' text format. `pages`: by replica; None where it did not answer."""
+    """Build one page in Prometheus' text format. `pages` maps replicas to their pages, None without an answer."""
     registry = CollectorRegistry()
     registry.register(_Families(pages, prefix))
     return generate_latest(registry)
 
 
 class _Families:
-    """A collector."""
+    """Collector of the merged metrics."""
 
     def __init__(self, pages: Mapping[str, str | None], prefix: str) -> None:
         self._pages = pages
         self._prefix = prefix
 
     def describe(self) -> list[Metric]:
-        """So that registering does not collect."""
+        """Return nothing, so that registering does not collect."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Each metric once, with the samples of all replicas."""
+        """Yield each metric once, with the samples of all replicas."""
         up = GaugeMetricFamily(f"{self._prefix}replica_up", "1 where the replica answers.", labels=["replica"])
         families: dict[str, Metric] = {}
         for replica, page in self._pages.items():
             up.add_metric([replica], float(page is not None))
             for family in text_string_to_metric_families(page or ""):
-                merged = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
-                merged.samples += [each._replace(labels=each.labels | {"replica": replica}) for each in family.samples]
+                merged_family = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                merged_family.samples += [
+                    sample._replace(labels=sample.labels | {"replica": replica}) for sample in family.samples
+                ]
         yield up
         yield from families.values()

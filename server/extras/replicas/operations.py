@@ -1,4 +1,4 @@
-"""What the supervisor itself answers, behind HAProxy: the metrics of all replicas."""
+"""Operations: the supervisor's own answers behind HAProxy, that is, the metrics of all replicas."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -18,7 +18,10 @@ _PASSED_ON = ("authorization", "x-api-key", "api-key")
 
 
 class Operations:
-    """`addresses`: of the replicas that run, by name. They check the request's key, not this."""
+    """App with the merged metrics.
+
+    `addresses` returns the running replicas by name; the replicas check the request's key.
+    """
 
     def __init__(
         self, addresses: Callable[[], Mapping[str, Address | None]], client: ReplicaClient, *, metrics_prefix: str
@@ -28,17 +31,17 @@ class Operations:
         self._prefix = metrics_prefix
 
     def app(self) -> Starlette:
-        """To be served."""
+        """Build the app."""
         return Starlette(routes=[Route("/metrics", self._metrics)])
 
     async def _metrics(self, request: Request) -> Response:
         headers = {name: request.headers[name] for name in _PASSED_ON if name in request.headers}
         addresses = self._addresses()
         answers = await asyncio.gather(*(self._page(address, headers) for address in addresses.values()))
-        refusal = next((each for each in answers if each is not None and each.status_code == 401), None)
+        refusal = next((reply for reply in answers if reply is not None and reply.status_code == 401), None)
         if refusal is not None:
-            kept = {name: refusal.headers[name] for name in ("content-type", "www-authenticate")}
-            return Response(refusal.content, refusal.status_code, headers=kept)
+            refusal_headers = {name: refusal.headers[name] for name in ("content-type", "www-authenticate")}
+            return Response(refusal.content, refusal.status_code, headers=refusal_headers)
         pages = {
             name: answer.text if answer is not None and answer.status_code == 200 else None
             for name, answer in zip(addresses, answers, strict=True)

@@ -1,15 +1,15 @@
-"""Where replicas run: what a placement can do. `local_placement.py` and `ray_placement.py` are the two."""
+"""Placement: the port to machines for replicas. `local_placement.py` and `ray_placement.py` implement it."""
 
 from typing import NamedTuple, Protocol
 
 
 def name_of(number: int) -> str:
-    """What logs, metrics and ids call the replica of this number, from 0."""
+    """Return the name of the replica with this number, from 0, for logs, metrics and ids."""
     return f"r{number}"
 
 
 class Address(NamedTuple):
-    """Where a server listens."""
+    """Address where a server listens."""
 
     host: str
     port: int
@@ -19,7 +19,7 @@ class Address(NamedTuple):
 
 
 class PlacementLostError(Exception):
-    """The machine on which a server ran is gone, and the server with it."""
+    """The machine of a server is gone, and the server with it."""
 
 
 class RunningServer(Protocol):
@@ -27,16 +27,16 @@ class RunningServer(Protocol):
 
     @property
     def address(self) -> Address:
-        """Where it listens, or will when it has started."""
+        """Address where the server listens once it has started."""
 
     async def wait(self) -> int:
-        """Its exit code, when it has ended. Raises PlacementLostError."""
+        """Wait until the server has ended. Returns its exit code. Raises PlacementLostError."""
 
     async def stop(self) -> None:
-        """Send it SIGTERM: it drains, then ends."""
+        """Send SIGTERM: the server drains, then ends."""
 
     async def close(self) -> None:
-        """Give back what held it; a process that still runs is ended."""
+        """Release the server's resources, and end a process that still runs."""
 
 
 class Placement(Protocol):
@@ -44,17 +44,17 @@ class Placement(Protocol):
 
     @property
     def has_gpus(self) -> bool:
-        """Whether replicas run on GPUs."""
+        """True if replicas run on GPUs."""
 
     @property
     def num_cpus(self) -> int:
         """Cores that all replicas share."""
 
     async def start(self, number: int, config: str) -> RunningServer:
-        """Start the replica of this number with a config file of this text. Waits until there is room.
+        """Start a replica with a config file of this text. Waits until a machine is free.
 
         Raises PlacementLostError, OSError.
         """
 
     def close(self) -> None:
-        """When all replicas have ended."""
+        """Close the placement after all replicas have ended."""

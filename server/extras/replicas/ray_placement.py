@@ -1,4 +1,4 @@
-"""RayPlacement: replicas run wherever a Ray cluster has room. Ray starts and watches them and carries no requests.
+"""RayPlacement: replicas on any free machines of a Ray cluster. Ray starts and watches them, and carries no requests.
 
 Keys go to an actor in a call, from process to process. Arguments of an actor's creation would stay in Ray's store.
 """
@@ -17,22 +17,22 @@ from .server_actor import ServerActor
 
 logger = logging.getLogger(__name__)
 
-# No statistics to Ray's makers, and every line of a replica's log as it is.
+# No statistics to Ray's makers, and every line of a replica's log unchanged.
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS": "0",
     "RAY_COLOR_PREFIX": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-# Nothing of ours goes through Ray's object store; it takes no less than 75 MB.
+# Nothing of ours goes through Ray's object store; its minimum is 75 MB.
 _OBJECT_STORE_BYTES = 80_000_000
 _PATIENCE_S = 60.0
 
 
 class RayPlacement:
-    """Joins the cluster at `address`, or with "local" begins one that ends with this process. Raises ConfigError.
+    """Placement in the cluster at `address`; "local" starts a cluster that ends with this process. Raises ConfigError.
 
-    `num_cpus_each`, `num_gpus_each`: what a replica reserves; no GPU where the cluster has none or `device` is cpu.
+    `num_cpus_each`, `num_gpus_each`: a replica's reservation; no GPUs if the cluster has none or `device` is cpu.
     """
 
     def __init__(self, address: str, *, device: str, num_gpus_each: int, num_cpus_each: int | None) -> None:
@@ -42,14 +42,14 @@ class RayPlacement:
         except ModuleNotFoundError as exc:
             raise ConfigError("--ray-address needs Ray: pip install 'splitfuse[ray]'") from exc
         self._join(address)
-        self._host = "127.0.0.1" if address == "local" else None  # Ray knows even its only machine by another address
+        self._host = "127.0.0.1" if address == "local" else None  # Ray calls even its only machine by another address
         resources = self._ray.cluster_resources()
         self.num_cpus = int(resources.get("CPU", 1))
         self.has_gpus = device != "cpu" and resources.get("GPU", 0) > 0
         self._needs = {"num_cpus": num_cpus_each or 1, "num_gpus": num_gpus_each if self.has_gpus else 0}
 
     async def start(self, number: int, config: str) -> "_RayServer":
-        """Have an actor start a server. Raises PlacementLostError."""
+        """Start a server in an actor. Raises PlacementLostError."""
         actor = self._ray.remote(ServerActor).options(**self._needs, scheduling_strategy="SPREAD").remote()
         started = asyncio.ensure_future(_result(actor.start.remote(name_of(number), config, self._host), self._ray))
         try:
@@ -73,7 +73,7 @@ class RayPlacement:
         except Exception as exc:  # Ray's own errors share no class
             raise ConfigError(f"--ray-address {address}: {' '.join(str(exc).split())}") from exc
         finally:
-            signal.signal(signal.SIGTERM, handler)  # Ray's would exit at once
+            signal.signal(signal.SIGTERM, handler)  # Ray's handler would exit at once
 
 
 class _RayServer:
@@ -83,22 +83,22 @@ class _RayServer:
         self._ray = ray
 
     async def wait(self) -> int:
-        """Its exit code. Raises PlacementLostError."""
+        """Wait for the server's exit code. Raises PlacementLostError."""
         code: int = await _result(self._actor.wait.remote(), self._ray)
         return code
 
     async def stop(self) -> None:
-        """Send it SIGTERM."""
-        with contextlib.suppress(PlacementLostError):  # `wait` says so
+        """Send SIGTERM to the server."""
+        with contextlib.suppress(PlacementLostError):  # `wait` reports the loss
             await _result(self._actor.stop.remote(), self._ray)
 
     async def close(self) -> None:
-        """End the actor, and with it what it started."""
+        """End the actor, and with it the server that it started."""
         self._ray.kill(self._actor)
 
 
 async def _result(reference: Any, ray: Any) -> Any:
-    """Of a call. Raises PlacementLostError if the actor is gone, or could not do it."""
+    """Await the result of a call. Raises PlacementLostError if the actor is gone or the call failed."""
     try:
         return await reference
     except ray.exceptions.RayError as exc:

@@ -1,4 +1,4 @@
-"""Replica: keeps one server running behind HAProxy: starts it, and again when it has ended, until it is to stop."""
+"""Replica: keeps one server running behind HAProxy, restarting it whenever it ends, until the replica is stopped."""
 
 import asyncio
 import contextlib
@@ -13,15 +13,16 @@ from .replica_client import ReplicaClient
 
 logger = logging.getLogger(__name__)
 
-_USAGE_ERROR = 2  # a setting is wrong or the model cannot be loaded: it would end so again
-_LIVED_S = 60.0  # one that ran for so long is started again at once
+_USAGE_ERROR = 2  # wrong setting or model that cannot be loaded: a restart would end the same way
+_LIVED_S = 60.0  # lifetime after which a server is restarted at once
 _LONGEST_PAUSE_S = 30.0
 _ASK_S = 1.0
 
 
 class Replica:
-    """`number`: from 0; `config`: the text of its config file; `keeps_results`: where no other can read them; `clock`:
-    seconds.
+    """One replica with its successive servers. `number` counts from 0; `config` is the text of its config file.
+
+    `keeps_results`: no other replica can read its results. `clock` returns seconds.
     """
 
     def __init__(
@@ -50,24 +51,24 @@ class Replica:
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
-        """Until `stop`. Raises ConfigError if its first server cannot start."""
+        """Keep a server running until `stop`. Raises ConfigError if the first server cannot start."""
         while not self._stopping.is_set():
             begin = self._clock()
-            why = await self._live()
+            reason = await self._live()
             if not self._stopping.is_set():
                 pause = self._pause(self._clock() - begin)
-                logger.error("replica %s has ended (%s); it is started again in %g s", self.name, why, pause)
+                logger.error("replica %s has ended (%s); it is started again in %g s", self.name, reason, pause)
                 await self._pass(pause)
         await self._haproxy.remove(self.name)
 
     async def stop(self) -> None:
-        """Have it drain and end; `run` then returns."""
+        """Drain and end the server; `run` then returns."""
         self._stopping.set()
         if self._server is not None:
             await self._server.stop()
 
     async def retire(self) -> None:
-        """Give it no new work, and stop it once no result that only it has is left: deleted, or expired."""
+        """Give the replica no new work, and stop it once every result that only it has is deleted or expired."""
         await self._haproxy.drain(self.name)
         while self._keeps_results and not self._stopping.is_set() and await self._has_work():
             await self._pass(_ASK_S)
@@ -77,9 +78,9 @@ class Replica:
         return self.address is not None and await self._client.has_work(self.address)
 
     async def _live(self) -> str:
-        """Run one server to its end; why it ended."""
+        """Run one server to its end. Returns the reason for the end."""
         try:
-            server = await self._started()
+            server = await self._start()
         except (OSError, PlacementLostError) as exc:
             return f"it could not be started: {exc}"
         if server is None:
@@ -88,7 +89,7 @@ class Replica:
         self._server, self.address = server, server.address
         try:
             await self._haproxy.point(self.name, server.address)
-            if self._stopping.is_set():  # since it was started
+            if self._stopping.is_set():  # `stop` was called during the start
                 await server.stop()
             code = await server.wait()
         except PlacementLostError as exc:
@@ -100,8 +101,11 @@ class Replica:
             raise ConfigError(f"replica {self.name} could not start; what it wrote above says why")
         return f"exit code {code}"
 
-    async def _started(self) -> RunningServer | None:
-        """None if `stop` came while there was no room for it. Raises OSError, PlacementLostError."""
+    async def _start(self) -> RunningServer | None:
+        """Start a server. Returns None if `stop` came while it waited for a machine.
+
+        Raises OSError, PlacementLostError.
+        """
         starting = asyncio.ensure_future(self._placement.start(self._number, self._config))
         stopping = asyncio.ensure_future(self._stopping.wait())
         await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -113,11 +117,11 @@ class Replica:
         return None
 
     def _pause(self, lived_s: float) -> float:
-        """Seconds until the next start: 0 after a long life, else longer each time."""
+        """Return the seconds until the next start: 0 after a long life, else longer each time."""
         self._num_short_lives = 0 if lived_s >= _LIVED_S else self._num_short_lives + 1
         return min(2.0 ** (self._num_short_lives - 1), _LONGEST_PAUSE_S) if self._num_short_lives else 0.0
 
     async def _pass(self, seconds: float) -> None:
-        """Wait, but no longer than until `stop`."""
+        """Wait this long, or until `stop`."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), seconds)

@@ -1,4 +1,4 @@
-"""ReplicaClient: what the supervisor asks replicas, past HAProxy."""
+"""ReplicaClient: the supervisor's requests to replicas, which bypass HAProxy."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ _ANSWER_S = 5.0
 
 
 class ReplicaClient:
-    """`key`: one that the replicas take, if they ask for any."""
+    """HTTP client for replicas. `key`: one that the replicas accept, if they need any."""
 
     def __init__(self, key: str | None) -> None:
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
@@ -19,16 +19,16 @@ class ReplicaClient:
         self._client = httpx.AsyncClient(timeout=_ANSWER_S, trust_env=False)
 
     async def close(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         await self._client.aclose()
 
     async def is_ready(self, address: Address) -> bool:
-        """Whether it has its model and takes work."""
+        """True if the replica has loaded its model and accepts work."""
         answer = await self.get(address, "/ready", headers={})
         return answer is not None and answer.status_code == 200
 
     async def has_work(self, address: Address) -> bool:
-        """Whether something runs or waits on it, or a result is kept. True also if it does not say."""
+        """True if requests run or wait on the replica, or results are kept. Also True without an answer."""
         answer = await self.get(address, "/stats", headers=self._own_headers)
         if answer is None or answer.status_code != 200:
             return True
@@ -36,7 +36,7 @@ class ReplicaClient:
         return any(stats.get(name) for name in ("num_running", "num_waiting", "num_results"))
 
     async def get(self, address: Address, path: str, *, headers: Mapping[str, str]) -> httpx.Response | None:
-        """Its answer; None if there is none."""
+        """Return the replica's answer, None if there is none."""
         try:
             return await self._client.get(f"http://{address}{path}", headers=dict(headers))
         except httpx.HTTPError:

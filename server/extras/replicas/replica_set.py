@@ -1,4 +1,4 @@
-"""ReplicaSet: the replicas that run, and how their number changes."""
+"""ReplicaSet: the running replicas, and changes of their number."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,30 +8,36 @@ from .replica import Replica
 
 
 class ReplicaSet:
-    """At most `most` replicas, made by `make` from their numbers. `failure`: of one that cannot start."""
+    """At most `most` replicas, created by `make` from their numbers.
+
+    `failure` gets the error of one that cannot start.
+    """
 
     def __init__(self, make: Callable[[int], Replica], *, most: int) -> None:
         self._make = make
         self._most = most
-        self.count = 0  # how many are to take new work; written here alone
+        self.count = 0  # replicas that take new work; written only here
         self._replicas: dict[int, Replica] = {}
         self._runs: dict[int, asyncio.Task[None]] = {}
         self._retirements: dict[int, asyncio.Task[None]] = {}
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def addresses(self) -> dict[str, Address | None]:
-        """Of each replica by its name; None while it has none."""
+        """Return each replica's address by name, None while it has none."""
         return {replica.name: replica.address for replica in self._replicas.values()}
 
     def scale(self, count: int) -> None:
-        """Start or retire as many as it takes, within 1 and `most`. One that retires keeps its number until its end."""
+        """Start or retire replicas to reach `count`, within 1 and `most`.
+
+        A retiring replica keeps its number until its end.
+        """
         self.count = min(max(count, 1), self._most)
         self._start_missing()
         for number in self._active()[self.count :]:
             self._retirements[number] = asyncio.create_task(self._replicas[number].retire())
 
     async def drain(self) -> None:
-        """Stop all and wait for their ends."""
+        """Stop all replicas and wait for their ends."""
         self.count = 0
         await asyncio.gather(*(replica.stop() for replica in self._replicas.values()))
         await asyncio.gather(*self._runs.values(), *self._retirements.values(), return_exceptions=True)
@@ -47,9 +53,9 @@ class ReplicaSet:
     def _start(self, number: int) -> None:
         self._replicas[number] = self._make(number)
         self._runs[number] = asyncio.create_task(self._replicas[number].run())
-        self._runs[number].add_done_callback(lambda run: self._ended(number, run))
+        self._runs[number].add_done_callback(lambda run: self._on_end(number, run))
 
-    def _ended(self, number: int, run: "asyncio.Task[None]") -> None:
+    def _on_end(self, number: int, run: "asyncio.Task[None]") -> None:
         del self._replicas[number], self._runs[number]
         if self._retirements.pop(number, None) is not None:
             self._start_missing()

@@ -1,4 +1,4 @@
-"""What a replica gets of the settings: the same, but for what a server has for itself alone."""
+"""Settings of a replica: the server's settings, except those that belong to one server alone."""
 
 import dataclasses
 import json
@@ -7,12 +7,12 @@ from ....engine.errors import ConfigError
 from .placement import name_of
 from .settings import ReplicaSettings
 
-# Each replica is told these by the supervisor, or needs none.
+# Set by the supervisor for each replica, or not needed by replicas.
 _OWN = ("host", "port", "replicas", "ray_address", "api_key_file")
 
 
 def tags_of(settings: ReplicaSettings, count: int) -> dict[str, str]:
-    """What the ids of each replica begin with, by its name. No tag begins another."""
+    """Return the beginning of each replica's ids, by name. No tag is a prefix of another."""
     return {name: f"{settings.id_tag}{name}-" for name in map(name_of, range(count))}
 
 
@@ -26,9 +26,9 @@ def check_replicas(settings: ReplicaSettings) -> None:
 
 
 def config_of(settings: ReplicaSettings, *, tag: str, num_threads: int | None) -> str:
-    """The replica's config file, as JSON, which is YAML. It holds the keys.
+    """Build the replica's config file, as JSON, which is YAML. It holds the keys.
 
-    `num_threads`: of each replica where the settings say nothing; None leaves that to the replica.
+    `num_threads`: a replica's threads if the settings do not set them; None leaves the choice to the replica.
     """
     values = {
         field.name: value
@@ -36,6 +36,6 @@ def config_of(settings: ReplicaSettings, *, tag: str, num_threads: int | None) -
         if field.name not in _OWN and (value := getattr(settings, field.name)) != field.default
     }
     values |= {"id_tag": tag, "api_key": settings.keys}
-    if ":" not in settings.host:  # a name by which clients may call it; addresses are allowed anyway
+    if ":" not in settings.host:  # clients may call the supervisor by this name; addresses are allowed anyway
         values["allowed_hosts"] = (*settings.allowed_hosts, settings.host)
     return json.dumps({"num_threads": num_threads} | values)

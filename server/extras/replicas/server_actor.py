@@ -1,16 +1,19 @@
-"""ServerActor: what Ray runs on a machine of its cluster: it starts one server there. Imports nothing of Ray itself."""
+"""ServerActor: the actor that starts one server on a machine of a Ray cluster.
+
+This module does not need Ray to import.
+"""
 
 from .server_process import ServerProcess
 
 
 class ServerActor:
-    """An actor whose methods Ray calls from elsewhere; so they take and give plain values."""
+    """Actor whose methods Ray calls from elsewhere, so they take and return plain values."""
 
     def __init__(self) -> None:
         self._server: ServerProcess | None = None
 
     async def start(self, name: str, config: str, host: str | None) -> tuple[str, int]:
-        """Start it on this address, or on the one by which the cluster knows the machine; host and port.
+        """Start the server on this host, or on the machine's address in the cluster. Returns host and port.
 
         Raises OSError.
         """
@@ -22,11 +25,11 @@ class ServerActor:
         return self._server.address.host, self._server.address.port
 
     async def wait(self) -> int:
-        """Its exit code, when it has ended."""
+        """Wait until the server has ended. Returns its exit code."""
         assert self._server is not None
         return await self._server.wait()
 
     async def stop(self) -> None:
-        """Send it SIGTERM."""
+        """Send SIGTERM to the server."""
         assert self._server is not None
         await self._server.stop()

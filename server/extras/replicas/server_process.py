@@ -1,4 +1,4 @@
-"""ServerProcess: a `splitfuse serve` on this machine whose settings, keys among them, stand in no list of processes."""
+"""ServerProcess: a `splitfuse serve` on this machine. Its settings and keys do not appear in lists of processes."""
 
 import asyncio
 import contextlib
@@ -15,11 +15,14 @@ from .placement import Address
 from .tied_process import tied
 
 _SERVE = ("-P", "-m", "splitfuse.server", "serve", "--config", "/dev/stdin")
-_KEPT = {"SPLITFUSE_NATIVE"}  # of the machine; other variables of ours are settings, which would win over the file
+_KEPT = {"SPLITFUSE_NATIVE"}  # set by the machine; our other variables are settings that would override the file
 
 
 class ServerProcess:
-    """Ends when this process does. It has a session of its own, so Ctrl-C reaches it through this process alone."""
+    """Server process that ends with this one.
+
+    It has its own session, so Ctrl-C reaches it only through this process.
+    """
 
     def __init__(self, process: asyncio.subprocess.Process, address: Address) -> None:
         self._process = process
@@ -44,23 +47,23 @@ class ServerProcess:
         return cls(process, address)
 
     async def wait(self) -> int:
-        """Its exit code, minus a signal's number if that ended it."""
+        """Wait for the exit code, which is minus the signal's number if a signal ended the process."""
         return await self._process.wait()
 
     async def stop(self) -> None:
-        """Send it SIGTERM: it drains, then ends."""
+        """Send SIGTERM: the server drains, then ends."""
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
 
     async def close(self) -> None:
-        """End it at once if it still runs."""
+        """Kill the process if it still runs."""
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         await self._process.wait()
 
 
 def environment() -> dict[str, str]:
-    """Of the programs that this process starts: its own, without settings."""
+    """Return the environment for programs that this process starts: its own, without settings."""
     return {name: value for name, value in os.environ.items() if name in _KEPT or not name.startswith(ENV_PREFIX)}
 
 

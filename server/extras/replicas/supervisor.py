@@ -1,4 +1,4 @@
-"""The supervisor: what `serve --replicas N` runs. It starts HAProxy and replicas behind it, and drains on a signal."""
+"""Supervisor of `serve --replicas N`: starts HAProxy and the replicas behind it, and drains them on a signal."""
 
 import asyncio
 import contextlib
@@ -32,8 +32,8 @@ from .replica_settings import check_replicas, config_of, tags_of
 from .settings import ReplicaSettings
 
 _ASK_S = 0.5
-_OWN_END_S = 5.0  # after the last replica: HAProxy, Ray
-# One replica more or less, as in other process managers.
+_OWN_END_S = 5.0  # after the last replica, for HAProxy and Ray
+# One replica more or less, like in other process managers.
 _SCALING = {"SIGTTIN": 1, "SIGTTOU": -1}
 
 
@@ -64,7 +64,7 @@ def _placement(settings: ReplicaSettings) -> Placement:
 
 
 class Supervisor:
-    """One run of it. `folder`: for sockets and files that are gone with it."""
+    """One run of the supervisor. `folder` holds sockets and files, and is deleted at the end."""
 
     def __init__(
         self,
@@ -91,13 +91,13 @@ class Supervisor:
         self._client = ReplicaClient(next(iter(settings.keys), None))
 
     async def run(self) -> None:
-        """Until a signal has come and all replicas have drained. Raises ConfigError."""
+        """Run until a signal has come and all replicas have drained. Raises ConfigError."""
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
         replicas = ReplicaSet(self._replica, most=self._count)
         operations = Operations(replicas.addresses, self._client, metrics_prefix=self._settings.metrics_prefix)
-        async with contextlib.AsyncExitStack() as stack:  # left from the last to the first
+        async with contextlib.AsyncExitStack() as stack:  # exits in reverse order
             stack.push_async_callback(self._client.close)
-            await stack.enter_async_context(_served(operations.app(), self._config.operations_socket))
+            await stack.enter_async_context(_serving(operations.app(), self._config.operations_socket))
             stack.push_async_callback(self._haproxy.stop)
             await self._haproxy.start()
             stack.push_async_callback(replicas.drain)
@@ -121,23 +121,23 @@ class Supervisor:
         )
 
     async def _until_stopped(self, stop: asyncio.Event, replicas: ReplicaSet) -> None:
-        """Raises ConfigError if a replica or HAProxy cannot start."""
+        """Wait for a stop signal. Raises ConfigError if a replica or HAProxy cannot start."""
         ends: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(stop.wait()),
             asyncio.ensure_future(self._haproxy.run()),
         ]
-        telling = asyncio.create_task(self._tell(replicas))
+        announcing = asyncio.create_task(self._announce(replicas))
         try:
             done, _ = await asyncio.wait([*ends, replicas.failure], return_when=asyncio.FIRST_COMPLETED)
-            for each in done:
-                each.result()
+            for future in done:
+                future.result()
             text = f"replicas finish their requests, at most {self._settings.drain_timeout:g} s"
             print(as_line(f"splitfuse: {text}; a second signal ends at once"), file=sys.stderr, flush=True)
         finally:
-            for task in (telling, *ends):
+            for task in (announcing, *ends):
                 task.cancel()
 
-    async def _tell(self, replicas: ReplicaSet) -> None:
+    async def _announce(self, replicas: ReplicaSet) -> None:
         """Print the banner when the first replica is ready."""
         while True:
             for address in replicas.addresses().values():
@@ -149,10 +149,10 @@ class Supervisor:
 
 
 def _banner(settings: ReplicaSettings, url: str) -> str:
-    lost = "a replica that is killed takes its 202s with it; --results postgresql://… keeps them"
+    warning = "a replica that is killed takes its 202s with it; --results postgresql://… keeps them"
     rows = {
         "replicas": f"{settings.replicas}, the first is ready; kill -TTOU or -TTIN {os.getpid()}: one less or more",
-        "results": "in PostgreSQL" if settings.has_shared_results else lost,
+        "results": "in PostgreSQL" if settings.has_shared_results else warning,
         "API": f"{url}/generate  {url}/v1",
         "try": curl(settings, url),
     }
@@ -161,8 +161,8 @@ def _banner(settings: ReplicaSettings, url: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def _served(app: Starlette, path: str) -> AsyncIterator[None]:
-    """The app, on a Unix socket."""
+async def _serving(app: Starlette, path: str) -> AsyncIterator[None]:
+    """Serve the app on a Unix socket."""
     server = uvicorn.Server(
         uvicorn.Config(app, uds=path, http="h11", ws="none", lifespan="off", log_config=None, access_log=False)
     )
@@ -177,7 +177,7 @@ async def _served(app: Starlette, path: str) -> AsyncIterator[None]:
 
 @contextlib.contextmanager
 def _scaling(change: Callable[[int], object]) -> Iterator[None]:
-    """Have the signals call `change` on the event loop. Not by the loop's own handlers: the wakeup fd is taken."""
+    """Make the signals call `change` on the event loop. The loop's own handlers are no use: the wakeup fd is taken."""
     loop = asyncio.get_running_loop()
     before = {
         number: signal.signal(number, lambda *_, by=by: loop.call_soon_threadsafe(change, by))

@@ -1,6 +1,6 @@
-"""A program that ends with the process that started it: `python tied_process.py PARENT COMMAND…`.
+"""Program that ends with the process that started it: `python tied_process.py PARENT COMMAND…`.
 
-Run as a file, so that it imports nothing of ours: it asks the kernel (Linux) for a signal when the parent has died and
+Run as a file, so that it imports nothing of ours. It asks the kernel (Linux) for a signal when the parent has died, and
 becomes the command.
 """
 
@@ -14,9 +14,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def tied(command: Sequence[str]) -> list[str]:
-    """The command line that runs `command` until the calling process ends, then sends it SIGTERM.
+    """Return the command line that runs `command` until the calling process ends, and then sends it SIGTERM.
 
-    It has to be started by a thread that lives as long as the process: the kernel watches the thread.
+    Start it from a thread that lives as long as the process: the kernel watches the thread.
     """
     return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
 
@@ -27,7 +27,7 @@ def main() -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != int(parent):
-            return  # it ended before this was asked for
+            return  # the parent ended before the kernel was asked
     os.execvp(command[0], command)
 
 

@@ -1,4 +1,4 @@
-"""/v1/responses as OpenAI has it."""
+"""OpenAI's Responses API at /v1/responses."""
 
 from ...extension import Extension
 

@@ -1,4 +1,4 @@
-"""The input of a response as items, for GET /v1/responses/{id}/input_items: made again from the kept conversation."""
+"""Input of a response as items, for GET /v1/responses/{id}/input_items, rebuilt from the kept conversation."""
 
 import hashlib
 import json
@@ -14,16 +14,16 @@ _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "functi
 
 
 def input_items(messages: Sequence[Message], *, response_id: str) -> list[Item]:
-    """The items, oldest first, those of earlier responses that it goes on from among them; ids are always the same."""
+    """Build the items, oldest first, including those of the earlier responses that it continues. Ids are stable."""
     items: list[Item] = []
-    for number, item in enumerate(each for message in messages for each in _items(message)):
+    for number, item in enumerate(part for message in messages for part in _items(message)):
         digest = hashlib.sha256(f"{response_id} input {number}".encode()).hexdigest()[:32]
         items.append({"id": f"{_PREFIXES[item['type']]}_{digest}", "status": "completed", **item})
     return items
 
 
 def page_of_items(items: Sequence[Item], page: Page) -> list[Item]:
-    """Those of a page, and one more if there are more. Raises InvalidRequestError."""
+    """Return the items of a page, and one more if there are more. Raises InvalidRequestError."""
     ordered = list(items) if page.ascends else list(reversed(items))
     ids = [item["id"] for item in ordered]
     if page.after is not None and page.after not in ids:

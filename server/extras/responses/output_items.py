@@ -1,4 +1,4 @@
-"""The output of a response: items made of an answer's parts, and the events that report them while they grow."""
+"""Output of a response: items built from an answer's parts, and the events that report them while they grow."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -10,9 +10,9 @@ Event = dict[str, Any]
 
 
 class OutputItems:
-    """`items` so far, the last one perhaps still growing. Ids follow from the response's, so they are always the same.
+    """Items so far; the last one may still grow. Ids are derived from the response's id, so they are stable.
 
-    Events lack their sequence numbers. Once an answer has ended, `finish` ends its output.
+    Events lack their sequence numbers. Call `finish` once the answer has ended.
     """
 
     def __init__(self, response_id: str) -> None:
@@ -21,11 +21,11 @@ class OutputItems:
 
     @property
     def items(self) -> list[dict[str, Any]]:
-        """The items as the response holds them."""
+        """Items as the response shows them."""
         return [item.value() for item in self._items]
 
     def push(self, parts: Iterable[AnswerPart], *, logprobs: Sequence[Any] = ()) -> list[Event]:
-        """Take parts; `logprobs` belong to the first text among them, and are forgotten if there is none."""
+        """Add parts. `logprobs` belong to the first text among them, and are dropped if there is no text."""
         events: list[Event] = []
         for part in parts:
             kind = "arguments" if part.kind == "call" else part.kind
@@ -37,9 +37,9 @@ class OutputItems:
         return events
 
     def finish(self, *, status: str) -> list[Event]:
-        """End the last item; an answer without anything is an empty message."""
-        begun = [] if self._items else self._begin("content", "")
-        return begun + self._close(status)
+        """End the last item. An answer without parts becomes an empty message."""
+        first_events = [] if self._items else self._begin("content", "")
+        return first_events + self._close(status)
 
     def _close(self, status: str) -> list[Event]:
         return self._items[-1].close(status) if self._items else []
@@ -52,7 +52,7 @@ class OutputItems:
 
 
 class _Item:
-    """One item, its text in parts."""
+    """One item whose text arrives in parts."""
 
     kind: str
 
@@ -63,31 +63,31 @@ class _Item:
         self._texts: list[str] = []
 
     def value(self) -> dict[str, Any]:
-        """What the response shows of it."""
+        """Describe the item as the response shows it."""
         raise NotImplementedError
 
     def begin(self) -> list[Event]:
-        """The events of its beginning."""
-        return [self._of_item("added")]
+        """Return the events that begin the item."""
+        return [self._item_event("added")]
 
     def grow(self, text: str, logprobs: Sequence[Any]) -> Event:
-        """Append; the event."""
+        """Append text and return its event."""
         raise NotImplementedError
 
     def close(self, status: str) -> list[Event]:
-        """The events of its end."""
+        """Return the events that end the item."""
         self._status = status
-        return [self._of_item("done")]
+        return [self._item_event("done")]
 
-    def _of_item(self, what: str) -> Event:
-        return {"type": f"response.output_item.{what}", "output_index": self._number, "item": self.value()}
+    def _item_event(self, change: str) -> Event:
+        return {"type": f"response.output_item.{change}", "output_index": self._number, "item": self.value()}
 
     def _event(self, kind: str, **more: Any) -> Event:
         return {"type": f"response.{kind}", "item_id": self._id, "output_index": self._number, **more}
 
 
 class _Text(_Item):
-    """A message or reasoning: an item with one part of text."""
+    """Message or reasoning: an item with one part of text."""
 
     def __init__(self, number: int, digest: str, kind: str) -> None:
         super().__init__(number, f"{'msg' if kind == 'content' else 'rs'}_{digest}")
@@ -103,23 +103,23 @@ class _Text(_Item):
         return {"id": self._id, "status": self._status, **about, "content": [self._part()] if self._has_part else []}
 
     def begin(self) -> list[Event]:
-        events = [*super().begin(), self._of_part("content_part.added", part=self._part())]
+        events = [*super().begin(), self._part_event("content_part.added", part=self._part())]
         self._has_part = True
         return events
 
     def grow(self, text: str, logprobs: Sequence[Any]) -> Event:
         self._texts.append(text)
         if self.kind != "content":
-            return self._of_part("reasoning_text.delta", delta=text)
+            return self._part_event("reasoning_text.delta", delta=text)
         self._logprobs.extend(logprobs)
-        return self._of_part("output_text.delta", delta=text, logprobs=list(logprobs))
+        return self._part_event("output_text.delta", delta=text, logprobs=list(logprobs))
 
     def close(self, status: str) -> list[Event]:
         part = self._part()
         more = {"logprobs": self._logprobs} if self.kind == "content" else {}
         return [
-            self._of_part(f"{self._part_kind}.done", text=part["text"], **more),
-            self._of_part("content_part.done", part=part),
+            self._part_event(f"{self._part_kind}.done", text=part["text"], **more),
+            self._part_event("content_part.done", part=part),
             *super().close(status),
         ]
 
@@ -127,12 +127,12 @@ class _Text(_Item):
         more: dict[str, Any] = {"annotations": [], "logprobs": self._logprobs} if self.kind == "content" else {}
         return {"type": self._part_kind, "text": "".join(self._texts), **more}
 
-    def _of_part(self, kind: str, **more: Any) -> Event:
+    def _part_event(self, kind: str, **more: Any) -> Event:
         return self._event(kind, content_index=0, **more)
 
 
 class _Call(_Item):
-    """A call of a function."""
+    """Call of a function."""
 
     kind = "arguments"
 
@@ -155,5 +155,5 @@ class _Call(_Item):
 
     def close(self, status: str) -> list[Event]:
         name, arguments = self._about["name"], "".join(self._texts)
-        done = self._event("function_call_arguments.done", name=name, arguments=arguments)
-        return [done, *super().close(status)]
+        done_event = self._event("function_call_arguments.done", name=name, arguments=arguments)
+        return [done_event, *super().close(status)]

@@ -1,4 +1,4 @@
-"""The body of POST /v1/responses: a chat to go on with, and what the response repeats of the request."""
+"""The body of POST /v1/responses: a conversation to answer, and the fields that the response repeats."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -43,50 +43,50 @@ def _bounded(value: Any) -> Any:
     return value
 
 
-# Accepted, and repeated where the response has a place for it; nothing else is done with it.
+# Accepted, and repeated if the response has a place for it, but otherwise without effect.
 Repeated = Annotated[Any, AfterValidator(_bounded)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredRequest:
-    """What is kept of a request for as long as its response is."""
+    """Part of a request that is kept as long as its response."""
 
-    messages: Sequence[Message] = ()  # without the instructions, which do not go on to a next response
+    messages: Sequence[Message] = ()  # without the instructions, which do not carry over to the next response
     repeated: Mapping[str, Any] = field(default_factory=dict)
     answer: AnswerFormat = field(default_factory=AnswerFormat)
     has_logprobs: bool = False
     is_background: bool = False
     is_stored: bool = True
-    schema: Any = None  # of the content, as AnswerCheck has it
+    schema: Any = None  # the content's schema, for AnswerCheck
 
     @cached_property
     def check(self) -> AnswerCheck | None:
-        """What the answer is checked against once it is complete, if it is to be."""
+        """Check for the complete answer, if it needs one."""
         check = AnswerCheck(schema=self.schema, answer=self.answer)
         return check if check.unenforced else None
 
     @property
     def num_bytes(self) -> int:
-        """About what it takes in memory."""
+        """Approximate size in memory."""
         return 2 * len(json.dumps([list(self.messages), self.repeated, self.schema]))
 
 
 def stored_request(job: Job) -> StoredRequest | None:
-    """What is kept of the request behind a job; None if another API made it."""
+    """Return the kept request behind a job, None if the job came through another API."""
     return job.attachment if isinstance(job.attachment, StoredRequest) else None
 
 
 class TextOptions(RequestModel):
-    """How the text comes."""
+    """Options of the text."""
 
     path = "text."
     ignored: ClassVar = {"verbosity": ("medium",)}
     format: TextFormat | None = None
-    verbosity: Literal["low", "medium", "high"] | None = None  # repeated and no more
+    verbosity: Literal["low", "medium", "high"] | None = None  # repeated, but without effect
 
 
 class Reasoning(RequestModel):
-    """How to reason; summaries are repeated and no more."""
+    """Options of reasoning. Summaries are repeated, but have no effect."""
 
     path = "reasoning."
     ignored: ClassVar = {"summary": (), "generate_summary": ()}
@@ -96,14 +96,14 @@ class Reasoning(RequestModel):
 
 
 class ResponseStreamOptions(RequestModel):
-    """How the events come."""
+    """Options of the event stream."""
 
     path = "stream_options."
     ignored: ClassVar = {"include_obfuscation": NOTHING}
 
 
 class ResponsesRequest(SamplingRequest, ToolFields):
-    """What to answer, and how."""
+    """A conversation to answer, in OpenAI's Responses form."""
 
     has_flat_tools = True
     ignored: ClassVar = {name: values for name, values in HINTS.items() if name not in ("metadata", "store")} | {
@@ -112,7 +112,7 @@ class ResponsesRequest(SamplingRequest, ToolFields):
     way_out: ClassVar = ToolFields.way_out | {
         "conversation": "conversations are not kept here: send previous_response_id or the whole conversation as input"
     }
-    # Fields of other routes, or not built; an answer that neglected one of these would be wrong.
+    # Fields of other routes, or not built. Ignoring one of them would give a wrong answer.
     unsupported: ClassVar = {
         **SamplingRequest.unsupported,
         **ToolFields.unsupported,
@@ -146,25 +146,28 @@ class ResponsesRequest(SamplingRequest, ToolFields):
     @classmethod
     def _look_into(cls, fields: Mapping[str, Any], reading: Reading) -> None:
         look_into_items(fields.get("input"), reading)
-        if isinstance(included := fields.get("include"), list) and any(each != _LOGPROBS for each in included):
+        if isinstance(included := fields.get("include"), list) and any(name != _LOGPROBS for name in included):
             reading.ignore("include")
 
     @property
     def has_logprobs(self) -> bool:
-        """Whether the text comes with logprobs."""
+        """True if the text comes with logprobs."""
         return _LOGPROBS in self.include
 
     def messages(self, earlier: Sequence[Message]) -> list[Message]:
-        """The conversation that this goes on with. Raises InvalidRequestError."""
+        """Append the input to the earlier conversation. Raises InvalidRequestError."""
         if self.background and not self.store:
             raise InvalidRequestError("background goes with store true only", param="background")
-        said = read_items(self.input)
-        if not said:
+        input_messages = read_items(self.input)
+        if not input_messages:
             raise InvalidRequestError("input holds nothing but reasoning; send what is to be answered", param="input")
-        return [*earlier, *said]
+        return [*earlier, *input_messages]
 
     def chat(self, messages: Sequence[Message]) -> Chat:
-        """The messages after the instructions; a template may take one system message only. Raises."""
+        """Build the chat, instructions first.
+
+        Templates may accept only one system message, so the two are joined. Raises.
+        """
         conversation = list(messages)
         if self.instructions is not None and conversation[0]["role"] == "system":
             both = f"{self.instructions}\n\n{conversation[0]['content']}"
@@ -174,9 +177,9 @@ class ResponsesRequest(SamplingRequest, ToolFields):
         return self._chat(conversation, reasoning_effort=self.reasoning.effort)
 
     def params(self, *, is_forced: bool = False) -> SamplingParams:
-        """The parameters; `is_forced`: the answer has to be a call, and text.format says nothing of calls.
+        """Build the parameters. `is_forced`: the answer must be a call, so text.format does not apply.
 
-        Refusals name the fields as they are called here. Raises InvalidRequestError.
+        Refusals use this route's names of fields. Raises InvalidRequestError.
         """
         top = self.top_logprobs if self.top_logprobs is not None else 0
         return self.sampling(
@@ -187,12 +190,12 @@ class ResponsesRequest(SamplingRequest, ToolFields):
         )
 
     def stored(self, messages: Sequence[Message], params: SamplingParams) -> StoredRequest:
-        """What to keep for the response."""
-        same = {"instructions", "max_output_tokens", "top_logprobs", "background", "store", "previous_response_id"}
-        same |= {"metadata", "truncation", "parallel_tool_calls"}
-        given = {"prompt_cache_key", "safety_identifier", "service_tier", "max_tool_calls"} & self.model_fields_set
+        """Return the part of the request to keep with the response."""
+        names = {"instructions", "max_output_tokens", "top_logprobs", "background", "store", "previous_response_id"}
+        names |= {"metadata", "truncation", "parallel_tool_calls"}
+        extra = {"prompt_cache_key", "safety_identifier", "service_tier", "max_tool_calls"} & self.model_fields_set
         text = self.text.model_dump(by_alias=True, exclude_unset=True)
-        repeated = self.model_dump(include=same | given) | {
+        repeated = self.model_dump(include=names | extra) | {
             "tools": self.tools or [],
             "tool_choice": self.tool_choice or "auto",
             "reasoning": {"effort": None, "summary": None} | self.reasoning.model_dump(exclude_none=True),

@@ -1,4 +1,4 @@
-"""The answers of /v1/responses: the response as it stands, and the events of its life, the same every time."""
+"""Answers of /v1/responses: the response object, and the events of its life, which are the same on every replay."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,23 +16,23 @@ from .output_items import Event, OutputItems
 from .request import StoredRequest, stored_request
 
 _NATIVE = StoredRequest(repeated={"tools": [], "tool_choice": "auto", "parallel_tool_calls": True, "metadata": {}})
-_FINAL_EVENTS = {"completed": "completed", "failed": "failed"}  # all other ends: incomplete
+_FINAL_EVENTS = {"completed": "completed", "failed": "failed"}  # all other ends are incomplete
 
 
 async def response_object(job: Job, token_text: TokenText) -> dict[str, Any]:
-    """The response as it stands, partial while the job runs."""
+    """Build the response as it is now, partial while the job runs."""
     life = ResponseLife(job, token_text)
     for number, event in enumerate(job.events):
         life.push(event)
         if number % MAX_BATCH == MAX_BATCH - 1:
-            await asyncio.sleep(0)  # other tasks run
+            await asyncio.sleep(0)  # let other tasks run
     if job.finished:
         life.end()
     return life.response()
 
 
 class ResponseLife:
-    """Follows one job. The same deltas give the same events, with the same sequence numbers."""
+    """Follower of one job. The same deltas give the same events with the same sequence numbers."""
 
     def __init__(self, job: Job, token_text: TokenText) -> None:
         self._job = job
@@ -45,7 +45,7 @@ class ResponseLife:
         self._num_events = 0
 
     def begin(self) -> list[Event]:
-        """What comes before any output."""
+        """Return the events before any output."""
         waiting = self.response(status="queued" if self._request.is_background else "in_progress")
         kinds = ["created", "queued"] if self._request.is_background else ["created"]
         events: list[Event] = [{"type": f"response.{kind}", "response": waiting} for kind in kinds]
@@ -53,8 +53,8 @@ class ResponseLife:
         return self._numbered(events)
 
     def push(self, delta: OutputDelta) -> list[Event]:
-        """What an event of the job's brings."""
-        if delta.index:  # a job that came by another API may have several outputs
+        """Return the events for one delta of the job."""
+        if delta.index:  # a job of another API may have several outputs
             return []
         parts = self._reader.push(delta.text)
         self._num_reasoning_tokens += len(delta.token_ids) if self._reader.is_thinking else 0
@@ -64,7 +64,7 @@ class ResponseLife:
         return self._numbered(self._output.push(parts, logprobs=logprobs))
 
     def end(self) -> list[Event]:
-        """The end of the output, and of the response."""
+        """Return the events that end the output and the response."""
         status = self._status()
         events = self._output.push(self._reader.finish(), logprobs=self._held)
         events += self._output.finish(status="completed" if status == "completed" else "incomplete")
@@ -72,7 +72,7 @@ class ResponseLife:
         return self._numbered([*events, {"type": f"response.{kind}", "response": self.response()}])
 
     def response(self, *, status: str | None = None) -> dict[str, Any]:
-        """The response object; with a `status`, as it was before there was any output."""
+        """Build the response object. `status` builds it as it was before any output."""
         is_over = status is None and self._job.finished
         current = status or self._status()
         failure = self._job.failure() if current == "failed" else None
@@ -113,17 +113,17 @@ class ResponseLife:
 
 
 def _error(failure: SplitfuseError) -> dict[str, str]:
-    """With one of OpenAI's codes for responses."""
+    """Describe a failure with one of OpenAI's codes for responses."""
     problem = describe(failure)
     return {"code": "invalid_prompt" if problem.status == 400 else "server_error", "message": problem.message}
 
 
 async def conversation_of(job: Job, token_text: TokenText) -> list[Message]:
-    """What was said up to the end of this response, to go on from there. Raises InvalidRequestError."""
+    """Return the conversation up to the end of this response, to continue from there. Raises InvalidRequestError."""
     request = stored_request(job)
     if request is None or not job.finished:
-        what = "that response is not finished yet" if request is not None else "that was not made by /v1/responses"
-        raise InvalidRequestError(f"previous_response_id: {what}", param="previous_response_id")
+        reason = "that response is not finished yet" if request is not None else "that was not made by /v1/responses"
+        raise InvalidRequestError(f"previous_response_id: {reason}", param="previous_response_id")
     output = (await response_object(job, token_text))["output"]
     try:
         return [*request.messages, *read_items(output)]

@@ -1,6 +1,6 @@
-"""/v1/responses as the `openai` package speaks it, over the same jobs and the same store as the native routes.
+"""/v1/responses for the `openai` package, over the same jobs and the same store as the native routes.
 
-A response that runs in the background goes on after a disconnect; any other one is cancelled.
+A response in the background continues after a disconnect; any other response is cancelled.
 """
 
 import dataclasses
@@ -39,16 +39,16 @@ from .stream import ResponsesStreamWriter
 from .truncation import response_prompt
 
 router = APIRouter(prefix="/v1/responses", tags=["OpenAI"])
-KIND = "response"  # of kept requests
+KIND = "response"  # kind of kept requests
 
 CANCEL_S = 10.0
-RESPONSE_ID = parameter("response_id", "The response's id.", place="path")
+RESPONSE_ID = parameter("response_id", "Id of the response.", place="path")
 
 
 _EVENTS = """event: response.output_text.delta
 data: {"type": "response.output_text.delta", "item_id": "msg_…", "delta": "Hi", …, "sequence_number": 4}
 """
-_STREAMED = events("The response, or with `stream` the events of its life.", _EVENTS, has_json=True)
+_STREAMED = events("The response, or with `stream` its events.", _EVENTS, has_json=True)
 
 
 @router.post(
@@ -67,9 +67,9 @@ async def create(request: Request) -> Response:
     body = await read_request(request, ResponsesRequest)
     key = idempotency_key(request, body) if body.store else None
     if key is not None:
-        body.params(is_forced=True)  # a field that is wrong is told before a key that is reused
+        body.params(is_forced=True)  # a wrong field is reported before a reused key
     async with service.results.idempotent(owner_of(request), key) as earlier:
-        job = earlier or await _submitted(service, body, owner=owner_of(request), key=key)
+        job = earlier or await _submit(service, body, owner=owner_of(request), key=key)
     if body.stream:
         response = _stream(service, job, after=-1, is_owned=key is None)
     else:
@@ -83,7 +83,7 @@ async def create(request: Request) -> Response:
 
 
 async def respond_batched(service: Service, fields: Mapping[str, Any], *, owner: str) -> dict[str, Any]:
-    """What POST /v1/responses answers, in the background; it is not kept. Raises as the route."""
+    """Answer like POST /v1/responses, in the background and without keeping the response. Raises like the route."""
     body = read_fields(service, fields, ResponsesRequest)
     service.settings.webhooks.check(body.webhook, is_kept=False)
     new = await _new(service, body, owner=owner)
@@ -93,7 +93,7 @@ async def respond_batched(service: Service, fields: Mapping[str, Any], *, owner:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _New:
-    """A job that is not submitted yet, and what to submit it with."""
+    """Job that is not submitted yet, with its prompt and parameters."""
 
     body: ResponsesRequest
     job: Job
@@ -106,7 +106,7 @@ async def _new(service: Service, body: ResponsesRequest, *, owner: str, key: Ide
     previous_id = body.previous_response_id
     earlier = [] if previous_id is None else await _conversation(service, previous_id, owner=owner)
     messages = body.messages(earlier)
-    _ = service.tokenizer  # there is one
+    _ = service.tokenizer  # raises if the model has no tokenizer
     text, answer = await response_prompt(service.engine, service.settings, body, messages)
     params = body.params(is_forced=answer.is_forced)
     job = service.new_job(params, owner=owner, idempotency_key=key)
@@ -116,8 +116,8 @@ async def _new(service: Service, body: ResponsesRequest, *, owner: str, key: Ide
     return _New(body=body, job=job, prompt=rendered(text), params=constrained(params, answer), attachment=attachment)
 
 
-async def _submitted(service: Service, body: ResponsesRequest, *, owner: str, key: IdempotencyKey | None) -> Job:
-    """The job of this request, kept from now on if it is to be."""
+async def _submit(service: Service, body: ResponsesRequest, *, owner: str, key: IdempotencyKey | None) -> Job:
+    """Submit the request's job, which is kept from now on if `store` is true."""
     service.settings.webhooks.check(body.webhook, is_kept=body.store)
     new = await _new(service, body, owner=owner, key=key)
     job = new.job
@@ -136,20 +136,20 @@ async def _submitted(service: Service, body: ResponsesRequest, *, owner: str, ke
 
 
 class KeptResponse:
-    """The KeptKind of /v1/responses."""
+    """KeptKind of /v1/responses."""
 
     def attachment(self, stored: Mapping[str, Any]) -> StoredRequest:
-        """As it was attached."""
+        """Rebuild the attachment from its stored form."""
         return StoredRequest(**{**stored, "answer": AnswerFormat.read(stored["answer"])})
 
     def params(self, body: Mapping[str, Any], attachment: Attachment | None) -> SamplingParams:
-        """As it had them."""
+        """Rebuild the sampling parameters from the stored request."""
         assert isinstance(attachment, StoredRequest)
         params = ResponsesRequest.read(body).params(is_forced=attachment.answer.is_forced)
         return constrained(params, attachment.answer)
 
     async def renewed(self, engine: Any, settings: ServerSettings, kept: KeptRequest) -> tuple[Any, KeptRequest]:
-        """The conversation in this model's template."""
+        """Render the conversation again in this model's template."""
         attachment = self.attachment(kept.attachment)
         body = ResponsesRequest.read(kept.body)
         text, answer = await response_prompt(engine, settings, body, attachment.messages)
@@ -164,13 +164,13 @@ class KeptResponse:
         errors=LOOKUP,
         parameters=[
             RESPONSE_ID,
-            parameter("stream", "Whether events are wanted.", type="boolean"),
-            parameter("starting_after", "The last event that the reader has.", type="integer", minimum=0),
+            parameter("stream", "True for events.", type="boolean"),
+            parameter("starting_after", "Number of the reader's last event.", type="integer", minimum=0),
         ],
     ),
 )
 async def retrieve(request: Request) -> Response:
-    """The response as it stands; with `?stream=true` its events, after `starting_after` if that is given."""
+    """The response as it is now, or with `?stream=true` its events, after `starting_after` if given."""
     service = service_of(request)
     job = await _job(request)
     if request.query_params.get("stream", "").lower() != "true":
@@ -182,40 +182,40 @@ async def retrieve(request: Request) -> Response:
 @router.get(
     "/{response_id}/input_items",
     **operation(
-        {200: "A page of the items."},
+        {200: "A page of items."},
         errors=LOOKUP,
         parameters=[
             RESPONSE_ID,
-            parameter("after", "The id of the last item that the reader has."),
+            parameter("after", "Id of the last item of the previous page."),
             parameter("limit", "The most items.", type="integer", minimum=1, maximum=100),
-            parameter("order", "Newest first is desc.", type="string", enum=["asc", "desc"]),
+            parameter("order", "desc: newest first.", type="string", enum=["asc", "desc"]),
         ],
     ),
 )
 async def list_input_items(request: Request) -> Response:
-    """What the response answers: its input, and the conversation that this goes on from; newest first."""
+    """The response's input and the conversation that it continues, newest first."""
     page = page_of(request.query_params, default=20, most=100)
     job = await _job(request)
-    asked = stored_request(job) or StoredRequest()
-    items = input_items(asked.messages, response_id=job.seq_id)
+    stored = stored_request(job) or StoredRequest()
+    items = input_items(stored.messages, response_id=job.seq_id)
     return JsonResponse(list_object(page_of_items(items, page), page))
 
 
 @router.post(
-    "/{response_id}/cancel", **operation({200: "The response as it ended."}, errors=LOOKUP, parameters=[RESPONSE_ID])
+    "/{response_id}/cancel", **operation({200: "The stopped response."}, errors=LOOKUP, parameters=[RESPONSE_ID])
 )
 async def cancel(request: Request) -> Response:
-    """Stop it if it runs; what there is stays."""
+    """Stop the response if it runs. Its output so far is kept."""
     service = service_of(request)
     job = await _job(request)
     service.abort(job)
-    await unless_disconnected(request.receive, job.wait(CANCEL_S))  # the step in flight
+    await unless_disconnected(request.receive, job.wait(CANCEL_S))  # for the step in flight
     return await _object(service, job)
 
 
 @router.delete("/{response_id}", **operation({200: "Deleted."}, errors=LOOKUP, parameters=[RESPONSE_ID]))
 async def delete(request: Request) -> Response:
-    """Stop it if it runs, and forget it."""
+    """Stop the response if it runs, and delete it."""
     service = service_of(request)
     job = await _job(request)
     service.abort(job)
@@ -229,7 +229,7 @@ async def _job(request: Request) -> Job:
 
 
 async def _conversation(service: Service, previous_id: str, *, owner: str) -> list[Message]:
-    """What was said up to the end of an earlier response. Raises InvalidRequestError."""
+    """Return the conversation up to the end of an earlier response. Raises InvalidRequestError."""
     try:
         job = await service.results.find(seq_id_of(previous_id), owner=owner)
     except ResultNotFoundError as exc:
@@ -240,7 +240,7 @@ async def _conversation(service: Service, previous_id: str, *, owner: str) -> li
 
 
 async def _wait(request: Request, service: Service, job: Job, *, is_owned: bool) -> None:
-    """Until the job has ended; a disconnect ends a job that this request owns. Raises what made it fail."""
+    """Wait until the job has ended. A disconnect aborts a job that this request owns. Raises the job's failure."""
     try:
         await unless_disconnected(request.receive, job.ended.wait())
     except BaseException:
@@ -267,9 +267,9 @@ async def _object(service: Service, job: Job) -> Response:
 
 
 def _stream(service: Service, job: Job, *, after: int, is_owned: bool = True) -> Response:
-    """The job's events; if this stream owns it, a disconnect ends a job that does not run in the background."""
-    asked = stored_request(job)
-    ends_it = is_owned and asked is not None and not asked.is_background
+    """Stream the job's events. A disconnect aborts the job if this stream owns it and it is not in the background."""
+    stored = stored_request(job)
+    ends_it = is_owned and stored is not None and not stored.is_background
     return stream(
         [job],
         ResponsesStreamWriter(ResponseLife(job, ModelText(service).token), after=after),

@@ -1,4 +1,4 @@
-"""The event stream of /v1/responses: the events of a response's life, the same numbers every time."""
+"""Event stream of /v1/responses: the events of a response's life, with the same numbers on every replay."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from .response import ResponseLife
 
 
 class ResponsesStreamWriter(StreamWriter):
-    """The events after the one with the number `after`; those before are replayed, not written."""
+    """Events after number `after`; earlier events are replayed without being written."""
 
     def __init__(self, life: ResponseLife, *, after: int) -> None:
         self._life = life

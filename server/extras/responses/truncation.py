@@ -1,4 +1,4 @@
-"""`truncation`: "auto" leaves out the oldest items of a conversation that does not fit, "disabled" refuses it."""
+"""`truncation`: "auto" drops the oldest items of a conversation that does not fit, "disabled" refuses it."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -11,16 +11,17 @@ from .request import ResponsesRequest
 if TYPE_CHECKING:
     from ....engine.serving.async_engine import AsyncEngine
 
-_ROOM = 8  # one part of the context in so many is for the output, where the request sets it no limit
+_OUTPUT_SHARE = 8  # share of the context kept for the output if the request sets no limit: 1 / 8
 
 
 async def response_prompt(
     engine: "AsyncEngine", settings: ServerSettings, body: ResponsesRequest, messages: Sequence[Message]
 ) -> tuple[str, AnswerFormat]:
-    """The text of the conversation and the format of the answer, as `model_prompt` has them.
+    """Return the text of the conversation and the format of the answer, like `model_prompt`.
 
-    With truncation auto, what does not fit begins with the earliest message of a user from which on it does; a system
-    message before it stays. If it does not fit by the last of these, the engine refuses it. Raises as `model_prompt`.
+    With truncation auto, a conversation that does not fit starts at the earliest user message from which it fits; a
+    system message at the front stays. If no start fits, the engine refuses the last one tried. Raises like
+    `model_prompt`.
     """
     num_kept = int(messages[0]["role"] == "system")
     users = [at for at, message in enumerate(messages) if message["role"] == "user" and at > num_kept]
@@ -29,23 +30,23 @@ async def response_prompt(
         chat = body.chat([*messages[:num_kept], *messages[start:]])
         return await model_prompt(engine, settings, chat, name="input")
 
-    found = await prompt(num_kept)
-    if body.truncation == "disabled" or await _fits(engine, body, found[0], default_room=1):
-        return found
-    low, high = 0, len(users) - 1  # the wanted start is among these
+    best = await prompt(num_kept)
+    if body.truncation == "disabled" or await _fits(engine, body, best[0], default_output_tokens=1):
+        return best
+    low, high = 0, len(users) - 1  # range that contains the wanted start
     while low <= high:
         middle = (low + high) // 2
-        tried = await prompt(users[middle])
-        if await _fits(engine, body, tried[0], default_room=engine.max_model_len // _ROOM):
-            found, high = tried, middle - 1
+        candidate = await prompt(users[middle])
+        if await _fits(engine, body, candidate[0], default_output_tokens=engine.max_model_len // _OUTPUT_SHARE):
+            best, high = candidate, middle - 1
         else:
-            found, low = (tried if middle == len(users) - 1 else found), middle + 1
-    return found
+            best, low = (candidate if middle == len(users) - 1 else best), middle + 1
+    return best
 
 
-async def _fits(engine: "AsyncEngine", body: ResponsesRequest, text: str, *, default_room: int) -> bool:
-    """Whether the text leaves room for the output."""
-    room = body.max_output_tokens if type(body.max_output_tokens) is int else default_room
+async def _fits(engine: "AsyncEngine", body: ResponsesRequest, text: str, *, default_output_tokens: int) -> bool:
+    """True if the text leaves enough context for the output."""
+    num_output_tokens = body.max_output_tokens if type(body.max_output_tokens) is int else default_output_tokens
     cache = engine.loaded.cache
     limit = min(engine.max_model_len, cache.num_blocks * cache.block_size)
-    return bool(len(await engine.encode(text, add_special_tokens=False)) + room <= limit)
+    return bool(len(await engine.encode(text, add_special_tokens=False)) + num_output_tokens <= limit)

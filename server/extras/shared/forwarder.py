@@ -1,6 +1,6 @@
-"""Forwarder: answers a request with what another server says, for a job that runs there.
+"""Forwarder: answers a request for a job on another server with that server's answer.
 
-The other server sees the caller's key and asks for it as for any request. A forwarded request is not forwarded again.
+The other server gets the caller's key and checks it as usual. A forwarded request is not forwarded again.
 """
 
 import asyncio
@@ -31,18 +31,18 @@ T = TypeVar("T")
 
 
 class Forwarder:
-    """The connections to other servers."""
+    """Connections to other servers."""
 
     def __init__(self) -> None:
         self._client: httpx.AsyncClient | None = None
 
     async def close(self) -> None:
-        """Close them."""
+        """Close the connections."""
         if self._client is not None:
             await self._client.aclose()
 
     async def answer(self, request: Request, exc: Exception) -> Response:
-        """What the job's server answers. Raises MovedError, ClientDisconnect."""
+        """Return the answer of the job's server. Raises MovedError, ClientDisconnect."""
         assert isinstance(exc, HeldElsewhereError)
         if FORWARDED in request.headers:
             raise MovedError
@@ -73,7 +73,10 @@ def _forwarded(client: httpx.AsyncClient, request: Request, base_url: str) -> ht
 
 
 async def _while_held(reading: Awaitable[T], is_held: IsHeld) -> T:
-    """What is read. A stopped server keeps its connections and says nothing: its lease tells that it is gone."""
+    """Await the reading while the other server holds the job.
+
+    A stopped server keeps connections open in silence; only its expired lease shows that it is gone.
+    """
     task = asyncio.ensure_future(reading)
     try:
         while not (await asyncio.wait([task], timeout=_CHECK_S))[0]:
@@ -95,7 +98,7 @@ async def _response(answer: httpx.Response, is_held: IsHeld) -> Response:
 
 
 async def _chunks(answer: httpx.Response, is_held: IsHeld) -> AsyncGenerator[bytes, None]:
-    """The stream as it comes. It ends without an end if the other server does, and readers come back."""
+    """Yield the stream as it arrives. If the other server dies, it stops without an end, so readers reconnect."""
     async with contextlib.aclosing(answer):
         chunks = answer.aiter_raw()
         with contextlib.suppress(httpx.HTTPError, MovedError, StopAsyncIteration):

@@ -1,8 +1,8 @@
 """PostgresStore: kept jobs, files and batches in a PostgreSQL database that several servers share.
 
-Each server is a holder: a number that no other one has or gets, and a lease that it renews. Every transaction that
-writes locks the holder's row and fails if it is marked dead, so once a server's lease has run out and another one has
-marked it, nothing that it still sends is written: the number fences it. All times are the database's clock.
+Each server is a holder: a unique number, never reused, and a lease that the server renews. Every writing transaction
+locks the holder's row and fails if the row is marked dead. Once a server's lease has run out and another server has
+marked it, none of its later writes succeed: the number fences it. All times are the database's clock.
 """
 
 import contextlib
@@ -22,24 +22,24 @@ from .postgres.schema import SCHEMA_VERSION, migrate
 
 _COLUMNS = ", ".join(JobRow.__slots__)
 _SELECT = f"SELECT {_COLUMNS} FROM splitfuse_jobs"
-# A server counts its own segments only, so the number of its next one is a bound that may be far too low.
+# A server counts only its own segments, so its next segment's number may be far too low a bound.
 _FIRST_SEGMENT = "GREATEST(%(first_segment)s, (SELECT coalesce(max(num), 0) + 1 FROM splitfuse_segments))"
 _VALUES = ", ".join(_FIRST_SEGMENT if name == "first_segment" else f"%({name})s" for name in JobRow.__slots__)
 _INSERT = f"INSERT INTO splitfuse_jobs ({_COLUMNS}, holder, model) VALUES ({_VALUES}, %(holder)s, %(model)s)"
-# A connection that breaks at the commit leaves open whether it was done. What is written again then has the same
-# number and holds all that it held.
+# A connection that breaks during a commit leaves its outcome unknown. The retried segment has the same number and
+# contains all of the first one's events.
 _INSERT_SEGMENT = """
 INSERT INTO splitfuse_segments (holder, part, body) VALUES (%s, %s, %s)
 ON CONFLICT (holder, part) DO UPDATE SET body = EXCLUDED.body"""
 _END = """
 UPDATE splitfuse_jobs SET status = %s, finished = %s, expires = %s, result = %s, is_running = FALSE
 WHERE num = %s AND holder = %s"""
-# Only by a server whose own lease is valid: after the database was away all have run out, and most servers live.
+# Only a server with a valid lease marks others: after a database outage all leases have run out, but most servers live.
 _MARK_DEAD = """
 UPDATE splitfuse_holders SET is_dead = TRUE
 WHERE EXISTS (SELECT FROM splitfuse_holders WHERE num = %(me)s AND expires > now() AND NOT is_dead) AND num IN
   (SELECT num FROM splitfuse_holders WHERE expires < now() AND NOT is_dead AND num <> %(me)s FOR UPDATE SKIP LOCKED)"""
-# "Is marked dead", not "is not there": a row of a server that has just come need not be in this statement's snapshot.
+# "Is marked dead", not "is missing": the row of a new server may be absent from this statement's snapshot.
 _CLAIM = f"""
 UPDATE splitfuse_jobs
 SET holder = %(me)s, num_attempts = num_attempts + 1, num_crashes = num_crashes + is_running::int, is_running = FALSE
@@ -54,20 +54,20 @@ DELETE FROM splitfuse_holders AS dead WHERE is_dead AND
 _TELL = """
 INSERT INTO splitfuse_webhooks SELECT seq_id, %s, %s, %s, 0, 0.0 FROM splitfuse_jobs WHERE num = %s AND holder = %s
 ON CONFLICT DO NOTHING"""
-_NUMBER_BITS = 32  # of a job's number, below the holder's
+_NUMBER_BITS = 32  # width of a job's number, below the holder's number
 _CONNECT_S = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A server that holds jobs and batches, and where it answers."""
+    """Server that holds jobs and batches, and its URL."""
 
     num: int
     url: str
 
 
 class PostgresStore(BatchTables):
-    """A BatchStore for one of several servers. Made anew after its lease was lost."""
+    """BatchStore for one of several servers. A server that lost its lease creates a new one."""
 
     def __init__(
         self,
@@ -79,8 +79,10 @@ class PostgresStore(BatchTables):
         is_synced: bool = True,
         sealing: Sealing | None = None,
     ) -> None:
-        """`url`: where other servers reach this one. `model`: whose jobs it can take over. `sealing` encrypts files
-        and batches; what jobs give comes encrypted. Raises ConfigError.
+        """Connect and join the servers.
+
+        `url` is where other servers reach this one; this one takes over jobs of `model`. `sealing` encrypts files and
+        batches; jobs arrive encrypted. Raises ConfigError.
         """
         self._sealing = sealing
         self._conninfo = conninfo
@@ -95,7 +97,7 @@ class PostgresStore(BatchTables):
                 self.holder = Holder(self._join(url), url)
                 stack.pop_all()
         except psycopg.Error as exc:
-            raise ConfigError(f"--results {_scheme(conninfo)}: {_why(exc)}") from exc
+            raise ConfigError(f"--results {_scheme(conninfo)}: {_reason(exc)}") from exc
 
     def _connect(self) -> "psycopg.Connection[Any]":
         lease_ms = max(1, round(self._lease_s * 1000))
@@ -106,7 +108,7 @@ class PostgresStore(BatchTables):
             connect_timeout=_CONNECT_S,
             tcp_user_timeout=lease_ms,
         )
-        # A server that stops within a transaction would keep its row locked, and could not be marked dead.
+        # Without it, a server that hangs inside a transaction would keep its row locked, and could not be marked dead.
         db.execute(f"SET idle_in_transaction_session_timeout = {lease_ms}")
         if not self._is_synced:
             db.execute("SET synchronous_commit = off")
@@ -141,8 +143,8 @@ class PostgresStore(BatchTables):
             if changes.endings:
                 ends = [(end.status, end.finished, end.expires, end.result, end.num, me) for end in changes.endings]
                 cursor.executemany(_END, ends)
-                told = [(end.webhook, end.status, end.finished, end.num, me) for end in changes.endings if end.webhook]
-                cursor.executemany(_TELL, told)
+                hooks = [(end.webhook, end.status, end.finished, end.num, me) for end in changes.endings if end.webhook]
+                cursor.executemany(_TELL, hooks)
             if changes.begun:
                 begin = "UPDATE splitfuse_jobs SET is_running = TRUE WHERE num = ANY(%s) AND holder = %s"
                 cursor.execute(begin, (changes.begun, me))
@@ -155,13 +157,13 @@ class PostgresStore(BatchTables):
                 cursor.execute("DELETE FROM splitfuse_webhooks WHERE seq_id = ANY(%s)", (changes.deleted,))
 
     def last_numbers(self) -> tuple[int, int]:
-        """As Store: jobs above the first number are this server's alone."""
+        """Like Store.last_numbers, but only this server uses job numbers above the first number."""
         with self._connected():
             num_segments = self._value("SELECT coalesce(max(num), 0) FROM splitfuse_segments")
         return self.holder.num << _NUMBER_BITS, int(num_segments)
 
     def begin_process(self) -> bool:
-        """As Store: all that servers left which are gone is this one's now."""
+        """Like Store.begin_process, but takes over the jobs and batches of dead servers."""
         self.beat()
         mine = (self.holder.num,)
         with self._connected() as db:
@@ -171,7 +173,7 @@ class PostgresStore(BatchTables):
             return self._take_batches_over() and is_clean
 
     def end_process(self, *, has_crashed: bool = False) -> None:
-        """As Store: other servers go on with this one's jobs and batches at once."""
+        """Like Store.end_process, but lets other servers take over this one's jobs and batches at once."""
         with self._changing() as db:
             if not has_crashed:
                 self._release(db)
@@ -180,11 +182,11 @@ class PostgresStore(BatchTables):
             db.execute("UPDATE splitfuse_holders SET is_dead = TRUE WHERE num = %s", (self.holder.num,))
 
     def unfinished(self) -> list[JobRow]:
-        """As Store: of all servers."""
+        """Like Store.unfinished, for all servers."""
         return self._rows(f"{_SELECT} WHERE status IS NULL ORDER BY created, num")
 
     def segments(self, first: int) -> Iterable[bytes]:
-        """As Store: of all servers."""
+        """Like Store.segments, for all servers."""
         with self._connected() as db:
             for (body,) in db.execute("SELECT body FROM splitfuse_segments WHERE num >= %s ORDER BY num", (first,)):
                 yield body
@@ -193,8 +195,8 @@ class PostgresStore(BatchTables):
         return next(iter(self._rows(f"{_SELECT} WHERE seq_id = %s", seq_id)), None)
 
     def find_key(self, owner: str, idempotency_key: bytes) -> JobRow | None:
-        found = self._rows(f"{_SELECT} WHERE owner = %s AND idempotency_key = %s", owner, idempotency_key)
-        return next(iter(found), None)
+        rows = self._rows(f"{_SELECT} WHERE owner = %s AND idempotency_key = %s", owner, idempotency_key)
+        return next(iter(rows), None)
 
     def page(self, owner: str, *, before: tuple[float, str] | None, limit: int, status: str | None) -> list[JobRow]:
         created, seq_id = before or (math.inf, "")
@@ -213,7 +215,7 @@ class PostgresStore(BatchTables):
         where = "WHERE next_try <= %s ORDER BY next_try LIMIT %s"
         query = f"SELECT {', '.join(Webhook._fields)} FROM splitfuse_webhooks {where}"
         with self._connected() as db:
-            return [Webhook(*found) for found in db.execute(query, (now, limit))]
+            return [Webhook(*row) for row in db.execute(query, (now, limit))]
 
     def begin_webhook(self, webhook: Webhook, *, next_try: float) -> bool:
         begin = "UPDATE splitfuse_webhooks SET num_tries = num_tries + 1, next_try = %s"
@@ -243,12 +245,15 @@ class PostgresStore(BatchTables):
     def close(self) -> None:
         self._db.close()
 
-    # What servers that share a database need beside a Store.
+    # Methods for servers that share a database.
 
     def beat(self) -> bool:
-        """Renew the lease, and mark as dead the servers whose lease has run out. False: this one is marked itself."""
+        """Renew the lease, and mark servers with expired leases as dead.
+
+        Returns False if this server is marked itself.
+        """
         with self._connected() as db, db.transaction():
-            db.execute("SET LOCAL synchronous_commit = off")  # a beat that is lost with the database does not matter
+            db.execute("SET LOCAL synchronous_commit = off")  # losing a beat together with the database does no harm
             db.execute(_MARK_DEAD, {"me": self.holder.num})
             renew = "UPDATE splitfuse_holders SET expires = now() + make_interval(secs => %s)"
             beat = db.execute(f"{renew} WHERE num = %s AND NOT is_dead", (self._lease_s, self.holder.num))
@@ -256,36 +261,37 @@ class PostgresStore(BatchTables):
 
     @contextlib.contextmanager
     def claiming(self, *, limit: int | None) -> Iterator[list[JobRow]]:
-        """The oldest unfinished jobs of servers that are dead. They are this one's if the block ends without an error.
+        """Claim the oldest unfinished jobs of dead servers; they become this server's if the block ends without an
+        error.
 
-        A job that was running when its server died counts one crash more. None of them is running now.
+        A job that was running when its server died counts one more crash, and is no longer marked as running.
         """
         with self._changing() as db:
             claim = db.execute(_CLAIM, {"me": self.holder.num, "model": self._model, "limit": limit})
             yield sorted((JobRow(*found) for found in claim), key=lambda row: (row.created, row.num))
 
     def holder_of(self, seq_id: str) -> Holder | None:
-        """The server that holds a job, if it is alive."""
+        """Return the server that holds a job, if it is alive."""
         return self._living_holder("splitfuse_jobs", "seq_id", seq_id)
 
     def batch_holder(self, batch_id: str) -> Holder | None:
-        """The same of a batch."""
+        """Return the server that holds a batch, if it is alive."""
         return self._living_holder("splitfuse_batches", "batch_id", batch_id)
 
-    def _living_holder(self, table: str, column: str, held: str) -> Holder | None:
+    def _living_holder(self, table: str, column: str, held_id: str) -> Holder | None:
         query = f"""SELECT holder.num, url FROM {table} JOIN splitfuse_holders AS holder ON holder.num = holder
             WHERE {column} = %s AND NOT is_dead AND holder.expires > now()"""
         with self._connected() as db:
-            found = db.execute(query, (held,)).fetchone()
-        return None if found is None else Holder(*found)
+            row = db.execute(query, (held_id,)).fetchone()
+        return None if row is None else Holder(*row)
 
     def try_lock(self, number: int) -> bool:
-        """Take a lock that one server alone can have, until it unlocks it or its connection ends."""
+        """Try to take a lock that only one server can hold, until the server unlocks it or its connection ends."""
         with self._connected():
             return bool(self._value("SELECT pg_try_advisory_lock(%s)", number))
 
     def unlock(self, number: int) -> None:
-        """Release it."""
+        """Release a lock of `try_lock`."""
         with self._connected():
             self._value("SELECT pg_advisory_unlock(%s)", number)
 
@@ -296,8 +302,8 @@ class PostgresStore(BatchTables):
     @contextlib.contextmanager
     def _changing(self) -> Iterator["psycopg.Connection[Any]"]:
         with self._connected() as db, db.transaction():
-            held = "SELECT FROM splitfuse_holders WHERE num = %s AND NOT is_dead FOR SHARE"
-            if db.execute(held, (self.holder.num,)).fetchone() is None:
+            is_alive = "SELECT FROM splitfuse_holders WHERE num = %s AND NOT is_dead FOR SHARE"
+            if db.execute(is_alive, (self.holder.num,)).fetchone() is None:
                 raise StoreError(
                     "another server took this one's jobs over: nothing was heard of it for --results-lease"
                 )
@@ -310,15 +316,15 @@ class PostgresStore(BatchTables):
                 self._db = self._connect()
             yield self._db
         except psycopg.Error as exc:
-            raise StoreError(_why(exc)) from exc
+            raise StoreError(_reason(exc)) from exc
 
     def _rows(self, query: str, *values: object) -> list[JobRow]:
         with self._connected() as db:
-            return [JobRow(*found) for found in db.execute(query, values)]
+            return [JobRow(*row) for row in db.execute(query, values)]
 
     def _value(self, query: str, *values: object) -> Any:
-        found = self._db.execute(query, values).fetchone()
-        return None if found is None else found[0]
+        row = self._db.execute(query, values).fetchone()
+        return None if row is None else row[0]
 
     def _row(self, row: JobRow) -> dict[str, object]:
         values = {name: getattr(row, name) for name in JobRow.__slots__}
@@ -326,9 +332,9 @@ class PostgresStore(BatchTables):
 
 
 def _scheme(conninfo: str) -> str:
-    """As much of it as may be told: the rest may hold a password."""
+    """Shorten a connection string to its scheme: the rest may hold a password."""
     return f"{conninfo.partition('://')[0]}://…"
 
 
-def _why(exc: psycopg.Error) -> str:
+def _reason(exc: psycopg.Error) -> str:
     return f"PostgreSQL says: {' '.join(str(exc).split())}"

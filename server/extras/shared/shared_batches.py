@@ -1,7 +1,7 @@
 """SharedBatches: batches in a database that several servers use at once.
 
-A batch is held by the server that runs it. A server that finds that it holds a batch no more ends its run, whose writes
-hit no row by then, and claims those that nobody holds. All else that is known of a batch any server reads.
+The server that runs a batch holds it. A server that no longer holds a batch ends its run, whose writes match no row by
+then, and claims the batches that nobody holds. Any server can read the rest of a batch's state.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _log = logging.getLogger("splitfuse.batches")
 
 
 class SharedBatches(Batches):
-    """Batches of which some run here. They are claimed while `may_claim`."""
+    """Batches of which some run here. This server claims batches while `may_claim` returns True."""
 
     def __init__(
         self,
@@ -48,19 +48,19 @@ class SharedBatches(Batches):
         self._key_locks = SharedKeyLocks(self._call)
         self._interval_s = settings.section(SharedSettings).results_lease / BEATS_PER_LEASE
         self._looking: asyncio.Task[None] | None = None
-        self._strays: set[str] = set()  # held here, without a run
+        self._strays: set[str] = set()  # held here without a run
 
     async def resume(self) -> None:
-        """From now on go on with what other servers left."""
+        """Start claiming the batches that other servers left."""
         self._looking = asyncio.create_task(self._look())
 
     async def stop(self, *, has_crashed: bool = False) -> None:
-        """As Batches; other servers go on with them at once, after a crash when this one's end is noted."""
+        """Like Batches.stop, but other servers continue the batches at once, after a crash once its end is noted."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
         await super().stop(has_crashed=has_crashed)
-        if not has_crashed:  # else their lines would count no crash
+        if not has_crashed:  # otherwise their lines would count no crash
             with contextlib.suppress(NotReadyError):
                 await self._call(lambda store: store.release_batches())
 
@@ -71,27 +71,27 @@ class SharedBatches(Batches):
         while True:
             try:
                 await self._look_once()
-            except SplitfuseError as exc:  # the database is away
+            except SplitfuseError as exc:  # the database is unavailable
                 _log.info("batches: none can be claimed: %s", exc)
             except Exception:
                 _log.exception("batches: none of other servers can be taken over")
             await asyncio.sleep(self._interval_s)
 
     async def _look_once(self) -> None:
-        known = set(self._runs)
-        holder, held = await self._call(lambda store: (store.holder, store.held_batches()))
-        if lost := known - held:
-            await self._drop(lost)
-            # What they have still to write comes before the next claim, and so hits no row.
+        running_ids = set(self._runs)
+        holder, held_ids = await self._call(lambda store: (store.holder, store.held_batches()))
+        if lost_ids := running_ids - held_ids:
+            await self._drop(lost_ids)
+            # Their remaining writes come before the next claim, and so match no row.
             await self._context.writer.write(BatchChanges())
         if self._may_claim():
-            await self._begin_strays(held - set(self._runs))
-            while rows := await self._claimed(holder):
+            await self._begin_strays(held_ids - set(self._runs))
+            while rows := await self._claim(holder):
                 for row in rows:
                     _log.warning("batches: %s of a server that has ended goes on here", row.batch_id)
                     self._start(Batch.from_row(row))
 
-    async def _claimed(self, holder: "Holder") -> list[BatchRow]:
+    async def _claim(self, holder: "Holder") -> list[BatchRow]:
         def claim(store: "PostgresStore") -> list[BatchRow]:
             return store.claim_batches(limit=MAX_CLAIMED) if store.holder == holder else []
 
@@ -99,16 +99,16 @@ class SharedBatches(Batches):
         return rows
 
     async def _begin_strays(self, strays: set[str]) -> None:
-        """Run what is held without a run for longer than it takes to begin: its commit looked like a failure."""
+        """Run batches held without a run for longer than a start takes: their commit had looked like a failure."""
         for batch_id in strays & self._strays:
-            with contextlib.suppress(DamagedError):  # claiming it has been logged
-                row: BatchRow | None = await self._call(partial(_found, batch_id=batch_id))
+            with contextlib.suppress(DamagedError):  # claiming the batch has logged it
+                row: BatchRow | None = await self._call(partial(_find_batch, batch_id=batch_id))
                 if row is not None and not row.is_over:
                     self._start(Batch.from_row(row))
         self._strays = strays
 
     async def _not_here(self, batch_id: str) -> SplitfuseError:
-        """As Batches; the server that runs it is to be asked."""
+        """Like Batches._not_here, but names the server that runs the batch."""
         holder: Holder | None = await self._call(lambda store: store.batch_holder(batch_id))
         here: Holder = await self._call(lambda store: store.holder)
         if holder is None or holder == here:
@@ -116,11 +116,11 @@ class SharedBatches(Batches):
         return HeldElsewhereError(holder.url, is_held=lambda: self._is_held(batch_id, holder))
 
     async def _is_held(self, batch_id: str, holder: "Holder") -> bool:
-        """Also while the database is away: nothing can be known then."""
+        """True if that server still holds the batch, or the database is away and the answer unknown."""
         with contextlib.suppress(NotReadyError):
             return bool(await self._call(lambda store: store.batch_holder(batch_id)) == holder)
         return True
 
 
-def _found(store: "PostgresStore", *, batch_id: str) -> BatchRow | None:
+def _find_batch(store: "PostgresStore", *, batch_id: str) -> BatchRow | None:
     return store.find_batch(batch_id)

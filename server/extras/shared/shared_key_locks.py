@@ -1,4 +1,4 @@
-"""SharedKeyLocks: one request at a time for each owner's key, over all servers of a database."""
+"""SharedKeyLocks: one request at a time for each owner's key, across all servers of a database."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,9 @@ _NUM_RETRIES = 200
 
 
 class SharedKeyLocks(KeyLocks):
-    """Without them, two servers that get equal keys at once would both accept a job, and the later commit would fail
+    """Key locks in the database.
+
+    Without them, two servers that receive equal keys at once would both accept a job. The later commit would then fail
     for all jobs in it.
     """
 
@@ -28,7 +30,7 @@ class SharedKeyLocks(KeyLocks):
 
     @contextlib.asynccontextmanager
     async def hold(self, owner: str, key: IdempotencyKey) -> AsyncIterator[None]:
-        """As KeyLocks. Raises StoreUnavailableError."""
+        """Like KeyLocks.hold, but raises StoreUnavailableError."""
         digest = hashlib.sha256(owner.encode() + key.digest).digest()
         number = int.from_bytes(digest[:8], "big", signed=True)
         async with super().hold(owner, key):

@@ -1,4 +1,4 @@
-"""What operators are told of each request: a line of the log, a span of a trace."""
+"""Telemetry for operators: a log line and a trace span per request."""
 
 from ...extension import Extension
 from .settings import TelemetrySettings

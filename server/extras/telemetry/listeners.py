@@ -1,4 +1,4 @@
-"""Which listeners the settings ask for."""
+"""Listeners that the settings ask for."""
 
 from ... import package_version
 from .request_ends import RequestListener
@@ -7,7 +7,7 @@ from .settings import TelemetrySettings
 
 
 def listeners_of(settings: TelemetrySettings) -> list[RequestListener]:
-    """The log, and what sends spans. Raises ConfigError where that needs an extra."""
+    """Create the log and the span exporter, as configured. Raises ConfigError if a needed extra is missing."""
     listeners: list[RequestListener] = [RequestLog()] if settings.request_log else []
     if settings.otlp_traces_endpoint is not None:
         from .tracing import otlp_tracer  # imports OpenTelemetry

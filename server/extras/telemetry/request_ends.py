@@ -1,6 +1,6 @@
-"""RequestEnds: knows when a request has ended, which is when its answer and all of its jobs have, and tells listeners.
+"""RequestEnds: notifies listeners when a request has ended, that is, when its answer and all of its jobs have ended.
 
-A request is a POST here: what begins work. Holds no text of prompts or answers, and no ids of results.
+Only a POST counts as a request here: it starts work. Holds no text of prompts or answers, and no ids of results.
 """
 
 import logging
@@ -18,35 +18,36 @@ from ...http.errors import REQUEST_ID
 from ...jobs.job import Job, JobObserver
 
 _log = logging.getLogger("splitfuse.server")
-LEFT_STATUS = 499  # of a client that disconnected before there was an answer, as in nginx's log
+LEFT_STATUS = 499  # the client disconnected before there was an answer, like in nginx's log
 
 
 @dataclass(eq=False, slots=True)
 class RequestRecord:
-    """One request. Times are monotonic seconds; `status` and `end` are 0 until they are known."""
+    """A request. Times are monotonic seconds; `status` and `end` are 0 until they are known."""
 
     request_id: str
     headers: Headers
     arrival: float
-    owner: str = ""  # the digest of its key
-    route: str = ""  # the path as it is declared: paths themselves may hold ids of results
+    owner: str = ""  # digest of the owner's key
+    route: str = ""  # the declared path, because actual paths may hold ids of results
     status: int = 0
     end: float = 0.0
     jobs: list[Job] = field(default_factory=list)
 
 
 class RequestListener(Protocol):
-    """Is told of each request that has ended. Must be quick and must not raise."""
+    """Listener for requests that have ended. Must be quick and must not raise."""
 
     def on_request_end(self, record: RequestRecord) -> None: ...
 
     def close(self) -> None:
-        """No more will come. May take a while."""
+        """Finish: no more requests will come. May take a while."""
 
 
 class RequestEnds(JobObserver):
-    """Brings requests and their jobs together. Jobs are made deep inside routes, so a context variable tells whose they
-    are.
+    """Link between requests and their jobs.
+
+    Jobs are created deep inside routes, so a context variable holds the current request.
     """
 
     def __init__(self, listeners: Sequence[RequestListener], *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -56,7 +57,7 @@ class RequestEnds(JobObserver):
         self._running: dict[Job, RequestRecord] = {}
 
     def add_job(self, job: Job) -> None:
-        """The request that is being read has made this job."""
+        """Add a job to the request that is being read."""
         record = self.current.get()
         if record is not None and not record.status:
             record.jobs.append(job)
@@ -64,37 +65,37 @@ class RequestEnds(JobObserver):
             job.observe(self)
 
     def job_ended(self, job: Job) -> None:
-        """The job has ended."""
+        """Note that the job has ended."""
         record = self._running.pop(job, None)
         if record is not None and record.end:
-            self._tell_if_over(record)
+            self._notify_if_over(record)
 
     def answered(self, record: RequestRecord) -> None:
-        """The answer has been written, as far as it will be. One that was refused has no jobs that run."""
+        """Note that the answer is written as far as it will be. A refused request has no running jobs."""
         record.end = self.clock()
         if record.status >= 400:
             for job in record.jobs:
                 self._running.pop(job, None)
-        self._tell_if_over(record)
+        self._notify_if_over(record)
 
     def close(self) -> None:
-        """No more requests come. May take a while, so not for an event loop."""
+        """Close the listeners. May take a while, so not for an event loop."""
         for listener in self.listeners:
             listener.close()
 
-    def _tell_if_over(self, record: RequestRecord) -> None:
+    def _notify_if_over(self, record: RequestRecord) -> None:
         if any(job in self._running for job in record.jobs):
             return
         record.end = self.clock()
         for listener in self.listeners:
             try:
                 listener.on_request_end(record)
-            except Exception:  # a bug of ours: the other listeners, and the job, go on
+            except Exception:  # a bug of ours: the other listeners and the job continue
                 _log.exception("a listener failed at the end of a request")
 
 
 class WatchRequests:
-    """ASGI middleware: what RequestEnds knows of the answers. Stands behind the check of the key."""
+    """ASGI middleware that reports answers to RequestEnds. Runs after the check of the key."""
 
     def __init__(self, app: ASGIApp, ends: RequestEnds) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""RequestLog: one line per request when it has ended. Nothing of prompts, answers, keys or ids of results."""
+"""RequestLog: one line per request that has ended, without text of prompts or answers, keys, or ids of results."""
 
 import logging
 from typing import Any
@@ -11,7 +11,7 @@ _OWNER_CHARS = 12
 
 
 class RequestLog:
-    """A RequestListener whose lines `set_up_logging` lets through."""
+    """RequestListener whose lines pass the loggers of `set_up_logging`."""
 
     def __init__(self) -> None:
         self._logger = logging.getLogger(LOGGER)
@@ -23,11 +23,11 @@ class RequestLog:
             self._logger.info("%s", _line(fields), extra={"fields": fields})
 
     def close(self) -> None:
-        """Nothing is left to do."""
+        """Do nothing: every line is already written."""
 
 
 def fields_of(record: RequestRecord) -> dict[str, Any]:
-    """What is logged, by name; what is not known is left out. Seconds, to the millisecond."""
+    """Return the logged values by name, without unknown ones. Seconds are rounded to milliseconds."""
     figures = RequestFigures.of(record)
     fields: dict[str, Any] = {
         "route": record.route,
@@ -44,7 +44,7 @@ def fields_of(record: RequestRecord) -> dict[str, Any]:
             "queue_s": None if figures.queue_s is None else round(figures.queue_s, 3),
             "ttft_s": None if figures.ttft_s is None else round(figures.ttft_s, 3),
         }
-    # The last one: a client may have put anything into it, what looks like other fields too.
+    # Last, because a client may write anything into it, including text that looks like other fields.
     fields["id"] = record.request_id
     return {name: value for name, value in fields.items() if value is not None}
 

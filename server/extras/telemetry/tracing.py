@@ -1,7 +1,7 @@
 """RequestTracer: a span per request by OpenTelemetry, sent by OTLP over HTTP. Needs the extra `otel`.
 
-The span goes on with the trace that the request's `traceparent` names. Attributes are those of OpenTelemetry's GenAI
-conventions, and latencies as vLLM calls them.
+The span continues the trace named in the request's `traceparent`. Attributes follow OpenTelemetry's GenAI conventions;
+latencies have vLLM's names.
 """
 
 import time
@@ -21,7 +21,7 @@ _OPERATIONS = {"/v1/chat/completions": "chat", "/v1/messages": "chat", "/v1/resp
 
 
 class RequestTracer:
-    """A RequestListener. Spans are sent by a thread of the SDK; what cannot be sent is dropped."""
+    """RequestListener that sends spans from a thread of the SDK. Spans that cannot be sent are dropped."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class RequestTracer:
         self._propagator = TraceContextTextMapPropagator()
 
     def on_request_end(self, record: RequestRecord) -> None:
-        """Make its span, with a child each for queue, prefill and decode."""
+        """Create the request's span, with a child each for queue, prefill and decode."""
         from opentelemetry.trace import SpanKind, set_span_in_context
 
         shift = self._wall_clock() - self._clock()
@@ -76,12 +76,15 @@ class RequestTracer:
         span.end(nanoseconds(record.end))
 
     def close(self) -> None:
-        """Send what is left. May wait for the receiver, so not for an event loop."""
+        """Send the remaining spans. May wait for the receiver, so not for an event loop."""
         self._provider.shutdown()
 
 
 def otlp_tracer(endpoint: str, *, model_name: str, version: str) -> RequestTracer:
-    """A tracer that sends to this URL, with OTLP's own path if it has none. Raises ConfigError without the extra."""
+    """Create a tracer that sends to this URL, with OTLP's own path if it has none.
+
+    Raises ConfigError without the extra.
+    """
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
@@ -112,7 +115,7 @@ def _attributes(record: RequestRecord) -> dict[str, Any]:
 
 
 def _phases(record: RequestRecord) -> Iterator[tuple[str, float, float]]:
-    """Queue, prefill and decode of the first output, as far as it came."""
+    """Yield queue, prefill and decode of the first output, as far as it came."""
     if (metrics := first_metrics(record)) is None:
         return
     times = (metrics.arrival_time, metrics.first_scheduled_time, metrics.first_token_time, metrics.finished_time)

@@ -1,8 +1,8 @@
-// One answer as it comes. It can be read again from its beginning for as long as the server keeps it.
+// One answer as it arrives. A reader can start again from its beginning while the server keeps it.
 
 import {element} from "./dom.js";
 
-const MAX_SHOWN = 200000;  // characters; of more, the last ones
+const MAX_SHOWN = 200000;  // characters; of longer answers the last ones are shown
 const RETRY_MS = 1000;
 
 export class Answer {
@@ -67,7 +67,7 @@ export class Answer {
     }
   }
 
-  // At most once per frame, however many tokens come.
+  // Draws at most once per frame, however many tokens arrive.
   show() {
     if (this.isDirty) return;
     this.isDirty = true;

@@ -1,4 +1,4 @@
-// Requests to this server, with the key if there is one. The key lives in this tab's memory and session only.
+// Requests to this server, with the key if there is one. The key lives only in this tab's memory and session.
 
 const KEY = "splitfuse-key";
 

@@ -1,4 +1,4 @@
-// The map of the KV cache: a cell per block, by what it holds.
+// Map of the KV cache: one cell per block, coloured by its contents.
 
 import {begin, sizeOf, tellOnce} from "./canvas.js";
 import {requestColor, themeColor} from "./colors.js";

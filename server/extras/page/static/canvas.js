@@ -1,4 +1,4 @@
-// A canvas at the screen's resolution, cleared; lengths are CSS pixels. Sizes are kept: asking costs a layout per frame.
+// A cleared canvas at the screen's resolution, in CSS pixels. Sizes are cached: reading one costs a layout per frame.
 
 const sizes = new WeakMap();
 const observer = new ResizeObserver((entries) => {
@@ -29,7 +29,7 @@ export function begin(canvas, height = sizeOf(canvas).height) {
   return {context, width, height};
 }
 
-// An attribute that a screen reader follows: written when it changes.
+// Sets an attribute that screen readers announce, only when it changes.
 export function tellOnce(target, name, text) {
   if (target.getAttribute(name) !== text) target.setAttribute(name, text);
 }

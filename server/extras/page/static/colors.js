@@ -1,4 +1,4 @@
-// Colours of requests and of the page's theme. Each is made once: a frame asks for thousands.
+// Colours of requests and of the page's theme, cached because a frame asks for thousands.
 
 const HUE_STEP = 137.508;  // the golden angle: neighbours differ
 const NUM_HUES = 720;

@@ -1,11 +1,11 @@
-// Which steps are shown, and which one is pointed at. Strip and lanes share it.
+// Range of steps in view, and the selected step. Strip and lanes share one cursor.
 
-export const COLUMN = 6;  // CSS pixels of a step
+export const COLUMN = 6;  // width of a step in CSS pixels
 
 export class Cursor {
   constructor() {
     this.isPaused = false;
-    this.end = 0;  // behind the last column, while paused
+    this.end = 0;  // step after the last column, while paused
     this.selected = null;
     this.version = 0;
   }
@@ -38,7 +38,7 @@ export class Cursor {
     this.version += 1;
   }
 
-  // Move the selection by keys; what is selected stays in view.
+  // Moves the selection by keys and keeps it in view.
   move(run, steps, width) {
     if (!this.isPaused) this.pause(run, true);
     this.select(run, (this.selected ?? run.count - 1) + steps);

@@ -1,4 +1,4 @@
-// The one dialog: a text to copy, or what happened to a request.
+// The page's only dialog: a text to copy, or the story of a request.
 
 import {byId, element, table} from "./dom.js";
 import {milliseconds, requestRows} from "./words.js";
@@ -28,7 +28,7 @@ export async function showRequest(run, request, api) {
       showExplanation(title, await api.json(`result/${request.id}/explain`));
       return;
     } catch (error) {
-      if (error.status !== 404) throw error;  // it is not kept: what the steps tell is left
+      if (error.status !== 404) throw error;  // no longer kept: only the steps can tell
     }
   }
   openDialog(title, table(["step", "what"], requestRows(run, request)));

@@ -1,4 +1,4 @@
-// Elements made of text: nothing here ever becomes markup.
+// Elements built from text. Text never becomes markup here.
 
 export function byId(id) {
   return document.getElementById(id);

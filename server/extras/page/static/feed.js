@@ -1,4 +1,4 @@
-// The stream of steps, and the run that grows from it. It connects again for as long as the page is open.
+// Stream of steps, and the run that grows from it. Reconnects while the page is open.
 
 import {Run} from "./run.js";
 
@@ -40,7 +40,7 @@ export class Feed {
     }
   }
 
-  // After a restart of the server its requests are numbered from 0 again.
+  // Starts a new run: after a restart the server numbers its requests from 0 again.
   greet(about) {
     this.run = new Run(about);
     this.onState("");

@@ -5,7 +5,7 @@ import {themeColor} from "./colors.js";
 import {byId, element} from "./dom.js";
 import {milliseconds} from "./words.js";
 
-const BUCKETS = 40;  // of the histogram, from 1 ms to 10 s
+const BUCKETS = 40;  // buckets of the histogram, from 1 ms to 10 s
 const RATE_STEPS = 400;
 const EVERY_MS = 300;
 
@@ -16,7 +16,7 @@ export class Figures {
     this.shown = null;
   }
 
-  // A few times a second: that is as fast as one reads.
+  // Updates a few times a second, as fast as people read.
   draw(run, range) {
     this.shown = [run, range];
     if (this.timer === null) {
@@ -71,7 +71,7 @@ function inMs(seconds) {
   return seconds === null ? "–" : milliseconds(seconds);
 }
 
-// Output tokens per second: at each step, over those of the half second before it.
+// Output tokens per second at each step, over the half second before it.
 function rates(records) {
   const found = [];
   let [first, sum] = [0, 0];

@@ -1,4 +1,4 @@
-// Files: a recording is opened, the view is saved.
+// Files: opens recordings and saves the view.
 
 import {byId, element} from "./dom.js";
 import {toTrace} from "./perfetto.js";

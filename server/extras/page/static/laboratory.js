@@ -1,4 +1,4 @@
-// The laboratory: load from this page, for a minute at most, and the same requests under another policy.
+// Laboratory: load from this page for at most a minute, and the same requests under another policy.
 
 import {Cursor} from "./cursor.js";
 import {byId, element, table} from "./dom.js";
@@ -11,7 +11,7 @@ const LONG_PROMPT = 4000;
 const LONG_OUTPUT = 8;
 const LOAD_MS = 60000;
 const MAX_ARRIVALS = 256;
-const STEPS_AFTER = 25;  // the longest one, in the strips that are compared
+const STEPS_AFTER = 25;  // steps shown after the longest one, in the compared strips
 const [FIRST_ID, NUM_IDS] = [20, 200];
 
 export class Laboratory {
@@ -43,7 +43,7 @@ export class Laboratory {
       "Look at the strip: its chunks filled the steps up to the budget, and the other streams went on beside them.";
   }
 
-  // Random tokens, so that nothing of it is cached; the result is not left behind.
+  // Sends random tokens, so that no prefix is cached. The result expires soon.
   async generate(length, maxTokens) {
     const prompt = Array.from({length}, () => FIRST_ID + Math.floor(Math.random() * NUM_IDS));
     const body = {prompt, max_tokens: maxTokens, ignore_eos: true, ttl_s: 60};
@@ -96,7 +96,7 @@ export class Laboratory {
   }
 }
 
-// Steps around the longest one: there the policies differ.
+// The steps around the longest one, where the policies differ.
 function aroundLongest(run) {
   const seconds = run.steps.map((record) => record.end - record.start);
   const cursor = new Cursor();

@@ -1,4 +1,4 @@
-// The lanes: a line per request, under the strip's columns.
+// Lanes: one line per request, below the strip's columns.
 
 import {begin, sizeOf, tellOnce} from "./canvas.js";
 import {requestColor, themeColor} from "./colors.js";
@@ -47,7 +47,7 @@ function visible(run, from, end) {
 function drawLane({context, from, end, x}, run, request, y) {
   const first = Math.max(from, request.firstStep);
   const last = Math.min(end, request.lastStep === null ? end : request.lastStep + 1);
-  let at = first;  // up to here it is drawn
+  let at = first;  // drawn up to this step
   let waits = request.segments.length && request.segments[0].from < first ? "left out" : "queued";
   const wait = (to, kind) => {
     if (to <= at) return;

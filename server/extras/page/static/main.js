@@ -1,4 +1,4 @@
-// Puts the parts together: a run (live, out of a file, or saved in this page) and the views that show it.
+// Connects a run (live, from a file, or saved in this page) to the views that show it.
 
 import {Api} from "./api.js";
 import {Blocks} from "./blocks.js";

@@ -1,7 +1,7 @@
-// A run as a trace that Perfetto and Chromium's tracing page open (Trace Event Format, Google, 2016): a track of steps, one
-// per request, and counters.
+// Converts a run to the Trace Event Format (Google, 2016), which Perfetto and Chromium's tracing page open: a track of
+// steps, one per request, and counters.
 
-const [STEPS, REQUESTS] = [1, 2];  // as processes
+const [STEPS, REQUESTS] = [1, 2];  // process ids in the trace
 
 export function toTrace(run) {
   const start = run.steps[0]?.start ?? 0;

@@ -1,4 +1,4 @@
-// The playground: prompts and answers side by side. The ids of the answers stand in the URL, so a reload finds them again.
+// Playground: prompts and answers side by side. The answers' ids are in the URL, so a reload finds them again.
 
 import {Answer} from "./answer.js";
 import {openDialog, showText} from "./dialog.js";
@@ -51,7 +51,7 @@ export class Playground {
     }
   }
 
-  // The token ids of a conversation, so that its answer is kept like any other.
+  // Returns a conversation's token ids, so that its answer is kept like any other.
   async chatPrompt(content) {
     const {tokens} = await this.api.json("tokenize", {method: "POST", body: {messages: [{role: "user", content}]}});
     return tokens;
@@ -78,7 +78,7 @@ export class Playground {
     history.replaceState(null, "", ids.length ? `#ids=${ids.join(",")}` : location.pathname);
   }
 
-  // After a reload.
+  // Reopens the answers after a reload.
   attach() {
     const match = /^#ids=([\w,-]+)$/.exec(location.hash);
     for (const seqId of match?.[1].split(",") ?? []) this.open(seqId);

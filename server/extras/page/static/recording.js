@@ -1,4 +1,4 @@
-// Reads what `--record` and `--log-steps` write into a run.
+// Converts the files of `--record` and `--log-steps` to a run.
 
 import {Run} from "./run.js";
 

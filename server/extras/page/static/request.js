@@ -1,4 +1,4 @@
-// One request as the page knows it: its shape, and in which steps it had tokens. Steps are counted from 0 by the run.
+// One request: its shape, and the steps in which it had tokens. The run counts steps from 0.
 
 const MAX_SEGMENTS = 600;
 
@@ -6,17 +6,17 @@ export class RequestTrack {
   constructor(shape, step) {
     Object.assign(this, {index: 0, prompt: 0, max: 0, background: false, id: null}, shape);
     this.firstStep = step;
-    this.lastStep = null;  // until it has ended
+    this.lastStep = null;  // null until the request has ended
     this.finishReason = null;
-    this.segments = [];  // {kind, from, to}: chunk, decode or preempted; nothing in between: it waited, or was left out
+    this.segments = [];  // {kind, from, to}: chunk, decode or preempted; in gaps it waited, or was left out
     this.cached = 0;
-    this.tokens = 0;  // of output, seen here
-    this.forcedStep = null;  // from here on its grammar leads it to an end
+    this.tokens = 0;  // output tokens seen here
+    this.forcedStep = null;  // step from which its grammar leads it to an end
     this.drafted = 0;
     this.accepted = 0;
     this.chunks = 0;
     this.preemptions = [];
-    this.lastToken = null;  // when
+    this.lastToken = null;  // time of the last token
     this.ttft = null;
   }
 

@@ -1,4 +1,4 @@
-// What an engine did, live or out of a file: the last steps, and the requests in them.
+// History of an engine, live or from a file: the last steps, and the requests in them.
 
 import {RequestTrack} from "./request.js";
 
@@ -8,7 +8,7 @@ const MAX_GAPS = 20000;
 export class Run {
   constructor(about = {}) {
     this.about = about;
-    this.steps = [];  // the last MAX_STEPS; steps[i] is number `first` + i
+    this.steps = [];  // the last MAX_STEPS; steps[i] has number `first` + i
     this.first = 0;
     this.requests = new Map();
     this.blocks = null;
@@ -48,7 +48,7 @@ export class Run {
   addSteps(records) {
     let before = [];
     for (const record of records) {
-      if (record.decodes === true) record.decodes = before;  // the same as in the record before it
+      if (record.decodes === true) record.decodes = before;  // unchanged since the previous record
       before = record.decodes ?? [];
       this.addStep(record);
     }
@@ -128,7 +128,7 @@ export class Run {
     this.version += 1;
   }
 
-  // The last step that had begun then.
+  // Returns the last step that had begun by that time.
   lastStepAt(time = Infinity) {
     let step = this.count - 1;
     while (step > this.first && this.step(step).start >= time) step -= 1;
@@ -144,7 +144,7 @@ export class Run {
     }
   }
 
-  // As plain data, and back.
+  // Converts the run to plain data, and back.
   toData() {
     return {about: this.about, blocks: this.blocks, steps: this.steps, first: this.first,
       requests: [...this.requests.values()].map((each) => ({...each, id: undefined})),

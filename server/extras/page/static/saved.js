@@ -1,4 +1,4 @@
-// The present view as one HTML file: this page's own files and the run, in one. It needs no server and asks none.
+// The current view as one HTML file, with this page's own files and the run. It works without a server.
 
 const ENTRY = "main.js";
 const IMPORT = /^import \{[^}]*\} from "\.\/([\w.]+)";\n/gm;
@@ -32,7 +32,7 @@ function imported(text) {
   return [...text.matchAll(IMPORT)].map(([, name]) => name);
 }
 
-// Each module once, behind those that it imports.
+// Each module once, after the modules that it imports.
 function ordered(name, texts, found = new Set()) {
   for (const other of imported(texts.get(name))) if (!found.has(other)) ordered(other, texts, found);
   return found.add(name);

@@ -1,4 +1,4 @@
-// The same request as a program would send it. Only ASCII: what looks harmless is what is sent.
+// The current request as a program would send it, in ASCII: no invisible character can change its meaning.
 
 function asciiJson(value, indent) {
   return JSON.stringify(value, null, indent).replace(/[\u007f-\uffff]/g,

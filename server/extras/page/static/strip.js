@@ -1,4 +1,4 @@
-// The strip: a column per step. Height: tokens, chunks in their request's colour above decodes. Below: how long it took.
+// Strip: one column per step. Height: tokens, with chunks in their request's colour above decodes. Below: durations.
 
 import {begin, sizeOf} from "./canvas.js";
 import {requestColor, themeColor} from "./colors.js";
@@ -37,7 +37,7 @@ export class Strip {
 
   drawColumn(context, record, x, base, perToken) {
     const {prefill, decode} = record.tokens;
-    const decodeHeight = decode && Math.max(2, decode * perToken);  // few decodes are to be seen beside a large budget
+    const decodeHeight = decode && Math.max(2, decode * perToken);  // keeps a few decodes visible beside a large budget
     let y = base - decodeHeight;
     context.fillStyle = themeColor("decode");
     context.fillRect(x, y, COLUMN - 1, decodeHeight);

@@ -1,4 +1,4 @@
-// Sentences about steps and requests, out of the records alone.
+// Sentences about steps and requests, built from the records alone.
 
 const REASONS = {
   budget: "the token budget was used up",
@@ -51,7 +51,7 @@ export function stepWords(run, number) {
   return lines.join("\n");
 }
 
-// Rows of [step, what], of a request of which the server tells no more.
+// Rows of [step, event] for a request that the server no longer keeps.
 export function requestRows(run, request) {
   const rows = [[String(request.firstStep), `came with ${request.prompt} prompt tokens`]];
   for (const {kind, from, to} of request.segments) {

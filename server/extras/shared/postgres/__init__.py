@@ -1,1 +1,1 @@
-"""The tables of a PostgreSQL database, and what is done with those of files and batches."""
+"""Tables of the PostgreSQL database, and the queries for files and batches."""

@@ -1,7 +1,7 @@
 """BatchTables: files and batches in a PostgreSQL database that several servers share.
 
-A batch, the files that it writes and an upload that is coming in have a holder: what another server sends of them hits
-no row. A ready file has none; any server may delete it. A holder is a server of `splitfuse_holders`, or 0.
+A batch, the files it writes and a running upload have a holder; writes from any other server match no row. A ready file
+has no holder, so any server may delete it. A holder is a server of `splitfuse_holders`, or 0.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ _END_LINE = """
 DELETE FROM splitfuse_begun_lines WHERE line = %s AND batch_id IN
   (SELECT batch_id FROM splitfuse_batches WHERE batch_id = %s AND holder = %s)"""
 _NO_HOLDER = "NOT EXISTS (SELECT FROM splitfuse_holders AS each WHERE each.num = holder AND NOT is_dead)"
-# Two statements: the first locks rows, the second looks again, for it sees all servers that can have changed them.
+# Two statements: the first locks rows. The second checks again, and sees every server that could have changed them.
 _FREE = f"""
 SELECT batch_id FROM splitfuse_batches WHERE NOT is_over AND model = %s AND {_NO_HOLDER}
 ORDER BY num LIMIT %s FOR UPDATE SKIP LOCKED"""
@@ -57,22 +57,22 @@ RETURNING num, {", ".join(BatchRow.__slots__)}"""
 _CLAIM_LINES = """
 UPDATE splitfuse_begun_lines SET num_crashes = num_crashes + is_running::int, is_running = FALSE
 WHERE batch_id = ANY(%s)"""
-# Where the store is encrypted the name holds the key of the parts, which take a while to delete.
+# In an encrypted store the name holds the key of the parts, whose deletion takes a while.
 _DELETE_FILES = "UPDATE splitfuse_files SET state = 'deleted', filename = '' WHERE state <> 'deleted' AND "
 _CUT_UPLOADS = f"""{_DELETE_FILES} state = 'partial' AND purpose = 'batch' AND {_NO_HOLDER}"""
-# What is not over and has expired is of a model that no server has any more.
+# An unfinished batch that has expired belongs to a model that no server runs any more.
 _SWEEP_BATCHES = f"""
 WITH swept AS (DELETE FROM splitfuse_batches WHERE expires <= %s AND (is_over OR {_NO_HOLDER}) RETURNING batch_id)
 DELETE FROM splitfuse_begun_lines WHERE batch_id IN (SELECT batch_id FROM swept)"""
 _SWEEP_PARTS = """
 DELETE FROM splitfuse_file_parts WHERE file_id = %(file_id)s AND number IN
   (SELECT number FROM splitfuse_file_parts WHERE file_id = %(file_id)s LIMIT %(limit)s)"""
-_SWEPT_PARTS = 32  # at once: 4 MiB of an uploaded file
-_SWEEP_LOCK = 0x7377656570  # one server at a time
+_SWEPT_PARTS = 32  # per transaction: 4 MiB of an uploaded file
+_SWEEP_LOCK = 0x7377656570  # held by the one server that sweeps
 
 
 class BatchTables(BatchStore):
-    """A part of a store: what is done with files and batches. Of the rest it needs the connection and its server."""
+    """Files and batches of a store. The subclass provides the connection and this server's number."""
 
     _model: str
     _sealing: Sealing | None  # encrypts files and batches
@@ -80,18 +80,18 @@ class BatchTables(BatchStore):
     @property
     @abstractmethod
     def _me(self) -> int:
-        """This server's number."""
+        """Number of this server."""
 
     @abstractmethod
     def _connected(self) -> "contextlib.AbstractContextManager[psycopg.Connection[Any]]":
-        """A connection to read from. Its errors become StoreErrors."""
+        """Connection to read from. Its errors become StoreErrors."""
 
     @abstractmethod
     def _changing(self) -> "contextlib.AbstractContextManager[psycopg.Connection[Any]]":
-        """The same within a transaction. Raises StoreError where this server was given up."""
+        """Like `_connected`, but inside a transaction. Raises StoreError if this server was declared dead."""
 
     def write_batches(self, changes: BatchChanges) -> None:
-        """As BatchStore. Rows that another server holds stay as they are."""
+        """Like BatchStore.write_batches, but leaves other servers' rows unchanged."""
         me = self._me
         with self._changing() as db, db.cursor() as cursor:
             if changes.batches:
@@ -131,7 +131,7 @@ class BatchTables(BatchStore):
     def _page_of(
         self, kind: type[Row], table: str, page: Page, owner: str, now: float, where: str = "TRUE", *values: object
     ) -> list[Row]:
-        """One page of the owner's rows that have not expired; the first column is the id."""
+        """Return one page of the owner's unexpired rows. The first column is the id."""
         sign, order = (">", "ASC") if page.ascends else ("<", "DESC")
         table, columns = f"splitfuse_{table}", kind.__slots__
         if page.after is not None:
@@ -142,17 +142,17 @@ class BatchTables(BatchStore):
         return self._readable(self._read(kind, query, owner, now, *values, page.limit))
 
     def unfinished_batches(self) -> list[BatchRow]:
-        """As BatchStore: of all servers."""
+        """Like BatchStore.unfinished_batches, for all servers."""
         return self._readable(self._read(BatchRow, f"{_SELECT_BATCH} WHERE NOT is_over ORDER BY num"))
 
     def num_unfinished_batches(self) -> int:
-        """As BatchStore: of all servers."""
+        """Like BatchStore.num_unfinished_batches, for all servers."""
         return self._number("SELECT count(*) FROM splitfuse_batches WHERE NOT is_over")
 
     def parts(self, file_id: str, *, after: int, limit: int) -> list[tuple[int, bytes]]:
         where = "WHERE file_id = %s AND number > %s ORDER BY number LIMIT %s"
         with self._connected() as db:
-            # Binary: as text a part has twice its bytes.
+            # Binary, because a part's text form has twice as many bytes.
             query = f"SELECT number, body FROM splitfuse_file_parts {where}"
             parts = db.execute(query, (file_id, after, limit), binary=True).fetchall()
         if self._sealing is None or not parts:
@@ -181,18 +181,18 @@ class BatchTables(BatchStore):
         query = "SELECT coalesce(sum(length(body) - %s), 0) FROM splitfuse_file_parts WHERE file_id = %s"
         return self._number(query, overhead, file_id)
 
-    # What servers that share a database need beside a BatchStore.
+    # Methods for servers that share a database.
 
     def held_batches(self) -> set[str]:
-        """Those that are not over and that this server alone changes."""
+        """Return the unfinished batches that this server holds."""
         query = "SELECT batch_id FROM splitfuse_batches WHERE NOT is_over AND holder = %s"
         with self._connected() as db:
             return {batch_id for (batch_id,) in db.execute(query, (self._me,))}
 
     def claim_batches(self, *, limit: int | None) -> list[BatchRow]:
-        """The oldest unfinished ones that no living server holds, which this one holds from now on.
+        """Claim the oldest unfinished batches that no living server holds.
 
-        A line that was running when its server died counts one crash more. None of them is running now.
+        A line that was running when its server died counts one more crash, and is no longer marked as running.
         """
         with self._changing() as db:
             free = [batch_id for (batch_id,) in db.execute(_FREE, (self._model, limit))]
@@ -207,7 +207,7 @@ class BatchTables(BatchStore):
         return self._readable(rows)
 
     def release_batches(self) -> None:
-        """Other servers may claim this one's at once."""
+        """Let other servers claim this server's batches at once."""
         with self._changing() as db:
             self._release(db)
 
@@ -217,7 +217,7 @@ class BatchTables(BatchStore):
         db.execute("UPDATE splitfuse_begun_lines SET is_running = FALSE WHERE batch_id = ANY(%s)", (batch_ids,))
 
     def _take_batches_over(self) -> bool:
-        """Claim all that there are, as a process that is alone. Returns whether no line of them was running."""
+        """Claim all free batches at the start of a process. Returns True if none of their lines was running."""
         running = """SELECT FROM splitfuse_begun_lines JOIN splitfuse_batches AS batch USING (batch_id)
             WHERE is_running AND NOT is_over AND holder <> %s LIMIT 1"""
         with self._changing() as db:
@@ -227,10 +227,10 @@ class BatchTables(BatchStore):
         return is_clean
 
     def _sweep_batches(self, now: float) -> None:
-        """Delete what has expired, and a piece of a file that is of no more use, unless another server does."""
+        """Delete expired rows and some parts of one deleted file, unless another server is sweeping."""
         with self._changing() as db:
-            found = db.execute("SELECT pg_try_advisory_xact_lock(%s)", (_SWEEP_LOCK,)).fetchone()
-            if found is None or not found[0]:
+            lock_row = db.execute("SELECT pg_try_advisory_xact_lock(%s)", (_SWEEP_LOCK,)).fetchone()
+            if lock_row is None or not lock_row[0]:
                 return
             db.execute(_SWEEP_BATCHES, (now,))
             db.execute(_CUT_UPLOADS)
@@ -247,7 +247,7 @@ class BatchTables(BatchStore):
         return row if self._sealing is None else self._sealing.seal_row(row)
 
     def _opened(self, rows: Sequence[Row]) -> Row | None:
-        """The one row, if it is there."""
+        """Open the row, if there is one."""
         if self._sealing is None or not rows:
             return next(iter(rows), None)
         return self._sealing.open_row(rows[0])
@@ -256,14 +256,14 @@ class BatchTables(BatchStore):
         return list(rows if self._sealing is None else self._sealing.open_rows(rows))
 
     def _seals(self, file_ids: Iterable[str]) -> dict[str, Seal]:
-        """What encrypts the parts of these files, by their ids; without those that are gone."""
+        """Return the seals of these files' parts by file id, without deleted files."""
         if self._sealing is None:
             return {}
         files = self._read(FileRow, f"{_SELECT_FILE} WHERE file_id = ANY(%s)", [*file_ids])
         return {file.file_id: seal for file in files if (seal := self._sealing.file_seal(file)) is not None}
 
     def _sealed_parts(self, parts: Sequence[tuple[str, int, bytes]]) -> Sequence[tuple[str, int, bytes]]:
-        """Without those of files that are gone."""
+        """Seal the parts, without those of deleted files."""
         if self._sealing is None:
             return parts
         seals = self._seals({file_id for file_id, _, _ in parts})
@@ -275,12 +275,12 @@ class BatchTables(BatchStore):
 
     def _read(self, kind: Callable[..., T], query: str, *values: object) -> list[T]:
         with self._connected() as db:
-            return [kind(*found) for found in db.execute(query, values)]
+            return [kind(*row) for row in db.execute(query, values)]
 
     def _number(self, query: str, *values: object) -> int:
         with self._connected() as db:
-            found: Sequence[Any] | None = db.execute(query, values).fetchone()
-            return 0 if found is None else int(found[0])
+            row: Sequence[Any] | None = db.execute(query, values).fetchone()
+            return 0 if row is None else int(row[0])
 
 
 def _values(row: FileRow | BatchRow) -> dict[str, object]:
@@ -288,5 +288,5 @@ def _values(row: FileRow | BatchRow) -> dict[str, object]:
 
 
 def _text(text: str) -> str:
-    """As PostgreSQL can have it; no id has anything else."""
+    """Replace NUL characters, which PostgreSQL text cannot store and no id contains."""
     return text.replace("\0", "\ufffd")

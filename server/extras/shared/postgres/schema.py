@@ -1,6 +1,6 @@
-"""The tables of a PostgreSQL database, which the first server makes, and those of an earlier version, which it changes.
+"""Tables of the PostgreSQL database. The first server creates them, and each later version migrates them.
 
-Servers of the earlier version that run meanwhile go on: no table or column that they use changes its meaning.
+Servers of an earlier version keep running meanwhile: no table or column that they use changes its meaning.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import psycopg
 
-# The statements that make each version of the tables of the one before it; the first makes version 1 of nothing.
+# Statements that migrate each version to the next; the first one creates version 1.
 _MIGRATIONS = (
     """
 CREATE TABLE splitfuse_meta (version INTEGER NOT NULL);
@@ -31,7 +31,7 @@ CREATE TABLE splitfuse_segments (
   num BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, holder BIGINT NOT NULL, part BIGINT NOT NULL,
   body BYTEA NOT NULL, UNIQUE (holder, part));
 """,
-    # Some databases of version 1 have the first two already.
+    # Some databases of version 1 already have the first two tables or columns.
     """
 ALTER TABLE splitfuse_meta ADD COLUMN IF NOT EXISTS key_mark BYTEA;
 CREATE TABLE IF NOT EXISTS splitfuse_webhooks (
@@ -64,11 +64,14 @@ CREATE TABLE splitfuse_begun_lines (
 """,
 )
 SCHEMA_VERSION = len(_MIGRATIONS)
-_LOCK = 0x73706C6974  # servers that start at once make the tables once
+_LOCK = 0x73706C6974  # makes servers that start at once create the tables only once
 
 
 def migrate(db: "psycopg.Connection[Any]") -> int:
-    """Bring the tables to SCHEMA_VERSION, all or nothing. Returns the version that they had, a later one unchanged."""
+    """Migrate the tables to SCHEMA_VERSION, all or nothing.
+
+    Returns their earlier version; a later version is left as it is.
+    """
     with db.transaction():
         db.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
         version = _version(db)
@@ -80,8 +83,8 @@ def migrate(db: "psycopg.Connection[Any]") -> int:
 
 
 def _version(db: "psycopg.Connection[Any]") -> int:
-    found = db.execute("SELECT to_regclass('splitfuse_meta') IS NULL").fetchone()
-    if found is None or found[0]:
+    row = db.execute("SELECT to_regclass('splitfuse_meta') IS NULL").fetchone()
+    if row is None or row[0]:
         return 0
-    found = db.execute("SELECT version FROM splitfuse_meta").fetchone()
-    return 0 if found is None else int(found[0])
+    row = db.execute("SELECT version FROM splitfuse_meta").fetchone()
+    return 0 if row is None else int(row[0])
