@@ -15,7 +15,6 @@ from splitfuse.engine.errors import ConfigError
 from splitfuse.server.app import build_app
 from splitfuse.server.extras.telemetry.request_ends import RequestRecord
 from splitfuse.server.extras.telemetry.tracing import RequestTracer, otlp_tracer
-from splitfuse.server.service import Service
 from splitfuse.server.settings import Settings
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -77,7 +76,7 @@ async def test_a_refused_request_is_a_span_without_children(spans):
 def test_without_the_extra_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(ConfigError, match="pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"):
-        Service(Settings(otlp_traces_endpoint="http://127.0.0.1:4318/v1/traces"))
+        build_app(Settings(otlp_traces_endpoint="http://127.0.0.1:4318/v1/traces"))
 
 
 def test_spans_reach_the_endpoint():
