@@ -48,7 +48,11 @@ class ResponseBuilder:
         """The whole answer, once all jobs have ended. For `json_slices`: token texts are found while it is written."""
         n = len(jobs[0].outputs)
         choices = [
-            {**self.choice(number * n + output.index, output, job), **self.ids(output), **job.report(output.index)}
+            {
+                **self.choice(number * n + output.index, output, job),
+                **{name: iter(ids) for name, ids in self.ids(output).items()},
+                **job.report(output.index),
+            }
             for number, job in enumerate(jobs)
             for output in job.outputs
         ]
