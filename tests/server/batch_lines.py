@@ -21,7 +21,7 @@ def line(number: int) -> dict[str, Any]:
 
 def contents(lines: Sequence[dict[str, Any]]) -> bytes:
     """The file of these requests."""
-    return b"".join(json.dumps(each).encode() + b"\n" for each in lines)
+    return b"".join(json.dumps(entry).encode() + b"\n" for entry in lines)
 
 
 def client_of(server: ServerProcess) -> openai.OpenAI:
@@ -53,4 +53,4 @@ def lines_of(client: openai.OpenAI, file_id: str) -> list[Any]:
 def texts(client: openai.OpenAI, batch: Any) -> list[tuple[str, str]]:
     """The answers, by their requests."""
     answers = lines_of(client, batch.output_file_id)
-    return [(each["custom_id"], each["response"]["body"]["choices"][0]["text"]) for each in answers]
+    return [(answer["custom_id"], answer["response"]["body"]["choices"][0]["text"]) for answer in answers]

@@ -46,8 +46,8 @@ def comparable(result: dict[str, Any]) -> dict[str, Any]:
 def rounded(value: Any) -> Any:
     """Logprobs differ in their last digits from batch to batch, with and without a crash."""
     if isinstance(value, dict):
-        return {name: rounded(each) for name, each in value.items()}
-    return [rounded(each) for each in value] if isinstance(value, list) else approx(value)
+        return {name: rounded(child) for name, child in value.items()}
+    return [rounded(child) for child in value] if isinstance(value, list) else approx(value)
 
 
 def approx(value: Any) -> Any:

@@ -52,7 +52,7 @@ def test_a_batch_survives_two_kills(expected: list[tuple[str, str]], tmp_path: P
                 )
                 assert texts(client, done) == expected
                 assert client.files.content(done.input_file_id).content == contents(LINES)
-                assert [each.id for each in client.batches.list()] == [batch.id]
+                assert [listed.id for listed in client.batches.list()] == [batch.id]
     assert NUM_LINES // 4 <= seen[0] < NUM_LINES, "it was killed half-way"
 
 

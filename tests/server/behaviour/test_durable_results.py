@@ -118,7 +118,7 @@ def test_what_sigterm_cuts_short_the_next_process_finishes(expected: list[dict[s
         assert [answer.status_code for answer in answers] == [200, 404]
         assert json.loads(answers[0].text) == given[0]
         listed = httpx.get(f"{server.url}/results?limit=100").json()["data"]
-        assert [each["seq_id"] for each in listed] == [seq_id for seq_id in reversed(seq_ids) if seq_id != seq_ids[1]]
+        assert [row["seq_id"] for row in listed] == [seq_id for seq_id in reversed(seq_ids) if seq_id != seq_ids[1]]
         assert httpx.delete(f"{server.url}/results").json() == {"deleted": len(seq_ids) - 1}
         server.process.kill()
     with ServerProcess(*args) as server:

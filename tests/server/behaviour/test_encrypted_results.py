@@ -75,8 +75,8 @@ def test_killed_it_goes_on_with_the_key_and_nobody_reads_the_files(tmp_path: Pat
     texts += [json.dumps(result["token_ids"][:4], separators=(",", ":"))[1:-1] for result in expected]
     assert len(texts) > 20
     for text in texts:
-        assert not any(text.encode() in each for each in data), text
-    assert all(seq_ids[0].encode() in each for each in data), "ids are in the clear"
+        assert not any(text.encode() in content for content in data), text
+    assert all(seq_ids[0].encode() in content for content in data), "ids are in the clear"
 
     with ServerProcess(*args) as server:
         sealed = key_of(path, seq_ids[0], data[-1])

@@ -75,7 +75,7 @@ ROUTES = {
         "instructions": ["y"],
         "max_output_tokens": [1, 3],
         "store": [False],
-        "text": [{"format": each} for each in RESPONSE_FORMAT],
+        "text": [{"format": form} for form in RESPONSE_FORMAT],
         "include": [["message.output_text.logprobs"]],
         "top_logprobs": [2],
         "background": [True],

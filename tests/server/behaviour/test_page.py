@@ -271,8 +271,8 @@ def test_it_is_accessible(browser: Any, live_server: ServerProcess, scheme: str)
         wait_for_text(page, ".stream .words", "length")
         page.evaluate(axe)
         found = page.evaluate("axe.run()")["violations"]
-        grave = [each for each in found if each["impact"] in ("serious", "critical")]
-        assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in grave] == []
+        grave = [violation for violation in found if violation["impact"] in ("serious", "critical")]
+        assert [(violation["id"], [node["html"] for node in violation["nodes"]]) for violation in grave] == []
 
 
 @pytest.mark.parametrize("width", [400, 320])

@@ -157,8 +157,8 @@ async def test_one_less_ends_when_its_results_are_gone(pair: Supervised) -> None
     await engine.allow()
     assert (await pair.client.get(f"/result/{seq_id}?wait=10")).json()["status"] == "completed"
     assert not engine.is_draining
-    for each in (await pair.client.get("/results?limit=100")).json()["data"]:
-        await pair.client.delete(f"/result/{each['seq_id']}")
+    for result in (await pair.client.get("/results?limit=100")).json()["data"]:
+        await pair.client.delete(f"/result/{result['seq_id']}")
     while left := await _results_of(pair, 1):
         await pair.client.delete(f"/result/{left[0]}")
     await engine.drain_seen.wait()
@@ -174,7 +174,7 @@ async def _status(pair: Supervised, path: str) -> int:
 async def _results_of(pair: Supervised, number: int) -> list[str]:
     address = pair.placement.servers[number].address
     async with httpx.AsyncClient(base_url=f"http://{address}", timeout=10, trust_env=False) as client:
-        return [each["seq_id"] for each in (await client.get("/results?limit=100")).json()["data"]]
+        return [result["seq_id"] for result in (await client.get("/results?limit=100")).json()["data"]]
 
 
 async def test_a_signal_has_polled_jobs_finish(pair: Supervised) -> None:
@@ -229,4 +229,4 @@ def test_the_command() -> None:
 
 def _tree(pid: int) -> list[int]:
     own = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return own + [each for child in own for each in _tree(child)]
+    return own + [descendant for child in own for descendant in _tree(child)]

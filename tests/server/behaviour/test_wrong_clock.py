@@ -67,11 +67,11 @@ def test_an_hour_back_and_forth_ends_nothing_early(tmp_path: Path) -> None:
         until_told(server, early)
         clock.set(HOUR)
         results |= {seq_id: result(client, seq_id) for seq_id in (running, early)}
-        assert {each["finish_reason"] for each in results.values()} == {"length"}, "no deadline has passed"
+        assert {found["finish_reason"] for found in results.values()} == {"length"}, "no deadline has passed"
         assert comparable(results[running]) == comparable(results[early])
         assert [result(client, seq_id) for seq_id in results] == list(results.values())
         listed = client.get("/results").json()["data"]
-        assert [each["seq_id"] for each in listed][-1] == early, "the one that came first by the clock"
+        assert [found["seq_id"] for found in listed][-1] == early, "the one that came first by the clock"
         server.process.kill()
     del results[brief]
     clock.set(-HOUR)

@@ -88,7 +88,7 @@ async def test_what_the_memory_has_no_room_for_is_found_on_disk(tmp_path: Path) 
     assert (found.status, len(found.outputs[0].token_ids)) == ("completed", 3)
     with pytest.raises(ResultNotFoundError):
         await results.find("a", owner="you")
-    assert [each.seq_id for each in await results.page("me", after=None, limit=9, status=None)] == ["c", "b", "a"]
+    assert [row.seq_id for row in await results.page("me", after=None, limit=9, status=None)] == ["c", "b", "a"]
     assert await results.delete_all("me") == {"a", "b", "c"}
     with pytest.raises(ResultNotFoundError):
         await results.find("a", owner="me")
@@ -154,7 +154,7 @@ async def test_a_new_job_has_no_events_of_a_deleted_one(tmp_path: Path) -> None:
     await results.close()
     results = opened(path)
     await results.open()
-    events = {each.row.seq_id: [event.token_ids for event in each.kept.job.events] for each in results.to_resume}
+    events = {begun.row.seq_id: [event.token_ids for event in begun.kept.job.events] for begun in results.to_resume}
     assert events == {"job1": [(1,)], "new": []}
     await results.close()
 
@@ -198,7 +198,7 @@ async def test_with_another_model_what_has_told_nothing_begins_afresh(tmp_path: 
     engine, settings = ResumingEngine(), Settings()
     await engine.start()
     engine.fingerprint = "another"
-    jobs = [each.kept.job for each in results.to_resume]
+    jobs = [begun.kept.job for begun in results.to_resume]
     await Resumption(results, engine, kinds, settings).run()  # type: ignore[arg-type]
     for job in jobs:
         await job.wait(5)

@@ -130,7 +130,7 @@ def test_each_job_is_claimed_by_one_server(opened: Open, database: str) -> None:
         while new := claimed(store, limit=7):
             nums += new
 
-    threads = [threading.Thread(target=claim, args=each) for each in zip(living, taken, strict=True)]
+    threads = [threading.Thread(target=claim, args=args) for args in zip(living, taken, strict=True)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -287,7 +287,7 @@ def test_each_batch_is_claimed_by_one_server(opened: Open) -> None:
         while new := held(store, limit=3):
             batch_ids += new
 
-    threads = [threading.Thread(target=claim, args=each) for each in zip(living, taken, strict=True)]
+    threads = [threading.Thread(target=claim, args=args) for args in zip(living, taken, strict=True)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -330,7 +330,7 @@ def test_an_upload_that_was_cut_short_is_swept(opened: Open, database: str) -> N
     assert alive.beat()
     alive.sweep(2.0, max_jobs=1)
     assert (alive.find_file("cut"), alive.num_parts("cut"), alive.num_file_bytes()) == (None, 0, 0)
-    assert [each.file_id for each in alive.list_files("me", Page(9), now=2.0)] == ["ready"]
+    assert [found.file_id for found in alive.list_files("me", Page(9), now=2.0)] == ["ready"]
 
 
 def test_one_server_sweeps_at_a_time(opened: Open, database: str) -> None:

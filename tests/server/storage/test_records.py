@@ -25,7 +25,7 @@ times = st.none() | st.floats(-1e6, 1e6)
 
 def prompt_logprobs(num_top: int, token_ids: list[int]) -> PromptLogprobs:
     scores = PromptLogprobs(num_top)
-    flat = [each for each in token_ids for _ in range(num_top)]
+    flat = [token_id for token_id in token_ids for _ in range(num_top)]
     scores.add(token_ids, [-0.1] * len(token_ids), [1] * len(token_ids), flat, [-0.25] * len(flat))
     return scores
 

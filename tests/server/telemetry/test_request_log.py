@@ -158,8 +158,8 @@ def test_a_servers_output(log_format):
         assert err.startswith("splitfuse: warning: listening on 0.0.0.0 without an API key")
         return
     logged = [json.loads(line) for line in (server.banner + out + err).splitlines()]
-    assert all(each["time"].endswith("Z") and each["message"] for each in logged)
-    (request,) = [each for each in logged if each["logger"] == "splitfuse.requests"]
+    assert all(entry["time"].endswith("Z") and entry["message"] for entry in logged)
+    (request,) = [entry for entry in logged if entry["logger"] == "splitfuse.requests"]
     assert (request["id"], request["route"], request["output_tokens"]) == ('a b="c"', "/generate", 2)
     assert "is ready" in logged[0]["message"]
-    assert [each["level"] for each in logged if "API key" in each["message"]] == ["WARNING"]
+    assert [entry["level"] for entry in logged if "API key" in entry["message"]] == ["WARNING"]

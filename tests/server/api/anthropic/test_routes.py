@@ -158,7 +158,7 @@ async def test_calls(templated):
     ]
     ids = [block["id"] for block in message["content"][1:]]
     assert len(set(ids)) == 2
-    assert all(each.startswith("toolu_") for each in ids)
+    assert all(call_id.startswith("toolu_") for call_id in ids)
     assert message["stop_reason"] == "tool_use"
 
 
