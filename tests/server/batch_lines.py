@@ -8,7 +8,7 @@ from typing import Any
 import openai
 from serving import ServerProcess
 
-ARGS = ("--dtype", "float32")  # what makes runs comparable
+ARGS = ("--dtype", "float32")  # makes runs comparable
 OVER = ("completed", "failed", "expired", "cancelled")
 
 
@@ -42,11 +42,11 @@ def ended(client: openai.OpenAI, batch_id: str, *, enough: int = 2**31) -> Any:
         assert batch.request_counts is not None
         if batch.status in OVER or batch.request_counts.completed >= enough:
             return batch
-        time.sleep(0.02)  # it can only be polled
+        time.sleep(0.02)  # a batch can only be polled
 
 
 def lines_of(client: openai.OpenAI, file_id: str) -> list[Any]:
-    """What a file of answers holds."""
+    """Return the lines of a file of answers."""
     return [json.loads(text) for text in client.files.content(file_id).text.splitlines()]
 
 

@@ -72,7 +72,7 @@ async def live(live_server: ServerProcess) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture
 def one_line_here(capfd, caplog):
-    """The same for a command run in this process, which saves the start of Python and torch."""
+    """Run a command in this process that must fail with one line; this saves the start of Python and torch."""
 
     def run(args, *texts):
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

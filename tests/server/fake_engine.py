@@ -110,7 +110,7 @@ class FakeEngine:
         self.script: list[str] | None = None  # the answer to every prompt, a token each, instead of letters
         self.leave_out_last_token = False  # the end comes as a delta of its own, without a token
         self.handles: dict[str, FakeHandle] = {}
-        self.tenants: list[str] = []  # of all requests, in order
+        self.tenants: list[str] = []  # one per request, in order
         self.aborted: list[str] = []
         self.abort_seen = asyncio.Event()
         self.submitted = asyncio.Event()

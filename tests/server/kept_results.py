@@ -8,7 +8,7 @@ import httpx
 import pytest
 from serving import parse_events
 
-ARGS = ("--dtype", "float32", "--seed", "5")  # what makes runs comparable
+ARGS = ("--dtype", "float32", "--seed", "5")  # makes runs comparable
 PROMPT = "Once upon a time there was a"
 
 
@@ -37,7 +37,7 @@ class Reader(threading.Thread):
 
 
 def comparable(result: dict[str, Any]) -> dict[str, Any]:
-    """What does not depend on when and where it ran."""
+    """Return the parts of a result that do not depend on when and where it ran."""
     left_out = ("seq_id", "timings", "attempt")
     usage = {name: count for name, count in result["usage"].items() if name != "cached_tokens"}
     return rounded({name: value for name, value in result.items() if name not in left_out} | {"usage": usage})

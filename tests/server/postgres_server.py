@@ -52,7 +52,7 @@ class PostgresServer:
 
 
 def program_of_the_distribution(name: str) -> str:
-    """Its path. Skips the test where there is none."""
+    """Return the path of a program of PostgreSQL. Skips the test where there is none."""
     found = [*sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), reverse=True), shutil.which(name)]
     if found[0] is None:
         pytest.skip("needs a PostgreSQL server: apt-get install postgresql")

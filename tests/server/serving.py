@@ -104,7 +104,7 @@ class ServerProcess:
 
     @property
     def url(self) -> str:
-        """Where it answers."""
+        """URL of the server."""
         match = re.search(r"http://[\d.]+:\d+", self.banner)
         assert match is not None, self.banner
         return match[0]

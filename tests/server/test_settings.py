@@ -1,4 +1,4 @@
-"""Where settings come from and which source wins; a mistake is named."""
+"""Sources of settings and which of them wins; a mistake is named."""
 
 import argparse
 import dataclasses

@@ -123,7 +123,7 @@ async def test_whenever_it_is_cancelled_every_line_stands_once(seed: int) -> Non
     batches = world.server()
     batch = await begin(batches)
     await world.asked(world.rng.randint(0, NUM_LINES))
-    with contextlib.suppress(InvalidRequestError):  # it is over
+    with contextlib.suppress(InvalidRequestError):  # the batch is over
         await batches.cancel(batch.batch_id, owner="me")
     done = await ended(world, batches, batch)
     assert done.status in ("cancelled", "completed")

@@ -1,4 +1,4 @@
-"""What many lines write at once goes into one transaction, and one that cannot be written costs only itself."""
+"""Group commits: concurrent writes share a transaction, and a write that fails costs no other."""
 
 import asyncio
 from collections.abc import Callable

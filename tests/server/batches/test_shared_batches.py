@@ -90,7 +90,7 @@ class Server:
     async def until(self, batch: Batch, condition: Callable[[Batch], bool]) -> Batch:
         async with asyncio.timeout(20):
             while not condition(batch):
-                await asyncio.sleep(0.01)  # it can only be polled
+                await asyncio.sleep(0.01)  # a batch can only be polled
                 batch = await self.batches.find(batch.batch_id, owner="me")
             return batch
 
@@ -116,7 +116,7 @@ async def test_a_server_that_lost_a_batch_runs_it_no_longer(pair: tuple[Server, 
     batch = await one.begin()
     await one.until(batch, lambda _: one.num_asked == NUM_LINES)
     await one.lose_lease(to=two)
-    one.answers.set()  # what it writes from now on is late
+    one.answers.set()  # its writes from now on are late
     await asyncio.sleep(0.1)
     two.answers.set()
     await two.batches.resume()

@@ -208,7 +208,7 @@ async def test_the_reason_is_named(live):
 
 
 async def test_odd_but_fine(live):
-    """What looks odd and is right: it must not be refused."""
+    """Values that look odd but are right must not be refused."""
     for fields in [
         {"temperature": -0.0},
         {"temperature": 5e-324, "top_p": 1e-300, "min_p": 1},

@@ -1,4 +1,4 @@
-"""What Claude Code 2.1 sends to its model, by form and size: the same fields, betas, blocks and number of tools.
+"""Requests of the form and size that Claude Code 2.1 sends: the same fields, betas, blocks and number of tools.
 
 Recorded with `claude -p` against this server; the texts are ours.
 """

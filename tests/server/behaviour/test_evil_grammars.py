@@ -131,7 +131,7 @@ async def test_evil_grammars_all_at_once(live, quiet_gap):
 
 
 async def test_an_easy_grammar_waits_for_no_slow_ones(live, quiet_gap):
-    """Those are refused, or told to come back where too many of them wait."""
+    """Slow grammars are refused; where too many of them wait, their clients are told to come back."""
     slow = [ask(live, {"regex": r"(?i)" + r"\p{L}*" * (4000 + i)}) for i in range(48)]
     work = asyncio.gather(*slow)
     answers = []
@@ -162,7 +162,7 @@ async def test_large_ones_are_served(live, quiet_gap):
 
 @pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/responses"])
 async def test_evil_tools_and_formats(live, route):
-    """What reaches the compiler through other routes is named there."""
+    """A refusal names the field through which the grammar came, on every route."""
     evil = EVIL["all of"]["json"]
     short = EVIL["multiple of"]["json"]  # tools are described in the prompt
     function = {"name": "f", "parameters": {"properties": {"a": short}}}

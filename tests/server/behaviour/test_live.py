@@ -286,7 +286,7 @@ async def test_chat_and_responses_give_the_same_answer(live, client):
 
 
 async def test_prompt_logprobs_add_up_to_those_of_the_output(live, client):
-    """What a text gets as output it gets as a prompt."""
+    """A text has the same logprobs as a prompt that it had as output."""
     first = await client.completions.create(
         model=MODEL, prompt=GREEDY["prompt"], max_tokens=12, temperature=0, logprobs=0, extra_body={"ignore_eos": True}
     )

@@ -1,4 +1,4 @@
-"""What happens to the model's files on the disk changes nothing for a server that runs."""
+"""Changes of the model's files on the disk do not affect a running server."""
 
 import json
 import os

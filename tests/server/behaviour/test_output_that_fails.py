@@ -75,7 +75,7 @@ def test_a_pipe_that_is_not_read():
 
 
 def test_a_full_disk_for_the_panel_the_step_lines_and_the_recording():
-    """And many clients that send nonsense are one line; SIGHUP drains as SIGTERM does."""
+    """Also: many clients that send nonsense are one line; SIGHUP drains like SIGTERM."""
     with open("/dev/full", "w") as full:
         args = ("--log-steps", "--record", "/dev/full")
         with serving_process(*args, stdout=full, stderr=subprocess.PIPE, text=True) as (process, url):

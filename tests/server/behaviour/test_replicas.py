@@ -47,7 +47,7 @@ class Supervised:
     run: "asyncio.Task[None]"
 
     async def until_up(self, *numbers: int) -> None:
-        """Until HAProxy gives new work to these replicas and no others."""
+        """Wait until HAProxy gives new work to these replicas and no others."""
         wanted = {f"r{number}-" for number in numbers}
         await until(lambda: self._takers(), wanted)
 

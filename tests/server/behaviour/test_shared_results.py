@@ -49,7 +49,7 @@ def submit(url: str, number: int, **headers: str) -> str:
 
 
 def result(url: str, seq_id: str) -> dict[str, Any]:
-    """When it is complete; 503 while no server has it."""
+    """Return the complete result; poll again on 503, while no server has the job."""
     with httpx.Client(base_url=url, timeout=70) as client:
         while (answer := client.get(f"/result/{seq_id}?wait=60")).status_code == 503:
             assert answer.json()["error"]["code"] in ("resuming", "loading"), answer.text

@@ -354,7 +354,7 @@ async def test_tools_go_into_the_first_message_where_the_template_takes_no_syste
 
 
 async def params_of(served, **body):
-    """With what the engine answers."""
+    """Return the parameters that the engine gets for this body."""
     served.engine.script = ["x"]
     served.engine.hold()
     body = {"messages": MESSAGES, "tools": TOOLS, **body}

@@ -23,11 +23,11 @@ class Clock:
         self.set(0)
 
     def server(self, *args: str) -> ServerProcess:
-        """One that goes by it: a process of its own from the start, as modules keep the functions that they import."""
+        """Start a server that reads this clock, in a fresh process: modules keep the functions that they import."""
         return ServerProcess(*args, program=(CLOCK_FROM, str(self._path)), is_forked=False)
 
     def set(self, seconds: int) -> None:
-        """So far ahead of the true time."""
+        """Set the clock `seconds` ahead of the true time."""
         new = self._path.with_suffix(".new")
         new.write_text(f"{seconds}")
         os.replace(new, self._path)
@@ -47,7 +47,7 @@ def result(client: httpx.Client, seq_id: str) -> dict[str, Any]:
 
 
 def until_told(server: ServerProcess, seq_id: str) -> Reader:
-    """Its stream has begun."""
+    """Wait until the stream of a result has begun."""
     reader = Reader(f"{server.url}/result/{seq_id}/stream")
     while not reader.text:
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""What a conversation does with its commands, without a model; test_generate.py has the command itself."""
+"""Commands of a conversation, without a model; test_generate.py has the command itself."""
 
 import json
 

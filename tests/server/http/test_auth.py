@@ -1,4 +1,4 @@
-"""Who gets in: every route against no key, a wrong key and another's key; results are their owner's alone."""
+"""Access: every route against no key, a wrong key and another's key; results are their owner's alone."""
 
 import logging
 import time

@@ -27,7 +27,7 @@ def parse(data, *, piece, conn=None):
 
 
 def refusal(data, *, piece=10**6, conn=None):
-    """What is wrong with it."""
+    """Parse bad data and return the fault that was found."""
     conn = conn or BoundedH11()
     with pytest.raises(h11.RemoteProtocolError):
         parse(data, piece=piece, conn=conn)

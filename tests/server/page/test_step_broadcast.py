@@ -19,7 +19,7 @@ from splitfuse.server.page.step_broadcast import StepBroadcast, Viewer
 
 
 class Engine:
-    """As much of AsyncEngine as a broadcast asks for, over a scheduler alone."""
+    """Stand-in for AsyncEngine with the parts that a broadcast reads, over a scheduler alone."""
 
     def __init__(self) -> None:
         self.bench = Bench.make()

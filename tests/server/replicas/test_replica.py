@@ -1,4 +1,4 @@
-"""One replica: started again after each end, later each time it ends young, and never after `stop`."""
+"""A replica restarts after every end, later each time it ends young, and never after `stop`."""
 
 import asyncio
 import logging
@@ -74,7 +74,7 @@ class Haproxy:
 
 
 class Client:
-    """What /stats says, call by call."""
+    """Client whose calls of /stats give these answers, one after the other."""
 
     def __init__(self, *has_work: bool) -> None:
         self._has_work = list(has_work)

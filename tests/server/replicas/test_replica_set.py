@@ -1,4 +1,4 @@
-"""How many replicas there are, and which numbers they have."""
+"""Number of replicas, and the numbers that they have."""
 
 import asyncio
 from typing import Any
@@ -56,7 +56,7 @@ async def test_the_last_ones_retire_and_keep_their_numbers_until_they_end() -> N
     assert list(replicas.addresses()) == ["r0", "r1"]
     retiring = made[1]
     replicas.scale(3)
-    assert made[1] is retiring  # it keeps its number
+    assert made[1] is retiring  # a retiring replica keeps its number
     retiring.is_empty.set()
     await settled()
     assert made[1] is not retiring

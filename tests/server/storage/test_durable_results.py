@@ -136,7 +136,7 @@ async def test_a_take_over_is_not_refused_by_its_owners_quota(tmp_path: Path) ->
 
 
 async def test_a_new_job_has_no_events_of_a_deleted_one(tmp_path: Path) -> None:
-    """Its number is not given again while there are events of it."""
+    """A job's number is not reused while there are events of it."""
     path = tmp_path / "results.db"
     store = SqliteStore(path)
     body = dump_segment([(num, event_of(delta(f"job{num}", num))) for num in (1, 2)], wall=1.0, monotonic=1.0)

@@ -1,4 +1,4 @@
-"""What servers that share a database rely on: leases, claims, and that nothing of a dead server is written."""
+"""Leases, claims and refused writes of dead servers, on which servers that share a database rely."""
 
 import contextlib
 import dataclasses
@@ -51,7 +51,7 @@ INSERT INTO splitfuse_jobs VALUES
 
 @pytest.fixture(scope="module")
 def database(postgres: PostgresServer) -> str:
-    """One for all tests, which leave nothing behind."""
+    """Return a database for all tests, which leave nothing behind."""
     return postgres.database()
 
 
@@ -257,7 +257,7 @@ def test_a_batch_of_a_dead_server_is_another_ones(opened: Open, database: str) -
 
 
 def test_what_a_server_writes_of_a_batch_that_it_does_not_hold_hits_no_row(opened: Open) -> None:
-    """It lost its lease, has a new one, and has not noticed yet that what it runs is another one's."""
+    """The server lost its lease, has a new one, and has not noticed yet that its batch is another server's."""
     holder, other = opened(), opened()
     begin(holder, "a")
     holder.write_batches(BatchChanges(begun=(("a", 1),)))

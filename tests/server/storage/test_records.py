@@ -1,4 +1,4 @@
-"""What is written of events reads back as it was."""
+"""Records of events read back unchanged."""
 
 import hypothesis.strategies as st
 import pytest
@@ -57,7 +57,7 @@ deltas = st.builds(
 
 
 def as_told(delta: OutputDelta) -> object:
-    """All of a delta that can be compared."""
+    """Return the fields of a delta that can be compared."""
     error = delta.error and (type(delta.error), str(delta.error), vars(delta.error))
     scores = delta.prompt_logprobs and (delta.prompt_logprobs.num_top, delta.prompt_logprobs.to_lists())
     names = [name for name in OutputDelta.__slots__ if name not in ("error", "prompt_logprobs")]

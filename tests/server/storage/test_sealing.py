@@ -327,7 +327,7 @@ async def fails_alone(path: Path, seq_ids: set[str]) -> None:
             resumed.append(request_id)
             return self.handles.setdefault(request_id, object())  # type: ignore[arg-type]
 
-    with contextlib.suppress(AttributeError):  # it gives no handle
+    with contextlib.suppress(AttributeError):  # the fake engine gives no handle
         await Resumption(results, Engine(), KINDS, Settings()).run()  # type: ignore[arg-type]
     assert resumed == ["c"]
     await results.use(lambda store: None)

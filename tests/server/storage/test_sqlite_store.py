@@ -16,7 +16,7 @@ from splitfuse.server.storage.sqlite_store import SqliteStore
 from splitfuse.server.storage.store import StoreError
 
 PAGE = 512  # bytes, SQLite's smallest: a log has many pages then, and few bytes
-FRAME = 24 + PAGE  # of the log, after its header
+FRAME = 24 + PAGE  # bytes of a frame of the log, after the log's header
 HEADER = 32
 Step = Callable[[SqliteStore], Any]
 Rows = dict[str, list[tuple[Any, ...]]]
@@ -62,14 +62,14 @@ def log_of(path: Path) -> Path:
 
 
 def rows_of(db: sqlite3.Connection) -> Rows:
-    """All that is in it."""
+    """Return the rows of all tables that are not empty."""
     tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
     rows = {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in tables}
     return {name: found for name, found in rows.items() if found}
 
 
 def rows_after(path: Path, data: bytes, log: bytes) -> Rows:
-    """What SQLite finds in a copy."""
+    """Return the rows that SQLite finds in a copy."""
     path.write_bytes(data)
     log_of(path).write_bytes(log)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
@@ -87,7 +87,7 @@ class History:
     states: list[tuple[int, Rows]]
 
     def at(self, size: int) -> Rows:
-        """What must be there of a log of which so many bytes are whole."""
+        """Return the rows that a log with `size` whole bytes must give."""
         return next((rows for end, rows in reversed(self.states) if end <= size), {})
 
 

@@ -1,4 +1,4 @@
-"""One line per request when it has ended, whatever it was and however it ended; nothing of what it said."""
+"""Request log: a line for every request that has ended, whatever it was and however it ended, without its text."""
 
 import asyncio
 import json

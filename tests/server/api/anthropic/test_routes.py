@@ -75,7 +75,7 @@ def joined(events):
 
 
 def shown(message):
-    """What does not differ from answer to answer."""
+    """Return the message without the ids, which differ from answer to answer."""
     blocks = [{name: value for name, value in block.items() if name != "id"} for block in message["content"]]
     return message | {"id": "", "content": blocks}
 

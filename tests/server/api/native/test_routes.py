@@ -141,7 +141,7 @@ async def test_who_waits_is_told_when_the_server_leaves_the_job_to_another(serve
     poll = asyncio.create_task(served.client.get(accepted["result_url"] + "?wait=30"))
     async with served.client.stream("GET", accepted["stream_url"]) as stream:
         await served.engine.allow(2)
-        await anext(stream_events(stream))  # so the poll, which came before it, waits
+        await anext(stream_events(stream))  # the poll came before it and waits now
         job.suspend()
     response = await poll
     assert (response.status_code, response.json()["error"]["code"]) == (503, "resuming")

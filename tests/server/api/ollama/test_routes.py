@@ -71,7 +71,7 @@ async def both(served, **fields):
 
 
 async def asked(served, path="chat", **fields):
-    """What the engine is asked for."""
+    """Send a request and return the handle that the engine got."""
     served.engine.hold()
     task = asyncio.create_task(whole(served, path, **fields))
     await served.engine.submitted.wait()
