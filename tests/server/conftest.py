@@ -23,7 +23,7 @@ from splitfuse.server.settings import Settings
 
 @dataclass
 class Served:
-    """A running server with a fake engine."""
+    """Running server with a fake engine."""
 
     url: str
     engine: FakeEngine
@@ -48,7 +48,7 @@ async def served(settings: Settings) -> AsyncIterator[Served]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """A PostgreSQL server that runs."""
+    """Yield a PostgreSQL server that runs."""
     pytest.importorskip("psycopg", reason="needs psycopg: pip install 'psycopg[binary]'")
     server = PostgresServer()
     server.start()
@@ -65,7 +65,7 @@ def live_server() -> Iterator[ServerProcess]:
 
 @pytest.fixture
 async def live(live_server: ServerProcess) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the real server."""
+    """Yield a client of the real server."""
     async with httpx.AsyncClient(base_url=live_server.url, timeout=60) as client:
         yield client
 

@@ -13,7 +13,7 @@ PROMPT = "Once upon a time there was a"
 
 
 class Reader(threading.Thread):
-    """Reads a stream to its end, or to that of the server."""
+    """Reader of a stream, to its end or the server's."""
 
     def __init__(self, url: str, *, after: int = -1, **headers: str) -> None:
         super().__init__(daemon=True)
@@ -44,7 +44,7 @@ def comparable(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def rounded(value: Any) -> Any:
-    """Logprobs differ in their last digits from batch to batch, with and without a crash."""
+    """Round logprobs, which differ in their last digits from batch to batch, with and without a crash."""
     if isinstance(value, dict):
         return {name: rounded(child) for name, child in value.items()}
     return [rounded(child) for child in value] if isinstance(value, list) else approx(value)

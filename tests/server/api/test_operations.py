@@ -56,7 +56,7 @@ HISTOGRAMS = [
 
 @pytest.fixture
 async def loading(settings):
-    """A server whose engine has not started yet."""
+    """Yield a server whose engine has not started yet."""
     engine = FakeEngine()
     engine.may_start.clear()
     app = build_app(settings, engine)

@@ -14,7 +14,7 @@ from splitfuse.server.storage.sealing import DamagedError
 
 
 class Store:
-    """Notes the lines that each transaction begins; refuses those of "damaged", and all while it is `away`."""
+    """Store that notes the lines a transaction begins; refuses those of "damaged", and all lines while it is `away`."""
 
     def __init__(self) -> None:
         self.written: list[list[int]] = []

@@ -43,7 +43,7 @@ def tool(name):
 
 
 def asked(*later, cch):
-    """A request of a session: the first turn and those that came later."""
+    """Return a request of a session: the first turn and those that came later."""
     first = [text("<system-reminder>\nThe date.\n</system-reminder>"), text("Run echo.", **CACHED)]
     return {
         "model": "claude-opus-4-8",

@@ -21,7 +21,7 @@ LINES = [line(number) for number in range(NUM_LINES)]
 
 @pytest.fixture(scope="module")
 def expected() -> list[tuple[str, str]]:
-    """The answers of a server that is left alone and keeps nothing."""
+    """Return the answers of a server that is left alone and keeps nothing."""
     with ServerProcess(*ARGS) as server, client_of(server) as client:
         batch = ended(client, begin(client, LINES).id)
         assert (batch.status, batch.request_counts.completed) == ("completed", NUM_LINES)

@@ -114,7 +114,7 @@ def other_key(folder: Path) -> Path:
 
 
 def key_of(path: Path, seq_id: str, data: bytes) -> bytes:
-    """The sealed key of a job, which a copy of the files shows."""
+    """Return the sealed key of a job, which a copy of the files shows."""
     copy = path.with_name("copy.db")
     copy.write_bytes(path.read_bytes())
     Path(f"{copy}-wal").write_bytes(Path(f"{path}-wal").read_bytes())

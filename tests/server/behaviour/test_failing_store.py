@@ -25,7 +25,7 @@ TAKEN: list[tuple[str, dict[str, Any]]] = [
 
 
 def limit_files(server: ServerProcess, size: int) -> None:
-    """No file of the server can be written behind so many bytes."""
+    """Limit the files of a server to `size` bytes."""
     resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 

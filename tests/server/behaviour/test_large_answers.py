@@ -52,14 +52,14 @@ class Turns:
     total_s: float = 0.0
 
     def check(self, num_bytes):
-        """Another task ran after each slice of the answer."""
+        """Check that another task ran after every slice of the answer."""
         assert self.num > num_bytes // (2 * SLICE_BYTES)
         assert self.longest_s < max(MAX_CPU_S, MAX_SHARE * self.total_s)
 
 
 @contextlib.asynccontextmanager
 async def ticking():
-    """The turns of a task beside the block."""
+    """Yield the turns of a task beside the block."""
     turns = Turns()
 
     async def tick():
@@ -161,7 +161,7 @@ async def unread(served, path, *, num):
 
 @pytest.fixture
 def num_slices(monkeypatch):
-    """The number of slices that have been written of each large value."""
+    """Return a list that gets the number of slices of every large value."""
     counts = []
 
     def counting(value):
@@ -177,7 +177,7 @@ def num_slices(monkeypatch):
 
 
 def large_job(served, *, num_outputs=NUM_OUTPUTS, num_tokens=60):
-    """A kept job of some 3 MB; outputs beyond NUM_OUTPUTS still run."""
+    """Add a kept job of some 3 MB; its outputs beyond NUM_OUTPUTS still run."""
     job = Job("large", model="m", num_outputs=num_outputs)
     job.attach(StoredRequest(has_logprobs=True))
     served.service.results.add(job)

@@ -20,7 +20,7 @@ def peak_bytes(process_id):
 
 
 async def small(live):
-    """Seconds to a token."""
+    """Return the seconds to a token."""
     start = time.monotonic()
     response = await live.post("/v1/completions", json={"prompt": "Once", "max_tokens": 1})
     assert response.status_code == 200

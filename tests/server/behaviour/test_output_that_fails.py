@@ -19,7 +19,7 @@ STREAM = {"prompt": "Once", "max_tokens": 200, "ignore_eos": True, "stream": Tru
 
 @contextlib.contextmanager
 def serving_process(*args, wrapper=(), **streams):
-    """The process and its URL, once it is ready: nothing tells it but /ready."""
+    """Yield the process and its URL once /ready says so."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
@@ -44,7 +44,7 @@ def is_ready(url):
 
 
 def generate(url):
-    """A stream with a step per token."""
+    """Run a stream with a step per token."""
     events = parse_events(httpx.post(url + "/generate", json=STREAM, timeout=60).text)
     assert (events[-1]["event"], len(events)) == ("done", 201)
 

@@ -39,7 +39,7 @@ class Signals:
 
 @dataclass
 class Supervised:
-    """A supervisor that runs, and a client before it."""
+    """Supervisor that runs, and a client before it."""
 
     client: httpx.AsyncClient
     placement: FakePlacement
@@ -56,7 +56,7 @@ class Supervised:
         return {answer.json()["seq_id"][:3] if answer.status_code == 202 else "" for answer in answers}
 
     async def submit_to(self, number: int, **headers: str) -> str:
-        """The id of a job of this replica."""
+        """Return the id of a job of this replica."""
         while True:
             seq_id: str = (await self.client.post("/generate", json=BODY, headers=headers)).json()["seq_id"]
             if seq_id.startswith(f"r{number}-"):

@@ -40,7 +40,7 @@ class Pair:
 
 @pytest.fixture(scope="module")
 def expected() -> list[tuple[str, str]]:
-    """The answers of a server that is left alone and keeps nothing."""
+    """Return the answers of a server that is left alone and keeps nothing."""
     with ServerProcess(*ARGS) as server, client_of(server) as client:
         return texts(client, ended(client, begin(client, LINES).id))
 

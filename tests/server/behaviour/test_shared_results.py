@@ -60,7 +60,7 @@ def result(url: str, seq_id: str) -> dict[str, Any]:
 
 
 class StitchedReader(threading.Thread):
-    """Reads a stream and comes back, to the next server, wherever it breaks off."""
+    """Reader of a stream that resumes at the next server wherever the stream breaks off."""
 
     def __init__(self, urls: list[str], seq_id: str) -> None:
         super().__init__(daemon=True)
@@ -87,7 +87,7 @@ class StitchedReader(threading.Thread):
 
 @pytest.fixture(scope="module")
 def expected() -> Iterator[list[dict[str, Any]]]:
-    """The results of a server that is left alone."""
+    """Yield the results of a server that is left alone."""
     with ServerProcess(*ARGS) as server:
         seq_ids = [submit(server.url, number) for number in range(NUM_STREAMS)]
         yield [comparable(result(server.url, seq_id)) for seq_id in seq_ids]

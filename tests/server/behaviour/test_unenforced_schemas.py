@@ -31,7 +31,7 @@ BODIES = {
 
 
 async def reported(served, route, **fields):
-    """The object in which an answer reports, and the headers."""
+    """Return the object in which an answer reports, and the headers."""
     response = await served.client.post(route, json=BODIES[route] | fields)
     assert response.status_code in (200, 202), response.text
     if route == "/generate":

@@ -16,7 +16,7 @@ SHORT = {"prompt": PROMPT, "max_tokens": 5, "temperature": 0}
 
 
 class Clock:
-    """The wall clock of servers, which can be set while they run; their monotonic clock stays right."""
+    """Wall clock of servers, which can be set while they run; their monotonic clock stays right."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -17,7 +17,7 @@ class Tokenizer:
 
 
 class Session:
-    """Answers with the number of its answer."""
+    """Session that answers with the number of its answer."""
 
     def __init__(self):
         self.prompts = []

@@ -51,14 +51,14 @@ def engine() -> Any:
 
 
 class Reader:
-    """Reads a viewer's chunks."""
+    """Reader of a viewer's chunks."""
 
     def __init__(self, chunks: AsyncGenerator[bytes, None]) -> None:
         self._chunks = chunks
         self._blocks: list[str] = []
 
     async def until(self, name: str) -> Any:
-        """The data of the next event of this name."""
+        """Return the data of the next event of this name."""
         async with asyncio.timeout(10):
             while True:
                 while self._blocks:

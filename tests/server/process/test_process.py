@@ -16,7 +16,7 @@ LONG = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True, "te
 
 
 def first_events(stream, number):
-    """The raw text of a stream once it holds so many events."""
+    """Return the raw text of a stream once it holds `number` events."""
     text = ""
     for chunk in stream:
         text += chunk

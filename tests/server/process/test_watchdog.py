@@ -15,7 +15,7 @@ def stats(*, seconds=0.01, num_tokens=8):
 
 
 class World:
-    """A watchdog with a limit of 10 ticks over an engine and an event loop that do as they are told."""
+    """Watchdog with a limit of 10 ticks over an engine and an event loop that the test drives."""
 
     def __init__(self, **settings):
         self.has_work = True

@@ -23,7 +23,7 @@ class RayError(Exception):
 
 
 class Ray(ModuleType):
-    """A cluster of one machine. `called` tells what came, `answers` says what a method gives or raises."""
+    """Cluster of one machine. `called` lists the calls; `answers` has the value or error of a method."""
 
     def __init__(self) -> None:
         super().__init__("ray")

@@ -15,7 +15,7 @@ PLACE = Address("127.0.0.1", 4000)
 
 
 class Server:
-    """Ends when `end` is called, with a code or an error."""
+    """Server that ends when `end` is called, with a code or an error."""
 
     address = PLACE
 
@@ -34,7 +34,7 @@ class Server:
 
 
 class Placement:
-    """Has room while `has_room` is set."""
+    """Placement with room while `has_room` is set."""
 
     has_gpus = False
     num_cpus = 2
@@ -56,7 +56,7 @@ class Placement:
 
 
 class Haproxy:
-    """Counts what it is told; `pointed` is set at each start."""
+    """HAProxy that counts its calls; `pointed` is set at every start."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -93,7 +93,7 @@ class World:
         self.run = asyncio.create_task(self.replica.run())
 
     async def started(self) -> Server:
-        """The next server."""
+        """Wait for the next server and return it."""
         await self.haproxy.pointed.wait()
         self.haproxy.pointed.clear()
         return self.placement.servers[-1]

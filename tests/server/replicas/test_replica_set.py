@@ -10,7 +10,7 @@ from splitfuse.server.replicas.replica_set import ReplicaSet
 
 
 class Fake:
-    """A replica that ends when it is stopped or, retiring, when it is told that nothing is left."""
+    """Replica that ends when it is stopped or, while retiring, when nothing is left."""
 
     def __init__(self, number: int) -> None:
         self.name, self.address = f"r{number}", None

@@ -177,7 +177,7 @@ async def test_what_a_job_tells_after_all_segments_were_swept_is_found_again(tmp
 
 
 class ResumingEngine(FakeEngine):
-    """Begins what it is to go on with."""
+    """Engine that begins the jobs it is to resume."""
 
     async def submit(self, *args: Any, resumed: Resumed, **options: Any) -> Any:
         assert resumed.outputs == (KnownOutput(),)

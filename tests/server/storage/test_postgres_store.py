@@ -57,7 +57,7 @@ def database(postgres: PostgresServer) -> str:
 
 @pytest.fixture
 def opened(database: str) -> Iterator[Open]:
-    """Opens stores of servers that share the database."""
+    """Yield a function that opens stores of servers that share the database."""
     with contextlib.ExitStack() as stack:
 
         def open_store(*, lease_s: float = 60.0, model: str = "m", **options: bool) -> PostgresStore:
@@ -225,7 +225,7 @@ def file(name: str, **changed: object) -> FileRow:
 
 
 def begin(store: PostgresStore, *names: str) -> None:
-    """Batches with files for their answers."""
+    """Begin batches with files for their answers."""
     outputs = tuple((f"{kind}-{name}", name) for name in names for kind in ("out", "err"))
     files = tuple(file(file_id) for file_id, _ in outputs)
     store.write_batches(BatchChanges(files=files, batches=tuple(map(batch, names)), outputs=outputs))

@@ -53,7 +53,7 @@ def opened(path: Path, key: bytes = KEY) -> DurableResults:
 
 
 async def keep(results: DurableResults, *names: str, num_tokens: int = 3, has_ended: bool = False) -> None:
-    """Jobs that tell a few tokens in turns, so that segments hold events of all."""
+    """Keep jobs that emit a few tokens in turns, so that segments hold events of all."""
     jobs = [Job(name, model="m", owner="me") for name in names]
     handle, sinks = cast("Handle", SimpleNamespace(prompt_token_ids=[104, 105], seed=1)), []
     for job in jobs:
@@ -263,7 +263,7 @@ def swapped(bodies: list[bytes]) -> list[bytes]:
 
 
 def exchanged(bodies: list[bytes]) -> list[bytes]:
-    """The events of a and b, whose numbers are 1 and 2, in every segment."""
+    """Return the events of a and b, whose numbers are 1 and 2, in every segment."""
     return [
         edited(body, lambda events: [(3 - num if num < 3 else num, item) for num, item in events]) for body in bodies
     ]

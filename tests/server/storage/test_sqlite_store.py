@@ -28,7 +28,7 @@ def row(num: int) -> JobRow:
 
 
 def step(num: int) -> Step:
-    """A transaction of one of the kinds that there are."""
+    """Return the function that commits transaction `num`, one of all kinds."""
     ending = Ending(num - 1, "completed", 200.0, 500.0, "r" * 700)
     file = FileRow(f"file{num}", "me", 100.0, 500.0, "batch", "f", 3, 1)
     batch = BatchRow(f"batch{num}", "me", 100.0, 500.0, "{}")
@@ -44,12 +44,12 @@ def step(num: int) -> Step:
 
 
 def begin(num: int) -> Step:
-    """A transaction that writes one page."""
+    """Return the function that commits a transaction of one page."""
     return lambda store: store.commit(Changes(begun=[num]))
 
 
 def small_store(path: Path) -> SqliteStore:
-    """An empty store of small pages."""
+    """Return an empty store of small pages."""
     with contextlib.closing(sqlite3.connect(path)) as db:
         db.executescript(
             f"PRAGMA page_size = {PAGE}; PRAGMA auto_vacuum = INCREMENTAL; CREATE TABLE x (y); DROP TABLE x"
@@ -80,7 +80,7 @@ def rows_after(path: Path, data: bytes, log: bytes) -> Rows:
 
 @dataclasses.dataclass(frozen=True)
 class History:
-    """A file, its log, and what was in it when the log had so many bytes."""
+    """File, its log, and the rows at each size of the log."""
 
     data: bytes
     log: bytes
@@ -179,7 +179,7 @@ def test_cut_while_a_new_log_overwrites_the_old_one_it_has_the_commits_before(tm
 
 @contextlib.contextmanager
 def writes_fail_from(size: int) -> Iterator[None]:
-    """No file of this process can grow beyond so many bytes."""
+    """Let no file of this process grow beyond `size` bytes."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:

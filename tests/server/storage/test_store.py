@@ -325,7 +325,7 @@ def test_files_and_batches_are_there_again(files_reopened: Reopen) -> None:
 
 
 def begun(store: BatchStore, *names: str) -> None:
-    """Batches with files for their answers."""
+    """Begin batches with files for their answers."""
     batches = tuple(dataclasses.replace(batch_row(name), batch_id=name) for name in names)
     plain = file_row("", state="partial", purpose="batch_output")
     outputs = tuple((f"{kind}-{name}", name) for kind in ("out", "err") for name in names)

@@ -23,7 +23,7 @@ URL = "https://ops.example.com/done?from=here"
 
 
 class Receiver:
-    """Answers what it is told to, and keeps what it was sent."""
+    """Receiver that gives the test's answers and keeps the messages."""
 
     def __init__(self, *statuses: int | Exception) -> None:
         self.requests: list[httpx.Request] = []

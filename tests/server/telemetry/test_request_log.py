@@ -15,7 +15,7 @@ CHAT = {"messages": [{"role": "user", "content": "TEXT"}], "max_tokens": 3}
 
 
 class Lines(logging.Handler):
-    """The fields of lines, to be waited for: a line is written after the answer."""
+    """Fields of lines to wait for: a line is written after its answer."""
 
     def __init__(self):
         super().__init__()
@@ -25,7 +25,7 @@ class Lines(logging.Handler):
         self._queue.put_nowait(record.fields)
 
     async def __call__(self, number):
-        """The next so many lines, and there are no more."""
+        """Return the next `number` lines, and check that there are no more."""
         async with asyncio.timeout(10):
             found = [await self._queue.get() for _ in range(number)]
         assert self._queue.empty()

@@ -24,7 +24,7 @@ REASON = "needs the extra otel: pip install opentelemetry-sdk opentelemetry-expo
 
 @pytest.fixture
 def spans(monkeypatch):
-    """The spans that a server has sent, once it has ended."""
+    """Return the spans that a server has sent, once it has ended."""
     export = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter", reason=REASON)
     exporter = export.InMemorySpanExporter()
     tracer = RequestTracer(exporter, model_name="m", version="1", clock=lambda: 100.0, wall_clock=lambda: 1100.0)

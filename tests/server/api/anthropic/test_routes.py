@@ -53,7 +53,7 @@ async def events_of(served, **fields):
 
 
 def joined(events):
-    """The message that a client makes of the events."""
+    """Return the message that a client makes of the events."""
     message = events[0]["message"]
     for event in events[1:]:
         match event["type"]:
@@ -81,7 +81,7 @@ def shown(message):
 
 
 async def both(served, **fields):
-    """The answer, which is the same whole and in events."""
+    """Return the answer, which is the same whole and in events."""
     whole, streamed = await answered(served, **fields), joined(await events_of(served, **fields))
     assert shown(whole) == shown(streamed)
     return whole
